@@ -1,0 +1,39 @@
+"""The hooks a plugin may implement. Their docstrings are the plugin author's manual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from rammer.ir.device import VDeviceSpec
+    from rammer.ir.kernel import RKernel
+    from rammer.ir.operator import Operation
+    from rammer.scheduler.policy import Policy
+    from rammer.vdevice.base import VDeviceEntry
+
+hookspec = pluggy.HookspecMarker("rammer")
+hookimpl = pluggy.HookimplMarker("rammer")
+
+
+@hookspec
+def rammer_vdevices() -> Iterable[VDeviceEntry]:
+    """vDevices this plugin provides. Called on every start: import no driver, open nothing."""
+    raise AssertionError("a hook specification is never called")
+
+
+@hookspec
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel]:
+    """Candidate rKernels of `operation` in any language of `spec.languages`.
+
+    All plugins' answers are pooled and sorted by name; the profile, not the order, decides.
+    """
+    raise AssertionError("a hook specification is never called")
+
+
+@hookspec
+def rammer_policies() -> Mapping[str, Callable[[], Policy]]:
+    """Scheduling policies by the name used in RAMMER_POLICY and compile(policy=…)."""
+    raise AssertionError("a hook specification is never called")

@@ -1,0 +1,49 @@
+"""What the IR, the kernels and the scheduler may know about a device: plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class SyncModel(Enum):
+    """FINE: an rTask can wait for single rTasks of other vEUs. GLOBAL: only for all of them at once (BSP)."""
+
+    FINE = "fine"
+    GLOBAL = "global"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLevel:
+    """One level of the memory hierarchy, nearest first in a spec.
+
+    `owner` is "veu" (private) or "device" (shared); `read_gbps` is per owner. `managed`: "cache" or "scratch".
+    """
+
+    name: str
+    nbytes: int
+    owner: str = "device"
+    read_gbps: float = 0.0
+    managed: str = "cache"
+
+
+@dataclass(frozen=True, slots=True)
+class VDeviceSpec:
+    """A vDevice as data. Times are microseconds, `peak_gflops` is fp32 of one vEU."""
+
+    name: str
+    num_veus: int
+    languages: tuple[str, ...] = ("numpy",)
+    arch: str = ""
+    lanes: int = 1  # fp32 elements of one vector register
+    registers: int = 16  # vector registers of a vEU (or of a thread)
+    max_threads: int = 1  # threads of a vEU
+    scratch_bytes: int = 1 << 20  # local memory of a vEU that an rTask may use
+    memory: tuple[MemoryLevel, ...] = ()
+    sync: SyncModel = SyncModel.FINE
+    peak_gflops: float = 1.0
+    launch_us: float = 0.0  # cost of one device invocation (an rProgram)
+    barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
+
+    def level(self, name: str) -> MemoryLevel | None:
+        return next((m for m in self.memory if m.name == name), None)

@@ -1,0 +1,279 @@
+"""Tensor expressions: what an operator computes, with no word about how.
+
+An operator is a few *stages*; each stage gives every point of its axes a value, optionally reduced over further axes.
+Loads are affine in the axes (with Div and Mod by constants), guarded by `Select`, or data-dependent through `Dynamic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from rammer.ir.index import Index, substitute
+from rammer.ir.tensor import DType, TensorType
+
+
+class Scalar:
+    """Base of scalar expressions; gives them Python's operators."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Scalar | float) -> Call:
+        return Call("add", (self, scalar(other, self)))
+
+    def __sub__(self, other: Scalar | float) -> Call:
+        return Call("sub", (self, scalar(other, self)))
+
+    def __mul__(self, other: Scalar | float) -> Call:
+        return Call("mul", (self, scalar(other, self)))
+
+    def __truediv__(self, other: Scalar | float) -> Call:
+        return Call("div", (self, scalar(other, self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Scalar):
+    """A literal. `dtype` None takes the type of the other operand."""
+
+    value: float | int | bool
+    dtype: DType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Iota(Scalar):
+    """The value of an index expression, as an int64 number."""
+
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """A data-dependent addition to dimension `dim` of a load's index: `value`, an integer in [-extent, extent).
+
+    Negative values count from the end. Out of range is an error at run time (never a stray read).
+    In a tile program the load has one flat index, and `stride` is what one step of `value` adds to it.
+    """
+
+    dim: int
+    value: Scalar
+    extent: int
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Scalar):
+    """An element of a tensor (tensor expression), or of a buffer with one flat index (tile program)."""
+
+    tensor: str
+    index: tuple[Index, ...]
+    dynamic: tuple[Dynamic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Scalar):
+    """A scalar function of `FUNCTIONS`; operands have one type (see `result_dtype`)."""
+
+    fn: str
+    args: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Scalar):
+    """Conversion as NumPy's astype: floats truncate toward zero, integers wrap."""
+
+    arg: Scalar
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The condition low <= index < high."""
+
+    index: Index
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Scalar):
+    """`then` where all (static, affine) conditions hold, else `other`; only the chosen side is read.
+
+    A choice that depends on data is `Call("where", (condition, then, other))`.
+    """
+
+    where: tuple[Range, ...]
+    then: Scalar
+    other: Scalar
+
+
+def scalar(value: Scalar | float, like: Scalar | None = None) -> Scalar:
+    """A Scalar from a Python number; its type follows the other operand."""
+    del like
+    return value if isinstance(value, Scalar) else Const(value)
+
+
+# combine -> (function, identity); the identity is cast to the stage's type (±inf become the type's limits)
+REDUCERS: dict[str, tuple[str, float]] = {
+    "sum": ("add", 0.0),
+    "prod": ("mul", 1.0),
+    "max": ("max", float("-inf")),
+    "min": ("min", float("inf")),
+}
+
+Axes: TypeAlias = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """name[axes] = combine over `reduce` of body, held as `dtype`."""
+
+    name: str
+    axes: Axes
+    body: Scalar
+    reduce: Axes = ()
+    combine: str = "sum"
+    dtype: DType = DType.F32
+    epilogue: Scalar | None = None  # set by lowering only: applied to the reduced value, which it loads by its old name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(extent for _, extent in self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorExpr:
+    """Stages in topological order. The last output is the root: its tiles are the rTasks.
+
+    All outputs have the root's shape. Names of inputs and stages are unique identifiers without "__".
+    """
+
+    name: str
+    inputs: tuple[tuple[str, TensorType], ...]
+    stages: tuple[Stage, ...]
+    outputs: tuple[tuple[str, TensorType], ...]
+
+    @property
+    def root(self) -> Stage:
+        return self.stage(self.outputs[-1][0])
+
+    def stage(self, name: str) -> Stage:
+        return next(s for s in self.stages if s.name == name)
+
+    def type_of(self, tensor: str) -> TensorType:
+        """The type of an input, an output, or a stage."""
+        for name, kind in (*self.inputs, *self.outputs):
+            if name == tensor:
+                return kind
+        stage = self.stage(tensor)
+        return TensorType(stage.shape, stage.dtype)
+
+
+COMPARISONS = frozenset({"equal", "less", "less_equal", "greater", "greater_equal", "is_nan", "is_inf"})
+
+
+def result_dtype(value: Scalar, dtype_of: Mapping[str, DType]) -> DType | None:
+    """The type of a scalar expression (None: an untyped literal)."""
+    match value:
+        case Const(_, dtype):
+            return dtype
+        case Iota():
+            return DType.I64
+        case Load(tensor):
+            return dtype_of[tensor]
+        case Cast(_, dtype):
+            return dtype
+        case Call(fn, _) if fn in COMPARISONS:
+            return DType.BOOL
+        case Call("where", (_, then, other)) | Select(_, then, other):
+            return result_dtype(then, dtype_of) or result_dtype(other, dtype_of)
+        case Call(_, args):
+            return next((d for a in args if (d := result_dtype(a, dtype_of)) is not None), None)
+    raise TypeError(f"not a scalar expression: {value!r}")
+
+
+def rewrite(body: Scalar, leaf: Callable[[Load], Scalar], index: Callable[[Index], Index] = lambda i: i) -> Scalar:
+    """Rebuild `body` with every load replaced by leaf(load) and every index of a condition or Iota by index(index).
+
+    `leaf` sees loads whose dynamic parts are already rewritten; it must map the load's own static indices itself.
+    """
+
+    def walk(value: Scalar) -> Scalar:
+        match value:
+            case Load(tensor, ix, dynamic):
+                if dynamic:
+                    value = Load(tensor, ix, tuple(replace(d, value=walk(d.value)) for d in dynamic))
+                return leaf(value)
+            case Call(fn, args):
+                return Call(fn, tuple(map(walk, args)))
+            case Cast(arg, dtype):
+                return Cast(walk(arg), dtype)
+            case Iota(ix):
+                return Iota(index(ix))
+            case Select(where, then, other):
+                return Select(tuple(Range(index(r.index), r.low, r.high) for r in where), walk(then), walk(other))
+        return value
+
+    return walk(body)
+
+
+def substitute_axes(body: Scalar, values: Mapping[str, Index]) -> Scalar:
+    """Replace axes by index expressions everywhere in `body`."""
+    return rewrite(
+        body,
+        lambda ld: Load(ld.tensor, tuple(substitute(i, values) for i in ld.index), ld.dynamic),
+        lambda i: substitute(i, values),
+    )
+
+
+def rename_tensors(body: Scalar, names: Mapping[str, str]) -> Scalar:
+    """Replace tensor names in every load."""
+    return rewrite(body, lambda ld: Load(names.get(ld.tensor, ld.tensor), ld.index, ld.dynamic))
+
+
+Path: TypeAlias = tuple[tuple[tuple[Range, ...], bool], ...]
+
+
+def loads(body: Scalar, path: Path = ()) -> Iterator[tuple[Load, Path]]:
+    """Every load with the (conditions, wanted truth) under which it is read; loads inside dynamic indices too."""
+    match body:
+        case Load(_, _, dynamic):
+            yield body, path
+            for d in dynamic:
+                yield from loads(d.value, path)
+        case Call(_, args):
+            for arg in args:
+                yield from loads(arg, path)
+        case Cast(arg, _):
+            yield from loads(arg, path)
+        case Select(where, then, other):
+            yield from loads(then, (*path, (where, True)))
+            yield from loads(other, (*path, (where, False)))
+
+
+def inline(expr: TensorExpr, keep: frozenset[str] | set[str]) -> list[Stage]:
+    """Substitute every point-wise stage that nobody wants to keep into its consumers (its type by a Cast)."""
+    gone: dict[str, Stage] = {}
+    kept = []
+    outputs = {name for name, _ in expr.outputs}
+    dtypes = {name: kind.dtype for name, kind in expr.inputs} | {s.name: s.dtype for s in expr.stages}
+
+    def leaf(load: Load) -> Scalar:
+        stage = gone.get(load.tensor)
+        if stage is None:
+            return load
+        body = substitute_axes(stage.body, dict(zip((a for a, _ in stage.axes), load.index, strict=True)))
+        return body if result_dtype(stage.body, dtypes) == stage.dtype else Cast(body, stage.dtype)
+
+    for stage in expr.stages:
+        stage = replace(stage, body=rewrite(stage.body, leaf))
+        if stage.reduce or stage.name in keep or stage.name in outputs or _read_dynamically(stage.name, expr):
+            kept.append(stage)
+        else:
+            gone[stage.name] = stage
+    return kept
+
+
+def _read_dynamically(name: str, expr: TensorExpr) -> bool:
+    bodies = (body for s in expr.stages for body in (s.body, s.epilogue) if body is not None)
+    return any(ld.tensor == name and ld.dynamic for body in bodies for ld, _ in loads(body))

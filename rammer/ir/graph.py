@@ -1,0 +1,114 @@
+"""The data-flow graph of rOperators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import networkx as nx
+
+from rammer.errors import ModelError
+from rammer.ir.operator import Operations, ROperator
+from rammer.ir.tensor import Array, TensorId, TensorType
+
+
+class View(NamedTuple):
+    """A tensor that lies inside another one: its physical elements are those of `base` from `offset` on."""
+
+    base: TensorId
+    offset: int
+
+
+class Storage(NamedTuple):
+    """Where a tensor lies: the tensor that owns the memory, and the first element in it."""
+
+    root: TensorId
+    offset: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators in topological order over named tensors. Immutable: passes make new graphs.
+
+    `types` covers every tensor; `constants` holds the values known at compile time; `views` says which tensors share
+    the memory of another one (empty until passes place them).
+    """
+
+    name: str
+    inputs: tuple[TensorId, ...]
+    outputs: tuple[TensorId, ...]
+    operators: tuple[ROperator, ...]
+    types: Mapping[TensorId, TensorType]
+    constants: Mapping[TensorId, Array]
+    interner: Operations
+    views: Mapping[TensorId, View] = field(default_factory=dict)
+
+    @cached_property
+    def producers(self) -> dict[TensorId, int]:
+        """tensor -> number of the operator that computes it"""
+        return {tensor: n for n, op in enumerate(self.operators) for tensor in op.outputs}
+
+    @cached_property
+    def consumers(self) -> dict[TensorId, list[int]]:
+        """tensor -> numbers of the operators that read it, each once, ascending"""
+        readers: dict[TensorId, list[int]] = {}
+        for n, op in enumerate(self.operators):
+            for tensor in dict.fromkeys(op.inputs):
+                readers.setdefault(tensor, []).append(n)
+        return readers
+
+    def storage(self, tensor: TensorId) -> Storage:
+        """The owner of a tensor's memory, through any chain of views."""
+        offset = 0
+        while (view := self.views.get(tensor)) is not None:
+            tensor, offset = view.base, offset + view.offset
+        return Storage(tensor, offset)
+
+    @cached_property
+    def writers(self) -> dict[TensorId, list[int]]:
+        """owner of memory -> numbers of the operators that write into it"""
+        found: dict[TensorId, list[int]] = {}
+        for n, op in enumerate(self.operators):
+            for root in dict.fromkeys(self.storage(t).root for t in op.outputs):
+                found.setdefault(root, []).append(n)
+        return found
+
+    @cached_property
+    def dfg(self) -> nx.DiGraph:
+        """Operator numbers, with an edge from each writer of a memory owner to each operator that reads from it."""
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(len(self.operators)))
+        for n, op in enumerate(self.operators):
+            for root in dict.fromkeys(self.storage(t).root for t in op.inputs):
+                graph.add_edges_from((w, n) for w in self.writers.get(root, ()) if w != n)
+        return graph
+
+    def wavefronts(self) -> Iterator[tuple[int, ...]]:
+        """Operators by generation: all inputs of a wave come from earlier waves. Paper: §3.3, Alg. 1."""
+        for generation in nx.topological_generations(self.dfg):
+            yield tuple(sorted(generation))
+
+
+def sort_operators(operators: list[ROperator], known: set[TensorId]) -> tuple[ROperator, ...]:
+    """Topological order, stable for operators already in order. Raises ModelError naming a cycle's nodes."""
+    producer = {tensor: n for n, op in enumerate(operators) for tensor in op.outputs}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(operators)))
+    for n, op in enumerate(operators):
+        for tensor in op.inputs:
+            if tensor in producer:
+                graph.add_edge(producer[tensor], n)
+            elif tensor not in known:
+                raise ModelError(
+                    f"input {tensor!r} is produced by no node",
+                    node=op.name,
+                    op=op.kind,
+                    hint="every input must be a graph input, an initializer, or another node's output",
+                )
+    try:
+        return tuple(operators[n] for n in nx.lexicographical_topological_sort(graph))
+    except nx.NetworkXUnfeasible:
+        cycle = [operators[edge[0]].name for edge in nx.find_cycle(graph)]
+        raise ModelError(f"the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}") from None

@@ -1,0 +1,75 @@
+"""rKernels: ways to compute an operation in rTasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import Layout, TensorType
+from rammer.ir.tile import TaskDigit, TileProgram
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignSource:
+    """A hand-written or imported kernel body in one language of a vDevice.
+
+    `text` defines a function `symbol`; its calling convention is the backend's. `digits` say which box of the root's
+    axes an rTask computes.
+    """
+
+    language: str
+    symbol: str
+    text: str
+    digits: tuple[TaskDigit, ...]
+    num_threads: int = 1
+    scratch_bytes: int = 0
+    num_block_syncs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RKernel:
+    """One implementation of an operation: a tiling into homogeneous rTasks and their body. Paper: §3.1.
+
+    `packing` lists (input name, layout) for static inputs that the kernel wants repacked at compile time.
+    `schedule` is the text of the schedule it was lowered from: for people, and for cache keys.
+    """
+
+    name: str
+    operation: Operation
+    body: TileProgram | ForeignSource
+    packing: tuple[tuple[str, Layout], ...] = ()
+    schedule: str = ""
+
+    @property
+    def num_rtasks(self) -> int:
+        count = 1
+        for digit in self.body.digits:
+            count *= digit.extent
+        return count
+
+    @property
+    def num_threads(self) -> int:
+        return self.body.num_threads
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.body.scratch_bytes
+
+    @property
+    def num_block_syncs(self) -> int | None:
+        return self.body.num_block_syncs
+
+    def input_types(self) -> tuple[TensorType, ...]:
+        """Types of the inputs as the kernel reads them, packing included."""
+        packed = dict(self.packing)
+        return tuple(TensorType(t.shape, t.dtype, packed.get(name, t.layout)) for name, t in self.operation.expr.inputs)
+
+    def box(self, rtask_id: int) -> dict[str, tuple[int, int]]:
+        """[low, high) on every root axis that this rTask computes; empty ranges where a tile lies past the edge."""
+        extents = dict(self.operation.expr.root.axes)
+        low = dict.fromkeys(extents, 0)
+        step = dict(extents)
+        for digit in self.body.digits:
+            low[digit.axis] += rtask_id // digit.stride % digit.extent * digit.step
+            step[digit.axis] = min(step[digit.axis], digit.step)
+        return {a: (min(low[a], e), min(low[a] + step[a], e)) for a, e in extents.items()}

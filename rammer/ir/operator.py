@@ -1,0 +1,129 @@
+"""Operators: an OpDef is a family, an Operation one member at fixed attributes and types, an ROperator a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from rammer.errors import RammerError, did_you_mean
+from rammer.ir.expr import TensorExpr
+from rammer.ir.tensor import TensorId, TensorType
+
+Attrs: TypeAlias = tuple[tuple[str, Hashable], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """A family of operators, defined once for all backends.
+
+    `express(*input_types, **attrs)` builds the tensor expression, whose outputs are the shape rule; it raises
+    TypeMismatch for operands it does not accept.
+    """
+
+    name: str
+    express: Callable[..., TensorExpr]
+    is_view: bool = False  # row-major renumbering only (reshape): no data moves when layouts allow
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """What a node computes, apart from where: the unit of kernel sharing. Equal ones are the same object.
+
+    `static` marks inputs known at compile time, which a kernel may have packed into its own layout.
+    """
+
+    kind: str
+    attrs: Attrs
+    expr: TensorExpr
+    static: tuple[bool, ...]
+
+    @property
+    def inputs(self) -> tuple[TensorType, ...]:
+        return tuple(kind for _, kind in self.expr.inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorType, ...]:
+        return tuple(kind for _, kind in self.expr.outputs)
+
+    def attr(self, name: str) -> Any:
+        return dict(self.attrs)[name]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ROperator:
+    """A node of the data-flow graph: an operation applied to tensors. Paper: §3.1."""
+
+    name: str  # from the model: for people only, never in emitted code
+    operation: Operation
+    inputs: tuple[TensorId, ...]
+    outputs: tuple[TensorId, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.operation.kind
+
+
+def attributes(**values: Hashable) -> Attrs:
+    """Attributes in canonical order."""
+    return tuple(sorted(values.items()))
+
+
+class Operations:
+    """Interns operations: the same definition at the same attributes and types is one object."""
+
+    def __init__(self, definitions: Mapping[str, OpDef]) -> None:
+        self.definitions = definitions
+        self._made: dict[Hashable, Operation] = {}
+
+    def define(self, kind: str, inputs: tuple[TensorType, ...], attrs: Attrs = ()) -> Operation:
+        """The operation `kind` on inputs of these types. Raises TypeMismatch."""
+        key = (kind, inputs, attrs)
+        if (found := self._made.get(key)) is None:
+            definition = self.definitions.get(kind)
+            if definition is None:
+                raise RammerError(f"no operator {kind!r}", hint=did_you_mean(kind, self.definitions))
+            expr = definition.express(*inputs, **dict(attrs))
+            found = self._made[key] = Operation(kind, attrs, expr, (False,) * len(inputs))
+        return found
+
+    def wrap(self, kind: str, key: Hashable, make: Callable[[], TensorExpr]) -> Operation:
+        """An operation made by a pass (a fusion, say): `key` identifies the expression that `make` builds."""
+        full = ("wrap", kind, key)
+        if (found := self._made.get(full)) is None:
+            expr = make()
+            found = self._made[full] = Operation(kind, (), expr, (False,) * len(expr.inputs))
+        return found
+
+    def retype(
+        self,
+        operation: Operation,
+        inputs: tuple[TensorType, ...],
+        outputs: tuple[TensorType, ...],
+        static: tuple[bool, ...],
+    ) -> Operation:
+        """The same computation with other layouts of its tensors, and with inputs marked static."""
+        key = ("retype", id(operation), inputs, outputs, static)
+        if (found := self._made.get(key)) is None:
+            expr = operation.expr
+            expr = replace(
+                expr,
+                inputs=tuple((n, t) for (n, _), t in zip(expr.inputs, inputs, strict=True)),
+                outputs=tuple((n, t) for (n, _), t in zip(expr.outputs, outputs, strict=True)),
+            )
+            found = self._made[key] = replace(operation, expr=expr, static=static)
+            self._made[("keep", id(operation))] = operation  # an id in a key must stay alive
+        return found
+
+
+@lru_cache(maxsize=4096)
+def flops(expr: TensorExpr) -> int:
+    """Arithmetic of one evaluation: two per multiply-add of a reduction, one per point of other stages."""
+    total = 0
+    for stage in expr.stages:
+        points = 1
+        for _, extent in (*stage.axes, *stage.reduce):
+            points *= extent
+        total += points * (2 if stage.reduce and stage.combine == "sum" else 1)
+    return total

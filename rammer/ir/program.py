@@ -1,0 +1,132 @@
+"""rPrograms: prog[vEU][order] of rTasks and barrier-rTasks, built through append and wait. Paper: §3.2, §3.3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rammer.errors import ScheduleError
+
+
+class TaskUid(NamedTuple):
+    """An rTask's name: the operator's number in the graph, and the rTask's number in the operator."""
+
+    operator_id: int
+    rtask_id: int
+
+
+class Position(NamedTuple):
+    """A slot of an rProgram."""
+
+    veu: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class RTask:
+    uid: TaskUid
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierRTask:
+    """Waits until every listed slot has completed: one per foreign vEU, the last order needed there."""
+
+    waits: tuple[Position, ...]
+
+
+Slot = RTask | BarrierRTask
+
+
+@dataclass(frozen=True, slots=True)
+class RProgram:
+    """One device invocation: a lane of slots per vEU. Immutable."""
+
+    lanes: tuple[tuple[Slot, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.lanes)
+
+    def __getitem__(self, veu: int) -> tuple[Slot, ...]:
+        return self.lanes[veu]
+
+    def tasks(self) -> Iterator[tuple[Position, TaskUid]]:
+        """Every rTask with its slot, lane by lane."""
+        for veu, lane in enumerate(self.lanes):
+            for order, slot in enumerate(lane):
+                if isinstance(slot, RTask):
+                    yield Position(veu, order), slot.uid
+
+
+class RProgramBuilder:
+    """Builds one rProgram. The only mutable thing in the IR.
+
+    `wait` names what the next `append` of that rTask must see; waits on the same vEU need no barrier (lane order), and
+    a wait that is already implied by an earlier barrier, also through other vEUs, is dropped.
+    """
+
+    def __init__(self, num_veus: int) -> None:
+        self.num_veus = num_veus
+        self._lanes: list[list[Slot]] = [[] for _ in range(num_veus)]
+        self._where: dict[TaskUid, Position] = {}
+        self._pending: dict[TaskUid, list[TaskUid]] = {}
+        # _clock[v][u]: slots of u known to be complete when lane v reaches its end; _history: the same per slot
+        self._clock: list[list[int]] = [[0] * num_veus for _ in range(num_veus)]
+        self._history: list[list[tuple[int, ...]]] = [[] for _ in range(num_veus)]
+
+    def __contains__(self, task: object) -> bool:
+        return task in self._where
+
+    def position(self, task: TaskUid) -> Position:
+        return self._where[task]
+
+    def wait(self, task: TaskUid, on: Iterable[TaskUid]) -> None:
+        """Make `task` wait for rTasks appended earlier; emits the barrier-rTask when `task` is appended."""
+        self._pending.setdefault(task, []).extend(on)
+
+    def append(self, task: TaskUid, veu: int) -> Position:
+        """Place `task` at the end of lane `veu`, after a barrier-rTask if it must wait. Returns its slot."""
+        if task in self._where:
+            raise ScheduleError(f"rTask {task} appended twice", hint="every rTask has one slot")
+        if not 0 <= veu < self.num_veus:
+            raise ScheduleError(f"rTask {task}: no vEU {veu}", hint=f"vEUs are 0 … {self.num_veus - 1}")
+        last: dict[int, int] = {}
+        for needed in self._pending.pop(task, ()):
+            if needed not in self._where:
+                raise ScheduleError(
+                    f"rTask {task} waits for {needed}, which has no slot",
+                    hint="an rTask may only wait for rTasks appended earlier to the same rProgram",
+                )
+            where = self._where[needed]
+            if where.veu != veu and where.order >= self._clock[veu][where.veu]:
+                last[where.veu] = max(last.get(where.veu, -1), where.order)
+        waits = self._minimal(last)
+        if waits:
+            for target in waits:
+                known = self._history[target.veu][target.order]
+                self._clock[veu] = [max(a, b) for a, b in zip(self._clock[veu], known, strict=True)]
+            self._push(veu, BarrierRTask(waits))
+        position = self._push(veu, RTask(task))
+        self._where[task] = position
+        return position
+
+    def _minimal(self, last: dict[int, int]) -> tuple[Position, ...]:
+        """Waits not implied by another one of the same barrier."""
+        return tuple(
+            Position(u, order)
+            for u, order in sorted(last.items())
+            if not any(w != u and self._history[w][o][u] > order for w, o in last.items())
+        )
+
+    def _push(self, veu: int, slot: Slot) -> Position:
+        order = len(self._lanes[veu])
+        self._lanes[veu].append(slot)
+        self._clock[veu][veu] = order + 1
+        self._history[veu].append(tuple(self._clock[veu]))
+        return Position(veu, order)
+
+    def build(self) -> RProgram:
+        """The finished rProgram."""
+        if self._pending:
+            raise ScheduleError(f"rTasks waited for but never appended: {sorted(self._pending)[:5]}")
+        return RProgram(tuple(map(tuple, self._lanes)))

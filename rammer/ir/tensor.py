@@ -1,0 +1,136 @@
+"""Tensor types: shape, element type, physical layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from math import prod
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+TensorId: TypeAlias = str
+Shape: TypeAlias = tuple[int, ...]
+Array: TypeAlias = NDArray[Any]
+
+
+class DType(StrEnum):
+    """Element types; the value is NumPy's name (bfloat16 comes from ml_dtypes)."""
+
+    F16 = "float16"
+    BF16 = "bfloat16"
+    F32 = "float32"
+    F64 = "float64"
+    I8 = "int8"
+    I16 = "int16"
+    I32 = "int32"
+    I64 = "int64"
+    U8 = "uint8"
+    BOOL = "bool"
+
+    @cached_property
+    def numpy(self) -> np.dtype[np.generic]:
+        return np.dtype(ml_dtypes.bfloat16) if self is DType.BF16 else np.dtype(self.value)
+
+    @property
+    def itemsize(self) -> int:
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
+
+    @property
+    def accumulator(self) -> DType:
+        """The type sums are held in: float32 for the half types, the type itself otherwise."""
+        return DType.F32 if self in (DType.F16, DType.BF16) else self
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """One physical dimension: logical[dim] // div % mod; mod 0 means no modulo."""
+
+    dim: int
+    div: int = 1
+    mod: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a logical tensor lies in memory: physical dimensions as digits of logical ones, row-major.
+
+    NCHW16c is (n, c//16, h, w, c%16). Blocks that reach past the logical edge are padding:
+    a kernel may write anything finite there and must never depend on what it reads.
+    """
+
+    digits: tuple[Digit, ...]
+
+    def physical_shape(self, shape: Shape) -> Shape:
+        return tuple(d.mod or -(-shape[d.dim] // d.div) for d in self.digits)
+
+    def pads(self, shape: Shape) -> bool:
+        """Whether the physical tensor holds more elements than the logical one."""
+        return prod(self.physical_shape(shape)) != prod(shape)
+
+
+def channel_blocked(rank: int, block: int) -> Layout:
+    """NC…{block}c: channels (dimension 1) in blocks of `block`, innermost."""
+    return Layout((Digit(0), Digit(1, block), *(Digit(d) for d in range(2, rank)), Digit(1, 1, block)))
+
+
+def pack(array: Array, layout: Layout) -> Array:
+    """Bring an array into a layout; blocks past the edge hold zeros."""
+    shape = layout.physical_shape(array.shape)
+    logical: list[Array | int] = [0] * array.ndim
+    for p, digit in enumerate(layout.digits):
+        axis = np.arange(shape[p]).reshape([-1 if q == p else 1 for q in range(len(shape))])
+        logical[digit.dim] = logical[digit.dim] + axis * digit.div
+    inside = np.array(True)
+    clipped = []
+    for index, extent in zip(logical, array.shape, strict=True):
+        if np.max(index, initial=0) >= extent:
+            inside = inside & (np.asarray(index) < extent)
+        clipped.append(np.minimum(index, max(extent - 1, 0)))
+    packed = np.broadcast_to(array[tuple(clipped)], shape)
+    return np.ascontiguousarray(packed if inside.all() else np.where(inside, packed, np.zeros((), array.dtype)))
+
+
+def unpack(array: Array, layout: Layout, shape: Shape) -> Array:
+    """The logical array of shape `shape` out of a physical one."""
+    grid = np.ogrid[tuple(slice(e) for e in shape)]
+    index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in layout.digits)
+    return np.ascontiguousarray(array.reshape(layout.physical_shape(shape))[index])
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element type of a tensor, and its physical layout (None: row-major)."""
+
+    shape: Shape
+    dtype: DType = DType.F32
+    layout: Layout | None = None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Logical elements."""
+        return prod(self.shape)
+
+    @property
+    def physical_shape(self) -> Shape:
+        return self.layout.physical_shape(self.shape) if self.layout else self.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, padding included."""
+        return prod(self.physical_shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        dims = "×".join(map(str, self.shape)) or "scalar"
+        return f"{self.dtype.value}[{dims}]"

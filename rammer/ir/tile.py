@@ -1,0 +1,121 @@
+"""The tile program: the loop IR in which an rKernel's body is written.
+
+It uses the scalar nodes of `ir.expr`; in it every load has one flat index into a buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import TypeAlias
+
+from rammer.ir.expr import Range, Scalar
+from rammer.ir.index import Index
+from rammer.ir.tensor import DType
+
+
+class Kind(Enum):
+    """What a loop becomes."""
+
+    SERIAL = "serial"
+    UNROLLED = "unrolled"
+    VECTOR = "vector"  # lanes of one vector register; at most one, innermost
+    THREAD = "thread"  # parallel inside an rTask; all threads run every other loop in step
+    TASK = "task"  # a digit of rtask_id
+
+
+class Scope(Enum):
+    """Which memory a buffer lives in."""
+
+    ARGUMENT = "argument"  # a whole tensor, in the device's main memory
+    EXCHANGE = "exchange"  # an argument that holds only this tile's box (IPU)
+    LOCAL = "local"  # scratch of the rTask: core cache, shared memory, tile SRAM
+    REGISTER = "register"  # private to a thread; size and indices known after unrolling
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A piece of memory; `size` in elements."""
+
+    name: str
+    size: int
+    scope: Scope
+    dtype: DType = DType.F32
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    buffer: str
+    index: Index
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """A register buffer that lives for `body`."""
+
+    buffer: Buffer
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """All threads of the rTask meet; memory written before is visible after."""
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    where: tuple[Range, ...]
+    then: Body
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    var: str
+    start: int
+    stop: int
+    kind: Kind
+    body: Body
+    stride: int = 1  # THREAD, TASK: var = id // stride % stop
+
+
+Stmt: TypeAlias = "Store | Alloc | Sync | If | For"
+Body: TypeAlias = "tuple[Stmt, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDigit:
+    """A digit of rtask_id: digit = rtask_id // stride % extent; the rTask's box on `axis` starts at digit * step."""
+
+    axis: str
+    step: int
+    extent: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    """The body of an rKernel for one rTask; plain data that any C-family printer turns into text."""
+
+    name: str
+    arguments: tuple[Buffer, ...]  # outputs first, then inputs, in the expression's order
+    num_outputs: int
+    body: Body
+    digits: tuple[TaskDigit, ...]
+    num_threads: int
+    scratch: tuple[Buffer, ...]
+    num_block_syncs: int = 0
+
+    @property
+    def num_rtasks(self) -> int:
+        return prod(d.extent for d in self.digits)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of local memory, each buffer on a 64-byte boundary."""
+        return sum(-(-b.nbytes // 64) * 64 for b in self.scratch)

@@ -1,0 +1,43 @@
+"""Schedules: how an expression becomes a loop nest, as plain frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rammer.ir.tensor import Layout
+from rammer.ir.tile import Kind, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One digit of `axis`: it counts in steps of `step` up to the next larger step of that axis (or its extent).
+
+    The position in the schedule is the position in the nest; the step alone says which digit it is.
+    """
+
+    axis: str
+    step: int = 1
+    kind: Kind = Kind.SERIAL
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Compute a stage (or copy an input) inside loop number `depth` of the root, just the box read there."""
+
+    stage: str
+    depth: int
+    loops: tuple[Loop, ...] = ()
+    scope: Scope = Scope.LOCAL
+    order: tuple[int, ...] = ()  # dimension order of the scratch buffer, if not the natural one
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The root's nest (outermost loop first), where the other stages go, and how static inputs are packed."""
+
+    name: str
+    loops: tuple[Loop, ...]
+    stages: tuple[At, ...] = ()
+    packing: tuple[tuple[str, Layout], ...] = ()
+    threads: int = 1
+    split_padding: bool = False  # True: interior without guards, at several times the code

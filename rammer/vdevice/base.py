@@ -1,0 +1,109 @@
+"""The interface a backend implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import Array, TensorType
+
+Progress = Callable[[str, int, int], None]  # (what, done, total)
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """The progress callback that shows nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a vDevice can run here; if not, why, and what would help."""
+
+    ok: bool
+    reason: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VDeviceEntry:
+    """A vDevice as a plugin announces it.
+
+    `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError.
+    """
+
+    name: str
+    open: Callable[..., VDevice]
+    probe: Callable[[], Availability] = lambda: Availability(True)
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a program."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a backend built from a plan: named files (code, tables), and packed weights by name.
+
+    `plan` is present only in the process that compiled it; a saved program is loaded from the rest.
+    `fingerprint` says what the image needs from a machine (arch, toolchain ABI); loading checks it.
+    """
+
+    target: str
+    fingerprint: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    weights: Mapping[str, Array] = field(default_factory=dict)
+    plan: ExecutionPlan | None = None
+
+
+class Executable(Protocol):
+    """A loaded program. `run` may be called many times, by one thread at a time."""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name, for inputs already checked against the image's ports."""
+
+    def close(self) -> None:
+        """Free threads and memory; later runs are errors."""
+
+
+class VDevice(ABC):
+    """A virtual device: vEUs that run rTasks in order, and a barrier between them. Paper: §3.2."""
+
+    spec: VDeviceSpec
+
+    def rkernels_us(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, float]:
+        """Measured microseconds of one rTask on one vEU. A kernel left out is estimated from the spec."""
+        return {}
+
+    def program_us(self, plan: ExecutionPlan) -> float | None:
+        """Measured microseconds of a plan, or None if this device cannot tell (the timeline then estimates)."""
+        return None
+
+    def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
+        """Emit and compile. The default keeps the plan for `load` and cannot be saved."""
+        graph = plan.graph
+        inputs = tuple(Port(t, graph.types[t]) for t in graph.inputs)
+        outputs = tuple(Port(t, graph.types[t]) for t in graph.outputs)
+        return Image(self.spec.name, self.spec.arch, inputs, outputs, plan=plan)
+
+    @abstractmethod
+    def load(self, image: Image) -> Executable:
+        """Make an image ready to run on this device."""
+
+    def close(self) -> None:  # noqa: B027 (most devices have nothing to give back)
+        """Give the device back."""
+
+
+VDevices = Iterable[VDeviceEntry]
