@@ -1,0 +1,165 @@
+"""From a model to a Program: the one place where scheduler and vDevice meet."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rammer import artifact, config
+from rammer.errors import DeviceError, RammerError
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.memory import plan_memory
+from rammer.ir.operator import Operation
+from rammer.ir.passes import optimize
+from rammer.ir.verify import verify_plan
+from rammer.plugins import DeviceInfo, PluginRegistry
+from rammer.program import Program
+from rammer.report import Report, make_report
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
+from rammer.scheduler.timeline import simulate
+from rammer.vdevice.base import Progress, VDevice, silent
+
+if TYPE_CHECKING:
+    import onnx
+
+Model = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
+
+
+def load(model: Model, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """Import a model: a path to an .onnx file, its bytes, or a ModelProto. Raises ModelError.
+
+    `shapes` fixes the dimensions of inputs that the model leaves open.
+    """
+    from rammer.frontend.onnx import load as load_onnx  # onnx takes 0.2 s to import; a loaded Program needs none of it
+
+    return load_onnx(model, shapes=shapes)
+
+
+def compile(  # noqa: A001 (the public name)
+    model: Model,
+    target: str | None = None,
+    *,
+    policy: str | None = None,
+    arch: str | None = None,
+    device: str | int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    tune_seconds: float | None = None,
+    progress: Progress = silent,
+    registry: PluginRegistry | None = None,
+) -> Program:
+    """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
+
+    `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are their
+    defaults. `device` selects among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the
+    time spent measuring rKernels.
+    """
+    registry = registry or PluginRegistry()
+    clock = _Clock()
+    target = target or config.get("RAMMER_VDEVICE")
+    chosen = registry.policy(policy or config.get("RAMMER_POLICY"))
+    vdevice = registry.open(target, arch=arch, device=device)
+    try:
+        with clock("load"):
+            graph = model if isinstance(model, Graph) else load(model, shapes=shapes)
+        with clock("passes"):
+            graph = optimize(graph, vdevice.spec)
+        with clock("rkernels"):
+            candidates = find_candidates(graph, vdevice, registry)
+        with clock("profile"):
+            budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
+            profiler = profile(candidates, vdevice, budget_s, progress)
+        with clock("schedule"):
+            plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
+            plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
+        with clock("memory"):
+            plan = replace(plan, memory=plan_memory(plan))
+        with clock("verify"):
+            if config.get("RAMMER_VERIFY") != "0":
+                verify_plan(plan)
+        with clock("build"):
+            image = vdevice.build(plan, progress=progress)
+        weight_bytes = sum(a.nbytes for a in image.weights.values())
+        report = make_report(plan, simulate(plan, profiler.rtask_us), weight_bytes, clock.seconds)
+        return Program(image, vdevice, report)
+    except BaseException:
+        vdevice.close()
+        raise
+
+
+def find_candidates(
+    graph: Graph, vdevice: VDevice, registry: PluginRegistry
+) -> dict[Operation, list[RKernel]]:
+    """Candidate rKernels of every distinct operation. Raises DeviceError naming all operations nobody can compute."""
+    found: dict[Operation, list[RKernel]] = {}
+    nobody: dict[str, str] = {}
+    for op in graph.operators:
+        if op.operation not in found:
+            found[op.operation] = registry.rkernels(op.operation, vdevice.spec)
+            if not found[op.operation]:
+                nobody[op.kind] = op.name
+    if nobody:
+        listed = ", ".join(f"{kind} (node {name!r})" for kind, name in sorted(nobody.items()))
+        raise DeviceError(
+            f"vDevice {vdevice.spec.name!r} has no rKernel for: {listed}",
+            hint=f"a plugin's rammer_rkernels can offer some in {' or '.join(vdevice.spec.languages)}",
+        )
+    return found
+
+
+def profile(
+    candidates: Mapping[Operation, Sequence[RKernel]], vdevice: VDevice, budget_s: float, progress: Progress
+) -> MeasuredProfiler:
+    """Measure where there is something to choose or to schedule; the spec's estimate stands in for the rest."""
+    kernels = [k for options in candidates.values() for k in options]
+    measured = vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
+    return MeasuredProfiler(measured, EstimatingProfiler(vdevice.spec))
+
+
+def load_program(
+    path: str | os.PathLike[str],
+    *,
+    device: str | int | None = None,
+    registry: PluginRegistry | None = None,
+) -> Program:
+    """Load a saved program without compiling. Raises ArtifactError, or DeviceError if its vDevice is missing.
+
+    A program holds machine code: load only what you trust.
+    """
+    image, report = artifact.load(path)
+    vdevice = (registry or PluginRegistry()).open(image.target, device=device)
+    try:
+        return Program(image, vdevice, Report.from_json(report))
+    except BaseException:
+        vdevice.close()
+        raise
+
+
+def devices(registry: PluginRegistry | None = None) -> list[DeviceInfo]:
+    """Every registered vDevice: whether it can run here, and if not why."""
+    return (registry or PluginRegistry()).devices()
+
+
+class _Clock:
+    """Seconds per phase of a compilation."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        except RammerError as error:
+            error.add_note(f"while compiling: {phase}")
+            raise
+        self.seconds[phase] = time.perf_counter() - start
+
+
+__all__ = ["compile", "devices", "load", "load_program"]

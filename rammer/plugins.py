@@ -1,0 +1,167 @@
+"""Finding plugins and asking them. The only file with a PluginManager."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from rammer import config, hookspecs
+from rammer.errors import PluginError, RammerError, did_you_mean
+
+if TYPE_CHECKING:
+    from rammer.ir.device import VDeviceSpec
+    from rammer.ir.kernel import RKernel
+    from rammer.ir.operator import Operation
+    from rammer.scheduler.policy import Policy
+    from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
+
+BUILTINS = {
+    "policies": "rammer.scheduler.plugin",
+    "interpreter": "rammer.vdevice.interpreter",
+    "cpu": "rammer.vdevice.cpu.plugin",
+    "cuda": "rammer.vdevice.cuda.plugin",
+    "rocm": "rammer.vdevice.rocm.plugin",
+    "ipu": "rammer.vdevice.ipu.plugin",
+}
+GROUP = "rammer"  # the entry-point group of third-party plugins
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFault:
+    """A plugin that could not be used, and why; `rammer doctor` prints these."""
+
+    plugin: str
+    distribution: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A registered vDevice and whether it can run here."""
+
+    name: str
+    plugin: str
+    summary: str
+    available: bool
+    reason: str
+    hint: str
+
+
+class PluginRegistry:
+    """Built-in and third-party plugins. An object, not a global: tests build their own."""
+
+    def __init__(self, *, third_party: bool = True) -> None:
+        self.faults: list[PluginFault] = []
+        self._manager = pluggy.PluginManager("rammer")
+        self._manager.add_hookspecs(hookspecs)
+        self._trace = bool(config.get("RAMMER_TRACE_PLUGINS"))
+        blocked = {name.strip() for name in config.get("RAMMER_DISABLE_PLUGINS").split(",") if name.strip()}
+        for name, module in BUILTINS.items():
+            if name not in blocked:
+                self.register(importlib.import_module(module), name)
+        for entry in entry_points(group=GROUP) if third_party else ():
+            if entry.name not in blocked:
+                self._load(entry)
+
+    def _load(self, entry: EntryPoint) -> None:
+        """Load one entry point; its failure must not take the others down."""
+        distribution = entry.dist.name if entry.dist else "an unknown distribution"
+        try:
+            self.register(entry.load(), entry.name)
+        except Exception as error:  # a plugin may raise anything at import
+            self.faults.append(PluginFault(entry.name, distribution, f"{type(error).__name__}: {error}"))
+
+    def register(self, plugin: object, name: str) -> None:
+        """Add a plugin object. Raises PluginError for a hook that does not exist or has other arguments."""
+        try:
+            self._manager.register(plugin, name)
+            self._manager.check_pending()
+        except (pluggy.PluginValidationError, ValueError) as error:
+            if self._manager.is_registered(plugin):
+                self._manager.unregister(plugin)
+            raise PluginError(f"plugin {name!r}: {error}", hint="compare the hook with docs/hooks.md") from error
+
+    def _ask(self, hook: str, **arguments: object) -> Iterator[tuple[str, Any]]:
+        """Every plugin's answer with its name; a hook that raises is a PluginError naming the plugin."""
+        for implementation in getattr(self._manager.hook, hook).get_hookimpls():
+            call: Callable[..., Any] = implementation.function
+            try:
+                answer = call(**{a: arguments[a] for a in implementation.argnames})
+                answer = dict(answer) if hook == "rammer_policies" else list(answer)
+            except RammerError:
+                raise
+            except Exception as error:
+                raise PluginError(
+                    f"plugin {implementation.plugin_name!r}: {hook} raised {type(error).__name__}: {error}",
+                    hint=f"RAMMER_DISABLE_PLUGINS={implementation.plugin_name} runs without it",
+                ) from error
+            if self._trace:
+                print(f"rammer: {implementation.plugin_name}.{hook} -> {answer!r}", file=sys.stderr)
+            yield implementation.plugin_name, answer
+
+    def vdevices(self) -> dict[str, tuple[str, VDeviceEntry]]:
+        """vDevices by name, each with the plugin that announced it."""
+        found: dict[str, tuple[str, VDeviceEntry]] = {}
+        for plugin, entries in self._ask("rammer_vdevices"):
+            for entry in entries:
+                if entry.name in found:
+                    raise PluginError(
+                        f"vDevice {entry.name!r} is announced by plugins {found[entry.name][0]!r} and {plugin!r}",
+                        hint=f"RAMMER_DISABLE_PLUGINS={plugin} removes the second",
+                    )
+                found[entry.name] = (plugin, entry)
+        return found
+
+    def devices(self) -> list[DeviceInfo]:
+        """Every vDevice, probed."""
+        return [
+            DeviceInfo(name, plugin, entry.summary, *_probe(entry)) for name, (plugin, entry) in self.vdevices().items()
+        ]
+
+    def open(self, target: str, *, arch: str | None = None, device: str | int | None = None) -> VDevice:
+        """Open a vDevice by name. Raises DeviceError with the reason if it cannot be had."""
+        known = self.vdevices()
+        if target not in known:
+            raise RammerError(
+                f"no vDevice named {target!r}; registered: {', '.join(sorted(known))}",
+                hint=did_you_mean(target, known) or "`rammer doctor` lists devices and plugins",
+            )
+        return known[target][1].open(arch=arch, device=device)
+
+    def policy(self, name: str) -> Policy:
+        """A new policy by name."""
+        known = self.policies()
+        if name not in known:
+            raise RammerError(
+                f"no policy named {name!r}; registered: {', '.join(sorted(known))}",
+                hint=did_you_mean(name, known) or "policies come from plugins; see `rammer doctor`",
+            )
+        return known[name]()
+
+    def policies(self) -> dict[str, Callable[[], Policy]]:
+        """Scheduling policies by name."""
+        found: dict[str, Callable[[], Policy]] = {}
+        for plugin, answer in self._ask("rammer_policies"):
+            if twice := found.keys() & answer.keys():
+                raise PluginError(f"plugin {plugin!r} announces policies that exist already: {sorted(twice)}")
+            found |= answer
+        return found
+
+    def rkernels(self, operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+        """All plugins' candidates, by name. Empty if nobody has one."""
+        answers = self._ask("rammer_rkernels", operation=operation, spec=spec)
+        return sorted((k for _, kernels in answers for k in kernels), key=lambda k: k.name)
+
+
+def _probe(entry: VDeviceEntry) -> tuple[bool, str, str]:
+    try:
+        answer: Availability = entry.probe()
+    except Exception as error:  # the contract says never; a plugin may break it
+        return False, f"its probe raised {type(error).__name__}: {error}", "report this to the plugin's author"
+    return answer.ok, answer.reason, answer.hint

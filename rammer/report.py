@@ -1,0 +1,91 @@
+"""The report of a compilation: sizes, the schedule's expectations, time per phase, and a table per operator."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rammer.errors import ArtifactError
+from rammer.ir.operator import flops
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask
+from rammer.scheduler.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One operator of the plan; times are what the scheduler believed, in microseconds."""
+
+    name: str
+    kind: str
+    rkernel: str
+    num_rtasks: int
+    rtask_us: float
+    mflop: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Plain data, so that it can be saved with the program."""
+
+    target: str
+    arch: str
+    policy: str
+    num_veus: int
+    num_operators: int
+    num_rkernels: int
+    num_rtasks: int
+    num_barriers: int
+    num_rprograms: int
+    arena_bytes: int
+    weight_bytes: int
+    estimated_us: float
+    estimated_utilisation: float
+    phases_s: dict[str, float]
+    notes: list[str] = field(default_factory=list)
+    operators: list[OperatorRow] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Report:
+        """Raises ArtifactError for data of another form."""
+        try:
+            return cls(**{**data, "operators": [OperatorRow(**row) for row in data["operators"]]})
+        except (KeyError, TypeError) as error:
+            raise ArtifactError(f"the program's report is damaged: {error}", hint="compile the model again") from error
+
+    def __str__(self) -> str:
+        mib = 1 << 20
+        lines = [
+            f"target {self.target} ({self.arch}), policy {self.policy}, {self.num_veus} vEUs",
+            f"{self.num_operators} rOperators with {self.num_rkernels} rKernels; {self.num_rtasks} rTasks and "
+            f"{self.num_barriers} barrier-rTasks in {self.num_rprograms} rProgram(s)",
+            f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
+            f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}",
+            "compile: " + ", ".join(f"{what} {s:.2f} s" for what, s in self.phases_s.items()),
+        ]
+        return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
+
+
+def make_report(
+    plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phases_s: dict[str, float]
+) -> Report:
+    """Summarise a plan."""
+    rows = [
+        OperatorRow(
+            op.name, op.kind, kernel.name, kernel.num_rtasks,
+            plan.rtask_us.get(kernel, 0.0), flops(op.operation.expr) / 1e6,
+        )
+        for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True)
+    ]
+    barriers = sum(isinstance(s, BarrierRTask) for p in plan.programs for lane in p.lanes for s in lane)
+    return Report(
+        target=plan.spec.name, arch=plan.spec.arch, policy=plan.policy, num_veus=plan.spec.num_veus,
+        num_operators=len(rows), num_rkernels=len(set(plan.kernels)), num_rtasks=plan.num_rtasks,
+        num_barriers=barriers, num_rprograms=len(plan.programs),
+        arena_bytes=plan.memory.arena_bytes if plan.memory else 0, weight_bytes=weight_bytes,
+        estimated_us=timeline.total_us, estimated_utilisation=timeline.utilisation,
+        phases_s=phases_s, notes=list(plan.notes), operators=rows,
+    )
