@@ -39,6 +39,7 @@ def save(image: Image, path: str | os.PathLike[str], report: dict[str, Any]) -> 
         )
     weights = save_tensors({n: _plain(a) for n, a in image.weights.items()})
     members = {**{f"files/{n}": data for n, data in image.files.items()}, _WEIGHTS: weights}
+    hashes = dict(zip(members, _hashes(members.values()), strict=True))
     manifest = {
         "format": FORMAT,
         "target": image.target,
@@ -46,7 +47,7 @@ def save(image: Image, path: str | os.PathLike[str], report: dict[str, Any]) -> 
         "inputs": [_port_json(p) for p in image.inputs],
         "outputs": [_port_json(p) for p in image.outputs],
         "weights": {n: DType(a.dtype.name).value for n, a in image.weights.items()},
-        "members": {n: {"bytes": len(d), "sha256": h} for (n, d), h in zip(members.items(), _hashes(members.values()))},
+        "members": {n: {"bytes": len(d), "sha256": hashes[n]} for n, d in members.items()},
         "report": report,
     }
     target = Path(path)

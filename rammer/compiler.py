@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from rammer import artifact, config
 from rammer.errors import DeviceError, RammerError
@@ -28,7 +28,7 @@ from rammer.vdevice.base import Progress, VDevice, silent
 if TYPE_CHECKING:
     import onnx
 
-Model = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
+Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 
 def load(model: Model, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
@@ -41,7 +41,7 @@ def load(model: Model, *, shapes: Mapping[str, Sequence[int]] | None = None) -> 
     return load_onnx(model, shapes=shapes)
 
 
-def compile(  # noqa: A001 (the public name)
+def compile(
     model: Model,
     target: str | None = None,
     *,
@@ -55,9 +55,9 @@ def compile(  # noqa: A001 (the public name)
 ) -> Program:
     """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
 
-    `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are their
-    defaults. `device` selects among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the
-    time spent measuring rKernels.
+    `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
+    their defaults. `device` selects among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds`
+    bounds the time spent measuring rKernels.
     """
     registry = registry or PluginRegistry()
     clock = _Clock()
@@ -92,9 +92,7 @@ def compile(  # noqa: A001 (the public name)
         raise
 
 
-def find_candidates(
-    graph: Graph, vdevice: VDevice, registry: PluginRegistry
-) -> dict[Operation, list[RKernel]]:
+def find_candidates(graph: Graph, vdevice: VDevice, registry: PluginRegistry) -> dict[Operation, list[RKernel]]:
     """Candidate rKernels of every distinct operation. Raises DeviceError naming all operations nobody can compute."""
     found: dict[Operation, list[RKernel]] = {}
     nobody: dict[str, str] = {}

@@ -113,7 +113,7 @@ class Program:
 
 
 def _as_array(name: str, value: Any, port: Port) -> Array:
-    """The value as a contiguous NumPy array of the port's exact type; NumPy arrays and DLPack tensors are not copied."""
+    """The value as a contiguous NumPy array of the port's exact type; NumPy and DLPack memory is not copied."""
     if not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__"):
         try:
             value = np.from_dlpack(value)
