@@ -56,7 +56,7 @@ def lstm_stack(layers: int = 4, steps: int = 50, hidden: int = 256, seed: int = 
 
 
 def run(out: Console, html: Path, seconds: float, progress: Progress) -> None:
-    """Compile, check, time, and write the wavefront timeline of the LSTM stack. Raises RammerError on a wrong result."""
+    """Compile, check, time, and write the LSTM's wavefront timeline. Raises RammerError on a wrong result."""
     for title, model in (
         ("SqueezeNet 1.0, 224×224, random weights", squeezenet()),
         ("LSTM, 4 layers × 50 steps, 256 hidden", lstm_stack()),

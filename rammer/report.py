@@ -69,23 +69,35 @@ class Report:
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
 
 
-def make_report(
-    plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phases_s: dict[str, float]
-) -> Report:
+def make_report(plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phases_s: dict[str, float]) -> Report:
     """Summarise a plan."""
     rows = [
         OperatorRow(
-            op.name, op.kind, kernel.name, kernel.num_rtasks,
-            plan.rtask_us.get(kernel, 0.0), flops(op.operation.expr) / 1e6,
+            op.name,
+            op.kind,
+            kernel.name,
+            kernel.num_rtasks,
+            plan.rtask_us.get(kernel, 0.0),
+            flops(op.operation.expr) / 1e6,
         )
         for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True)
     ]
     barriers = sum(isinstance(s, BarrierRTask) for p in plan.programs for lane in p.lanes for s in lane)
     return Report(
-        target=plan.spec.name, arch=plan.spec.arch, policy=plan.policy, num_veus=plan.spec.num_veus,
-        num_operators=len(rows), num_rkernels=len(set(plan.kernels)), num_rtasks=plan.num_rtasks,
-        num_barriers=barriers, num_rprograms=len(plan.programs),
-        arena_bytes=plan.memory.arena_bytes if plan.memory else 0, weight_bytes=weight_bytes,
-        estimated_us=timeline.total_us, estimated_utilisation=timeline.utilisation,
-        phases_s=phases_s, notes=list(plan.notes), operators=rows,
+        target=plan.spec.name,
+        arch=plan.spec.arch,
+        policy=plan.policy,
+        num_veus=plan.spec.num_veus,
+        num_operators=len(rows),
+        num_rkernels=len(set(plan.kernels)),
+        num_rtasks=plan.num_rtasks,
+        num_barriers=barriers,
+        num_rprograms=len(plan.programs),
+        arena_bytes=plan.memory.arena_bytes if plan.memory else 0,
+        weight_bytes=weight_bytes,
+        estimated_us=timeline.total_us,
+        estimated_utilisation=timeline.utilisation,
+        phases_s=phases_s,
+        notes=list(plan.notes),
+        operators=rows,
     )

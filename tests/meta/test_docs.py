@@ -1,0 +1,70 @@
+"""Documentation held to the code: hooks, flags, rules, the design table, the plugin guide."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from rammer import config, hookspecs
+from rammer.ir import verify
+
+ROOT = Path(__file__).parents[2]
+HOOKS = [name for name, f in inspect.getmembers(hookspecs, inspect.isfunction) if name.startswith("rammer_")]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def headings(name: str, level: str = "## ") -> set[str]:
+    return {line[len(level) :].strip("` ") for line in read(name).splitlines() if line.startswith(level)}
+
+
+def test_every_hook_has_its_manual() -> None:
+    assert headings("docs/hooks.md") == set(HOOKS)
+    for name in HOOKS:
+        arguments = ", ".join(inspect.signature(getattr(hookspecs, name)).parameters)
+        assert f"`{name}({arguments})" in read("docs/hooks.md")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_is_used_and_tested(hook: str) -> None:
+    used = [p for p in (ROOT / "rammer").rglob("*.py") if f"def {hook}(" in p.read_text() and p.name != "hookspecs.py"]
+    tested = [p for p in (ROOT / "tests").rglob("*.py") if f"def {hook}(" in p.read_text()]
+    assert used, f"no built-in plugin implements {hook}"
+    assert tested, f"no test implements {hook}"
+
+
+def test_every_flag_is_documented() -> None:
+    assert headings("docs/flags.md") == set(config.FLAGS)
+
+
+def test_every_rule_is_documented() -> None:
+    in_code = set(re.findall(r"R1\d\d", inspect.getsource(verify)))
+    in_docs = set(re.findall(r"R1\d\d", read("docs/semantics.md")))
+    assert in_code == in_docs
+
+
+def test_design_table_names_real_files() -> None:
+    rows = [line for line in read("docs/design.md").splitlines() if line.startswith("| ")]
+    files = [f for row in rows for f in re.findall(r"`(rammer/[\w/]+\.(?:py|c))`", row)]
+    assert len(files) > 15
+    for file in files:
+        assert (ROOT / file).exists(), f"docs/design.md names {file}, which does not exist"
+
+
+def test_plugin_guide_shows_the_tested_example() -> None:
+    """Every fenced python block of the guide is text of the example package that the tests install."""
+    example = "\n".join(p.read_text() for p in sorted((ROOT / "tests/examples/rammer_toy").rglob("*.py")))
+    blocks = re.findall(r"```python\n(.*?)```", read("docs/plugin-author.md"), re.S)
+    assert blocks
+    for block in blocks:
+        assert block.strip() in example, f"the guide shows code that is not the tested example:\n{block}"
+
+
+def test_readme_names_existing_documents() -> None:
+    for target in re.findall(r"\]\(([\w/.-]+\.md)\)", read("README.md")):
+        assert (ROOT / target).exists(), target

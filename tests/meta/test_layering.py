@@ -1,0 +1,123 @@
+"""Who may import whom. The table is CONTRIBUTING.md's; anything not listed is forbidden."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "rammer"
+BACKENDS = ("cpu", "cuda", "rocm", "ipu")
+
+# module prefix (longest match wins) -> what it may import from rammer, what from third parties
+ALLOWED: dict[str, tuple[set[str], set[str]]] = {
+    "rammer.errors": (set(), set()),
+    "rammer.config": ({"errors"}, set()),
+    "rammer.hookspecs": (set(), {"pluggy"}),
+    "rammer.ir": ({"ir", "errors", "config"}, {"numpy", "networkx", "ml_dtypes"}),
+    "rammer.kernels": ({"kernels", "ir", "errors", "config"}, {"numpy"}),
+    "rammer.scheduler": ({"scheduler", "ir", "errors", "config"}, {"numpy", "networkx"}),
+    "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "config", "hookspecs"}, set()),
+    "rammer.vdevice": ({"vdevice", "ir", "kernels", "errors", "config", "hookspecs"}, {"numpy"}),
+    "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "config"}, {"numpy", "ziglang"}),
+    "rammer.frontend": ({"frontend", "ir", "errors", "config"}, {"numpy", "onnx", "ml_dtypes"}),
+    "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline"}, {"numpy"}),
+    "rammer.plugins": ({"hookspecs", "errors", "config"}, {"pluggy"}),
+    "rammer.artifact": ({"vdevice.base", "ir", "errors", "config"}, {"numpy", "safetensors"}),
+    "rammer.report": ({"scheduler.timeline", "ir", "errors", "config"}, set()),
+    "rammer.program": ({"artifact", "report", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
+    "rammer.compiler": (
+        {"artifact", "program", "report", "plugins", "scheduler", "vdevice.base", "frontend", "ir", "errors", "config"},
+        set(),
+    ),
+    "rammer.measure": ({"program", "vdevice.base", "ir"}, {"numpy", "rich"}),
+    "rammer.demo": ({"", "measure", "viz", "errors", "scheduler.timeline", "vdevice.base", "ir"}, {"numpy", "onnx", "rich"}),
+    "rammer.testing": (
+        {"testing", "ir", "scheduler", "vdevice.base", "vdevice.interpreter", "frontend.builder", "plugins", "errors", "config"},
+        {"numpy", "pytest"},
+    ),
+    "rammer": ({"*"}, {"click", "numpy", "rich"}),  # __init__ re-exports; __main__ is the command line
+}
+
+
+def modules() -> list[Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """Absolute imports of a file outside TYPE_CHECKING blocks, `from a import b` as a.b where b is a module."""
+    found: list[tuple[int, str]] = []
+
+    def walk(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.Import):
+            found.extend((node.lineno, alias.name) for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            assert node.module
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                is_module = (ROOT.parent / Path(*full.split("."))).with_suffix(".py").exists()
+                is_package = (ROOT.parent / Path(*full.split("."))).is_dir()
+                found.append((node.lineno, full if is_module or is_package else node.module))
+        for child in ast.iter_child_nodes(node):
+            walk(child)
+
+    walk(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def rule(module: str) -> tuple[set[str], set[str]]:
+    prefix = module
+    while prefix not in ALLOWED:
+        prefix = prefix.rpartition(".")[0]
+    return ALLOWED[prefix]
+
+
+@pytest.mark.parametrize("path", modules(), ids=module_name)
+def test_imports_follow_the_layering(path: Path) -> None:
+    module = module_name(path)
+    own, third = rule(module)
+    for line, name in imports(path):
+        top, _, rest = name.partition(".")
+        if top == "rammer":
+            allowed = "*" in own or any(rest == o or rest.startswith(f"{o}.") for o in own if o) or (rest == "" and "" in own)
+            assert allowed, f"{module} must not import {name} ({path.name}:{line})"
+            for backend in BACKENDS:
+                inside = module.startswith(f"rammer.vdevice.{backend}")
+                assert inside or not rest.startswith(f"vdevice.{backend}"), f"{module} names backend {backend!r} (line {line})"
+        elif top not in sys.stdlib_module_names and top != "__future__":
+            assert top in third, f"{module} must not import {name} ({path.name}:{line})"
+
+
+def test_import_loads_no_driver_and_no_model_reader() -> None:
+    """`import rammer` and building a registry stay cheap on a machine full of toolkits."""
+    code = (
+        "import sys, rammer; rammer.PluginRegistry(); rammer.devices();"
+        "print(sorted({m.partition('.')[0] for m in sys.modules} & {'cupy','hip','poptorch','torch','onnx','cuda'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", [*modules(), *sorted((ROOT.parent / "tests").rglob("*.py"))], ids=lambda p: p.name)
+def test_files_stay_small(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 620, "split the file: one job each"
+
+
+def test_no_device_names_outside_their_folders() -> None:
+    """Hardware-neutral layers know no product: a new backend must not need a change there."""
+    for folder in ("ir", "kernels", "scheduler"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            text = path.read_text(encoding="utf-8").lower()
+            for word in ("cuda", "rocm", "nvidia", "amd64", "avx", "cupy"):
+                assert word not in text, f"{path.relative_to(ROOT)} names {word!r}"
