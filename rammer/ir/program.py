@@ -58,6 +58,13 @@ class RProgram:
                     yield Position(veu, order), slot.uid
 
 
+class Mark(NamedTuple):
+    """A state of a builder to come back to."""
+
+    lengths: tuple[int, ...]
+    clocks: tuple[tuple[int, ...], ...]
+
+
 class RProgramBuilder:
     """Builds one rProgram. The only mutable thing in the IR.
 
@@ -70,8 +77,9 @@ class RProgramBuilder:
         self._lanes: list[list[Slot]] = [[] for _ in range(num_veus)]
         self._where: dict[TaskUid, Position] = {}
         self._pending: dict[TaskUid, list[TaskUid]] = {}
-        # _clock[v][u]: slots of u known to be complete when lane v reaches its end; _history: the same per slot
-        self._clock: list[list[int]] = [[0] * num_veus for _ in range(num_veus)]
+        # _clock[v][u], u != v: slots of u known to be complete when lane v reaches its end; _history: the same per
+        # slot. It changes at barriers only, so slots between two barriers share one tuple.
+        self._clock: list[tuple[int, ...]] = [(0,) * num_veus for _ in range(num_veus)]
         self._history: list[list[tuple[int, ...]]] = [[] for _ in range(num_veus)]
 
     def __contains__(self, task: object) -> bool:
@@ -79,6 +87,18 @@ class RProgramBuilder:
 
     def position(self, task: TaskUid) -> Position:
         return self._where[task]
+
+    def find(self, task: TaskUid) -> Position | None:
+        """The rTask's slot, or None if it was not appended here."""
+        return self._where.get(task)
+
+    def known(self, veu: int) -> tuple[int, ...]:
+        """Per other vEU, how many of its slots are surely complete when lane `veu` reaches its end."""
+        return self._clock[veu]
+
+    def length(self, veu: int) -> int:
+        """Slots of a lane so far."""
+        return len(self._lanes[veu])
 
     def wait(self, task: TaskUid, on: Iterable[TaskUid]) -> None:
         """Make `task` wait for rTasks appended earlier; emits the barrier-rTask when `task` is appended."""
@@ -91,39 +111,49 @@ class RProgramBuilder:
         if not 0 <= veu < self.num_veus:
             raise ScheduleError(f"rTask {task}: no vEU {veu}", hint=f"vEUs are 0 … {self.num_veus - 1}")
         last: dict[int, int] = {}
+        clock = self._clock[veu]
         for needed in self._pending.pop(task, ()):
-            if needed not in self._where:
+            if (where := self._where.get(needed)) is None:
                 raise ScheduleError(
                     f"rTask {task} waits for {needed}, which has no slot",
                     hint="an rTask may only wait for rTasks appended earlier to the same rProgram",
                 )
-            where = self._where[needed]
-            if where.veu != veu and where.order >= self._clock[veu][where.veu]:
+            if where.veu != veu and where.order >= clock[where.veu]:
                 last[where.veu] = max(last.get(where.veu, -1), where.order)
-        waits = self._minimal(last)
-        if waits:
-            for target in waits:
-                known = self._history[target.veu][target.order]
-                self._clock[veu] = [max(a, b) for a, b in zip(self._clock[veu], known, strict=True)]
-            self._push(veu, BarrierRTask(waits))
+        if last:
+            self._push(veu, BarrierRTask(self._advance(veu, last)))
         position = self._push(veu, RTask(task))
         self._where[task] = position
         return position
 
-    def _minimal(self, last: dict[int, int]) -> tuple[Position, ...]:
-        """Waits not implied by another one of the same barrier."""
-        return tuple(
-            Position(u, order)
-            for u, order in sorted(last.items())
-            if not any(w != u and self._history[w][o][u] > order for w, o in last.items())
-        )
+    def _advance(self, veu: int, last: dict[int, int]) -> tuple[Position, ...]:
+        """Let lane `veu` know what lies before these slots; returns those that no other one of them implies."""
+        behind = list(map(max, *{self._history[u][order] for u, order in last.items()}, self._clock[veu]))
+        waits = tuple(Position(u, order) for u, order in sorted(last.items()) if behind[u] <= order)
+        for target in waits:
+            behind[target.veu] = target.order + 1
+        self._clock[veu] = tuple(behind)
+        return waits
 
     def _push(self, veu: int, slot: Slot) -> Position:
         order = len(self._lanes[veu])
         self._lanes[veu].append(slot)
-        self._clock[veu][veu] = order + 1
-        self._history[veu].append(tuple(self._clock[veu]))
+        self._history[veu].append(self._clock[veu])
         return Position(veu, order)
+
+    def mark(self) -> Mark:
+        """The present state, for `undo`."""
+        return Mark(tuple(map(len, self._lanes)), tuple(self._clock))
+
+    def undo(self, mark: Mark) -> None:
+        """Take back everything appended since `mark`, and every open wait."""
+        self._pending.clear()
+        for lane, history, length in zip(self._lanes, self._history, mark.lengths, strict=True):
+            for slot in lane[length:]:
+                if isinstance(slot, RTask):
+                    del self._where[slot.uid]
+            del lane[length:], history[length:]
+        self._clock = list(mark.clocks)
 
     def build(self) -> RProgram:
         """The finished rProgram."""

@@ -1,11 +1,16 @@
-"""The profiler a policy asks. Paper: §3.3, "Compile-time profiling"."""
+"""The profiler a policy asks, and two of them. Paper: §3.3, "Compile-time profiling"."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
+from rammer.ir.operator import flops
+from rammer.ir.tile import Alloc, Body, For, If, Kind, TileProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +29,80 @@ class Profiler(Protocol):
 
     def resources(self, kernel: RKernel) -> Resources:
         """What one rTask of the kernel occupies."""
+
+
+class EstimatingProfiler:
+    """Times from the spec alone: arithmetic at peak, or bytes at the rate of the level that holds them, if slower.
+
+    A roofline, hence optimistic; good enough to compare tilings of one operation.
+    """
+
+    def __init__(self, spec: VDeviceSpec) -> None:
+        self.spec = spec
+        self._known: dict[RKernel, float] = {}
+
+    def rtask_us(self, kernel: RKernel) -> float:
+        if (found := self._known.get(kernel)) is None:
+            found = self._known[kernel] = max(self._arithmetic_us(kernel), self._memory_us(kernel))
+        return found
+
+    def resources(self, kernel: RKernel) -> Resources:
+        return Resources(kernel.num_threads, kernel.scratch_bytes)
+
+    def _arithmetic_us(self, kernel: RKernel) -> float:
+        work = flops(kernel.operation.expr) * tile_share(kernel)
+        slower = self.spec.lanes if isinstance(kernel.body, TileProgram) and not is_vectorised(kernel.body.body) else 1
+        return work * slower / (max(self.spec.peak_gflops, 1e-9) * 1e3)
+
+    def _memory_us(self, kernel: RKernel) -> float:
+        """Each rTask writes its tile, and reads its share of every input, at least."""
+        operation = kernel.operation
+        everything = sum(t.nbytes for t in (*kernel.input_types(), *operation.outputs))
+        rate = self._rate_gbps(everything)
+        return everything * tile_share(kernel) / (rate * 1e3) if rate else 0.0
+
+    def _rate_gbps(self, nbytes: int) -> float:
+        """What one vEU gets from the nearest level that holds `nbytes`; 0 if the spec does not say."""
+        veus = max(self.spec.num_veus, 1)
+        rate = 0.0
+        for level in self.spec.memory:
+            private = level.owner == "veu"
+            rate = level.read_gbps if private else level.read_gbps / veus
+            if level.nbytes * (veus if private else 1) >= nbytes:
+                break
+        return rate
+
+
+class MeasuredProfiler:
+    """Measured times, and another profiler for what was not measured."""
+
+    def __init__(self, times: Mapping[RKernel, float], fallback: Profiler) -> None:
+        self.times = dict(times)
+        self.fallback = fallback
+
+    def rtask_us(self, kernel: RKernel) -> float:
+        found = self.times.get(kernel)
+        return self.fallback.rtask_us(kernel) if found is None else found
+
+    def resources(self, kernel: RKernel) -> Resources:
+        return self.fallback.resources(kernel)
+
+
+def tile_share(kernel: RKernel) -> float:
+    """The part of the operation's points that one full rTask computes; more than 1/num_rtasks where tiles overhang."""
+    extents = prod(extent for _, extent in kernel.operation.expr.root.axes)
+    if not extents or not kernel.num_rtasks:
+        return 0.0
+    return prod(high - low for low, high in kernel.box(0).values()) / extents
+
+
+def is_vectorised(body: Body) -> bool:
+    """Whether any loop of a tile program is a vector loop."""
+    for statement in body:
+        match statement:
+            case For(kind=Kind.VECTOR):
+                return True
+            case For(body=inner) | Alloc(body=inner) | If(then=inner):
+                if is_vectorised(inner):
+                    return True
+    return False

@@ -1,0 +1,146 @@
+"""Event simulation of an execution plan: what the policy believes, what `show` draws, what a plan costs elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from rammer.errors import ScheduleError
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, RProgram, RTask
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTimes:
+    """Start and end of every slot of one lane, in microseconds since the plan began.
+
+    A barrier-rTask starts when its lane arrives, and ends when its waits are over and its own cost is paid.
+    """
+
+    start_us: tuple[float, ...]
+    end_us: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTimes:
+    """One rProgram: launched at `launch_at_us`; its lanes begin at `begin_us` and are all done at `end_us`."""
+
+    launch_at_us: float
+    begin_us: float
+    end_us: float
+    lanes: tuple[LaneTimes, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When everything happens, by estimate. All times are microseconds since the plan began."""
+
+    plan: ExecutionPlan
+    programs: tuple[ProgramTimes, ...]
+    source: str = "simulated"
+
+    @property
+    def total_us(self) -> float:
+        """time(P) summed over the plan's rPrograms, launches included. Paper: §3.3, Alg. 1."""
+        return self.programs[-1].end_us if self.programs else 0.0
+
+    @cached_property
+    def busy_us(self) -> tuple[float, ...]:
+        """Per vEU, the time spent in rTasks."""
+        return self._sums(RTask)
+
+    @cached_property
+    def barrier_us(self) -> tuple[float, ...]:
+        """Per vEU, the time spent in barrier-rTasks: waiting, and the barriers' own cost."""
+        return self._sums(BarrierRTask)
+
+    def _sums(self, kind: type[RTask] | type[BarrierRTask]) -> tuple[float, ...]:
+        sums = [0.0] * self.plan.spec.num_veus
+        for program, times in zip(self.plan.programs, self.programs, strict=True):
+            for veu, (lane, at) in enumerate(zip(program.lanes, times.lanes, strict=True)):
+                sums[veu] += sum(
+                    end - start
+                    for slot, start, end in zip(lane, at.start_us, at.end_us, strict=True)
+                    if isinstance(slot, kind)
+                )
+        return tuple(sums)
+
+    @property
+    def launch_us(self) -> float:
+        """Time spent launching rPrograms."""
+        return sum(p.begin_us - p.launch_at_us for p in self.programs)
+
+    @property
+    def veu_utilisation(self) -> tuple[float, ...]:
+        """Per vEU, the fraction of the whole time spent in rTasks."""
+        return tuple(busy / self.total_us if self.total_us else 0.0 for busy in self.busy_us)
+
+    @property
+    def utilisation(self) -> float:
+        """The mean of `veu_utilisation`."""
+        return sum(self.veu_utilisation) / len(self.busy_us) if self.busy_us else 0.0
+
+    @property
+    def overhead(self) -> float:
+        """The fraction of all vEUs' time that goes to launches and to the cost of barriers, idle waiting apart."""
+        room = self.total_us * self.plan.spec.num_veus
+        barriers = sum(isinstance(s, BarrierRTask) for p in self.plan.programs for lane in p.lanes for s in lane)
+        spec = self.plan.spec
+        return (self.launch_us * spec.num_veus + barriers * spec.barrier_us) / room if room else 0.0
+
+
+def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = None) -> Timeline:
+    """Run a plan on paper, from the time of one rTask of each rKernel (by default `plan.rtask_us`).
+
+    Linear in the number of slots. Raises ScheduleError where barriers wait for each other or for no slot.
+    """
+    price = plan.rtask_us.__getitem__ if rtask_us is None else rtask_us
+    distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
+    operator_us = [distinct[kernel] for kernel in plan.kernels]
+    programs: list[ProgramTimes] = []
+    now = 0.0
+    for program in plan.programs:
+        begin = now + plan.spec.launch_us
+        lanes = _run(program, operator_us, plan.spec, begin)
+        end = max((lane.end_us[-1] for lane in lanes if lane.end_us), default=begin)
+        programs.append(ProgramTimes(now, begin, end, lanes))
+        now = end
+    return Timeline(plan, tuple(programs))
+
+
+def _run(program: RProgram, operator_us: list[float], spec: VDeviceSpec, begin: float) -> tuple[LaneTimes, ...]:
+    """Advance each lane as far as it goes; a barrier whose target is not done parks its lane there."""
+    starts: list[list[float]] = [[] for _ in program.lanes]
+    ends: list[list[float]] = [[] for _ in program.lanes]
+    parked: list[dict[int, list[int]]] = [{} for _ in program.lanes]  # target lane -> order -> lanes waiting there
+    runnable = list(reversed(range(len(program.lanes))))
+    while runnable:
+        veu = runnable.pop()
+        lane, start, end, waiting = program.lanes[veu], starts[veu], ends[veu], parked[veu]
+        now = end[-1] if end else begin
+        for order in range(len(end), len(lane)):
+            slot = lane[order]
+            arrived = now
+            if isinstance(slot, RTask):
+                now += operator_us[slot.uid.operator_id]
+            else:
+                missing = next((w for w in slot.waits if w.order >= len(ends[w.veu])), None)
+                if missing is not None:
+                    parked[missing.veu].setdefault(missing.order, []).append(veu)
+                    break
+                now = max(now, *(ends[w.veu][w.order] for w in slot.waits)) if slot.waits else now
+                now += spec.barrier_us
+            start.append(arrived)
+            end.append(now)
+            if waiting and order in waiting:
+                runnable.extend(waiting.pop(order))
+    stuck = [f"prog[{v}][{len(done)}]" for v, done in enumerate(ends) if len(done) < len(program.lanes[v])]
+    if stuck:
+        raise ScheduleError(
+            f"barriers wait for each other, or for no slot: {', '.join(stuck[:8])}",
+            hint="an rTask may only wait for rTasks appended earlier",
+        )
+    return tuple(LaneTimes(tuple(s), tuple(e)) for s, e in zip(starts, ends, strict=True))
