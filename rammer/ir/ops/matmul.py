@@ -1,0 +1,50 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from rammer.ir.expr import Load, TensorExpr
+from rammer.ir.index import Index, var
+from rammer.ir.operator import OpDef
+from rammer.ir.ops.operands import (
+    broadcast,
+    broadcast_index,
+    expression,
+    listed,
+    numbers_only,
+    require,
+    summed,
+    widened,
+)
+from rammer.ir.tensor import TensorType
+
+
+def _matmul(a: TensorType, b: TensorType, *, trans_a: bool = False, trans_b: bool = False) -> TensorExpr:
+    """out[…, i, j] = sum over k of a[…, i, k] b[…, k, j], as numpy.matmul; trans_* swap an operand's last two axes."""
+    dtype = numbers_only("matmul", [a, b])
+    shapes = f"matmul: {listed([a, b])}" + ", a transposed" * trans_a + ", b transposed" * trans_b
+    require(a.rank > 0 and b.rank > 0, shapes, "a scalar is no matrix; use mul")
+    require(a.rank > 1 or not trans_a, shapes, "a vector has no axes to swap")
+    require(b.rank > 1 or not trans_b, shapes, "a vector has no axes to swap")
+    depth = a.shape[-2 if trans_a else -1]
+    require(
+        depth == b.shape[-2 if b.rank > 1 and not trans_b else -1],
+        shapes,
+        "the columns of a must be as many as the rows of b",
+    )
+    batch = broadcast("matmul", [TensorType(a.shape[:-2]), TensorType(b.shape[:-2])])
+    batches = tuple((f"b{p}", extent) for p, extent in enumerate(batch))
+    axes = batches
+    i, j, k = var("i"), var("j"), var("k")
+    at_a: tuple[Index, ...] = (k,)
+    at_b: tuple[Index, ...] = (k,)
+    if a.rank > 1:
+        axes = (*axes, ("i", a.shape[-1 if trans_a else -2]))
+        at_a = (*broadcast_index(a.shape[:-2], batches), *((k, i) if trans_a else (i, k)))
+    if b.rank > 1:
+        axes = (*axes, ("j", b.shape[-2 if trans_b else -1]))
+        at_b = (*broadcast_index(b.shape[:-2], batches), *((j, k) if trans_b else (k, j)))
+    body = widened(Load("a", at_a), dtype) * widened(Load("b", at_b), dtype)
+    return expression("matmul", [("a", a), ("b", b)], summed(axes, body, (("k", depth),), dtype))
+
+
+DEFINITIONS = (OpDef("matmul", _matmul),)

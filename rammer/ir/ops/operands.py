@@ -1,0 +1,125 @@
+"""What operator definitions share: checks of operands, axes and indices, and the assembly of an expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+import numpy as np
+
+from rammer.errors import TypeMismatch
+from rammer.ir.expr import Axes, Call, Cast, Const, Load, Scalar, Stage, TensorExpr, scalar
+from rammer.ir.index import Index, var
+from rammer.ir.tensor import DType, Shape, TensorType
+
+MAX_ELEMENTS = 2**31 - 1  # of one tensor or stage: flat indices fit 32 bits
+
+
+def require(ok: bool, what: str, hint: str = "") -> None:
+    """Raise TypeMismatch unless `ok`."""
+    if not ok:
+        raise TypeMismatch(what, hint=hint)
+
+
+def listed(types: Iterable[TensorType]) -> str:
+    """Operand types for a message."""
+    return ", ".join(map(str, types))
+
+
+def same_dtype(kind: str, types: Sequence[TensorType]) -> DType:
+    """The one element type of all operands. Raises TypeMismatch."""
+    require(len({t.dtype for t in types}) == 1, f"{kind}: operands of several types: {listed(types)}", "add a cast")
+    return types[0].dtype
+
+
+def float_only(kind: str, types: Sequence[TensorType]) -> DType:
+    """The one floating-point type of all operands. Raises TypeMismatch."""
+    dtype = same_dtype(kind, types)
+    require(dtype.is_float, f"{kind}: needs floating-point operands, not {listed(types)}", "add a cast")
+    return dtype
+
+
+def numbers_only(kind: str, types: Sequence[TensorType]) -> DType:
+    """The one type of all operands, which must not be bool. Raises TypeMismatch."""
+    dtype = same_dtype(kind, types)
+    require(dtype is not DType.BOOL, f"{kind}: needs numbers, not {listed(types)}", "add a cast")
+    return dtype
+
+
+def normal_axis(kind: str, axis: int, rank: int) -> int:
+    """The axis counted from the front. Raises TypeMismatch if it is outside [-rank, rank)."""
+    require(-rank <= axis < rank, f"{kind}: axis {axis} of a tensor of rank {rank}", f"it must be in [{-rank}, {rank})")
+    return axis % rank
+
+
+def broadcast(kind: str, types: Sequence[TensorType]) -> Shape:
+    """NumPy's common shape. Raises TypeMismatch."""
+    try:
+        return tuple(np.broadcast_shapes(*(t.shape for t in types)))
+    except ValueError:
+        raise TypeMismatch(
+            f"{kind}: shapes do not broadcast: {listed(types)}",
+            hint="dimensions, aligned at the last one, must be equal or 1",
+        ) from None
+
+
+def point_axes(shape: Shape) -> Axes:
+    """Axes a0, a1, … of a point-wise stage."""
+    return tuple((f"a{p}", extent) for p, extent in enumerate(shape))
+
+
+def variables_of(axes: Axes) -> tuple[Index, ...]:
+    return tuple(var(name) for name, _ in axes)
+
+
+def broadcast_index(shape: Shape, axes: Axes) -> tuple[Index, ...]:
+    """Where an operand of `shape` is read at a point of `axes`, by NumPy's broadcasting."""
+    last = axes[len(axes) - len(shape) :]
+    return tuple(
+        Index() if extent == 1 and full != 1 else var(name) for extent, (name, full) in zip(shape, last, strict=True)
+    )
+
+
+def call(fn: str, *args: Scalar | float) -> Call:
+    """A scalar function applied to scalars and literals."""
+    return Call(fn, tuple(scalar(a) for a in args))
+
+
+def widened(value: Scalar, dtype: DType) -> Scalar:
+    """`value` of type `dtype`, in the type that sums are held in."""
+    return value if dtype.accumulator is dtype else Cast(value, dtype.accumulator)
+
+
+def narrowed(value: Scalar, dtype: DType) -> Scalar:
+    """A value of the accumulator's type, brought back to `dtype`."""
+    return value if dtype.accumulator is dtype else Cast(value, dtype)
+
+
+def number(value: float, dtype: DType) -> Const:
+    """An untyped literal, written as `dtype` has it."""
+    return Const(float(value) if dtype.is_float else bool(value) if dtype is DType.BOOL else int(value))
+
+
+def summed(axes: Axes, body: Scalar, reduce: Axes, dtype: DType, combine: str = "sum") -> tuple[Stage, ...]:
+    """Stage `out`: `body` (of the accumulator's type) combined over `reduce`, and rounded to `dtype`."""
+    wide = dtype.accumulator
+    if wide is dtype:
+        return (Stage("out", axes, body, reduce, combine, dtype),)
+    total = Stage("sum", axes, body, reduce, combine, wide)
+    return (total, Stage("out", axes, Cast(Load("sum", variables_of(axes)), dtype), dtype=dtype))
+
+
+def expression(
+    kind: str, inputs: Iterable[tuple[str, TensorType]], stages: Sequence[Stage], outputs: Sequence[str] = ("out",)
+) -> TensorExpr:
+    """The operator's expression, with layouts of inputs dropped. Raises TypeMismatch if a tensor is too large."""
+    logical = tuple((name, TensorType(t.shape, t.dtype)) for name, t in inputs)
+    shapes = [(name, t.shape) for name, t in logical] + [(s.name, s.shape) for s in stages]
+    for name, shape in shapes:
+        require(
+            prod(shape) <= MAX_ELEMENTS,
+            f"{kind}: {name} of shape {shape} has more than {MAX_ELEMENTS} elements",
+            "split the tensor",
+        )
+    types = {s.name: TensorType(s.shape, s.dtype) for s in stages}
+    return TensorExpr(kind, logical, tuple(stages), tuple((name, types[name]) for name in outputs))
