@@ -1,0 +1,108 @@
+"""A plan while a policy draws it: rKernels chosen so far, what rTasks need, and where static weights live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rammer.ir.dependency import Dependencies
+from rammer.ir.device import SyncModel
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RProgram, TaskUid
+from rammer.scheduler.assembly import NOTHING, Assembly, Needs
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.select import Market, select_veu
+
+
+class Placement(NamedTuple):
+    """Where an rTask went, and why."""
+
+    task: TaskUid
+    veu: int
+    reason: str
+
+
+class Draft:
+    """What the policies share. `kernels` grows as they choose; dependencies are looked up in it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.graph = problem.graph
+        self.spec = problem.spec
+        self.market = Market(problem)
+        self.kernels: dict[int, RKernel] = {}
+        self.dependencies = Dependencies(problem.graph, self.kernels)
+        self._homes: dict[tuple[RKernel, tuple[str, ...], int], int] = {}
+        self._statics = [
+            tuple(t for t, static in zip(op.inputs, op.operation.static, strict=True) if static)
+            for op in problem.graph.operators
+        ]
+
+    def rtask_us(self, operator_id: int) -> float:
+        return self.market.rtask_us(self.kernels[operator_id])
+
+    def home(self, task: TaskUid) -> int | None:
+        """The vEU that last ran the same rTask of the same rKernel on the same static weights."""
+        statics = self._statics[task.operator_id]
+        return self._homes.get((self.kernels[task.operator_id], statics, task.rtask_id)) if statics else None
+
+    def settle(self, placements: Iterable[Placement]) -> None:
+        """Remember where static weights were used."""
+        for (operator_id, rtask_id), veu, _ in placements:
+            if statics := self._statics[operator_id]:
+                self._homes[self.kernels[operator_id], statics, rtask_id] = veu
+
+    def schedule_wave(self, wave: Mapping[int, RKernel], assembly: Assembly) -> list[Placement]:
+        """Append the rTasks of independent operators, each to the vEU that can start it first. Paper: Alg. 1, line 12.
+
+        rTasks whose operands are there come first, and the longest of them first, which balances the lanes.
+        """
+        self.kernels.update(wave)
+        queue: list[tuple[float, float, TaskUid, Needs]] = []
+        now = min(assembly.ready_us)
+        for operator_id, needs in self.needs(wave, assembly).items():
+            us = self.rtask_us(operator_id)
+            queue.extend((max(now, need.end_us), -us, TaskUid(operator_id, r), need) for r, need in enumerate(needs))
+        queue.sort(key=lambda item: item[:3])
+        placements = []
+        for _, negative_us, task, need in queue:
+            place = select_veu(assembly, need, self.home(task))
+            assembly.place(task, place.veu, -negative_us, need)
+            placements.append(Placement(task, place.veu, place.reason))
+        return placements
+
+    def needs(self, operator_ids: Iterable[int], assembly: Assembly) -> dict[int, list[Needs]]:
+        """For every rTask of independent operators, what it must see of this rProgram."""
+        if assembly.is_empty:
+            return {op: [NOTHING] * self.kernels[op].num_rtasks for op in operator_ids}
+        found: dict[int, list[Needs]] = {}
+        for op in operator_ids:
+            known: dict[tuple[TaskUid, ...], Needs] = {}
+            needs = found[op] = []
+            for tasks in self.dependencies.of(op):
+                if tasks not in known:
+                    known[tasks] = assembly.needs(tasks)
+                needs.append(known[tasks])
+        if self.spec.sync is SyncModel.GLOBAL and any(n.last for needs in found.values() for n in needs):
+            superstep = assembly.everything()
+            return {op: [superstep] * len(needs) for op, needs in found.items()}
+        return found
+
+    def sequential_us(self) -> float:
+        """What RammerBase would take: every operator's fastest rKernel, launched alone."""
+        options = [self.market.options(op.operation).fastest for op in self.graph.operators]
+        return sum(self.spec.launch_us + o.alone_us for o in options if o.kernel.num_rtasks)
+
+    def finish(
+        self, policy: str, programs: Sequence[RProgram], priced_us: float, notes: Sequence[str]
+    ) -> ExecutionPlan:
+        """The plan, with a note if by its own price the baseline is better."""
+        baseline_us = self.sequential_us()
+        if priced_us > baseline_us * (1 + 1e-9):
+            worse = f"priced at {priced_us:.2f} µs, worse than the {baseline_us:.2f} µs of one rProgram per rOperator"
+            notes = [*notes, worse]
+        kernels = tuple(self.kernels[n] for n in range(len(self.graph.operators)))
+        times = {kernel: self.market.rtask_us(kernel) for kernel in kernels}
+        return ExecutionPlan(
+            self.graph, self.spec, kernels, tuple(programs), policy, rtask_us=times, notes=tuple(notes)
+        )

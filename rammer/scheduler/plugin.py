@@ -1,0 +1,16 @@
+"""The built-in policies, announced as any plugin's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rammer.hookspecs import hookimpl
+from rammer.scheduler.policy import Policy
+from rammer.scheduler.round_robin import RoundRobinPolicy
+from rammer.scheduler.sequential import SequentialPolicy
+from rammer.scheduler.wavefront import WavefrontPolicy
+
+
+@hookimpl
+def rammer_policies() -> Mapping[str, Callable[[], Policy]]:
+    return {p.name: p for p in (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy)}

@@ -1,0 +1,26 @@
+"""What NNFusion ships: all operators in one rProgram, rTasks dealt to the vEUs in turn."""
+
+from __future__ import annotations
+
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import TaskUid
+from rammer.scheduler.assembly import Assembly
+from rammer.scheduler.draft import Draft
+from rammer.scheduler.policy import Problem
+
+
+class RoundRobinPolicy:
+    """One rProgram; each rOperator's fastest rKernel, and its rTask i on vEU i mod N."""
+
+    name = "round_robin"
+
+    def schedule(self, problem: Problem) -> ExecutionPlan:
+        draft = Draft(problem)
+        assembly = Assembly(problem.spec)
+        for operator_id, op in enumerate(problem.graph.operators):
+            draft.kernels[operator_id] = draft.market.options(op.operation).fastest.kernel
+            us = draft.rtask_us(operator_id)
+            for rtask_id, needs in enumerate(draft.needs([operator_id], assembly)[operator_id]):
+                assembly.place(TaskUid(operator_id, rtask_id), rtask_id % problem.spec.num_veus, us, needs)
+        programs = [] if assembly.is_empty else [assembly.build()]
+        return draft.finish(self.name, programs, assembly.time_us, [])

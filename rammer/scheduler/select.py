@@ -1,0 +1,161 @@
+"""Which rKernels a wave uses, and which vEU an rTask runs on. Paper: §3.3, SelectRKernels and SelectvEU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rammer.errors import ScheduleError
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.scheduler.assembly import Assembly, Needs
+from rammer.scheduler.policy import Problem
+
+TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An rKernel with its price: alone on the whole device, and in vEU time over all its rTasks."""
+
+    kernel: RKernel
+    rtask_us: float
+    alone_us: float
+    work_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The two rKernels of an operation that a policy weighs, and lower bounds over all of them."""
+
+    fastest: Option  # least time when launched alone
+    efficient: Option  # least time of one rTask × num_rtasks
+    least_rtask_us: float
+    least_work_us: float
+
+
+class Market:
+    """Prices the candidates of each distinct operation once."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._options: dict[Operation, Options] = {}
+        self._times: dict[RKernel, float] = {}
+
+    def rtask_us(self, kernel: RKernel) -> float:
+        """The profiler's answer, asked once. Raises ScheduleError for a time that is none."""
+        if (found := self._times.get(kernel)) is None:
+            found = self._times[kernel] = float(self.problem.profiler.rtask_us(kernel))
+            if not 0.0 <= found < float("inf"):
+                raise ScheduleError(
+                    f"rKernel {kernel.name!r}: the profiler says {found} µs for one rTask",
+                    hint="a profiler must answer with a finite number of microseconds",
+                )
+        return found
+
+    def options(self, operation: Operation) -> Options:
+        """The rKernels to weigh. Raises ScheduleError if no candidate fits the device."""
+        if (found := self._options.get(operation)) is None:
+            found = self._options[operation] = self._weigh(operation)
+        return found
+
+    def _weigh(self, operation: Operation) -> Options:
+        spec, profiler = self.problem.spec, self.problem.profiler
+        candidates = self.problem.candidates.get(operation, ())
+        fitting: list[Option] = []
+        for kernel in candidates:
+            needed = profiler.resources(kernel)
+            if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
+                us = self.rtask_us(kernel)
+                rounds = -(-kernel.num_rtasks // spec.num_veus)
+                fitting.append(Option(kernel, us, us * rounds, us * kernel.num_rtasks))
+        if not fitting:
+            seen = ", ".join(
+                f"{k.name} ({k.num_threads} threads, {k.scratch_bytes} bytes of scratch)" for k in candidates
+            )
+            raise ScheduleError(
+                f"{operation.kind}: no rKernel fits vDevice {spec.name!r} "
+                f"({spec.max_threads} threads, {spec.scratch_bytes} bytes of scratch); candidates: {seen or 'none'}",
+                hint="offer a smaller tiling through rammer_rkernels",
+            )
+        return Options(
+            fastest=min(fitting, key=lambda o: (o.alone_us, o.work_us, o.kernel.name)),
+            efficient=min(fitting, key=lambda o: (o.work_us, o.alone_us, o.kernel.name)),
+            least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),
+            least_work_us=min(o.work_us for o in fitting),
+        )
+
+
+class Selection(NamedTuple):
+    """rKernels by operator number, and why."""
+
+    kernels: dict[int, RKernel]
+    reason: str
+
+
+def select_rkernels(
+    wave: Mapping[int, Options], num_veus: int, price: Callable[[dict[int, RKernel]], float]
+) -> Selection:
+    """The fastest rKernels; if they fill the vEUs, the most efficient ones where `price` (time(P)) is lower with them.
+
+    `price` is called last with the rKernels that are returned, unless only one choice was to be tried.
+    """
+    fastest = {op: options.fastest.kernel for op, options in wave.items()}
+    rtasks = sum(kernel.num_rtasks for kernel in fastest.values())
+    if rtasks < num_veus:
+        price(fastest)
+        return Selection(fastest, "fastest: the wave cannot fill the vEUs")
+    efficient = {op: options.efficient.kernel for op, options in wave.items()}
+    if all(efficient[op] is kernel for op, kernel in fastest.items()):
+        price(fastest)
+        return Selection(fastest, "fastest: they are the most efficient too")
+    fast_us = price(fastest)
+    if price(efficient) < fast_us:
+        return Selection(efficient, "most efficient: the wave fills the vEUs")
+    price(fastest)
+    return Selection(fastest, "fastest: the most efficient ones priced no better")
+
+
+class Place(NamedTuple):
+    """A vEU, when the rTask starts there, and why it was chosen."""
+
+    veu: int
+    start_us: float
+    reason: str
+
+
+def select_veu(assembly: Assembly, needs: Needs, home: int | None = None, slack_us: float = 0.0) -> Place:
+    """The vEU that can start the rTask earliest, its operands and the cost of a barrier considered.
+
+    Among equals: `home`, where its static weights were used last (also if that is later by up to `slack_us`), then the
+    vEU that made an operand, then the first.
+    """
+    ready = assembly.ready_us
+    starts = [assembly.start_us(veu, needs) for veu in range(len(ready))] if needs.last else ready
+    earliest = min(starts)
+    if home is not None and starts[home] <= earliest + max(slack_us, TIE_US):
+        return Place(home, starts[home], "static weights")
+    latest = earliest + TIE_US
+    if needs.last:
+        made_here = [w.veu for w, _ in needs.last if starts[w.veu] <= latest]
+        if made_here:
+            veu = needs.veu if needs.veu in made_here else min(made_here)
+            return Place(veu, starts[veu], "operand")
+    veu = next(v for v, start in enumerate(starts) if start <= latest)
+    return Place(veu, starts[veu], "earliest")
+
+
+def count(reasons: Iterable[str]) -> str:
+    """How often each reason occurred, most frequent first."""
+    tally: dict[str, int] = {}
+    for reason in reasons:
+        tally[reason] = tally.get(reason, 0) + 1
+    return ", ".join(f"{n} × {reason}" for reason, n in sorted(tally.items(), key=lambda item: (-item[1], item[0])))
+
+
+def wave_bound_us(options: Sequence[Options], num_veus: int) -> float:
+    """A time that no schedule of the wave can beat, whatever the rKernels."""
+    if not options:
+        return 0.0
+    return max(max(o.least_rtask_us for o in options), sum(o.least_work_us for o in options) / num_veus)
