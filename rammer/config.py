@@ -1,0 +1,146 @@
+"""The RAMMER_* environment flags: one registry, read at use and never at import."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rammer.errors import RammerError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An environment variable that rammer reads."""
+
+    name: str
+    default: str
+    help: str
+
+
+FLAGS: dict[str, Flag] = {
+    flag.name: flag
+    for flag in (
+        Flag("RAMMER_VDEVICE", "cpu", "the vDevice to use where none is named"),
+        Flag("RAMMER_POLICY", "wavefront", "the scheduling policy to use where none is named"),
+        Flag("RAMMER_CC", "", "C compiler command to use instead of ziglang's clang: `gcc`, `clang`, `/opt/zig/zig cc`"),
+        Flag("RAMMER_CACHE_DIR", "", "folder of compiled kernels and profiles; the platform's cache folder by default"),
+        Flag("RAMMER_DEBUG", "0", "1 devices and plugins, 2 predicted and measured times, 3 choices, 4 source, 5 slots"),
+        Flag("RAMMER_VERIFY", "1", "0 verify no plan (benchmarks), 1 before it is built, 2 after every pass as well"),
+        Flag("RAMMER_DUMP_DIR", "", "folder that receives graph, plan, source and build log of every compile"),
+        Flag("RAMMER_NUM_VEUS", "", "vEUs of the CPU; by default one per physical core that this process may use"),
+        Flag("RAMMER_VECTOR_LANES", "", "fp32 lanes of the CPU's vectors: 4, 8 or 16; by default what the CPU has"),
+        Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores"),
+        Flag("RAMMER_SPIN_MS", "3", "milliseconds for which idle vEU threads of the CPU spin before they sleep"),
+        Flag("RAMMER_WATCHDOG_SECONDS", "60", "seconds without progress after which a waiting vEU stops the run"),
+        Flag("RAMMER_TUNE_SECONDS", "20", "time budget for measuring candidate kernels in one compile"),
+        Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas"),
+        Flag("RAMMER_TRACE_PLUGINS", "", "1 prints every hook call and its answer"),
+        Flag("RAMMER_TEST_VDEVICES", "", "tests: the only vDevices to test, separated by commas"),
+        Flag("RAMMER_REQUIRE_VDEVICES", "", "tests: vDevices whose absence is a failure and no skip"),
+        Flag("RAMMER_SEED", "", "tests: seed that replays a random case"),
+    )
+}
+
+_warned: set[str] = set()
+
+
+def get(name: str) -> str:
+    """The flag's value now, or its default. Unknown RAMMER_* variables are warned about, each once."""
+    _warn_about_unknown()
+    return os.environ.get(name) or FLAGS[name].default
+
+
+def integer(name: str, low: int = 0) -> int | None:
+    """A flag's value as an integer of at least `low`, or None if it is empty. Raises RammerError."""
+    if not (text := get(name)):
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if value < low:
+        raise RammerError(f"{name}={text!r} is no integer of {low} or more", hint=FLAGS[name].help)
+    return value
+
+
+def number(name: str) -> float | None:
+    """A flag's value as a non-negative number, or None if it is empty. Raises RammerError."""
+    if not (text := get(name)):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise RammerError(f"{name}={text!r} is no non-negative number", hint=FLAGS[name].help)
+    return value
+
+
+def names(name: str) -> tuple[str, ...]:
+    """A flag's comma-separated names."""
+    return tuple(part for part in (p.strip() for p in get(name).split(",")) if part)
+
+
+@contextmanager
+def override(**values: str | None) -> Iterator[None]:
+    """Set flags (None: unset) inside a `with` block; child processes see them too."""
+    for name in values:
+        if name not in FLAGS:
+            raise RammerError(f"no flag {name!r}", hint=did_you_mean(name, FLAGS))
+    before = {name: os.environ.get(name) for name in values}
+    try:
+        _set(values)
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _warn_about_unknown() -> None:
+    for name in os.environ:
+        if name.startswith("RAMMER_") and name not in FLAGS and name not in _warned:
+            _warned.add(name)
+            hint = did_you_mean(name, FLAGS) or f"known: {', '.join(sorted(FLAGS))}"
+            warnings.warn(f"unknown variable {name}; {hint}", stacklevel=3)
+
+
+def cache_dir() -> Path:
+    """rammer's private cache folder, made with mode 0700. Raises RammerError if it is not safe to use."""
+    if text := get("RAMMER_CACHE_DIR"):
+        path = Path(text)
+    elif sys.platform == "darwin":
+        path = Path.home() / "Library" / "Caches" / "rammer"
+    else:
+        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rammer"
+    return private_dir(path)
+
+
+def private_dir(path: Path) -> Path:
+    """The folder, made with mode 0700 if missing. Raises RammerError if others own it or may write to it.
+
+    Code is loaded from there, so whoever can write to it can run code as us.
+    """
+    hint = "set RAMMER_CACHE_DIR to a folder of your own"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.stat()
+    except OSError as error:
+        raise RammerError(f"cannot make the folder {path}: {error.strerror}", hint=hint) from None
+    if info.st_uid != os.getuid():
+        raise RammerError(f"the folder {path} belongs to another user", hint=hint)
+    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RammerError(f"other users may write to the folder {path}", hint=f"chmod 700 {path}, or {hint}")
+    return path.absolute()
