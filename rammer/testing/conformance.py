@@ -1,0 +1,249 @@
+"""What a plugin's tests inherit: the promises of a vDevice and of a policy, written once for all of them.
+
+class TestToy(VDeviceConformance):
+    vdevice = "toy"
+    unsupported = {}          # "test_fine_*": "tiles synchronise globally"       (permanent)
+    expected_failures = {}    # "test_profile_*": "no timer yet, issue 12"        (temporary, strict)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatch
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from rammer import config
+from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.memory import plan_memory
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import TaskUid
+from rammer.ir.tensor import Array, DType
+from rammer.ir.verify import verify_plan
+from rammer.plugins import PluginRegistry
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.profiler import EstimatingProfiler
+from rammer.testing.generate import random_graph, random_plan
+from rammer.testing.plans import Net, place
+from rammer.vdevice.base import VDevice
+
+SPIN = 100_000  # rounds of the slow probe: long enough that a missing wait shows, short enough for NumPy
+
+
+class _Listed:
+    """Skips what a plugin declares unsupported, and expects what it declares to fail."""
+
+    unsupported: ClassVar[dict[str, str]] = {}
+    expected_failures: ClassVar[dict[str, str]] = {}
+
+    @pytest.fixture(autouse=True)
+    def _apply_lists(self, request: pytest.FixtureRequest) -> None:
+        name = request.node.originalname
+        for pattern, reason in self.unsupported.items():
+            if fnmatch(name, pattern):
+                pytest.skip(f"unsupported by design: {reason}")
+        for pattern, reason in self.expected_failures.items():
+            if fnmatch(name, pattern):
+                request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+
+    @pytest.fixture(scope="class")
+    def registry(self) -> PluginRegistry:
+        """Where the plugin is found; override to register one that is not installed."""
+        return PluginRegistry()
+
+
+class VDeviceConformance(_Listed):
+    """The promises of a vDevice. Set `vdevice`; `device` is handed to its `open`."""
+
+    vdevice: ClassVar[str] = ""
+    device: ClassVar[str | int | None] = None
+
+    @pytest.fixture(scope="class")
+    def opened(self, registry: PluginRegistry) -> Iterator[VDevice]:
+        _, entry = registry.vdevices()[self.vdevice]
+        answer = entry.probe()
+        if not answer.ok:
+            text = f"vDevice {self.vdevice!r} is unavailable: {answer.reason} ({answer.hint})"
+            if self.vdevice in config.get("RAMMER_REQUIRE_VDEVICES").split(","):
+                pytest.fail(text)
+            pytest.skip(text)
+        vdevice = registry.open(self.vdevice, device=self.device)
+        yield vdevice
+        vdevice.close()
+
+    @pytest.fixture
+    def net(self, registry: PluginRegistry, opened: VDevice) -> Net:
+        return Net(registry, opened.spec)
+
+    def check(self, vdevice: VDevice, plan: ExecutionPlan, seeds: tuple[int, ...] = (0,)) -> None:
+        """Build, load and run a plan on fresh inputs, several times; every output must equal the graph's meaning."""
+        plan = replace(plan, memory=plan_memory(plan))
+        verify_plan(plan)
+        executable = vdevice.load(vdevice.build(plan))
+        try:
+            for seed in seeds:
+                inputs = _inputs(plan, seed)
+                found, wanted = executable.run(inputs), evaluate_graph(plan.graph, inputs)
+                assert set(found) == set(wanted)
+                for name, value in wanted.items():
+                    assert found[name].dtype == value.dtype and found[name].shape == value.shape
+                    np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=f"output {name}")
+        finally:
+            executable.close()
+
+    def veus(self, opened: VDevice, wanted: int) -> int:
+        if opened.spec.num_veus < wanted:
+            pytest.skip(f"needs {wanted} vEUs, the vDevice has {opened.spec.num_veus}")
+        return wanted
+
+    def test_spec_is_plain_and_sane(self, opened: VDevice) -> None:
+        spec = opened.spec
+        assert spec.num_veus >= 1 and spec.lanes >= 1 and spec.languages
+        assert spec.launch_us >= 0 and spec.barrier_us >= 0
+        assert hash(spec) == hash(replace(spec))
+
+    def test_probe_answers_and_never_raises(self, registry: PluginRegistry) -> None:
+        assert registry.vdevices()[self.vdevice][1].probe().ok in (True, False)
+
+    def test_one_rtask(self, opened: VDevice, net: Net) -> None:
+        x = net.input("x", (3, 5))
+        net.output(net.sum(x, x))
+        self.check(opened, place(net, [[(0, 0)]]))
+
+    def test_order_within_a_veu(self, opened: VDevice, net: Net) -> None:
+        """Slots of a lane run one after another, in order."""
+        x = net.input("x", (8,))
+        a = net.spin(x, SPIN)
+        b = net.sum(a, x)
+        net.output(net.sum(b, a))
+        self.check(opened, place(net, [[(0, 0), (1, 0), (2, 0)]]), seeds=(0, 1))
+
+    def test_fine_barrier_between_veus(self, opened: VDevice, net: Net) -> None:
+        """A barrier-rTask waits for the completion of a slot of another vEU."""
+        self.veus(opened, 2)
+        x = net.input("x", (8,))
+        net.output(net.sum(net.spin(x, SPIN), x))
+        self.check(opened, place(net, [[(0, 0), (1, 1)]]), seeds=(0, 1))
+
+    def test_fine_barrier_waits_for_the_named_slot(self, opened: VDevice, net: Net) -> None:
+        """Not for the one before it."""
+        self.veus(opened, 2)
+        x = net.input("x", (8,))
+        quick = net.sum(x, x)
+        slow = net.spin(quick, SPIN)
+        net.output(net.sum(slow, x))
+        self.check(opened, place(net, [[(0, 0), (1, 0), (2, 1)]]), seeds=(0, 1))
+
+    def test_fine_diamond(self, opened: VDevice, net: Net) -> None:
+        self.veus(opened, 2)
+        x = net.input("x", (16,))
+        a = net.spin(x, SPIN)
+        left, right = net.sum(a, x), net.spin(a, SPIN)
+        net.output(net.sum(left, right))
+        self.check(opened, place(net, [[(0, 0), (1, 1), (2, 0), (3, 1)]]), seeds=(0, 1))
+
+    def test_fine_everybody_waits_for_everybody(self, opened: VDevice, net: Net) -> None:
+        count = min(opened.spec.num_veus, 8)
+        self.veus(opened, 2)
+        x = net.input("x", (4,))
+        parts = [net.spin(x, SPIN // (1 + n)) for n in range(count)]
+        for _ in range(count):
+            net.output(net.sum(*parts))
+        slots = [(n, n) for n in range(count)] + [(count + n, n) for n in range(count)]
+        self.check(opened, place(net, [slots]), seeds=(0, 1))
+
+    def test_second_run_waits_again(self, opened: VDevice, net: Net) -> None:
+        """Steps counted in one run must not satisfy the barriers of the next."""
+        self.veus(opened, 2)
+        x = net.input("x", (8,))
+        net.output(net.sum(net.spin(x, SPIN), x))
+        self.check(opened, place(net, [[(0, 0), (1, 1)]]), seeds=(0, 1, 2, 3, 4))
+
+    def test_rprograms_run_one_after_another(self, opened: VDevice, net: Net) -> None:
+        last = opened.spec.num_veus - 1
+        x = net.input("x", (8,))
+        net.output(net.sum(net.spin(x, SPIN), x))
+        self.check(opened, place(net, [[(0, 0)], [(1, last)]]), seeds=(0, 1))
+
+    def test_constants_reach_the_device(self, opened: VDevice, net: Net) -> None:
+        x = net.input("x", (4, 4))
+        net.output(net.sum(x, net.constant(np.arange(16, dtype=np.float32).reshape(4, 4))))
+        self.check(opened, place(net, [[(0, 0)]]))
+
+    @pytest.mark.parametrize("dtype", [DType.I64, DType.I32, DType.BOOL, DType.F64, DType.F16])
+    def test_element_types(self, opened: VDevice, net: Net, dtype: DType) -> None:
+        x = net.input("x", (3, 4), dtype)
+        net.output(net.add("where", net.add("equal", x, x), x, x))
+        self.check(opened, place(net, [[(0, 0), (1, 0)]]))
+
+    def test_outputs_belong_to_the_caller(self, opened: VDevice, net: Net) -> None:
+        x = net.input("x", (4,))
+        net.output(net.sum(x, x))
+        plan = place(net, [[(0, 0)]])
+        plan = replace(plan, memory=plan_memory(plan))
+        executable = opened.load(opened.build(plan))
+        first = next(iter(executable.run({"x": np.ones(4, np.float32)}).values()))
+        executable.run({"x": np.zeros(4, np.float32)})
+        executable.close()
+        assert (first == 2).all(), "a later run changed outputs that were handed out"
+
+    def test_profile_times_are_positive(self, opened: VDevice, net: Net) -> None:
+        x = net.input("x", (64,))
+        net.output(net.spin(x, 100))
+        kernels = place(net, [[(0, 0)]]).kernels
+        times = opened.rkernels_us(kernels, budget_s=1.0)
+        assert set(times) <= set(kernels) and all(t > 0 for t in times.values())
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_random_plans(self, opened: VDevice, registry: PluginRegistry, seed: int) -> None:
+        """Random graphs of real operators, random legal placements."""
+        if opened.spec.sync is SyncModel.GLOBAL:
+            pytest.skip("random plans wait for single rTasks; the vDevice synchronises globally")
+        graph = random_graph(seed)
+        plan = random_plan(graph, seed, num_veus=opened.spec.num_veus, spec=opened.spec, candidates=registry.rkernels)
+        self.check(opened, plan)
+
+
+class PolicyConformance(_Listed):
+    """The promises of a scheduling policy. Set `policy`."""
+
+    policy: ClassVar[str] = ""
+
+    @pytest.mark.parametrize("num_veus", [1, 3])
+    @pytest.mark.parametrize("seed", range(4))
+    def test_plans_are_proven(self, registry: PluginRegistry, seed: int, num_veus: int) -> None:
+        """Every rTask has one slot, every dependency is covered, memory is planned safely."""
+        plan = self._schedule(registry, seed, num_veus)
+        assert len(plan.kernels) == len(plan.graph.operators)
+        verify_plan(replace(plan, memory=plan_memory(plan)))
+        placed = [uid for program in plan.programs for _, uid in program.tasks()]
+        wanted = {TaskUid(n, r) for n, k in enumerate(plan.kernels) for r in range(k.num_rtasks)}
+        assert len(placed) == len(set(placed)) and set(placed) == wanted
+
+    def test_same_problem_same_plan(self, registry: PluginRegistry) -> None:
+        first, second = (self._schedule(registry, 0, 4) for _ in range(2))
+        assert first.programs == second.programs
+        assert [k.name for k in first.kernels] == [k.name for k in second.kernels]
+
+    def test_reasons_are_given(self, registry: PluginRegistry) -> None:
+        assert self._schedule(registry, 0, 2).policy == self.policy
+
+    def _schedule(self, registry: PluginRegistry, seed: int, num_veus: int) -> ExecutionPlan:
+        graph = random_graph(seed)
+        spec = VDeviceSpec("model", num_veus, launch_us=5.0, barrier_us=0.2)
+        candidates = {op.operation: registry.rkernels(op.operation, spec) for op in graph.operators}
+        return registry.policy(self.policy).schedule(Problem(graph, spec, candidates, EstimatingProfiler(spec)))
+
+
+def _inputs(plan: ExecutionPlan, seed: int) -> dict[str, Array]:
+    random = np.random.default_rng(seed)
+    inputs: dict[str, Any] = {}
+    for name in plan.graph.inputs:
+        kind = plan.graph.types[name]
+        values = random.standard_normal(kind.shape) if kind.dtype.is_float else random.integers(0, 2, kind.shape)
+        inputs[name] = np.asarray(values).astype(kind.dtype.numpy)
+    return inputs

@@ -1,0 +1,96 @@
+"""Small graphs of probe operators, and plans that put each rTask where a test wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rammer.errors import ScheduleError
+from rammer.ir.dependency import Dependencies
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.operator import Operations, ROperator, attributes
+from rammer.ir.ops import OPS
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RProgramBuilder, TaskUid
+from rammer.ir.tensor import Array, DType, TensorId, TensorType
+from rammer.plugins import PluginRegistry
+
+
+class Net:
+    """Builds a graph operator by operator, in the order in which they get their numbers."""
+
+    def __init__(self, registry: PluginRegistry, spec: VDeviceSpec) -> None:
+        self.registry = registry
+        self.spec = spec
+        self._operations = Operations(OPS)
+        self._operators: list[ROperator] = []
+        self._types: dict[TensorId, TensorType] = {}
+        self._constants: dict[TensorId, Array] = {}
+        self._inputs: list[TensorId] = []
+        self._outputs: list[TensorId] = []
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: DType = DType.F32) -> TensorId:
+        self._types[name] = TensorType(shape, dtype)
+        self._inputs.append(name)
+        return name
+
+    def constant(self, value: Array) -> TensorId:
+        name = f"constant{len(self._constants)}"
+        self._types[name] = TensorType(value.shape, DType(value.dtype.name))
+        self._constants[name] = value
+        return name
+
+    def add(self, kind: str, *inputs: TensorId, **attrs: Any) -> TensorId:
+        operation = self._operations.define(kind, tuple(self._types[i] for i in inputs), attributes(**attrs))
+        number = len(self._operators)
+        output = f"t{number}"
+        self._types[output] = operation.outputs[0]
+        self._operators.append(ROperator(f"node{number}", operation, inputs, (output,)))
+        return output
+
+    def sum(self, *inputs: TensorId) -> TensorId:
+        """Element-wise sum: the quick probe."""
+        return self.add("probe_sum", *inputs)
+
+    def spin(self, x: TensorId, rounds: int) -> TensorId:
+        """`x` itself, after a while: the slow probe."""
+        return self.add("probe_spin", x, rounds=rounds)
+
+    def output(self, tensor: TensorId) -> None:
+        self._outputs.append(tensor)
+
+    def graph(self) -> Graph:
+        return Graph(
+            "probe",
+            tuple(self._inputs),
+            tuple(self._outputs),
+            tuple(self._operators),
+            self._types,
+            self._constants,
+            self._operations,
+        )
+
+
+def place(net: Net, programs: Sequence[Sequence[tuple[int, int]]]) -> ExecutionPlan:
+    """A plan of one rTask per operator: for each rProgram the (operator, vEU) in order of appending; waits follow."""
+    graph, spec = net.graph(), net.spec
+    kernels = []
+    for op in graph.operators:
+        whole = [k for k in net.registry.rkernels(op.operation, spec) if k.num_rtasks == 1]
+        if not whole:
+            raise ScheduleError(
+                f"no rKernel computes {op.kind} in one rTask on {spec.name!r}",
+                hint="offer one through rammer_rkernels: the kit's probes are small",
+            )
+        kernels.append(whole[0])
+    needed = Dependencies(graph, kernels)
+    built = []
+    for slots in programs:
+        builder = RProgramBuilder(spec.num_veus)
+        for operator, veu in slots:
+            task = TaskUid(operator, 0)
+            builder.wait(task, [t for t in needed.of(operator)[0] if t in builder])
+            builder.append(task, veu)
+        built.append(builder.build())
+    return ExecutionPlan(graph, spec, tuple(kernels), tuple(built), policy="by hand")
