@@ -155,6 +155,14 @@ class RProgramBuilder:
             del lane[length:], history[length:]
         self._clock = list(mark.clocks)
 
+    def sync(self) -> None:
+        """Make every lane wait for all slots so far: a global barrier, the only kind on SyncModel.GLOBAL devices."""
+        ends = [Position(u, len(lane) - 1) for u, lane in enumerate(self._lanes) if lane]
+        done = tuple(map(len, self._lanes))
+        for veu in range(self.num_veus):
+            self._clock[veu] = done
+            self._push(veu, BarrierRTask(tuple(e for e in ends if e.veu != veu)))
+
     def build(self) -> RProgram:
         """The finished rProgram."""
         if self._pending:

@@ -1,0 +1,466 @@
+"""Exact dependencies between rTasks: which elements an rTask reads and writes, from the affine loads of expressions.
+
+Elements are physical ones, numbered from the start of the tensor that owns the memory, so that views, reshapes,
+concatenations in place and blocked layouts need no rule of their own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import RammerError
+from rammer.ir.evaluate import holds
+from rammer.ir.expr import Path, Range, TensorExpr, loads
+from rammer.ir.graph import Graph
+from rammer.ir.index import Index, bounds, evaluate, simplify, substitute, var, variables
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.program import TaskUid
+from rammer.ir.tensor import TensorId, TensorType
+
+Intervals: TypeAlias = NDArray[np.int64]  # [n, 2]: half-open ranges, sorted, disjoint, not even touching
+Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
+Spans: TypeAlias = Mapping[str, tuple[int, int]]  # axis -> [low, high)
+Place: TypeAlias = tuple[tuple[int, int, int], ...]  # (stride, div, mod): elements that a dimension's index adds
+
+MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond it the bounds of the indices stand in
+NOTHING: Intervals = np.zeros((0, 2), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Dimensions of a load, and conditions on it, that share no axis with the others: enumerated apart."""
+
+    axes: tuple[str, ...]
+    dims: tuple[int, ...]
+    index: tuple[Index, ...]  # of each dimension
+    where: Path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elements:
+    """What each rTask touches of one argument. rTasks that touch the same share one entry of `sets`."""
+
+    sets: tuple[Intervals, ...]
+    chosen: tuple[int, ...]  # rTask -> entry of `sets`
+    exact: bool  # False: some set is only an upper bound
+
+    def __getitem__(self, rtask: int) -> Intervals:
+        return self.sets[self.chosen[rtask]]
+
+
+def reads(kernel: RKernel, position: int, rtask: int) -> Intervals:
+    """Physical elements of input number `position` that an rTask reads."""
+    return read_elements(kernel, position)[rtask]
+
+
+def writes(kernel: RKernel, position: int, rtask: int) -> Intervals:
+    """Physical elements of output number `position` that an rTask writes, padding included."""
+    return written_elements(kernel, position)[rtask]
+
+
+@lru_cache(maxsize=1 << 13)
+def read_elements(kernel: RKernel, position: int) -> Elements:
+    """What every rTask reads of an input, through the layout that the kernel sees."""
+    name, _ = kernel.operation.expr.inputs[position]
+    kind = kernel.input_types()[position]
+    places = _places(kind)
+    accesses, extents = _accesses(kernel.operation)
+    loops = {axis: (0, extent) for axis, extent in extents.items()}
+    exact = True
+    found: dict[tuple[Any, ...], tuple[Intervals, bool]] = {}
+
+    def group_offsets(group: Group, spans: Spans) -> Intervals:
+        nonlocal exact
+        key = (group, *(spans[a] for a in group.axes))
+        if key not in found:
+            found[key] = _offsets(group, spans, kind.shape, places)
+        intervals, sharp = found[key]
+        exact = exact and sharp
+        return intervals
+
+    def of_box(box: Spans) -> Intervals:
+        spans = {**loops, **box}
+        parts = [_sumset([group_offsets(g, spans) for g in access]) for access in accesses.get(name, ())]
+        return union(parts)
+
+    sets, chosen = _per_box(kernel, {a for access in accesses.get(name, ()) for g in access for a in g.axes}, of_box)
+    return Elements(sets, chosen, exact)
+
+
+@lru_cache(maxsize=1 << 13)
+def written_elements(kernel: RKernel, position: int) -> Elements:
+    """What every rTask writes of an output. Blocks past the logical edge belong to the rTask at the edge."""
+    kind = kernel.operation.outputs[position]
+    places = _places(kind)
+    axes = [a for a, _ in kernel.operation.expr.root.axes]
+
+    def of_box(box: Spans) -> Intervals:
+        parts = []
+        for dim, axis in enumerate(axes):
+            low, high = box[axis]
+            if high == kind.shape[dim]:
+                block = max((div for _, div, _ in places[dim]), default=1)
+                high = -(-high // block) * block
+            parts.append(_placed(np.array([[low, high]]), places[dim]))
+        return _sumset(parts)
+
+    sets, chosen = _per_box(kernel, set(axes), of_box)
+    return Elements(sets, chosen, True)
+
+
+@lru_cache(maxsize=1 << 13)
+def writers(kernel: RKernel, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Starts, ends and rTasks of everything written to an output, by address. Raises if two rTasks overlap."""
+    elements = written_elements(kernel, position)
+    sets = [elements[r] for r in range(kernel.num_rtasks)]
+    flat = np.concatenate(sets) if sets else NOTHING
+    owner = np.repeat(np.arange(len(sets), dtype=np.int64), [len(s) for s in sets])
+    order = np.argsort(flat[:, 0], kind="stable")
+    starts, ends, owner = flat[order, 0], flat[order, 1], owner[order]
+    if (clash := np.flatnonzero(starts[1:] < ends[:-1])).size:
+        first, second = int(owner[clash[0]]), int(owner[clash[0] + 1])
+        raise RammerError(
+            f"kernel {kernel.name}: rTasks {first} and {second} both write element {starts[clash[0] + 1]}",
+            hint="the digits of a kernel must cut the root's axes into boxes that do not overlap",
+        )
+    return starts, ends, owner
+
+
+@lru_cache(maxsize=1 << 15)
+def overlaps(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> Pairs:
+    """Which rTask of `producer` writes something that which rTask of `consumer` reads.
+
+    Element e of the consumer's input is element e + shift of the producer's output.
+    """
+    starts, ends, owner = writers(producer, output)
+    elements = read_elements(consumer, position)
+    found = []
+    for intervals in elements.sets:
+        first = np.searchsorted(ends, intervals[:, 0] + shift, "right")
+        last = np.searchsorted(starts, intervals[:, 1] + shift, "left")
+        hit = first < last
+        change = np.bincount(first[hit], minlength=len(owner) + 1) - np.bincount(last[hit], minlength=len(owner) + 1)
+        found.append(np.unique(owner[np.cumsum(change[:-1]) > 0]))
+    counts = [len(found[c]) for c in elements.chosen]
+    left = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    right = np.concatenate([found[c] for c in elements.chosen]) if counts else np.zeros(0, np.int64)
+    return np.stack([left, right], 1)
+
+
+class Dependencies:
+    """The rTasks that every rTask must wait for.
+
+    `kernels` may grow while a policy chooses: an operator's kernel, and its producers', are looked up when asked for.
+    """
+
+    def __init__(self, graph: Graph, kernels: Sequence[RKernel] | Mapping[int, RKernel]) -> None:
+        self.graph = graph
+        self.kernels = kernels
+        self._writers: dict[TensorId, list[tuple[int, int, int, int]]] = defaultdict(list)
+        for n, op in enumerate(graph.operators):
+            for position, tensor in enumerate(op.outputs):
+                root, low, high = self.extent(tensor)
+                self._writers[root].append((low, high, n, position))
+        self._hulls = {root: np.array([w[:2] for w in found]) for root, found in self._writers.items()}
+
+    def extent(self, tensor: TensorId) -> tuple[TensorId, int, int]:
+        """The owner of a tensor's memory, and the tensor's first and one past its last element there."""
+        root, offset = self.graph.storage(tensor)
+        return root, offset, offset + prod(self.graph.types[tensor].physical_shape)
+
+    def writers(self, tensor: TensorId) -> Iterator[tuple[int, int, int]]:
+        """(operator, output position, its first element in the owner) of all that may write into a tensor."""
+        root, low, high = self.extent(tensor)
+        found = self._writers.get(root, ())
+        if len(found) > 8:
+            hulls = self._hulls[root]
+            found = [found[i] for i in np.flatnonzero((hulls[:, 0] < high) & (hulls[:, 1] > low))]
+        for start, stop, n, position in found:
+            if start < high and stop > low:
+                yield n, position, start
+
+    def edges(self, operator_id: int) -> list[tuple[int, Pairs]]:
+        """(producer's number, pairs of rTasks) for every input that some operator computes."""
+        kernel = self.kernels[operator_id]
+        found = []
+        for position, tensor in enumerate(self.graph.operators[operator_id].inputs):
+            offset = self.graph.storage(tensor).offset
+            for producer, output, start in self.writers(tensor):
+                if producer != operator_id:
+                    pairs = overlaps(kernel, position, self.kernels[producer], output, offset - start)
+                    if len(pairs):
+                        found.append((producer, pairs))
+        return found
+
+    def of(self, operator_id: int) -> Sequence[tuple[TaskUid, ...]]:
+        """For each rTask of an operator, the rTasks it must wait for, ascending."""
+        needed: list[dict[TaskUid, None]] = [{} for _ in range(self.kernels[operator_id].num_rtasks)]
+        for producer, pairs in self.edges(operator_id):
+            for rtask, other in pairs.tolist():
+                needed[rtask][TaskUid(producer, other)] = None
+        return [tuple(sorted(tasks)) if len(tasks) > 1 else tuple(tasks) for tasks in needed]
+
+    def bounded(self) -> list[str]:
+        """Inputs whose elements are only bounded, not listed: too many points under an index that is not affine."""
+        return [
+            f"{op.name}: input {position} of {kernel.name} is taken as a box"
+            for n, op in enumerate(self.graph.operators)
+            for kernel in [self.kernels[n]]
+            for position, tensor in enumerate(op.inputs)
+            if any(True for _ in self.writers(tensor)) and not read_elements(kernel, position).exact
+        ]
+
+
+def union(sets: Sequence[Intervals]) -> Intervals:
+    """The elements in any of the sets."""
+    some = [s for s in sets if len(s)]
+    if len(some) < 2:
+        return some[0] if some else NOTHING
+    flat = np.concatenate(some)
+    return _merge(flat[:, 0], flat[:, 1])
+
+
+def missing(wanted: Intervals, present: Intervals) -> Intervals:
+    """The elements of `wanted` that are not in `present`."""
+    if not len(wanted) or not len(present):
+        return wanted
+    gaps = np.stack([np.append(wanted[0, 0], present[:, 1]), np.append(present[:, 0], wanted[-1, 1])], 1)
+    gaps = gaps[gaps[:, 0] < gaps[:, 1]]
+    first = np.searchsorted(gaps[:, 1], wanted[:, 0], "right")
+    last = np.searchsorted(gaps[:, 0], wanted[:, 1], "left")
+    rows = [
+        (max(low, int(gaps[g, 0])), min(high, int(gaps[g, 1])))
+        for (low, high), a, b in zip(wanted.tolist(), first, last, strict=True)
+        for g in range(a, b)
+    ]
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def expand(intervals: Intervals) -> NDArray[np.int64]:
+    """Every element of a set, ascending."""
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.cumsum(lengths) - lengths
+    result: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(intervals[:, 0] - before, lengths)
+    return result
+
+
+def _per_box(
+    kernel: RKernel, axes: set[str], of_box: Callable[[Spans], Intervals]
+) -> tuple[tuple[Intervals, ...], tuple[int, ...]]:
+    """of_box(box) for every rTask; boxes that agree on `axes` share one answer."""
+    known: dict[tuple[Any, ...], int] = {}
+    sets: list[Intervals] = []
+    chosen = []
+    for rtask in range(kernel.num_rtasks):
+        box = kernel.box(rtask)
+        empty = any(low >= high for low, high in box.values())
+        key = ("empty",) if empty else tuple(s for a, s in box.items() if a in axes)
+        if key not in known:
+            known[key] = len(sets)
+            sets.append(NOTHING if empty else of_box(box))
+        chosen.append(known[key])
+    return tuple(sets), tuple(chosen)
+
+
+@lru_cache(maxsize=1 << 12)
+def _accesses(operation: Operation) -> tuple[dict[str, list[tuple[Group, ...]]], dict[str, int]]:
+    """How an operation reads each input from its root's axes and further ones; the extents of all these axes.
+
+    Stages are walked from the root down. Each is asked for at index expressions and under conditions; what it loads is
+    asked for in turn, once per distinct expression, so chains of stages cost no more than their distinct loads.
+    """
+    expr: TensorExpr = operation.expr
+    extents = dict(expr.root.axes)
+    asked: dict[str, dict[tuple[tuple[Index, ...], Path], None]] = defaultdict(dict)
+    for name, _ in expr.outputs:
+        asked[name][tuple(var(a) for a, _ in expr.root.axes), ()] = None
+    for stage in reversed(expr.stages):
+        for n, (places, path) in enumerate(asked.pop(stage.name, {})):
+            fresh = {axis: f"{stage.name}.{n}.{axis}" for axis, _ in stage.reduce}
+            extents.update({fresh[axis]: extent for axis, extent in stage.reduce})
+            values = dict(zip((a for a, _ in stage.axes), places, strict=True))
+            values.update({axis: var(name) for axis, name in fresh.items()})
+            for load, inner in loads(stage.body):
+                index = list(load.index)
+                moved = dict(values)
+                for d in load.dynamic:
+                    anywhere = f"{stage.name}.{n}.{len(extents)}"
+                    extents[anywhere] = expr.type_of(load.tensor).shape[d.dim]
+                    index[d.dim] = moved[anywhere] = var(anywhere)
+                limits = {a: (0, max(e - 1, 0)) for a, e in extents.items()}
+                where = _path((*path, *_moved(inner, values)), limits)
+                if where is not None:
+                    asked[load.tensor][tuple(simplify(substitute(i, moved), limits) for i in index), where] = None
+    return {name: [_groups(*access) for access in found] for name, found in asked.items()}, extents
+
+
+def _moved(path: Path, values: Mapping[str, Index]) -> Path:
+    return tuple(
+        (tuple(Range(substitute(r.index, values), r.low, r.high) for r in where), wanted) for where, wanted in path
+    )
+
+
+def _path(path: Path, limits: Mapping[str, tuple[int, int]]) -> Path | None:
+    """Conditions that the bounds of the axes leave open; None if they can never hold together."""
+    kept: dict[tuple[tuple[Range, ...], bool], None] = {}
+    for where, wanted in path:
+        if not wanted:
+            kept[where, False] = None
+            continue
+        for r in where:
+            low, high = bounds(r.index, limits)
+            if high < r.low or low >= r.high:
+                return None
+            if low < r.low or high >= r.high:
+                kept[(Range(simplify(r.index, limits), r.low, r.high),), True] = None
+    return tuple(kept)
+
+
+def _groups(index: tuple[Index, ...], path: Path) -> tuple[Group, ...]:
+    parts: list[tuple[set[str], list[int], list[tuple[tuple[Range, ...], bool]]]] = []
+    parts += [(variables(ix), [d], []) for d, ix in enumerate(index)]
+    parts += [(set().union(*(variables(r.index) for r in where)), [], [(where, wanted)]) for where, wanted in path]
+    groups = []
+    while parts:
+        axes, dims, where = parts.pop()
+        while near := next((p for p in parts if p[0] & axes), None):
+            parts.remove(near)
+            axes, dims, where = axes | near[0], dims + near[1], where + near[2]
+        dims = sorted(dims)
+        groups.append(Group(tuple(sorted(axes)), tuple(dims), tuple(index[d] for d in dims), tuple(where)))
+    return tuple(groups)
+
+
+def _places(kind: TensorType) -> list[Place]:
+    """Per logical dimension, what its index adds to the position in memory."""
+    physical = kind.physical_shape
+    strides = [prod(physical[p + 1 :]) for p in range(len(physical))]
+    if kind.layout is None:
+        return [((s, 1, 0),) for s in strides]
+    found: list[list[tuple[int, int, int]]] = [[] for _ in kind.shape]
+    for digit, stride in zip(kind.layout.digits, strides, strict=True):
+        found[digit.dim].append((stride, digit.div, digit.mod))
+    return [tuple(place) for place in found]
+
+
+def _offsets(group: Group, spans: Spans, shape: tuple[int, ...], places: Sequence[Place]) -> tuple[Intervals, bool]:
+    """Positions in memory that a group contributes while its axes run over `spans`; whether they are exact."""
+    sizes = [spans[a][1] - spans[a][0] for a in group.axes]
+    if any(n <= 0 for n in sizes):
+        return NOTHING, True
+    if len(group.dims) == 1 and (values := _affine(group, spans, shape[group.dims[0]])) is not None:
+        return _placed(values, places[group.dims[0]]), True
+    if prod(sizes) > MAX_POINTS:
+        limits = {a: (low, high - 1) for a, (low, high) in spans.items()}
+        parts = []
+        for dim, index in zip(group.dims, group.index, strict=True):
+            low, high = bounds(index, limits)
+            parts.append(_placed(np.array([[max(low, 0), min(high + 1, shape[dim])]]), places[dim]))
+        return _sumset(parts), False
+    grid = dict(zip(group.axes, np.ogrid[tuple(slice(*spans[a]) for a in group.axes)], strict=True))
+    inside = np.ones(sizes, bool)
+    for where, wanted in group.where:
+        inside &= np.logical_and.reduce([np.broadcast_to(holds(r, grid), sizes) for r in where]) == wanted
+    total: Any = np.zeros(sizes, np.int64)
+    for dim, index in zip(group.dims, group.index, strict=True):
+        value = np.asarray(evaluate(index, grid))
+        inside &= (value >= 0) & (value < shape[dim])
+        total = total + sum((value // div % mod if mod else value // div) * s for s, div, mod in places[dim])
+    points = np.unique(total[inside])
+    return _merge(points, points + 1), True
+
+
+def _affine(group: Group, spans: Spans, extent: int) -> Intervals | None:
+    """Values of one affine index, without enumerating its points; None if the group is not that simple."""
+    (index,) = group.index
+    if not all(isinstance(atom, str) for atom, _ in index.terms):
+        return None
+    first, last = 0, extent
+    for where, wanted in group.where:
+        gap = where[0].index - index
+        if not wanted or len(where) != 1 or gap.terms:
+            return None
+        first, last = max(first, where[0].low - gap.const), min(last, where[0].high - gap.const)
+    lowest, steps = index.const, []
+    for axis, coef in index.terms:
+        low, high = spans[str(axis)]
+        lowest += min(coef * low, coef * (high - 1))
+        steps.append((abs(coef), high - low))
+    values: Intervals = np.array([[lowest, lowest + 1]])
+    for step, count in sorted(steps):
+        values = _repeat(values, step, count)
+    values = np.clip(values, first, max(first, last))
+    return values[values[:, 0] < values[:, 1]]
+
+
+def _repeat(intervals: Intervals, step: int, count: int) -> Intervals:
+    """The union of the set shifted by 0, step, … (count - 1) * step."""
+    if len(intervals) == 1 and intervals[0, 1] - intervals[0, 0] >= step:
+        return np.array([[intervals[0, 0], intervals[0, 1] + step * (count - 1)]])
+    return _shifted(intervals, np.arange(count) * step)
+
+
+def _placed(values: Intervals, place: Place) -> Intervals:
+    """Positions in memory of a set of index values of one dimension."""
+    if len(place) == 1 and place[0][1:] == (1, 0):
+        stride = place[0][0]
+        if stride == 1 or not len(values):
+            return values
+        points = expand(values) * stride
+    else:
+        index = expand(values)
+        total: Any = np.zeros(len(index), np.int64)
+        for stride, div, mod in place:
+            total = total + (index // div % mod if mod else index // div) * stride
+        points = np.unique(total)
+    return np.stack([points, points + 1], 1) if len(place) == 1 and place[0][0] > 1 else _merge(points, points + 1)
+
+
+def _finest(intervals: Intervals) -> int:
+    """The smallest step between members: sets with small steps are summed first, so that their sums run together."""
+    if len(intervals) and (intervals[:, 1] - intervals[:, 0] > 1).any():
+        return 1
+    return int((intervals[1:, 0] - intervals[:-1, 0]).min()) if len(intervals) > 1 else 1 << 62
+
+
+def _sumset(parts: Sequence[Intervals]) -> Intervals:
+    """All sums of one position from each part (the dimensions of a load add up)."""
+    if any(not len(p) for p in parts):
+        return NOTHING
+    total: Intervals = np.array([[0, 1]])
+    for part in sorted(parts, key=_finest):
+        if len(part) == 1:
+            total = total + np.array([[part[0, 0], part[0, 1] - 1]])
+            continue
+        steps = part[1:, 0] - part[:-1, 0]
+        if len(total) == 1 and (steps <= total[0, 1] - total[0, 0]).all() and (part[:, 1] - part[:, 0] == 1).all():
+            total = np.array([[total[0, 0] + part[0, 0], total[0, 1] + part[-1, 1] - 1]])
+        else:
+            total = _shifted(total, expand(part))
+    return total
+
+
+def _shifted(intervals: Intervals, offsets: NDArray[np.int64]) -> Intervals:
+    flat = (offsets[:, None, None] + intervals).reshape(-1, 2)
+    return _merge(flat[:, 0], flat[:, 1])
+
+
+def _merge(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Intervals:
+    """The union of ranges, in canonical form."""
+    if not len(starts):
+        return NOTHING
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    begins = np.flatnonzero(np.append(True, starts[1:] > reach[:-1]))
+    return np.stack([starts[begins], reach[np.append(begins[1:] - 1, len(reach) - 1)]], 1)

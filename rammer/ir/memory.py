@@ -1,0 +1,123 @@
+"""Memory of a plan: one arena, where tensors share bytes only if the plan's order keeps them apart."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.ir.graph import Graph
+from rammer.ir.order import HappensBefore
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.program import TaskUid
+from rammer.ir.tensor import TensorId
+
+PAGE = 4096
+
+
+def memory_owners(graph: Graph) -> list[TensorId]:
+    """Tensors that own memory in the arena: inputs, outputs and intermediates that are neither views nor constants."""
+    used = [*graph.inputs, *graph.outputs]
+    for op in graph.operators:
+        used += [*op.inputs, *op.outputs]
+    roots = dict.fromkeys(graph.storage(t).root for t in used)
+    return [r for r in roots if r not in graph.constants]
+
+
+class Lifetimes:
+    """When each memory owner is accessed, as far as `precedes` must know it.
+
+    Graph inputs are written before everything; graph outputs are read after everything.
+    """
+
+    def __init__(self, plan: ExecutionPlan, order: HappensBefore) -> None:
+        graph = plan.graph
+        self.owners = memory_owners(graph)
+        number = {root: n for n, root in enumerate(self.owners)}
+        count, num_veus = len(self.owners), order.num_veus
+        accesses: list[tuple[int, int, bool]] = []  # (owner, operator, writes)
+        for n, op in enumerate(graph.operators):
+            written = {graph.storage(t).root for t in op.outputs}
+            for root in written | {graph.storage(t).root for t in op.inputs}:
+                if root in number:
+                    accesses.append((number[root], n, root in written))
+        slots = [
+            np.array([order.task_slots[TaskUid(n, r)] for r in range(kernel.num_rtasks)], np.int64)
+            for n, kernel in enumerate(plan.kernels)
+        ]
+        lengths = [len(slots[n]) for _, n, _ in accesses]
+        slot = np.concatenate([slots[n] for _, n, _ in accesses]) if accesses else np.zeros(0, np.int64)
+        owner = np.repeat(np.array([a[0] for a in accesses], np.int64), lengths)
+        writes = np.repeat(np.array([a[2] for a in accesses], bool), lengths)
+
+        self.first_program = np.full(count, len(plan.programs), np.int64)  # of the first write
+        self.last_program = np.full(count, -1, np.int64)  # of the last access
+        np.minimum.at(self.first_program, owner[writes], order.program[slot[writes]])
+        np.maximum.at(self.last_program, owner, order.program[slot])
+        # in its last rProgram, an owner is accessed no later than order last[owner, veu] of each lane
+        self.last = np.full((count, num_veus), -1, np.int32)
+        final = order.program[slot] == self.last_program[owner]
+        np.maximum.at(self.last, (owner[final], order.veu[slot[final]]), order.order[slot[final]].astype(np.int32))
+        # in its first rProgram, every write of it knows needs[owner, veu] slots of each lane to be complete
+        self.needs = np.full((count, num_veus), np.iinfo(np.int32).max, np.int32)
+        early = np.flatnonzero(writes & (order.program[slot] == self.first_program[owner]))
+        early = early[np.argsort(owner[early], kind="stable")]
+        if early.size:
+            begins = np.flatnonzero(np.append(True, np.diff(owner[early]) > 0))
+            self.needs[owner[early[begins]]] = np.minimum.reduceat(order.known(slot[early]), begins, axis=0)
+        for root in (graph.storage(t).root for t in graph.inputs):
+            if root in number:
+                self.first_program[number[root]] = -1
+        for root in (graph.storage(t).root for t in graph.outputs):
+            if root in number:
+                self.last_program[number[root]] = len(plan.programs)
+
+    def precedes(
+        self, first: NDArray[np.int64] | int | slice, second: NDArray[np.int64] | int | slice
+    ) -> NDArray[np.bool_]:
+        """Whether every access of owner `first` happens before every write of owner `second` (either may be many)."""
+        ended, begun = self.last_program[first], self.first_program[second]
+        within = np.all(self.needs[second] > self.last[first], axis=-1)
+        return np.asarray((ended < begun) | ((ended == begun) & within))
+
+    def reorder(self, order: NDArray[np.int64]) -> None:
+        """Renumber the owners."""
+        self.owners = [self.owners[n] for n in order]
+        self.first_program, self.last_program = self.first_program[order], self.last_program[order]
+        self.last, self.needs = self.last[order], self.needs[order]
+
+
+def plan_memory(plan: ExecutionPlan, alignment: int = 64) -> MemoryPlan:
+    """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet."""
+    lifetimes = Lifetimes(plan, HappensBefore(plan.programs))
+    sizes = np.array([_padded(plan.graph, t, alignment) for t in lifetimes.owners], np.int64)
+    order = np.lexsort((np.arange(len(sizes)), lifetimes.first_program, -sizes))
+    lifetimes.reorder(order)
+    sizes = sizes[order]
+    starts = np.zeros(len(sizes), np.int64)
+    for n, size in enumerate(sizes.tolist()):
+        placed = slice(0, n)
+        clash = np.flatnonzero(~(lifetimes.precedes(placed, n) | lifetimes.precedes(n, placed)))
+        starts[n] = _tightest_gap(starts[clash], sizes[clash], size)
+    arena = int((starts + sizes).max(initial=0))
+    return MemoryPlan(dict(zip(lifetimes.owners, starts.tolist(), strict=True)), arena, alignment)
+
+
+def _padded(graph: Graph, tensor: TensorId, alignment: int) -> int:
+    """Bytes to set aside: aligned, and no multiple of a page, or neighbours would fall into the same cache sets."""
+    size = -(-max(graph.types[tensor].nbytes, 1) // alignment) * alignment
+    return size if size % PAGE else size + alignment
+
+
+def _tightest_gap(starts: NDArray[np.int64], sizes: NDArray[np.int64], size: int) -> int:
+    """The offset of the smallest gap of at least `size` between taken ranges; behind them all if there is none."""
+    if not len(starts):
+        return 0
+    order = np.argsort(starts)
+    low = starts[order]
+    reach = np.maximum.accumulate(low + sizes[order])
+    gaps = np.append(low[0], low[1:] - reach[:-1])
+    fits = np.flatnonzero(gaps >= size)
+    if not fits.size:
+        return int(reach[-1])
+    best = int(fits[np.argmin(gaps[fits])])
+    return int(reach[best - 1]) if best else 0
