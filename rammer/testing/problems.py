@@ -1,0 +1,107 @@
+"""Scheduling problems made by hand or at random: operators with stated rTask counts and times, and no arithmetic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.expr import Const, Load, Scalar, Stage, TensorExpr
+from rammer.ir.graph import Graph
+from rammer.ir.index import var
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.operator import OpDef, Operation, Operations, ROperator, attributes
+from rammer.ir.tensor import TensorType
+from rammer.ir.tile import TaskDigit
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An operator to schedule.
+
+    `tilings` are its rKernels as (num_rtasks, rtask_us). Every rTask reads all of each job in `after`, and only its own
+    tile of each job in `near`. `weights` names a static input; jobs with one `kind` share their rKernels.
+    """
+
+    name: str
+    tilings: tuple[tuple[int, float], ...]
+    after: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    weights: str = ""
+    kind: str = ""
+
+
+def make_problem(jobs: Sequence[Job], spec: VDeviceSpec) -> Problem:
+    """The problem of scheduling `jobs`, listed in topological order, on a device."""
+    size = max((n for job in jobs for n, _ in job.tilings), default=1)
+    kind = TensorType((size,))
+    interner = Operations({"job": OpDef("job", _express)})
+    operators: list[ROperator] = []
+    candidates: dict[Operation, list[RKernel]] = {}
+    times: dict[RKernel, float] = {}
+    for job in jobs:
+        inputs = (*job.after, *job.near, *((job.weights,) if job.weights else ()))
+        attrs = attributes(key=job.kind or job.name, num_after=len(job.after), size=size)
+        operation = interner.define("job", (kind,) * len(inputs), attrs)
+        if job.weights:
+            static = (*(False,) * (len(inputs) - 1), True)
+            operation = interner.retype(operation, operation.inputs, operation.outputs, static)
+        operators.append(ROperator(job.name, operation, inputs, (job.name,)))
+        if operation not in candidates:
+            kernels = [make_kernel(operation, num_rtasks) for num_rtasks, _ in job.tilings]
+            candidates[operation] = kernels
+            times.update({k: us for k, (_, us) in zip(kernels, job.tilings, strict=True)})
+    weights = {job.weights: np.zeros(size, np.float32) for job in jobs if job.weights}
+    read = {name for job in jobs for name in (*job.after, *job.near)}
+    outputs = tuple(job.name for job in jobs if job.name not in read)
+    types = dict.fromkeys([*weights, *(job.name for job in jobs)], kind)
+    graph = Graph("jobs", (), outputs, tuple(operators), types, weights, interner)
+    return Problem(graph, spec, candidates, MeasuredProfiler(times, EstimatingProfiler(spec)))
+
+
+def make_kernel(operation: Operation, num_rtasks: int) -> RKernel:
+    """An rKernel that cuts the only axis into `num_rtasks` tiles, and has no body."""
+    ((axis, extent),) = operation.expr.root.axes
+    digits = (TaskDigit(axis, -(-extent // num_rtasks), num_rtasks, 1),)
+    return RKernel(f"x{num_rtasks}", operation, ForeignSource("numpy", "job", "", digits))
+
+
+def random_jobs(seed: int, most: int = 24) -> list[Job]:
+    """A random DFG: chains, fans and skips; one or two rKernels each; some with weights that are used again."""
+    pick = random.Random(seed)
+    jobs: list[Job] = []
+    for n in range(pick.randint(1, most)):
+        earlier = [job.name for job in jobs[-6:]]
+        chosen = pick.sample(earlier, min(len(earlier), pick.choice((0, 1, 1, 1, 2, 3))))
+        cut = pick.randint(0, len(chosen))
+        num_rtasks = pick.choice((1, 2, 3, 4, 8, 16))
+        us = round(pick.uniform(0.5, 20.0), 2)
+        tilings = [(num_rtasks, us)]
+        if num_rtasks > 1 and pick.random() < 0.6:  # coarser and more efficient
+            tilings.append((num_rtasks // 2, round(us * pick.uniform(1.2, 2.2), 2)))
+        weights = f"w{pick.randint(0, 3)}" if pick.random() < 0.3 else ""
+        jobs.append(Job(f"op{n}", tuple(tilings), tuple(chosen[:cut]), tuple(chosen[cut:]), weights))
+    return jobs
+
+
+def _express(*inputs: TensorType, key: str, num_after: int, size: int) -> TensorExpr:
+    del key  # only tells operations apart
+    names = [f"x{n}" for n in range(len(inputs))]
+    stages = []
+    loads: list[Scalar] = []
+    for n, name in enumerate(names):
+        if n < num_after:
+            stages.append(Stage(f"all{n}", (("i", size),), Load(name, (var("j"),)), (("j", size),)))
+            loads.append(Load(f"all{n}", (var("i"),)))
+        else:
+            loads.append(Load(name, (var("i"),)))
+    body: Scalar = Const(1.0)
+    for load in loads:
+        body = body + load
+    stages.append(Stage("y", (("i", size),), body))
+    return TensorExpr("job", tuple(zip(names, inputs, strict=True)), tuple(stages), (("y", TensorType((size,))),))
