@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rammer.ir.operator import OpDef
-from rammer.ir.ops import conv, elementwise, matmul, pool
+from rammer.ir.ops import conv, elementwise, layout, matmul, normalize, pool, probe, recurrent, reduce
 
-OPS: Mapping[str, OpDef] = MappingProxyType(
-    {d.name: d for module in (elementwise, matmul, conv, pool) for d in module.DEFINITIONS}
-)
+_MODULES = (elementwise, matmul, conv, pool, reduce, normalize, layout, recurrent, probe)
+
+OPS: Mapping[str, OpDef] = MappingProxyType({d.name: d for module in _MODULES for d in module.DEFINITIONS})

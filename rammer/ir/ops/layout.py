@@ -1,0 +1,180 @@
+"""Operators that move elements without computing: all are index arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from rammer.ir.expr import Dynamic, Load, Range, Scalar, Select, Stage, TensorExpr
+from rammer.ir.index import Index, simplify, var
+from rammer.ir.operator import OpDef
+from rammer.ir.ops.operands import (
+    broadcast,
+    broadcast_index,
+    expression,
+    listed,
+    normal_axis,
+    number,
+    point_axes,
+    require,
+    same_dtype,
+    variables_of,
+)
+from rammer.ir.tensor import DType, Shape, TensorType
+
+
+def _moved(kind: str, x: TensorType, shape: Shape, index: tuple[Index, ...]) -> TensorExpr:
+    return expression(kind, [("x", x)], [Stage("out", point_axes(shape), Load("x", index), dtype=x.dtype)])
+
+
+def _transpose(x: TensorType, *, perm: tuple[int, ...]) -> TensorExpr:
+    """Dimension p of the output is dimension perm[p] of x."""
+    require(sorted(perm) == list(range(x.rank)), f"transpose: perm {perm} of {x}", "name every axis of x once")
+    return _moved(
+        "transpose", x, tuple(x.shape[p] for p in perm), tuple(var(f"a{perm.index(p)}") for p in range(x.rank))
+    )
+
+
+def _reshape(x: TensorType, *, shape: Shape) -> TensorExpr:
+    """The same elements in row-major order."""
+    require(
+        min(shape, default=0) >= 0 and prod(shape) == x.size,
+        f"reshape: {x} to {shape}",
+        f"x has {x.size} elements; resolve 0 and -1 first",
+    )
+    if x.size == 0:
+        return _moved("reshape", x, shape, (Index(),) * x.rank)
+    axes = point_axes(shape)
+    flat = Index()
+    for p, (name, _) in enumerate(axes):
+        flat += var(name) * prod(shape[p + 1 :])
+    within = {name: (0, extent - 1) for name, extent in axes}
+    return _moved(
+        "reshape",
+        x,
+        shape,
+        tuple(simplify(flat // prod(x.shape[p + 1 :]) % extent, within) for p, extent in enumerate(x.shape)),
+    )
+
+
+def _slice(x: TensorType, *, starts: Shape, steps: Shape, shape: Shape) -> TensorExpr:
+    """out[i] = x[starts + i * steps], per dimension; a negative step walks backwards."""
+    given = f"slice: {x} from {starts} by {steps} to shape {shape}"
+    require(len(starts) == len(steps) == len(shape) == x.rank, given, f"x has {x.rank} dimensions")
+    for start, step, extent, full in zip(starts, steps, shape, x.shape, strict=True):
+        last = start + (extent - 1) * step
+        require(
+            step != 0 and extent >= 0 and (extent == 0 or (0 <= start < full and 0 <= last < full)),
+            given,
+            "every element must lie inside x, and no step may be 0",
+        )
+    axes = point_axes(shape)
+    places = tuple(var(n) * step + start for (n, _), step, start in zip(axes, steps, starts, strict=True))
+    return _moved("slice", x, shape, places)
+
+
+def _concat(*xs: TensorType, axis: int) -> TensorExpr:
+    """The operands one after another along `axis`: a balanced tree of Selects."""
+    require(len(xs) > 0, "concat: no operands", "it takes one or more")
+    dtype = same_dtype("concat", xs)
+    p = normal_axis("concat", axis, xs[0].rank)
+    rest = {(t.shape[:p], t.shape[p + 1 :]) for t in xs}
+    require(len(rest) == 1, f"concat: {listed(xs)} at axis {p}", "all other dimensions must be equal")
+    axes = point_axes((*xs[0].shape[:p], sum(t.shape[p] for t in xs), *xs[0].shape[p + 1 :]))
+    here, along = variables_of(axes), var(f"a{p}")
+    parts: list[tuple[int, str]] = []  # (first place, operand); operands without elements are never read
+    start = 0
+    for n, t in enumerate(xs):
+        if t.shape[p] or (n == len(xs) - 1 and not parts):
+            parts.append((start, f"x{n}"))
+        start += t.shape[p]
+
+    def tree(part: list[tuple[int, str]]) -> Scalar:
+        if len(part) == 1:
+            first, name = part[0]
+            return Load(name, (*here[:p], along - first, *here[p + 1 :]))
+        middle = len(part) // 2
+        return Select((Range(along, part[0][0], part[middle][0]),), tree(part[:middle]), tree(part[middle:]))
+
+    inputs = [(f"x{n}", t) for n, t in enumerate(xs)]
+    return expression("concat", inputs, [Stage("out", axes, tree(parts), dtype=dtype)])
+
+
+def _pad(x: TensorType, *, pads: Shape, mode: str = "constant", value: float = 0) -> TensorExpr:
+    """x with `pads` (begin…, end…) more elements on each side; negative ones crop, before anything is added."""
+    given = f"pad: {x} by {pads} in mode {mode!r}"
+    require(len(pads) == 2 * x.rank, given, f"x has {x.rank} dimensions: pads needs twice as many numbers")
+    require(mode in ("constant", "reflect", "edge", "wrap"), given, "the modes are constant, reflect, edge, wrap")
+    begin, end = pads[: x.rank], pads[x.rank :]
+    shape = tuple(b + e + f for b, e, f in zip(begin, x.shape, end, strict=True))
+    require(min(shape, default=0) >= 0, given, "the pads crop more than there is")
+    axes = point_axes(shape)
+    if mode == "constant":
+        places = tuple(var(name) - b for (name, _), b in zip(axes, begin, strict=True))
+        guards = tuple(
+            Range(at, 0, e) for at, e, b, f in zip(places, x.shape, begin, end, strict=True) if b > 0 or f > 0
+        )
+        load = Load("x", places)
+        body: Scalar = Select(guards, load, number(value, x.dtype)) if guards else load
+        return expression("pad", [("x", x)], [Stage("out", axes, body, dtype=x.dtype)])
+    changed = [p for p in range(x.rank) if begin[p] or end[p]]
+    stages: list[Stage] = []
+    source, current = "x", list(x.shape)
+    for p in changed:  # one dimension after another
+        low, high = max(-begin[p], 0), x.shape[p] - max(-end[p], 0)
+        require(high > low or shape[p] == 0, given, f"dimension {p} has nothing to repeat")
+        current[p] = shape[p]
+        axes = point_axes(tuple(current))
+        here = variables_of(axes)
+
+        def load_at(place: Index, p: int = p, here: tuple[Index, ...] = here, source: str = source) -> Load:
+            return Load(source, (*here[:p], place, *here[p + 1 :]))
+
+        body = _repeated(mode, here[p] - max(begin[p], 0), max(begin[p], 0), low, max(high - low, 1), load_at)
+        source = "out" if p == changed[-1] else f"p{p}"
+        stages.append(Stage(source, axes, body, dtype=x.dtype))
+    if not stages:
+        stages.append(Stage("out", axes, Load("x", variables_of(axes)), dtype=x.dtype))
+    return expression("pad", [("x", x)], stages)
+
+
+def _repeated(mode: str, at: Index, before: int, low: int, extent: int, load_at: Callable[[Index], Load]) -> Scalar:
+    """The element that mode puts at place `at` >= -before of a row that starts at `low` and has `extent` elements."""
+    if mode == "edge":
+        upper = Select((Range(at, 0, extent),), load_at(at + low), load_at(Index(low + extent - 1)))
+        return Select((Range(at, -before, 0),), load_at(Index(low)), upper) if before else upper
+    period = extent if mode == "wrap" else max(2 * (extent - 1), 1)
+    inside = (at + -(-before // period) * period) % period  # never negative before the modulo
+    if mode == "wrap" or extent < 3:
+        return load_at(inside + low)
+    return Select((Range(inside, 0, extent),), load_at(inside + low), load_at(inside * -1 + (low + period)))
+
+
+def _gather(x: TensorType, idx: TensorType, *, axis: int = 0) -> TensorExpr:
+    """x with dimension `axis` replaced by the elements that idx names; negative ones count from the end."""
+    given = f"gather: {listed([x, idx])} at axis {axis}"
+    require(idx.dtype in (DType.I32, DType.I64), given, "indices must be int32 or int64")
+    p = normal_axis("gather", axis, x.rank)
+    require(x.shape[p] > 0 or idx.size == 0, given, "there is nothing to choose from")
+    axes = point_axes((*x.shape[:p], *idx.shape, *x.shape[p + 1 :]))
+    here = variables_of(axes)
+    chosen = Dynamic(p, Load("idx", here[p : p + idx.rank]), x.shape[p])
+    body = Load("x", (*here[:p], Index(), *here[p + idx.rank :]), (chosen,))
+    return expression("gather", [("x", x), ("idx", idx)], [Stage("out", axes, body, dtype=x.dtype)])
+
+
+def _expand(x: TensorType, *, shape: Shape) -> TensorExpr:
+    """x broadcast against `shape`, in both directions as ONNX's Expand."""
+    full = broadcast("expand", [x, TensorType(shape)])
+    return _moved("expand", x, full, broadcast_index(x.shape, point_axes(full)))
+
+
+DEFINITIONS = (
+    OpDef("transpose", _transpose),
+    OpDef("reshape", _reshape, is_view=True),
+    OpDef("slice", _slice),
+    OpDef("concat", _concat),
+    OpDef("pad", _pad),
+    OpDef("gather", _gather),
+    OpDef("expand", _expand),
+)

@@ -1,0 +1,149 @@
+"""Cells of recurrent networks: one step. The frontend makes the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from rammer.errors import TypeMismatch, did_you_mean
+from rammer.ir.expr import Load, Scalar, Stage, TensorExpr
+from rammer.ir.index import Index, var
+from rammer.ir.operator import OpDef
+from rammer.ir.ops.operands import call, expression, float_only, listed, narrowed, require, widened
+from rammer.ir.ops.scalars import ACTIVATIONS, ONE
+from rammer.ir.tensor import TensorType
+
+Activation: TypeAlias = Hashable  # a name of ACTIVATIONS, or a tuple of the name and its parameters
+
+_B, _J, _K = var("b"), var("j"), var("k")
+
+
+def _activate(kind: str, activation: Activation, x: Scalar) -> Scalar:
+    name, *parameters = activation if isinstance(activation, tuple) else (activation,)
+    if name not in ACTIVATIONS:
+        raise TypeMismatch(
+            f"{kind}: no activation {name!r}",
+            hint=did_you_mean(str(name), ACTIVATIONS) or f"known: {', '.join(ACTIVATIONS)}",
+        )
+    return ACTIVATIONS[name](x, *parameters)
+
+
+def _clipped(x: Scalar, clip: float | None) -> Scalar:
+    return x if clip is None else call("min", call("max", x, -clip), clip)
+
+
+def _lstm_cell(
+    gx: TensorType,
+    h: TensorType,
+    c: TensorType,
+    r: TensorType,
+    p: TensorType | None = None,
+    *,
+    clip: float | None = None,
+    activations: tuple[Activation, ...] = ("sigmoid", "tanh", "tanh"),
+    input_forget: bool = False,
+) -> TensorExpr:
+    """One LSTM step: (c', h'). Gates are in ONNX's order i, o, f, c; gx[B, 4, H] holds x·Wᵀ and both biases.
+
+    r[4, H, H] is (gate, out, in); p[3, H] are the peepholes of i, o, f. With `input_forget`, f = 1 - i.
+    """
+    inputs = [("gx", gx), ("h", h), ("c", c), ("r", r)] + ([("p", p)] if p else [])
+    types = [t for _, t in inputs]
+    dtype = float_only("lstm_cell", types)
+    wide = dtype.accumulator
+    batch, hidden = h.shape if h.rank == 2 else (0, 0)
+    wanted = [(batch, 4, hidden), (batch, hidden), (batch, hidden), (4, hidden, hidden), (3, hidden)]
+    require(
+        h.rank == 2 and all(t.shape == s for t, s in zip(types, wanted, strict=False)),
+        f"lstm_cell: {listed(types)}",
+        "shapes are gx[B, 4, H], h[B, H], c[B, H], r[4, H, H] and p[3, H]",
+    )
+    require(len(activations) == 3, f"lstm_cell: activations {activations}", "there are three: gates, cell, output")
+    here = (_B, _J)
+
+    def gate(n: int, fn: Activation, peephole: int, cell: Scalar) -> Scalar:
+        at = (_B, Index(n), _J)
+        total: Scalar = Load("gates", at) + widened(Load("gx", at), dtype)
+        if p is not None and peephole >= 0:
+            total = total + widened(Load("p", (Index(peephole), _J)), dtype) * cell
+        return _activate("lstm_cell", fn, _clipped(total, clip))
+
+    inner, cell_fn, output_fn = activations
+    old = widened(Load("c", here), dtype)
+    enter = gate(0, inner, 0, old)
+    forget = ONE - enter if input_forget else gate(2, inner, 2, old)
+    c_new = forget * old + enter * gate(3, cell_fn, -1, old)
+    new = widened(Load("c_new", here), dtype)
+    h_new = gate(1, inner, 1, new) * _activate("lstm_cell", output_fn, new)
+    product = widened(Load("h", (_B, _K)), dtype) * widened(Load("r", (var("q"), _J, _K)), dtype)
+    points = (("b", batch), ("j", hidden))
+    return expression(
+        "lstm_cell",
+        inputs,
+        [
+            Stage("gates", (("b", batch), ("q", 4), ("j", hidden)), product, (("k", hidden),), dtype=wide),
+            Stage("c_new", points, narrowed(c_new, dtype), dtype=dtype),
+            Stage("h_new", points, narrowed(h_new, dtype), dtype=dtype),
+        ],
+        ("c_new", "h_new"),
+    )
+
+
+def _gru_cell(
+    gx: TensorType,
+    h: TensorType,
+    r: TensorType,
+    rb: TensorType | None = None,
+    *,
+    linear_before_reset: bool = False,
+    clip: float | None = None,
+    activations: tuple[Activation, ...] = ("sigmoid", "tanh"),
+) -> TensorExpr:
+    """One GRU step: h'. Gates are in ONNX's order z, r, h; gx[B, 3, H] holds x·Wᵀ and the input bias.
+
+    r[3, H, H] is (gate, out, in); rb[3, H] is the recurrence bias, for z and r may as well be in gx.
+    """
+    inputs = [("gx", gx), ("h", h), ("r", r)] + ([("rb", rb)] if rb else [])
+    types = [t for _, t in inputs]
+    dtype = float_only("gru_cell", types)
+    wide = dtype.accumulator
+    batch, hidden = h.shape if h.rank == 2 else (0, 0)
+    wanted = [(batch, 3, hidden), (batch, hidden), (3, hidden, hidden), (3, hidden)]
+    require(
+        h.rank == 2 and all(t.shape == s for t, s in zip(types, wanted, strict=False)),
+        f"gru_cell: {listed(types)}",
+        "shapes are gx[B, 3, H], h[B, H], r[3, H, H] and rb[3, H]",
+    )
+    require(len(activations) == 2, f"gru_cell: activations {activations}", "there are two: gates, candidate")
+    inner, outer = activations
+
+    def load(name: str, *index: Index) -> Scalar:
+        return widened(Load(name, index), dtype)
+
+    def recurrent(n: int, product: Load) -> Scalar:
+        return product if rb is None else product + load("rb", Index(n), product.index[-1])
+
+    def gate(n: int, at: Index) -> Scalar:
+        total = recurrent(n, Load("gates", (_B, Index(n), at))) + load("gx", _B, Index(n), at)
+        return _activate("gru_cell", inner, _clipped(total, clip))
+
+    points = (("b", batch), ("j", hidden))
+    depth = (("k", hidden),)
+    gates = 3 if linear_before_reset else 2
+    product = load("h", _B, _K) * load("r", var("q"), _J, _K)
+    stages = [Stage("gates", (("b", batch), ("q", gates), ("j", hidden)), product, depth, dtype=wide)]
+    if linear_before_reset:
+        late = gate(1, _J) * recurrent(2, Load("gates", (_B, Index(2), _J)))
+    else:
+        reset = Stage("rh", (("b", batch), ("k", hidden)), gate(1, _K) * load("h", _B, _K), dtype=wide)
+        candidate = Stage("candidate", points, Load("rh", (_B, _K)) * load("r", Index(2), _J, _K), depth, dtype=wide)
+        stages += [reset, candidate]
+        late = recurrent(2, Load("candidate", (_B, _J)))
+    fresh = _activate("gru_cell", outer, _clipped(late + load("gx", _B, Index(2), _J), clip))
+    update = gate(0, _J)
+    h_new = (ONE - update) * fresh + update * load("h", _B, _J)
+    stages.append(Stage("h_new", points, narrowed(h_new, dtype), dtype=dtype))
+    return expression("gru_cell", inputs, stages, ("h_new",))
+
+
+DEFINITIONS = (OpDef("lstm_cell", _lstm_cell), OpDef("gru_cell", _gru_cell))

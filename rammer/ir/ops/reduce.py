@@ -1,0 +1,98 @@
+"""Reductions over axes. Axis a{p} is dimension p of the input where it is kept, k{p} where it is reduced."""
+
+from __future__ import annotations
+
+from math import prod
+
+from rammer.ir.expr import Axes, Const, Iota, Load, Scalar, Stage, TensorExpr
+from rammer.ir.index import Index, var
+from rammer.ir.operator import OpDef
+from rammer.ir.ops.operands import (
+    call,
+    expression,
+    narrowed,
+    normal_axis,
+    number,
+    numbers_only,
+    require,
+    summed,
+    variables_of,
+    widened,
+)
+from rammer.ir.tensor import DType, TensorType
+
+_PLAIN = {"sum": "sum", "max": "max", "min": "min", "prod": "prod", "sum_square": "sum", "l1": "sum"}
+_FINISHED = ("mean", "l2", "log_sum", "log_sum_exp")
+
+
+def reduced_axes(x: TensorType, over: tuple[int, ...], keepdims: bool) -> tuple[Axes, Axes, tuple[Index, ...]]:
+    """The output's axes, the reduction's axes, and where x is read at a point of both."""
+    axes = tuple((f"a{p}", 1 if p in over else e) for p, e in enumerate(x.shape) if keepdims or p not in over)
+    reduce = tuple((f"k{p}", x.shape[p]) for p in over)
+    return axes, reduce, tuple(var(f"{'k' if p in over else 'a'}{p}") for p in range(x.rank))
+
+
+def _reduce(x: TensorType, *, fn: str, axes: tuple[int, ...], keepdims: bool = True) -> TensorExpr:
+    """x combined over `axes`; no axes: every element by itself."""
+    require(fn in _PLAIN or fn in _FINISHED, f"reduce: fn={fn!r} of {x}", f"one of {', '.join((*_PLAIN, *_FINISHED))}")
+    dtype = x.dtype if fn in ("max", "min") else numbers_only(f"reduce {fn}", [x])
+    require(
+        dtype.is_float or fn not in ("l2", "log_sum", "log_sum_exp"), f"reduce {fn}: {x} is not floating", "add a cast"
+    )
+    over = tuple(sorted({normal_axis(f"reduce {fn}", a, x.rank) for a in axes}))
+    require(len(over) == len(axes), f"reduce {fn}: axes {axes} of {x}", "name every axis once")
+    points, reduce, at = reduced_axes(x, over, keepdims)
+    inputs = [("x", x)]
+    if fn in ("max", "min"):
+        return expression("reduce", inputs, [Stage("out", points, Load("x", at), reduce, fn, dtype)])
+    value = widened(Load("x", at), dtype)
+    if fn in _PLAIN:
+        body = value * value if fn == "sum_square" else call("abs", value) if fn == "l1" else value
+        return expression("reduce", inputs, summed(points, body, reduce, dtype, _PLAIN[fn]))
+    wide = dtype.accumulator
+    here = variables_of(points)
+    total: Scalar = Load("sum", here)
+    stages: list[Stage] = []
+    if fn == "log_sum_exp":
+        top = Load("top", here)
+        finite = call("where", call("is_inf", top), 0.0, top)  # inf - inf would be NaN
+        stages.append(Stage("top", points, value, reduce, "max", wide))
+        stages.append(Stage("shift", points, finite, dtype=wide))
+        value = call("exp", value - Load("shift", here))
+        done = call("log", total) + Load("shift", here)
+    elif fn == "l2":
+        value, done = value * value, call("sqrt", total)
+    elif fn == "log_sum":
+        done = call("log", total)
+    else:
+        done = total / number(prod(x.shape[p] for p in over), dtype)
+    stages.append(Stage("sum", points, value, reduce, dtype=wide))
+    return expression("reduce", inputs, [*stages, Stage("out", points, narrowed(done, dtype), dtype=dtype)])
+
+
+def _arg(kind: str, combine: str) -> OpDef:
+    def express(x: TensorType, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False) -> TensorExpr:
+        """The place of the extreme element along `axis`: the first one, or the last one; NaN counts as extreme."""
+        dtype = numbers_only(kind, [x])
+        p = normal_axis(kind, axis, x.rank)
+        extent = x.shape[p]
+        require(extent > 0, f"{kind}: {x} is empty along axis {p}", "there is no element to choose")
+        points, reduce, at = reduced_axes(x, (p,), keepdims)
+        value = Load("x", at)
+        hit: Scalar = call("equal", value, Load("top", variables_of(points)))
+        if dtype.is_float:
+            hit = call("or", hit, call("is_nan", value))
+        place = call("where", hit, Iota(var(f"k{p}")), Const(-1 if select_last_index else extent, DType.I64))
+        return expression(
+            kind,
+            [("x", x)],
+            [
+                Stage("top", points, value, reduce, combine, dtype),
+                Stage("out", points, place, reduce, "max" if select_last_index else "min", DType.I64),
+            ],
+        )
+
+    return OpDef(kind, express)
+
+
+DEFINITIONS = (OpDef("reduce", _reduce), _arg("arg_max", "max"), _arg("arg_min", "min"))
