@@ -22,20 +22,37 @@ class Function:
 _erf = np.vectorize(erf, otypes=[np.float64])
 
 
+def _integers(*values: Any) -> bool:
+    return all(np.issubdtype(np.asarray(v).dtype, np.integer) for v in values)
+
+
 def _divide(a: Any, b: Any) -> Any:
     """Integers divide toward zero, as C and ONNX do; a division by zero gives 0."""
-    a, b = np.asarray(a), np.asarray(b)
-    if not (np.issubdtype(a.dtype, np.integer) and np.issubdtype(b.dtype, np.integer)):
+    if not _integers(a, b):
         return np.divide(a, b)
-    safe = np.where(b == 0, 1, b)
-    quotient = np.abs(a) // np.abs(safe)
-    return np.where(b == 0, 0, np.where((a < 0) != (b < 0), -quotient, quotient)).astype(np.result_type(a, b))
+    dtype = np.result_type(a, b)
+    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    safe = np.where(b == 0, dtype.type(1), b)
+    floor = np.floor_divide(a, safe)
+    inexact = (a != floor * safe) & ((a < 0) != (b < 0))
+    return np.where(b == 0, dtype.type(0), floor + inexact.astype(dtype))
 
 
 def _mod(a: Any, b: Any) -> Any:
     """Integer remainder with the sign of the divisor (Python's %); a zero divisor gives 0."""
-    safe = np.where(np.asarray(b) == 0, 1, b)
-    return np.where(np.asarray(b) == 0, 0, np.mod(a, safe))
+    dtype = np.result_type(a, b)
+    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    return np.where(b == 0, dtype.type(0), np.mod(a, np.where(b == 0, dtype.type(1), b)))
+
+
+def _power(a: Any, b: Any) -> Any:
+    """Integer powers wrap; a negative exponent gives 1 / aⁿ rounded toward zero, and 0 for a = 0."""
+    if not _integers(a, b):
+        return np.power(a, b)
+    dtype = np.result_type(a, b)
+    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    inverse = np.where(np.abs(a) == 1, np.where(b & 1 == 1, a, dtype.type(1)), dtype.type(0))
+    return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
 
 
 def _sigmoid(x: Any) -> Any:
@@ -52,7 +69,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("div", 2, _divide),
         Function("mod", 2, _mod),
         Function("fmod", 2, np.fmod),
-        Function("pow", 2, np.power),
+        Function("pow", 2, _power),
         Function("max", 2, np.maximum),
         Function("min", 2, np.minimum),
         Function("neg", 1, np.negative),

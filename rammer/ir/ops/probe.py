@@ -6,7 +6,17 @@ from functools import reduce
 
 from rammer.ir.expr import Const, Load, Scalar, Stage, TensorExpr
 from rammer.ir.operator import OpDef
-from rammer.ir.ops.operands import call, expression, float_only, number, numbers_only, point_axes, require, variables_of
+from rammer.ir.ops.operands import (
+    call,
+    expression,
+    float_only,
+    listed,
+    number,
+    numbers_only,
+    point_axes,
+    require,
+    variables_of,
+)
 from rammer.ir.tensor import DType, Shape, TensorType
 
 
@@ -18,11 +28,7 @@ def _fill(*, shape: Shape, value: float, dtype: DType = DType.F32) -> TensorExpr
 
 def _sum(*xs: TensorType) -> TensorExpr:
     """The sum of one or more tensors of one shape."""
-    require(
-        len(xs) > 0 and len({t.shape for t in xs}) == 1,
-        f"probe_sum: {len(xs)} operands of {len({t.shape for t in xs})} shapes",
-        "one or more of one shape",
-    )
+    require(len({t.shape for t in xs}) == 1, f"probe_sum: operands {listed(xs)}", "one or more of one shape")
     dtype = numbers_only("probe_sum", xs)
     axes = point_axes(xs[0].shape)
     loads: list[Scalar] = [Load(f"x{n}", variables_of(axes)) for n in range(len(xs))]

@@ -133,7 +133,7 @@ def _gru_cell(
     product = load("h", _B, _K) * load("r", var("q"), _J, _K)
     stages = [Stage("gates", (("b", batch), ("q", gates), ("j", hidden)), product, depth, dtype=wide)]
     if linear_before_reset:
-        late = gate(1, _J) * recurrent(2, Load("gates", (_B, Index(2), _J)))
+        late: Scalar = gate(1, _J) * recurrent(2, Load("gates", (_B, Index(2), _J)))
     else:
         reset = Stage("rh", (("b", batch), ("k", hidden)), gate(1, _K) * load("h", _B, _K), dtype=wide)
         candidate = Stage("candidate", points, Load("rh", (_B, _K)) * load("r", Index(2), _J, _K), depth, dtype=wide)
