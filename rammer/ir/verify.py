@@ -1,0 +1,308 @@
+"""The proof of a plan: rules with stable ids, explained in docs/semantics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from rammer.errors import RammerError, VerificationError
+from rammer.ir.dependency import Dependencies, Intervals, missing, read_elements, union, writers, written_elements
+from rammer.ir.device import SyncModel
+from rammer.ir.memory import Lifetimes, memory_owners
+from rammer.ir.order import HappensBefore, Place, Slots
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, Position, TaskUid
+from rammer.ir.tensor import TensorId
+
+__all__ = ["RULES", "HappensBefore", "Rule", "verify_plan"]
+
+
+class Evidence:
+    """What the rules look at; each part is computed once."""
+
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self.plan = plan
+        self.dependencies = Dependencies(plan.graph, plan.kernels)
+
+    @cached_property
+    def order(self) -> HappensBefore:
+        return HappensBefore(self.plan.programs)
+
+    @cached_property
+    def slots(self) -> list[Slots]:
+        """Per operator, the slot of each rTask."""
+        return [
+            np.array([self.order.task_slots[TaskUid(n, r)] for r in range(kernel.num_rtasks)], np.int64)
+            for n, kernel in enumerate(self.plan.kernels)
+        ]
+
+    def task(self, uid: TaskUid) -> str:
+        """An rTask, for people: its operator's name, its number, its slot."""
+        op = self.plan.graph.operators[uid.operator_id]
+        return f"rTask {uid.operator_id}.{uid.rtask_id} of {op.kind} {op.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: `check` raises VerificationError with the rule's id."""
+
+    name: str
+    check: Callable[[Evidence], None]
+
+
+def verify_plan(plan: ExecutionPlan) -> None:
+    """Check every rule, in the order of `RULES`. Raises VerificationError at the first one broken."""
+    evidence = Evidence(plan)
+    for rule in RULES.values():
+        rule.check(evidence)
+
+
+def _right_kernels(evidence: Evidence) -> None:
+    plan = evidence.plan
+    operators = plan.graph.operators
+    if len(plan.kernels) != len(operators):
+        raise VerificationError("R100", f"{len(plan.kernels)} kernels for {len(operators)} operators")
+    for n, (op, kernel) in enumerate(zip(operators, plan.kernels, strict=True)):
+        if kernel.operation is not op.operation:
+            raise VerificationError(
+                "R100",
+                f"operator {n} ({op.kind} {op.name!r}) has kernel {kernel.name!r}, made for another operation",
+                hint="choose among the candidates of the operator's own operation",
+            )
+
+
+def _lane_count(evidence: Evidence) -> None:
+    for number, program in enumerate(evidence.plan.programs):
+        if len(program) != evidence.plan.spec.num_veus:
+            raise VerificationError(
+                "R101",
+                f"programs[{number}] has {len(program)} lanes, {evidence.plan.spec.name} has "
+                f"{evidence.plan.spec.num_veus} vEUs",
+                hint="build it with RProgramBuilder(spec.num_veus)",
+            )
+
+
+def _every_rtask_once(evidence: Evidence) -> None:
+    kernels = evidence.plan.kernels
+    seen: dict[TaskUid, Place] = {}
+    for number, program in enumerate(evidence.plan.programs):
+        for position, uid in program.tasks():
+            place = Place(number, *position)
+            if not (0 <= uid.operator_id < len(kernels) and 0 <= uid.rtask_id < kernels[uid.operator_id].num_rtasks):
+                raise VerificationError(
+                    "R106", f"{place} holds rTask {uid.operator_id}.{uid.rtask_id}, which is unknown"
+                )
+            if uid in seen:
+                raise VerificationError("R106", f"{evidence.task(uid)} is in {seen[uid]} and again in {place}")
+            seen[uid] = place
+    if len(seen) < evidence.plan.num_rtasks:
+        lost = next(u for n, k in enumerate(kernels) for r in range(k.num_rtasks) if (u := TaskUid(n, r)) not in seen)
+        raise VerificationError(
+            "R106", f"{evidence.task(lost)} is in no slot", hint="append every rTask of every operator once"
+        )
+
+
+def _ordered(evidence: Evidence) -> None:
+    """R102 and R103 are what it takes for a happens-before order to exist."""
+    _ = evidence.order
+
+
+def _covers_dependency(evidence: Evidence) -> None:
+    order, slots = evidence.order, evidence.slots
+    first, second, edges = [], [], []
+    for n in range(len(evidence.plan.kernels)):
+        for producer, pairs in evidence.dependencies.edges(n):
+            first.append(slots[producer][pairs[:, 1]])
+            second.append(slots[n][pairs[:, 0]])
+            edges.append((n, producer, pairs))
+    if not edges:
+        return
+    ok = order.before(np.concatenate(first), np.concatenate(second))
+    if ok.all():
+        return
+    bad = int(np.argmin(ok))
+    for n, producer, pairs in edges:
+        if bad < len(pairs):
+            reader, writer = TaskUid(n, int(pairs[bad, 0])), TaskUid(producer, int(pairs[bad, 1]))
+            raise VerificationError(
+                "R104",
+                f"{evidence.task(reader)} in {order.place(order.task_slots[reader])} reads what "
+                f"{evidence.task(writer)} in {order.place(order.task_slots[writer])} writes, but nothing makes it wait",
+                hint="RProgramBuilder.wait(reader, on=[writer]) before append(reader)",
+            )
+        bad -= len(pairs)
+
+
+def _global_sync_only(evidence: Evidence) -> None:
+    if evidence.plan.spec.sync is not SyncModel.GLOBAL:
+        return
+    for number, program in enumerate(evidence.plan.programs):
+        barriers = [[o for o, s in enumerate(lane) if isinstance(s, BarrierRTask)] for lane in program.lanes]
+        for veu, lane in enumerate(program.lanes):
+            for step, order in enumerate(barriers[veu]):
+                slot = lane[order]
+                assert isinstance(slot, BarrierRTask)
+                everyone = {
+                    Position(u, barriers[u][step] - 1) if step < len(barriers[u]) else None
+                    for u in range(len(program))
+                    if u != veu
+                }
+                if {e for e in everyone if e is None or e.order >= 0} != set(slot.waits):
+                    raise VerificationError(
+                        "R105",
+                        f"{Place(number, veu, order)} does not wait for all vEUs, "
+                        f"and {evidence.plan.spec.name} can only wait for all at once",
+                        hint="use RProgramBuilder.sync(), or one rProgram per wave",
+                    )
+
+
+def _covers_reuse(evidence: Evidence) -> None:
+    memory = evidence.plan.memory
+    if memory is None:
+        return
+    lifetimes = Lifetimes(evidence.plan, evidence.order)
+    graph = evidence.plan.graph
+    starts = np.array([_offset(memory.offsets, t) for t in lifetimes.owners], np.int64)
+    ends = starts + np.array([graph.types[t].nbytes for t in lifetimes.owners], np.int64)
+    by_address = np.argsort(starts, kind="stable")
+    sorted_starts = starts[by_address]
+    for n in by_address.tolist():
+        others = by_address[: np.searchsorted(sorted_starts, ends[n], "left")]
+        others = others[(ends[others] > starts[n]) & (others > n)]
+        if not others.size:
+            continue
+        apart = lifetimes.precedes(n, others) | lifetimes.precedes(others, n)
+        if not apart.all():
+            other = int(others[np.argmin(apart)])
+            raise VerificationError(
+                "R107",
+                f"{lifetimes.owners[n]!r} at [{starts[n]}, {ends[n]}) and {lifetimes.owners[other]!r} at "
+                f"[{starts[other]}, {ends[other]}) share arena bytes, but the plan may use both at once",
+                hint="share memory only if all accesses of one happen before all writes of the other",
+            )
+
+
+def _offset(offsets: Mapping[TensorId, int], tensor: TensorId) -> int:
+    if tensor not in offsets:
+        raise VerificationError("R108", f"{tensor!r} has no place in the arena", hint="plan_memory places every owner")
+    return offsets[tensor]
+
+
+def _fits_device(evidence: Evidence) -> None:
+    plan = evidence.plan
+    for n, kernel in enumerate(plan.kernels):
+        for what, wanted, limit in (
+            ("bytes of scratch", kernel.scratch_bytes, plan.spec.scratch_bytes),
+            ("threads", kernel.num_threads, plan.spec.max_threads),
+        ):
+            if wanted > limit:
+                raise VerificationError(
+                    "R108",
+                    f"kernel {kernel.name!r} of {plan.graph.operators[n].name!r} needs {wanted} {what}, "
+                    f"{plan.spec.name} has {limit}",
+                    hint="choose a kernel with smaller tiles",
+                )
+    if plan.memory is None:
+        return
+    for tensor in memory_owners(plan.graph):
+        start = _offset(plan.memory.offsets, tensor)
+        end = start + plan.graph.types[tensor].nbytes
+        if start < 0 or end > plan.memory.arena_bytes:
+            raise VerificationError(
+                "R108", f"{tensor!r} at [{start}, {end}) leaves the arena of {plan.memory.arena_bytes} bytes"
+            )
+        if start % plan.memory.alignment:
+            raise VerificationError("R108", f"{tensor!r} at {start} is not aligned to {plan.memory.alignment} bytes")
+
+
+def _written_once(evidence: Evidence) -> None:
+    plan, dependencies = evidence.plan, evidence.dependencies
+    graph = plan.graph
+    given = {graph.storage(t).root for t in graph.inputs} | set(graph.constants)
+    written: dict[TensorId, list[tuple[int, int, int, int]]] = {}  # owner -> (start, stop, operator, output)
+    for n, position, tensor in _outputs(plan):
+        root, low, high = dependencies.extent(tensor)
+        written.setdefault(root, []).append((low, high, n, position))
+        if root in given:
+            raise VerificationError(
+                "R109", f"{graph.operators[n].name!r} writes into {root!r}, an input or a constant of the graph"
+            )
+        try:
+            writers(plan.kernels[n], position)
+        except RammerError as error:
+            raise VerificationError("R109", error.what, hint=error.hint) from error
+    for root, parts in written.items():
+        parts.sort()
+        for (_, stop, n, position), (start, _, m, output) in pairwise(parts):
+            if start < stop:
+                raise VerificationError(
+                    "R109",
+                    f"{graph.operators[n].outputs[position]!r} and {graph.operators[m].outputs[output]!r} "
+                    f"share elements of {root!r}, so both would be written there",
+                    hint="views in which operators write must lie side by side",
+                )
+    whole = {root: _hulls(plan, parts) for root, parts in written.items()}
+    for n, op in enumerate(graph.operators):
+        for position, tensor in enumerate(op.inputs):
+            root, low, high = dependencies.extent(tensor)
+            if root in given or not len(missing(np.array([[low, high]]), whole.get(root, _NONE))):
+                continue
+            elements = read_elements(plan.kernels[n], position)
+            wanted = union(elements.sets) + low
+            _check_defined(f"{op.kind} {op.name!r}", tensor, missing(wanted, _exactly(plan, written.get(root, []))))
+    for tensor in graph.outputs:
+        root, low, high = dependencies.extent(tensor)
+        if root not in given:
+            gaps = missing(np.array([[low, high]]), _exactly(plan, written.get(root, [])))
+            _check_defined("the caller", tensor, gaps)
+
+
+_NONE: Intervals = np.zeros((0, 2), np.int64)
+
+
+def _outputs(plan: ExecutionPlan) -> Iterator[tuple[int, int, TensorId]]:
+    for n, op in enumerate(plan.graph.operators):
+        for position, tensor in enumerate(op.outputs):
+            yield n, position, tensor
+
+
+def _hulls(plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]) -> Intervals:
+    """Elements of an owner that lie in outputs which their kernels write from end to end."""
+    full = [
+        np.array([[start, stop]])
+        for start, stop, n, position in parts
+        if not len(missing(np.array([[0, stop - start]]), union(written_elements(plan.kernels[n], position).sets)))
+    ]
+    return union(full)
+
+
+def _exactly(plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]) -> Intervals:
+    """Elements of an owner that some rTask writes."""
+    return union([union(written_elements(plan.kernels[n], p).sets) + start for start, _, n, p in parts])
+
+
+def _check_defined(reader: str, tensor: TensorId, gaps: Intervals) -> None:
+    if len(gaps):
+        raise VerificationError(
+            "R109",
+            f"{reader} reads {tensor!r}, whose elements [{gaps[0, 0]}, {gaps[0, 1]}) no rTask writes",
+            hint="the digits of the producer's kernel must cover all of its output",
+        )
+
+
+RULES: dict[str, Rule] = {
+    "R100": Rule("right-kernel", _right_kernels),
+    "R101": Rule("lane-count", _lane_count),
+    "R106": Rule("every-rtask-once", _every_rtask_once),
+    "R102": Rule("barrier-target", _ordered),
+    "R103": Rule("no-deadlock", _ordered),
+    "R105": Rule("global-sync-only", _global_sync_only),
+    "R109": Rule("written-once", _written_once),
+    "R104": Rule("covers-dependency", _covers_dependency),
+    "R108": Rule("fits-device", _fits_device),
+    "R107": Rule("covers-reuse", _covers_reuse),
+}
