@@ -1,0 +1,1 @@
+"""Benchmarks: the paper's models, the machine's limits, and rammer measured against its peers."""
