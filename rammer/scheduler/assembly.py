@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rammer.ir.device import VDeviceSpec
@@ -21,6 +21,7 @@ class Needs:
     end_us: float = 0.0  # when the last of them is done
     veu: int = -1  # on this vEU
     other_end_us: float = 0.0  # when the last one on any other vEU is done
+    past: set[int] = field(default_factory=set)  # vEUs whose lanes were seen to need no barrier for this any more
 
 
 NOTHING = Needs()
@@ -57,9 +58,12 @@ class Assembly:
         """time(P): the launch, and the longest lane; 0 for an rProgram without slots. Paper: Alg. 1."""
         return 0.0 if self.is_empty else self.spec.launch_us + max(self.ready_us)
 
-    def needs(self, tasks: Iterable[TaskUid]) -> Needs:
-        """What lies in this rProgram of `tasks`; those of earlier rPrograms are complete anyway."""
-        last: dict[int, tuple[Position, TaskUid]] = {}
+    def needs(self, tasks: Iterable[TaskUid], also: Needs = NOTHING) -> Needs:
+        """What lies in this rProgram of `tasks`; those of earlier rPrograms are complete anyway.
+
+        The answer holds until the next `undo`.
+        """
+        last = {where.veu: (where, task) for where, task in also.last}
         find = self._builder.find
         for task in tasks:
             where = find(task)
@@ -88,10 +92,13 @@ class Assembly:
         foreign = needs.other_end_us if veu == needs.veu else needs.end_us
         if foreign > ready:
             return foreign + self.spec.barrier_us
+        if veu in needs.past:
+            return ready
         known = self._builder.known(veu)
         for where, _ in needs.last:
             if where.veu != veu and where.order >= known[where.veu]:
                 return ready + self.spec.barrier_us
+        needs.past.add(veu)
         return ready
 
     def place(self, task: TaskUid, veu: int, rtask_us: float, needs: Needs = NOTHING) -> None:

@@ -32,6 +32,7 @@ class Draft:
         self.market = Market(problem)
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
+        self._reload_us: dict[RKernel, float] = {}
         self._homes: dict[tuple[RKernel, tuple[str, ...], int], int] = {}
         self._statics = [
             tuple(t for t, static in zip(op.inputs, op.operation.static, strict=True) if static)
@@ -45,6 +46,20 @@ class Draft:
         """The vEU that last ran the same rTask of the same rKernel on the same static weights."""
         statics = self._statics[task.operator_id]
         return self._homes.get((self.kernels[task.operator_id], statics, task.rtask_id)) if statics else None
+
+    def reload_us(self, operator_id: int) -> float:
+        """What an rTask pays for reading its static weights from the shared memory, and not from its vEU's own."""
+        kernel = self.kernels[operator_id]
+        if (found := self._reload_us.get(kernel)) is None:
+            private = [m.read_gbps for m in self.spec.memory if m.owner == "veu" and m.read_gbps]
+            shared = [m.read_gbps for m in self.spec.memory if m.owner != "veu" and m.read_gbps]
+            found = 0.0
+            if private and shared and kernel.num_rtasks:
+                static = zip(kernel.input_types(), kernel.operation.static, strict=True)
+                nbytes = sum(t.nbytes for t, is_static in static if is_static) / kernel.num_rtasks
+                found = max(0.0, nbytes / 1e3 * (self.spec.num_veus / shared[0] - 1 / private[-1]))
+            self._reload_us[kernel] = found
+        return found
 
     def settle(self, placements: Iterable[Placement]) -> None:
         """Remember where static weights were used."""
@@ -75,18 +90,26 @@ class Draft:
         """For every rTask of independent operators, what it must see of this rProgram."""
         if assembly.is_empty:
             return {op: [NOTHING] * self.kernels[op].num_rtasks for op in operator_ids}
-        found: dict[int, list[Needs]] = {}
-        for op in operator_ids:
-            known: dict[tuple[TaskUid, ...], Needs] = {}
-            needs = found[op] = []
-            for tasks in self.dependencies.of(op):
-                if tasks not in known:
-                    known[tasks] = assembly.needs(tasks)
-                needs.append(known[tasks])
+        found = {op: self._operator_needs(op, assembly) for op in operator_ids}
         if self.spec.sync is SyncModel.GLOBAL and any(n.last for needs in found.values() for n in needs):
             superstep = assembly.everything()
             return {op: [superstep] * len(needs) for op, needs in found.items()}
         return found
+
+    def _operator_needs(self, operator_id: int, assembly: Assembly) -> list[Needs]:
+        """Producers of which every rTask needs everything are looked at once, not once per rTask."""
+        num_rtasks = self.kernels[operator_id].num_rtasks
+        by_all: list[TaskUid] = []
+        by_some: list[list[TaskUid]] = [[] for _ in range(num_rtasks)]
+        for producer, pairs in self.dependencies.edges(operator_id):
+            produced = self.kernels[producer].num_rtasks
+            if len(pairs) == num_rtasks * produced:
+                by_all.extend(TaskUid(producer, r) for r in range(produced))
+            else:
+                for rtask_id, needed in pairs.tolist():
+                    by_some[rtask_id].append(TaskUid(producer, needed))
+        common = assembly.needs(by_all)
+        return [assembly.needs(tasks, common) if tasks else common for tasks in by_some]
 
     def sequential_us(self) -> float:
         """What RammerBase would take: every operator's fastest rKernel, launched alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rammer.hookspecs import hookimpl
+from rammer.scheduler.critical_path import ListPolicy
 from rammer.scheduler.policy import Policy
 from rammer.scheduler.round_robin import RoundRobinPolicy
 from rammer.scheduler.sequential import SequentialPolicy
@@ -13,4 +14,4 @@ from rammer.scheduler.wavefront import WavefrontPolicy
 
 @hookimpl
 def rammer_policies() -> Mapping[str, Callable[[], Policy]]:
-    return {p.name: p for p in (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy)}
+    return {p.name: p for p in (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy, ListPolicy)}
