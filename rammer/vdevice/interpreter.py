@@ -1,0 +1,283 @@
+"""The reference vDevice: it runs a plan one slot at a time, in a random order of vEUs, and watches every access.
+
+What it computes is what a plan means (docs/semantics.md); every backend is compared with it. It is slow on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import DeviceError, VerificationError
+from rammer.hookspecs import hookimpl
+from rammer.ir.dependency import expand, reads, writes
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.evaluate import evaluate_box
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.memory import memory_owners
+from rammer.ir.operator import Operation
+from rammer.ir.order import HappensBefore, Place
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, RProgram, TaskUid
+from rammer.ir.tensor import Array, TensorId, TensorType, pack, unpack
+from rammer.ir.tile import TaskDigit
+from rammer.vdevice.base import Executable, Image, VDevice, VDeviceEntry
+
+Bytes = NDArray[np.uint8]
+JUNK = 77  # what kernels leave in padding, and integers hold before they are written
+
+
+class RaceError(VerificationError):
+    """Two slots that touch the same bytes, one of them writing, with nothing to order them."""
+
+    def __init__(self, first: Place, second: Place, tensor: TensorId, *, writing: bool) -> None:
+        self.first, self.second = first, second
+        super().__init__(
+            "R107" if writing else "R104",
+            f"{second} {'writes' if writing else 'reads'} bytes of {tensor!r} that {first} uses, and neither waits",
+            hint="the later one must wait for the earlier one",
+        )
+
+
+def run_plan(
+    plan: ExecutionPlan, inputs: Mapping[str, Array], *, seed: int = 0, check_races: bool = True
+) -> dict[str, Array]:
+    """The outputs of a plan, by one random interleaving of its vEUs.
+
+    Raises RaceError when two unordered slots meet, and VerificationError R103 when no vEU can go on. Without
+    `check_races`, a race shows as wrong values in some interleavings.
+    """
+    memory = _Memory(plan)
+    for name in plan.graph.inputs:
+        memory.store(name, np.asarray(inputs[name]))
+    watch = _Watch(plan, memory) if check_races else None
+    random = Random(seed)
+    for number, program in enumerate(plan.programs):
+        if watch:
+            watch.begin()
+        _run_program(plan, number, program, memory, watch, random)
+    return {t: memory.logical(t).copy() for t in plan.graph.outputs}
+
+
+def _run_program(
+    plan: ExecutionPlan, number: int, program: RProgram, memory: _Memory, watch: _Watch | None, random: Random
+) -> None:
+    done = [0] * len(program)
+    while True:
+        unfinished = [v for v in range(len(program)) if done[v] < len(program[v])]
+        if not unfinished:
+            return
+        ready = []
+        for v in unfinished:
+            slot = program[v][done[v]]
+            if not isinstance(slot, BarrierRTask) or all(done[w.veu] > w.order for w in slot.waits):
+                ready.append(v)
+        if not ready:
+            waiting = ", ".join(str(Place(number, v, done[v])) for v in unfinished)
+            raise VerificationError("R103", f"deadlock: these barriers wait forever: {waiting}")
+        veu = random.choice(ready)
+        slot = program[veu][done[veu]]
+        if not isinstance(slot, BarrierRTask):
+            _run_rtask(plan, slot.uid, memory, watch)
+        done[veu] += 1
+
+
+def _run_rtask(plan: ExecutionPlan, uid: TaskUid, memory: _Memory, watch: _Watch | None) -> None:
+    op, kernel = plan.graph.operators[uid.operator_id], plan.kernels[uid.operator_id]
+    values = {}
+    for position, ((name, _), tensor) in enumerate(zip(op.operation.expr.inputs, op.inputs, strict=True)):
+        if tensor in plan.graph.constants:
+            values[name] = plan.graph.constants[tensor]
+            continue
+        elements = expand(reads(kernel, position, uid.rtask_id))
+        if watch:
+            watch.access(uid, tensor, elements, writing=False)
+        values[name] = memory.glimpse(tensor, elements)
+    box = kernel.box(uid.rtask_id)
+    results = evaluate_box(op.operation.expr, values, box)
+    for position, (tensor, value) in enumerate(zip(op.outputs, results, strict=True)):
+        elements = expand(writes(kernel, position, uid.rtask_id))
+        if watch:
+            watch.access(uid, tensor, elements, writing=True)
+        memory.store_box(tensor, elements, tuple(box.values()), value)
+
+
+class _Memory:
+    """The arena as planned (or one piece per owner if there is no memory plan), and typed views of it."""
+
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self.graph = plan.graph
+        owners = memory_owners(plan.graph)
+        if plan.memory is not None:
+            self.offsets = dict(plan.memory.offsets)
+            size = plan.memory.arena_bytes
+        else:
+            sizes = [-(-max(plan.graph.types[t].nbytes, 1) // 64) * 64 for t in owners]
+            starts = np.cumsum([0, *sizes])
+            self.offsets, size = dict(zip(owners, starts.tolist(), strict=False)), int(starts[-1])
+        self.arena: Bytes = np.zeros(size, np.uint8)
+        for owner in owners:
+            flat = self.physical(owner)
+            flat[...] = np.nan if plan.graph.types[owner].dtype.is_float else JUNK
+
+    def byte_offset(self, tensor: TensorId) -> int:
+        """The tensor's first byte in the arena."""
+        root, offset = self.graph.storage(tensor)
+        return self.offsets[root] + offset * self.graph.types[tensor].dtype.itemsize
+
+    def physical(self, tensor: TensorId) -> Array:
+        """The tensor's physical elements in the arena, flat."""
+        if tensor in self.graph.constants:
+            return _packed(self.graph.constants[tensor], self.graph.types[tensor]).ravel()
+        root, offset = self.graph.storage(tensor)
+        if root in self.graph.constants:
+            whole = _packed(self.graph.constants[root], self.graph.types[root]).ravel()
+            return whole[offset : offset + prod(self.graph.types[tensor].physical_shape)]
+        kind, start = self.graph.types[tensor], self.byte_offset(tensor)
+        return self.arena[start : start + kind.nbytes].view(kind.dtype.numpy)
+
+    def logical(self, tensor: TensorId) -> Array:
+        return _unpacked(self.physical(tensor), self.graph.types[tensor])
+
+    def store(self, tensor: TensorId, value: Array) -> None:
+        kind = self.graph.types[tensor]
+        self.physical(tensor)[...] = _packed(np.asarray(value, kind.dtype.numpy), kind).ravel()
+
+    def glimpse(self, tensor: TensorId, elements: NDArray[np.int64]) -> Array:
+        """The logical tensor with only these elements in it: anything else is NaN, so that a stray read shows."""
+        kind, flat = self.graph.types[tensor], self.physical(tensor)
+        if not kind.dtype.is_float:
+            return _unpacked(flat, kind).copy()
+        seen = np.full(flat.shape, np.nan).astype(flat.dtype)
+        seen[elements] = flat[elements]
+        return _unpacked(seen, kind)
+
+    def store_box(
+        self, tensor: TensorId, elements: NDArray[np.int64], box: tuple[tuple[int, int], ...], value: Array
+    ) -> None:
+        """Write the value of a box of the tensor; elements that are padding get junk."""
+        kind, flat = self.graph.types[tensor], self.physical(tensor)
+        flat[elements] = JUNK if kind.dtype.value != "bool" else True
+        if kind.layout is None:
+            flat.reshape(kind.shape)[tuple(slice(*span) for span in box)] = value
+            return
+        grid = np.ogrid[tuple(slice(*span) for span in box)]
+        index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
+        flat.reshape(kind.physical_shape)[index] = value
+
+
+def _packed(value: Array, kind: TensorType) -> Array:
+    return pack(value, kind.layout) if kind.layout else value
+
+
+def _unpacked(flat: Array, kind: TensorType) -> Array:
+    return unpack(flat, kind.layout, kind.shape) if kind.layout else flat.reshape(kind.shape)
+
+
+class _Watch:
+    """Race detection: who last wrote each byte, and how far each vEU has read it, against the happens-before order."""
+
+    def __init__(self, plan: ExecutionPlan, memory: _Memory) -> None:
+        self.graph = plan.graph
+        self.memory = memory
+        self.order = HappensBefore(plan.programs)
+        self.writer = np.full(len(memory.arena), -1, np.int64)  # slot
+        self.reader = np.full((plan.spec.num_veus, len(memory.arena)), -1, np.int64)  # slot, per vEU
+
+    def begin(self) -> None:
+        """A new rProgram: whatever happened before is done."""
+        self.writer[...] = -1
+        self.reader[...] = -1
+
+    def access(self, uid: TaskUid, tensor: TensorId, elements: NDArray[np.int64], *, writing: bool) -> None:
+        """Note an access to elements of a tensor. Raises RaceError."""
+        if self.graph.storage(tensor).root in self.graph.constants:
+            return
+        itemsize = self.graph.types[tensor].dtype.itemsize
+        start = self.memory.byte_offset(tensor)
+        touched = (start + elements[:, None] * itemsize + np.arange(itemsize)).ravel()
+        me = self.order.task_slots[uid]
+        self._check(self.writer[touched], me, tensor, writing)
+        if writing:
+            for veu in range(len(self.reader)):
+                self._check(self.reader[veu, touched], me, tensor, writing)
+            self.writer[touched] = me
+        else:
+            self.reader[self.order.veu[me], touched] = me
+
+    def _check(self, slots: NDArray[np.int64], me: int, tensor: TensorId, writing: bool) -> None:
+        others = np.unique(slots)
+        others = others[(others >= 0) & (others != me)]
+        ordered = self.order.before(others, np.full(len(others), me))
+        if not ordered.all():
+            first = self.order.place(int(others[np.argmin(ordered)]))
+            raise RaceError(first, self.order.place(me), tensor, writing=writing)
+
+
+def numpy_kernel(operation: Operation, tile: Mapping[str, int], name: str = "") -> RKernel:
+    """A kernel for the interpreter: boxes of `tile[axis]` along each root axis (all of it where not named)."""
+    digits: list[TaskDigit] = []
+    stride = 1
+    for axis, extent in reversed(operation.expr.root.axes):
+        count = -(-extent // tile.get(axis, max(extent, 1)))
+        if count > 1:
+            digits.insert(0, TaskDigit(axis, tile[axis], count, stride))
+            stride *= count
+    label = name or "_".join([operation.kind, "numpy", *(f"{a}{n}" for a, n in tile.items())])
+    return RKernel(label, operation, ForeignSource("numpy", "", "", tuple(digits), num_block_syncs=0))
+
+
+def numpy_kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """The whole operation as one rTask, and its longest axis cut among the vEUs."""
+    kernels = [numpy_kernel(operation, {})]
+    axis, extent = max(operation.expr.root.axes, key=lambda a: a[1], default=("", 1))
+    if extent > 1 and spec.num_veus > 1:
+        kernels.append(numpy_kernel(operation, {axis: -(-extent // spec.num_veus)}))
+    return kernels
+
+
+@dataclass
+class _Run:
+    """An executable: each run is another interleaving, the same sequence of them every time."""
+
+    plan: ExecutionPlan
+    seed: int = 0
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        self.seed += 1
+        return run_plan(self.plan, inputs, seed=self.seed)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class InterpreterVDevice(VDevice):
+    """A vDevice with any number of vEUs, in NumPy: `device` is that number (2 if not given)."""
+
+    def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
+        count = "2" if device is None else str(device)
+        if not (count.isascii() and count.isdigit() and 1 <= int(count) <= 1024):
+            raise DeviceError(f"the interpreter has no device {device!r}", hint="device is a number of vEUs, 1 … 1024")
+        if arch:
+            raise DeviceError(f"the interpreter has no arch {arch!r}", hint="leave arch out")
+        self.spec = VDeviceSpec("interpreter", num_veus=int(count), languages=("numpy",))
+
+    def load(self, image: Image) -> Executable:
+        if image.plan is None:
+            raise DeviceError("the interpreter runs plans, not saved programs", hint="compile again in this process")
+        return _Run(image.plan)
+
+
+@hookimpl
+def rammer_vdevices() -> Iterable[VDeviceEntry]:
+    return [VDeviceEntry("interpreter", open=InterpreterVDevice, summary="reference semantics in NumPy; slow")]
+
+
+@hookimpl
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Sequence[RKernel]:
+    return numpy_kernels(operation, spec) if "numpy" in spec.languages else []
