@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import NamedTuple
 
 import networkx as nx
@@ -75,14 +77,33 @@ class Graph:
                 found.setdefault(root, []).append(n)
         return found
 
+    def extent(self, tensor: TensorId) -> tuple[TensorId, int, int]:
+        """The owner of a tensor's memory, and the elements [low, high) of it that the tensor takes."""
+        root, low = self.storage(tensor)
+        return root, low, low + prod(self.types[tensor].physical_shape)
+
     @cached_property
     def dfg(self) -> nx.DiGraph:
-        """Operator numbers, with an edge from each writer of a memory owner to each operator that reads from it."""
+        """Operator numbers, with an edge from each operator to each one that reads memory it writes."""
+        written: dict[TensorId, list[tuple[int, int, int]]] = {}
+        for n, op in enumerate(self.operators):
+            for tensor in op.outputs:
+                root, low, high = self.extent(tensor)
+                written.setdefault(root, []).append((low, high, n))
+        ends: dict[TensorId, list[int]] = {}
+        for root, pieces in written.items():
+            pieces.sort()  # disjoint, so the ends ascend as well
+            ends[root] = [high for _, high, _ in pieces]
         graph = nx.DiGraph()
         graph.add_nodes_from(range(len(self.operators)))
         for n, op in enumerate(self.operators):
-            for root in dict.fromkeys(self.storage(t).root for t in op.inputs):
-                graph.add_edges_from((w, n) for w in self.writers.get(root, ()) if w != n)
+            for root, low, high in dict.fromkeys(self.extent(t) for t in op.inputs):
+                pieces = written.get(root, [])
+                for first, _, writer in pieces[bisect_right(ends.get(root, []), low) :]:
+                    if first >= high:
+                        break
+                    if writer != n:
+                        graph.add_edge(writer, n)
         return graph
 
     def wavefronts(self) -> Iterator[tuple[int, ...]]:

@@ -1,0 +1,42 @@
+"""Passes: each one takes a graph and returns one of the same meaning. `optimize` runs them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.passes.eliminate_common import eliminate_common
+from rammer.ir.passes.eliminate_dead import eliminate_dead
+from rammer.ir.passes.fold_constants import fold_constants
+from rammer.ir.passes.fuse import fuse
+from rammer.ir.passes.mark_static import mark_static
+from rammer.ir.passes.place import place
+from rammer.ir.passes.simplify import simplify
+
+Watch = Callable[[str, Graph], None]  # (pass, graph after it)
+
+
+def silent(name: str, graph: Graph) -> None:
+    """The watcher that shows nothing."""
+
+
+def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
+    """The passes for a vDevice, in order."""
+    return (
+        eliminate_dead,
+        fold_constants,
+        simplify,
+        eliminate_common,
+        fuse,
+        place,
+        mark_static,
+    )
+
+
+def optimize(graph: Graph, spec: VDeviceSpec, *, watch: Watch = silent) -> Graph:
+    """Fold, clean, fuse, choose layouts and place tensors. The result has the same inputs, outputs and meaning."""
+    for run in passes(spec):
+        graph = run(graph)
+        watch(getattr(run, "__name__", "pass"), graph)
+    return graph

@@ -1,0 +1,97 @@
+"""Groups of operators that stay acyclic when each group becomes one operator.
+
+A topological order of the groups is kept as integer labels with gaps. Contracting two groups searches only the groups
+between them in that order (Pearce and Kelly, "A dynamic topological sort algorithm", 2006, with contraction in place
+of edge insertion), so the cost follows the distance of the two and not the size of the graph.
+"""
+
+from __future__ import annotations
+
+from rammer.ir.graph import Graph
+
+_GAP = 1 << 40
+
+
+class Clusters:
+    """A partition of a graph's operators; at first each one is a group of its own, named by its number."""
+
+    def __init__(self, graph: Graph) -> None:
+        count = len(graph.operators)
+        producers = graph.producers
+        self.group_of = list(range(count))
+        self.members: dict[int, list[int]] = {n: [n] for n in range(count)}
+        self.sources = [{producers[t] for t in op.inputs if t in producers} for op in graph.operators]
+        self._label = [(n + 1) * _GAP for n in range(count)]
+        self._before = list(range(-1, count - 1))  # the group before this one in the order; -1 at the front
+        self._after = [n + 1 for n in range(count)]  # `count` at the end
+        self._count = count
+
+    def predecessors(self, group: int) -> set[int]:
+        """Groups that this one reads from."""
+        return {g for n in self.sources[group] if (g := self.group_of[n]) != group}
+
+    def contract(self, first: int, second: int) -> int | None:
+        """Merge two groups into one, unless that made a cycle; returns the name of the merged group."""
+        if self._label[first] > self._label[second]:
+            first, second = second, first
+        between = self._between(first, second)
+        if between is None:
+            return None
+        self._unlink(second)
+        self._move_before(first, sorted(between, key=self._label.__getitem__))
+        for n in self.members[second]:
+            self.group_of[n] = first
+        self.members[first] += self.members.pop(second)
+        self.sources[first] |= self.sources[second]
+        return first
+
+    def _between(self, first: int, second: int) -> set[int] | None:
+        """Groups after `first` that `second` depends on; None if one of them depends on `first`."""
+        low = self._label[first]
+        found: set[int] = set()
+        stack = [g for g in self.predecessors(second) if g != first]
+        while stack:
+            group = stack.pop()
+            if group == first:
+                return None
+            if self._label[group] > low and group not in found:
+                found.add(group)
+                stack += self.predecessors(group)
+        return found
+
+    def _unlink(self, group: int) -> None:
+        before, after = self._before[group], self._after[group]
+        if before >= 0:
+            self._after[before] = after
+        if after < self._count:
+            self._before[after] = before
+
+    def _move_before(self, target: int, groups: list[int]) -> None:
+        """Put `groups`, in this order, right before `target`."""
+        if not groups:
+            return
+        for group in groups:
+            self._unlink(group)
+        before = self._before[target]
+        low = self._label[before] if before >= 0 else 0
+        step = (self._label[target] - low) // (len(groups) + 1)
+        for position, group in enumerate(groups):
+            self._label[group] = low + step * (position + 1)
+            self._before[group] = before
+            if before >= 0:
+                self._after[before] = group
+            before = group
+        self._after[before] = target
+        self._before[target] = before
+        if step == 0:
+            self._relabel(target)
+
+    def _relabel(self, group: int) -> None:
+        """Spread all labels again; needed only when a gap is used up."""
+        while self._before[group] >= 0:
+            group = self._before[group]
+        label = 0
+        while group < self._count:
+            label += _GAP
+            self._label[group] = label
+            group = self._after[group]

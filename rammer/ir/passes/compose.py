@@ -1,0 +1,62 @@
+"""Join several operations into one expression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rammer.ir.expr import Load, Scalar, Stage, TensorExpr, rewrite
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import TensorType
+
+Ref: TypeAlias = tuple[int, int]  # (member, output of that member); member -1: an input of the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An operation inside a fused one, and where each of its inputs comes from."""
+
+    operation: Operation
+    inputs: tuple[Ref, ...]
+
+
+def fused_kind(members: tuple[Member, ...]) -> str:
+    """The kinds of the members, each once, in order: conv+add+relu."""
+    return "+".join(dict.fromkeys(part for m in members for part in m.operation.kind.split("+")))
+
+
+def compose(members: tuple[Member, ...], outputs: tuple[Ref, ...]) -> TensorExpr:
+    """One expression that computes what the members compute one after another; the last output is the root."""
+    inputs: dict[int, TensorType] = {}
+    stages: list[Stage] = []
+    results: list[list[str]] = []
+    kinds: dict[str, TensorType] = {}
+    for member in members:
+        expr = member.operation.expr
+        names: dict[str, str] = {}
+        for (local, kind), (m, slot) in zip(expr.inputs, member.inputs, strict=True):
+            if m < 0:
+                inputs.setdefault(slot, kind)
+                names[local] = f"x{slot}"
+            else:
+                names[local] = results[m][slot]
+        for stage in expr.stages:
+            # Sequential numbers keep names unique whatever the members call their stages.
+            names[stage.name] = f"{stage.name.split('_')[0]}_{len(stages)}"
+            stages.append(_renamed(stage, names))
+        results.append([names[name] for name, _ in expr.outputs])
+        kinds |= {names[name]: kind for name, kind in expr.outputs}
+    named = [results[m][slot] for m, slot in outputs]
+    return TensorExpr(
+        fused_kind(members).replace("+", "_"),
+        tuple((f"x{slot}", inputs[slot]) for slot in sorted(inputs)),
+        tuple(stages),
+        tuple((name, kinds[name]) for name in named),
+    )
+
+
+def _renamed(stage: Stage, names: dict[str, str]) -> Stage:
+    def leaf(load: Load) -> Scalar:
+        return Load(names[load.tensor], load.index, load.dynamic)
+
+    return Stage(names[stage.name], stage.axes, rewrite(stage.body, leaf), stage.reduce, stage.combine, stage.dtype)

@@ -1,0 +1,173 @@
+"""A graph under rewriting: the mutable form that passes work on between two immutable graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from rammer.ir.graph import Graph, View
+from rammer.ir.operator import Operation, ROperator
+from rammer.ir.passes.structure import copy_expr
+from rammer.ir.tensor import Array, DType, TensorId, TensorType
+
+_DTYPES = {d.numpy: d for d in DType}
+
+
+class Editor:
+    """Operators by number, with producers and readers kept up to date. `finish` sorts and drops what nobody needs."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.interner = graph.interner
+        self.types = dict(graph.types)
+        self.constants = dict(graph.constants)
+        self.views = dict(graph.views)
+        self.outputs = frozenset(graph.outputs)
+        self.fixed = frozenset(graph.inputs) | self.outputs  # names that the user knows
+        self.operators: dict[int, ROperator] = dict(enumerate(graph.operators))
+        self.producer: dict[TensorId, int] = {}
+        self.readers: dict[TensorId, dict[int, None]] = {}
+        self._next = len(graph.operators)
+        self._names: dict[str, int] = {}
+        for n, op in self.operators.items():
+            self._link(n, op)
+
+    def _link(self, n: int, op: ROperator) -> None:
+        for tensor in op.outputs:
+            self.producer[tensor] = n
+        for tensor in op.inputs:
+            self.readers.setdefault(tensor, {})[n] = None
+
+    def add(
+        self, name: str, operation: Operation, inputs: Iterable[TensorId], outputs: tuple[TensorId, ...] = ()
+    ) -> tuple[TensorId, ...]:
+        """Append an operator; without `outputs` its results get fresh names. Returns the results."""
+        inputs = tuple(inputs)
+        if not outputs:
+            outputs = tuple(self.fresh(name) for _ in operation.outputs)
+        for tensor, kind in zip(outputs, operation.outputs, strict=True):
+            self.types[tensor] = kind
+        op = ROperator(name, operation, inputs, outputs)
+        self.operators[self._next] = op
+        self._link(self._next, op)
+        self._next += 1
+        return outputs
+
+    def remove(self, n: int) -> ROperator:
+        """Take an operator out; its results have no producer then."""
+        op = self.operators.pop(n)
+        for tensor in op.inputs:
+            self.readers[tensor].pop(n, None)
+        for tensor in op.outputs:
+            if self.producer.get(tensor) == n:
+                del self.producer[tensor]
+        return op
+
+    def redirect(self, old: TensorId, new: TensorId) -> None:
+        """Let every reader of `old` read `new`."""
+        self.redirect_readers(old, new, list(self.readers.get(old, ())))
+
+    def redirect_readers(self, old: TensorId, new: TensorId, readers: Iterable[int]) -> None:
+        """Let these readers of `old` read `new`."""
+        for n in readers:
+            op = self.operators[n]
+            self.readers[old].pop(n, None)
+            self.readers.setdefault(new, {})[n] = None
+            inputs = tuple(new if t == old else t for t in op.inputs)
+            self.operators[n] = ROperator(op.name, op.operation, inputs, op.outputs)
+
+    def rename_result(self, old: TensorId, new: TensorId) -> None:
+        """Let the operator that computes `old`, and all its readers, call it `new`; `new` must have no producer."""
+        n = self.producer.pop(old)
+        op = self.operators[n]
+        outputs = tuple(new if t == old else t for t in op.outputs)
+        self.operators[n] = ROperator(op.name, op.operation, op.inputs, outputs)
+        self.producer[new] = n
+        self.redirect(old, new)
+
+    def fresh(self, hint: str) -> TensorId:
+        """A tensor name that is not in use."""
+        while True:
+            number = self._names[hint] = self._names.get(hint, 0) + 1
+            name = f"{hint}:{number}"
+            if name not in self.types:
+                return name
+
+    def constant(self, array: Array, hint: str = "constant") -> TensorId:
+        """A new constant."""
+        name = self.fresh(hint)
+        self.types[name] = TensorType(array.shape, _DTYPES[np.dtype(array.dtype)])
+        self.constants[name] = array
+        return name
+
+    def replace_result(self, old: TensorId, new: TensorId) -> None:
+        """Make `new` stand for `old`, whose operator has been removed; a graph output keeps its own name."""
+        if old not in self.outputs:
+            self.redirect(old, new)
+            return
+        if new in self.fixed or new in self.constants or new not in self.producer:
+            kind = self.types[new]
+            self.add(f"copy to {old}", identity(self, kind, kind), (new,), (old,))
+            self.redirect(old, new)
+        else:
+            self.rename_result(new, old)
+
+    def only_reader(self, tensor: TensorId) -> int | None:
+        """The one operator that reads the tensor, if the tensor is read by just one and is no graph output."""
+        readers = self.readers.get(tensor, {})
+        return next(iter(readers)) if len(readers) == 1 and tensor not in self.outputs else None
+
+    def order(self) -> list[int]:
+        """Numbers of the operators that graph outputs need, each after its producers; stable."""
+        needed = set()
+        stack = [self.producer[t] for t in self.graph.outputs if t in self.producer]
+        while stack:
+            n = stack.pop()
+            if n not in needed:
+                needed.add(n)
+                stack += [self.producer[t] for t in self.operators[n].inputs if t in self.producer]
+        done: set[int] = set()
+        order: list[int] = []
+        for start in sorted(needed):
+            stack = [start]
+            while stack:
+                n = stack[-1]
+                if n in done:
+                    stack.pop()
+                    continue
+                waiting = [
+                    p for t in self.operators[n].inputs if (p := self.producer.get(t)) is not None and p not in done
+                ]
+                if waiting:
+                    stack += waiting
+                else:
+                    done.add(n)
+                    order.append(n)
+                    stack.pop()
+        return order
+
+    def finish(self) -> Graph:
+        """The new graph."""
+        operators = tuple(self.operators[n] for n in self.order())
+        used = {t for op in operators for t in (*op.inputs, *op.outputs)} | self.fixed
+        for tensor in list(used):
+            while (view := self.views.get(tensor)) is not None:
+                tensor = view.base
+                used.add(tensor)
+        return Graph(
+            name=self.graph.name,
+            inputs=self.graph.inputs,
+            outputs=self.graph.outputs,
+            operators=operators,
+            types={t: kind for t, kind in self.types.items() if t in used},
+            constants={t: value for t, value in self.constants.items() if t in used},
+            interner=self.interner,
+            views={t: View(*v) for t, v in self.views.items() if t in used},
+        )
+
+
+def identity(editor: Editor, source: TensorType, target: TensorType) -> Operation:
+    """The operation that copies a tensor, perhaps into another layout."""
+    kind = "copy" if source == target else "convert"
+    return editor.interner.wrap(kind, (source, target), lambda: copy_expr(source, target))

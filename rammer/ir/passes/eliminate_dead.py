@@ -1,0 +1,11 @@
+"""Drop operators that no graph output needs."""
+
+from __future__ import annotations
+
+from rammer.ir.graph import Graph
+from rammer.ir.passes.editor import Editor
+
+
+def eliminate_dead(graph: Graph) -> Graph:
+    """Keep the operators that the outputs depend on."""
+    return Editor(graph).finish()

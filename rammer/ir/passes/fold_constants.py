@@ -1,0 +1,57 @@
+"""Compute at compile time what depends on constants only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.graph import Graph
+from rammer.ir.operator import Operation, flops
+from rammer.ir.passes.editor import Editor
+from rammer.ir.tensor import Array
+
+MAX_FLOPS = 1 << 24  # work of one folded operator
+MAX_BYTES = 64 << 20  # memory that all folded results may take together
+FREE_BYTES = 4096
+
+# Operators that only move elements, done by NumPy without a copy.
+_MOVES: dict[str, Callable[..., Array]] = {
+    "reshape": lambda x, shape: x.reshape(shape),
+    "transpose": lambda x, perm: x.transpose(perm),
+    "expand": lambda x, shape: np.broadcast_to(x, shape),
+}
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Replace operators with constant inputs by their values, within limits on work and memory."""
+    if not graph.constants:
+        return graph
+    editor = Editor(graph)
+    budget = MAX_BYTES
+    for n, op in list(editor.operators.items()):
+        if not op.inputs or any(t not in editor.constants for t in op.inputs):
+            continue
+        operation = op.operation
+        nbytes = sum(t.nbytes for t in operation.outputs)
+        moves = operation.kind in _MOVES
+        if not moves and (flops(operation.expr) > MAX_FLOPS or (nbytes > FREE_BYTES and nbytes > budget)):
+            continue
+        if any(t in editor.outputs for t in op.outputs) and operation.kind in ("copy", "reshape"):
+            continue  # an output is computed by an operator, at least by a copy
+        if not moves and nbytes > FREE_BYTES:
+            budget -= nbytes
+        values = _compute(operation, [editor.constants[t] for t in op.inputs])
+        editor.remove(n)
+        for tensor, value in zip(op.outputs, values, strict=True):
+            editor.replace_result(tensor, editor.constant(value, op.name))
+    return editor.finish()
+
+
+def _compute(operation: Operation, values: list[Array]) -> list[Any]:
+    if operation.kind in _MOVES:
+        return [_MOVES[operation.kind](values[0], **dict(operation.attrs))]
+    names = [name for name, _ in operation.expr.inputs]
+    return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))

@@ -1,0 +1,237 @@
+"""Fuse operators: a reduction with what follows element by element, element-wise regions, cells of an RNN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.passes.clusters import Clusters
+from rammer.ir.passes.compose import Member, Ref, compose, fused_kind
+from rammer.ir.passes.editor import Editor
+from rammer.ir.passes.structure import GATE, is_elementwise, is_pointwise, weight
+from rammer.ir.tensor import Shape, TensorId
+
+SMALL = 1 << 14  # elements up to which a fused operator may have several outputs
+MAX_OUTPUTS = 4
+MAX_MEMBERS = 64
+MAX_WEIGHT = 128  # scalar nodes of one output once everything is substituted into it
+CHEAP = frozenset({"relu", "clip", "leaky_relu", "neg", "abs"})  # may be computed again at every load
+
+# Point-wise operators that nothing is fused into: the placement makes most of them disappear.
+_MOVES = frozenset({"concat", "slice", "reshape", "expand", "pad", "copy", "convert", GATE})
+
+
+@dataclass
+class _Group:
+    shape: Shape
+    cores: int
+    depth: int
+    gated: TensorId | None = None  # the tensor of all gates, if the group reads it gate by gate
+    weights: dict[TensorId, int] = field(default_factory=dict)
+
+
+def fuse(graph: Graph) -> Graph:
+    """Fuse where nothing expensive is computed twice and no cycle arises; equal fusions are one operation."""
+    return _Fuser(graph).run()
+
+
+class _Fuser:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.operators = graph.operators
+        self.clusters = Clusters(graph)
+        self.outputs = frozenset(graph.outputs)
+        self.groups = {n: self._single(n, op) for n, op in enumerate(self.operators)}
+        for n in range(len(self.operators)):  # they are sorted, so the depth of every producer is known
+            steps = 10 if self.groups[n].cores else 1
+            sources = (self.groups[s].depth for s in self.clusters.sources[n])
+            self.groups[n].depth = steps + max(sources, default=0)
+
+    def _single(self, n: int, op: ROperator) -> _Group:
+        core = not is_pointwise(op.operation)
+        group = _Group(op.operation.outputs[-1].shape, int(core), 0)
+        inlined = 1 if core else weight(op.operation)
+        group.weights = dict.fromkeys(op.outputs, inlined)
+        return group
+
+    def run(self) -> Graph:
+        for n, op in enumerate(self.operators):
+            if op.kind == GATE:
+                self._join_gate(n, op)
+            elif is_elementwise(op.operation):
+                self._join(n, op)
+        editor = Editor(self.graph)
+        for members in list(self.clusters.members.values()):
+            for part in self._split(sorted(members)):
+                self._emit(editor, part)
+        return editor.finish()
+
+    # Growing groups
+
+    def _join(self, n: int, op: ROperator) -> None:
+        """Put an element-wise operator into the groups that compute its operands at its own positions."""
+        shape = op.operation.outputs[0].shape
+        candidates = {
+            self.clusters.group_of[p]
+            for t in op.inputs
+            if (p := self.graph.producers.get(t)) is not None and self._feeds(t, p, shape)
+        }
+        small = op.operation.outputs[0].size <= SMALL
+        strict = {g for g in candidates if small or self._private(g, n)}
+        if small:  # the operand that comes last decides when this can run
+            ranked = sorted(candidates, key=lambda g: (-self.groups[g].depth, g))
+        else:
+            ranked = sorted(
+                candidates, key=lambda g: (g not in strict, -self.groups[g].cores, -self.groups[g].depth, g)
+            )
+        here = n
+        for group in ranked:
+            joined = here != n
+            if joined and not (small or group in strict):
+                continue
+            merged = self._merge(group, here, n, op)
+            here = here if merged is None else merged
+
+    def _feeds(self, tensor: TensorId, producer: int, shape: Shape) -> bool:
+        group = self.groups[self.clusters.group_of[producer]]
+        lone = len(self.clusters.members[self.clusters.group_of[producer]]) == 1
+        if lone and self.operators[producer].kind in _MOVES:
+            return False
+        return group.shape == shape == self.graph.types[tensor].shape
+
+    def _private(self, group: int, reader: int) -> bool:
+        """Whether nobody but `reader` needs anything from the group."""
+        members = self.clusters.members[group]
+        inside = {*members, reader}
+        return all(
+            t not in self.outputs and all(r in inside for r in self.graph.consumers.get(t, ()))
+            for n in members
+            for t in self.operators[n].outputs
+        )
+
+    def _merge(self, group: int, here: int, n: int, op: ROperator) -> int | None:
+        """Contract `group` with the group `here` that holds operator `n`, within all limits."""
+        a, b = self.groups[group], self.groups[here]
+        count = len(self.clusters.members[group]) + len(self.clusters.members[here])
+        if a.cores + b.cores > 1 or count > MAX_MEMBERS:
+            return None
+        weights = a.weights | b.weights
+        inlined = weight(op.operation) + sum(weights.get(t, 1) for t in op.inputs)
+        if inlined > MAX_WEIGHT:
+            return None
+        merged = self.clusters.contract(group, here)
+        if merged is None:
+            return None
+        weights[op.outputs[0]] = inlined
+        depth = max(a.depth, b.depth)
+        self.groups[merged] = _Group(b.shape, a.cores + b.cores, depth, a.gated or b.gated, weights)
+        return merged
+
+    def _join_gate(self, n: int, op: ROperator) -> None:
+        """Let a group whose only result is read gate by gate go on with the positions of one gate."""
+        tensor = op.inputs[0]
+        producer = self.graph.producers.get(tensor)
+        if producer is None:
+            return
+        name = self.clusters.group_of[producer]
+        group = self.groups[name]
+        if group.gated is None and group.cores:
+            inside = set(self.clusters.members[name])
+            outside = {
+                t
+                for m in inside
+                for t in self.operators[m].outputs
+                if t in self.outputs or any(r not in inside for r in self.graph.consumers.get(t, ()))
+            }
+            gates = all(self.operators[r].kind == GATE for r in self.graph.consumers[tensor])
+            if outside != {tensor} or not gates:
+                return
+        elif group.gated != tensor:
+            return
+        merged = self.clusters.contract(name, n)
+        if merged is not None:
+            weights = group.weights | {op.outputs[0]: 1 + group.weights.get(tensor, 1)}
+            shape = op.operation.outputs[0].shape
+            self.groups[merged] = _Group(shape, group.cores, group.depth, tensor, weights)
+
+    # Making operators
+
+    def _results(self, members: Iterable[int]) -> list[tuple[int, int]]:
+        """(operator, output) of what a set of operators computes for others, in order."""
+        inside = set(members)
+        return [
+            (n, slot)
+            for n in sorted(inside)
+            for slot, t in enumerate(self.operators[n].outputs)
+            if t in self.outputs or any(r not in inside for r in self.graph.consumers.get(t, ()))
+        ]
+
+    def _split(self, members: list[int]) -> list[list[int]]:
+        """Cut a group into the longest prefixes whose results may be the outputs of one operator."""
+        parts = []
+        while members:
+            size = next(s for s in range(len(members), 0, -1) if s == 1 or self._acceptable(members[:s]))
+            parts.append(members[:size])
+            members = members[size:]
+        return parts
+
+    def _acceptable(self, members: list[int]) -> bool:
+        kinds = [self.operators[n].operation.outputs[slot] for n, slot in self._results(members)]
+        if len(kinds) == 1:
+            return True
+        return len(kinds) <= MAX_OUTPUTS and len({k.shape for k in kinds}) == 1 and kinds[0].size <= SMALL
+
+    def _emit(self, editor: Editor, members: list[int]) -> None:
+        """Replace the members by one operator."""
+        inside = set(members)
+        results = self._results(members)
+        number: dict[int, int] = {}
+        parts: list[Member] = []
+        slots: dict[TensorId, int] = {}
+
+        def visit(n: int) -> int:
+            if n not in number:
+                refs: list[Ref] = []
+                for t in self.operators[n].inputs:
+                    p = self.graph.producers.get(t)
+                    if p is not None and (p in inside or self._absorbs(n, p, inside)):
+                        refs.append((visit(p), self.operators[p].outputs.index(t)))
+                    else:
+                        refs.append((-1, slots.setdefault(t, len(slots))))
+                number[n] = len(parts)
+                parts.append(Member(self.operators[n].operation, tuple(refs)))
+            return number[n]
+
+        root, root_slot = results[-1]
+        visit(root)  # from the root, so that equal groups get equal numbers whatever order their operators have
+        for n, _ in results:
+            visit(n)
+        if len(parts) == 1:
+            return
+        others = sorted((number[n], slot, n) for n, slot in results[:-1])
+        outputs = (*((m, slot) for m, slot, _ in others), (number[root], root_slot))
+        wired = tuple(parts)
+        operation = editor.interner.wrap(fused_kind(wired), (wired, outputs), lambda: compose(wired, outputs))
+        core = next((n for n in members if not is_pointwise(self.operators[n].operation)), root)
+        names = tuple(self.operators[n].outputs[slot] for _, slot, n in others)
+        for n in members:
+            editor.remove(n)
+        inputs = sorted(slots, key=slots.__getitem__)
+        editor.add(self.operators[core].name, operation, inputs, (*names, self.operators[root].outputs[root_slot]))
+
+    def _absorbs(self, reader: int, n: int, inside: set[int]) -> bool:
+        """Whether `reader` computes operator `n` of another group again, for itself, at every load."""
+        op, by = self.operators[n], self.operators[reader]
+        if len(self.clusters.members[self.clusters.group_of[n]]) > 1:
+            return False  # what it reads may be no result of that group
+        if is_elementwise(by.operation):
+            if op.kind in (GATE, "expand"):
+                return True
+            whole = all(is_pointwise(self.operators[m].operation) for m in inside)
+            return op.kind == "transpose" and whole and set(self.graph.consumers[op.outputs[0]]) <= inside
+        if op.kind not in CHEAP or by.kind != "conv" or op.outputs[0] != by.inputs[0]:
+            return False
+        channels = by.operation.inputs[0].shape[1]
+        return channels > 1 and by.operation.attr("group") == channels

@@ -1,0 +1,149 @@
+"""Give tensors their place: contiguous reshapes, slices and concatenations become views of shared memory."""
+
+from __future__ import annotations
+
+from math import prod
+
+from rammer.ir.expr import Load
+from rammer.ir.graph import Graph, Storage, View
+from rammer.ir.index import Index, substitute
+from rammer.ir.operator import Operation, ROperator
+from rammer.ir.passes.structure import copy_expr
+from rammer.ir.tensor import Shape, TensorId, TensorType
+
+
+def place(graph: Graph) -> Graph:
+    """Replace operators that only renumber or gather memory by views; graph inputs and outputs own their memory."""
+    placer = _Placer(graph)
+    for op in graph.operators:
+        placer.visit(op)
+    operators = tuple(placer.operators)
+    used = {t for op in operators for t in (*op.inputs, *op.outputs)} | {*graph.inputs, *graph.outputs}
+    views = {}
+    for tensor in list(used):
+        while (view := placer.views.get(tensor)) is not None and tensor not in views:
+            views[tensor] = view
+            tensor = view.base
+            used.add(tensor)
+    return Graph(
+        name=graph.name,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        operators=operators,
+        types={t: kind for t, kind in placer.types.items() if t in used},
+        constants={t: value for t, value in graph.constants.items() if t in used},
+        interner=graph.interner,
+        views=views,
+    )
+
+
+class _Placer:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.types = dict(graph.types)
+        self.views: dict[TensorId, View] = {}
+        self.operators: list[ROperator] = []
+        self.fixed = {*graph.inputs, *graph.outputs, *graph.constants}
+        self.outputs = set(graph.outputs)
+
+    def visit(self, op: ROperator) -> None:
+        if op.kind == "concat" and self._gather(op):
+            return
+        offset = view_offset(op.operation)
+        if offset is None:
+            self.operators.append(op)
+        elif op.outputs[0] not in self.outputs:
+            self.views[op.outputs[0]] = View(op.inputs[0], offset)
+        elif offset or not self._put(op.inputs[0], View(op.outputs[0], 0)):
+            self.operators.append(op)
+
+    def _storage(self, tensor: TensorId) -> Storage:
+        offset = 0
+        while (view := self.views.get(tensor)) is not None:
+            tensor, offset = view.base, offset + view.offset
+        return Storage(tensor, offset)
+
+    def _put(self, tensor: TensorId, where: View) -> bool:
+        """Let the memory of `tensor` lie at `where`, if it owns all of it and nobody else decides its place."""
+        root, offset = self._storage(tensor)
+        whole = prod(self.types[root].physical_shape) == prod(self.types[tensor].physical_shape)
+        if root in self.fixed or offset or not whole or root == self._storage(where.base).root:
+            return False
+        self.views[root] = where
+        return True
+
+    def _gather(self, op: ROperator) -> bool:
+        """Compute the operands of a concatenation where it wants them; copy those that lie elsewhere."""
+        target = op.operation.outputs[0]
+        offsets = concat_offsets(op.operation)
+        if offsets is None:
+            return False
+        for tensor, offset, kind in zip(op.inputs, offsets, op.operation.inputs, strict=True):
+            where = View(op.outputs[0], offset)
+            if kind.size and not self._put(tensor, where):
+                copied = TensorType(kind.shape, kind.dtype, target.layout)
+                operation = self.graph.interner.wrap(
+                    "copy",
+                    (kind, copied),
+                    lambda k=kind, c=copied: copy_expr(k, c),  # type: ignore[misc]
+                )
+                name = f"{op.outputs[0]}[{offset}]"
+                self.types[name] = copied
+                self.views[name] = where
+                self.operators.append(ROperator(f"{op.name}: copy of {tensor}", operation, (tensor,), (name,)))
+        return True
+
+
+def view_offset(operation: Operation) -> int | None:
+    """First physical element of the output inside the input, if it is a contiguous piece of it."""
+    expr = operation.expr
+    if len(expr.inputs) != 1 or len(expr.stages) != 1 or operation.kind in ("copy", "convert"):
+        return None
+    source, target = expr.inputs[0][1], expr.outputs[0][1]
+    stage = expr.stages[0]
+    if source.dtype != target.dtype or not isinstance(stage.body, Load) or stage.body.dynamic or stage.reduce:
+        return None
+    if source.layout or target.layout:
+        return None
+    if operation.kind == "reshape":
+        return 0
+    ones = {a: Index(0) for a, e in stage.axes if e == 1}
+    linear = Index(0)
+    for index, stride in zip(stage.body.index, _strides(source.shape), strict=True):
+        linear += substitute(index, ones) * stride
+    wanted = {a: s for (a, e), s in zip(stage.axes, _strides(target.shape), strict=True) if e > 1}
+    return linear.const if dict(linear.terms) == wanted and target.size else None
+
+
+def concat_offsets(operation: Operation) -> list[int] | None:
+    """Where each operand begins in the output of a concatenation, if every one is a contiguous piece of it."""
+    target = operation.outputs[0]
+    parts = operation.inputs
+    axis = _concat_axis(parts, target)
+    if axis is None or prod(target.shape[:axis]) != 1 or any(p.layout != target.layout for p in parts):
+        return None
+    inner = prod(target.shape[axis + 1 :])
+    blocks = [d for d in target.layout.digits if d.dim == axis and d.mod] if target.layout else []
+    if target.layout and (axis != 1 or len(blocks) != 1):
+        return None
+    offsets, start = [], 0
+    for part in parts:
+        if blocks and start % blocks[0].mod:
+            return None
+        offsets.append(start * inner)
+        start += part.shape[axis]
+    return offsets
+
+
+def _concat_axis(parts: tuple[TensorType, ...], target: TensorType) -> int | None:
+    for axis, extent in enumerate(target.shape):
+        rest = all(
+            p.shape[:axis] + p.shape[axis + 1 :] == target.shape[:axis] + target.shape[axis + 1 :] for p in parts
+        )
+        if rest and sum(p.shape[axis] for p in parts) == extent:
+            return axis
+    return None
+
+
+def _strides(shape: Shape) -> list[int]:
+    return [prod(shape[p + 1 :]) for p in range(len(shape))]

@@ -1,0 +1,56 @@
+"""Remove operators that change nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.passes.editor import Editor
+from rammer.ir.passes.structure import is_identity
+from rammer.ir.tensor import TensorId
+
+_NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
+
+
+def simplify(graph: Graph) -> Graph:
+    """Remove copies, casts and reshapes to the same type, x * 1, x + 0; merge a reshape of a reshape."""
+    editor = Editor(graph)
+    for n in list(editor.operators):
+        op = editor.operators[n]
+        if op.kind == "reshape" and not is_identity(op.operation):
+            _merge_reshapes(editor, n, op)
+            continue
+        source = op.inputs[0] if is_identity(op.operation) else _neutral(editor, op)
+        if source is None:
+            continue
+        if op.outputs[0] in editor.outputs and (source in editor.fixed or source not in editor.producer):
+            continue  # the copy that gives an output its own memory
+        editor.remove(n)
+        editor.replace_result(op.outputs[0], source)
+    return editor.finish()
+
+
+def _neutral(editor: Editor, op: ROperator) -> TensorId | None:
+    """The operand that an operation with a neutral constant leaves as it is."""
+    neutral = _NEUTRAL.get(op.kind)
+    if neutral is None or len(op.inputs) != 2:
+        return None
+    for here, other in ((0, 1), (1, 0)) if op.kind in ("mul", "add") else ((0, 1),):
+        source, constant = op.inputs[here], editor.constants.get(op.inputs[other])
+        if constant is not None and editor.types[source] == op.operation.outputs[0] and np.all(constant == neutral):
+            return source
+    return None
+
+
+def _merge_reshapes(editor: Editor, n: int, op: ROperator) -> None:
+    first = editor.producer.get(op.inputs[0])
+    if first is None or editor.operators[first].kind != "reshape":
+        return
+    source = editor.operators[first].inputs[0]
+    editor.remove(n)
+    if editor.types[source] == op.operation.outputs[0] and op.outputs[0] not in editor.outputs:
+        editor.redirect(op.outputs[0], source)
+        return
+    merged = editor.interner.define("reshape", (editor.types[source],), op.operation.attrs)
+    editor.add(op.name, merged, (source,), op.outputs)

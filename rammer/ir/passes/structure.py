@@ -1,0 +1,110 @@
+"""What passes ask about expressions, and the few expressions that passes make themselves."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from rammer.ir.expr import Iota, Load, Scalar, Select, Stage, TensorExpr, loads
+from rammer.ir.index import Index, var
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import TensorType
+
+GATE, GATE_MATMUL = "gate", "gate_matmul"
+
+
+def copy_expr(source: TensorType, target: TensorType) -> TensorExpr:
+    """out = x, perhaps with other layouts."""
+    axes = tuple((f"d{p}", e) for p, e in enumerate(source.shape))
+    stage = Stage("out", axes, Load("x", tuple(var(a) for a, _ in axes)), dtype=source.dtype)
+    return TensorExpr("copy", (("x", source),), (stage,), (("out", target),))
+
+
+def gate_matmul_expr(x: TensorType, w: TensorType) -> TensorExpr:
+    """out[.., q, j] = sum over k of x[.., k] w[k, q, j]: the products of all gates, each with its own index q."""
+    depth, gates, width = w.shape
+    rows = tuple((f"d{p}", e) for p, e in enumerate(x.shape[:-1]))
+    lead = tuple(var(a) for a, _ in rows)
+    body = Load("x", (*lead, var("k"))) * Load("w", (var("k"), var("q"), var("j")))
+    stage = Stage("sum", (*rows, ("q", gates), ("j", width)), body, (("k", depth),), dtype=x.dtype)
+    out = TensorType(stage.shape, x.dtype)
+    return TensorExpr(GATE_MATMUL, (("x", x), ("w", w)), (stage,), (("sum", out),))
+
+
+def gate_expr(x: TensorType, gate: int) -> TensorExpr:
+    """out[.., j] = x[.., gate, j]"""
+    axes = (*((f"d{p}", e) for p, e in enumerate(x.shape[:-2])), ("j", x.shape[-1]))
+    lead = tuple(var(a) for a, _ in axes[:-1])
+    stage = Stage("out", axes, Load("x", (*lead, Index(gate), var("j"))), dtype=x.dtype)
+    return TensorExpr(GATE, (("x", x),), (stage,), (("out", TensorType(stage.shape, x.dtype)),))
+
+
+@lru_cache(maxsize=8192)
+def is_pointwise(operation: Operation) -> bool:
+    """No reduction in any stage."""
+    return not any(s.reduce for s in operation.expr.stages)
+
+
+@lru_cache(maxsize=8192)
+def is_elementwise(operation: Operation) -> bool:
+    """One output, and every element depends only on the elements at its own (broadcast) position."""
+    expr = operation.expr
+    root = expr.root
+    if len(expr.outputs) != 1 or not is_pointwise(operation):
+        return False
+    shapes = {name: kind.shape for name, kind in expr.inputs} | {s.name: s.shape for s in expr.stages}
+    for stage in expr.stages:
+        if stage.shape != root.shape or _has_position(stage.body):
+            return False
+        here = tuple(var(a) for a, _ in stage.axes)
+        for load, _ in loads(stage.body):
+            if load.dynamic or not _at(load.index, here, shapes[load.tensor]):
+                return False
+    return any(True for s in expr.stages for _ in loads(s.body))
+
+
+def _at(index: tuple[Index, ...], here: tuple[Index, ...], shape: tuple[int, ...]) -> bool:
+    """Whether an index is the position `here`, aligned from the right, with 0 in broadcast dimensions."""
+    return len(index) <= len(here) and all(
+        i == h or (e == 1 and i == Index(0))
+        for i, h, e in zip(index, here[len(here) - len(index) :], shape, strict=True)
+    )
+
+
+def _has_position(body: Scalar) -> bool:
+    match body:
+        case Iota() | Select():
+            return True
+        case Load():
+            return False
+    children: tuple[Scalar, ...] = getattr(body, "args", ()) or ((body.arg,) if hasattr(body, "arg") else ())
+    return any(map(_has_position, children))
+
+
+@lru_cache(maxsize=8192)
+def is_identity(operation: Operation) -> bool:
+    """Whether the output equals the one input, element by element."""
+    expr = operation.expr
+    if len(expr.inputs) != 1 or len(expr.stages) != 1 or len(expr.outputs) != 1:
+        return False
+    source, target = expr.inputs[0][1], expr.outputs[0][1]
+    stage = expr.stages[0]
+    if source != target or stage.reduce or not isinstance(stage.body, Load) or stage.body.dynamic:
+        return False
+    if operation.kind == "reshape":
+        return True  # same shape on both sides; the index may be written as a linear one
+    return all(
+        i == var(a) or (e == 1 and i == Index(0)) for i, (a, e) in zip(stage.body.index, stage.axes, strict=True)
+    )
+
+
+@lru_cache(maxsize=8192)
+def weight(operation: Operation) -> int:
+    """Scalar nodes of the operation's bodies: its size once substituted into a reader."""
+    return sum(_nodes(s.body) for s in operation.expr.stages)
+
+
+def _nodes(body: Scalar) -> int:
+    children: tuple[Scalar, ...] = getattr(body, "args", ()) or ((body.arg,) if hasattr(body, "arg") else ())
+    if isinstance(body, Select):
+        children = (body.then, body.other)
+    return 1 + sum(map(_nodes, children))

@@ -1,0 +1,82 @@
+"""Every pass keeps the meaning of every graph; and the results have the shape that the passes promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from pass_models import (
+    SPEC,
+    assert_same,
+    attention,
+    densenet_block,
+    grouped_block,
+    inception_block,
+    lstm,
+    lstm_cells,
+    random_dfg,
+    resnet_block,
+)
+
+from rammer.ir.graph import Graph
+from rammer.ir.passes import optimize, passes
+
+MODELS: dict[str, Callable[[], Graph]] = {
+    "resnet": resnet_block,
+    "densenet": densenet_block,
+    "inception": inception_block,
+    "grouped": grouped_block,
+    "attention": attention,
+    "lstm": lstm,
+    "lstm batch 3": lambda: lstm(batch=3),
+    "lstm concat": lambda: lstm(style="concat"),
+    "lstm concat batch 2": lambda: lstm(style="concat", batch=2),
+    "decoder": lambda: lstm(feedback=True, style="concat"),
+    "decoder separate": lambda: lstm(feedback=True),
+    "lstm cells": lstm_cells,
+    "lstm cells batch 1": lambda: lstm_cells(batch=1),
+}
+
+
+def check_placement(graph: Graph) -> None:
+    """Inputs and outputs own their memory, every written element has one writer, and the graph is acyclic."""
+    assert not {*graph.inputs, *graph.outputs, *graph.constants} & set(graph.views)
+    for tensor in graph.views:
+        root, low, high = graph.extent(tensor)
+        assert 0 <= low <= high <= graph.extent(root)[2]
+    for root, pieces in written(graph).items():
+        for (_, high), (low, _) in pairwise(pieces):
+            assert high <= low, root
+    assert sum(len(w) for w in graph.wavefronts()) == len(graph.operators)
+
+
+def written(graph: Graph) -> dict[str, list[tuple[int, int]]]:
+    found: dict[str, list[tuple[int, int]]] = {}
+    for op in graph.operators:
+        for tensor in op.outputs:
+            root, low, high = graph.extent(tensor)
+            found.setdefault(root, []).append((low, high))
+    return {root: sorted(pieces) for root, pieces in found.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_pass_keeps_the_meaning(name: str) -> None:
+    graph = before = MODELS[name]()
+    for run in passes(SPEC):
+        graph = run(graph)
+        assert_same(before, graph)
+    check_placement(graph)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs_keep_their_meaning(seed: int) -> None:
+    before = random_dfg(seed)
+    after = optimize(before, SPEC)
+    assert_same(before, after)
+    check_placement(after)
+
+
+def kinds(graph: Graph) -> Counter[str]:
+    return Counter(op.kind for op in graph.operators)
