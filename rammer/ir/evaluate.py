@@ -58,7 +58,7 @@ def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> lis
         grid = dict(zip(axes, np.ogrid[tuple(slice(*s) for s in sizes)] if sizes else (), strict=True))
         value = evaluator.stage(stage, grid)
         shape = tuple(high - low for low, high in sizes)
-        results.append(np.ascontiguousarray(np.broadcast_to(value, shape)).astype(kind.dtype.numpy, copy=False))
+        results.append(np.array(np.broadcast_to(value, shape), kind.dtype.numpy, order="C"))
     return results
 
 
