@@ -135,6 +135,13 @@ def writers(kernel: RKernel, position: int) -> tuple[NDArray[np.int64], NDArray[
     return starts, ends, owner
 
 
+@lru_cache(maxsize=1 << 13)
+def num_written(kernel: RKernel, position: int) -> int:
+    """How many physical elements of an output all rTasks together write."""
+    starts, ends, _ = writers(kernel, position)
+    return int((ends - starts).sum())
+
+
 @lru_cache(maxsize=1 << 15)
 def overlaps(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> Pairs:
     """Which rTask of `producer` writes something that which rTask of `consumer` reads.
@@ -222,7 +229,7 @@ class Dependencies:
 
 def union(sets: Sequence[Intervals]) -> Intervals:
     """The elements in any of the sets."""
-    some = [s for s in sets if len(s)]
+    some = [s for s in sets if s.size]
     if len(some) < 2:
         return some[0] if some else NOTHING
     flat = np.concatenate(some)

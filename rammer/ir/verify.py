@@ -10,7 +10,16 @@ from itertools import pairwise
 import numpy as np
 
 from rammer.errors import RammerError, VerificationError
-from rammer.ir.dependency import Dependencies, Intervals, missing, read_elements, union, writers, written_elements
+from rammer.ir.dependency import (
+    Dependencies,
+    Intervals,
+    missing,
+    num_written,
+    read_elements,
+    union,
+    writers,
+    written_elements,
+)
 from rammer.ir.device import SyncModel
 from rammer.ir.memory import Lifetimes, memory_owners
 from rammer.ir.order import HappensBefore, Place, Slots
@@ -249,7 +258,7 @@ def _written_once(evidence: Evidence) -> None:
     for n, op in enumerate(graph.operators):
         for position, tensor in enumerate(op.inputs):
             root, low, high = dependencies.extent(tensor)
-            if root in given or not len(missing(np.array([[low, high]]), whole.get(root, _NONE))):
+            if root in given or _contains(whole.get(root, _NONE), low, high):
                 continue
             elements = read_elements(plan.kernels[n], position)
             wanted = union(elements.sets) + low
@@ -272,12 +281,13 @@ def _outputs(plan: ExecutionPlan) -> Iterator[tuple[int, int, TensorId]]:
 
 def _hulls(plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]) -> Intervals:
     """Elements of an owner that lie in outputs which their kernels write from end to end."""
-    full = [
-        np.array([[start, stop]])
-        for start, stop, n, position in parts
-        if not len(missing(np.array([[0, stop - start]]), union(written_elements(plan.kernels[n], position).sets)))
-    ]
-    return union(full)
+    full = [[s, e] for s, e, n, position in parts if num_written(plan.kernels[n], position) == e - s]
+    return union([np.array([part]) for part in full])
+
+
+def _contains(intervals: Intervals, low: int, high: int) -> bool:
+    at = int(np.searchsorted(intervals[:, 0], low, "right")) - 1
+    return low >= high or (at >= 0 and bool(intervals[at, 1] >= high))
 
 
 def _exactly(plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]) -> Intervals:

@@ -217,7 +217,7 @@ def test_overlapping_tiles_are_refused() -> None:
     axis = operation.expr.root.axes[0][0]
     digits = (TaskDigit(axis, 5, 2, 2), TaskDigit(axis, 3, 2, 1))
     kernel = RKernel("odd", operation, ForeignSource("numpy", "", "", digits))
-    with pytest.raises(RammerError, match="both write element 3"):
+    with pytest.raises(RammerError, match="rTasks 1 and 2 both write element 5"):
         writers(kernel, 0)
 
 
