@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -103,15 +103,15 @@ def written_elements(kernel: RKernel, position: int) -> Elements:
     places = _places(kind)
     axes = [a for a, _ in kernel.operation.expr.root.axes]
 
+    @cache
+    def along(dim: int, low: int, high: int) -> Intervals:
+        if high == kind.shape[dim]:
+            block = max((div for _, div, _ in places[dim]), default=1)
+            high = -(-high // block) * block
+        return _placed(np.array([[low, high]]), places[dim])
+
     def of_box(box: Spans) -> Intervals:
-        parts = []
-        for dim, axis in enumerate(axes):
-            low, high = box[axis]
-            if high == kind.shape[dim]:
-                block = max((div for _, div, _ in places[dim]), default=1)
-                high = -(-high // block) * block
-            parts.append(_placed(np.array([[low, high]]), places[dim]))
-        return _sumset(parts)
+        return _sumset([along(dim, *box[axis]) for dim, axis in enumerate(axes)])
 
     sets, chosen = _per_box(kernel, set(axes), of_box)
     return Elements(sets, chosen, True)
@@ -444,16 +444,25 @@ def _sumset(parts: Sequence[Intervals]) -> Intervals:
     if any(not len(p) for p in parts):
         return NOTHING
     total: Intervals = np.array([[0, 1]])
-    for part in sorted(parts, key=_finest):
+    shift = 0
+    many = []
+    for part in parts:
+        if len(part) == 1 and part[0, 1] - part[0, 0] == 1:
+            shift += int(part[0, 0])
+        else:
+            many.append(part)
+    for part in sorted(many, key=_finest):
         if len(part) == 1:
-            total = total + np.array([[part[0, 0], part[0, 1] - 1]])
+            total = (
+                total + np.array([[part[0, 0], part[0, 1] - 1]]) if len(total) == 1 else _shifted(total, expand(part))
+            )
             continue
         steps = part[1:, 0] - part[:-1, 0]
         if len(total) == 1 and (steps <= total[0, 1] - total[0, 0]).all() and (part[:, 1] - part[:, 0] == 1).all():
             total = np.array([[total[0, 0] + part[0, 0], total[0, 1] + part[-1, 1] - 1]])
         else:
             total = _shifted(total, expand(part))
-    return total
+    return total + shift
 
 
 def _shifted(intervals: Intervals, offsets: NDArray[np.int64]) -> Intervals:
