@@ -1,0 +1,213 @@
+"""Builds a data-flow graph operator by operator; what depends on constants only is computed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rammer.errors import ModelError
+from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.graph import Graph, sort_operators
+from rammer.ir.operator import Operation, Operations, ROperator, attributes, flops
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
+
+DTYPES = {d.numpy: d for d in DType}
+FREE_BYTES = 4096  # results of this size are always folded
+
+# Operators that only move elements: NumPy does them without a copy where it can, at any size.
+_MOVES: dict[str, Callable[..., Array]] = {
+    "reshape": lambda x, shape: x.reshape(shape),
+    "transpose": lambda x, perm: x.transpose(perm),
+    "expand": lambda x, shape: np.broadcast_to(x, shape),
+    "slice": lambda x, starts, steps, shape: x[tuple(map(_cut, starts, steps, shape))],
+}
+_COPIES: dict[str, Callable[..., Array]] = {
+    "concat": lambda *xs, axis: np.concatenate(xs, axis),
+    "cast": lambda x, dtype: x.astype(dtype.numpy),
+}
+
+
+def _cut(start: int, step: int, extent: int) -> slice:
+    """The slice of `extent` elements from `start`; a negative step may end before element 0."""
+    stop = start + step * extent
+    return slice(start, stop if stop >= 0 else None, step) if extent else slice(0, 0)
+
+
+class GraphBuilder:
+    """A graph under construction.
+
+    `fold_bytes` caps the memory that constant folding may take in all, `fold_flops` the work of one operator; above
+    them an operator simply stays in the graph. Above `tensor_bytes` or `operators` the model is refused (ModelError).
+    """
+
+    def __init__(
+        self,
+        name: str = "graph",
+        *,
+        fold_bytes: int = 64 << 20,
+        fold_flops: int = 1 << 24,
+        tensor_bytes: int = 8 << 30,
+        operators: int = 1_000_000,
+    ) -> None:
+        self.name = name
+        self.types: dict[TensorId, TensorType] = {}
+        self.interner = Operations(OPS)
+        self._fold_bytes, self._fold_flops = fold_bytes, fold_flops
+        self._tensor_bytes, self._max_operators = tensor_bytes, operators
+        self._constants: dict[TensorId, Array] = {}
+        self._small: dict[Hashable, TensorId] = {}
+        self._inputs: list[TensorId] = []
+        self._outputs: list[tuple[TensorId, str]] = []
+        self._operators: list[ROperator] = []
+        self._names: dict[str, int] = {}
+
+    def input(self, name: str, shape: Shape, dtype: DType = DType.F32) -> TensorId:
+        """A graph input, known under exactly this name."""
+        if name in self.types:
+            raise ModelError(f"two tensors are named {name!r}", hint="give every input its own name")
+        self._check(TensorType(tuple(shape), dtype), name)
+        self.types[name] = TensorType(tuple(shape), dtype)
+        self._inputs.append(name)
+        return name
+
+    def constant(self, array: Any, name: str = "") -> TensorId:
+        """A tensor known now. Small equal constants are shared. Raises ModelError for an unknown element type."""
+        array = np.asarray(array)
+        dtype = DTYPES.get(array.dtype.newbyteorder("="))
+        if dtype is None:
+            raise ModelError(
+                f"constant {name!r} has element type {array.dtype}",
+                hint=f"supported: {', '.join(d.value for d in DType)}",
+            )
+        kind = TensorType(array.shape, dtype)
+        self._check(kind, name)
+        key = (kind, array.tobytes()) if array.size <= 16 and not name else None
+        if key is not None and (found := self._small.get(key)) is not None:
+            return found
+        tensor = self._fresh(name or "constant", kind)
+        self._constants[tensor] = array.astype(dtype.numpy, copy=False)
+        if key is not None:
+            self._small[key] = tensor
+        return tensor
+
+    def add(self, kind: str, *inputs: TensorId, name: str = "", **attrs: Hashable) -> Any:
+        """Apply the operator `kind`: its output, or a tuple of them. Raises TypeMismatch for unfit operands."""
+        operation = self.interner.define(kind, tuple(self.types[t] for t in inputs), attributes(**attrs))
+        for result in operation.outputs:
+            self._check(result, name or kind)
+        folded = self._fold(operation, inputs, attrs)
+        if folded is not None:
+            tensors = tuple(self.constant(value, "" if value.size <= 16 else name or kind) for value in folded)
+        else:
+            if len(self._operators) >= self._max_operators:
+                raise ModelError(f"the graph grows beyond {self._max_operators} operators", hint="raise the limit")
+            tensors = tuple(self._fresh(name or kind, result) for result in operation.outputs)
+            self._operators.append(ROperator(name or kind, operation, inputs, tensors))
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    def output(self, tensor: TensorId, name: str = "") -> None:
+        """Make a tensor a result of the graph, called `name` (its own id if empty)."""
+        name = name or tensor
+        if any(name == other for _, other in self._outputs):
+            raise ModelError(f"two outputs are named {name!r}", hint="give every output its own name")
+        self._outputs.append((tensor, name))
+
+    def value(self, tensor: TensorId) -> Array | None:
+        """The value of a tensor that is known now."""
+        return self._constants.get(tensor)
+
+    def build(self) -> Graph:
+        """The graph, sorted. Every output is computed by an operator and carries the name it was given."""
+        names: dict[TensorId, str] = {}
+        for tensor, name in self._outputs:
+            if tensor in self._inputs or tensor in self._constants or tensor in names:
+                if name in self._inputs:
+                    raise ModelError(f"output {name!r} has the name of an input", hint="rename one of them")
+                tensor = self._copy(tensor)
+            names[tensor] = name
+        wanted = set(names.values())
+        for tensor in [t for t in wanted if t in self.types and t not in names]:
+            if tensor in self._inputs:
+                raise ModelError(f"output {tensor!r} has the name of an input", hint="rename one of them")
+            names[tensor] = self._fresh(tensor + ".", self.types[tensor])
+        operators = [
+            replace(
+                op,
+                inputs=tuple(names.get(t, t) for t in op.inputs),
+                outputs=tuple(names.get(t, t) for t in op.outputs),
+            )
+            if any(t in names for t in (*op.inputs, *op.outputs))
+            else op
+            for op in self._operators
+        ]
+        types = {names.get(t, t): kind for t, kind in self.types.items()}
+        constants = {names.get(t, t): value for t, value in self._constants.items()}
+        used = {t for op in operators for t in op.inputs}
+        constants = {t: v for t, v in constants.items() if t in used}
+        kept = {*self._inputs, *constants, *(t for op in operators for t in op.outputs)}
+        return Graph(
+            name=self.name,
+            inputs=tuple(self._inputs),
+            outputs=tuple(name for _, name in self._outputs),
+            operators=sort_operators(operators, {*self._inputs, *constants}),
+            types={t: types[t] for t in types if t in kept},
+            constants=constants,
+            interner=self.interner,
+        )
+
+    def _copy(self, tensor: TensorId) -> TensorId:
+        operation = self.interner.define("reshape", (self.types[tensor],), attributes(shape=self.types[tensor].shape))
+        copy = self._fresh(tensor, self.types[tensor])
+        self._operators.append(ROperator(f"copy of {tensor}", operation, (tensor,), (copy,)))
+        return copy
+
+    def _fresh(self, hint: str, kind: TensorType) -> TensorId:
+        number = self._names.get(hint, 0)
+        name = hint if not number else f"{hint}.{number}"
+        while name in self.types:
+            number += 1
+            name = f"{hint}.{number}"
+        self._names[hint] = number + 1
+        self.types[name] = kind
+        return name
+
+    def _check(self, kind: TensorType, name: str) -> None:
+        if any(extent < 0 for extent in kind.shape):
+            raise ModelError(f"{name!r} would have a negative extent: {kind}")
+        if kind.nbytes > self._tensor_bytes:
+            raise ModelError(
+                f"{name!r} would have {kind.nbytes} bytes ({kind}), more than the limit of {self._tensor_bytes}",
+                hint="raise Limits.tensor_bytes if the model really needs this",
+            )
+
+    def _fold(self, operation: Operation, inputs: tuple[TensorId, ...], attrs: dict[str, Any]) -> list[Array] | None:
+        """The operator's outputs, if all inputs are known and the cost stays within the limits."""
+        if not inputs or any(t not in self._constants for t in inputs):
+            return None
+        values = [self._constants[t] for t in inputs]
+        kind = operation.kind
+        if kind in _MOVES:
+            moved = _MOVES[kind](values[0], **attrs)
+            return [moved] if np.may_share_memory(moved, values[0]) or self._pay(moved.nbytes) else None
+        if kind not in _COPIES and flops(operation.expr) > self._fold_flops:
+            return None
+        if not self._pay(sum(t.nbytes for t in operation.outputs)):
+            return None
+        if kind in _COPIES:
+            with np.errstate(all="ignore"):
+                return [_COPIES[kind](*values, **attrs)]
+        names = [n for n, _ in operation.expr.inputs]
+        return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
+
+    def _pay(self, nbytes: int) -> bool:
+        """Whether folding may take `nbytes` more; takes them if so. Shape arithmetic is free, whatever weights took."""
+        if nbytes <= FREE_BYTES:
+            return True
+        if nbytes > self._fold_bytes:
+            return False
+        self._fold_bytes -= nbytes
+        return True

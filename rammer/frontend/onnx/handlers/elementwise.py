@@ -1,0 +1,267 @@
+"""Element-wise operators, casts, comparisons."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+from onnx import TensorProto
+
+from rammer.frontend.onnx.node import Handler, Node, handles
+from rammer.frontend.onnx.tensors import element_type
+from rammer.ir.tensor import DType, TensorId
+
+_PLAIN = {
+    "Abs": "abs",
+    "Neg": "neg",
+    "Sign": "sign",
+    "Sqrt": "sqrt",
+    "Exp": "exp",
+    "Log": "log",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Erf": "erf",
+    "Tanh": "tanh",
+    "Sigmoid": "sigmoid",
+    "Reciprocal": "reciprocal",
+    "Relu": "relu",
+    "HardSwish": "hard_swish",
+    "Softplus": "softplus",
+    "Softsign": "softsign",
+    "Mish": "mish",
+    "Not": "not",
+    "IsNaN": "is_nan",
+}
+_WITH_ATTRIBUTES = {
+    "LeakyRelu": ("leaky_relu", ("alpha",)),
+    "Elu": ("elu", ("alpha",)),
+    "Selu": ("selu", ("alpha", "gamma")),
+    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
+    "Gelu": ("gelu", ("approximate",)),
+}
+_BINARY = {
+    "Add": "add",
+    "Sub": "sub",
+    "Mul": "mul",
+    "Div": "div",
+    "And": "and",
+    "Or": "or",
+    "Xor": "xor",
+    "Equal": "equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+}
+_LEGACY_BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
+
+
+def _plain(kind: str) -> Handler:
+    return lambda n: n.add(kind, n.tensor(0))
+
+
+def _with_attributes(kind: str, names: tuple[str, ...]) -> Handler:
+    return lambda n: n.add(kind, n.tensor(0), **{name: n.attrs[name] for name in names})
+
+
+def _binary(kind: str) -> Handler:
+    return lambda n: n.add(kind, n.tensor(0), n.tensor(1))
+
+
+for _op, _kind in _PLAIN.items():
+    handles(_op)(_plain(_kind))
+for _op, (_kind, _names) in _WITH_ATTRIBUTES.items():
+    handles(_op)(_with_attributes(_kind, _names))
+for _op, _kind in _BINARY.items():
+    handles(_op, since=7)(_binary(_kind))
+
+
+@handles(*_LEGACY_BROADCAST)
+def legacy_binary(n: Node) -> TensorId:
+    """Before opset 7: no broadcasting unless `broadcast`, which aligns the second operand at `axis`."""
+    a, b = n.tensor(0), n.tensor(1)
+    shape, other = n.shape(0), n.shape(1)
+    if n.attrs.get("broadcast"):
+        axis = n.attrs["axis"] if n.attrs.get("axis") is not None else len(shape) - len(other)
+        if not 0 <= axis <= len(shape) - len(other):
+            raise n.fail(f"axis {axis} does not place {list(other)} in {list(shape)}")
+        b = n.reshape(b, (*other, *(1,) * (len(shape) - axis - len(other))))
+    elif shape != other:
+        raise n.fail(f"operands have shapes {list(shape)} and {list(other)}", hint="set broadcast=1")
+    return power(n, a, b) if n.op == "Pow" else n.add(_BINARY[n.op], a, b)
+
+
+@handles("Pow", since=7)
+def pow_(n: Node) -> TensorId:
+    return power(n, n.tensor(0), n.tensor(1))
+
+
+def power(n: Node, base: TensorId, exponent: TensorId) -> TensorId:
+    """base ** exponent in the type of the base; frequent constant exponents become cheaper operators."""
+    dtype, other = n.type(base).dtype, n.type(exponent).dtype
+    known = n.builder.value(exponent)
+    if known is not None and known.size == 1 and dtype.is_float and n.type(exponent).rank <= n.type(base).rank:
+        match float(known.ravel()[0]):
+            case 1.0 if n.type(base).rank > 0:
+                return base
+            case 2.0:
+                return n.add("mul", base, base)
+            case 0.5:
+                return n.add("sqrt", base)
+    if dtype is other:
+        return n.add("pow", base, exponent)
+    if dtype.is_float:
+        return n.add("pow", base, n.cast(exponent, dtype))
+    wide = other if other.is_float else DType.I64
+    return n.cast(n.add("pow", n.cast(base, wide), n.cast(exponent, wide)), dtype)
+
+
+@handles("Sum", "Max", "Min")
+def variadic(n: Node) -> TensorId:
+    operands = n.present()
+    kind = {"Sum": "add", "Max": "max", "Min": "min"}[n.op]
+    return operands[0] if len(operands) == 1 else n.add(kind, *operands)
+
+
+@handles("Mean")
+def mean(n: Node) -> TensorId:
+    total = variadic_sum(n, n.present())
+    return n.add("mul", total, n.like(1 / len(n.present()), total))
+
+
+def variadic_sum(n: Node, operands: list[TensorId]) -> TensorId:
+    return reduce(lambda a, b: n.add("add", a, b), operands)
+
+
+@handles("Floor", "Ceil", "Round")
+def rounding(n: Node) -> TensorId:
+    return n.add(n.op.lower(), n.tensor(0))
+
+
+@handles("Mod")
+def mod(n: Node) -> TensorId:
+    if not n.attrs["fmod"] and n.dtype().is_float:
+        raise n.fail(f"fmod=0 needs integers, not {n.dtype().value}", hint="set fmod=1")
+    return n.add("fmod" if n.attrs["fmod"] else "mod", n.tensor(0), n.tensor(1))
+
+
+@handles("IsInf")
+def is_inf(n: Node) -> TensorId:
+    x = n.tensor(0)
+    infinite = n.add("is_inf", x)
+    if not n.attrs["detect_negative"]:
+        infinite = n.add("and", infinite, n.add("greater", x, n.like(0, x)))
+    if not n.attrs["detect_positive"]:
+        infinite = n.add("and", infinite, n.add("less", x, n.like(0, x)))
+    return infinite
+
+
+@handles("Clip")
+def clip_attributes(n: Node) -> TensorId:
+    return n.add("clip", n.tensor(0), low=n.attrs.get("min"), high=n.attrs.get("max"))
+
+
+@handles("Clip", since=11)
+def clip(n: Node) -> TensorId:
+    """Bounds that are known become attributes, so that the operator can be fused; others are scalar tensors."""
+    x = n.tensor(0)
+    bounds: list[float | None] = [None, None]
+    for position, kind in ((1, "max"), (2, "min")):
+        if not n.has(position):
+            continue
+        if n.type(n.tensor(position)).size != 1:
+            raise n.fail(f"bound {position} is {n.type(n.tensor(position))} instead of a scalar")
+        known = n.builder.value(n.tensor(position))
+        if known is not None and n.dtype().is_float and not np.isnan(known.astype(np.float64)).any():
+            bounds[position - 1] = float(known.ravel()[0])
+        else:
+            x = n.add(kind, x, n.reshape(n.tensor(position), ()))
+    if bounds == [None, None]:
+        return x
+    return n.add("clip", x, low=bounds[0], high=bounds[1])
+
+
+@handles("Where")
+def where(n: Node) -> TensorId:
+    return n.add("where", n.tensor(0), n.tensor(1), n.tensor(2))
+
+
+@handles("Cast", since=6)
+def cast(n: Node) -> TensorId:
+    return n.cast(n.tensor(0), element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op))
+
+
+@handles("CastLike")
+def cast_like(n: Node) -> TensorId:
+    return n.cast(n.tensor(0), n.dtype(1))
+
+
+@handles("PRelu")
+def prelu_per_channel(n: Node) -> TensorId:
+    """Before opset 7 the slope is a scalar or one number per channel."""
+    slope = n.tensor(1)
+    if n.type(slope).size > 1:
+        slope = n.reshape(slope, (n.type(slope).size, *(1,) * (len(n.shape()) - 2)))
+    return n.add("prelu", n.tensor(0), slope)
+
+
+@handles("PRelu", since=7)
+def prelu(n: Node) -> TensorId:
+    return n.add("prelu", n.tensor(0), n.tensor(1))
+
+
+@handles("Celu")
+def celu(n: Node) -> TensorId:
+    x, alpha = n.tensor(0), n.attrs["alpha"]
+    if not alpha:
+        raise n.fail("alpha is 0", hint="it must be a positive number")
+    scaled = n.add("elu", n.add("mul", x, n.like(1 / alpha, x)), alpha=1.0)
+    return n.add("mul", scaled, n.like(alpha, x))
+
+
+@handles("ThresholdedRelu")
+def thresholded_relu(n: Node) -> TensorId:
+    x = n.tensor(0)
+    return n.add("where", n.add("greater", x, n.like(n.attrs["alpha"], x)), x, n.like(0, x))
+
+
+@handles("Swish")
+def swish(n: Node) -> TensorId:
+    x, alpha = n.tensor(0), n.attrs["alpha"]
+    scaled = x if alpha == 1 else n.add("mul", x, n.like(alpha, x))
+    return n.add("mul", x, n.add("sigmoid", scaled))
+
+
+@handles("Identity")
+def identity(n: Node) -> TensorId:
+    return n.tensor(0)
+
+
+@handles("Constant")
+def constant(n: Node) -> TensorId:
+    given = {name: value for name, value in n.attrs.items() if value is not None}
+    if len(given) != 1:
+        raise n.fail(f"has {len(given)} values ({', '.join(given)})", hint="exactly one value attribute is needed")
+    ((name, value),) = given.items()
+    match name:
+        case "value":
+            assert isinstance(value, TensorProto)
+            return n.constant(n.decode(value))
+        case "value_float" | "value_floats":
+            return n.constant(value, DType.F32)
+        case "value_int" | "value_ints":
+            return n.constant(value, DType.I64)
+    raise n.fail(f"attribute {name!r} is not supported", hint="use a dense numeric tensor")
+
+
+@handles("Dropout")
+def dropout(n: Node) -> list[TensorId]:
+    """Inference: the input itself, and a mask that keeps everything."""
+    training = n.has(2) and bool(n.scalar(2, "training_mode"))
+    if training and (not n.has(1) or n.scalar(1, "ratio") != 0):
+        raise n.fail("training mode is not supported", hint="export the model for inference")
+    results = [n.tensor(0)]
+    if n.wants(1):
+        dtype = DType.BOOL if n.opset >= 10 else n.dtype()
+        results.append(n.builder.constant(np.broadcast_to(np.ones((), dtype.numpy), n.shape())))
+    return results

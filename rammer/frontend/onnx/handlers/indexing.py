@@ -1,0 +1,188 @@
+"""Gathers and scatters, and constants with a pattern."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from rammer.frontend.onnx.node import Node, handles
+from rammer.frontend.onnx.tensors import element_type
+from rammer.ir.tensor import Array, DType, Shape, TensorId
+
+
+@handles("Gather")
+def gather(n: Node) -> TensorId:
+    axis = n.axis(n.attrs["axis"], len(n.shape()))
+    _check_indices(n, n.tensor(1), n.shape()[axis])
+    return n.add("gather", n.tensor(0), n.tensor(1), axis=axis)
+
+
+def _check_indices(n: Node, indices: TensorId, extent: int) -> None:
+    """Known indices are checked now; others when the program runs."""
+    known = n.builder.value(indices)
+    if known is not None and known.size and not (-extent <= known.min() and known.max() < extent):
+        bad = known[(known < -extent) | (known >= extent)].ravel()[0]
+        raise n.fail(f"index {bad} is outside [-{extent}, {extent})")
+
+
+def _flat_index(n: Node, indices: TensorId, extent: int, stride: int, never: int) -> TensorId:
+    """indices * stride, counted from the front; `never` for those outside, so that the gather reports them."""
+    wide = n.cast(indices, DType.I64)
+    inside = n.add("and", n.add("less", wide, n.constant(extent)), n.add("less", n.constant(-extent - 1), wide))
+    front = n.add("where", n.add("less", wide, n.constant(0)), n.add("add", wide, n.constant(extent)), wide)
+    return n.add("where", inside, n.add("mul", front, n.constant(stride)), n.constant(never))
+
+
+def _places(shape: Shape, axis: int) -> Array:
+    """The position along one axis, shaped to broadcast."""
+    return np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
+
+
+@handles("GatherElements")
+def gather_elements(n: Node) -> TensorId:
+    """A gather from the flat tensor; the other axes' positions are constants."""
+    x, shape = n.tensor(0), n.shape()
+    axis = n.axis(n.attrs["axis"], len(shape))
+    wanted = n.shape(1)
+    if len(wanted) != len(shape) or any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
+        raise n.fail(f"indices {list(wanted)} do not fit {n.type(x)}")
+    _check_indices(n, n.tensor(1), shape[axis])
+    total = prod(shape)
+    index = _flat_index(n, n.tensor(1), shape[axis], prod(shape[axis + 1 :]), 2 * total)
+    offset: Array = np.zeros((1,) * len(shape), np.int64)
+    for d in range(len(shape)):
+        if d != axis:
+            offset = offset + _places(wanted, d) * prod(shape[d + 1 :])
+    index = n.add("add", index, n.constant(offset))
+    return n.add("gather", n.reshape(x, (total,)), index, axis=0)
+
+
+@handles("GatherND")
+def gather_nd(n: Node) -> TensorId:
+    """A gather of slices from the tensor with its indexed dimensions made flat."""
+    x, shape, indices = n.tensor(0), n.shape(), n.shape(1)
+    batch = n.attrs.get("batch_dims", 0)
+    if not indices or not 0 <= batch < min(len(shape), len(indices)) or indices[:batch] != shape[:batch]:
+        raise n.fail(f"batch_dims {batch} does not fit {n.type(x)} and indices {list(indices)}")
+    depth = indices[-1]
+    if not 1 <= depth <= len(shape) - batch:
+        raise n.fail(f"indices of {depth} numbers do not fit {n.type(x)}")
+    rest = shape[batch + depth :]
+    rows = prod(shape[: batch + depth])
+    flat = n.constant(_batch_offsets(shape, indices, batch, depth))
+    for d in range(depth):
+        last = len(indices) - 1
+        starts = (0,) * last + (d,)
+        part = n.reshape(n.slice(n.tensor(1), starts, (*indices[:-1], 1)), indices[:-1])
+        _check_indices(n, part, shape[batch + d])
+        stride = prod(shape[batch + d + 1 : batch + depth])
+        flat = n.add("add", flat, _flat_index(n, part, shape[batch + d], stride, (depth + 1) * rows))
+    return n.add("gather", n.reshape(x, (rows, *rest)), flat, axis=0)
+
+
+def _batch_offsets(shape: Shape, indices: Shape, batch: int, depth: int) -> Array:
+    offsets: Array = np.zeros((1,) * (len(indices) - 1), np.int64)
+    for d in range(batch):
+        offsets = offsets + _places(indices[:-1], d) * prod(shape[d + 1 : batch + depth])
+    return offsets
+
+
+@handles("ScatterElements", "Scatter", "ScatterND")
+def scatter(n: Node) -> TensorId:
+    """With known indices a scatter is a gather from the data and the updates, one after the other."""
+    x, shape, updates = n.tensor(0), n.shape(), n.tensor(2)
+    if (n.attrs.get("reduction") or "none") != "none":
+        raise n.fail(f"reduction {n.attrs['reduction']!r} is not supported", hint="only 'none' is")
+    indices = n.value(1, "indices").astype(np.int64)
+    if not n.type(updates).size:
+        return x
+    places: Array = np.arange(prod(shape)).reshape(shape)
+    if n.op == "ScatterND":
+        depth = indices.shape[-1] if indices.ndim else 0
+        if not 1 <= depth <= len(shape) or n.shape(2) != (*indices.shape[:-1], *shape[depth:]):
+            raise n.fail(f"indices {list(indices.shape)} and updates {n.type(updates)} do not fit {n.type(x)}")
+        for d in range(depth):
+            _check_indices(n, n.constant(indices[..., d]), shape[d])
+        target = places[tuple(np.moveaxis(indices, -1, 0))]
+    else:
+        axis = n.axis(n.attrs["axis"], len(shape))
+        if indices.shape != n.shape(2) or indices.ndim != len(shape):
+            raise n.fail(f"indices {list(indices.shape)} and updates {n.type(updates)} do not fit {n.type(x)}")
+        _check_indices(n, n.tensor(1), shape[axis])
+        target = places[
+            tuple(indices % shape[axis] if d == axis else _places(indices.shape, d) for d in range(len(shape)))
+        ]
+    source = np.arange(prod(shape))
+    source[target.ravel()] = prod(shape) + np.arange(target.size)
+    both = n.concat([n.reshape(x, (prod(shape),)), n.reshape(updates, (n.type(updates).size,))], 0)
+    return n.reshape(n.add("gather", both, n.constant(source), axis=0), shape)
+
+
+@handles("Range")
+def range_(n: Node) -> TensorId:
+    start, limit, delta = (n.scalar(p, what) for p, what in enumerate(("start", "limit", "delta")))
+    if delta == 0 or not np.isfinite([start, limit, delta]).all():
+        raise n.fail(f"range({start}, {limit}, {delta}) has no end")
+    count = (
+        max(int(np.ceil((limit - start) / delta)), 0) if isinstance(start, float) else len(range(start, limit, delta))
+    )
+    if count * n.dtype().itemsize > n.limits.tensor_bytes:
+        raise n.fail(f"range({start}, {limit}, {delta}) has {count} elements", hint="raise Limits.tensor_bytes")
+    dtype = n.dtype().numpy
+    return n.constant((np.arange(count) * np.asarray(delta, dtype) + np.asarray(start, dtype)).astype(dtype))
+
+
+@handles("EyeLike")
+def eye_like(n: Node) -> TensorId:
+    shape, code = n.shape(), n.attrs.get("dtype")
+    if len(shape) != 2:
+        raise n.fail(f"{n.type(n.tensor(0))} is no matrix")
+    dtype = n.dtype() if code is None else element_type(code, "attribute 'dtype'", node=n.label, op=n.op)
+    _check_size(n, shape, dtype)
+    return n.constant(np.eye(*shape, k=n.attrs["k"]), dtype)
+
+
+def _check_size(n: Node, shape: Shape, dtype: DType) -> None:
+    nbytes = prod(shape) * dtype.itemsize
+    if nbytes > n.limits.fold_bytes:
+        raise n.fail(f"needs a constant of {nbytes} bytes", hint="raise Limits.fold_bytes")
+
+
+@handles("Trilu")
+def trilu(n: Node) -> TensorId:
+    x, shape = n.tensor(0), n.shape()
+    if len(shape) < 2:
+        raise n.fail(f"{n.type(x)} is no matrix")
+    k = int(n.scalar(1, "k")) if n.has(1) else 0
+    _check_size(n, shape[-2:], DType.BOOL)
+    i, j = np.ogrid[: shape[-2], : shape[-1]]
+    kept = (j - i >= k) if n.attrs["upper"] else (j - i <= k)
+    if n.type(x).dtype is DType.BOOL:
+        return n.add("and", x, n.constant(kept))
+    return n.add("where", n.constant(kept), x, n.like(0, x))
+
+
+@handles("OneHot")
+def one_hot(n: Node) -> TensorId:
+    depth = int(n.scalar(1, "depth"))
+    shape = n.shape()
+    if depth < 1:
+        raise n.fail(f"depth is {depth}")
+    axis = n.axis(n.attrs["axis"], len(shape) + 1)
+    index = n.cast(n.tensor(0), DType.I64)
+    index = n.add("where", n.add("less", index, n.constant(0)), n.add("add", index, n.constant(depth)), index)
+    index = n.reshape(index, (*shape[:axis], 1, *shape[axis:]))
+    places = np.arange(depth).reshape([-1 if d == axis else 1 for d in range(len(shape) + 1)])
+    values = n.tensor(2)
+    if n.shape(2) != (2,):
+        raise n.fail(f"values is {n.type(values)} instead of two numbers")
+    off, on = (n.reshape(n.slice(values, (p,), (1,)), ()) for p in range(2))
+    return n.add("where", n.add("equal", index, n.constant(places)), on, off)
+
+
+@handles("NonZero")
+def non_zero(n: Node) -> TensorId:
+    """Only of constants: the shape of the result depends on the data."""
+    value = n.value(0, "X")
+    return n.constant(np.array(np.nonzero(value if value.ndim else value.reshape(1)), np.int64))

@@ -1,0 +1,227 @@
+"""Convolutions, pools, and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rammer.frontend.onnx.node import Node, handles
+from rammer.ir.tensor import Shape, TensorId
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Geometry of a sliding window; pads are (begin…, end…)."""
+
+    kernel: Shape
+    strides: Shape
+    dilations: Shape
+    pads: Shape
+    ceil_extra: Shape  # the part of the end pads that only exists because of ceil_mode
+
+
+def windows(n: Node, kernel: Sequence[int]) -> Windows:
+    """Resolve auto_pad and ceil_mode; refuse what has no meaning."""
+    spatial = n.shape()[2:]
+    rank = len(spatial)
+    if rank < 1:
+        raise n.fail(f"input has rank {len(n.shape())}", hint="it needs a batch, a channel, and spatial dimensions")
+    kernel = tuple(kernel)
+    strides = tuple(n.attrs.get("strides") or (1,) * rank)
+    dilations = tuple(n.attrs.get("dilations") or (1,) * rank)
+    pads = list(n.attrs.get("pads") or (0,) * (2 * rank))
+    for name, values, length, least in (
+        ("kernel_shape", kernel, rank, 1),
+        ("strides", strides, rank, 1),
+        ("dilations", dilations, rank, 1),
+        ("pads", pads, 2 * rank, 0),
+    ):
+        if len(values) != length or any(v < least or v > 1 << 31 for v in values):
+            raise n.fail(f"{name} is {list(values)}", hint=f"{length} numbers of at least {least} are needed")
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    match n.attrs.get("auto_pad", "NOTSET"):
+        case "NOTSET" | "":
+            pass
+        case "VALID":
+            pads = [0] * (2 * rank)
+        case "SAME_UPPER" | "SAME_LOWER" as mode:
+            for d in range(rank):
+                total = max((-(-spatial[d] // strides[d]) - 1) * strides[d] + reach[d] - spatial[d], 0)
+                small, large = total // 2, total - total // 2
+                pads[d], pads[rank + d] = (small, large) if mode == "SAME_UPPER" else (large, small)
+        case other:
+            raise n.fail(f"auto_pad is {other!r}", hint="NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+    extra = [0] * rank
+    for d in range(rank):
+        room = spatial[d] + pads[d] + pads[rank + d] - reach[d]
+        if room < 0:
+            raise n.fail(
+                f"a window of {reach[d]} does not fit the padded extent {room + reach[d]} of dimension {2 + d}"
+            )
+        if n.attrs.get("ceil_mode"):
+            count = -(-room // strides[d]) + 1
+            if (count - 1) * strides[d] >= spatial[d] + pads[d]:  # a window must not start in the end padding
+                count -= 1
+            extra[d] = max((count - 1) * strides[d] - room, 0)
+            pads[rank + d] += extra[d]
+    return Windows(kernel, strides, dilations, tuple(pads), tuple(extra))
+
+
+@handles("Conv")
+def conv(n: Node) -> TensorId:
+    weight, group = n.shape(1), n.attrs["group"]
+    if len(weight) != len(n.shape()):
+        raise n.fail(f"weight {n.type(n.tensor(1))} does not fit input {n.type(n.tensor(0))}")
+    kernel = n.attrs.get("kernel_shape") or weight[2:]
+    if tuple(kernel) != weight[2:]:
+        raise n.fail(f"kernel_shape is {list(kernel)}, but the weight is {n.type(n.tensor(1))}")
+    if group < 1 or weight[0] % group or n.shape()[1] != weight[1] * group:
+        raise n.fail(f"{group} groups do not divide weight {n.type(n.tensor(1))} and input {n.type(n.tensor(0))}")
+    w = windows(n, kernel)
+    return n.add("conv", *n.present(), strides=w.strides, pads=w.pads, dilations=w.dilations, group=group)
+
+
+@handles("ConvTranspose")
+def conv_transpose(n: Node) -> TensorId:
+    """A convolution with the flipped weight, over the input with stride-1 zeros between its elements."""
+    x, weight, group = n.tensor(0), n.shape(1), n.attrs["group"]
+    channels, *spatial = n.shape()[1:]
+    rank = len(spatial)
+    if rank < 1 or len(weight) != rank + 2 or weight[0] != channels or group < 1 or channels % group:
+        raise n.fail(f"weight {n.type(n.tensor(1))} with {group} groups does not fit input {n.type(x)}")
+    kernel = tuple(n.attrs.get("kernel_shape") or weight[2:])
+    strides = tuple(n.attrs.get("strides") or (1,) * rank)
+    dilations = tuple(n.attrs.get("dilations") or (1,) * rank)
+    output_padding = tuple(n.attrs.get("output_padding") or (0,) * rank)
+    lists = (kernel, strides, dilations, output_padding)
+    if any(len(v) != rank for v in lists) or min(*kernel, *strides, *dilations) < 1 or min(output_padding) < 0:
+        raise n.fail("kernel_shape, strides, dilations and output_padding need one valid number per spatial dimension")
+    if kernel != weight[2:]:
+        raise n.fail(f"kernel_shape is {list(kernel)}, but the weight is {n.type(n.tensor(1))}")
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    pads = _transpose_pads(n, spatial, strides, reach, output_padding)
+
+    for d in range(rank):  # zeros between elements: a new last digit of extent `stride`, of which only 0 is set
+        if strides[d] > 1 and spatial[d]:
+            at = 2 + d
+            shape = n.type(x).shape
+            x = n.reshape(x, (*shape[: at + 1], 1, *shape[at + 1 :]))
+            x = n.add("pad", x, pads=_one_pad(len(shape) + 1, at + 1, strides[d] - 1), mode="constant", value=0.0)
+            x = n.reshape(x, (*shape[:at], shape[at] * strides[d], *shape[at + 1 :]))
+            x = n.slice(x, (0,) * len(shape), (*shape[:at], (shape[at] - 1) * strides[d] + 1, *shape[at + 1 :]))
+    outs = weight[1]
+    w = n.reshape(n.tensor(1), (group, channels // group, outs, *kernel))
+    w = n.transpose(w, (0, 2, 1, *range(3, 3 + rank)))
+    w = n.reshape(w, (group * outs, channels // group, *kernel))
+    starts = (0, 0, *(k - 1 for k in kernel))
+    w = n.add("slice", w, starts=starts, steps=(1, 1, *(-1,) * rank), shape=n.type(w).shape)
+    begin = [reach[d] - 1 - pads[d] for d in range(rank)]
+    end = [reach[d] - 1 - pads[rank + d] + output_padding[d] for d in range(rank)]
+    x = _crop(n, x, begin, end)
+    final = tuple(max(p, 0) for p in (*begin, *end))
+    bias = [n.tensor(2)] if n.has(2) else []
+    return n.add("conv", x, w, *bias, strides=(1,) * rank, pads=final, dilations=dilations, group=group)
+
+
+def _transpose_pads(
+    n: Node, spatial: Sequence[int], strides: Shape, reach: Sequence[int], output_padding: Shape
+) -> list[int]:
+    rank = len(spatial)
+    pads = list(n.attrs.get("pads") or (0,) * (2 * rank))
+    if len(pads) != 2 * rank:
+        raise n.fail(f"pads is {pads}", hint=f"{2 * rank} numbers are needed")
+    wanted = n.attrs.get("output_shape")
+    mode = n.attrs.get("auto_pad", "NOTSET")
+    if not wanted and mode not in ("SAME_UPPER", "SAME_LOWER"):
+        return pads if mode == "NOTSET" else [0] * (2 * rank)
+    wanted = tuple(wanted or (e * s for e, s in zip(spatial, strides, strict=True)))[-rank:]
+    for d in range(rank):
+        total = strides[d] * (spatial[d] - 1) + output_padding[d] + reach[d] - wanted[d]
+        small, large = total // 2, total - total // 2
+        pads[d], pads[rank + d] = (small, large) if mode == "SAME_UPPER" else (large, small)
+    return pads
+
+
+def _one_pad(rank: int, axis: int, amount: int) -> Shape:
+    return (0,) * (rank + axis) + (amount,) + (0,) * (rank - axis - 1)
+
+
+def _crop(n: Node, x: TensorId, begin: Sequence[int], end: Sequence[int]) -> TensorId:
+    """Cut off what negative pads ask for."""
+    shape = n.type(x).shape
+    starts = (0, 0, *(max(-b, 0) for b in begin))
+    sizes = [e - max(-b, 0) - max(-f, 0) for e, b, f in zip(shape[2:], begin, end, strict=True)]
+    if any(s < 1 for s in sizes):
+        raise n.fail(f"pads leave nothing of {n.type(x)}")
+    return n.slice(x, starts, (*shape[:2], *sizes))
+
+
+@handles("MaxPool")
+def max_pool(n: Node) -> TensorId | tuple[TensorId, ...]:
+    w = _pool_windows(n)
+    attrs = {"kernel": w.kernel, "strides": w.strides, "pads": w.pads, "dilations": w.dilations}
+    if not n.wants(1):
+        return n.add("max_pool", n.tensor(0), **attrs)
+    order = n.attrs.get("storage_order", 0)
+    return n.add_all("max_pool", n.tensor(0), indices=True, storage_order=order, **attrs)
+
+
+@handles("AveragePool")
+def average_pool(n: Node) -> TensorId:
+    w = _pool_windows(n)
+    return n.add(
+        "average_pool",
+        n.tensor(0),
+        kernel=w.kernel,
+        strides=w.strides,
+        pads=w.pads,
+        dilations=w.dilations,
+        count_include_pad=bool(n.attrs.get("count_include_pad", 0)),
+        ceil_extra=w.ceil_extra,
+    )
+
+
+def _pool_windows(n: Node) -> Windows:
+    w = windows(n, n.attrs["kernel_shape"])
+    rank = len(w.kernel)
+    for d in range(rank):
+        reach = w.dilations[d] * (w.kernel[d] - 1) + 1
+        if max(w.pads[d], w.pads[rank + d] - w.ceil_extra[d]) >= reach:
+            raise n.fail(f"pads {list(w.pads)} are as large as the window in dimension {2 + d}")
+    return w
+
+
+@handles("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(n: Node) -> TensorId:
+    if len(n.shape()) < 2:
+        raise n.fail(f"input {n.type(n.tensor(0))} has no channels")
+    axes = tuple(range(2, len(n.shape())))
+    return n.reduce(n.tensor(0), "mean" if n.op == "GlobalAveragePool" else "max", axes)
+
+
+@handles("MatMul")
+def matmul(n: Node) -> TensorId:
+    return n.add("matmul", n.tensor(0), n.tensor(1))
+
+
+@handles("Gemm")
+def gemm(n: Node) -> TensorId:
+    """alpha A' B' + beta C; alpha goes into a constant B."""
+    a, b = n.tensor(0), n.tensor(1)
+    if len(n.shape(0)) != 2 or len(n.shape(1)) != 2:
+        raise n.fail(f"operands {n.type(a)} and {n.type(b)} must be matrices")
+    alpha, beta = n.attrs["alpha"], n.attrs["beta"]
+    if alpha != 1 and n.builder.value(b) is not None:
+        b = n.add("mul", b, n.like(alpha, b))
+    trans = {"trans_a": bool(n.attrs["transA"]), "trans_b": bool(n.attrs["transB"])}
+    product = n.add("matmul", a, b, **trans)
+    if alpha != 1 and n.builder.value(n.tensor(1)) is None:
+        product = n.add("mul", product, n.like(alpha, product))
+    if not n.has(2) or beta == 0:
+        return product
+    c = n.tensor(2)
+    shape = n.type(product).shape
+    total = n.add("add", product, c if beta == 1 else n.add("mul", c, n.like(beta, c)))
+    if n.type(total).shape != shape:
+        raise n.fail(f"C is {n.type(c)}, which does not broadcast to {n.type(product)}")
+    return total

@@ -1,0 +1,120 @@
+"""Normalizations."""
+
+from __future__ import annotations
+
+from math import prod
+
+from rammer.frontend.onnx.node import Node, handles
+from rammer.ir.tensor import DType, TensorId
+
+
+@handles("BatchNormalization", since=6)
+def batch_normalization(n: Node) -> TensorId:
+    if n.opset < 7 and not n.attrs["is_test"]:
+        raise n.fail("training mode is not supported", hint="export the model for inference")
+    if n.attrs.get("spatial", 1) != 1:
+        raise n.fail("spatial=0 is not supported", hint="export with opset 9 or later")
+    return n.add("batch_norm", *_batch_norm_operands(n), epsilon=n.attrs["epsilon"])
+
+
+@handles("BatchNormalization", since=14)
+def batch_normalization_training(n: Node) -> TensorId | list[TensorId]:
+    """With training_mode the statistics come from the batch; running ones are further outputs."""
+    x, scale, bias, mean, var = _batch_norm_operands(n)
+    if not n.attrs["training_mode"]:
+        return n.add("batch_norm", x, scale, bias, mean, var, epsilon=n.attrs["epsilon"])
+    axes = tuple(d for d in range(len(n.shape())) if d != 1)
+    batch_mean = n.reduce(x, "mean", axes)
+    centred = n.add("sub", x, batch_mean)
+    batch_var = n.reshape(n.reduce(centred, "sum_square", axes), n.shape(1))
+    batch_var = n.add("mul", batch_var, n.like(n.shape()[1] / max(prod(n.shape()), 1), x))
+    batch_mean = n.reshape(batch_mean, n.shape(1))
+    y = n.add("batch_norm", x, scale, bias, batch_mean, batch_var, epsilon=n.attrs["epsilon"])
+    return [y, *(_running(n, old, new) for old, new in ((mean, batch_mean), (var, batch_var)))]
+
+
+def _running(n: Node, old: TensorId, new: TensorId) -> TensorId:
+    momentum = n.attrs["momentum"]
+    return n.add("add", n.add("mul", old, n.like(momentum, old)), n.add("mul", new, n.like(1 - momentum, new)))
+
+
+def _batch_norm_operands(n: Node) -> list[TensorId]:
+    """All in the type of x: since opset 14 the statistics may have another one."""
+    return [n.cast(n.tensor(position), n.dtype()) for position in range(5)]
+
+
+@handles("LRN")
+def lrn(n: Node) -> TensorId:
+    a = n.attrs
+    return n.add("lrn", n.tensor(0), size=a["size"], alpha=a["alpha"], beta=a["beta"], bias=a["bias"])
+
+
+@handles("LayerNormalization")
+def layer_normalization(n: Node) -> list[TensorId]:
+    """Statistics that somebody asks for are computed by operators of their own, in stash_type."""
+    x, shape = n.tensor(0), n.shape()
+    axis = n.axis(n.attrs["axis"], len(shape))
+    epsilon = n.attrs["epsilon"]
+    results = [n.add("layer_norm", *n.present(), axis=axis, epsilon=epsilon)]
+    if n.wants(1) or n.wants(2):
+        axes = tuple(range(axis, len(shape)))
+        wide = n.cast(x, DType.F32) if n.type(x).dtype in (DType.F16, DType.BF16) else x
+        mean = n.reduce(wide, "mean", axes)
+        variance = n.reduce(square(n, n.add("sub", wide, mean)), "mean", axes)
+        deviation = n.add("sqrt", n.add("add", variance, n.like(epsilon, variance)))
+        results += [mean, n.add("reciprocal", deviation)]
+    return results
+
+
+def square(n: Node, x: TensorId) -> TensorId:
+    return n.add("mul", x, x)
+
+
+@handles("RMSNormalization")
+def rms_normalization(n: Node) -> TensorId:
+    x, shape = n.tensor(0), n.shape()
+    axes = tuple(range(n.axis(n.attrs["axis"], len(shape)), len(shape)))
+    wide = n.cast(x, n.dtype().accumulator)
+    mean = n.reduce(square(n, wide), "mean", axes)
+    scaled = n.add("div", wide, n.add("sqrt", n.add("add", mean, n.like(n.attrs["epsilon"], mean))))
+    return n.add("mul", n.cast(scaled, n.dtype(1)), n.tensor(1))
+
+
+@handles("InstanceNormalization", since=6)
+def instance_normalization(n: Node) -> TensorId:
+    x, shape = n.tensor(0), n.shape()
+    if len(shape) < 2 or n.shape(1) != shape[1:2] or n.shape(2) != shape[1:2]:
+        raise n.fail(f"scale {n.shape(1)} and bias {n.shape(2)} must have one number per channel of {shape}")
+    normal = _normalize(n, x, tuple(range(2, len(shape))), n.attrs["epsilon"])
+    return _scale_channels(n, normal, n.tensor(1), n.tensor(2))
+
+
+@handles("GroupNormalization", since=18)
+def group_normalization(n: Node) -> TensorId:
+    """Scale and bias are per group before opset 21, per channel since."""
+    x, shape = n.tensor(0), n.shape()
+    groups = n.attrs["num_groups"]
+    if len(shape) < 2 or groups <= 0 or shape[1] % groups:
+        raise n.fail(f"{n.type(x)} cannot be cut into {groups} groups of channels")
+    width = shape[1] // groups
+    wide = n.cast(n.reshape(x, (shape[0], groups, width * prod(shape[2:]))), n.dtype().accumulator)
+    normal = n.cast(n.reshape(_normalize(n, wide, (2,), n.attrs["epsilon"]), shape), n.dtype())
+    operands = [n.tensor(1), n.tensor(2)]
+    if n.opset < 21:
+        operands = [
+            n.reshape(n.expand(n.reshape(t, (groups, 1)), (groups, width)), (groups * width,)) for t in operands
+        ]
+    return _scale_channels(n, normal, *operands)
+
+
+def _normalize(n: Node, x: TensorId, axes: tuple[int, ...], epsilon: float) -> TensorId:
+    centred = n.add("sub", x, n.reduce(x, "mean", axes))
+    variance = n.reduce(square(n, centred), "mean", axes)
+    result = n.add("div", centred, n.add("sqrt", n.add("add", variance, n.like(epsilon, variance))))
+    return result
+
+
+def _scale_channels(n: Node, x: TensorId, scale: TensorId, bias: TensorId) -> TensorId:
+    rank = n.type(x).rank
+    scale, bias = (n.reshape(t, (*n.type(t).shape, *(1,) * (rank - 2))) for t in (scale, bias))
+    return n.add("add", n.add("mul", x, scale), bias)

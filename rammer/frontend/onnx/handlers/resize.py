@@ -1,0 +1,205 @@
+"""Resize and Upsample: along each axis a gather, or a product with a matrix of interpolation weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor
+
+import numpy as np
+
+from rammer.frontend.onnx.node import Node, handles
+from rammer.ir.tensor import Array, DType, TensorId
+
+
+@handles("Upsample", since=7)
+def upsample(n: Node) -> TensorId:
+    scales = n.attrs["scales"] if n.opset < 9 else tuple(float(v) for v in n.value(1, "scales").ravel())
+    sizes = [floor(e * s) for e, s in zip(n.shape(), scales, strict=True)]
+    mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}.get(n.attrs["mode"], "")
+    rule = _Rule(n, mode, "asymmetric", "floor", -0.75, False, 0.0)
+    return _resize(n, rule, range(len(scales)), scales, sizes, [(0.0, 1.0)] * len(scales))
+
+
+@handles("Resize", since=10)
+def resize_10(n: Node) -> TensorId:
+    scales = tuple(float(v) for v in n.value(1, "scales").ravel())
+    sizes = [floor(e * s) for e, s in zip(n.shape(), scales, strict=True)]
+    rule = _Rule(n, n.attrs["mode"], "asymmetric", "floor", -0.75, False, 0.0)
+    return _resize(n, rule, range(len(scales)), scales, sizes, [(0.0, 1.0)] * len(scales))
+
+
+@handles("Resize", since=11)
+def resize(n: Node) -> TensorId:
+    shape, a = n.shape(), n.attrs
+    axes = n.axes(a["axes"] if a.get("axes") is not None else range(len(shape)), len(shape))
+    rule = _Rule(
+        n,
+        a["mode"],
+        a["coordinate_transformation_mode"],
+        a["nearest_mode"],
+        a["cubic_coeff_a"],
+        bool(a["exclude_outside"]),
+        a["extrapolation_value"],
+        bool(a.get("antialias", 0)),
+    )
+    if n.has(3) and n.shape(3) != (0,):
+        sizes = list(n.ints(3, "sizes"))
+        if len(sizes) != len(axes):
+            raise n.fail(f"sizes {sizes} do not fit {len(axes)} axes")
+        scales = [s / shape[d] if shape[d] else 1.0 for s, d in zip(sizes, axes, strict=True)]
+        policy = a.get("keep_aspect_ratio_policy", "stretch")
+        if policy in ("not_larger", "not_smaller"):
+            scale = min(scales) if policy == "not_larger" else max(scales)
+            scales = [scale] * len(axes)
+            sizes = [floor(scale * shape[d] + 0.5) for d in axes]
+    else:
+        scales = [float(v) for v in n.value(2, "scales").ravel()]
+        if len(scales) != len(axes):
+            raise n.fail(f"scales {scales} do not fit {len(axes)} axes")
+        sizes = [floor(shape[d] * s) for s, d in zip(scales, axes, strict=True)]
+    roi = [(0.0, 1.0)] * len(axes)
+    if rule.coordinates == "tf_crop_and_resize":
+        values = [float(v) for v in n.value(1, "roi").ravel()]
+        if len(values) != 2 * len(axes):
+            raise n.fail(f"roi has {len(values)} numbers instead of {2 * len(axes)}")
+        roi = list(zip(values[: len(axes)], values[len(axes) :], strict=True))
+    return _resize(n, rule, axes, scales, sizes, roi)
+
+
+class _Rule:
+    """How positions and weights are found along one axis."""
+
+    def __init__(
+        self,
+        n: Node,
+        mode: str,
+        coordinates: str,
+        nearest: str,
+        cubic_a: float,
+        exclude_outside: bool,
+        extrapolation: float,
+        antialias: bool = False,
+    ) -> None:
+        if mode not in ("nearest", "linear", "cubic"):
+            raise n.fail(f"mode {mode!r} is not supported", hint="nearest, linear or cubic")
+        self.n, self.mode, self.coordinates, self.nearest = n, mode, coordinates, nearest
+        self.cubic_a, self.exclude_outside = cubic_a, exclude_outside
+        self.extrapolation, self.antialias = extrapolation, antialias
+
+    def positions(self, extent: int, size: int, scale: float, roi: tuple[float, float]) -> Array:
+        """Where each output element lies in the input."""
+        x = np.arange(size, dtype=np.float64)
+        match self.coordinates:
+            case "half_pixel":
+                return (x + 0.5) / scale - 0.5
+            case "half_pixel_symmetric":
+                adjustment = size / (scale * extent)
+                return extent / 2 * (1 - adjustment) + (x + 0.5) / scale - 0.5
+            case "pytorch_half_pixel":
+                return (x + 0.5) / scale - 0.5 if size > 1 else np.zeros(size) - (0.5 if size > 1 else 0)
+            case "align_corners":
+                return x * (extent - 1) / (size - 1) if size > 1 else np.zeros(size)
+            case "asymmetric":
+                return x / scale
+            case "tf_crop_and_resize":
+                start, end = roi
+                if size > 1:
+                    return start * (extent - 1) + x * (end - start) * (extent - 1) / (size - 1)
+                return np.full(size, 0.5 * (start + end) * (extent - 1))
+        raise self.n.fail(f"coordinate_transformation_mode {self.coordinates!r} is not supported")
+
+    def nearest_index(self, positions: Array, extent: int) -> Array:
+        match self.nearest:
+            case "round_prefer_floor":
+                index = np.ceil(positions - 0.5)
+            case "round_prefer_ceil":
+                index = np.floor(positions + 0.5)
+            case "floor":
+                index = np.floor(positions)
+            case "ceil":
+                index = np.ceil(positions)
+            case other:
+                raise self.n.fail(f"nearest_mode {other!r} is not supported")
+        return np.clip(index, 0, extent - 1).astype(np.int64)
+
+    def matrix(self, positions: Array, extent: int, scale: float) -> Array:
+        """[outputs, extent] weights, each row summing to 1."""
+        stretch = min(scale, 1.0) if self.antialias else 1.0
+        reach = (2 if self.mode == "cubic" else 1) / stretch
+        weights = np.zeros((len(positions), extent))
+        for row, position in enumerate(positions):
+            first = floor(position - reach) + 1
+            taps = np.arange(first, floor(position + reach) + 1 + (position == floor(position)))
+            value = self.kernel((taps - position) * stretch)
+            if self.exclude_outside or self.antialias:
+                value = np.where((taps >= 0) & (taps < extent), value, 0.0)
+                value = value / value.sum() if value.sum() else value
+            elif self.mode == "linear" or self.mode == "cubic":
+                value = value / value.sum()
+            np.add.at(weights[row], np.clip(taps, 0, extent - 1), value)
+        return weights
+
+    def kernel(self, distance: Array) -> Array:
+        d, a = np.abs(distance), self.cubic_a
+        if self.mode == "linear":
+            return np.maximum(1 - d, 0.0)
+        near = (a + 2) * d**3 - (a + 3) * d**2 + 1
+        far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+        return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _resize(
+    n: Node,
+    rule: _Rule,
+    axes: Sequence[int],
+    scales: Sequence[float],
+    sizes: Sequence[int],
+    roi: Sequence[tuple[float, float]],
+) -> TensorId:
+    x = n.tensor(0)
+    dtype = n.type(x).dtype
+    if any(not s > 0 or not np.isfinite(s) for s in scales) or any(s < 0 for s in sizes):
+        raise n.fail(f"scales {list(scales)} and sizes {list(sizes)} must be positive")
+    if not n.type(x).size or 0 in sizes:
+        raise n.fail(f"cannot resize {n.type(x)} to {list(sizes)}")
+    outside: Array | None = None
+    for axis, scale, size, window in zip(axes, scales, sizes, roi, strict=True):
+        extent = n.type(x).shape[axis]
+        crop = rule.coordinates == "tf_crop_and_resize"
+        if (size == extent and scale == 1 and not crop) or (crop and size == extent and window == (0.0, 1.0)):
+            continue
+        if size * extent * 8 > n.limits.fold_bytes:
+            raise n.fail(f"an axis of {extent} is too long to be resized to {size}")
+        positions = rule.positions(extent, size, scale, window)
+        if crop:
+            beyond = (positions < 0) | (positions > extent - 1)
+            beyond = beyond.reshape([-1 if d == axis else 1 for d in range(n.type(x).rank)])
+            outside = beyond if outside is None else outside | beyond
+        if rule.mode == "nearest":
+            x = n.add("gather", x, n.constant(rule.nearest_index(positions, extent)), axis=axis)
+        else:
+            x = _along(
+                n, n.cast(x, DType.F32 if not dtype.is_float else dtype), rule.matrix(positions, extent, scale), axis
+            )
+    if outside is not None and outside.any():
+        x = n.add("where", n.constant(outside), n.like(rule.extrapolation, x), x)
+    return x if n.type(x).dtype is dtype else _back(n, x, dtype)
+
+
+def _along(n: Node, x: TensorId, matrix: Array, axis: int) -> TensorId:
+    """The product of the matrix with every line along the axis."""
+    shape = n.type(x).shape
+    rank = len(shape)
+    if axis == rank - 1 and rank > 1:
+        return n.product(x, n.like_array(matrix.T, x))
+    perm = [*(d for d in range(rank) if d != axis), axis]
+    product = n.product(n.transpose(x, perm), n.like_array(matrix.T, x))
+    return n.transpose(product, [perm.index(d) for d in range(rank)])
+
+
+def _back(n: Node, x: TensorId, dtype: DType) -> TensorId:
+    """Back to the element type of the input; integers are rounded and kept in their range."""
+    if not dtype.is_float:
+        info = np.iinfo(dtype.value)
+        x = n.add("clip", n.add("round", x), low=float(info.min), high=float(info.max))
+    return n.cast(x, dtype)

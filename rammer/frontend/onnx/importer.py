@@ -1,0 +1,521 @@
+"""The walk over a model: scopes, opsets, functions, and one handler call per node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import networkx as nx
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TypeProto,
+    ValueInfoProto,
+)
+
+from rammer.errors import ModelError, RammerError, did_you_mean
+from rammer.frontend.builder import GraphBuilder
+from rammer.frontend.onnx import handlers as _handlers  # noqa: F401  (registers them)
+from rammer.frontend.onnx.limits import Limits
+from rammer.frontend.onnx.node import Node, handler_for
+from rammer.frontend.onnx.signature import (
+    NEWEST_OPSET,
+    OLDEST_OPSET,
+    Signature,
+    attribute_value,
+    schema_function,
+    signature,
+    type_name,
+)
+from rammer.frontend.onnx.tensors import ELEMENT_TYPES, ExternalData, decode, element_type
+from rammer.ir.graph import Graph
+from rammer.ir.tensor import DType, Shape, TensorId, TensorType
+
+Opsets = Mapping[str, int]
+FunctionKey = tuple[str, str, str]  # domain, name, overload
+
+
+@dataclass
+class Scope:
+    """Names of values in one graph or function body; a subgraph sees its parent's."""
+
+    opsets: Opsets
+    parent: Scope | None = None
+    depth: int = 0
+    values: dict[str, TensorId | None] = field(default_factory=dict)
+    attributes: Mapping[str, AttributeProto] = field(default_factory=dict)  # of the function call, for ref_attr_name
+    declared: dict[str, ValueInfoProto] = field(default_factory=dict)
+
+    def find(self, name: str) -> TensorId | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        raise KeyError(name)
+
+    def knows(self, name: str) -> bool:
+        return name in self.values or (self.parent is not None and self.parent.knows(name))
+
+
+class Importer:
+    """Imports one model. Use `run` once."""
+
+    def __init__(self, model: ModelProto, external: ExternalData, limits: Limits, shapes: Mapping[str, Shape]) -> None:
+        self.model, self.external, self.limits, self.shapes = model, external, limits, shapes
+        self.functions: dict[FunctionKey, FunctionProto] = {}
+        self.num_nodes = 0
+        self.builder = GraphBuilder(
+            model.graph.name or "graph",
+            fold_bytes=limits.fold_bytes,
+            tensor_bytes=limits.tensor_bytes,
+            operators=limits.operators,
+        )
+
+    def run(self) -> Graph:
+        graph = self.model.graph
+        for function in self.model.functions:
+            key = (_domain(function.domain), function.name, function.overload)
+            if key in self.functions:
+                raise ModelError(f"function {_qualified(*key)} is defined twice")
+            self.functions[key] = function
+        scope = Scope(_opsets(self.model.opset_import, "the model"))
+        self._report_unsupported(graph.node, scope.opsets)
+        self._declare(graph, scope)
+        if not graph.output:
+            raise ModelError("the graph has no outputs")
+        initializers = self._initializers(graph, scope)
+        known_inputs = [v for v in graph.input if v.name not in initializers]
+        for name in self.shapes:
+            if name not in {v.name for v in known_inputs}:
+                hint = did_you_mean(name, [v.name for v in known_inputs])
+                raise ModelError(f"shapes= names {name!r}, which is no input of the model", hint=hint)
+        for value in known_inputs:
+            if value.name in scope.values:
+                raise ModelError(f"two inputs are named {value.name!r}")
+            kind = self._input_type(value)
+            scope.values[value.name] = self.builder.input(value.name, kind.shape, kind.dtype)
+        self._nodes(graph.node, scope)
+        for value in graph.output:
+            self.builder.output(self._result(value.name, scope, "the graph"), value.name)
+        return self.builder.build()
+
+    # values
+
+    def _declare(self, graph: GraphProto, scope: Scope) -> None:
+        for value in (*graph.value_info, *graph.output):
+            scope.declared[value.name] = value
+
+    def _initializers(self, graph: GraphProto, scope: Scope) -> set[str]:
+        if graph.sparse_initializer:
+            raise ModelError("the model has sparse initializers", hint="store them as dense tensors")
+        names: set[str] = set()
+        for tensor in graph.initializer:
+            if not tensor.name or tensor.name in names:
+                raise ModelError(f"initializer name {tensor.name!r} is {'used twice' if tensor.name else 'empty'}")
+            names.add(tensor.name)
+            scope.values[tensor.name] = self.builder.constant(decode(tensor, self.external), tensor.name)
+        for value in graph.input:
+            if value.name in names and scope.parent is None:
+                self._check_declared(value, scope.values[value.name])
+        return names
+
+    def _input_type(self, value: ValueInfoProto) -> TensorType:
+        what = f"input {value.name!r}"
+        if not value.name:
+            raise ModelError("an input has no name")
+        if not value.type.HasField("tensor_type"):
+            raise ModelError(f"{what} is not a tensor", hint="sequences, maps and optional values are not supported")
+        dtype = element_type(value.type.tensor_type.elem_type, what)
+        given = self.shapes.get(value.name)
+        if not value.type.tensor_type.HasField("shape"):
+            if given is None:
+                raise ModelError(f"{what} has no shape", hint=f"pass shapes={{{value.name!r}: (…)}}")
+            return TensorType(tuple(int(e) for e in given), dtype)
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) > self.limits.rank:
+            raise ModelError(f"{what} has rank {len(dims)}, the limit is {self.limits.rank}")
+        if given is not None and len(given) != len(dims):
+            raise ModelError(f"shapes= gives {what} rank {len(given)}, the model says {len(dims)}")
+        shape = []
+        for n, dim in enumerate(dims):
+            static = dim.dim_value if dim.HasField("dim_value") else None
+            if static is not None and static < 0:
+                raise ModelError(f"{what} has extent {static} in dimension {n}", hint="extents cannot be negative")
+            if given is not None:
+                if static is not None and static != given[n]:
+                    raise ModelError(
+                        f"shapes= gives {what} extent {given[n]} in dimension {n}, the model says {static}"
+                    )
+                static = int(given[n])
+            if static is None:
+                ellipsis = ", ".join(str(d.dim_value) if d.HasField("dim_value") else "…" for d in dims)
+                raise ModelError(
+                    f"{what} has the symbolic dimension {dim.dim_param or '?'!r} (number {n})",
+                    hint=f"shapes are fixed at compile time: pass shapes={{{value.name!r}: ({ellipsis},)}}",
+                )
+            shape.append(static)
+        return TensorType(tuple(shape), dtype)
+
+    def _check_declared(self, value: ValueInfoProto, tensor: TensorId | None, node: Node | None = None) -> None:
+        """Compare a declaration with what was inferred; symbolic dimensions agree with anything."""
+        if tensor is None or not value.type.HasField("tensor_type"):
+            return
+        kind, declared = self.builder.types[tensor], value.type.tensor_type
+        where = {"node": node.label, "op": node.op} if node else {}
+        if declared.elem_type and ELEMENT_TYPES.get(declared.elem_type) is not kind.dtype:
+            said = ELEMENT_TYPES.get(declared.elem_type)
+            name = said.value if said else f"element type {declared.elem_type}"
+            raise ModelError(f"{value.name!r} is declared as {name} but is {kind}", **where)
+        if declared.HasField("shape"):
+            dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
+            if len(dims) != kind.rank or any(d not in (None, e) for d, e in zip(dims, kind.shape, strict=True)):
+                said_dims = ", ".join("?" if d is None else str(d) for d in dims)
+                raise ModelError(f"{value.name!r} is declared with shape [{said_dims}] but is {kind}", **where)
+
+    def _result(self, name: str, scope: Scope, what: str) -> TensorId:
+        if not scope.knows(name):
+            raise ModelError(f"output {name!r} of {what} is produced by no node", hint=did_you_mean(name, scope.values))
+        tensor = scope.find(name)
+        if tensor is None:
+            raise ModelError(f"output {name!r} of {what} is an optional value that is missing")
+        return tensor
+
+    # nodes
+
+    def _report_unsupported(self, nodes: Iterable[NodeProto], opsets: Opsets) -> None:
+        """Raise one error that lists every operator nobody can import, with the nodes that use it."""
+        missing: dict[str, list[str]] = {}
+        for node, op in self._missing(nodes, opsets, frozenset()):
+            missing.setdefault(op, []).append(_label(node))
+        if missing:
+            lines = [
+                f"{op} (node {', '.join(repr(n) for n in names[:5])}{f' and {len(names) - 5} more' * (len(names) > 5)})"
+                for op, names in sorted(missing.items())
+            ]
+            raise ModelError(
+                f"{len(lines)} unsupported operator{'s' * (len(lines) > 1)}: {'; '.join(lines)}",
+                op=next(iter(sorted(missing))) if len(missing) == 1 else "",
+                hint="export the model without them, or register a handler (rammer.frontend.onnx.handles)",
+            )
+
+    def _missing(
+        self, nodes: Iterable[NodeProto], opsets: Opsets, inside: frozenset[FunctionKey]
+    ) -> Iterator[tuple[NodeProto, str]]:
+        for node in nodes:
+            domain = _domain(node.domain)
+            key = (domain, node.op_type, node.overload)
+            if (function := self.functions.get(key)) is not None:
+                if key not in inside:  # recursion is reported when the call is inlined
+                    if len(inside) >= self.limits.depth:
+                        raise ModelError(f"functions are nested deeper than {self.limits.depth}", node=_label(node))
+                    inner = _opsets(function.opset_import, f"function {_qualified(*key)}")
+                    yield from self._missing(function.node, inner, inside | {key})
+                continue
+            if domain not in opsets:
+                yield node, f"{node.op_type} of the domain {domain!r}, which the model does not import,"
+                continue
+            found = signature(node.op_type, opsets[domain], domain)
+            name = _qualified(*key)
+            if found is None or found.deprecated:
+                if found is None and handler_for(domain, node.op_type, opsets[domain]) is not None and domain:
+                    continue
+                yield node, f"{name} (not in opset {opsets[domain]})"
+            elif handler_for(domain, node.op_type, opsets[domain]) is None and not found.is_function:
+                yield node, name
+
+    def _nodes(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
+        self.num_nodes += len(nodes)
+        if self.num_nodes > self.limits.nodes:
+            raise ModelError(f"the model has more than {self.limits.nodes} nodes", hint="raise Limits.nodes")
+        for node in self._sorted(nodes, scope):
+            label = _label(node)
+            try:
+                self._node(node, label, scope)
+            except ModelError as error:
+                if error.node or error.op:
+                    raise
+                raise ModelError(error.what, node=label, op=node.op_type, hint=error.hint) from error
+            except RammerError as error:
+                raise ModelError(error.what, node=label, op=node.op_type, hint=error.hint) from error
+            except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RecursionError) as error:
+                raise ModelError(
+                    f"cannot be imported: {type(error).__name__}: {error}",
+                    node=label,
+                    op=node.op_type,
+                    hint="the node does not follow the ONNX standard, or this is a defect of rammer: please report it",
+                ) from error
+
+    def _sorted(self, nodes: Sequence[NodeProto], scope: Scope) -> Sequence[NodeProto]:
+        """The nodes in an order that defines names before use. Raises ModelError for cycles and unknown names."""
+        producer: dict[str, int] = {}
+        for n, node in enumerate(nodes):
+            for name in node.output:
+                if name and (name in producer or name in scope.values):
+                    raise ModelError(
+                        f"output {name!r} is already the name of another value", node=_label(node), op=node.op_type
+                    )
+                if name:
+                    producer[name] = n
+        edges = []
+        in_order = True
+        for n, node in enumerate(nodes):
+            for name in _reads(node, self.limits.depth):
+                if (source := producer.get(name)) is not None:
+                    edges.append((source, n))
+                    in_order = in_order and source < n
+                elif not scope.knows(name):
+                    raise ModelError(
+                        f"input {name!r} is produced by no node",
+                        node=_label(node),
+                        op=node.op_type,
+                        hint=did_you_mean(name, producer) or "it must be an input, an initializer or a node's output",
+                    )
+        if in_order:
+            return nodes
+        graph = nx.DiGraph(edges)
+        graph.add_nodes_from(range(len(nodes)))
+        try:
+            return [nodes[n] for n in nx.lexicographical_topological_sort(graph)]
+        except nx.NetworkXUnfeasible:
+            cycle = [_label(nodes[edge[0]]) for edge in nx.find_cycle(graph)]
+            raise ModelError(
+                f"the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}", node=cycle[0], hint="remove the cycle"
+            ) from None
+
+    def _node(self, node: NodeProto, label: str, scope: Scope) -> None:
+        domain = _domain(node.domain)
+        inputs = tuple(scope.find(name) if name else None for name in node.input)
+        key = (domain, node.op_type, node.overload)
+        if (function := self.functions.get(key)) is not None:
+            defaults = {a.name: a for a in function.attribute_proto}
+            given = {a.name: a for a in self._resolved(node, scope)}
+            if unknown := set(given) - {*function.attribute, *defaults}:
+                raise ModelError(f"function has no attribute {sorted(unknown)[0]!r}")
+            results: Sequence[TensorId | None] = self._inline(function, inputs, {**defaults, **given}, scope)
+        else:
+            results = self._operator(node, label, domain, inputs, scope)
+        if len(results) < len(node.output):
+            raise ModelError(f"has {len(node.output)} outputs, only {len(results)} are supported")
+        for name, tensor in zip(node.output, results, strict=False):
+            if name:
+                scope.values[name] = tensor
+                if (declared := scope.declared.get(name)) is not None:
+                    self._check_declared(declared, tensor)
+
+    def _resolved(self, node: NodeProto, scope: Scope) -> list[AttributeProto]:
+        """The node's attributes, with references to the attributes of the enclosing function replaced."""
+        found = []
+        for attribute in node.attribute:
+            if not attribute.ref_attr_name:
+                found.append(attribute)
+            elif (given := scope.attributes.get(attribute.ref_attr_name)) is not None:
+                copy = AttributeProto()
+                copy.CopyFrom(given)
+                copy.name = attribute.name
+                found.append(copy)
+        return found
+
+    def _operator(
+        self, node: NodeProto, label: str, domain: str, inputs: tuple[TensorId | None, ...], scope: Scope
+    ) -> Sequence[TensorId | None]:
+        opset = scope.opsets.get(domain)
+        if opset is None:
+            raise ModelError(f"domain {domain!r} is not imported")
+        found = signature(node.op_type, opset, domain)
+        handler = handler_for(domain, node.op_type, opset)
+        attributes = self._resolved(node, scope)
+        values = _attribute_values(attributes, found, self.limits)
+        if found is not None:
+            self._check_operands(found, inputs, len(node.output))
+        if handler is None:
+            assert found is not None
+            return self._inline_schema(node, found, attributes, inputs, scope)
+        view = Node(
+            node.op_type,
+            label,
+            opset,
+            inputs,
+            tuple(bool(name) for name in node.output),
+            values,
+            self.builder,
+            self.limits,
+            lambda tensor: decode(tensor, self.external),
+            lambda graph: self._subgraph(graph, scope),
+        )
+        result = handler(view)
+        return (result,) if isinstance(result, str) else result
+
+    def _check_operands(self, found: Signature, inputs: tuple[TensorId | None, ...], num_outputs: int) -> None:
+        """Arity, and the type constraints of the standard."""
+        if not found.min_inputs <= len(inputs) <= found.max_inputs:
+            wanted = f"{found.min_inputs}…{found.max_inputs}" if found.max_inputs < 1 << 30 else f"≥ {found.min_inputs}"
+            raise ModelError(f"has {len(inputs)} inputs; opset {found.since} says {wanted}")
+        if num_outputs > found.max_outputs:
+            raise ModelError(f"has {num_outputs} outputs; opset {found.since} says at most {found.max_outputs}")
+        bound: dict[str, DType] = {}
+        for n, tensor in enumerate(inputs):
+            if tensor is None:
+                if n < found.min_inputs:
+                    raise ModelError(f"input {n} ({found.operand(n)[0]!r}) is missing")
+                continue
+            name, variable = found.operand(n)
+            dtype = self.builder.types[tensor].dtype
+            allowed = found.types.get(variable)
+            if allowed is None:
+                continue
+            if dtype not in allowed:
+                raise ModelError(f"input {n} ({name!r}) is {dtype.value}, which opset {found.since} does not allow")
+            if n >= len(found.inputs) - 1 and found.variadic and not found.homogeneous:
+                continue
+            if bound.setdefault(variable, dtype) is not dtype:
+                raise ModelError(f"input {n} ({name!r}) is {dtype.value}, another operand is {bound[variable].value}")
+
+    # nested graphs
+
+    def _nested(self, scope: Scope, opsets: Opsets, *, parent: Scope | None) -> Scope:
+        if scope.depth >= self.limits.depth:
+            raise ModelError(
+                f"functions and subgraphs are nested deeper than {self.limits.depth}",
+                hint="recursive functions are not allowed; raise Limits.depth if this is none",
+            )
+        return Scope(opsets, parent, scope.depth + 1)
+
+    def _subgraph(self, graph: GraphProto, outer: Scope) -> tuple[TensorId, ...]:
+        """Import a subgraph without inputs: its outputs."""
+        scope = self._nested(outer, outer.opsets, parent=outer)
+        scope.attributes = outer.attributes
+        self._report_unsupported(graph.node, scope.opsets)
+        self._declare(graph, scope)
+        self._initializers(graph, scope)
+        self._nodes(graph.node, scope)
+        return tuple(self._result(v.name, scope, "a subgraph") for v in graph.output)
+
+    def _inline(
+        self,
+        function: FunctionProto,
+        inputs: Sequence[TensorId | None],
+        attributes: Mapping[str, AttributeProto],
+        outer: Scope,
+    ) -> tuple[TensorId | None, ...]:
+        """The outputs of a function body at a call."""
+        if len(inputs) > len(function.input):
+            raise ModelError(f"function {function.name!r} takes {len(function.input)} inputs, not {len(inputs)}")
+        scope = self._nested(outer, _opsets(function.opset_import, f"function {function.name!r}"), parent=None)
+        scope.attributes = attributes
+        for n, name in enumerate(function.input):
+            scope.values[name] = inputs[n] if n < len(inputs) else None
+        self._nodes(function.node, scope)
+        return tuple(self._result(name, scope, f"function {function.name!r}") for name in function.output)
+
+    def _inline_schema(
+        self,
+        node: NodeProto,
+        found: Signature,
+        attributes: Sequence[AttributeProto],
+        inputs: tuple[TensorId | None, ...],
+        scope: Scope,
+    ) -> Sequence[TensorId | None]:
+        """The outputs of an operator that the standard defines by other operators."""
+        domain = _domain(node.domain)
+        resolved = NodeProto()
+        resolved.CopyFrom(node)
+        del resolved.attribute[:]
+        resolved.attribute.extend(attributes)
+        types = [_type_proto(self.builder.types[t]) if t is not None else TypeProto() for t in inputs]
+        function = schema_function(resolved, found, scope.opsets[domain], types)
+        if function is None:
+            raise ModelError("is not supported, and has no function body for these operands")
+        inner = {i.domain: i.version for i in function.opset_import}
+        self._report_unsupported(function.node, {_domain(d): v for d, v in inner.items()})
+        defaults = {name: default for name, default in found.defaults if name not in {a.name for a in attributes}}
+        return self._inline(function, inputs, {**defaults, **{a.name: a for a in attributes}}, scope)
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _qualified(domain: str, name: str, overload: str = "") -> str:
+    return f"{domain + '.' if domain else ''}{name}{':' + overload if overload else ''}"
+
+
+def _label(node: NodeProto) -> str:
+    """The node's name; if it has none, that of its first output."""
+    return node.name or next((f"→{name}" for name in node.output if name), node.op_type)
+
+
+def _opsets(imports: Iterable[Any], what: str) -> dict[str, int]:
+    """Opset by domain. Raises ModelError for one that is unknown or named twice."""
+    opsets: dict[str, int] = {}
+    for entry in imports:
+        domain = _domain(entry.domain)
+        if domain in opsets and opsets[domain] != entry.version:
+            raise ModelError(f"{what} imports domain {domain or 'ai.onnx'!r} twice")
+        opsets[domain] = entry.version
+        if not domain and not OLDEST_OPSET <= entry.version <= NEWEST_OPSET:
+            raise ModelError(
+                f"{what} uses opset {entry.version}; supported are {OLDEST_OPSET}…{NEWEST_OPSET}",
+                hint="convert the model, for example with onnx.version_converter",
+            )
+    if not opsets:
+        raise ModelError(f"{what} imports no operator set")
+    return opsets
+
+
+def _reads(node: NodeProto, depth: int) -> Iterator[str]:
+    """Names a node reads, including what its subgraphs take from outside."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():
+            if depth <= 0:
+                raise ModelError("subgraphs are nested too deeply", node=_label(node), op=node.op_type)
+            inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+            inner |= {name for n in graph.node for name in n.output}
+            for n in graph.node:
+                yield from (name for name in _reads(n, depth - 1) if name not in inner)
+            produced = {name for n in graph.node for name in n.output}
+            yield from (v.name for v in graph.output if v.name not in produced | inner)
+
+
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
+def _attribute_values(attributes: Sequence[AttributeProto], found: Signature | None, limits: Limits) -> dict[str, Any]:
+    """Attribute values by name, with the standard's defaults. Raises ModelError for unknown or mistyped ones."""
+    values: dict[str, Any] = {}
+    for attribute in attributes:
+        name = attribute.name
+        if name in values:
+            raise ModelError(f"attribute {name!r} is given twice")
+        if found is not None:
+            if name not in found.attributes:
+                raise ModelError(
+                    f"attribute {name!r} does not exist in opset {found.since}",
+                    hint=did_you_mean(name, found.attributes),
+                )
+            kind = found.attributes[name][0]
+            if attribute.type != kind:
+                raise ModelError(f"attribute {name!r} is {type_name(attribute.type)} instead of {type_name(kind)}")
+        values[name] = attribute_value(attribute, limits.attribute_length)
+    if found is not None:
+        for name, (_, required, default) in found.attributes.items():
+            if name not in values:
+                if required:
+                    raise ModelError(f"attribute {name!r} is missing")
+                values[name] = default
+    return values
+
+
+def _type_proto(kind: TensorType) -> TypeProto:
+    codes: dict[DType, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
+    proto = TypeProto()
+    proto.tensor_type.elem_type = codes[kind.dtype]
+    proto.tensor_type.shape.SetInParent()
+    for extent in kind.shape:
+        proto.tensor_type.shape.dim.add().dim_value = extent
+    return proto

@@ -1,0 +1,194 @@
+"""What the handler of an operator sees, and the table of handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from onnx import GraphProto
+
+from rammer.errors import ModelError
+from rammer.frontend.builder import GraphBuilder
+from rammer.frontend.onnx.limits import Limits
+from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
+
+Result: TypeAlias = "TensorId | Sequence[TensorId | None]"
+Handler: TypeAlias = "Callable[[Node], Result]"
+
+# (domain, operator) -> handlers by the opset that introduced the meaning they implement, newest first
+HANDLERS: dict[tuple[str, str], list[tuple[int, Handler]]] = {}
+
+
+def handles(*ops: str, since: int = 1, domain: str = "") -> Callable[[Handler], Handler]:
+    """Register a function as the meaning of operators from opset `since` on."""
+
+    def register(function: Handler) -> Handler:
+        for op in ops:
+            entries = HANDLERS.setdefault((domain, op), [])
+            entries.append((since, function))
+            entries.sort(key=lambda e: -e[0])
+        return function
+
+    return register
+
+
+def handler_for(domain: str, op: str, opset: int) -> Handler | None:
+    """The handler for an operator at an opset."""
+    return next((f for since, f in HANDLERS.get((domain, op), ()) if since <= opset), None)
+
+
+class Subgraphs(Protocol):
+    """Imports a subgraph in the scope of the node that holds it."""
+
+    def __call__(self, graph: GraphProto) -> tuple[TensorId, ...]: ...
+
+
+class Node:
+    """A node being imported: operands, decoded attributes (schema defaults filled in), and the builder.
+
+    Missing optional inputs are None. `outputs` holds one flag per declared output: whether anybody can name it.
+    """
+
+    __slots__ = ("attrs", "builder", "decode", "inputs", "label", "limits", "op", "opset", "outputs", "subgraph")
+
+    def __init__(
+        self,
+        op: str,
+        label: str,
+        opset: int,
+        inputs: tuple[TensorId | None, ...],
+        outputs: tuple[bool, ...],
+        attrs: dict[str, Any],
+        builder: GraphBuilder,
+        limits: Limits,
+        decode: Callable[[Any], Array],
+        subgraph: Subgraphs,
+    ) -> None:
+        self.op, self.label, self.opset = op, label, opset
+        self.inputs, self.outputs, self.attrs = inputs, outputs, attrs
+        self.builder, self.limits, self.decode, self.subgraph = builder, limits, decode, subgraph
+
+    def fail(self, what: str, hint: str = "") -> ModelError:
+        """An error that names this node."""
+        return ModelError(what, node=self.label, op=self.op, hint=hint)
+
+    # operands
+
+    def has(self, position: int) -> bool:
+        return position < len(self.inputs) and self.inputs[position] is not None
+
+    def wants(self, position: int) -> bool:
+        """Whether output `position` has a name in the model."""
+        return position < len(self.outputs) and self.outputs[position]
+
+    def tensor(self, position: int) -> TensorId:
+        tensor = self.inputs[position] if position < len(self.inputs) else None
+        if tensor is None:
+            raise self.fail(f"input {position} is missing")
+        return tensor
+
+    def present(self) -> list[TensorId]:
+        """All operands that are there."""
+        return [t for t in self.inputs if t is not None]
+
+    def type(self, tensor: TensorId) -> TensorType:
+        return self.builder.types[tensor]
+
+    def shape(self, position: int = 0) -> Shape:
+        return self.type(self.tensor(position)).shape
+
+    def dtype(self, position: int = 0) -> DType:
+        return self.type(self.tensor(position)).dtype
+
+    def value(self, position: int, what: str) -> Array:
+        """The value of an input that must be known at compile time."""
+        value = self.builder.value(self.tensor(position))
+        if value is None:
+            raise self.fail(
+                f"input {position} ({what}) is computed at run time",
+                hint="shapes are fixed at compile time, so it must be a constant; pass shapes=, or simplify the model",
+            )
+        return value
+
+    def ints(self, position: int, what: str) -> tuple[int, ...]:
+        """The integers of a constant input of rank 0 or 1."""
+        value = self.value(position, what)
+        if value.dtype.kind not in "iu" or value.ndim > 1 or value.size > self.limits.attribute_length:
+            raise self.fail(f"input {position} ({what}) is {value.dtype}{list(value.shape)}, not a list of integers")
+        return tuple(int(v) for v in value.ravel())
+
+    def scalar(self, position: int, what: str) -> Any:
+        """The Python number in a constant input of one element."""
+        value = self.value(position, what)
+        if value.size != 1:
+            raise self.fail(f"input {position} ({what}) has {value.size} elements instead of one")
+        return value.ravel()[0].item() if value.dtype.kind != "V" else float(value.ravel()[0])
+
+    def axis(self, axis: int, rank: int) -> int:
+        """A dimension number, counted from the front."""
+        if not -rank <= axis < rank:
+            raise self.fail(f"axis {axis} does not exist in a tensor of rank {rank}")
+        return axis % rank
+
+    def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Distinct dimension numbers, counted from the front, in the given order."""
+        found = tuple(self.axis(a, rank) for a in axes)
+        if len(set(found)) != len(found):
+            raise self.fail(f"axes {list(axes)} name a dimension twice")
+        return found
+
+    # making operators
+
+    def add(self, kind: str, *inputs: TensorId, **attrs: Hashable) -> TensorId:
+        """Apply an operator with one output."""
+        (result,) = self.add_all(kind, *inputs, **attrs)
+        return result
+
+    def add_all(self, kind: str, *inputs: TensorId, **attrs: Hashable) -> tuple[TensorId, ...]:
+        """Apply an operator: all its outputs."""
+        results = self.builder.add(kind, *inputs, name=self.label, **attrs)
+        return results if isinstance(results, tuple) else (results,)
+
+    def constant(self, value: Any, dtype: DType | None = None) -> TensorId:
+        return self.builder.constant(np.asarray(value, dtype.numpy if dtype else None))
+
+    def like(self, value: float, tensor: TensorId) -> TensorId:
+        """A scalar constant of the element type of `tensor`."""
+        return self.constant(value, self.type(tensor).dtype)
+
+    def like_array(self, values: Array, tensor: TensorId) -> TensorId:
+        """A constant of the element type of `tensor`."""
+        return self.constant(values, self.type(tensor).dtype)
+
+    def product(self, a: TensorId, b: TensorId, *, trans_b: bool = False) -> TensorId:
+        return self.add("matmul", a, b, trans_a=False, trans_b=trans_b)
+
+    def reshape(self, tensor: TensorId, shape: Sequence[int]) -> TensorId:
+        """The tensor in another shape; itself if it has it already."""
+        wanted = tuple(shape)
+        return tensor if self.type(tensor).shape == wanted else self.add("reshape", tensor, shape=wanted)
+
+    def transpose(self, tensor: TensorId, perm: Sequence[int]) -> TensorId:
+        wanted = tuple(perm)
+        return tensor if wanted == tuple(range(len(wanted))) else self.add("transpose", tensor, perm=wanted)
+
+    def expand(self, tensor: TensorId, shape: Sequence[int]) -> TensorId:
+        wanted = tuple(shape)
+        return tensor if self.type(tensor).shape == wanted else self.add("expand", tensor, shape=wanted)
+
+    def cast(self, tensor: TensorId, dtype: DType) -> TensorId:
+        return tensor if self.type(tensor).dtype is dtype else self.add("cast", tensor, dtype=dtype)
+
+    def slice(self, tensor: TensorId, starts: Sequence[int], shape: Sequence[int]) -> TensorId:
+        """A box of the tensor with step 1."""
+        if self.type(tensor).shape == tuple(shape):
+            return tensor
+        steps = (1,) * len(starts)
+        return self.add("slice", tensor, starts=tuple(starts), steps=steps, shape=tuple(shape))
+
+    def concat(self, tensors: Sequence[TensorId], axis: int) -> TensorId:
+        return tensors[0] if len(tensors) == 1 else self.add("concat", *tensors, axis=axis)
+
+    def reduce(self, tensor: TensorId, fn: str, axes: Sequence[int], keepdims: bool = True) -> TensorId:
+        return self.add("reduce", tensor, fn=fn, axes=tuple(axes), keepdims=keepdims)

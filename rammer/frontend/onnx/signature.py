@@ -1,0 +1,144 @@
+"""Operator signatures, from the schema tables of the onnx package: arity, attribute types, type constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs
+
+from rammer.errors import ModelError
+from rammer.ir.tensor import DType
+
+OLDEST_OPSET, NEWEST_OPSET = 6, 26
+
+_TYPE_NAMES = {
+    "tensor(float)": DType.F32,
+    "tensor(float16)": DType.F16,
+    "tensor(bfloat16)": DType.BF16,
+    "tensor(double)": DType.F64,
+    "tensor(bool)": DType.BOOL,
+    "tensor(uint8)": DType.U8,
+    **{f"tensor({d.value})": d for d in (DType.I8, DType.I16, DType.I32, DType.I64)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What the standard says about an operator at one opset."""
+
+    op: str
+    since: int  # the opset that gave it this meaning
+    deprecated: bool
+    inputs: tuple[tuple[str, str], ...]  # name and type variable; the last one repeats if variadic
+    min_inputs: int
+    max_inputs: int
+    variadic: bool
+    homogeneous: bool  # whether all operands of a variadic input have one type
+    max_outputs: int
+    attributes: dict[str, tuple[int, bool, Any]]  # name -> AttributeProto type, required, default (None: none)
+    types: dict[str, frozenset[DType]]  # type variable -> element types
+    defaults: tuple[tuple[str, AttributeProto], ...]  # attributes that have a default
+    is_function: bool
+
+    def operand(self, position: int) -> tuple[str, str]:
+        return self.inputs[min(position, len(self.inputs) - 1)]
+
+
+@lru_cache(maxsize=4096)
+def signature(op: str, opset: int, domain: str) -> Signature | None:
+    """The signature of a standard operator at an opset; None if there is no such operator."""
+    try:
+        schema: Any = defs.get_schema(op, opset, domain)
+    except defs.SchemaError:
+        return None
+    attribute_types: Any = defs.OpSchema.AttrType
+    kinds = {k.name: int(k.value) for k in attribute_types}
+    variadic = bool(schema.inputs) and schema.inputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
+    return Signature(
+        op=op,
+        since=schema.since_version,
+        deprecated=schema.deprecated,
+        inputs=tuple((p.name, p.type_str) for p in schema.inputs),
+        min_inputs=schema.min_input,
+        max_inputs=schema.max_input,
+        variadic=variadic,
+        homogeneous=not variadic or schema.inputs[-1].is_homogeneous,
+        max_outputs=schema.max_output,
+        attributes={
+            name: (kinds[a.type.name], a.required, attribute_value(a.default_value, None))
+            for name, a in schema.attributes.items()
+        },
+        types={
+            c.type_param_str: frozenset(_TYPE_NAMES[t] for t in c.allowed_type_strs if t in _TYPE_NAMES)
+            for c in schema.type_constraints
+        },
+        defaults=tuple(
+            (name, a.default_value)
+            for name, a in schema.attributes.items()
+            if a.default_value.type != AttributeProto.UNDEFINED
+        ),
+        is_function=schema.has_function or schema.has_context_dependent_function,
+    )
+
+
+def schema_function(node: NodeProto, found: Signature, opset: int, inputs: Sequence[TypeProto]) -> FunctionProto | None:
+    """The standard's own definition of an operator by other ones; None if it has none for these operands."""
+    schema: Any = defs.get_schema(found.op, opset, "" if node.domain == "ai.onnx" else node.domain)
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    if versions:
+        types = [t.SerializeToString() for t in inputs]
+        body = schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), types)
+    else:
+        versions = [v for v in schema.function_opset_versions if v <= opset]
+        body = schema.get_function_with_opset_version(max(versions)) if versions else b""
+    return FunctionProto.FromString(body) if body else None
+
+
+def attribute_value(attribute: AttributeProto, max_length: int | None) -> Any:
+    """The Python value of an attribute: numbers, strings, tuples of them, or the message for tensors and graphs."""
+    match attribute.type:
+        case AttributeProto.FLOAT:
+            return attribute.f
+        case AttributeProto.INT:
+            return attribute.i
+        case AttributeProto.STRING:
+            return _text(attribute.s, attribute.name)
+        case AttributeProto.TENSOR:
+            return attribute.t
+        case AttributeProto.GRAPH:
+            return attribute.g
+        case AttributeProto.FLOATS:
+            values: Any = attribute.floats
+        case AttributeProto.INTS:
+            values = attribute.ints
+        case AttributeProto.STRINGS:
+            values = tuple(_text(s, attribute.name) for s in attribute.strings)
+        case AttributeProto.UNDEFINED if max_length is None:  # a schema's attribute without default
+            return None
+        case AttributeProto.TENSORS | AttributeProto.GRAPHS | AttributeProto.SPARSE_TENSOR:
+            return attribute
+        case AttributeProto.SPARSE_TENSORS | AttributeProto.TYPE_PROTO | AttributeProto.TYPE_PROTOS:
+            return attribute
+        case other:
+            raise ModelError(f"attribute {attribute.name!r} has no valid type ({other})")
+    if max_length is not None and len(values) > max_length:
+        raise ModelError(
+            f"attribute {attribute.name!r} has {len(values)} elements, the limit is {max_length}",
+            hint="raise Limits.attribute_length",
+        )
+    return tuple(values)
+
+
+def type_name(kind: int) -> str:
+    """The name of an attribute type, for messages."""
+    return str(AttributeProto.AttributeType.Name(kind)) if kind in AttributeProto.AttributeType.values() else str(kind)
+
+
+def _text(value: bytes, name: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise ModelError(f"attribute {name!r} is not valid UTF-8") from None

@@ -1,0 +1,215 @@
+"""Decoding of TensorProto: typed fields, raw bytes, external files; every length is checked before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import PurePosixPath
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto
+
+from rammer.errors import ModelError
+from rammer.frontend.onnx.limits import Limits
+from rammer.ir.tensor import Array, DType
+
+ELEMENT_TYPES: dict[int, DType] = {
+    TensorProto.FLOAT: DType.F32,
+    TensorProto.FLOAT16: DType.F16,
+    TensorProto.BFLOAT16: DType.BF16,
+    TensorProto.DOUBLE: DType.F64,
+    TensorProto.INT8: DType.I8,
+    TensorProto.INT16: DType.I16,
+    TensorProto.INT32: DType.I32,
+    TensorProto.INT64: DType.I64,
+    TensorProto.UINT8: DType.U8,
+    TensorProto.BOOL: DType.BOOL,
+}
+
+# element type -> the typed field that may hold it
+_FIELDS = {
+    DType.F32: "float_data",
+    DType.F64: "double_data",
+    DType.I64: "int64_data",
+    **dict.fromkeys((DType.F16, DType.BF16, DType.I8, DType.I16, DType.I32, DType.U8, DType.BOOL), "int32_data"),
+}
+_ALL_FIELDS = ("float_data", "double_data", "int64_data", "int32_data", "uint64_data", "string_data")
+
+
+def element_type(code: int, what: str, *, node: str = "", op: str = "") -> DType:
+    """The element type of an ONNX data-type number. Raises ModelError for one that is unknown or unsupported."""
+    if (found := ELEMENT_TYPES.get(code)) is not None:
+        return found
+    known = code in TensorProto.DataType.values() and code != TensorProto.UNDEFINED
+    seen = f"element type {TensorProto.DataType.Name(code)}" if known else f"unknown element type {code}"
+    raise ModelError(f"{what} has {seen}", node=node, op=op, hint=f"supported: {', '.join(d.value for d in DType)}")
+
+
+@dataclass
+class ExternalData:
+    """Files beside a model. Names are relative, stay inside `base_dir`, and never pass a symbolic or hard link."""
+
+    base_dir: str | None
+    limits: Limits
+    read_bytes: int = 0
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    def read(self, tensor: TensorProto, expected: int) -> bytes:
+        """The `expected` bytes that the tensor's entries point at."""
+        what = f"external data of {tensor.name!r}"
+        if self.base_dir is None:
+            raise ModelError(
+                f"{what} lies in another file, but the model was not loaded from a file",
+                hint="pass the path of the model, or base_dir=",
+            )
+        entries = {e.key: e.value for e in tensor.external_data}
+        location = entries.get("location", "")
+        offset = self._number(entries.get("offset", "0"), f"offset of {what}")
+        length = self._number(entries.get("length", str(expected)), f"length of {what}")
+        if length != expected:
+            raise ModelError(f"{what} has {length} bytes; its shape and element type need {expected}")
+        self.read_bytes += length
+        if self.read_bytes > self.limits.external_bytes:
+            raise ModelError(
+                f"external data exceeds {self.limits.external_bytes} bytes", hint="raise Limits.external_bytes"
+            )
+        descriptor = self._open(location, what)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                raise ModelError(f"{what}: {location!r} is not a plain file with a single name", hint="copy the file")
+            if offset + length > status.st_size:
+                raise ModelError(
+                    f"{what}: bytes {offset}…{offset + length} lie outside {location!r} ({status.st_size} bytes)"
+                )
+            if "checksum" in entries:
+                self._verify(descriptor, location, entries["checksum"], what)
+            data = _read(descriptor, offset, length)
+        except OSError as error:
+            raise ModelError(f"{what}: cannot read {location!r}: {error.strerror}") from None
+        finally:
+            os.close(descriptor)
+        if len(data) != length:
+            raise ModelError(f"{what}: {location!r} ended after {len(data)} of {length} bytes")
+        return data
+
+    @staticmethod
+    def _number(text: str, what: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
+            raise ModelError(f"the {what} is {text[:40]!r}", hint="it must be a non-negative decimal number")
+        return int(text)
+
+    def _open(self, location: str, what: str) -> int:
+        """Open component by component below base_dir, following no link."""
+        parts = PurePosixPath(location).parts
+        if not parts or location.startswith("/") or ".." in parts or "\0" in location or "\\" in location:
+            raise ModelError(
+                f"{what} points at {location[:200]!r}", hint="it must be a relative path inside the model's folder"
+            )
+        assert self.base_dir is not None
+        folder = -1
+        try:
+            folder = os.open(self.base_dir or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for part in parts[:-1]:
+                inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            return os.open(parts[-1], flags, dir_fd=folder)
+        except OSError as error:
+            raise ModelError(
+                f"{what}: cannot open {location[:200]!r}: {error.strerror}",
+                hint="the file must lie beside the model; links are not followed",
+            ) from None
+        finally:
+            if folder >= 0:
+                os.close(folder)
+
+    def _verify(self, descriptor: int, location: str, checksum: str, what: str) -> None:
+        if location not in self._digests:
+            digest = hashlib.sha1(usedforsecurity=False)  # the algorithm that ONNX names
+            offset = 0
+            while block := os.pread(descriptor, 1 << 20, offset):
+                digest.update(block)
+                offset += len(block)
+            self._digests[location] = digest.hexdigest()
+        if self._digests[location] != checksum.lower():
+            raise ModelError(
+                f"{what}: {location!r} does not have the checksum {checksum[:40]!r}", hint="the file was changed"
+            )
+
+
+def _read(descriptor: int, offset: int, length: int) -> bytes:
+    blocks = []
+    while length and (block := os.pread(descriptor, min(length, 1 << 30), offset)):
+        blocks.append(block)
+        offset, length = offset + len(block), length - len(block)
+    return b"".join(blocks)
+
+
+def decode(tensor: TensorProto, external: ExternalData) -> Array:
+    """The array of a TensorProto, read-only. Raises ModelError for anything that does not fit together."""
+    what = f"tensor {tensor.name!r}"
+    dtype = element_type(tensor.data_type, what)
+    shape = tuple(tensor.dims)
+    limits = external.limits
+    if any(d < 0 for d in shape) or len(shape) > limits.rank:
+        raise ModelError(f"{what} has dimensions {list(shape[:20])}", hint=f"at most {limits.rank}, none negative")
+    count = prod(shape)
+    nbytes = count * dtype.itemsize
+    if nbytes > limits.tensor_bytes:
+        raise ModelError(
+            f"{what} has {nbytes} bytes, the limit is {limits.tensor_bytes}", hint="raise Limits.tensor_bytes"
+        )
+    if tensor.HasField("segment"):
+        raise ModelError(f"{what} is stored in segments", hint="store it as raw_data")
+    filled = [f for f in _ALL_FIELDS if len(getattr(tensor, f))]
+    raw = tensor.HasField("raw_data")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        if filled or raw:
+            raise ModelError(f"{what} is external but also has data inside the model")
+        return _from_bytes(external.read(tensor, nbytes), dtype, shape)
+    if len(filled) + raw > 1 or (filled and filled[0] != _FIELDS[dtype]):
+        seen = ", ".join(filled + ["raw_data"] * raw)
+        raise ModelError(
+            f"{what} of type {dtype.value} has its data in {seen}", hint=f"use raw_data or {_FIELDS[dtype]}"
+        )
+    if raw:
+        data = tensor.raw_data
+        if len(data) != nbytes:
+            raise ModelError(f"{what} has {len(data)} bytes of data; {dtype.value}{list(shape)} needs {nbytes}")
+        return _from_bytes(data, dtype, shape)
+    values = getattr(tensor, _FIELDS[dtype])
+    if len(values) != count:
+        raise ModelError(f"{what} has {len(values)} values; its shape {list(shape)} needs {count}")
+    return _from_field(values, dtype, what).reshape(shape)
+
+
+def _from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
+    if dtype is DType.BOOL:  # any non-zero byte is true; NumPy must not see other bit patterns
+        return np.not_equal(np.frombuffer(data, np.uint8), 0).reshape(shape)
+    little = np.frombuffer(data, dtype.numpy.newbyteorder("<") if dtype is not DType.BF16 else "<u2")
+    native = little.astype(little.dtype.newbyteorder("="), copy=False)
+    return (native.view(ml_dtypes.bfloat16) if dtype is DType.BF16 else native).reshape(shape)
+
+
+def _from_field(values: object, dtype: DType, what: str) -> Array:
+    if dtype in (DType.F16, DType.BF16):
+        bits = np.array(values, np.int64)
+        if bits.size and not (bits.min() >= 0 and bits.max() < 1 << 16):
+            raise ModelError(f"{what} has 16-bit patterns outside 0…65535")
+        return bits.astype(np.uint16).view(dtype.numpy)
+    if dtype.is_float:
+        return np.array(values, dtype.numpy)
+    wide = np.array(values, np.int64)
+    if dtype is DType.BOOL:
+        return np.not_equal(wide, 0)
+    narrow = wide.astype(dtype.numpy)
+    if not np.array_equal(narrow, wide):
+        raise ModelError(f"{what} has values outside {dtype.value}")
+    return narrow
