@@ -44,8 +44,8 @@ REDUCTION = (
     ("none", 3, "avg", 2),
     ("sep3", 2, "max", 0),
 )
-NORMAL_OUTPUTS = (1, 2, 3, 4, 5, 6)  # the states that a cell concatenates
-REDUCTION_OUTPUTS = (3, 4, 5, 6)
+NORMAL_OUTPUTS: tuple[int, ...] = (1, 2, 3, 4, 5, 6)  # the states that a cell concatenates
+REDUCTION_OUTPUTS: tuple[int, ...] = (3, 4, 5, 6)
 
 
 def conv_norm(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, padding: int = 0) -> nn.Sequential:
@@ -139,7 +139,8 @@ class Cell(nn.Module):
 
     def __init__(self, channels: int, previous: int | None, filters: int, stride: int, shrink: bool) -> None:
         super().__init__()
-        plan, self.outputs = (REDUCTION, REDUCTION_OUTPUTS) if stride == 2 else (NORMAL, NORMAL_OUTPUTS)
+        plan = REDUCTION if stride == 2 else NORMAL
+        self.outputs = REDUCTION_OUTPUTS if stride == 2 else NORMAL_OUTPUTS
         self.project = conv_norm(channels, filters)
         self.project_previous: nn.Module | None = None
         if previous is not None and shrink:

@@ -91,7 +91,9 @@ class Recorder:
 
     def _node(self, kind: str, *values: Value, **attributes: int) -> Symbol:
         name = f"{kind}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, [self._name(v) for v in values], [name], name, **attributes))
+        node = helper.make_node(kind, [self._name(v) for v in values], [name], name)
+        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
+        self._nodes.append(node)
         return Symbol(name)
 
     def _name(self, value: Value) -> str:

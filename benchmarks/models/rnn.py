@@ -14,16 +14,27 @@ from torch import nn
 from benchmarks.models.recorder import Recorder
 from benchmarks.models.spec import ModelSpec, Recurrence, Scale, export_module
 
+INPUT_GAIN, STATE_GAIN = 1.7, 0.7
 GATES = {"i": 0, "j": 2, "f": 1, "o": 3}  # TensorFlow's order and names -> chunk of torch's LSTM weights
 
 
 def lstm_stack(inputs: int, hidden: int, layers: int) -> nn.ModuleList:
-    """Single-layer LSTMs whose forget bias includes TensorFlow's constant 1."""
-    stack = nn.ModuleList(nn.LSTM(hidden if i else inputs, hidden) for i in range(layers))
+    """Single-layer LSTMs whose forget bias includes TensorFlow's constant 1.
+
+    The weights are larger than torch's default, with which the output of ten layers hardly depends on the input.
+    """
+    stack = [nn.LSTM(hidden if i else inputs, hidden) for i in range(layers)]
     for lstm in stack:
+        w, u, b, _ = _parameters(lstm)
         with torch.no_grad():
-            lstm.bias_ih_l0.view(4, hidden)[GATES["f"]] += 1.0
-    return stack
+            nn.init.normal_(w, std=INPUT_GAIN * lstm.input_size**-0.5)
+            nn.init.normal_(u, std=STATE_GAIN * hidden**-0.5)
+            b.view(4, hidden)[GATES["f"]] += 1.0
+    return nn.ModuleList(stack)
+
+
+def _lstms(modules: nn.ModuleList) -> list[nn.LSTM]:
+    return [module for module in modules if isinstance(module, nn.LSTM)]
 
 
 class Cell(nn.Module):
@@ -78,7 +89,7 @@ class BasicCell(Cell):
         super().__init__(lstm)
         w, u, b = _tensorflow_weights(lstm)
         order = list(GATES.values())
-        weight = torch.cat([w, u]).unflatten(1, (4, -1))[:, order].flatten(1)
+        weight = torch.cat([w, u]).view(-1, 4, self.hidden)[:, order].flatten(1)
         self.register_buffer("weight", weight.contiguous())
         self.register_buffer("bias", b.view(4, -1)[order].flatten())
 
@@ -88,11 +99,21 @@ class BasicCell(Cell):
         return chunks
 
 
+def _parameters(lstm: nn.LSTM) -> list[torch.Tensor]:
+    """W [4 hidden, inputs], U [4 hidden, hidden] and torch's two biases [4 hidden], gates in torch's order."""
+    return list(lstm.parameters())
+
+
+def _cells(modules: nn.ModuleList) -> list[Cell]:
+    return [module for module in modules if isinstance(module, Cell)]
+
+
 def _tensorflow_weights(lstm: nn.LSTM) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """W [inputs, 4 hidden], U [hidden, 4 hidden] and b [4 hidden] without the forget bias of 1."""
-    bias = (lstm.bias_ih_l0 + lstm.bias_hh_l0).detach().clone()
+    w, u, *biases = (parameter.detach() for parameter in _parameters(lstm))
+    bias = biases[0] + biases[1]
     bias.view(4, -1)[GATES["f"]] -= 1.0
-    return lstm.weight_ih_l0.detach().T, lstm.weight_hh_l0.detach().T, bias
+    return w.T, u.T, bias
 
 
 class Unrolled(nn.Module):
@@ -147,13 +168,13 @@ class LstmTcUnrolled(Unrolled):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         assert isinstance(module, LstmTc)
-        self.cells = nn.ModuleList(SeparateCell(lstm) for lstm in module.layers)
+        self.cells = nn.ModuleList(SeparateCell(lstm) for lstm in _lstms(module.layers))
 
     def run(self, ops: Any, x: Any, steps: int, batch: int) -> Any:
-        states = [cell.zero_state(batch) for cell in self.cells]
+        states = [cell.zero_state(batch) for cell in _cells(self.cells)]
         for t in range(steps):
             h = ops.select(x, 0, t)
-            for i, cell in enumerate(self.cells):
+            for i, cell in enumerate(_cells(self.cells)):
                 states[i] = cell.step(ops, h, states[i])
                 h = states[i][0]
         return h
@@ -230,11 +251,11 @@ class SpeechCells(Unrolled):
 
     def __init__(self, layers: nn.ModuleList) -> None:
         super().__init__()
-        self.cells = nn.ModuleList(BasicCell(lstm) for lstm in layers)
+        self.cells = nn.ModuleList(BasicCell(lstm) for lstm in _lstms(layers))
 
     def run(self, ops: Any, x: Any, steps: int, batch: int) -> Any:
         sequence = [ops.select(x, 0, t) for t in range(steps)]
-        for cell in self.cells:
+        for cell in _cells(self.cells):
             sequence, _ = _run_layer(ops, cell, sequence, batch)
         return ops.cat(sequence, 0)
 
@@ -327,24 +348,23 @@ class Seq2SeqUnrolled(Unrolled):
         super().__init__()
         assert isinstance(module, Seq2Seq)
         self.decoder_steps = module.size.decoder_steps
-        self.encoder = nn.ModuleList(BasicCell(lstm) for lstm in module.encoder)
-        self.decoder = nn.ModuleList(BasicCell(lstm) for lstm in module.decoder)
+        self.encoder = nn.ModuleList(BasicCell(lstm) for lstm in _lstms(module.encoder))
+        self.decoder = nn.ModuleList(BasicCell(lstm) for lstm in _lstms(module.decoder))
 
     def run(self, ops: Any, x: Any, steps: int, batch: int) -> Any:
         sequence = [ops.select(x, 0, t) for t in range(steps)]
-        for cell in self.encoder:
+        for cell in _cells(self.encoder):
             sequence, (_, c) = _run_layer(ops, cell, sequence, batch)
-        h, states = c, [cell.zero_state(batch) for cell in self.decoder]
+        h, states = c, [cell.zero_state(batch) for cell in _cells(self.decoder)]
         for _ in range(self.decoder_steps):
-            for i, cell in enumerate(self.decoder):
+            for i, cell in enumerate(_cells(self.decoder)):
                 states[i] = cell.step(ops, h, states[i])
                 h = states[i][0]
         return h
 
 
-def _run_layer(ops: Any, cell: nn.Module, sequence: list[Any], batch: int) -> tuple[list[Any], tuple[Any, Any]]:
+def _run_layer(ops: Any, cell: Cell, sequence: list[Any], batch: int) -> tuple[list[Any], tuple[Any, Any]]:
     """One layer over a list of steps: every output, and the last state."""
-    assert isinstance(cell, Cell)
     state: tuple[Any, Any] = cell.zero_state(batch)
     outputs = []
     for x in sequence:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import onnx
@@ -42,20 +43,19 @@ class Recurrence:
 
 def export_module(module: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
     """Export with torch's TorchScript exporter, which folds BatchNorm into the preceding convolution; fold the rest."""
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         # The exporter announces its own deprecation and warns of a variable batch in LSTM; shapes are static here.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
             (example,),
-            buffer,
+            str(Path(folder, "model.onnx")),
             dynamo=False,
             opset_version=OPSET,
             input_names=["input"],
             output_names=["output"],
         )
-    return fold_constants(onnx.load_model_from_string(buffer.getvalue()))
+        return fold_constants(onnx.load(Path(folder, "model.onnx")))
 
 
 @dataclass(frozen=True, slots=True)
