@@ -96,10 +96,6 @@ class RProgramBuilder:
         """Per other vEU, how many of its slots are surely complete when lane `veu` reaches its end."""
         return self._clock[veu]
 
-    def length(self, veu: int) -> int:
-        """Slots of a lane so far."""
-        return len(self._lanes[veu])
-
     def wait(self, task: TaskUid, on: Iterable[TaskUid]) -> None:
         """Make `task` wait for rTasks appended earlier; emits the barrier-rTask when `task` is appended."""
         self._pending.setdefault(task, []).extend(on)

@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
 
     mark: Mark
     ready_us: tuple[float, ...]
-    tails: tuple[TaskUid | None, ...]
+    synced: tuple[int, ...]
 
 
 class Assembly:
@@ -47,7 +47,7 @@ class Assembly:
         self.ready_us = [0.0] * spec.num_veus
         self._builder = RProgramBuilder(spec.num_veus)
         self._ends: list[list[float]] = [[] for _ in range(spec.num_veus)]
-        self._tails: list[TaskUid | None] = [None] * spec.num_veus
+        self._synced = (0,) * spec.num_veus  # per lane, its slots before the last global barrier
 
     @property
     def is_empty(self) -> bool:
@@ -72,11 +72,6 @@ class Assembly:
                 if veu not in last or last[veu][0].order < order:
                     last[veu] = (where, task)
         return self._needs(last)
-
-    def everything(self) -> Needs:
-        """All slots so far: what one superstep of a device with global synchronisation leaves behind."""
-        ends = ((v, task, len(self._ends[v]) - 1) for v, task in enumerate(self._tails) if task is not None)
-        return self._needs({v: (Position(v, order), task) for v, task, order in ends})
 
     def _needs(self, last: dict[int, tuple[Position, TaskUid]]) -> Needs:
         if not last:
@@ -112,17 +107,29 @@ class Assembly:
             ends.append(start)  # the barrier-rTask
         end = self.ready_us[veu] = start + rtask_us
         ends.append(end)
-        self._tails[veu] = task
+
+    def sync(self) -> None:
+        """A barrier of all lanes: every rTask so far is done before any further one begins."""
+        now = max(self.ready_us)
+        self._synced = tuple(map(len, self._ends))
+        self._builder.sync()
+        for ends in self._ends:
+            ends.append(now + self.spec.barrier_us)
+        self.ready_us = [now + self.spec.barrier_us] * self.spec.num_veus
+
+    def is_synced(self, needs: Needs) -> bool:
+        """Whether a global barrier lies behind everything needed."""
+        return all(where.order < self._synced[where.veu] for where, _ in needs.last)
 
     def mark(self) -> Checkpoint:
         """The present state, for `undo`."""
-        return Checkpoint(self._builder.mark(), tuple(self.ready_us), tuple(self._tails))
+        return Checkpoint(self._builder.mark(), tuple(self.ready_us), self._synced)
 
     def undo(self, state: Checkpoint) -> None:
         """Take back everything placed since `mark`."""
         self._builder.undo(state.mark)
         self.ready_us = list(state.ready_us)
-        self._tails = list(state.tails)
+        self._synced = state.synced
         for ends, length in zip(self._ends, state.mark.lengths, strict=True):
             del ends[length:]
 

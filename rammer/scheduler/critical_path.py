@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from rammer.errors import ScheduleError
 from rammer.ir.device import SyncModel
@@ -123,7 +124,7 @@ class _Run:
                 if queue is None:
                     queue = self._ready[task.operator_id] = _Queue()
                     heappush(self._waiting, (negative_rank, task.operator_id))
-                queue.add(task, self.draft.home(task))
+                queue.add(task, self._home(task))
             if not self._waiting:
                 free_at[veu] = self._pending[0][0]
                 heappush(free, (free_at[veu], veu))
@@ -135,13 +136,21 @@ class _Run:
                 heappop(self._waiting)
                 del self._ready[operator_id]
             where, reason = veu, "earliest"
-            if home is not None and free_at[home] <= now + max(self.draft.reload_us(operator_id), TIE_US):
-                where, reason = home, "static weights"
+            if home.veu >= 0 and free_at[home.veu] <= now + max(home.worth_us, TIE_US):
+                where, reason = home.veu, home.reason
             self._place(task, where, reason)
             free_at[where] = self.assembly.ready_us[where]
             heappush(free, (free_at[where], where))
             if where != veu:
                 heappush(free, (now, veu))
+
+    def _home(self, task: TaskUid) -> _Home:
+        """Where the rTask has its static weights, or else the last of its own operands."""
+        if (veu := self.draft.home(task)) is not None:
+            return _Home(veu, self.draft.reload_us(task.operator_id), "static weights")
+        if operands := self._operands[task.operator_id][task.rtask_id]:
+            return _Home(self.assembly.needs(operands).veu, self.draft.spec.barrier_us, "operand")
+        return _HOMELESS
 
     def _place(self, task: TaskUid, veu: int, reason: str) -> None:
         operator_id, rtask_id = task
@@ -174,29 +183,38 @@ class _Run:
             self._release(reader)
 
 
+class _Home(NamedTuple):
+    """A vEU that an rTask had better run on, and the delay that this is worth."""
+
+    veu: int
+    worth_us: float
+    reason: str
+
+
+_HOMELESS = _Home(-1, 0.0, "earliest")
+
+
 class _Queue:
-    """rTasks of one operator that could run now, by the vEU that holds their weights."""
+    """rTasks of one operator that could run now, by home."""
 
     def __init__(self) -> None:
-        self._homeless: list[TaskUid] = []
-        self._by_home: dict[int, list[TaskUid]] = {}
+        self._by_home: dict[int, list[tuple[TaskUid, _Home]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._homeless or self._by_home)
+        return bool(self._by_home)
 
-    def add(self, task: TaskUid, home: int | None) -> None:
-        heappush(self._homeless if home is None else self._by_home.setdefault(home, []), task)
+    def add(self, task: TaskUid, home: _Home) -> None:
+        heappush(self._by_home.setdefault(home.veu, []), (task, home))
 
-    def take(self, veu: int) -> tuple[TaskUid, int | None]:
-        """One that lives on `veu`, else a homeless one, else one from the vEU with the most; and its home."""
-        if veu in self._by_home:
-            home = veu
-        elif self._homeless:
-            return heappop(self._homeless), None
+    def take(self, veu: int) -> tuple[TaskUid, _Home]:
+        """One that lives on `veu`, else a homeless one, else one from the vEU with the most."""
+        for chosen in (veu, _HOMELESS.veu):
+            if chosen in self._by_home:
+                break
         else:
-            home = max(self._by_home, key=lambda v: (len(self._by_home[v]), -v))
-        tasks = self._by_home[home]
-        task = heappop(tasks)
+            chosen = max(self._by_home, key=lambda v: (len(self._by_home[v]), -v))
+        tasks = self._by_home[chosen]
+        found = heappop(tasks)
         if not tasks:
-            del self._by_home[home]
-        return task, home
+            del self._by_home[chosen]
+        return found

@@ -74,8 +74,9 @@ class Draft:
         """
         self.kernels.update(wave)
         queue: list[tuple[float, float, TaskUid, Needs]] = []
+        wanted = self.needs(wave, assembly)
         now = min(assembly.ready_us)
-        for operator_id, needs in self.needs(wave, assembly).items():
+        for operator_id, needs in wanted.items():
             us = self.rtask_us(operator_id)
             queue.extend((max(now, need.end_us), -us, TaskUid(operator_id, r), need) for r, need in enumerate(needs))
         queue.sort(key=lambda item: item[:3])
@@ -87,13 +88,17 @@ class Draft:
         return placements
 
     def needs(self, operator_ids: Iterable[int], assembly: Assembly) -> dict[int, list[Needs]]:
-        """For every rTask of independent operators, what it must see of this rProgram."""
+        """For every rTask of independent operators, what it must see of this rProgram.
+
+        A device with global synchronisation gets a barrier of all lanes here, if anything must be seen.
+        """
         if assembly.is_empty:
             return {op: [NOTHING] * self.kernels[op].num_rtasks for op in operator_ids}
         found = {op: self._operator_needs(op, assembly) for op in operator_ids}
-        if self.spec.sync is SyncModel.GLOBAL and any(n.last for needs in found.values() for n in needs):
-            superstep = assembly.everything()
-            return {op: [superstep] * len(needs) for op, needs in found.items()}
+        if self.spec.sync is SyncModel.GLOBAL:
+            if not all(assembly.is_synced(n) for needs in found.values() for n in needs):
+                assembly.sync()
+            return {op: [NOTHING] * len(needs) for op, needs in found.items()}
         return found
 
     def _operator_needs(self, operator_id: int, assembly: Assembly) -> list[Needs]:

@@ -74,19 +74,25 @@ def make_kernel(operation: Operation, num_rtasks: int) -> RKernel:
 def random_jobs(seed: int, most: int = 24) -> list[Job]:
     """A random DFG: chains, fans and skips; one or two rKernels each; some with weights that are used again."""
     pick = random.Random(seed)
+    prototypes = [_random_tilings(pick) for _ in range(4)]
     jobs: list[Job] = []
     for n in range(pick.randint(1, most)):
         earlier = [job.name for job in jobs[-6:]]
         chosen = pick.sample(earlier, min(len(earlier), pick.choice((0, 1, 1, 1, 2, 3))))
         cut = pick.randint(0, len(chosen))
-        num_rtasks = pick.choice((1, 2, 3, 4, 8, 16))
-        us = round(pick.uniform(0.5, 20.0), 2)
-        tilings = [(num_rtasks, us)]
-        if num_rtasks > 1 and pick.random() < 0.6:  # coarser and more efficient
-            tilings.append((num_rtasks // 2, round(us * pick.uniform(1.2, 2.2), 2)))
+        number = pick.randrange(len(prototypes))
         weights = f"w{pick.randint(0, 3)}" if pick.random() < 0.3 else ""
-        jobs.append(Job(f"op{n}", tuple(tilings), tuple(chosen[:cut]), tuple(chosen[cut:]), weights))
+        near, after = tuple(chosen[:cut]), tuple(chosen[cut:])
+        jobs.append(Job(f"op{n}", prototypes[number], after, near, weights, f"kind{number}"))
     return jobs
+
+
+def _random_tilings(pick: random.Random) -> tuple[tuple[int, float], ...]:
+    num_rtasks = pick.choice((1, 2, 3, 4, 8, 16))
+    us = round(pick.uniform(0.5, 20.0), 2)
+    if num_rtasks > 1 and pick.random() < 0.6:  # a coarser tiling, often the more efficient one
+        return (num_rtasks, us), (num_rtasks // 2, round(us * pick.uniform(1.2, 2.2), 2))
+    return ((num_rtasks, us),)
 
 
 def _express(*inputs: TensorType, key: str, num_after: int, size: int) -> TensorExpr:

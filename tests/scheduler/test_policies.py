@@ -1,0 +1,230 @@
+"""Promises of every policy, on random problems and on the paper's own examples."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import networkx as nx
+import pytest
+
+from rammer.errors import ScheduleError
+from rammer.ir.dependency import Dependencies
+from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, TaskUid
+from rammer.ir.verify import verify_plan
+from rammer.scheduler.plugin import rammer_policies
+from rammer.scheduler.timeline import simulate
+from rammer.testing.problems import Job, make_problem, random_jobs
+
+POLICIES = sorted(rammer_policies())
+EVERY = pytest.mark.parametrize("policy", POLICIES)
+
+
+def device(num_veus: int, launch_us: float = 5.0, barrier_us: float = 0.25, **more: object) -> VDeviceSpec:
+    return VDeviceSpec("paper", num_veus, launch_us=launch_us, barrier_us=barrier_us, **more)  # type: ignore[arg-type]
+
+
+def schedule(policy: str, jobs: list[Job], spec: VDeviceSpec) -> ExecutionPlan:
+    return rammer_policies()[policy]().schedule(make_problem(jobs, spec))
+
+
+def used(plan: ExecutionPlan) -> dict[str, int]:
+    """Operator -> rTasks of the rKernel that was chosen."""
+    return {op.name: k.num_rtasks for op, k in zip(plan.graph.operators, plan.kernels, strict=True)}
+
+
+def lanes_of(plan: ExecutionPlan, operator: str) -> list[int]:
+    """The vEU of each rTask of an operator, by rtask_id."""
+    number = next(n for n, op in enumerate(plan.graph.operators) if op.name == operator)
+    found = {uid.rtask_id: where.veu for p in plan.programs for where, uid in p.tasks() if uid.operator_id == number}
+    return [found[r] for r in sorted(found)]
+
+
+@EVERY
+@pytest.mark.parametrize("num_veus", [1, 2, 5])
+def test_every_plan_is_proven_and_priced_right(policy: str, num_veus: int) -> None:
+    for seed in range(25):
+        spec = device(num_veus, launch_us=3.0 * (seed % 3), barrier_us=0.4 * (seed % 2))
+        plan = schedule(policy, random_jobs(seed), spec)
+        verify_plan(plan)
+        placed = [uid for program in plan.programs for _, uid in program.tasks()]
+        assert sorted(placed) == [TaskUid(n, r) for n, k in enumerate(plan.kernels) for r in range(k.num_rtasks)]
+        total_us = simulate(plan).total_us
+        work_us = sum(plan.rtask_us[k] * k.num_rtasks for k in plan.kernels)
+        assert total_us >= work_us / num_veus - 1e-6
+        assert total_us >= critical_path_us(plan) - 1e-6
+
+
+def critical_path_us(plan: ExecutionPlan) -> float:
+    """The longest chain of rTasks, each needing an operand from the one before."""
+    dependencies = Dependencies(plan.graph, plan.kernels)
+    graph = nx.DiGraph()
+    for n, kernel in enumerate(plan.kernels):
+        for rtask_id, needed in enumerate(dependencies.of(n)):
+            graph.add_edge("start", TaskUid(n, rtask_id), us=plan.rtask_us[kernel])
+            graph.add_edges_from(((uid, TaskUid(n, rtask_id)) for uid in needed), us=plan.rtask_us[kernel])
+    return float(nx.dag_longest_path_length(graph, "us"))
+
+
+@EVERY
+def test_same_problem_same_plan(policy: str) -> None:
+    first, second = (schedule(policy, random_jobs(7), device(3)) for _ in range(2))
+    assert first.programs == second.programs
+    assert used(first) == used(second) and first.notes == second.notes
+
+
+@pytest.mark.parametrize("num_veus", [1, 2, 3, 8])
+def test_wavefront_never_loses_to_sequential(num_veus: int) -> None:
+    """Algorithm 1 merges only where that prices better, and one wave alone beats its operators one by one."""
+    for seed in range(60):
+        spec = device(num_veus, launch_us=(0.5, 5.0)[seed % 2], barrier_us=(0.0, 0.3, 2.0)[seed % 3])
+        jobs = random_jobs(seed)
+        sequential, wavefront = (simulate(schedule(p, jobs, spec)).total_us for p in ("sequential", "wavefront"))
+        assert wavefront <= sequential + 1e-6
+        assert not any("worse" in note for note in schedule("wavefront", jobs, spec).notes)
+
+
+def test_a_plan_worse_than_the_baseline_says_so() -> None:
+    chain = [Job("a", ((2, 1.0),)), Job("b", ((2, 1.0),), ("a",)), Job("c", ((2, 1.0),), ("b",))]
+    plan = schedule("round_robin", chain, device(2, launch_us=0.0, barrier_us=10.0))
+    assert plan.notes[-1] == "priced at 23.00 µs, worse than the 3.00 µs of one rProgram per rOperator"
+
+
+def test_barriers_dearer_than_a_launch_split_the_plan() -> None:
+    """Algorithm 1, line 8: time(P1) > time(Pcurr) + time(P2)."""
+    chain = [Job("a", ((2, 1.0),)), Job("b", ((2, 1.0),), ("a",))]
+    assert len(schedule("wavefront", chain, device(2, launch_us=1.0, barrier_us=3.0)).programs) == 2
+    assert len(schedule("wavefront", chain, device(2, launch_us=3.0, barrier_us=1.0)).programs) == 1
+
+
+@pytest.mark.parametrize(("copies", "num_rtasks"), [(1, 1024), (10, 16)])
+def test_interplay_of_intra_and_inter_operator_parallelism(copies: int, num_rtasks: int) -> None:
+    """Paper, §5.2.4: 1,024 rTasks at 4.28 µs win alone; 16 at 7.46 µs win where the wave fills the device."""
+    jobs = [Job(f"matmul{n}", ((1024, 4.28), (16, 7.46)), kind="matmul") for n in range(copies)]
+    plan = schedule("wavefront", jobs, device(1024))
+    assert set(used(plan).values()) == {num_rtasks}
+    assert simulate(plan).total_us == pytest.approx(5.0 + (4.28 if copies == 1 else 7.46))
+    sequential = schedule("sequential", jobs, device(1024))
+    assert set(used(sequential).values()) == {1024}
+    assert simulate(sequential).total_us == pytest.approx(copies * (5.0 + 4.28))
+
+
+def test_the_fastest_rkernels_stay_where_the_wave_cannot_fill_the_device() -> None:
+    jobs = [Job("a", ((8, 2.0), (2, 4.0))), Job("b", ((7, 2.0), (2, 4.0)))]
+    assert used(schedule("wavefront", jobs, device(16))) == {"a": 8, "b": 7}
+
+
+def test_overlap_of_waves_as_figure_18() -> None:
+    """Without a global barrier, an rTask of wave 2 runs beside a long one of wave 1."""
+    jobs = [Job("long", ((1, 10.0),)), Job("short", ((1, 2.0),)), Job("next", ((1, 7.0),), ("short",))]
+    plan = schedule("wavefront", jobs, device(2, launch_us=0.0))
+    assert simulate(plan).total_us == pytest.approx(10.0)
+
+
+def recurrent(steps: int) -> list[Job]:
+    """Two layers of a recurrent network, each step of two weight tiles, and an odd operator beside them."""
+    jobs = []
+    for s, layer in product(range(steps), range(2)):
+        before = ([f"c{s - 1}.{layer}"] if s else []) + ([f"c{s}.{layer - 1}"] if layer else [])
+        kind = f"cell{len(before)}"
+        jobs.append(Job(f"c{s}.{layer}", ((2, 4.0),), tuple(before), weights=f"w{layer}", kind=kind))
+    jobs.append(Job("odd", ((1, 1.0),)))
+    return jobs
+
+
+def test_weight_tiles_stay_on_their_veu() -> None:
+    memory = (MemoryLevel("L2", 1 << 20, "veu", 200.0), MemoryLevel("DRAM", 1 << 34, "device", 0.0001))
+    plan = schedule("list", recurrent(12), device(2, memory=memory))
+    for layer, first in ((0, 1), (1, 2)):  # from the first step on that has the later steps' rKernel
+        assert len({tuple(lanes_of(plan, f"c{s}.{layer}")) for s in range(first, 12)}) == 1
+    assert any("static weights" in note for note in plan.notes)
+
+
+def test_operands_keep_tiles_on_their_veu() -> None:
+    """Element-wise chains need no barrier at all."""
+    chain = [Job("a", ((4, 3.0),)), Job("b", ((4, 1.0),), near=("a",)), Job("c", ((4, 2.0),), near=("b",))]
+    for policy in ("wavefront", "list"):
+        plan = schedule(policy, chain, device(4))
+        assert lanes_of(plan, "a") == lanes_of(plan, "b") == lanes_of(plan, "c")
+        assert not any(isinstance(s, BarrierRTask) for p in plan.programs for lane in p.lanes for s in lane)
+
+
+@pytest.mark.parametrize("policy", ["sequential", "round_robin", "wavefront"])
+def test_global_synchronisation(policy: str) -> None:
+    """R105 of the verifier; the price counts the global barriers too."""
+    for seed in range(10):
+        plan = schedule(policy, random_jobs(seed), device(3, sync=SyncModel.GLOBAL))
+        verify_plan(plan)
+        assert simulate(plan).total_us > 0
+
+
+def test_list_refuses_global_synchronisation() -> None:
+    with pytest.raises(ScheduleError, match=r"'list' needs rTask-level synchronisation.*\n.*use policy 'wavefront'"):
+        schedule("list", random_jobs(0), device(3, sync=SyncModel.GLOBAL))
+
+
+@EVERY
+def test_rkernels_that_do_not_fit_are_named(policy: str) -> None:
+    problem = make_problem([Job("a", ((2, 1.0),))], VDeviceSpec("tiny", 2, max_threads=0))
+    with pytest.raises(ScheduleError, match=r"job: no rKernel fits vDevice 'tiny'.*x2 \(1 threads, 0 bytes"):
+        rammer_policies()[policy]().schedule(problem)
+
+
+@EVERY
+def test_no_operators(policy: str) -> None:
+    plan = schedule(policy, [], device(2))
+    assert plan.programs == () and simulate(plan).total_us == 0.0
+
+
+@pytest.mark.parametrize(("num_ops", "num_rtasks"), [(5000, 2), (300, 32)])
+def test_large_graphs(num_ops: int, num_rtasks: int) -> None:
+    """No policy is quadratic in the graph (each takes well under a second here)."""
+    tiling = ((num_rtasks, 5.0), (num_rtasks // 2, 9.0))
+    jobs = [Job(f"c{s}", tiling, (f"c{s - 1}",) if s else (), kind=f"k{bool(s)}") for s in range(num_ops)]
+    problem = make_problem(jobs, device(2))
+    for policy in rammer_policies().values():
+        assert simulate(policy().schedule(problem)).utilisation > 0.49
+
+
+DIAMOND = [
+    Job("stem", ((4, 2.0),)),
+    Job("left", ((2, 3.0),), ("stem",)),
+    Job("right", ((3, 1.0),), near=("stem",)),
+    Job("join", ((2, 1.5),), ("left", "right")),
+]
+
+
+def table(plan: ExecutionPlan) -> str:
+    """Every lane's slots, each with the time at which it ends."""
+    lines = []
+    for number, (program, times) in enumerate(zip(plan.programs, simulate(plan).programs, strict=True)):
+        for veu, (lane, at) in enumerate(zip(program.lanes, times.lanes, strict=True)):
+            cells = [f"{number}/{veu}:"]
+            for slot, end in zip(lane, at.end_us, strict=True):
+                if isinstance(slot, BarrierRTask):
+                    cells.append(f"wait({' '.join(f'{w.veu}:{w.order}' for w in slot.waits)})>{end:g}")
+                else:
+                    op = plan.graph.operators[slot.uid.operator_id].name
+                    cells.append(f"{op}.{slot.uid.rtask_id}>{end:g}")
+            lines.append(" ".join(cells))
+    return "\n".join(lines)
+
+
+GOLDEN = {
+    ("wavefront", "diamond"): """\
+0/0: stem.0>7 stem.2>9 wait(1:1)>9.25 left.1>12.25 right.1>13.25 right.2>14.25 wait(1:4)>14.5 join.1>16
+0/1: stem.1>7 stem.3>9 wait(0:1)>9.25 left.0>12.25 right.0>13.25 wait(0:4)>13.5 join.0>15""",
+    ("wavefront", "recurrent"): """\
+0/0: c0.0.0>9 odd.0>10 wait(1:0)>10.25 c0.1.1>14.25 c1.0.1>18.25 wait(1:3)>18.5 c1.1.0>22.5
+0/1: c0.0.1>9 wait(0:0)>9.25 c0.1.0>13.25 c1.0.0>17.25 wait(0:4)>18.5 c1.1.1>22.5""",
+    ("list", "diamond"): """\
+0/0: stem.0>7 stem.2>9 wait(1:1)>9.25 left.0>12.25 right.2>13.25 wait(1:5)>14.5 join.1>16
+0/1: stem.1>7 stem.3>9 wait(0:1)>9.25 left.1>12.25 right.0>13.25 right.1>14.25 wait(0:3)>14.5 join.0>16""",
+}
+
+
+@pytest.mark.parametrize(("policy", "graph"), sorted(GOLDEN))
+def test_golden_tables(policy: str, graph: str) -> None:
+    jobs = DIAMOND if graph == "diamond" else recurrent(2)
+    assert table(schedule(policy, jobs, device(2))) == GOLDEN[policy, graph]

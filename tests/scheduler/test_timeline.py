@@ -1,0 +1,73 @@
+"""The simulation of a plan, by hand-computed examples."""
+
+from __future__ import annotations
+
+import pytest
+
+from rammer.errors import ScheduleError
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
+from rammer.scheduler.timeline import simulate
+from rammer.testing.problems import Job, make_problem
+
+
+def plan_of(*programs: RProgram, launch_us: float = 3.0, barrier_us: float = 0.5) -> ExecutionPlan:
+    """Operator a: 2 rTasks of 4 µs; operator b: 1 rTask of 2 µs."""
+    spec = VDeviceSpec("two", 2, launch_us=launch_us, barrier_us=barrier_us)
+    problem = make_problem([Job("a", ((2, 4.0),)), Job("b", ((1, 2.0),), ("a",))], spec)
+    kernels = tuple(problem.candidates[op.operation][0] for op in problem.graph.operators)
+    times = {k: problem.profiler.rtask_us(k) for k in kernels}
+    return ExecutionPlan(problem.graph, spec, kernels, programs, rtask_us=times)
+
+
+def task(operator_id: int, rtask_id: int = 0) -> RTask:
+    return RTask(TaskUid(operator_id, rtask_id))
+
+
+def wait(veu: int, order: int) -> BarrierRTask:
+    return BarrierRTask((Position(veu, order),))
+
+
+def test_one_program() -> None:
+    timeline = simulate(plan_of(RProgram(((task(0, 0), wait(1, 0), task(1)), (task(0, 1),)))))
+    (program,) = timeline.programs
+    assert (program.launch_at_us, program.begin_us, program.end_us) == (0.0, 3.0, 9.5)
+    assert program.lanes[0].start_us == (3.0, 7.0, 7.5) and program.lanes[0].end_us == (7.0, 7.5, 9.5)
+    assert timeline.total_us == 9.5 and timeline.launch_us == 3.0
+    assert timeline.busy_us == (6.0, 4.0) and timeline.barrier_us == (0.5, 0.0)
+    assert timeline.utilisation == pytest.approx(10 / 19)
+    assert timeline.overhead == pytest.approx((3.0 * 2 + 0.5) / 19)
+
+
+def test_a_barrier_shows_its_wait() -> None:
+    (program,) = simulate(plan_of(RProgram(((wait(1, 1), task(1)), (task(0, 0), task(0, 1)))))).programs
+    assert (program.lanes[0].start_us, program.lanes[0].end_us) == ((3.0, 11.5), (11.5, 13.5))
+
+
+def test_programs_run_one_after_another() -> None:
+    first, second = RProgram(((task(0, 0),), (task(0, 1),))), RProgram(((task(1),), ()))
+    timeline = simulate(plan_of(first, second), lambda kernel: 1.0)
+    assert [(p.launch_at_us, p.end_us) for p in timeline.programs] == [(0.0, 4.0), (4.0, 8.0)]
+
+
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        ((wait(1, 1), task(0, 0)), (wait(0, 1), task(0, 1))),  # each waits for the other
+        ((task(0, 0), wait(1, 5)), (task(0, 1),)),  # no such slot
+        ((wait(0, 1), task(0, 0)), ()),  # for itself
+    ],
+)
+def test_deadlocks_are_errors(lanes: tuple[tuple[RTask | BarrierRTask, ...], ...]) -> None:
+    with pytest.raises(ScheduleError, match=r"barriers wait for each other, or for no slot: prog\[0\]\[\d\]"):
+        simulate(plan_of(RProgram(lanes)))
+
+
+def test_a_hundred_thousand_slots() -> None:
+    """Linear: lanes that wait for each other at every step."""
+    lanes = tuple(
+        tuple(slot for n in range(25_000) for slot in ([wait(1 - v, 2 * n - 1)] if n else [task(0)]) + [task(0, v)])
+        for v in range(2)
+    )
+    assert simulate(plan_of(RProgram(lanes), launch_us=0.0)).total_us == pytest.approx(25_001 * 4.0 + 24_999 * 0.5)
