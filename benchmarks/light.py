@@ -41,7 +41,7 @@ ROLES = {
 }
 
 # Measured: what brings the standard deviation of the logits to 1 ... 2, so that no softmax is a single 1.
-LOGIT_GAIN = {"densenet121": 0.5, "inception_v1": 0.15, "inception_v2": 0.4, "shufflenet": 0.15, "squeezenet": 0.5}
+LOGIT_GAIN = {"densenet121": 0.5, "inception_v1": 0.4, "inception_v2": 0.4, "shufflenet": 0.15, "squeezenet": 0.5}
 
 
 def load(name: str, seed: int = SEED) -> onnx.ModelProto:
@@ -86,7 +86,7 @@ def example_inputs(model: onnx.ModelProto, seed: int = SEED) -> Arrays:
 
 def build(name: str, cache: Path = CACHE) -> BuiltModel:
     """The refilled model on disk with ONNX Runtime's unoptimized outputs; needs onnxruntime."""
-    import onnxruntime
+    import onnxruntime  # type: ignore[import-untyped]
 
     def make() -> tuple[bytes, Arrays, Arrays]:
         model = load(name)
@@ -106,16 +106,11 @@ class _Weights:
 
     def __init__(self, graph: onnx.GraphProto, seed: int, logit_gain: float) -> None:
         self._seed = seed
+        views = {n.output[0]: n.input[0] for n in graph.node if n.op_type in ("Unsqueeze", "Reshape")}
+        readers = [(views.get(name, name), node, i) for node in graph.node for i, name in enumerate(node.input)]
+        self._readers = {name: (node, i) for name, node, i in readers if node.op_type not in ("Unsqueeze", "Reshape")}
         classifier = [node for node in graph.node if node.op_type in ("Conv", "Gemm")][-1]
-        self._gain = {classifier.input[1]: np.float32(logit_gain)}
-        self._readers: dict[str, tuple[onnx.NodeProto, int]] = {}
-        views = {}
-        for node in graph.node:
-            if node.op_type == "Unsqueeze":
-                views[node.output[0]] = node.input[0]
-        for node in graph.node:
-            for i, name in enumerate(node.input):
-                self._readers[views.get(name, name)] = node, i
+        self._gain = {views.get(classifier.input[1], classifier.input[1]): np.float32(logit_gain)}
         self._before_sum = {name for node in graph.node if node.op_type == "Sum" for name in node.input}
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
@@ -129,7 +124,7 @@ class _Weights:
                 return rng.standard_normal(shape, np.float32) * np.float32((2 / np.prod(shape[1:])) ** 0.5)
             case "matrix":
                 transposed = any(a.name == "transB" and a.i for a in node.attribute)
-                fan_in = shape[1] if transposed else shape[0]
+                fan_in = shape[-1] if transposed else shape[-2]
                 return rng.standard_normal(shape, np.float32) * np.float32(fan_in**-0.5)
             case "variance":
                 return rng.uniform(0.8, 1.2, shape).astype(np.float32)
