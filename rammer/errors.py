@@ -25,11 +25,20 @@ class ModelError(RammerError):
     """
 
     def __init__(self, what: str, *, node: str = "", op: str = "", path: str = "", hint: str = "") -> None:
-        self.node, self.op, self.path = node, op, path
-        where = ""
-        if op or node:
-            where = f"{op or 'node'} {node!r}: " if node else f"{op}: "
-        super().__init__(f"{path}: {where}{what}" if path else f"{where}{what}", hint=hint)
+        super().__init__(what, hint=hint)
+        self.node = self.op = self.path = ""
+        self._problem = what
+        self.locate(node=node, op=op, path=path)
+
+    def locate(self, *, node: str = "", op: str = "", path: str = "") -> ModelError:
+        """Say where it happened, as far as the error does not say so yet; returns the error itself."""
+        if not (self.node or self.op):
+            self.node, self.op = node, op
+        self.path = self.path or path
+        place = f"{self.op or 'node'} {self.node!r}: " if self.node else f"{self.op}: " if self.op else ""
+        self.what = f"{self.path}: {place}{self._problem}" if self.path else f"{place}{self._problem}"
+        self.args = (f"{self.what}\n  hint: {self.hint}" if self.hint else self.what,)
+        return self
 
 
 class TypeMismatch(RammerError):

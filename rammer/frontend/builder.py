@@ -55,12 +55,12 @@ class GraphBuilder:
     ) -> None:
         self.name = name
         self.types: dict[TensorId, TensorType] = {}
+        self.inputs: list[TensorId] = []
         self.interner = Operations(OPS)
         self._fold_bytes, self._fold_flops = fold_bytes, fold_flops
         self._tensor_bytes, self._max_operators = tensor_bytes, operators
         self._constants: dict[TensorId, Array] = {}
         self._small: dict[Hashable, TensorId] = {}
-        self._inputs: list[TensorId] = []
         self._outputs: list[tuple[TensorId, str]] = []
         self._operators: list[ROperator] = []
         self._names: dict[str, int] = {}
@@ -71,7 +71,7 @@ class GraphBuilder:
             raise ModelError(f"two tensors are named {name!r}", hint="give every input its own name")
         self._check(TensorType(tuple(shape), dtype), name)
         self.types[name] = TensorType(tuple(shape), dtype)
-        self._inputs.append(name)
+        self.inputs.append(name)
         return name
 
     def constant(self, array: Any, name: str = "") -> TensorId:
@@ -124,14 +124,14 @@ class GraphBuilder:
         """The graph, sorted. Every output is computed by an operator and carries the name it was given."""
         names: dict[TensorId, str] = {}
         for tensor, name in self._outputs:
-            if tensor in self._inputs or tensor in self._constants or tensor in names:
-                if name in self._inputs:
+            if tensor in self.inputs or tensor in self._constants or tensor in names:
+                if name in self.inputs:
                     raise ModelError(f"output {name!r} has the name of an input", hint="rename one of them")
                 tensor = self._copy(tensor)
             names[tensor] = name
         wanted = set(names.values())
         for tensor in [t for t in wanted if t in self.types and t not in names]:
-            if tensor in self._inputs:
+            if tensor in self.inputs:
                 raise ModelError(f"output {tensor!r} has the name of an input", hint="rename one of them")
             names[tensor] = self._fresh(tensor + ".", self.types[tensor])
         operators = [
@@ -148,12 +148,12 @@ class GraphBuilder:
         constants = {names.get(t, t): value for t, value in self._constants.items()}
         used = {t for op in operators for t in op.inputs}
         constants = {t: v for t, v in constants.items() if t in used}
-        kept = {*self._inputs, *constants, *(t for op in operators for t in op.outputs)}
+        kept = {*self.inputs, *constants, *(t for op in operators for t in op.outputs)}
         return Graph(
             name=self.name,
-            inputs=tuple(self._inputs),
+            inputs=tuple(self.inputs),
             outputs=tuple(name for _, name in self._outputs),
-            operators=sort_operators(operators, {*self._inputs, *constants}),
+            operators=sort_operators(operators, {*self.inputs, *constants}),
             types={t: types[t] for t in types if t in kept},
             constants=constants,
             interner=self.interner,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto
@@ -23,12 +24,14 @@ def load(
     source: str | os.PathLike[str] | bytes | ModelProto,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
     base_dir: str | os.PathLike[str] | None = None,
 ) -> Graph:
     """Import an ONNX model from a path, serialized bytes, or a message.
 
-    `shapes` fixes inputs with symbolic dimensions. External data is read from the model's folder, or from `base_dir`
+    `shapes` fixes inputs with symbolic dimensions, `constants` the values of inputs that decide shapes (those are no
+    inputs of the result). External data is read from the model's folder, or from `base_dir`
     for bytes and messages. Raises ModelError, and nothing else, for a model that cannot be imported.
     """
     limits = limits or Limits()
@@ -37,11 +40,10 @@ def load(
     try:
         model = source if isinstance(source, ModelProto) else _parse(source, limits)
         given = {name: tuple(int(e) for e in shape) for name, shape in (shapes or {}).items()}
-        return Importer(model, ExternalData(folder, limits), limits, given).run()
+        return Importer(model, ExternalData(folder, limits), limits, given, constants or {}).run()
     except ModelError as error:
-        if not path or error.path:
-            raise
-        raise ModelError(error.what, node=error.node, op=error.op, path=path, hint=error.hint) from error
+        error.locate(path=path)
+        raise
     except RecursionError:
         raise ModelError("the model is nested too deeply", path=path) from None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import networkx as nx
+import numpy as np
 from onnx import (
     AttributeProto,
     FunctionProto,
@@ -65,8 +66,16 @@ class Scope:
 class Importer:
     """Imports one model. Use `run` once."""
 
-    def __init__(self, model: ModelProto, external: ExternalData, limits: Limits, shapes: Mapping[str, Shape]) -> None:
-        self.model, self.external, self.limits, self.shapes = model, external, limits, shapes
+    def __init__(
+        self,
+        model: ModelProto,
+        external: ExternalData,
+        limits: Limits,
+        shapes: Mapping[str, Shape],
+        constants: Mapping[str, Any],
+    ) -> None:
+        self.model, self.external, self.limits = model, external, limits
+        self.shapes, self.constants = shapes, constants
         self.functions: dict[FunctionKey, FunctionProto] = {}
         self.num_nodes = 0
         self.builder = GraphBuilder(
@@ -90,13 +99,18 @@ class Importer:
             raise ModelError("the graph has no outputs")
         initializers = self._initializers(graph, scope)
         known_inputs = [v for v in graph.input if v.name not in initializers]
-        for name in self.shapes:
-            if name not in {v.name for v in known_inputs}:
-                hint = did_you_mean(name, [v.name for v in known_inputs])
-                raise ModelError(f"shapes= names {name!r}, which is no input of the model", hint=hint)
+        known_names = [v.name for v in known_inputs]
+        for keyword, given in (("shapes", self.shapes), ("constants", self.constants)):
+            for name in given:
+                if name not in known_names:
+                    hint = did_you_mean(name, known_names) or f"inputs are {', '.join(known_names[:20])}"
+                    raise ModelError(f"{keyword}= names {name!r}, which is no input of the model", hint=hint)
         for value in known_inputs:
             if value.name in scope.values:
                 raise ModelError(f"two inputs are named {value.name!r}")
+            if value.name in self.constants:
+                scope.values[value.name] = self._bound(value)
+                continue
             kind = self._input_type(value)
             scope.values[value.name] = self.builder.input(value.name, kind.shape, kind.dtype)
         self._nodes(graph.node, scope)
@@ -123,6 +137,12 @@ class Importer:
             if value.name in names and scope.parent is None:
                 self._check_declared(value, scope.values[value.name])
         return names
+
+    def _bound(self, value: ValueInfoProto) -> TensorId:
+        """An input that the caller fixes to a value."""
+        tensor = self.builder.constant(np.asarray(self.constants[value.name]), value.name)
+        self._check_declared(value, tensor)
+        return tensor
 
     def _input_type(self, value: ValueInfoProto) -> TensorType:
         what = f"input {value.name!r}"
@@ -237,9 +257,8 @@ class Importer:
             try:
                 self._node(node, label, scope)
             except ModelError as error:
-                if error.node or error.op:
-                    raise
-                raise ModelError(error.what, node=label, op=node.op_type, hint=error.hint) from error
+                error.locate(node=label, op=node.op_type)
+                raise
             except RammerError as error:
                 raise ModelError(error.what, node=label, op=node.op_type, hint=error.hint) from error
             except (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RecursionError) as error:

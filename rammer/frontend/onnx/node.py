@@ -38,6 +38,18 @@ def handler_for(domain: str, op: str, opset: int) -> Handler | None:
     return next((f for since, f in HANDLERS.get((domain, op), ()) if since <= opset), None)
 
 
+class NotConstant(ModelError):
+    """An input that decides shapes is only known at run time; `tensor` is the input's id."""
+
+    def __init__(self, node: Node, position: int, what: str) -> None:
+        self.tensor = node.tensor(position)
+        given = self.tensor in node.builder.inputs
+        hint = f"fix it with constants={{{self.tensor!r}: …}}" if given else "make it independent of the inputs' values"
+        super().__init__(
+            f"input {position} ({what}) is not known at compile time", node=node.label, op=node.op, hint=hint
+        )
+
+
 class Subgraphs(Protocol):
     """Imports a subgraph in the scope of the node that holds it."""
 
@@ -105,10 +117,7 @@ class Node:
         """The value of an input that must be known at compile time."""
         value = self.builder.value(self.tensor(position))
         if value is None:
-            raise self.fail(
-                f"input {position} ({what}) is computed at run time",
-                hint="shapes are fixed at compile time, so it must be a constant; pass shapes=, or simplify the model",
-            )
+            raise NotConstant(self, position, what)
         return value
 
     def ints(self, position: int, what: str) -> tuple[int, ...]:

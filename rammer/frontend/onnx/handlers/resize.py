@@ -145,7 +145,8 @@ class _Rule:
             return np.maximum(1 - d, 0.0)
         near = (a + 2) * d**3 - (a + 3) * d**2 + 1
         far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-        return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+        weights: Array = np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+        return weights
 
 
 def _resize(
