@@ -64,9 +64,7 @@ class Lifetimes:
         if early.size:
             begins = np.flatnonzero(np.append(True, np.diff(owner[early]) > 0))
             self.needs[owner[early[begins]]] = np.minimum.reduceat(order.known(slot[early]), begins, axis=0)
-        for root in (graph.storage(t).root for t in graph.inputs):
-            if root in number:
-                self.first_program[number[root]] = -1
+        self.first_program[self.first_program == len(plan.programs)] = -1  # graph inputs: no rTask writes them
         for root in (graph.storage(t).root for t in graph.outputs):
             if root in number:
                 self.last_program[number[root]] = len(plan.programs)
@@ -77,7 +75,7 @@ class Lifetimes:
         """Whether every access of owner `first` happens before every write of owner `second` (either may be many)."""
         ended, begun = self.last_program[first], self.first_program[second]
         within = np.all(self.needs[second] > self.last[first], axis=-1)
-        return np.asarray((ended < begun) | ((ended == begun) & within))
+        return np.asarray((ended < begun) | ((ended == begun) & (begun >= 0) & within))
 
     def reorder(self, order: NDArray[np.int64]) -> None:
         """Renumber the owners."""
