@@ -9,10 +9,14 @@ from rammer.ir.graph import Graph
 from rammer.ir.passes.eliminate_common import eliminate_common
 from rammer.ir.passes.eliminate_dead import eliminate_dead
 from rammer.ir.passes.fold_constants import fold_constants
+from rammer.ir.passes.fold_norms import fold_norms
 from rammer.ir.passes.fuse import fuse
+from rammer.ir.passes.gates import gather_gates
 from rammer.ir.passes.mark_static import mark_static
 from rammer.ir.passes.place import place
 from rammer.ir.passes.simplify import simplify
+from rammer.ir.passes.split_products import split_products
+from rammer.ir.passes.stack_rows import stack_rows
 
 Watch = Callable[[str, Graph], None]  # (pass, graph after it)
 
@@ -26,6 +30,12 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
     return (
         eliminate_dead,
         fold_constants,
+        simplify,
+        fold_norms,
+        eliminate_common,
+        split_products,
+        gather_gates,
+        stack_rows,
         simplify,
         eliminate_common,
         fuse,

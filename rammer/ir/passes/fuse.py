@@ -30,6 +30,7 @@ class _Group:
     depth: int
     gated: TensorId | None = None  # the tensor of all gates, if the group reads it gate by gate
     weights: dict[TensorId, int] = field(default_factory=dict)
+    whole: frozenset[int] = frozenset()  # operators whose results some member reads away from its own position
 
 
 def fuse(graph: Graph) -> Graph:
@@ -54,6 +55,8 @@ class _Fuser:
         group = _Group(op.operation.outputs[-1].shape, int(core), 0)
         inlined = 1 if core else weight(op.operation)
         group.weights = dict.fromkeys(op.outputs, inlined)
+        if not is_elementwise(op.operation) and op.kind != GATE:
+            group.whole = frozenset(self.clusters.sources[n])
         return group
 
     def run(self) -> Graph:
@@ -117,6 +120,8 @@ class _Fuser:
         count = len(self.clusters.members[group]) + len(self.clusters.members[here])
         if a.cores + b.cores > 1 or count > MAX_MEMBERS:
             return None
+        if not a.whole.isdisjoint(self.clusters.members[here]) or not b.whole.isdisjoint(self.clusters.members[group]):
+            return None  # every rTask would compute all of what it reads
         weights = a.weights | b.weights
         inlined = weight(op.operation) + sum(weights.get(t, 1) for t in op.inputs)
         if inlined > MAX_WEIGHT:
@@ -126,7 +131,7 @@ class _Fuser:
             return None
         weights[op.outputs[0]] = inlined
         depth = max(a.depth, b.depth)
-        self.groups[merged] = _Group(b.shape, a.cores + b.cores, depth, a.gated or b.gated, weights)
+        self.groups[merged] = _Group(b.shape, a.cores + b.cores, depth, a.gated or b.gated, weights, a.whole | b.whole)
         return merged
 
     def _join_gate(self, n: int, op: ROperator) -> None:
@@ -154,7 +159,7 @@ class _Fuser:
         if merged is not None:
             weights = group.weights | {op.outputs[0]: 1 + group.weights.get(tensor, 1)}
             shape = op.operation.outputs[0].shape
-            self.groups[merged] = _Group(shape, group.cores, group.depth, tensor, weights)
+            self.groups[merged] = _Group(shape, group.cores, group.depth, tensor, weights, group.whole)
 
     # Making operators
 

@@ -80,3 +80,35 @@ def test_random_graphs_keep_their_meaning(seed: int) -> None:
 
 def kinds(graph: Graph) -> Counter[str]:
     return Counter(op.kind for op in graph.operators)
+
+
+@pytest.mark.parametrize(("style", "batch"), [("separate", 1), ("separate", 3), ("concat", 1), ("concat", 2)])
+def test_unrolled_lstm_is_one_projection_and_one_operator_per_cell(style: str, batch: int) -> None:
+    graph = optimize(lstm(steps=6, layers=2, style=style, batch=batch), SPEC)
+    assert len(graph.operators) == 2 * (1 + 6)
+    assert len({op.operation for op in graph.operators if op.kind == "gate_matmul"}) == 1
+    cells = [op for op in graph.operators if "tanh" in op.kind]
+    assert len({op.operation for op in cells}) <= 3  # the first step, where the state is zero, the last one, the others
+
+
+def test_products_of_a_decoder_stay_in_their_steps() -> None:
+    graph = optimize(lstm(steps=6, layers=2, style="concat", feedback=True), SPEC)
+    assert sorted(kinds(graph).values()) == [12, 12]
+
+
+def test_convolutions_take_norms_activations_and_residuals() -> None:
+    assert kinds(optimize(resnet_block(), SPEC)) == {
+        "conv+relu": 2,
+        "conv+add+relu": 1,
+        "reduce": 1,
+        "matmul+add": 1,
+        "softmax": 1,
+    }
+
+
+def test_many_steps_take_little_time() -> None:
+    watched = []
+    graph = optimize(lstm(steps=100, layers=10, width=16), SPEC, watch=lambda name, after: watched.append(name))
+    assert len(graph.operators) == 10 * (1 + 100)
+    assert len({op.operation for op in graph.operators}) == 4
+    assert watched == [run.__name__ for run in passes(SPEC)]

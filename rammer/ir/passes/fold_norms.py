@@ -1,0 +1,120 @@
+"""Fold batch normalization and constant scales into the weights before them, and zero padding into convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator, attributes
+from rammer.ir.passes.editor import Editor
+from rammer.ir.tensor import Array, DType, TensorId
+
+_WIDE = (DType.F32, DType.F64)  # in the half types the extra rounding would show
+
+
+def fold_norms(graph: Graph) -> Graph:
+    """Batch norm becomes a multiply-add per channel; multiply-adds of constants go into constant weights and biases."""
+    editor = Editor(graph)
+    for n in list(editor.operators):
+        if editor.operators[n].kind == "batch_norm":
+            _split_norm(editor, n)
+    graph = editor.finish()
+    editor = Editor(graph)
+    for n in list(editor.operators):
+        op = editor.operators[n]
+        if op.kind in ("mul", "add"):
+            _fold_scale(editor, n, op)
+        elif op.kind == "conv":
+            _fold_pad(editor, n, op)
+    return editor.finish()
+
+
+def _split_norm(editor: Editor, n: int) -> None:
+    op = editor.operators[n]
+    x = op.inputs[0]
+    kind = editor.types[x]
+    if kind.dtype not in _WIDE or any(t not in editor.constants for t in op.inputs[1:]):
+        return
+    scale, bias, mean, var = (editor.constants[t].astype(np.float64) for t in op.inputs[1:])
+    factor = scale / np.sqrt(var + op.operation.attr("epsilon"))
+    shape = (-1, *(1,) * (kind.rank - 2))
+    editor.remove(n)
+    for name, values, result in (("mul", factor, ()), ("add", bias - mean * factor, op.outputs)):
+        constant = editor.constant(values.astype(kind.dtype.numpy).reshape(shape), op.name)
+        operation = editor.interner.define(name, (kind, editor.types[constant]))
+        (x,) = editor.add(op.name, operation, (x, constant), result)
+
+
+def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
+    """Multiply constant weights by a constant per output channel, or add one to a constant bias."""
+    for here, other in ((0, 1), (1, 0)):
+        value = editor.constants.get(op.inputs[other])
+        first = editor.producer.get(op.inputs[here])
+        if value is None or first is None or editor.only_reader(op.inputs[here]) != n:
+            continue
+        source = editor.operators[first]
+        weights = [editor.constants.get(t) for t in source.inputs[1:]]
+        kind = source.operation.outputs[0]
+        if source.kind not in ("conv", "matmul") or any(w is None for w in weights) or kind.dtype not in _WIDE:
+            continue
+        channel = 1 if source.kind == "conv" else kind.rank - 1
+        values = _per_channel(value, kind.shape, channel)
+        if values is None or op.operation.outputs[0] != kind:
+            continue
+        arrays = [w for w in weights if w is not None]
+        if op.kind == "mul":
+            if source.kind == "matmul" and arrays[0].ndim != 2:
+                continue
+            across = source.kind == "matmul" and not source.operation.attr("trans_b")
+            arrays[0] = _scaled(arrays[0], values if across else values.reshape(-1, *(1,) * (arrays[0].ndim - 1)))
+            arrays[1:] = [_scaled(b, values) for b in arrays[1:]]
+        elif source.kind == "conv":
+            bias = arrays[1].astype(np.float64) if len(arrays) > 1 else 0
+            arrays[1:] = [(bias + values).astype(kind.dtype.numpy)]
+        else:
+            continue
+        tensors = [editor.constant(a, source.name) for a in arrays]
+        types = (source.operation.inputs[0], *(editor.types[t] for t in tensors))
+        operation = editor.interner.define(source.kind, types, source.operation.attrs)
+        editor.remove(first)
+        editor.remove(n)
+        editor.add(source.name, operation, (source.inputs[0], *tensors), op.outputs)
+        return
+
+
+def _per_channel(value: Array, shape: tuple[int, ...], channel: int) -> Array | None:
+    """The constant as one float64 per channel, if it varies along no other dimension of `shape`."""
+    if value.ndim > len(shape):
+        return None
+    full = value.reshape((1,) * (len(shape) - value.ndim) + value.shape)
+    if any(e != 1 for p, e in enumerate(full.shape) if p != channel):
+        return None
+    return np.broadcast_to(full.ravel(), (shape[channel],)).astype(np.float64)
+
+
+def _scaled(array: Array, factor: Array) -> Array:
+    return (array.astype(np.float64) * factor).astype(array.dtype)
+
+
+def _fold_pad(editor: Editor, n: int, op: ROperator) -> None:
+    """Let the convolution pad by itself."""
+    first = editor.producer.get(op.inputs[0])
+    if first is None or editor.operators[first].kind != "pad":
+        return
+    pad = editor.operators[first]
+    attrs: dict[str, Any] = dict(pad.operation.attrs)
+    source: TensorId = pad.inputs[0]
+    rank = editor.types[source].rank
+    begin, end = attrs["pads"][:rank], attrs["pads"][rank:]
+    if attrs.get("mode", "constant") != "constant" or attrs.get("value", 0) != 0:
+        return
+    if any(begin[:2]) or any(end[:2]) or min(*begin, *end) < 0:
+        return
+    own = op.operation.attr("pads") or (0,) * (2 * (rank - 2))
+    pads = tuple(a + b for a, b in zip(own, (*begin[2:], *end[2:]), strict=True))
+    types = (editor.types[source], *op.operation.inputs[1:])
+    operation = editor.interner.define("conv", types, attributes(**{**dict(op.operation.attrs), "pads": pads}))
+    editor.remove(n)
+    editor.add(op.name, operation, (source, *op.inputs[1:]), op.outputs)

@@ -1,0 +1,80 @@
+"""Take products of concatenated rows apart, where the same weights serve many steps of a recurrent network."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.passes.editor import Editor
+from rammer.ir.tensor import DType, TensorId
+
+MAX_ROWS = 64  # a product of few rows is a step of a recurrent network, not a layer of its own
+
+
+def product_with_constant(editor: Editor, op: ROperator) -> bool:
+    """Whether the operator multiplies a few rows by a constant matrix."""
+    if op.kind != "matmul" or op.inputs[1] not in editor.constants:
+        return False
+    rows, matrix = op.operation.inputs
+    few = rows.rank >= 2 and prod(rows.shape[:-1]) <= MAX_ROWS
+    return few and matrix.rank == 2 and rows.dtype in (DType.F32, DType.F64) and not _attr(op, "trans_a")
+
+
+def right_operand(editor: Editor, op: ROperator) -> TensorId:
+    """The constant matrix [K, N] of a product; a transposed one is stored anew, once."""
+    tensor = op.inputs[1]
+    if not _attr(op, "trans_b"):
+        return tensor
+    name = f"{tensor}:transposed"
+    if name not in editor.types:
+        made = editor.constant(np.ascontiguousarray(editor.constants[tensor].T), tensor)
+        editor.types[name], editor.constants[name] = editor.types.pop(made), editor.constants.pop(made)
+    return name
+
+
+def _attr(op: ROperator, name: str) -> bool:
+    return bool(dict(op.operation.attrs).get(name, False))
+
+
+def split_products(graph: Graph) -> Graph:
+    """concat(a, b) · W = a · W[:k] + b · W[k:], for a W that is used several times (TensorFlow's BasicLSTMCell)."""
+    editor = Editor(graph)
+    groups: dict[TensorId, list[int]] = {}
+    for n, op in editor.operators.items():
+        source = editor.producer.get(op.inputs[0]) if op.inputs else None
+        if source is not None and editor.operators[source].kind == "concat" and product_with_constant(editor, op):
+            groups.setdefault(op.inputs[1], []).append(n)
+    pieces: dict[tuple[TensorId, int, int], TensorId] = {}
+    for numbers in groups.values():
+        for n in numbers if len(numbers) > 1 else ():
+            _split(editor, n, pieces)
+    return editor.finish()
+
+
+def _split(editor: Editor, n: int, pieces: dict[tuple[TensorId, int, int], TensorId]) -> None:
+    op = editor.operators[n]
+    concat = editor.operators[editor.producer[op.inputs[0]]]
+    rank = concat.operation.outputs[0].rank
+    if concat.operation.attr("axis") not in (-1, rank - 1):
+        return
+    matrix = right_operand(editor, op)
+    start, total = 0, ""
+    define = editor.interner.define
+    editor.remove(n)
+    for position, part in enumerate(concat.inputs):
+        depth = editor.types[part].shape[-1]
+        key = (matrix, start, depth)
+        if key not in pieces:
+            pieces[key] = editor.constant(editor.constants[matrix][start : start + depth], matrix)
+        start += depth
+        types = (editor.types[part], editor.types[pieces[key]])
+        (product,) = editor.add(op.name, define("matmul", types), (part, pieces[key]))
+        if position == 0:
+            total = product
+        else:
+            kind = editor.types[total]
+            last = op.outputs if position == len(concat.inputs) - 1 else ()
+            (total,) = editor.add(op.name, define("add", (kind, kind)), (total, product), last)

@@ -1,0 +1,84 @@
+"""Apply one matrix to the rows of many operators at once: the input projections of all time steps in one product."""
+
+from __future__ import annotations
+
+from math import prod
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import Operation, attributes
+from rammer.ir.passes.clusters import Clusters
+from rammer.ir.passes.editor import Editor
+from rammer.ir.passes.place import view_offset
+from rammer.ir.passes.split_products import MAX_ROWS
+from rammer.ir.passes.structure import GATE_MATMUL, gate_matmul_expr
+from rammer.ir.tensor import TensorId
+
+
+def stack_rows(graph: Graph) -> Graph:
+    """Join products with the same constant right operand that do not depend on each other."""
+    editor = Editor(graph)
+    groups: dict[tuple[Operation, TensorId], list[int]] = {}
+    for n, op in editor.operators.items():
+        if op.kind in ("matmul", GATE_MATMUL) and op.inputs[1] in editor.constants and _stackable(op.operation):
+            groups.setdefault((op.operation, op.inputs[1]), []).append(n)
+    clusters = Clusters(graph)  # joining one group may make another one depend on itself
+    for numbers in groups.values():
+        joined = numbers[:1]
+        for n in numbers[1:]:
+            if clusters.contract(clusters.group_of[joined[0]], n) is None:
+                break
+            joined.append(n)
+        if len(joined) > 1:
+            _stack(editor, joined)
+    return editor.finish()
+
+
+def _stackable(operation: Operation) -> bool:
+    rows, matrix = operation.inputs
+    plain = operation.kind == GATE_MATMUL or (matrix.rank == 2 and not dict(operation.attrs).get("trans_a", False))
+    return plain and rows.rank >= 2 and prod(rows.shape[:-1]) <= MAX_ROWS
+
+
+def _stack(editor: Editor, numbers: list[int]) -> None:
+    operators = [editor.remove(n) for n in numbers]
+    first = operators[0]
+    kind, matrix = first.operation.inputs
+    rows = _join_rows(editor, [op.inputs[0] for op in operators], first.name)
+    types = (editor.types[rows], matrix)
+    if first.kind == GATE_MATMUL:
+        operation = editor.interner.wrap(GATE_MATMUL, types, lambda: gate_matmul_expr(*types))
+    else:
+        operation = editor.interner.define("matmul", types, first.operation.attrs)
+    (product,) = editor.add(first.name, operation, (rows, first.inputs[1]))
+    shape = first.operation.outputs[0].shape
+    for step, op in enumerate(operators):
+        starts = (step * kind.shape[0], *(0,) * (len(shape) - 1))
+        attrs = attributes(starts=starts, steps=(1,) * len(shape), shape=shape)
+        editor.add(op.name, editor.interner.define("slice", (editor.types[product],), attrs), (product,), op.outputs)
+
+
+def _join_rows(editor: Editor, parts: list[TensorId], name: str) -> TensorId:
+    """The parts one after another: the tensor that they are pieces of, if they are, else a concatenation."""
+    kind = editor.types[parts[0]]
+    total = (len(parts) * kind.shape[0], *kind.shape[1:])
+    places = [_origin(editor, t) for t in parts]
+    base = places[0][0]
+    if places == [(base, n * kind.size) for n in range(len(parts))] and editor.types[base].size == prod(total):
+        if editor.types[base].shape == total:
+            return base
+        operation = editor.interner.define("reshape", (editor.types[base],), attributes(shape=total))
+        return editor.add(name, operation, (base,))[0]
+    types = tuple(editor.types[t] for t in parts)
+    return editor.add(name, editor.interner.define("concat", types, attributes(axis=0)), parts)[0]
+
+
+def _origin(editor: Editor, tensor: TensorId) -> tuple[TensorId, int]:
+    """The tensor that this one is a contiguous piece of, and the first element."""
+    offset = 0
+    while (n := editor.producer.get(tensor)) is not None:
+        op = editor.operators[n]
+        step = view_offset(op.operation)
+        if step is None:
+            break
+        tensor, offset = op.inputs[0], offset + step
+    return tensor, offset
