@@ -1,0 +1,157 @@
+"""Measured rTask times on disk, so that no rKernel is measured twice on one device with one toolchain."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rammer.ir.kernel import RKernel
+
+Answer = TypeVar("Answer")
+
+WAIT_S = 30.0  # how long to wait for another process that is writing
+_FORM = 1  # of the table; a file of another form is moved aside
+_BATCH = 500  # keys per query; SQLite allows 999 and more
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS rtask (
+    device TEXT NOT NULL, toolchain TEXT NOT NULL, kernel TEXT NOT NULL, us REAL NOT NULL, stored_at REAL NOT NULL,
+    PRIMARY KEY (device, toolchain, kernel)
+) WITHOUT ROWID
+"""
+
+
+def kernel_key(kernel: RKernel, text: str = "") -> str:
+    """A name for what a kernel does, equal in every process. `text` is its emitted source, where there is one."""
+    parts = (kernel.name, kernel.schedule, repr(kernel.packing), text or repr(kernel.body))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+class ProfileStore:
+    """rTask times of one device and toolchain in an SQLite file, which many processes and threads may share.
+
+    A damaged file is moved aside with a warning, and a new one begun. Times are a cache, and losing them costs only
+    measuring again: where the file cannot be used (a full or read-only disk), the store warns and knows nothing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], device: str, toolchain: str) -> None:
+        self.path = Path(path)
+        self.device, self.toolchain = device, toolchain
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._opened_by = 0
+
+    def get(self, kernels: Iterable[str]) -> dict[str, float]:
+        """Microseconds of the kernels that are known, by their keys."""
+        wanted = list(dict.fromkeys(kernels))
+
+        def read(database: sqlite3.Connection) -> dict[str, float]:
+            found: dict[str, float] = {}
+            for start in range(0, len(wanted), _BATCH):
+                batch = wanted[start : start + _BATCH]
+                marks = ", ".join("?" * len(batch))
+                query = f"SELECT kernel, us FROM rtask WHERE device = ? AND toolchain = ? AND kernel IN ({marks})"
+                found.update(database.execute(query, (self.device, self.toolchain, *batch)))
+            return found
+
+        return self._use(read, {})
+
+    def put(self, times: Mapping[str, float]) -> None:
+        """Store microseconds by kernel key; newer times replace older ones."""
+        now = time.time()
+        rows = [(self.device, self.toolchain, kernel, float(us), now) for kernel, us in times.items()]
+
+        def write(database: sqlite3.Connection) -> None:
+            database.executemany("INSERT OR REPLACE INTO rtask VALUES (?, ?, ?, ?, ?)", rows)
+
+        self._use(write, None)
+
+    def clear(self) -> int:
+        """Forget this device and toolchain. Returns how many times were forgotten."""
+
+        def delete(database: sqlite3.Connection) -> int:
+            query = "DELETE FROM rtask WHERE device = ? AND toolchain = ?"
+            return database.execute(query, (self.device, self.toolchain)).rowcount
+
+        return self._use(delete, 0)
+
+    def close(self) -> None:
+        """Close the file; it is opened again when needed."""
+        with self._lock:
+            self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _use(self, action: Callable[[sqlite3.Connection], Answer], otherwise: Answer) -> Answer:
+        """Run one transaction. A damaged file is replaced once; `otherwise` is the answer of a file beyond use."""
+        with self._lock:
+            for attempt in range(2):
+                try:
+                    database = self._open()
+                    with database:
+                        return action(database)
+                except sqlite3.DatabaseError as error:
+                    self._drop()
+                    if attempt or error.sqlite_errorcode not in _DAMAGED:
+                        warnings.warn(f"profile cache {self.path} is not usable: {error}", RuntimeWarning, stacklevel=3)
+                        break
+                    self._move_aside(str(error))
+                except OSError as error:
+                    warnings.warn(f"profile cache {self.path} is not usable: {error}", RuntimeWarning, stacklevel=3)
+                    break
+        return otherwise
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._opened_by == os.getpid():
+            return self._connection
+        self._connection = None  # one made before a fork belongs to the parent
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self.path, timeout=WAIT_S, check_same_thread=False)
+        try:
+            (form,) = database.execute("PRAGMA user_version").fetchone()
+            if form not in (0, _FORM):
+                error = sqlite3.DatabaseError(f"its form is {form}, not {_FORM}")
+                error.sqlite_errorcode = sqlite3.SQLITE_FORMAT
+                raise error
+            if form == 0:
+                database.execute("PRAGMA journal_mode = WAL")  # readers go on while one process writes
+                with database:
+                    database.execute(_SCHEMA)
+                    database.execute(f"PRAGMA user_version = {_FORM}")
+            database.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            database.close()
+            raise
+        self._connection, self._opened_by = database, os.getpid()
+        return database
+
+    def _drop(self) -> None:
+        if self._connection is not None and self._opened_by == os.getpid():
+            self._connection.close()
+        self._connection = None
+
+    def _move_aside(self, why: str) -> None:
+        aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+        for suffix in ("", "-wal", "-shm"):
+            part = self.path.with_name(self.path.name + suffix)
+            if part.exists():
+                part.replace(aside.with_name(aside.name + suffix))
+        warnings.warn(
+            f"profile cache {self.path} was damaged ({why}); moved to {aside.name}, beginning a new one",
+            RuntimeWarning,
+            stacklevel=4,
+        )
