@@ -162,9 +162,11 @@ class _Evaluator:
                 places = [evaluate(i, grid) for i in index]
                 for d in dynamic:
                     chosen = np.asarray(self.value(d.value, grid))
-                    if chosen.size and not (np.all(chosen >= -d.extent) and np.all(chosen < d.extent)):
+                    wrong = chosen[(chosen < -d.extent) | (chosen >= d.extent)]
+                    if wrong.size:
                         raise InputError(
-                            f"{self.expr.name}: index {chosen.flat[0]} is outside [-{d.extent}, {d.extent})"
+                            f"{self.expr.name}: index {wrong.flat[0]} is outside [-{d.extent}, {d.extent})",
+                            hint="check the indices given to this operator",
                         )
                     places[d.dim] = places[d.dim] + np.where(chosen < 0, chosen + d.extent, chosen)
                 if tensor in self.stages:
@@ -173,7 +175,7 @@ class _Evaluator:
                     return self.stage(stage, dict(zip((a for a, _ in stage.axes), clipped, strict=True)))
                 array = self.inputs[tensor]  # clipping stands for "not read": a Select drops the value
                 if array.size == 0:
-                    return np.zeros((), array.dtype)
+                    return np.zeros(np.broadcast_shapes(*map(np.shape, places)), array.dtype)
                 picked = array[tuple(np.clip(p, 0, n - 1) for p, n in zip(places, array.shape, strict=True))]
                 return picked.astype(np.float64) if self.expr.type_of(tensor).dtype.is_float else picked
             case Call(fn, args):
