@@ -1,0 +1,233 @@
+"""The simplifier of tile programs: decides conditions, splits loops where a condition changes (tails, halos, concat)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, rewrite
+from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, Sync
+
+MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
+
+
+def simplify_body(body: Body, env: Bounds, split: bool = False) -> Body:
+    """Decide conditions by interval arithmetic, split loops where a condition changes, drop what does nothing.
+
+    Guards of tails and guards that differ between lanes are always split off; uniform padding guards only if `split`.
+    A factor that padding makes zero removes its product, as if the padding had never been read.
+    """
+    return tuple(s for stmt in body for s in _simplify(stmt, env, split))
+
+
+def simplify_index(index: Index, env: Bounds) -> Index:
+    """`simplify`, and put digits of one number together again: 7 * (x // 7) + x % 7 = x."""
+    index = simplify(index, env)
+    atoms = [a for a, _ in index.terms if not isinstance(a, str)]
+    return _recombine(index) if len(atoms) > 1 else index
+
+
+def _recombine(index: Index) -> Index:
+    changed = True
+    while changed:
+        changed = False
+        terms = dict(index.terms)
+        for low, c in index.terms:
+            if not isinstance(low, Mod):
+                continue
+            for high, d in index.terms:
+                if d != c * low.by or isinstance(high, str) or high == low:
+                    continue
+                joined = _join(high, low)
+                if joined is not None:
+                    del terms[low], terms[high]
+                    index = Index(index.const, tuple(terms.items())) + joined * c
+                    changed = True
+                    break
+            if changed:
+                break
+    return index
+
+
+def _join(high: Div | Mod, low: Mod) -> Index | None:
+    """by * high + low as one index, if they are neighbouring digits of one number."""
+    if isinstance(high, Div):
+        return low.arg if high == Div(low.arg, low.by) else None
+    whole = low.arg // low.by
+    return low.arg % (low.by * high.by) if high.arg == whole or high.arg == simplify(whole, {}) else None
+
+
+def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
+    match stmt:
+        case Store(buffer, index, value):
+            index, value = simplify_index(index, env), simplify_scalar(value, env)
+            return () if value == Load(buffer, (index,)) else (Store(buffer, index, value),)
+        case If(where, then):
+            open_ = _undecided(where, env)
+            then = simplify_body(then, env, split) if open_ is not None else ()
+            return ((If(open_, then),) if open_ else then) if then else ()
+        case Alloc(buffer, body):
+            return (Alloc(buffer, simplify_body(body, env, split)),)
+        case For():
+            return _partition(stmt, env, split)
+    return (stmt,)
+
+
+def _undecided(where: tuple[Range, ...], env: Bounds) -> tuple[Range, ...] | None:
+    """The conditions that the bounds do not prove; None if one of them is always false."""
+    left = []
+    for r in where:
+        index = simplify_index(r.index, env)
+        low, high = bounds(index, env)
+        if high < r.low or low >= r.high:
+            return None
+        if low < r.low or high >= r.high:
+            left.append(Range(index, r.low, r.high))
+    return tuple(left)
+
+
+def simplify_scalar(value: Scalar, env: Bounds) -> Scalar:
+    """Simplify the indices and decide the conditions inside a scalar."""
+    match value:
+        case Load(tensor, index, dynamic):
+            if dynamic:
+                dynamic = tuple(replace(d, value=simplify_scalar(d.value, env)) for d in dynamic)
+            return Load(tensor, tuple(simplify_index(i, env) for i in index), dynamic)
+        case Iota(index):
+            return Iota(simplify_index(index, env))
+        case Cast(arg, dtype):
+            return Cast(simplify_scalar(arg, env), dtype)
+        case Select(where, then, other):
+            open_ = _undecided(where, env)
+            if not open_:
+                return simplify_scalar(other if open_ is None else then, env)
+            return Select(open_, simplify_scalar(then, env), simplify_scalar(other, env))
+        case Call(fn, args):
+            new = tuple(simplify_scalar(a, env) for a in args)
+            decided = any(isinstance(b, Const) and not isinstance(a, Const) for a, b in zip(args, new, strict=True))
+            return _padding(Call(fn, new)) if decided else Call(fn, new)
+    return value
+
+
+def _padding(call: Call) -> Scalar:
+    """What padding has decided costs nothing: x*0 = 0, x+0 = x, max(x, -inf) = x."""
+    match call.fn, call.args:
+        case "mul", (Const(0) as zero, _) | (_, Const(0) as zero):
+            return zero
+        case "add", (x, Const(0)) | (Const(0), x):
+            return x
+        case "max", (x, Const(v)) | (Const(v), x) if v == float("-inf"):
+            return x
+        case "min", (x, Const(v)) | (Const(v), x) if v == float("inf"):
+            return x
+    return call
+
+
+def _partition(loop: For, env: Bounds, split: bool) -> Body:
+    """Split a loop at every point where one of its conditions turns from open to decided."""
+    if loop.stop - loop.start == 1:
+        return simplify_body(_substitute(loop.body, {loop.var: Index(loop.start)}), env, split)
+    if loop.stop <= loop.start:
+        return ()
+    inner = {**env, loop.var: (loop.start, loop.stop - 1)}
+    cuts = {loop.start, loop.stop}
+    lanes = {loop.var} if loop.kind is Kind.VECTOR else set()
+    for r in _conditions(loop.body, inner, lanes, split):
+        if r.index.coef(loop.var):
+            cuts |= {c for c in _cuts(r, loop.var, inner) if loop.start < c < loop.stop}
+    parallel = loop.kind in (Kind.THREAD, Kind.TASK)
+    whole = len(cuts) > MAX_PIECES or (parallel and _has_sync(loop.body))
+    points = [loop.start, loop.stop] if whole else sorted(cuts)
+    pieces: list[Stmt] = []
+    for low, high in zip(points, points[1:], strict=False):
+        if parallel:
+            body = simplify_body(loop.body, {**env, loop.var: (low, high - 1)}, split)
+            here = Range(Index(0, ((loop.var, 1),)), low, high)
+            pieces += [If((here,), body)] if len(points) > 2 and body else body
+        elif high - low == 1 and loop.kind is not Kind.VECTOR:
+            pieces += simplify_body(_substitute(loop.body, {loop.var: Index(low)}), env, split)
+        elif body := simplify_body(loop.body, {**env, loop.var: (low, high - 1)}, split):
+            pieces.append(replace(loop, start=low, stop=high, body=body))
+    return (replace(loop, body=tuple(pieces)),) if parallel else tuple(pieces)
+
+
+def _cuts(r: Range, name: str, env: Bounds) -> Iterator[int]:
+    a = r.index.coef(name)
+    low, high = bounds(r.index - Index(0, ((name, a),)), env)
+    for limit in (r.low, r.high):  # a*name + rest crosses `limit` between these two values of name
+        for rest in (low, high):
+            yield -((rest - limit) // a) if a > 0 else (limit - 1 - rest) // a + 1
+
+
+def _conditions(body: Body, env: dict[str, tuple[int, int]], lanes: set[str], split: bool) -> Iterator[Range]:
+    """Conditions worth splitting for; adds the bounds of the loops inside to env. Outer variables stay ranges."""
+    for stmt in body:
+        match stmt:
+            case For():
+                env[stmt.var] = (stmt.start, stmt.stop - 1)
+                inner = lanes | {stmt.var} if stmt.kind is Kind.VECTOR else lanes
+                yield from _conditions(stmt.body, env, inner, split)
+            case If(where, then):
+                if split or not _loops(then):  # around loops a branch costs nothing; in a register block it costs all
+                    yield from where
+                yield from _conditions(then, env, lanes, split)
+            case Alloc(_, inside):
+                yield from _conditions(inside, env, lanes, split)
+            case Store(_, _, value):
+                yield from (r for r in scalar_conditions(value) if split or variables(r.index) & lanes)
+
+
+def scalar_conditions(value: Scalar) -> Iterator[Range]:
+    """Every condition inside a scalar."""
+    match value:
+        case Select(where, then, other):
+            yield from where
+            yield from scalar_conditions(then)
+            yield from scalar_conditions(other)
+        case Call(_, args):
+            for arg in args:
+                yield from scalar_conditions(arg)
+        case Cast(arg, _):
+            yield from scalar_conditions(arg)
+        case Load(_, _, dynamic):
+            for d in dynamic:
+                yield from scalar_conditions(d.value)
+
+
+def _loops(body: Body) -> bool:
+    return any(
+        (isinstance(s, For) and (s.kind is Kind.SERIAL or _loops(s.body)))
+        or (isinstance(s, Alloc) and _loops(s.body))
+        or (isinstance(s, If) and _loops(s.then))
+        for s in body
+    )
+
+
+def _has_sync(body: Body) -> bool:
+    return any(
+        isinstance(s, Sync)
+        or (isinstance(s, For | Alloc) and _has_sync(s.body))
+        or (isinstance(s, If) and _has_sync(s.then))
+        for s in body
+    )
+
+
+def _substitute(body: Body, values: dict[str, Index]) -> Body:
+    def place(index: Index) -> Index:
+        return substitute(index, values)
+
+    def value_of(value: Scalar) -> Scalar:
+        return rewrite(value, lambda ld: Load(ld.tensor, tuple(map(place, ld.index)), ld.dynamic), place)
+
+    def one(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Store(buffer, index, value):
+                return Store(buffer, place(index), value_of(value))
+            case If(where, then):
+                return If(tuple(Range(place(r.index), r.low, r.high) for r in where), _substitute(then, values))
+            case For() | Alloc():
+                return replace(stmt, body=_substitute(stmt.body, values))
+        return stmt
+
+    return tuple(map(one, body))

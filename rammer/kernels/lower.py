@@ -1,0 +1,441 @@
+"""Tensor expression + schedule -> tile program: tiling, register blocking, staging and reductions, by one nest builder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias
+
+from rammer.errors import LoweringError
+from rammer.ir.expr import REDUCERS, Call, Const, Dynamic, Load, Range, Scalar, Stage, TensorExpr, loads, rewrite
+from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
+from rammer.ir.simplify import simplify_body, simplify_index
+from rammer.ir.tensor import DType, Layout, TensorType
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Stmt, Store, Sync, TaskDigit, TileProgram
+from rammer.kernels.normal import fused, identity
+from rammer.kernels.schedule import At, Loop, Schedule
+
+Guards: TypeAlias = "dict[str, tuple[Range, ...]]"
+Values: TypeAlias = "dict[str, Index]"
+
+
+def lower(expr: TensorExpr, schedule: Schedule) -> TileProgram:
+    """The tile program of `expr` under `schedule`. Raises LoweringError if they do not fit."""
+    return _Lowering(expr, schedule).program()
+
+
+@dataclass(slots=True)
+class _Band:
+    """A loop of the nest; `stride` is its digit's weight in the task or thread id."""
+
+    var: str
+    extent: int
+    loop: Loop
+    stride: int = 1
+
+
+@dataclass(slots=True)
+class _Nest:
+    """The loops of one stage, and what its axes are in terms of them."""
+
+    bands: list[_Band]
+    values: Values
+    guards: Guards
+
+
+@dataclass(slots=True)
+class _Home:
+    """Where a tensor lives: its buffer, the low corner of the box that is held, one stride per dimension or a layout."""
+
+    buffer: Buffer
+    corner: tuple[Index, ...]
+    strides: tuple[int, ...]
+    layout: Layout | None = None
+
+
+class _Lowering:
+    def __init__(self, expr: TensorExpr, schedule: Schedule) -> None:
+        inputs = dict(expr.inputs)
+        copies = tuple(_copy(at.stage, inputs[at.stage]) for at in schedule.stages if at.stage in inputs)
+        renamed = {s.name[:-2]: s.name for s in copies}
+        if copies:  # staging an input = an identity stage in front of its readers
+
+            def leaf(load: Load) -> Scalar:
+                return replace(load, tensor=renamed.get(load.tensor, load.tensor))
+
+            expr = replace(expr, stages=(*copies, *(replace(s, body=rewrite(s.body, leaf)) for s in expr.stages)))
+        self.expr, self.schedule = expr, schedule
+        self.at = {renamed.get(at.stage, at.stage): at for at in schedule.stages}
+        outputs = {name for name, _ in expr.outputs}
+        stages = fused(expr, {*self.at, *outputs})
+        self.stages = {s.name: s for s in stages}
+        self.dtypes = {n: t.dtype for n, t in expr.inputs} | {s.name: s.dtype for s in expr.stages}
+        self.env: dict[str, tuple[int, int]] = {}
+        self.scratch: list[Buffer] = []
+        self.nests: dict[str, _Nest] = {}
+        self.home: dict[str, _Home] = {}
+        packed = dict(schedule.packing)
+        for name, kind in (*expr.outputs, *expr.inputs):
+            layout = packed.get(name, kind.layout)
+            shape = layout.physical_shape(kind.shape) if layout else kind.shape
+            self.home[name] = _Home(Buffer(name, prod(shape), Scope.ARGUMENT, kind.dtype), (), _strides(shape), layout)
+
+    def program(self) -> TileProgram:
+        root = self.stages[self.expr.root.name]
+        outputs = {name for name, _ in self.expr.outputs}
+        if homeless := [n for n in self.stages if n not in self.at and n != root.name]:
+            raise LoweringError(
+                f"{self.expr.name}: stages {homeless} are read away from their own position", hint="give each one an At"
+            )
+        nest = self.bands(root, self.schedule.loops, {a: Index() for a, _ in root.axes}, dict(root.axes), "")
+        own = tuple(var(a) for a, _ in root.axes)
+        readers = [(body, nest.values) for body in (root.body, root.epilogue) if body is not None]
+        readers += [(Load(name, own), nest.values) for name in outputs]
+        self.place_stages(readers, nest.bands)
+        body: Body = ()
+        if all(extent for _, extent in root.axes):
+            body = self.attach(-1) + self.nest(root, nest, attach=True)
+        arguments = tuple(
+            self.home[self._exchanged(n)].buffer
+            for n in (*(n for n, _ in self.expr.outputs), *(n for n, _ in self.expr.inputs))
+        )
+        digits = tuple(
+            TaskDigit(b.loop.axis, b.loop.step, b.extent, b.stride)
+            for b in nest.bands
+            if b.loop.kind is Kind.TASK and b.extent > 0
+        )
+        body = simplify_body(body, {}, self.schedule.split_padding)
+        return TileProgram(
+            self.schedule.name,
+            arguments,
+            len(self.expr.outputs),
+            body,
+            digits,
+            self.schedule.threads,
+            tuple(self.scratch),
+            _count_syncs(body),
+        )
+
+    def _exchanged(self, name: str) -> str:
+        at = self.at.get(name + "_s")
+        return name + "_s" if at is not None and at.scope is Scope.EXCHANGE else name
+
+    def fail(self, stage: Stage, what: str, hint: str = "") -> LoweringError:
+        return LoweringError(f"{self.expr.name}.{stage.name}: {what}", hint=hint)
+
+    def bands(
+        self, stage: Stage, loops: tuple[Loop, ...], origin: Values, extent: dict[str, int], prefix: str
+    ) -> _Nest:
+        """Name the loops; the value of every axis in loop variables; guards where a step does not divide its block."""
+        block = {**extent, **dict(stage.reduce)}
+        values = {**origin, **{a: Index() for a, _ in stage.reduce}}
+        bands: dict[int, _Band] = {}
+        guards: dict[str, list[tuple[Index, int]]] = {a: [] for a in block}
+        for depth, loop in sorted(enumerate(loops), key=lambda item: -item[1].step):  # digits of an axis, largest first
+            if loop.axis not in block:
+                raise self.fail(stage, f"no axis {loop.axis!r}; it has {', '.join(block)}")
+            name, size = f"{prefix}{loop.axis}{depth}", block[loop.axis]
+            count = -(-size // loop.step)
+            if size % loop.step:
+                guards[loop.axis].append((Index(), size))
+            offset = var(name) * loop.step if count > 1 else Index()
+            guards[loop.axis] = [(ix + offset, size) for ix, size in guards[loop.axis]]
+            values[loop.axis] += offset
+            self.env[name] = (0, max(count - 1, 0))
+            bands[depth] = _Band(name, count, loop)
+            block[loop.axis] = min(loop.step, size)
+        for axis, left in block.items():
+            if left > 1:
+                raise self.fail(stage, f"axis {axis!r} is walked in steps of {left}", hint=f"add Loop({axis!r})")
+        nest = [bands[depth] for depth in range(len(loops))]
+        for kind in (Kind.TASK, Kind.THREAD):  # innermost digit of the id runs fastest
+            stride = 1
+            for band in reversed([b for b in nest if b.loop.kind is kind]):
+                band.stride, stride = stride, stride * band.extent
+        if stride not in (1, self.schedule.threads):
+            raise self.fail(stage, f"thread loops make {stride} threads, not {self.schedule.threads}")
+        return _Nest(nest, values, {a: tuple(Range(ix, 0, n) for ix, n in g) for a, g in guards.items()})
+
+    def place_stages(self, readers: list[tuple[Scalar, Values]], bands: list[_Band]) -> None:
+        """Interval analysis, consumers before producers: which box of each kept stage is read, and where it lives."""
+        outputs = {name for name, _ in self.expr.outputs}
+        for stage in reversed([s for s in self.stages.values() if s.name in self.at]):
+            at = self.at[stage.name]
+            shared = at.scope is not Scope.REGISTER  # other threads fill it too: their variables range
+            fixed = {b.var for b in bands[: at.depth + 1] if not (shared and b.loop.kind is Kind.THREAD)}
+            reads: list[tuple[list[Index], set[int]]] = [
+                ([simplify(substitute(ix, vals), self.env) for ix in ld.index], {d.dim for d in ld.dynamic})
+                for body, vals in readers
+                for ld, _ in loads(body)
+                if ld.tensor == stage.name
+            ]
+            hulls = [self.hull(stage, p, reads, fixed) for p in range(len(stage.axes))]
+            corner, extents = tuple(c for c, _ in hulls), tuple(e for _, e in hulls)
+            if stage.name not in outputs or at.scope is Scope.EXCHANGE:
+                order = at.order or tuple(range(len(extents)))
+                natural = _strides(tuple(extents[p] for p in order))
+                strides = tuple(natural[order.index(p)] for p in range(len(order)))
+                buffer = Buffer(stage.name, prod(extents), at.scope, stage.dtype)
+                self.home[stage.name] = _Home(buffer, corner, strides)
+                if at.scope is Scope.LOCAL:
+                    self.scratch.append(buffer)
+            if at.scope is not Scope.EXCHANGE:
+                names = [a for a, _ in stage.axes]
+                origin, extent = dict(zip(names, corner, strict=True)), dict(zip(names, extents, strict=True))
+                nest = self.nests[stage.name] = self.bands(stage, at.loops, origin, extent, stage.name + "_")
+                readers += [(b, nest.values) for b in (stage.body, stage.epilogue) if b is not None]
+
+    def hull(
+        self, stage: Stage, p: int, reads: list[tuple[list[Index], set[int]]], fixed: set[str]
+    ) -> tuple[Index, int]:
+        """Low corner and extent of what is read of dimension `p`, as long as the variables in `fixed` stand still."""
+        name, full = stage.axes[p]
+        bases, lows, highs = set(), [], []
+        for index, dynamic in reads:
+            ix = index[p]
+            base = Index(0, tuple(t for t in ix.terms if variables(Index(0, (t,))) <= fixed))
+            rest = ix - base
+            if variables(rest) & fixed or p in dynamic:  # a box that moves with Div, or with data: take all of it
+                return Index(), full
+            low, high = bounds(rest, self.env)
+            if base == Index() and low <= 0 and high >= full - 1:
+                return Index(), full
+            bases.add(base), lows.append(low), highs.append(high)
+        if len(bases) != 1:
+            return Index(), full
+        extent = max(highs) - min(lows) + 1
+        return (Index(), full) if extent >= full else (bases.pop() + min(lows), extent)
+
+    def nest(self, stage: Stage, nest: _Nest, attach: bool = False) -> Body:
+        """The loops of one stage; a reduction gets accumulators for every output loop inside its first reduction loop."""
+        bands, values, guards = nest.bands, nest.values, nest.guards
+        reduce = dict(stage.reduce)
+        first = next((n for n, b in enumerate(bands) if b.loop.axis in reduce), len(bands))
+        if stage.name in self.at:  # a box may reach past the tensor's edge
+            edge = {a: Range(values[a], 0, e) for a, e in stage.axes}
+            guards = {a: (*g, edge[a]) if a in edge else g for a, g in guards.items()}
+        place = self.flatten(stage.name, [values[a] for a, _ in stage.axes])
+        outer = {b.var for b in bands[:first]}
+        wide = self.relaxed(stage, guards, outputs=True)
+        inside = tuple(r for a, _ in stage.axes for r in wide[a])
+
+        def out(value: Scalar) -> Body:
+            store = Store(stage.name, place, value)
+            return (If(inside, (store,)),) if inside else (store,)
+
+        if not reduce:
+            return self.wrap(bands, out(self.resolve(stage.body, values)), 0, attach)
+        everywhere = tuple(r for r in inside if variables(r.index) <= outer)
+        inside = tuple(r for r in inside if r not in everywhere)
+        needed = tuple(r for rs in self.relaxed(stage, guards).values() for r in rs if not variables(r.index) <= outer)
+        lanes = {b.loop.axis for b in bands if b.loop.kind is Kind.VECTOR}
+        across = [
+            b
+            for b in bands[first:]
+            if b.loop.axis in reduce
+            and (b.loop.kind in (Kind.VECTOR, Kind.THREAD) or (b.loop.kind is Kind.UNROLLED and b.loop.axis in lanes))
+        ]
+        private = [
+            b for b in bands[first:] if b.loop.axis not in reduce or (b in across and b.loop.kind is not Kind.THREAD)
+        ]
+        kept = [b for b in private if b.loop.axis not in reduce]
+        strides = _strides(tuple(b.extent for b in private))
+        dtype = self.reduced_dtype(stage).accumulator
+        acc = Buffer(f"{stage.name}_acc", prod(b.extent for b in private), Scope.REGISTER, dtype)
+        at = sum((var(b.var) * s for b, s in zip(private, strides, strict=True)), Index())
+        combine, _ = REDUCERS[stage.combine]
+        update: Body = (Store(acc.name, at, Call(combine, (Load(acc.name, (at,)), self.resolve(stage.body, values)))),)
+        update = (If(needed, update),) if needed else update
+        fold, result = self.fold(stage, across, kept, acc, at, combine)
+        value = result if stage.epilogue is None else self.resolve(stage.epilogue, values, result)
+        start = Const(identity(stage.combine, dtype), dtype)
+        body: Body = (
+            *self.wrap(private, (Store(acc.name, at, start),)),
+            *self.wrap(bands[first:], update, first, attach),
+            *fold,
+            *self.wrap(kept, out(value)),
+        )
+        body = (Alloc(acc, body),)
+        return self.wrap(bands[:first], (If(everywhere, body),) if everywhere else body, 0, attach)
+
+    def reduced_dtype(self, stage: Stage) -> DType:
+        """The type of the value before the epilogue."""
+        if stage.epilogue is None:
+            return stage.dtype
+        return next(self.dtypes[ld.tensor] for ld, _ in loads(stage.epilogue) if ld.tensor not in self.home)
+
+    def fold(
+        self, stage: Stage, across: list[_Band], kept: list[_Band], acc: Buffer, at: Index, combine: str
+    ) -> tuple[Body, Scalar]:
+        """Combine partial results that unrolled digits, lanes or threads hold."""
+        result: Scalar = Load(acc.name, (at,))
+        body: list[Stmt] = []
+        vectors = [b for b in across if b.loop.kind is Kind.VECTOR]
+        unrolled = [b for b in across if b.loop.kind is Kind.UNROLLED]
+        for band in (*unrolled, *vectors):  # whole vectors first; then lane 0 collects
+            zero = substitute(at, {band.var: Index()})
+            add: Body = (Store(acc.name, zero, Call(combine, (Load(acc.name, (zero,)), Load(acc.name, (at,))))),)
+            if band in unrolled:
+                add = self.wrap(vectors, add)
+            body += self.wrap(kept, (For(band.var, 1, band.extent, Kind.UNROLLED, add),))
+            result, at = Load(acc.name, (zero,)), zero
+        for band in [b for b in across if b.loop.kind is Kind.THREAD]:  # a tree in scratch; every thread reads the root
+            tree, t = Buffer(f"{stage.name}_tree", band.extent, Scope.LOCAL, acc.dtype), var(band.var)
+            self.scratch.append(tree)
+            steps: list[Stmt] = [Store(tree.name, t, result), Sync()]
+            half = band.extent // 2
+            while half:
+                both = Call(combine, (Load(tree.name, (t,)), Load(tree.name, (t + half,))))
+                steps += [If((Range(t, 0, half),), (Store(tree.name, t, both),)), Sync()]
+                half //= 2
+            body.append(For(band.var, 0, band.extent, Kind.THREAD, tuple(steps), band.stride))
+            result = Load(tree.name, (Index(),))
+        return tuple(body), result
+
+    def wrap(self, bands: list[_Band], body: Body, depth: int = 0, attach: bool = False) -> Body:
+        """Put `body` into the loops, with the stages that are computed inside each; guards move out as far as they can."""
+        for n in reversed(range(len(bands))):
+            band = bands[n]
+            if attach:
+                body = self.attach(depth + n) + body
+            match body:
+                case (If(where, then),) if free := tuple(r for r in where if band.var not in variables(r.index)):
+                    tied = tuple(r for r in where if r not in free)
+                    inner: Body = (If(tied, then),) if tied else then
+                    body = (If(free, (For(band.var, 0, band.extent, band.loop.kind, inner, band.stride),)),)
+                case _:
+                    body = (For(band.var, 0, band.extent, band.loop.kind, body, band.stride),)
+        return body
+
+    def attach(self, depth: int) -> Body:
+        """The stages computed inside loop `depth`; a sync before the first, between writer and reader, after the last."""
+        sync: Body = (Sync(),) if self.schedule.threads > 1 else ()
+        body: Body = ()
+        fresh: set[str] = set()
+        for name in [n for n in self.stages if n in self.nests and self.at[n].depth == depth]:
+            if not fresh or fresh & {ld.tensor for ld, _ in loads(self.stages[name].body)}:
+                body, fresh = body + sync, set()
+            body, fresh = body + self.nest(self.stages[name], self.nests[name]), fresh | {name}
+        return body + sync if body else ()
+
+    def relaxed(self, stage: Stage, guards: Guards, outputs: bool = False) -> Guards:
+        """Guards at the tensor's edge moved out to the edge of the padded blocks of everything that is touched."""
+        extents = dict(stage.axes)
+        result: Guards = {}
+        for axis, ranges in guards.items():
+            if ranges and axis in extents:
+                full, room = extents[axis], self.room(stage, axis, outputs)
+                ranges = tuple(Range(r.index, 0, room) if r.high == full else r for r in ranges)
+            result[axis] = tuple(
+                r for r in ranges if bounds(r.index, self.env)[0] < 0 or bounds(r.index, self.env)[1] >= r.high
+            )
+        return result
+
+    def room(self, stage: Stage, axis: str, outputs: bool) -> int:
+        """How far `axis` may run with every access inside its buffer: past the edge, if layouts pad it."""
+        full = dict(stage.axes)[axis]
+        touched = [ld for ld, _ in loads(stage.body)]
+        bodies = [stage.body]
+        if outputs:
+            touched.append(Load(stage.name, tuple(var(a) for a, _ in stage.axes)))
+            if stage.epilogue is not None:
+                bodies.append(stage.epilogue)
+                touched += [ld for ld, _ in loads(stage.epilogue) if ld.tensor in self.home]
+        if any(axis in variables(ix) for body in bodies for ix in _iotas(body)):
+            return full
+        rooms = [self._room(ld, axis) for ld in touched if any(axis in variables(ix) for ix in ld.index) or ld.dynamic]
+        return max(full, min(rooms, default=full))
+
+    def _room(self, load: Load, axis: str) -> int:
+        layout = self.home[load.tensor].layout
+        dims = [d for d, ix in enumerate(load.index) if axis in variables(ix)]
+        if layout is None or load.dynamic or any(load.index[d] != var(axis) for d in dims):
+            return 0
+        shape = self.expr.type_of(load.tensor).shape
+        return min(
+            -(-shape[g.dim] // g.mod) * g.mod if g.mod else shape[g.dim]
+            for d in dims
+            for g in layout.digits
+            if g.dim == d and (g.mod or g.div == 1)
+        )
+
+    def flatten(self, tensor: str, index: list[Index]) -> Index:
+        """The position in the buffer of an element."""
+        home = self.home[tensor]
+        if home.corner:
+            index = [ix - low for ix, low in zip(index, home.corner, strict=True)]
+        if home.layout is not None:
+            digits = home.layout.digits
+            index = [index[d.dim] // d.div % d.mod if d.mod else index[d.dim] // d.div for d in digits]
+            index = [simplify_index(ix, self.env) for ix in index]
+        return sum((ix * s for ix, s in zip(index, home.strides, strict=True)), Index())
+
+    def resolve(self, body: Scalar, values: Mapping[str, Index], result: Scalar | None = None) -> Scalar:
+        """Axes -> loop variables, tensors -> flat buffer positions, the fused reduction -> its accumulator."""
+
+        def place(index: Index) -> Index:
+            return simplify_index(substitute(index, values), self.env)
+
+        def leaf(load: Load) -> Scalar:
+            if load.tensor not in self.home:
+                assert result is not None, load
+                return result
+            flat = self.flatten(load.tensor, [substitute(ix, values) for ix in load.index])
+            dynamic = tuple(Dynamic(0, d.value, d.extent, self.stride(load.tensor, d.dim)) for d in load.dynamic)
+            return Load(load.tensor, (flat,), dynamic)
+
+        return rewrite(body, leaf, place)
+
+    def stride(self, tensor: str, dim: int) -> int:
+        """What one step of dimension `dim` adds to the flat position."""
+        home = self.home[tensor]
+        if home.layout is None:
+            return home.strides[dim]
+        places = [p for p, d in enumerate(home.layout.digits) if d.dim == dim]
+        if len(places) != 1 or home.layout.digits[places[0]].div != 1:
+            raise LoweringError(
+                f"{self.expr.name}: {tensor} is gathered along dimension {dim}, which its layout splits",
+                hint="keep gathered tensors row-major",
+            )
+        return home.strides[places[0]]
+
+
+def _copy(name: str, kind: TensorType) -> Stage:
+    axes = tuple((f"{name}{p}", e) for p, e in enumerate(kind.shape))
+    return Stage(f"{name}_s", axes, Load(name, tuple(var(a) for a, _ in axes)), dtype=kind.dtype)
+
+
+def _iotas(body: Scalar) -> list[Index]:
+    """Indices used as numbers or in conditions."""
+    found: list[Index] = []
+
+    def note(index: Index) -> Index:
+        found.append(index)
+        return index
+
+    rewrite(body, lambda ld: ld, note)
+    return found
+
+
+def _count_syncs(body: Body) -> int:
+    total = 0
+    for s in body:
+        match s:
+            case Sync():
+                total += 1
+            case For():
+                total += _count_syncs(s.body) * (s.stop - s.start if s.kind not in (Kind.THREAD, Kind.TASK) else 1)
+            case Alloc():
+                total += _count_syncs(s.body)
+            case If(_, then):
+                total += _count_syncs(then)
+    return total
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, size = [], 1
+    for extent in reversed(shape):
+        strides.append(size)
+        size *= extent
+    return tuple(reversed(strides))

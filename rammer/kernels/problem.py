@@ -1,0 +1,188 @@
+"""What the candidate generators know about an operation: its stages after fusion, and how every access moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.expr import Call, Load, Scalar, Stage, TensorExpr, inline, loads, rewrite
+from rammer.ir.index import Index, substitute, var, variables
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation, flops
+from rammer.ir.simplify import simplify_index
+from rammer.ir.tensor import Layout
+from rammer.ir.tile import Kind
+from rammer.kernels.lower import lower
+from rammer.kernels.normal import cleaned, flattened, fused
+from rammer.kernels.schedule import At, Loop, Schedule
+
+COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An operation to be scheduled. `keep`: point-wise stages that are computed once, into scratch, and not inlined."""
+
+    operation: Operation
+    spec: VDeviceSpec
+    expr: TensorExpr
+    spans: dict[str, int]  # merged axis -> points per step of the original axis
+    keep: frozenset[str]
+
+    @staticmethod
+    def of(
+        operation: Operation, spec: VDeviceSpec, *, keep: frozenset[str] | None = None, flat: bool = True
+    ) -> Problem:
+        expr = cleaned(operation.expr)
+        if keep is None:
+            keep = worth_keeping(expr)
+        expr = replace(expr, stages=tuple(inline(expr, keep)))
+        needed = {n for n, _ in expr.outputs}
+        for stage in reversed(expr.stages):
+            if stage.name in needed:
+                needed |= {ld.tensor for ld, _ in loads(stage.body)}
+        expr = replace(expr, stages=tuple(s for s in expr.stages if s.name in needed))
+        spans: dict[str, int] = {}
+        if flat:
+            expr, spans = flattened(expr, 4 * spec.num_veus)
+        return Problem(operation, spec, expr, spans, keep)
+
+    @property
+    def lanes(self) -> int:
+        return max(self.spec.lanes, 4)
+
+    @cached_property
+    def stages(self) -> dict[str, Stage]:
+        outputs = {n for n, _ in self.expr.outputs}
+        return {s.name: s for s in fused(self.expr, {*self.keep, *outputs})}
+
+    @cached_property
+    def root(self) -> Stage:
+        return self.stages[self.expr.root.name]
+
+    @cached_property
+    def placed(self) -> list[Stage]:
+        """The stages besides the root: each needs an At."""
+        return [s for s in self.stages.values() if s.name != self.expr.root.name]
+
+    @cached_property
+    def static(self) -> set[str]:
+        return {n for (n, _), s in zip(self.expr.inputs, self.operation.static, strict=True) if s}
+
+    @cached_property
+    def microseconds(self) -> float:
+        """A guess of the time on one vEU, from arithmetic and from bytes at a cache's rate."""
+        heavy = sum(prod(e for _, e in (*s.axes, *s.reduce)) * _weight(s.body) for s in self.stages.values())
+        traffic = sum(t.nbytes for _, t in (*self.expr.inputs, *self.expr.outputs))
+        rate = next((m.read_gbps for m in self.spec.memory if m.read_gbps), 50.0)
+        return max(flops(self.expr) + heavy, 1) / (1e3 * max(self.spec.peak_gflops, 1.0)) + traffic / (1e3 * rate)
+
+    def span(self, axis: str) -> int:
+        return self.spans.get(axis, 1)
+
+    def lane_stride(self, tensor: str, index: tuple[Index, ...], axis: str, stage: Stage) -> int | None:
+        """What a lane along `axis` adds to the address: 0, 1, another constant, or None where it jumps."""
+        if not any(axis in variables(ix) for ix in index):
+            return 0
+        known = {n: t for n, t in (*self.expr.inputs, *self.expr.outputs)}
+        if tensor not in known:  # scratch: its order can follow
+            return 1 if any(ix == var(axis) for ix in index) else None
+        kind = known[tensor]
+        extents = {**dict(stage.axes), **dict(stage.reduce)}
+        env = {a: (0, max(e - 1, 0)) for a, e in extents.items()}
+        env |= {"_block": (0, max(-(-extents[axis] // self.lanes) - 1, 0)), "_lane": (0, self.lanes - 1)}
+        value = {axis: var("_block") * self.lanes + var("_lane")}
+        at = [substitute(ix, value) for ix in index]
+        shape = kind.physical_shape
+        if kind.layout is not None:
+            at = [at[d.dim] // d.div % d.mod if d.mod else at[d.dim] // d.div for d in kind.layout.digits]
+        flat, stride = Index(), 1
+        for ix, extent in zip(reversed(at), reversed(shape), strict=True):
+            flat, stride = flat + simplify_index(ix, env) * stride, stride * extent
+        step = flat.coef("_lane")
+        return None if "_lane" in variables(flat - var("_lane") * step) else step
+
+    def lane_cost(self, stage: Stage, axis: str) -> float:
+        """Accesses per point that a vector along `axis` cannot do in one piece, relative to one load."""
+        cost = 0.0
+        for load, _ in _all_loads(stage):
+            if load.tensor == stage.name or (load.tensor not in self.stages and not self._argument(load.tensor)):
+                continue  # the reduced value of an epilogue
+            stride = self.lane_stride(load.tensor, load.index, axis, stage)
+            if any(axis in variables(ix) for d in load.dynamic for ld, _ in loads(d.value) for ix in ld.index):
+                stride = None
+            if stride not in (0, 1):
+                cost += 0.25 if self.packable(load, axis) else 4.0
+        extents = {**dict(stage.axes), **dict(stage.reduce)}
+        if axis in dict(stage.axes):
+            own = tuple(var(a) for a, _ in stage.axes)
+            if self.lane_stride(stage.name, own, axis, stage) != 1:
+                depth = prod(e for _, e in stage.reduce)
+                cost += 4.0 / max(depth / 4, 1)
+        else:
+            cost += 0.5 + 4.0 / max(extents[axis] / self.lanes, 1)
+        if extents[axis] < self.lanes:
+            cost += 2.0 * (self.lanes / max(extents[axis], 1) - 1)
+        return cost
+
+    def _argument(self, tensor: str) -> bool:
+        return any(n == tensor for n, _ in (*self.expr.inputs, *self.expr.outputs))
+
+    def packable(self, load: Load, axis: str) -> bool:
+        """Whether the load is of a static input whose layout can put `axis` innermost."""
+        return (
+            load.tensor in self.static
+            and not load.dynamic
+            and dict(self.expr.inputs)[load.tensor].layout is None
+            and any(ix == var(axis) for ix in load.index)
+            and all(ix == var(axis) or axis not in variables(ix) for ix in load.index)
+        )
+
+    def kernel(self, schedule: Schedule) -> RKernel:
+        """Lower, and say tasks and packing in terms of the operation's own axes."""
+        program = lower(self.expr, schedule)
+        digits = tuple(replace(d, step=max(d.step // self.span(d.axis), 1)) for d in program.digits)
+        text = "; ".join(f"{lp.axis}/{lp.step}{lp.kind.value[0]}" for lp in schedule.loops)
+        return RKernel(schedule.name, self.operation, replace(program, digits=digits), schedule.packing, text)
+
+
+def worth_keeping(expr: TensorExpr) -> frozenset[str]:
+    """Point-wise stages with costly functions that several readers, or a reduction over other axes, would compute again."""
+    keep = set()
+    outputs = {n for n, _ in expr.outputs}
+    for stage in expr.stages:
+        if stage.reduce or stage.name in outputs or not _costly(stage.body):
+            continue
+        readers = [s for s in expr.stages if any(ld.tensor == stage.name for ld, _ in loads(s.body))]
+        own = prod(e for _, e in stage.axes)
+        again = sum(prod(e for _, e in (*s.axes, *s.reduce)) for s in readers)
+        if again > own:
+            keep.add(stage.name)
+    return frozenset(keep)
+
+
+def _costly(body: Scalar) -> bool:
+    return _weight(body) > 8
+
+
+def _weight(body: Scalar) -> int:
+    """A rough count of operations."""
+    match body:
+        case Call(fn, args):
+            return (12 if fn in COSTLY else 1) + sum(map(_weight, args))
+        case Load():
+            return 0
+    total = 0
+    for name in ("arg", "then", "other"):
+        if hasattr(body, name):
+            total += _weight(getattr(body, name))
+    return total
+
+
+def _all_loads(stage: Stage) -> Iterable[tuple[Load, object]]:
+    yield from loads(stage.body)
+    if stage.epilogue is not None:
+        yield from loads(stage.epilogue)

@@ -1,0 +1,494 @@
+"""The one printer of tile programs to C-like text. This class prints C with vector extensions; backends override a few methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isinf, isnan
+
+import numpy as np
+
+from rammer.errors import LoweringError
+from rammer.ir.expr import (
+    COMPARISONS,
+    Call,
+    Cast,
+    Const,
+    Dynamic,
+    Iota,
+    Load,
+    Range,
+    Scalar,
+    Select,
+    loads,
+    result_dtype,
+    rewrite,
+)
+from rammer.ir.index import Index, bounds, substitute, var, variables
+from rammer.ir.tensor import DType
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Store, Sync, TileProgram
+
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
+LOGIC = {"and": "&", "or": "|", "xor": "^"}
+CTYPE = {
+    DType.F16: "_Float16",
+    DType.BF16: "bf16",
+    DType.F32: "float",
+    DType.F64: "double",
+    DType.I8: "int8_t",
+    DType.I16: "int16_t",
+    DType.I32: "int32_t",
+    DType.I64: "int64_t",
+    DType.U8: "uint8_t",
+    DType.BOOL: "uint8_t",
+}
+FLOAT32_MATH = frozenset(
+    {"max", "min", "abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "log", "tanh", "sigmoid", "erf"}
+)
+FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "pow", "fmod", "mod"}
+INT_MATH = frozenset({"max", "min", "abs", "sign", "mod", "fmod", "div", "pow"})
+SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
+VECTOR_LOAD = {DType.F32: "V", DType.F16: "VH", DType.BF16: "VB"}
+
+
+class CFamilyPrinter:
+    """Prints one tile program. A new printer per program: it keeps the types and bounds of what is in scope."""
+
+    alignment = 1  # a vector may start only at multiples of it, in elements
+    restrict, loop_type = "restrict", "long"
+    align = "__attribute__((aligned(64)))"
+    vector_math = FLOAT32_MATH
+
+    def __init__(self, program: TileProgram, lanes: int) -> None:
+        self.program, self.lanes = program, lanes
+        self.dtypes = {b.name: b.dtype for b in (*program.arguments, *program.scratch)}
+        self.wide: set[str] = set()  # register buffers kept as arrays of vectors
+        self.folded: set[str] = set()  # of these, the ones whose lanes are combined in the end
+        self.env: dict[str, tuple[int, int]] = {}
+
+    def scratch(self) -> list[str]:
+        """Declarations of the scratch buffers, each on a 64-byte boundary."""
+        offset, lines = 0, []
+        for b in self.program.scratch:
+            kind = CTYPE[b.dtype]
+            lines.append(f"  {kind} *{self.restrict} {b.name} = ({kind} *)(scratch + {offset});")
+            offset += -(-b.nbytes // 64) * 64
+        return lines
+
+    def body(self, body: Body, depth: int) -> list[str]:
+        """The lines of some statements."""
+        pad, lines = "  " * depth, []
+        for stmt in body:
+            match stmt:
+                case Alloc(buffer, inner):
+                    self.declare(buffer, inner)
+                    lines += [f"{pad}{{ {self.alloc(buffer)}", *self.body(inner, depth + 1), pad + "}"]
+                case Sync():
+                    lines.append(pad + self.sync())
+                case Store():
+                    lines.append(pad + self.store(stmt, None))
+                case If(where, then):
+                    lines += [f"{pad}if ({self.conditions(where)}) {{", *self.body(then, depth + 1), pad + "}"]
+                case For():
+                    self.env[stmt.var] = (stmt.start, stmt.stop - 1)
+                    lines += [pad + line for line in self.loop(stmt, depth)]
+        return lines
+
+    def loop(self, loop: For, depth: int) -> list[str]:
+        if loop.kind in (Kind.TASK, Kind.THREAD):
+            source = "rtask" if loop.kind is Kind.TASK else "tid"
+            inner = self.body(loop.body, 1)
+            head = f"{{ const {self.loop_type} {loop.var} = {source} / {loop.stride} % {loop.stop};".replace(
+                " / 1 ", " "
+            )
+            return [head if any(loop.var in line for line in inner) else "{", *inner, "}"]
+        if loop.kind is Kind.VECTOR and (moved := self.vector(loop)):
+            return [self.store(s, moved.var, moved.stop) for s in moved.body if isinstance(s, Store)]
+        if fold := self.fold(loop):
+            return [fold]
+        lines = ["#pragma unroll"] if loop.kind is Kind.UNROLLED else []
+        v = loop.var
+        lines.append(f"for ({self.loop_type} {v} = {loop.start}; {v} < {loop.stop}; {v}++) {{")
+        return [*lines, *self.body(loop.body, 1), "}"]
+
+    # vectors
+
+    def vector(self, loop: For) -> For | None:
+        """The loop over lanes 0 … n-1, if every access has stride 0 or 1 in the lane and every function a vector form."""
+        lane, body = loop.var, loop.body
+        if loop.start:  # a piece that starts in mid-vector
+            if any(self._registers(body)):
+                return None
+            shift = {lane: var(lane) + loop.start}
+            moved = []
+            for s in body:
+                if not isinstance(s, Store):
+                    return None
+                value = rewrite(
+                    s.value,
+                    lambda ld: Load(ld.tensor, tuple(substitute(i, shift) for i in ld.index), ld.dynamic),
+                    lambda i: substitute(i, shift),
+                )
+                moved.append(Store(s.buffer, substitute(s.index, shift), value))
+            loop = For(lane, 0, loop.stop - loop.start, loop.kind, tuple(moved))
+        if loop.stop > self.lanes:
+            return None
+        for s in loop.body:
+            if not isinstance(s, Store) or s.index.coef(lane) != 1 or self.dtypes[s.buffer] not in SINGLE:
+                return None
+            if not self._access_ok(s.buffer, s.index, lane) or not self._lane_ok(s.value, lane):
+                return None
+        return loop
+
+    def _registers(self, body: Body) -> Iterator[str]:
+        arguments = {b.name for b in (*self.program.arguments, *self.program.scratch)}
+        for s in body:
+            if isinstance(s, Store):
+                yield from ({s.buffer, *(ld.tensor for ld, _ in loads(s.value))} - arguments)
+
+    def _access_ok(self, buffer: str, index: Index, lane: str) -> bool:
+        rest = index - var(lane) * index.coef(lane)
+        if lane in variables(rest) or index.coef(lane) not in (0, 1):
+            return False
+        if index.coef(lane) == 0:
+            return True
+        return self.dtypes[buffer] in SINGLE and all(
+            c % self.alignment == 0 for c in (rest.const, *(c for _, c in rest.terms))
+        )
+
+    def _lane_ok(self, value: Scalar, lane: str) -> bool:
+        """Whether the value can be printed for all lanes at once, as float vectors and masks."""
+        if not _depends(value, lane):
+            return self.type_of(value) in (*SINGLE, DType.BOOL, None)
+        match value:
+            case Load(buffer, (index,), dynamic):
+                return self._access_ok(buffer, index, lane) and not any(_depends(d.value, lane) for d in dynamic)
+            case Cast(arg, dtype):
+                return dtype in SINGLE and self.type_of(arg) in SINGLE and self._lane_ok(arg, lane)
+            case Call("pow", (base, Const(2 | 0.5))):
+                return self._lane_ok(base, lane) and self.type_of(base) in SINGLE
+            case Call(fn, args):
+                known = (
+                    fn in INFIX
+                    or fn in self.vector_math
+                    or fn in COMPARISONS
+                    or fn in LOGIC
+                    or fn in ("where", "neg", "not")
+                )
+                kinds = {self.type_of(a) for a in args}
+                return known and kinds <= {*SINGLE, DType.BOOL, None} and all(self._lane_ok(a, lane) for a in args)
+            case Select(where, then, other):
+                uniform = not any(lane in variables(r.index) for r in where)
+                return uniform and self._lane_ok(then, lane) and self._lane_ok(other, lane)
+        return False
+
+    def declare(self, buffer: Buffer, body: Body) -> None:
+        """Decide whether a register buffer can be an array of vectors: gcc keeps only those in registers."""
+        self.dtypes[buffer.name] = buffer.dtype
+        self.wide.discard(buffer.name)
+        self.folded.discard(buffer.name)
+        if buffer.scope is Scope.REGISTER and buffer.dtype is DType.F32 and buffer.size % self.lanes == 0:
+            self.wide.add(buffer.name)
+            if not self._only_vectors(buffer.name, body):
+                self.wide.discard(buffer.name)
+                self.folded.discard(buffer.name)
+
+    def _only_vectors(self, name: str, body: Body) -> bool:
+        """Whether every access to the buffer is a whole vector, or a lane known when compiling."""
+        for stmt in body:
+            match stmt:
+                case For() if self.fold(stmt):
+                    self.folded.add(name)
+                case For(kind=Kind.VECTOR) if moved := self.vector(stmt):
+                    for s in moved.body:
+                        assert isinstance(s, Store)
+                        for buffer, index in _accesses(s):
+                            if buffer == name and not self._whole(index - var(moved.var) * index.coef(moved.var)):
+                                return False
+                case For() | Alloc():
+                    if not self._only_vectors(name, stmt.body):
+                        return False
+                case If(_, then):
+                    if not self._only_vectors(name, then):
+                        return False
+                case Store():
+                    for buffer, index in _accesses(stmt):
+                        if buffer == name and not self._whole(index - index.const):
+                            return False
+        return True
+
+    def _whole(self, index: Index) -> bool:
+        return index.const % self.lanes == 0 and all(c % self.lanes == 0 for _, c in index.terms)
+
+    def fold(self, loop: For) -> str | None:
+        """The text that combines the lanes of a vector into lane 0, if that is what the loop does."""
+        match loop:
+            case For(
+                v, 1, self.lanes, Kind.UNROLLED, (Store(buffer, index, Call(fn, (Load(b1, (i1,)), Load(b2, (i2,))))),)
+            ):
+                same = buffer == b1 == b2 and index == i1 and i2 == index + var(v)
+                if (
+                    same
+                    and buffer in self.wide
+                    and fn in ("add", "mul", "max", "min")
+                    and index.const % self.lanes == 0
+                ):
+                    vector = f"{buffer}[{self.vector_index(index)}]"
+                    return f"{vector}[0] = fold_{fn}({vector});"
+        return None
+
+    def vector_index(self, index: Index) -> str:
+        terms = tuple((a, c // self.lanes) for a, c in index.terms)
+        return self.index(Index(index.const // self.lanes, terms))
+
+    # statements
+
+    def store(self, s: Store, lane: str | None, count: int = 0) -> str:
+        """One assignment; with `lane`, of the `count` first lanes of a vector."""
+        kind = self.dtypes[s.buffer]
+        whole = count in (0, self.lanes)
+        if s.buffer in self.wide and lane and not whole and s.buffer in self.folded:
+            target = self.element(s.buffer, s.index, lane)
+            return f"{target} = vfirst({count}, {self.wide_text(s.value, lane, count)}, {target});"
+        if lane and s.index.coef(lane) and s.buffer not in self.wide and (not whole or kind is not DType.F32):
+            name = {DType.F32: "vstore", DType.F16: "vstore_h", DType.BF16: "vstore_b"}[kind]
+            place = self.index(s.index - var(lane))
+            return f"{name}(&{self.place(s.buffer, place, lane)}, {self.wide_text(s.value, lane, count)}, {count});"
+        target = self.element(s.buffer, s.index, lane)
+        match s.value:
+            case Call("add", (Load(s.buffer, (s.index,)), more)) if kind in (DType.F32, DType.F64):
+                op, value = "+=", more
+            case value:
+                op = "="
+        if lane:
+            return f"{target} {op} {self.wide_text(value, lane, count)};"
+        text, _ = self.scalar(value, None, 0, kind)
+        return f"{target} {op} {self.convert(text, self.type_of(value) or kind, kind)};"
+
+    def wide_text(self, value: Scalar, lane: str, count: int) -> str:
+        text, wide = self.scalar(value, lane, count, DType.F32)
+        return text if wide else f"splat({text})"
+
+    def element(self, buffer: str, index: Index, lane: str | None) -> str:
+        """An assignable element, or vector where the index moves with `lane`."""
+        if buffer in self.wide:
+            if lane and index.coef(lane):
+                return f"{buffer}[{self.vector_index(index - var(lane))}]"
+            return f"{buffer}[{self.vector_index(index - index.const % self.lanes)}][{index.const % self.lanes}]"
+        if lane and index.coef(lane):
+            return f"V({self.place(buffer, self.index(index - var(lane)), lane)})"
+        return self.place(buffer, self.index(index), None)
+
+    def place(self, buffer: str, index: str, lane: str | None) -> str:
+        """The text of `buffer` at `index`: the one place where memory is touched."""
+        return f"{buffer}[{index}]"
+
+    # scalars
+
+    def type_of(self, value: Scalar) -> DType | None:
+        return result_dtype(value, self.dtypes)
+
+    def scalar(self, value: Scalar, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
+        """Text of a value, and whether it is a vector. Literals take the type `like`; half floats are float32 here."""
+        match value:
+            case Const(v, dtype):
+                return self.literal(v, dtype or like), False
+            case Iota(index):
+                return f"(int64_t)({self.index(index)})", False
+            case Load(buffer, (index,), dynamic):
+                return self.load(buffer, index, dynamic, lane, count)
+            case Cast(arg, dtype):
+                source = self.type_of(arg) or dtype
+                text, wide = self.scalar(arg, lane, count, source)
+                if wide:
+                    return (
+                        text
+                        if dtype is DType.F32 or dtype is source
+                        else f"vround_{'h' if dtype is DType.F16 else 'b'}({text})"
+                    ), True
+                return self.widen(self.convert(text, source, dtype), dtype), False
+            case Select(where, then, other):
+                (a, wide_a), (b, wide_b) = self.scalar(then, lane, count, like), self.scalar(other, lane, count, like)
+                if wide_a or wide_b:
+                    a, b = (t if wide else f"splat({t})" for t, wide in ((a, wide_a), (b, wide_b)))
+                return f"({self.conditions(where)} ? {a} : {b})", wide_a or wide_b
+            case Call():
+                return self.call(value, lane, count, like)
+        raise TypeError(value)
+
+    def load(
+        self, buffer: str, index: Index, dynamic: tuple[Dynamic, ...], lane: str | None, count: int
+    ) -> tuple[str, bool]:
+        kind = self.dtypes[buffer]
+        if buffer in self.wide:
+            return self.element(buffer, index, lane), bool(lane and index.coef(lane))
+        wide = bool(lane and index.coef(lane))
+        text = self.index(index - var(lane) if wide and lane else index)
+        for d in dynamic:
+            chosen, _ = self.scalar(d.value, None, 0, DType.I64)
+            text += f" + {d.stride}*at({chosen}, {d.extent}, status)"
+        place = self.place(buffer, text, lane if wide else None)
+        if wide and count not in (0, self.lanes):
+            name = {DType.F32: "vload", DType.F16: "vload_h", DType.BF16: "vload_b"}[kind]
+            return f"{name}(&{place}, {count})", True
+        return (f"{VECTOR_LOAD[kind]}({place})" if wide else self.widen(place, kind)), wide
+
+    def call(self, call: Call, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
+        fn, args = call.fn, call.args
+        kind = next((k for a in args if (k := self.type_of(a)) is not None), like)
+        if fn == "where":
+            kind = self.type_of(call) or like
+            cond, wide_c = self.scalar(args[0], lane, count, DType.BOOL)
+            pairs = [self.scalar(a, lane, count, kind) for a in args[1:]]
+            if not (wide_c or any(w for _, w in pairs)):
+                return f"({cond} ? {pairs[0][0]} : {pairs[1][0]})", False
+            a, b = (t if w else f"splat({t})" for t, w in pairs)
+            return (f"vsel({cond}, {a}, {b})" if wide_c else f"({cond} ? {a} : {b})"), True
+        if fn == "pow" and isinstance(args[1], Const) and args[1].value in (2, 0.5) and kind in SINGLE:
+            text, wide = self.scalar(args[0], lane, count, kind)
+            if args[1].value == 2:
+                return f"{'v' if wide else 's'}square({text})", wide
+            return f"{'v' if wide else 's'}sqrt({text})", wide
+        texts = [self.scalar(a, lane, count, kind) for a in args]
+        wide = any(w for _, w in texts)
+        if fn in ("max", "min") and kind in SINGLE and any(isinstance(a, Const) and a.value == a.value for a in args):
+            texts = texts if isinstance(args[1], Const) else texts[::-1]
+            a, b = (t if w or not wide else f"splat({t})" for t, w in texts)
+            return f"{'v' if wide else 's'}{fn}c({a}, {b})", wide
+        plain = [t for t, _ in texts]
+        if kind is DType.BOOL or fn in LOGIC or fn == "not":
+            return self.logic(fn, texts, wide), wide
+        if kind.is_float:
+            return self.float_call(fn, texts, wide, kind), wide
+        return self.int_call(fn, plain, kind), False
+
+    def float_call(self, fn: str, texts: list[tuple[str, bool]], wide: bool, kind: DType) -> str:
+        plain = [t for t, _ in texts]
+        if fn in INFIX:  # a scalar operand is broadcast by the language
+            return f"({plain[0]} {INFIX[fn]} {plain[1]})"
+        if fn == "neg":
+            return f"(-{plain[0]})"
+        spread = [t if w or not wide else f"splat({t})" for t, w in texts]
+        if fn in COMPARE:
+            return f"({spread[0]} {COMPARE[fn]} {spread[1]})"
+        if fn not in FLOAT_MATH and fn not in ("is_nan", "is_inf"):
+            raise LoweringError(f"no C text for the function {fn!r} of {kind.value}")
+        prefix = "v" if wide else "d" if kind is DType.F64 else "s"
+        return f"{prefix}{fn}({', '.join(spread)})"
+
+    def logic(self, fn: str, texts: list[tuple[str, bool]], wide: bool) -> str:
+        plain = [t for t, _ in texts]
+        if wide:
+            masks = [t if w else f"mask({t})" for t, w in texts]
+            if fn == "not":
+                return f"(~{masks[0]})"
+            if fn in LOGIC:
+                return f"({masks[0]} {LOGIC[fn]} {masks[1]})"
+        truth = [f"({t} != 0)" for t in plain]
+        if fn in ("not",):
+            return f"(!{truth[0]})"
+        operator = LOGIC.get(fn) or COMPARE.get(fn) or {"add": "|", "max": "|", "mul": "&", "min": "&"}.get(fn)
+        if operator is None or wide:
+            raise LoweringError(f"no C text for the function {fn!r} of bool")
+        return f"({truth[0]} {operator} {truth[1]})"
+
+    def int_call(self, fn: str, plain: list[str], kind: DType) -> str:
+        """Integer arithmetic wraps, as NumPy's does."""
+        name = CTYPE[kind]
+        if fn in COMPARE:
+            return f"({plain[0]} {COMPARE[fn]} {plain[1]})"
+        if fn in ("is_nan", "is_inf"):
+            return "0"
+        if fn in ("floor", "ceil", "round"):
+            return plain[0]
+        if fn in ("add", "sub", "mul"):
+            return f"({name})((uint64_t){plain[0]} {INFIX[fn]} (uint64_t){plain[1]})"
+        if fn == "neg":
+            return f"({name})(0 - (uint64_t){plain[0]})"
+        if fn not in INT_MATH:
+            raise LoweringError(f"no C text for the function {fn!r} of {kind.value}")
+        return f"({name})i{fn}({', '.join(plain)})"
+
+    def convert(self, text: str, source: DType, target: DType) -> str:
+        """A value of type `source` (half floats held in float32) as an element of type `target`."""
+        if source is target and target not in (DType.F16, DType.BF16):
+            return text
+        if target is DType.BF16:
+            return f"to_bf16({text})"
+        if target is DType.BOOL:
+            return f"({text} != 0)"
+        if target.is_float:
+            return f"({CTYPE[target]})({text})"
+        return f"({CTYPE[target]})(int64_t)({text})"
+
+    def widen(self, text: str, kind: DType) -> str:
+        """An element of type `kind` as it is computed with."""
+        return f"(float){text}" if kind is DType.F16 else f"from_bf16({text})" if kind is DType.BF16 else text
+
+    def literal(self, v: float | int | bool, kind: DType) -> str:
+        if not kind.is_float:
+            if v == np.iinfo(np.int64).min:
+                return "INT64_MIN"
+            return f"{int(v)}L" if kind is DType.I64 else str(int(v))
+        value = (
+            float(v)
+            if kind is DType.F64
+            else float(np.float32(min(max(v, -3.5e38), 3.5e38)))
+            if abs(v) < np.inf
+            else float(v)
+        )
+        if isnan(value):
+            return "NAN"
+        if isinf(value):
+            return "-INFINITY" if value < 0 else "INFINITY"
+        text = repr(value) if kind is DType.F64 else f"{value!r}f"
+        return f"({text})" if value < 0 else text
+
+    def conditions(self, where: tuple[Range, ...]) -> str:
+        """0 <= index - low < high - low, as one unsigned comparison each."""
+        return " && ".join(f"(unsigned long)({self.index(r.index - r.low)}) < {r.high - r.low}" for r in where)
+
+    def index(self, index: Index) -> str:
+        parts = []
+        for atom, c in index.terms:
+            if isinstance(atom, str):
+                text = atom
+            else:
+                arg, name = self.index(atom.arg), type(atom).__name__
+                negative = bounds(atom.arg, self.env)[0] < 0
+                text = (
+                    f"floor_{name.lower()}({arg}, {atom.by})"
+                    if negative
+                    else f"(({arg}) {'/%'[name == 'Mod']} {atom.by})"
+                )
+            parts.append(text if c == 1 else f"{c}*{text}")
+        if index.const or not parts:
+            parts.append(str(index.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def alloc(self, buffer: Buffer) -> str:
+        if buffer.name in self.wide:
+            return f"vf {buffer.name}[{buffer.size // self.lanes}];"
+        return f"{CTYPE[buffer.dtype]} {buffer.name}[{buffer.size}] {self.align};"
+
+    def sync(self) -> str:
+        return ""  # one thread per vEU
+
+
+def _depends(value: Scalar, lane: str) -> bool:
+    match value:
+        case Load(_, index, dynamic):
+            return any(lane in variables(i) for i in index) or any(_depends(d.value, lane) for d in dynamic)
+        case Call(_, args):
+            return any(_depends(a, lane) for a in args)
+        case Cast(arg, _):
+            return _depends(arg, lane)
+        case Iota(index):
+            return lane in variables(index)
+        case Select(where, then, other):
+            return any(lane in variables(r.index) for r in where) or _depends(then, lane) or _depends(other, lane)
+    return False
+
+
+def _accesses(s: Store) -> list[tuple[str, Index]]:
+    return [(s.buffer, s.index), *((ld.tensor, ld.index[0]) for ld, _ in loads(s.value))]

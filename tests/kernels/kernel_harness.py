@@ -1,0 +1,180 @@
+"""Compile kernels with the default toolchain, run every rTask, and compare with the meaning of the expression."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation, Operations, attributes
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
+from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
+
+CACHE = Path(os.environ.get("RAMMER_TEST_CACHE", Path(tempfile.gettempdir()) / "rammer-kernel-tests"))
+FLAGS = ("-O3", "-mcpu=native", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi")
+SPEC = VDeviceSpec(
+    "cpu",
+    num_veus=2,
+    languages=("c",),
+    lanes=16,
+    registers=32,
+    memory=(MemoryLevel("L1", 48 << 10, "veu", 500.0), MemoryLevel("L2", 2 << 20, "veu", 250.0)),
+    peak_gflops=140.0,
+)
+
+
+def operation(
+    kind: str, *types: TensorType, static: Sequence[str] = (), out_layout: object = None, **attrs: object
+) -> Operation:
+    """An operation of the registry; `static` names its constant inputs."""
+    made = Operations(OPS)
+    op = made.define(kind, types, attributes(**attrs))
+    names = [n for n, _ in op.expr.inputs]
+    outputs = tuple(TensorType(t.shape, t.dtype, out_layout) for t in op.outputs) if out_layout else op.outputs
+    return made.retype(op, op.inputs, outputs, tuple(n in static for n in names))
+
+
+def library(text: str) -> ctypes.CDLL:
+    """The shared library of a C text, compiled once per text."""
+    base = CACHE / hashlib.sha256((text + str(FLAGS)).encode()).hexdigest()[:20]
+    target = base.with_suffix(".so")
+    if not target.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        base.with_suffix(".c").write_text(text)
+        fresh = base.with_suffix(f".{os.getpid()}.so")
+        command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, str(base.with_suffix(".c")), "-o", str(fresh)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000] + "\n" + text[-3000:]
+        fresh.rename(target)
+    return ctypes.CDLL(str(target))
+
+
+def aligned(array: Array, pad: int = 0) -> Array:
+    """A flat copy that starts on a 64-byte boundary."""
+    raw = np.zeros(array.nbytes + 128 + pad, np.uint8)
+    skip = -raw.ctypes.data % 64
+    view = raw[skip : skip + array.nbytes].view(array.dtype)
+    view[...] = np.ascontiguousarray(array).ravel()
+    return view
+
+
+def random_inputs(op: Operation, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    values = {}
+    for name, kind in op.expr.inputs:
+        if kind.dtype.is_float:
+            values[name] = rng.standard_normal(kind.shape).astype(kind.dtype.numpy)
+        elif kind.dtype is DType.BOOL:
+            values[name] = rng.random(kind.shape) < 0.5
+        else:
+            low = 0 if kind.dtype is DType.U8 else -5
+            values[name] = rng.integers(low, 6, kind.shape).astype(kind.dtype.numpy)
+    return values
+
+
+class Runner:
+    """One kernel, its arrays, and its compiled function."""
+
+    def __init__(self, kernel: RKernel, lib: ctypes.CDLL, symbol: str, inputs: dict[str, Array]) -> None:
+        self.kernel = kernel
+        self.function = getattr(lib, symbol)
+        self.function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p]
+        outputs = []
+        for kind in kernel.operation.outputs:
+            fill = np.full(prod(kind.physical_shape), np.nan if kind.dtype.is_float else 77).astype(kind.dtype.numpy)
+            outputs.append(aligned(fill))
+        arrays = []
+        for (name, _), kind in zip(kernel.operation.expr.inputs, kernel.input_types(), strict=True):
+            value = inputs[name]
+            if kind.layout is not None:
+                value = pack(value, kind.layout)
+                if dict(kernel.packing).get(name) is None and kind.dtype.is_float and kind.layout.pads(kind.shape):
+                    value = np.where(pack(np.ones(kind.shape, bool), kind.layout), value, np.nan).astype(value.dtype)
+            arrays.append(aligned(value))
+        self.outputs, self.arrays = outputs, arrays
+        self.pointers = (ctypes.c_void_p * (len(outputs) + len(arrays)))(*(a.ctypes.data for a in (*outputs, *arrays)))
+        self.scratch = aligned(np.full(max(kernel.scratch_bytes, 64), 0xFF, np.uint8))
+        self.status = ctypes.c_int(0)
+
+    def __call__(self, rtask: int) -> None:
+        self.function(self.pointers, self.scratch.ctypes.data, rtask, ctypes.addressof(self.status))
+
+    def run(self) -> list[Array]:
+        for task in range(self.kernel.num_rtasks):
+            self(task)
+        return self.results()
+
+    def results(self) -> list[Array]:
+        values = []
+        for array, kind in zip(self.outputs, self.kernel.operation.outputs, strict=True):
+            values.append(unpack(array, kind.layout, kind.shape) if kind.layout else array.reshape(kind.shape))
+        return values
+
+
+def compiled(kernels: Sequence[RKernel], spec: VDeviceSpec = SPEC) -> tuple[ctypes.CDLL, list[EmittedKernel]]:
+    emitted = [emit(k, spec) for k in kernels]
+    return library(translation_unit(emitted, spec)), emitted
+
+
+def check(
+    op: Operation,
+    kernels: Sequence[RKernel],
+    inputs: dict[str, Array] | None = None,
+    *,
+    rtol: float = 2e-5,
+    spec: VDeviceSpec = SPEC,
+) -> None:
+    """Every kernel, run task by task, gives the expression's value; each rTask writes exactly its box."""
+    inputs = inputs or random_inputs(op)
+    wanted = evaluate_expr(op.expr, inputs)
+    lib, emitted = compiled(kernels, spec)
+    for kernel, text in zip(kernels, emitted, strict=True):
+        runner = Runner(kernel, lib, text.symbol, inputs)
+        for got, want in zip(runner.run(), wanted, strict=True):
+            compare(got, want, rtol, f"{kernel.name} {op.expr.inputs}")
+        assert runner.status.value == 0
+        check_boxes(kernel, Runner(kernel, lib, text.symbol, inputs))
+
+
+def check_boxes(kernel: RKernel, runner: Runner) -> None:
+    """rTask by rTask: what changed from the fill lies in box(rtask)."""
+    tasks = range(kernel.num_rtasks) if kernel.num_rtasks <= 6 else (0, kernel.num_rtasks // 2, kernel.num_rtasks - 1)
+    for task in tasks:
+        for array in runner.outputs:
+            array[...] = np.full(array.shape, np.nan if array.dtype.kind not in "iub" else 77).astype(array.dtype)
+        before = [a.copy() for a in runner.results()]
+        runner(task)
+        box = kernel.box(task)
+        inside = tuple(slice(*box[a]) for a, _ in kernel.operation.expr.root.axes)
+        for old, new in zip(before, runner.results(), strict=True):
+            changed = (old != new) & ~((old != old) & (new != new)) if new.dtype.kind not in "iub" else old != new
+            mask = np.zeros(new.shape, bool)
+            mask[inside] = True
+            assert not (changed & ~mask).any(), f"{kernel.name}: rTask {task} writes outside {box}"
+
+
+def compare(got: Array, want: Array, rtol: float, what: str) -> None:
+    assert got.shape == want.shape and got.dtype == want.dtype, what
+    if got.dtype.kind in "iub":
+        np.testing.assert_array_equal(got, want, err_msg=what)
+        return
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(b)
+    assert (np.isfinite(a) == finite).all(), f"{what}: not finite where it should be"
+    np.testing.assert_array_equal(a[~finite], b[~finite], err_msg=what)
+    coarse = {2: 4e-3, 4: rtol, 8: 1e-12}[got.dtype.itemsize] * (8 if str(got.dtype) == "bfloat16" else 1)
+    scale = np.abs(b[finite]).max(initial=0)
+    error = np.abs(a - b)[finite].max(initial=0)
+    assert error <= coarse * scale + 1e-30, f"{what}: error {error} at scale {scale}"
