@@ -28,9 +28,9 @@ FLAGS: dict[str, Flag] = {
     for flag in (
         Flag("RAMMER_VDEVICE", "cpu", "the vDevice to use where none is named"),
         Flag("RAMMER_POLICY", "wavefront", "the scheduling policy to use where none is named"),
-        Flag("RAMMER_CC", "", "C compiler command to use instead of ziglang's clang: `gcc`, `clang`, `/opt/zig/zig cc`"),
+        Flag("RAMMER_CC", "", "C compiler to use instead of ziglang's: `gcc`, `clang`, `/opt/zig/zig cc`"),
         Flag("RAMMER_CACHE_DIR", "", "folder of compiled kernels and profiles; the platform's cache folder by default"),
-        Flag("RAMMER_DEBUG", "0", "1 devices and plugins, 2 predicted and measured times, 3 choices, 4 source, 5 slots"),
+        Flag("RAMMER_DEBUG", "0", "1 devices and plugins, 2 times, 3 choices, 4 source, 5 slots"),
         Flag("RAMMER_VERIFY", "1", "0 verify no plan (benchmarks), 1 before it is built, 2 after every pass as well"),
         Flag("RAMMER_DUMP_DIR", "", "folder that receives graph, plan, source and build log of every compile"),
         Flag("RAMMER_NUM_VEUS", "", "vEUs of the CPU; by default one per physical core that this process may use"),

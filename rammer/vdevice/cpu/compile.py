@@ -1,0 +1,148 @@
+"""rKernels to machine code: emitted as C, compiled in batches over all cores, kept in the object store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from rammer.errors import DeviceError
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.vdevice.base import Progress, silent
+from rammer.vdevice.cpu.spec import ARCHES, Host
+from rammer.vdevice.objects import share
+from rammer.vdevice.toolchain import Compiler, c_compiler, fingerprint, object_store
+
+if TYPE_CHECKING:
+    from rammer.vdevice.cpu.emit import EmittedKernel
+
+BATCH = 32  # kernels of one compiler call, at most: fewer calls, but progress is seen
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """C text of a kernel, and what its object is cached under."""
+
+    key: str
+    symbol: str
+    emitted: EmittedKernel | None  # None: `text` is a whole translation unit
+    text: str
+
+
+@dataclass(frozen=True)
+class CompiledKernels:
+    """For each rKernel the object that holds it and its symbol; the objects by content hash."""
+
+    where: Mapping[RKernel, tuple[str, str]]
+    objects: Mapping[str, bytes]
+
+
+class KernelCompiler:
+    """Compiles for one spec with the C compiler of this process."""
+
+    def __init__(self, spec: VDeviceSpec, host: Host) -> None:
+        self._spec = spec
+        self._compiler: Compiler = c_compiler()
+        self._flags = arch_flags(spec.arch, self._compiler.family, host)
+        self._context = fingerprint(self._compiler.version, self._compiler.family, *self._flags)
+
+    def runtime(self) -> bytes:
+        """The runtime as a shared object."""
+        text = files("rammer.vdevice.cpu").joinpath("runtime.c").read_text(encoding="utf-8")
+        source = Source(fingerprint(self._context, text), "", None, text)
+        return self._compile([source], silent)[source.key][1]
+
+    def compile(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
+        """Machine code of all kernels, from the cache where it has them. Raises ToolchainError, DeviceError."""
+        sources = {kernel: self._source(kernel) for kernel in dict.fromkeys(kernels)}
+        found = self._compile(list({s.key: s for s in sources.values()}.values()), progress)
+        where = {kernel: (found[s.key][0], s.symbol) for kernel, s in sources.items()}
+        return CompiledKernels(where, dict(found.values()))
+
+    def _source(self, kernel: RKernel) -> Source:
+        body = kernel.body
+        if not isinstance(body, ForeignSource):
+            from rammer.vdevice.cpu.emit import emit, translation_unit
+
+            emitted = emit(kernel, self._spec)
+            context = fingerprint(self._context, translation_unit([], self._spec))
+            return Source(fingerprint(context, emitted.symbol, emitted.text), emitted.symbol, emitted, emitted.text)
+        if body.language != "c":
+            raise DeviceError(
+                f"rKernel {kernel.name!r} is written in {body.language!r}", hint="the CPU vDevice takes kernels in 'c'"
+            )
+        # Foreign texts may use any names: each is a translation unit of its own, its symbol made unique.
+        key = fingerprint(self._context, body.symbol, body.text)
+        symbol = f"{body.symbol}_{key[:16]}"
+        text = f'#define {body.symbol} {symbol}\n#line 1 "{body.symbol}"\n{body.text}\n'
+        return Source(key, symbol, None, text)
+
+    def _compile(self, sources: Sequence[Source], progress: Progress) -> dict[str, tuple[str, bytes]]:
+        """key -> (content hash, bytes) of the object that holds it."""
+        store = object_store()
+        found = store.find(s.key for s in sources)
+        missing = [s for s in sources if s.key not in found]
+        jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        batches = [[s] for s in missing if s.emitted is None]
+        costs = {s.key: len(s.text) + 2000 for s in missing if s.emitted is not None}
+        by_key = {s.key: s for s in missing}
+        calls = max(jobs, -(-len(costs) // BATCH))
+        batches += [[by_key[k] for k in group] for group in share(costs, calls if len(costs) > jobs else len(costs))]
+
+        done = 0
+        if batches:
+            progress("compile", 0, len(missing))
+        for batch, data in _in_parallel(self._compile_batch, batches, jobs):
+            name = store.add([s.key for s in batch], data)
+            found |= {s.key: name for s in batch}
+            done += len(batch)
+            progress("compile", done, len(missing))
+        objects = {name: self._read(name) for name in set(found.values())}
+        return {key: (name, objects[name]) for key, name in found.items()}
+
+    def _compile_batch(self, batch: Sequence[Source]) -> bytes:
+        from rammer.vdevice.cpu.emit import translation_unit
+
+        emitted = [s.emitted for s in batch if s.emitted is not None]
+        text = translation_unit(emitted, self._spec) if emitted else batch[0].text
+        return self._compiler.compile_shared(text, self._flags, timeout_s=120 + 10 * len(batch))
+
+    def _read(self, name: str) -> bytes:
+        data = object_store().read(name)
+        if data is None:
+            raise DeviceError(
+                f"the cached object {name[:16]} disappeared while it was needed",
+                hint="another process cleared the cache; run again",
+            )
+        return data
+
+
+def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:
+    """Compiler flags for an arch; with zig also for another machine than this one."""
+    target = ARCHES[arch]
+    if family != "zig":
+        if target.machine != host.machine:
+            raise DeviceError(
+                f"arch {arch!r} on a {host.machine} machine needs a cross compiler", hint="unset RAMMER_CC"
+            )
+        return target.cc
+    if target.machine != host.machine:
+        return ("-target", f"{target.machine}-linux", *target.zig)
+    return target.zig
+
+
+def _in_parallel(
+    work: Callable[[Sequence[Source]], bytes], batches: Sequence[Sequence[Source]], jobs: int
+) -> Iterator[tuple[Sequence[Source], bytes]]:
+    """Results as they come. The first failure cancels what has not begun."""
+    with ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc") as pool:
+        running = {pool.submit(work, batch): batch for batch in batches}
+        try:
+            for future in as_completed(running):
+                yield running[future], future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,51 @@
+"""The CPU as a vDevice, and rKernels in C for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rammer.errors import RammerError
+from rammer.hookspecs import hookimpl
+from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
+
+if TYPE_CHECKING:
+    from rammer.ir.device import VDeviceSpec
+    from rammer.ir.kernel import RKernel
+    from rammer.ir.operator import Operation
+
+
+def open_cpu(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
+    """The CPU; `arch` compiles for another one, `device` is the number of vEUs. Raises DeviceError."""
+    from rammer.vdevice.cpu.device import CpuVDevice
+
+    return CpuVDevice(arch=arch, device=device)
+
+
+def probe() -> Availability:
+    """Whether there is an arch for this machine, and a C compiler."""
+    from rammer.vdevice.cpu.spec import choose_arch, host
+    from rammer.vdevice.toolchain import c_compiler
+
+    try:
+        choose_arch(None, host())
+        c_compiler()
+    except RammerError as error:
+        return Availability(False, error.what, error.hint)
+    return Availability(True)
+
+
+@hookimpl
+def rammer_vdevices() -> Iterable[VDeviceEntry]:
+    """The CPU."""
+    return [VDeviceEntry("cpu", open_cpu, probe, "threads of this machine, kernels in C with vector extensions")]
+
+
+@hookimpl
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel]:
+    """Built-in kernels for every vDevice that takes C."""
+    if "c" not in spec.languages:
+        return []
+    from rammer.kernels import candidates
+
+    return candidates(operation, spec)

@@ -1,0 +1,219 @@
+"""This machine's CPU as data: vEUs, vector width, caches; and the compiler flags of an arch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from rammer import config
+from rammer.errors import DeviceError, did_you_mean
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """An instruction set that kernels are compiled for. `features` are names of /proc/cpuinfo that it needs."""
+
+    name: str
+    machine: str
+    lanes: int
+    registers: int
+    features: frozenset[str]
+    zig: tuple[str, ...]  # flags for ziglang's clang
+    cc: tuple[str, ...]  # flags for gcc and clang
+
+
+_SSE = frozenset({"ssse3", "sse4_1", "sse4_2", "popcnt"})
+_AVX2 = _SSE | {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"}
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+# Levels and no "native": an artifact says exactly what it needs. Clang halves 64-byte vectors on many CPUs with
+# AVX-512, Sapphire Rapids among them, unless told not to.
+ARCHES: dict[str, Arch] = {
+    a.name: a
+    for a in (
+        Arch(
+            "x86-64-avx512",
+            "x86_64",
+            16,
+            32,
+            _AVX512,
+            ("-mcpu=x86_64_v4-prefer_256_bit",),
+            ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+        ),
+        Arch("x86-64-avx2", "x86_64", 8, 16, _AVX2, ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",)),
+        Arch("x86-64-sse4", "x86_64", 4, 16, _SSE, ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",)),
+        Arch("x86-64", "x86_64", 4, 16, frozenset(), ("-mcpu=x86_64",), ("-march=x86-64",)),
+        Arch("aarch64-neon", "aarch64", 4, 32, frozenset(), ("-mcpu=generic",), ("-march=armv8-a",)),
+        Arch("riscv64", "riscv64", 4, 32, frozenset(), (), ("-march=rv64gc",)),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What was found out about the machine."""
+
+    machine: str
+    features: frozenset[str]
+    cpus: tuple[int, ...]  # CPUs of the affinity mask, one per physical core first, then their siblings
+    num_cores: int  # physical cores among them, within the cgroup's quota
+    ghz: float
+    caches: tuple[int, int, int]  # bytes of L1d and L2 (of a core), and L3
+
+    def runs(self, arch: Arch) -> bool:
+        """Whether kernels for `arch` run here."""
+        return arch.machine == self.machine and arch.features <= self.features
+
+
+def host() -> Host:
+    """The machine, found out now: affinity and quota may change."""
+    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    cpus, cores = _cpus()
+    features, ghz = _cpuinfo()
+    return Host(machine, features, cpus, max(1, min(cores, _quota() or cores)), ghz, _caches())
+
+
+def choose_arch(name: str | None, here: Host) -> Arch:
+    """The named arch, or the widest that runs here within RAMMER_VECTOR_LANES. Raises DeviceError."""
+    if name:
+        if name not in ARCHES:
+            known = ", ".join(ARCHES)
+            raise DeviceError(f"the CPU has no arch {name!r}; known: {known}", hint=did_you_mean(name, ARCHES))
+        return ARCHES[name]
+    lanes = config.integer("RAMMER_VECTOR_LANES", 1)
+    for arch in ARCHES.values():  # widest first
+        if here.runs(arch) and lanes in (None, arch.lanes):
+            return arch
+    if lanes is None:
+        raise DeviceError(f"no arch for a {here.machine} machine", hint=f"known machines: {', '.join(ARCHES)}")
+    usable = sorted({a.lanes for a in ARCHES.values() if here.runs(a)})
+    raise DeviceError(
+        f"RAMMER_VECTOR_LANES={lanes}: this CPU runs kernels with {', '.join(map(str, usable))} lanes",
+        hint="compile for another CPU with arch=…",
+    )
+
+
+def choose_num_veus(device: str | int | None, here: Host) -> int:
+    """vEUs asked for by `device` (4, "4" or "cpu:4"), by RAMMER_NUM_VEUS, or one per core. Raises DeviceError."""
+    if device is None or device == "cpu":
+        return config.integer("RAMMER_NUM_VEUS", 1) or here.num_cores
+    text = str(device).removeprefix("cpu:")
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise DeviceError(f"no CPU device {device!r}", hint="device= is the number of vEUs: 4 or 'cpu:4'")
+    return int(text)
+
+
+def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
+    """The spec that kernels and policies see. Rates are estimates from clock and width; the profiler measures."""
+    l1, l2, l3 = here.caches
+    peak = here.ghz * arch.lanes * 4  # two FMA units
+    line = here.ghz * arch.lanes * 4  # bytes of one vector per cycle
+    return VDeviceSpec(
+        name="cpu",
+        num_veus=num_veus,
+        languages=("c",),
+        arch=arch.name,
+        lanes=arch.lanes,
+        registers=arch.registers,
+        scratch_bytes=max(l2 // 2, 64 << 10),
+        memory=(
+            MemoryLevel("L1", l1, "veu", round(2 * line, 1)),
+            MemoryLevel("L2", l2, "veu", round(line, 1)),
+            MemoryLevel("L3", l3, "device", round(line / 2 * num_veus, 1)),
+            MemoryLevel("DRAM", _ram_bytes(), "device", 40.0),
+        ),
+        peak_gflops=round(peak, 1),
+        launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
+        barrier_us=0.1,  # measured: a counter seen by another core, 0.05-0.25 µs
+    )
+
+
+@lru_cache(maxsize=1)
+def _cpuinfo() -> tuple[frozenset[str], float]:
+    """CPU features and clock in GHz."""
+    text = _read("/proc/cpuinfo")
+    features: frozenset[str] = frozenset()
+    mhz = 0.0
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features") and not features:
+            features = frozenset(value.split())
+        elif key.strip() == "cpu MHz" and value.strip():
+            mhz = max(mhz, float(value))
+    if khz := _read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip():
+        mhz = max(mhz, int(khz) / 1000)
+    if sys.platform == "darwin":
+        names = f"{_sysctl('machdep.cpu.features')} {_sysctl('machdep.cpu.leaf7_features')}".lower()
+        features = frozenset(names.replace("avx1.0", "avx").replace(".", "_").split())
+        mhz = int(_sysctl("hw.cpufrequency_max") or 0) / 1e6
+    return features, round(mhz / 1000, 1) or 3.0
+
+
+def _cpus() -> tuple[tuple[int, ...], int]:
+    """CPUs that this process may use, one of every physical core first; and the number of those cores."""
+    if not hasattr(os, "sched_getaffinity"):
+        count = int(_sysctl("hw.physicalcpu") or os.cpu_count() or 1)
+        return tuple(range(count)), count
+    cores: dict[tuple[str, str], list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        topology = f"/sys/devices/system/cpu/cpu{cpu}/topology/"
+        core = _read(topology + "core_id").strip() or f"cpu{cpu}"
+        cores.setdefault((_read(topology + "physical_package_id").strip(), core), []).append(cpu)
+    first = [siblings[0] for siblings in cores.values()]
+    return (*first, *(cpu for siblings in cores.values() for cpu in siblings[1:])), len(first)
+
+
+def _quota() -> int | None:
+    """CPUs that the cgroup grants, rounded up."""
+    quota, period = "", ""
+    if line := _read("/sys/fs/cgroup/cpu.max").split():
+        quota, period = line[0], line[-1]
+    elif quota := _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip():
+        period = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us").strip()
+    if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:
+        return None
+    return max(1, -(-int(quota) // int(period)))
+
+
+@lru_cache(maxsize=1)
+def _caches() -> tuple[int, int, int]:
+    """Bytes of L1d, L2 and L3, with usual sizes for what the system does not tell."""
+    sizes = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
+    if sys.platform == "darwin":
+        for level, name in ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize")):
+            sizes[level] = int(_sysctl(name) or sizes[level])
+        return sizes[1], sizes[2], sizes[3]
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        size = _read(f"{index}/size").strip()
+        level = _read(f"{index}/level").strip()
+        unit = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:])
+        data = _read(f"{index}/type").strip() != "Instruction"
+        if data and unit and size[:-1].isdecimal() and level in ("1", "2", "3"):
+            sizes[int(level)] = int(size[:-1]) * unit
+    return sizes[1], sizes[2], sizes[3]
+
+
+def _ram_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _read(path: str) -> str:
+    """A small system file, or nothing where the system has no such file."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _sysctl(name: str) -> str:
+    try:
+        done = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, timeout=5, text=True, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

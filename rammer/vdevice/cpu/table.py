@@ -1,0 +1,142 @@
+"""The table that vEUs walk: plain arrays, made from a plan, stored in one file of an image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import ArtifactError
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RTask
+from rammer.ir.tensor import Array
+
+ABI = 1  # of runtime.c, the table and the kernels; changes with any of them
+PUBLISH = 1  # slot flag: another vEU waits for this slot
+ARENA = -1  # `arg_base` of an argument in the arena; constants count from 0
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lanes of all rPrograms. Slots are int32 [kernel, rtask, args, flags]; a barrier has kernel -1, its first wait
+    in `args` and the number of waits in `rtask`. Waits are [veu, order].
+    """
+
+    header: Mapping[str, Any]
+    bounds: NDArray[np.int64]  # [programs * veus + 1] first slot of every lane
+    slots: Ints  # [slots, 4]
+    waits: Ints  # [waits, 2]
+    operators: Ints  # [slots] operator of the slot's rTask, -1 for barriers
+    arg_base: Ints  # [args] ARENA, or the number of a constant
+    arg_offset: NDArray[np.int64]  # [args] bytes
+
+    def to_bytes(self) -> bytes:
+        """The file: length of the header, the header as JSON, then every array at a multiple of 64 bytes."""
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
+        listed = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
+        text = json.dumps({"arrays": listed, "header": dict(self.header)}, sort_keys=True).encode()
+        parts = [len(text).to_bytes(8, "little"), text]
+        for array in arrays.values():
+            parts.append(b"\0" * (-sum(map(len, parts)) % 64))
+            parts.append(array.tobytes())
+        return b"".join(parts)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Table:
+        """Read and check a file. Raises ArtifactError."""
+        try:
+            size = int.from_bytes(data[:8], "little")
+            text = json.loads(data[8 : 8 + size])
+            at = 8 + size
+            arrays: dict[str, Array] = {}
+            for name, wanted in _ARRAYS.items():
+                dtype, shape = text["arrays"][name]
+                if dtype != np.dtype(wanted).str:
+                    raise ValueError(f"{name} has type {dtype}")
+                at += -at % 64
+                count = int(np.prod(shape, dtype=np.int64))
+                arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
+                at += arrays[name].nbytes
+            table = Table(text["header"], **arrays)
+            table.check()
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ArtifactError(f"the program's table is damaged: {error}", hint="compile the model again") from error
+        return table
+
+    def check(self) -> None:
+        """Raise ValueError if an index points outside of its array."""
+        num_veus, num_programs = self.header["num_veus"], self.header["num_programs"]
+        kernel, rtask, args, _ = self.slots.T
+        barrier = kernel < 0
+        arity = np.array([k[2] for k in self.header["kernels"]] or [0])
+        sound = (
+            num_veus >= 1
+            and len(self.bounds) == num_programs * num_veus + 1
+            and self.bounds[0] == 0
+            and self.bounds[-1] == len(self.slots) == len(self.operators)
+            and bool(np.all(np.diff(self.bounds) >= 0))
+            and bool(np.all((kernel >= -1) & (kernel < len(self.header["kernels"])) & (rtask >= 0) & (args >= 0)))
+            and bool(np.all((args + rtask)[barrier] <= len(self.waits)))
+            and bool(np.all((args[~barrier] + arity[kernel[~barrier]]) <= len(self.arg_base)))
+            and bool(np.all((self.waits[:, 0] >= 0) & (self.waits[:, 0] < num_veus) & (self.waits[:, 1] >= 0)))
+            and len(self.arg_base) == len(self.arg_offset)
+            and bool(np.all((self.arg_base >= ARENA) & (self.arg_base < len(self.header["weights"]))))
+            and bool(np.all(self.arg_offset >= 0))
+            and bool(np.all(self.arg_offset[self.arg_base == ARENA] <= self.header["arena_bytes"]))
+        )
+        if not sound:
+            raise ValueError("an index points outside of its array")
+
+
+_ARRAYS = {
+    "bounds": "<i8",
+    "slots": "<i4",
+    "waits": "<i4",
+    "operators": "<i4",
+    "arg_base": "<i4",
+    "arg_offset": "<i8",
+}
+
+
+def lanes_of(plan: ExecutionPlan, kernel_number: list[int], first_arg: list[int]) -> dict[str, Array]:
+    """The arrays of a plan's lanes; `kernel_number` and `first_arg` are by operator."""
+    num_veus = plan.spec.num_veus
+    slots: list[tuple[int, int, int, int]] = []
+    waits: list[tuple[int, int]] = []
+    operators: list[int] = []
+    bounds = [0]
+    awaited: list[int] = []
+    for program in plan.programs:
+        first = len(slots)
+        starts = []
+        for lane in program.lanes:
+            starts.append(len(slots))
+            for slot in lane:
+                if isinstance(slot, RTask):
+                    n, rtask = slot.uid
+                    slots.append((kernel_number[n], rtask, first_arg[n], 0))
+                    operators.append(n)
+                else:
+                    slots.append((-1, len(slot.waits), len(waits), 0))
+                    operators.append(-1)
+                    waits += [(w.veu, w.order) for w in slot.waits]
+            bounds.append(len(slots))
+        bounds += [len(slots)] * (num_veus - len(program.lanes))
+        for n in range(first, len(slots)):
+            kernel, count, at, _ = slots[n]
+            if kernel < 0:
+                awaited += [starts[veu] + order for veu, order in waits[at : at + count]]
+    table = np.array(slots, np.int32).reshape(-1, 4)
+    table[awaited, 3] |= PUBLISH
+    return {
+        "bounds": np.array(bounds, np.int64),
+        "slots": table,
+        "waits": np.array(waits, np.int32).reshape(-1, 2),
+        "operators": np.array(operators, np.int32),
+    }

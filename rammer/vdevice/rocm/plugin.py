@@ -1,0 +1,23 @@
+"""AMD GPUs as a vDevice: announced, not available yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rammer.errors import DeviceError
+from rammer.hookspecs import hookimpl
+from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
+
+REASON = "AMD GPUs are not available yet in this version of rammer"
+HINT = 'use target="cpu"'
+
+
+def open_rocm(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
+    """Raises DeviceError: there is no backend yet."""
+    raise DeviceError(f"vDevice 'rocm' (arch={arch}, device={device}): {REASON}", hint=HINT)
+
+
+@hookimpl
+def rammer_vdevices() -> Iterable[VDeviceEntry]:
+    """The vDevice's name, and why it cannot be used."""
+    return [VDeviceEntry("rocm", open_rocm, lambda: Availability(False, REASON, HINT), "AMD GPUs")]

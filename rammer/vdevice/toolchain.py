@@ -1,0 +1,187 @@
+"""The C compiler: found, called with a time limit, and its results kept in a cache on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from rammer import config
+from rammer.errors import ToolchainError
+from rammer.vdevice.objects import ObjectStore
+
+# Bit-exact integers and IEEE NaN, but no errno, no traps, and a*b+c may be one instruction.
+FLAGS = (
+    *("-std=gnu11", "-O3", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing"),
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+)
+# Headers of the compiler itself, and ours.
+OWN_HEADERS = frozenset(
+    f"{name}.h"
+    for name in ("stdint", "stddef", "stdbool", "stdalign", "stdarg", "stdatomic", "float", "limits", "math", "string")
+)
+INCLUDE = Path(__file__).with_name("include")
+MAX_STDERR = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler: its command, its family ("zig", "clang" or "gcc"), and the version that keys caches."""
+
+    command: tuple[str, ...]
+    family: str
+    version: str
+
+    def compile_shared(self, text: str, flags: Sequence[str] = (), *, timeout_s: float = 120.0) -> bytes:
+        """A shared object from C text. Raises ToolchainError with the compiler's own words."""
+        with tempfile.TemporaryDirectory(prefix="rammer-cc-") as folder:
+            source, target = Path(folder, "kernels.c"), Path(folder, "kernels.so")
+            source.write_text(text, encoding="utf-8")
+            argv = [*self.command, *FLAGS, *flags, *self._linking(text), str(source), "-o", str(target)]
+            run(argv, folder=folder, timeout_s=timeout_s)
+            return target.read_bytes()
+
+    def _linking(self, text: str) -> list[str]:
+        """Headers and libraries, by what the text includes.
+
+        Kernels take libc's and libm's functions from the process, and declarations from our headers. With zig that
+        saves building stubs of libc on a fresh machine (4 s and 44 MB), and no libc headers need be installed.
+        A text that includes other headers gets the real libc.
+        """
+        strip = ["-Wl,-undefined,dynamic_lookup"] if sys.platform == "darwin" else ["-s"]
+        if set(re.findall(r"^\s*#\s*include\s*[<\"]([^>\"]+)", text, re.M)) - OWN_HEADERS:
+            return [*strip, "-lm"]
+        own = ["-nostdlib", "-isystem", str(INCLUDE), *strip]
+        return [*own, "-lgcc"] if self.family == "gcc" else [*own, "-nostdlibinc"]
+
+
+def run(argv: Sequence[str], *, folder: str, timeout_s: float) -> None:
+    """Run a compiler: no shell, a process group of its own, a time limit. Raises ToolchainError."""
+    command = " ".join(shlex.quote(a) for a in argv)
+    # The compiler's own caches: a global one that is kept, a local one that goes with the folder.
+    environment = os.environ | {"ZIG_LOCAL_CACHE_DIR": folder, "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache())}
+    log = Path(folder, "stderr.txt")
+    with log.open("wb") as stderr:
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolchainError(f"cannot start the C compiler {argv[0]}: {error.strerror}", hint=_HINT) from error
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ToolchainError(
+                f"the C compiler took over {timeout_s:g} s: {command}", hint="is the machine overloaded?"
+            ) from None
+        finally:
+            if process.poll() is None:  # also on Ctrl-C
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if code:
+        ended = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
+        raise ToolchainError(f"the C compiler {ended}: {command}\n{_trimmed(log)}", hint=_FAILED)
+
+
+_HINT = "install ziglang (pip install ziglang), or set RAMMER_CC to a C compiler"
+_FAILED = "this text was made by rammer or a plugin: please report it; RAMMER_CC tries another compiler"
+
+
+def _trimmed(log: Path) -> str:
+    with log.open("rb") as file:
+        text = file.read(MAX_STDERR + 1).decode(errors="replace")
+    return text if len(text) <= MAX_STDERR else text[:MAX_STDERR] + "\n… (more lines left out)"
+
+
+def _zig_cache() -> Path:
+    return config.private_dir(config.cache_dir() / "zig")
+
+
+def c_compiler() -> Compiler:
+    """The C compiler of this process: RAMMER_CC, else ziglang's. Raises ToolchainError."""
+    return _find(config.get("RAMMER_CC"))
+
+
+@lru_cache(maxsize=8)
+def _find(requested: str) -> Compiler:
+    if requested:
+        words = shlex.split(requested)
+        program = shutil.which(words[0]) if words else None
+        if program is None:
+            raise ToolchainError(f"RAMMER_CC={requested!r}: no such program", hint=_HINT)
+        command = (program, *words[1:])
+        if Path(program).name == "zig":
+            return Compiler(command, "zig", f"zig {_ask((program, 'version'))}")
+        version = _ask((*command, "--version"))
+        family = "clang" if "clang" in version else "gcc"
+        return Compiler(command, family, version.splitlines()[0] if version else "unknown")
+    package = importlib.util.find_spec("ziglang")
+    zig = Path(package.origin).with_name("zig") if package and package.origin else None
+    if zig is None or not zig.exists():
+        raise ToolchainError("no C compiler: the package ziglang is not installed", hint=_HINT)
+    return Compiler((str(zig), "cc"), "zig", f"zig {_ask((str(zig), 'version'))}")
+
+
+def _ask(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ToolchainError(f"the C compiler {argv[0]} does not answer: {error}", hint=_HINT) from error
+    return done.stdout.decode(errors="replace").strip()
+
+
+def fingerprint(*parts: str) -> str:
+    """A hash of texts, for cache keys."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(b"%d:" % len(data) + data)
+    return digest.hexdigest()
+
+
+def object_store() -> ObjectStore:
+    """The cache of compiled kernels."""
+    return ObjectStore(config.private_dir(config.cache_dir() / "objects"))
+
+
+def describe() -> str:
+    """The C compiler for people; never raises."""
+    try:
+        compiler = c_compiler()
+    except ToolchainError as error:
+        return str(error)
+    return f"{compiler.version} ({' '.join(compiler.command)})"
+
+
+def cache_summary() -> str:
+    """Where the cache is and what it holds, for people."""
+    root = config.cache_dir()
+    kernels, objects, _ = object_store().stats()
+    nbytes = sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
+    return f"{root}: {kernels} kernels in {objects} objects, {nbytes / 1e6:.1f} MB in all"
+
+
+def clear_cache() -> None:
+    """Delete compiled kernels and measured times, and nothing else that may lie in the folder."""
+    root = config.cache_dir()
+    for entry in (root / "objects", root / "zig"):
+        shutil.rmtree(entry, ignore_errors=True)
+    for entry in root.glob("*.sqlite*"):
+        entry.unlink(missing_ok=True)

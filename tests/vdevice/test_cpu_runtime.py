@@ -1,0 +1,371 @@
+"""Programs made by hand on the CPU vDevice: results, order, faults, threads, forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from handmade import ADD, Net, chain, foreign, make_plan, memory, reference
+
+from rammer import config
+from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.ir.graph import Graph, View
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
+from rammer.ir.tensor import Array, DType, TensorType
+from rammer.vdevice.base import Image
+from rammer.vdevice.cpu.build import TABLE
+from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.runtime import CpuExecutable
+
+Load = Callable[..., CpuExecutable]
+
+
+@pytest.fixture
+def load() -> Iterator[Load]:
+    """Builds and loads a plan or a graph; closes everything at the end."""
+    opened: list[CpuExecutable] = []
+
+    def make(what: ExecutionPlan | Graph, num_veus: int = 2, **options: bool | int) -> CpuExecutable:
+        device = CpuVDevice(device=num_veus)
+        plan = make_plan(what, device.spec, **options) if isinstance(what, Graph) else what  # type: ignore[arg-type]
+        image = replace(device.build(plan), plan=None)  # loading must need no plan
+        opened.append(device.load(image))
+        opened[-1].poison = True
+        return opened[-1]
+
+    yield make
+    for executable in opened:
+        executable.close()
+
+
+def vector(size: int = 64, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+
+def check(executable: CpuExecutable, graph: Graph, runs: int = 30) -> None:
+    for seed in range(runs):
+        x = {"x": vector(seed=seed)}
+        got = executable.run(x)
+        for name, wanted in reference(graph, x).items():
+            np.testing.assert_allclose(got[name], wanted, rtol=1e-5, err_msg=f"run {seed}, {name}")
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["one rProgram", "rProgram per operator"])
+@pytest.mark.parametrize("num_veus", [1, 2, 3, 8])
+def test_waits_are_kept_with_any_number_of_veus(load: Load, num_veus: int, split: bool) -> None:
+    """Every tile reads tiles of other vEUs, one of which is slow; the arena is NaN before each run."""
+    graph = chain()
+    check(load(graph, num_veus, split=split, spin=5000), graph)
+
+
+def test_without_its_waits_the_plan_is_wrong(load: Load) -> None:
+    """The test above sees a missing barrier: the same plan without waits reads NaN."""
+    graph = chain()
+    plan = make_plan(graph, CpuVDevice(device=2).spec, spin=200_000)
+    lanes = tuple(tuple(s for s in lane if isinstance(s, RTask)) for lane in plan.programs[0].lanes)
+    executable = load(replace(plan, programs=(RProgram(lanes),)))
+    wrong = [np.isnan(executable.run({"x": vector()})[graph.outputs[0]]).any() for _ in range(5)]
+    assert any(wrong)
+
+
+def test_a_wait_for_a_barrier_slot_counts_its_waits(load: Load) -> None:
+    net = Net()
+    a = net.op("mirror", "x")
+    b = net.op("add", a, "x")
+    graph = net.graph(b)
+    plan = make_plan(graph, CpuVDevice(device=3).spec, spin=200_000)
+    first = tuple(RTask(TaskUid(0, r)) for r in range(4))
+    through = (BarrierRTask((Position(0, 3),)),)
+    last = (BarrierRTask((Position(1, 0),)), *(RTask(TaskUid(1, r)) for r in range(4)))
+    check(load(replace(plan, programs=(RProgram((first, through, last)),)), 3), graph, 5)
+
+
+def test_views_constants_and_passed_through_tensors(load: Load) -> None:
+    """Outputs may be an input, a constant, or a part of another tensor; constants may be read through views."""
+    net = Net(64)
+    c = net.constant("c", np.arange(96, dtype=np.float32))
+    net.types["part"] = TensorType((64,))
+    net.types["half"] = TensorType((32,))
+    t = net.op("add", "x", "part")
+    graph = replace(net.graph(t, "x", c, "part", "half"), views={"part": View("c", 16), "half": View(t, 32)})
+    x = vector()
+    got = load(graph).run({"x": x})
+    np.testing.assert_array_equal(got[t], x + np.arange(16, 80, dtype=np.float32))
+    np.testing.assert_array_equal(got["x"], x)
+    np.testing.assert_array_equal(got["c"], np.arange(96))
+    np.testing.assert_array_equal(got["part"], np.arange(16, 80))
+    np.testing.assert_array_equal(got["half"], got[t][32:])
+
+
+def test_outputs_are_fresh_arrays(load: Load) -> None:
+    graph = chain(1)
+    executable = load(graph)
+    first = executable.run({"x": vector(seed=1)})["t0"]
+    kept = first.copy()
+    executable.run({"x": vector(seed=2)})
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_an_index_out_of_range_names_the_operator(load: Load) -> None:
+    net = Net()
+    net.types["n"] = TensorType((64,), DType.I64)
+    net.inputs = ("x", "n")
+    t = net.op("pick", "x", "n")
+    graph = net.graph(t)
+    executable = load(graph)
+    good, bad = np.arange(64)[::-1].copy(), np.arange(64)
+    bad[40] = 64
+    x = vector()
+    with pytest.raises(InputError, match="pick 'node t0': index out of range"):
+        executable.run({"x": x, "n": bad})
+    np.testing.assert_array_equal(executable.run({"x": x, "n": good})[t], x[::-1])
+
+
+def test_measured_times_are_in_order_and_change_nothing(load: Load) -> None:
+    graph = chain()
+    plan = make_plan(graph, CpuVDevice(device=2).spec, spin=2000)
+    executable = load(plan)
+    x = {"x": vector()}
+    plain = executable.run(x)
+    timed, times = executable.run_timed(x)
+    np.testing.assert_array_equal(plain[graph.outputs[0]], timed[graph.outputs[0]])
+    (program,) = times.programs
+    assert [len(lane) for lane in program] == [len(lane) for lane in plan.programs[0].lanes]
+    for lane in program:
+        flat = lane.reshape(-1)
+        assert flat[0] >= 0 and np.all(np.diff(flat) >= 0) and flat[-1] <= times.total_us
+    for lane, slots in zip(program, plan.programs[0].lanes, strict=True):
+        for (_, end), slot in zip(lane, slots, strict=True):
+            for w in slot.waits if isinstance(slot, BarrierRTask) else ():
+                assert end >= program[w.veu][w.order][1] - 0.5  # the counter is set a moment before the time is taken
+
+
+class TestWatchdog:
+    @pytest.fixture(autouse=True)
+    def impatient(self) -> Iterator[None]:
+        with config.override(RAMMER_WATCHDOG_SECONDS="0.05"):
+            yield
+
+    def test_a_deadlock_is_reported_and_later_runs_work_like_the_first(self, load: Load) -> None:
+        graph = chain(2)
+        plan = make_plan(graph, CpuVDevice(device=2).spec)
+        lanes = tuple(tuple(s for s in lane if isinstance(s, RTask)) for lane in plan.programs[0].lanes)
+        crossed = RProgram(
+            (
+                (lanes[0][0], BarrierRTask((Position(1, 2),)), *lanes[0][1:]),
+                (lanes[1][0], BarrierRTask((Position(0, 2),)), *lanes[1][1:]),
+            )
+        )
+        executable = load(replace(plan, programs=(crossed,)))
+        for _ in range(3):
+            with pytest.raises(DeviceError, match=r"vEU \d, order 1, waited in vain for vEU \d, order 2 \(mirror"):
+                executable.run({"x": vector()})
+
+    def test_a_kernel_that_never_ends_spoils_the_program_but_hangs_nothing(self) -> None:
+        """In a process of its own: the thread of such a kernel cannot be stopped."""
+        script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import numpy as np
+from dataclasses import replace
+from handmade import Net, foreign, make_plan
+from rammer.errors import DeviceError
+from rammer.vdevice.cpu.device import CpuVDevice
+net = Net()
+t = net.op("mirror", "x")
+device = CpuVDevice(device=2)
+plan = make_plan(net.graph(t), device.spec)
+text = "void mirror(char *const *args, char *scratch, long rtask, int *status) {{ while (rtask == 1) *(volatile int *)status; }}"
+kernel = foreign(plan.kernels[0].operation, text.replace("%", "%%"))
+executable = device.load(device.build(replace(plan, kernels=(kernel,))))
+for _ in range(2):
+    try:
+        executable.run({{"x": np.zeros(64, np.float32)}})
+        sys.exit("no error")
+    except DeviceError as error:
+        assert "does not come back" in str(error), error
+executable.close()
+"""
+        done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_closing_twice_is_fine_and_running_after_it_is_an_error(load: Load) -> None:
+    executable = load(chain(1))
+    executable.close()
+    executable.close()
+    with pytest.raises(DeviceError, match="closed"):
+        executable.run({"x": vector()})
+
+
+def test_many_threads_take_turns(load: Load) -> None:
+    graph = chain()
+    executable = load(graph)
+    executable.poison = False
+    faults: list[str] = []
+
+    def work(seed: int) -> None:
+        x = {"x": vector(seed=seed)}
+        wanted = reference(graph, x)[graph.outputs[0]]
+        for _ in range(50):
+            if not np.allclose(executable.run(x)[graph.outputs[0]], wanted, rtol=1e-5):
+                faults.append(f"thread {seed}")
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not faults
+
+
+def test_sleeping_threads_wake_up(load: Load) -> None:
+    graph = chain()
+    with config.override(RAMMER_SPIN_MS="0"):
+        check(load(graph, 3), graph, 20)
+
+
+def test_free_threads_work(load: Load) -> None:
+    with config.override(RAMMER_PIN="0"):
+        check(load(chain(), 2), chain(), 10)
+
+
+def test_the_callers_affinity_is_left_alone(load: Load) -> None:
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("this system has no CPU affinity")
+    before = os.sched_getaffinity(0)
+    check(load(chain(), min(2, len(before))), chain(), 20)
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_gets_threads_of_its_own(load: Load) -> None:
+    graph = chain()
+    executable = load(graph)
+    check(executable, graph, 3)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        try:
+            check(executable, graph, 3)
+            executable.close()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    check(executable, graph, 3)
+
+
+def test_a_process_that_closes_nothing_ends_well() -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import numpy as np
+from handmade import chain, make_plan
+from rammer.vdevice.cpu.device import CpuVDevice
+device = CpuVDevice(device=3)
+executable = device.load(device.build(make_plan(chain(), device.spec)))
+print(executable.run({{"x": np.ones(64, np.float32)}})["t5"].sum())
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], timeout=60, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and float(done.stdout) != 0
+
+
+class TestImages:
+    @pytest.fixture(scope="class")
+    def image(self) -> Image:
+        device = CpuVDevice(device=2)
+        return device.build(make_plan(chain(), device.spec))
+
+    def test_loading_compiles_nothing(self, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAMMER_CC", "/no/such/compiler")
+        monkeypatch.setenv("RAMMER_CACHE_DIR", "/no/such/cache")
+        executable = CpuVDevice().load(replace(image, plan=None))
+        check(executable, chain(), 3)
+        executable.close()
+
+    def test_unaligned_weights_are_moved(self, image: Image) -> None:
+        def shifted(a: Array) -> Array:
+            raw = np.zeros(a.nbytes + 4, np.uint8)
+            raw[4:] = a.reshape(-1).view(np.uint8)
+            return raw[4:].view(a.dtype).reshape(a.shape)
+
+        executable = CpuVDevice().load(replace(image, weights={n: shifted(a) for n, a in image.weights.items()}))
+        check(executable, chain(), 3)
+        executable.close()
+
+    @pytest.mark.parametrize("at", [0, 3, 9, 200])
+    def test_a_damaged_table_is_refused(self, image: Image, at: int) -> None:
+        data = bytearray(image.files[TABLE])
+        data[at] ^= 0xFF
+        with pytest.raises(ArtifactError, match="damaged|another version"):
+            CpuVDevice().load(replace(image, files={**image.files, TABLE: bytes(data)}))
+
+    def test_a_table_that_is_cut_short_is_refused(self, image: Image) -> None:
+        data = image.files[TABLE]
+        for size in (0, 7, 50, len(data) // 2, len(data) - 1):
+            with pytest.raises(ArtifactError, match="damaged"):
+                CpuVDevice().load(replace(image, files={**image.files, TABLE: data[:size]}))
+
+    def test_missing_parts_are_named(self, image: Image) -> None:
+        code = next(n for n in image.files if n.endswith(".so") and n != "runtime.so")
+        files = {n: f for n, f in image.files.items() if n != code}
+        with pytest.raises(ArtifactError, match="lacks its file"):
+            CpuVDevice().load(replace(image, files=files))
+        with pytest.raises(ArtifactError, match="lacks its constant"):
+            CpuVDevice().load(replace(image, weights={}))
+
+    def test_another_version_and_another_machine_are_refused(self, image: Image) -> None:
+        with pytest.raises(ArtifactError, match="another version"):
+            CpuVDevice().load(replace(image, fingerprint="cpu-abi0-x86-64"))
+        with pytest.raises(ArtifactError, match="'cuda'"):
+            CpuVDevice().load(replace(image, target="cuda"))
+
+    def test_a_program_for_another_machine_compiles_but_does_not_load(self) -> None:
+        with config.override(RAMMER_CC=None):
+            other = CpuVDevice(arch="aarch64-neon" if CpuVDevice().spec.arch.startswith("x86") else "x86-64")
+            image = other.build(make_plan(chain(), other.spec))
+        assert all(f[:4] == b"\x7fELF" for n, f in image.files.items() if n.endswith(".so"))
+        with pytest.raises(ArtifactError, match="machine|lacks"):
+            other.load(image)
+
+
+def test_a_plan_without_memory_and_a_foreign_language_are_refused() -> None:
+    device = CpuVDevice(device=1)
+    plan = make_plan(chain(1), device.spec)
+    with pytest.raises(DeviceError, match="no memory"):
+        device.build(replace(plan, memory=None))
+    body = replace(plan.kernels[0].body, language="cuda")  # type: ignore[type-var]
+    with pytest.raises(DeviceError, match="'cuda'"):
+        device.build(replace(plan, kernels=(replace(plan.kernels[0], body=body),)))
+
+
+def test_foreign_kernels_may_have_equal_names(load: Load) -> None:
+    """Two texts that both define `add`, one of them with libc's headers."""
+    net = Net()
+    small = net.op("add", "x", "x")
+    graph = net.graph(small)
+    plan = make_plan(graph, CpuVDevice(device=1).spec)
+    operation = plan.kernels[0].operation
+    doubled = "#include <stdlib.h>\nstatic int helper(void) { return abs(-2); }\n" + ADD.replace(
+        "a[i] + b[i]", "helper() * (a[i] + b[i])"
+    )
+    net.operators *= 1
+    again = net.op("add", small, "x")
+    graph = net.graph(small, again)
+    kernels = (foreign(operation, doubled), foreign(operation, ADD))
+    programs = make_plan(graph, CpuVDevice(device=1).spec).programs
+    executable = load(replace(plan, graph=graph, kernels=kernels, programs=programs, memory=memory(graph)))
+    x = vector()
+    got = executable.run({"x": x})
+    np.testing.assert_allclose(got[small], 4 * x, rtol=1e-6)
+    np.testing.assert_allclose(got[again], 5 * x, rtol=1e-6)
