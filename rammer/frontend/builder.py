@@ -120,6 +120,14 @@ class GraphBuilder:
         """The value of a tensor that is known now."""
         return self._constants.get(tensor)
 
+    def sources(self, tensor: TensorId) -> tuple[TensorId, ...]:
+        """The graph inputs that a tensor is computed from."""
+        needed = {tensor}
+        for op in reversed(self._operators):
+            if not needed.isdisjoint(op.outputs):
+                needed.update(op.inputs)
+        return tuple(t for t in self.inputs if t in needed)
+
     def build(self) -> Graph:
         """The graph, sorted. Every output is computed by an operator and carries the name it was given."""
         names: dict[TensorId, str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import networkx as nx
@@ -315,7 +316,9 @@ class Importer:
             given = {a.name: a for a in self._resolved(node, scope)}
             if unknown := set(given) - {*function.attribute, *defaults}:
                 raise ModelError(f"function has no attribute {sorted(unknown)[0]!r}")
-            results: Sequence[TensorId | None] = self._inline(function, inputs, {**defaults, **given}, scope)
+            results: Sequence[TensorId | None] = self._inline(
+                function, inputs, node.output, {**defaults, **given}, scope
+            )
         else:
             results = self._operator(node, label, domain, inputs, scope)
         if len(results) < len(node.output):
@@ -418,6 +421,7 @@ class Importer:
         self,
         function: FunctionProto,
         inputs: Sequence[TensorId | None],
+        outputs: Sequence[str],
         attributes: Mapping[str, AttributeProto],
         outer: Scope,
     ) -> tuple[TensorId | None, ...]:
@@ -429,7 +433,12 @@ class Importer:
         for n, name in enumerate(function.input):
             scope.values[name] = inputs[n] if n < len(inputs) else None
         self._nodes(function.node, scope)
-        return tuple(self._result(name, scope, f"function {function.name!r}") for name in function.output)
+        what = f"function {function.name!r}"
+        return tuple(
+            self._result(name, scope, what) if asked else None
+            for name, asked in zip_longest(function.output, outputs, fillvalue="")
+            if name
+        )
 
     def _inline_schema(
         self,
@@ -452,7 +461,7 @@ class Importer:
         inner = {i.domain: i.version for i in function.opset_import}
         self._report_unsupported(function.node, {_domain(d): v for d, v in inner.items()})
         defaults = {name: default for name, default in found.defaults if name not in {a.name for a in attributes}}
-        return self._inline(function, inputs, {**defaults, **{a.name: a for a in attributes}}, scope)
+        return self._inline(function, inputs, node.output, {**defaults, **{a.name: a for a in attributes}}, scope)
 
 
 def _domain(domain: str) -> str:

@@ -39,14 +39,16 @@ def handler_for(domain: str, op: str, opset: int) -> Handler | None:
 
 
 class NotConstant(ModelError):
-    """An input that decides shapes is only known at run time; `tensor` is the input's id."""
+    """An input that decides shapes is only known at run time; `inputs` are the graph inputs it depends on."""
 
     def __init__(self, node: Node, position: int, what: str) -> None:
-        self.tensor = node.tensor(position)
-        given = self.tensor in node.builder.inputs
-        hint = f"fix it with constants={{{self.tensor!r}: …}}" if given else "make it independent of the inputs' values"
+        self.inputs = node.builder.sources(node.tensor(position))
+        named = ", ".join(f"{name!r}: …" for name in self.inputs[:5])
         super().__init__(
-            f"input {position} ({what}) is not known at compile time", node=node.label, op=node.op, hint=hint
+            f"input {position} ({what}) is not known at compile time",
+            node=node.label,
+            op=node.op,
+            hint=f"shapes are fixed at compile time; if the values never change, pass constants={{{named}}}",
         )
 
 

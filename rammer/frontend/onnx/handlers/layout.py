@@ -114,7 +114,7 @@ def concat(n: Node) -> TensorId:
     return n.concat(n.present(), axis)
 
 
-@handles("Split")
+@handles("Split", since=2)
 def split_attribute(n: Node) -> list[TensorId]:
     return _split(n, n.attrs.get("split"))
 

@@ -197,6 +197,8 @@ def _activations(
 ) -> tuple[tuple[Hashable, ...], ...]:
     """Activations by direction, with their parameters taken from activation_alpha and activation_beta in order."""
     names = n.attrs.get("activations") or default * directions
+    if n.op == "RNN":
+        names = names[:directions]  # the standard's default is for two directions
     if len(names) != directions * per_direction:
         raise n.fail(f"activations are {list(names)}", hint=f"{directions * per_direction} are needed")
     alphas, betas = (list(n.attrs.get(f"activation_{greek}") or ()) for greek in ("alpha", "beta"))

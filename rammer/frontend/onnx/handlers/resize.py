@@ -89,22 +89,23 @@ class _Rule:
     def positions(self, extent: int, size: int, scale: float, roi: tuple[float, float]) -> Array:
         """Where each output element lies in the input."""
         x = np.arange(size, dtype=np.float64)
+        exact = scale * extent  # the standard keeps the fraction of the output's extent
         match self.coordinates:
             case "half_pixel":
                 return (x + 0.5) / scale - 0.5
             case "half_pixel_symmetric":
-                adjustment = size / (scale * extent)
+                adjustment = size / exact
                 return extent / 2 * (1 - adjustment) + (x + 0.5) / scale - 0.5
             case "pytorch_half_pixel":
-                return (x + 0.5) / scale - 0.5 if size > 1 else np.zeros(size) - (0.5 if size > 1 else 0)
+                return (x + 0.5) / scale - 0.5 if exact > 1 else np.zeros(size)
             case "align_corners":
-                return x * (extent - 1) / (size - 1) if size > 1 else np.zeros(size)
+                return x * (extent - 1) / (exact - 1) if exact != 1 else np.zeros(size)
             case "asymmetric":
                 return x / scale
             case "tf_crop_and_resize":
                 start, end = roi
-                if size > 1:
-                    return start * (extent - 1) + x * (end - start) * (extent - 1) / (size - 1)
+                if exact != 1:
+                    return start * (extent - 1) + x * (end - start) * (extent - 1) / (exact - 1)
                 return np.full(size, 0.5 * (start + end) * (extent - 1))
         raise self.n.fail(f"coordinate_transformation_mode {self.coordinates!r} is not supported")
 
@@ -131,11 +132,9 @@ class _Rule:
             first = floor(position - reach) + 1
             taps = np.arange(first, floor(position + reach) + 1 + (position == floor(position)))
             value = self.kernel((taps - position) * stretch)
-            if self.exclude_outside or self.antialias:
+            if self.exclude_outside:
                 value = np.where((taps >= 0) & (taps < extent), value, 0.0)
-                value = value / value.sum() if value.sum() else value
-            elif self.mode == "linear" or self.mode == "cubic":
-                value = value / value.sum()
+            value = value / (value.sum() or 1.0)
             np.add.at(weights[row], np.clip(taps, 0, extent - 1), value)
         return weights
 
