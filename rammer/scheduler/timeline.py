@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 from rammer.errors import ScheduleError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import BarrierRTask, RProgram, RTask
+from rammer.ir.program import RProgram, RTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +33,19 @@ class ProgramTimes:
     lanes: tuple[LaneTimes, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Timeline:
-    """When everything happens, by estimate. All times are microseconds since the plan began."""
+    """When everything happens. All times are microseconds since the plan began."""
 
-    plan: ExecutionPlan
     programs: tuple[ProgramTimes, ...]
-    source: str = "simulated"
+    busy_us: tuple[float, ...]  # per vEU, the time spent in rTasks
+    barrier_us: tuple[float, ...]  # per vEU, the time spent in barrier-rTasks: waiting, and their own cost
+    barrier_cost_us: float  # the barriers' own cost alone, over all vEUs
 
     @property
     def total_us(self) -> float:
         """time(P) summed over the plan's rPrograms, launches included. Paper: §3.3, Alg. 1."""
         return self.programs[-1].end_us if self.programs else 0.0
-
-    @cached_property
-    def busy_us(self) -> tuple[float, ...]:
-        """Per vEU, the time spent in rTasks."""
-        return self._sums(RTask)
-
-    @cached_property
-    def barrier_us(self) -> tuple[float, ...]:
-        """Per vEU, the time spent in barrier-rTasks: waiting, and the barriers' own cost."""
-        return self._sums(BarrierRTask)
-
-    def _sums(self, kind: type[RTask] | type[BarrierRTask]) -> tuple[float, ...]:
-        sums = [0.0] * self.plan.spec.num_veus
-        for program, times in zip(self.plan.programs, self.programs, strict=True):
-            for veu, (lane, at) in enumerate(zip(program.lanes, times.lanes, strict=True)):
-                sums[veu] += sum(
-                    end - start
-                    for slot, start, end in zip(lane, at.start_us, at.end_us, strict=True)
-                    if isinstance(slot, kind)
-                )
-        return tuple(sums)
 
     @property
     def launch_us(self) -> float:
@@ -85,11 +64,9 @@ class Timeline:
 
     @property
     def overhead(self) -> float:
-        """The fraction of all vEUs' time that goes to launches and to the cost of barriers, idle waiting apart."""
-        room = self.total_us * self.plan.spec.num_veus
-        barriers = sum(isinstance(s, BarrierRTask) for p in self.plan.programs for lane in p.lanes for s in lane)
-        spec = self.plan.spec
-        return (self.launch_us * spec.num_veus + barriers * spec.barrier_us) / room if room else 0.0
+        """The fraction of all vEUs' time that launches and the cost of barriers take; waiting is not counted."""
+        room = self.total_us * len(self.busy_us)
+        return (self.launch_us * len(self.busy_us) + self.barrier_cost_us) / room if room else 0.0
 
 
 def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = None) -> Timeline:
@@ -101,6 +78,7 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
     operator_us = [distinct[kernel] for kernel in plan.kernels]
     programs: list[ProgramTimes] = []
+    busy, blocked, barriers = [0.0] * plan.spec.num_veus, [0.0] * plan.spec.num_veus, 0
     now = 0.0
     for program in plan.programs:
         begin = now + plan.spec.launch_us
@@ -108,7 +86,14 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
         end = max((lane.end_us[-1] for lane in lanes if lane.end_us), default=begin)
         programs.append(ProgramTimes(now, begin, end, lanes))
         now = end
-    return Timeline(plan, tuple(programs))
+        for veu, (lane, at) in enumerate(zip(program.lanes, lanes, strict=True)):
+            for slot, start_us, end_us in zip(lane, at.start_us, at.end_us, strict=True):
+                if isinstance(slot, RTask):
+                    busy[veu] += end_us - start_us
+                else:
+                    blocked[veu] += end_us - start_us
+                    barriers += 1
+    return Timeline(tuple(programs), tuple(busy), tuple(blocked), barriers * plan.spec.barrier_us)
 
 
 def _run(program: RProgram, operator_us: list[float], spec: VDeviceSpec, begin: float) -> tuple[LaneTimes, ...]:
