@@ -21,11 +21,12 @@ from rammer.ir.expr import (
     Select,
     Stage,
     TensorExpr,
+    loads,
 )
 from rammer.ir.functions import FUNCTIONS
 from rammer.ir.graph import Graph
-from rammer.ir.index import evaluate
-from rammer.ir.tensor import Array, DType, TensorId, TensorType, pack, unpack
+from rammer.ir.index import evaluate, variables
+from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, unpack
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
@@ -39,17 +40,18 @@ def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array]) -> list[Array]:
 
 def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> list[Array]:
     """The outputs inside a box of the root's axes: what one rTask computes. Shapes are the box's."""
-    widest = max((a for a, _ in expr.root.axes), key=lambda a: box[a][1] - box[a][0], default=None)
-    points = prod(high - low for low, high in box.values())
-    reduced = max((prod(e for _, e in s.reduce) for s in expr.stages), default=1)
-    if widest is not None and points * reduced > MAX_POINTS and box[widest][1] - box[widest][0] > 1:
+    return _evaluate(_Evaluator(expr, inputs), box)
+
+
+def _evaluate(evaluator: _Evaluator, box: Box) -> list[Array]:
+    expr = evaluator.expr
+    root_axes = [a for a, _ in expr.root.axes]
+    if (widest := _cut(expr, box)) is not None:
         low, high = box[widest]
         middle = (low + high) // 2
-        axis = [a for a, _ in expr.root.axes].index(widest)
-        first, second = (evaluate_box(expr, inputs, {**box, widest: part}) for part in ((low, middle), (middle, high)))
+        axis = root_axes.index(widest)
+        first, second = (_evaluate(evaluator, {**box, widest: part}) for part in ((low, middle), (middle, high)))
         return [np.concatenate(pair, axis) for pair in zip(first, second, strict=True)]
-    evaluator = _Evaluator(expr, inputs)
-    root_axes = [a for a, _ in expr.root.axes]
     results = []
     for name, kind in expr.outputs:
         stage = expr.stage(name)
@@ -60,6 +62,33 @@ def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> lis
         shape = tuple(high - low for low, high in sizes)
         results.append(np.array(np.broadcast_to(value, shape), kind.dtype.numpy, order="C"))
     return results
+
+
+def _cut(expr: TensorExpr, box: Box) -> str | None:
+    """The axis along which to halve the box, if some stage would need more than MAX_POINTS elements at once."""
+    if prod(h - low for low, h in box.values()) * max(prod(e for _, e in s.reduce) for s in expr.stages) <= MAX_POINTS:
+        return None
+    for stage in expr.stages:
+        extents = {**dict((*stage.axes, *stage.reduce)), **{a: high - low for a, (low, high) in box.items()}}
+        used = [set(dict((*stage.axes, *stage.reduce)))]
+        match stage.body:
+            case Call("mul", factors) if _is_contraction(stage):  # the product is never stored, its factors are
+                used = [{v for ld, _ in loads(f) for i in ld.index for v in variables(i)} for f in factors]
+        for axes in used:
+            long = [a for a in axes if a in box and extents[a] > 1]
+            if long and prod(extents[a] for a in axes) > MAX_POINTS:
+                return max(long, key=lambda a: (extents[a], a))
+    return None
+
+
+def _is_contraction(stage: Stage) -> bool:
+    return (
+        bool(stage.reduce)
+        and stage.combine == "sum"
+        and stage.dtype.is_float
+        and isinstance(stage.body, Call)
+        and stage.body.fn == "mul"
+    )
 
 
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[TensorId, Array]:
@@ -118,6 +147,7 @@ class _Evaluator:
         self.expr = expr
         self.inputs = inputs
         self.stages = {s.name: s for s in expr.stages}
+        self.wholes: dict[str, Array] = {}  # stages computed at all of their points
 
     def stage(self, stage: Stage, grid: Mapping[str, Any]) -> Any:
         if not stage.reduce:
@@ -133,7 +163,7 @@ class _Evaluator:
         full = (*outer, *(e for _, e in stage.reduce))
         over = tuple(range(rank, rank + count))
         match stage.body:
-            case Call("mul", (left, right)) if stage.combine == "sum" and stage.dtype.is_float:
+            case Call("mul", (left, right)) if _is_contraction(stage):
                 value = _contract(self.value(left, inner), self.value(right, inner), full, rank)
             case body:
                 fn, identity = REDUCERS[stage.combine]
@@ -142,8 +172,39 @@ class _Evaluator:
                 start = dtype.type(_limit(identity, stage.dtype))
                 ufunc = FUNCTIONS[fn].numpy
                 assert isinstance(ufunc, np.ufunc)
-                value = ufunc.reduce(points.astype(dtype), axis=over, initial=start)
+                value = ufunc.reduce(points.astype(dtype, copy=False), axis=over, initial=start)
         return self.rounded(value, stage.dtype)
+
+    def read(self, tensor: str, places: list[Any]) -> Any:
+        """A tensor at a grid of places. Places outside it stand for "not read": a Select drops what they give."""
+        shape = np.broadcast_shapes(*map(np.shape, places))
+        if tensor in self.stages:
+            stage = self.stages[tensor]
+            again = 4 if stage.reduce else 1  # a reduction is often read in parts, and more than once
+            if tensor not in self.wholes and (prod(shape) * again <= prod(stage.shape) or not stage.axes):
+                clipped = [np.clip(p, 0, max(e - 1, 0)) for p, e in zip(places, stage.shape, strict=True)]
+                return self.stage(stage, dict(zip((a for a, _ in stage.axes), clipped, strict=True)))
+            array = self.whole(stage)
+        else:
+            array = self.inputs[tensor]
+        if array.size == 0:
+            return np.zeros(shape, _wide(self.expr.type_of(tensor).dtype))
+        wide = _wide(self.expr.type_of(tensor).dtype)
+        if (step := _progressions(places, array.shape)) is None:
+            clipped = [np.clip(p, 0, n - 1) for p, n in zip(places, array.shape, strict=True)]
+            return array[tuple(clipped)].astype(wide, copy=False)
+        if prod(shape) > array.size:
+            array = array.astype(wide, copy=False)
+        first, steps = step
+        strides = [sum(s[d] * n for s, n in zip(steps, array.strides, strict=True)) for d in range(len(shape))]
+        view = np.lib.stride_tricks.as_strided(array[tuple(slice(f, None) for f in first)], shape, strides)
+        return view.astype(wide, copy=False)
+
+    def whole(self, stage: Stage) -> Array:
+        if stage.name not in self.wholes:
+            grid = dict(zip((a for a, _ in stage.axes), np.ogrid[tuple(map(slice, stage.shape))], strict=True))
+            self.wholes[stage.name] = np.ascontiguousarray(np.broadcast_to(self.stage(stage, grid), stage.shape))
+        return self.wholes[stage.name]
 
     def rounded(self, value: Any, dtype: DType) -> Any:
         """Round to the stage's type, and keep computing wide."""
@@ -169,15 +230,7 @@ class _Evaluator:
                             hint="check the indices given to this operator",
                         )
                     places[d.dim] = places[d.dim] + np.where(chosen < 0, chosen + d.extent, chosen)
-                if tensor in self.stages:
-                    stage = self.stages[tensor]
-                    clipped = [np.clip(p, 0, e - 1) for p, e in zip(places, stage.shape, strict=True)]
-                    return self.stage(stage, dict(zip((a for a, _ in stage.axes), clipped, strict=True)))
-                array = self.inputs[tensor]  # clipping stands for "not read": a Select drops the value
-                if array.size == 0:
-                    return np.zeros(np.broadcast_shapes(*map(np.shape, places)), array.dtype)
-                picked = array[tuple(np.clip(p, 0, n - 1) for p, n in zip(places, array.shape, strict=True))]
-                return picked.astype(np.float64) if self.expr.type_of(tensor).dtype.is_float else picked
+                return self.read(tensor, places)
             case Call(fn, args):
                 with np.errstate(all="ignore"):
                     return FUNCTIONS[fn].numpy(*(self.value(a, grid) for a in args))
@@ -204,20 +257,50 @@ def _limit(identity: float, dtype: DType) -> float | int | bool:
     return int(info.max if identity > 0 else info.min)
 
 
+def _progressions(places: list[Any], shape: Shape) -> tuple[list[int], list[list[int]]] | None:
+    """First place, and step per grid dimension, of every index; None unless all are inside and affine in the grid."""
+    rank = max((np.ndim(p) for p in places), default=0)
+    first, steps = [], []
+    for place, extent in zip(places, shape, strict=True):
+        place = np.reshape(place, (1,) * (rank - np.ndim(place)) + np.shape(place))
+        if place.size == 0 or place.min() < 0 or place.max() >= extent:
+            return None
+        start = int(place.flat[0])
+        step = [int(place.take(1, d).flat[0]) - start if place.shape[d] > 1 else 0 for d in range(rank)]
+        affine = np.array(start)
+        for d in range(rank):
+            affine = affine + (np.arange(place.shape[d]) * step[d]).reshape((-1,) + (1,) * (rank - d - 1))
+        if not np.array_equal(affine.reshape(place.shape), place):
+            return None
+        first.append(start)
+        steps.append(step)
+    return first, steps
+
+
 def _contract(left: Any, right: Any, full: tuple[int, ...], rank: int) -> Any:
-    """Sum of products over the trailing dimensions, by einsum: dimensions of extent 1 are dropped from an operand."""
+    """Sum of products over the trailing dimensions of the shape `full`, as one batched matrix product."""
     if 0 in full:
         return np.zeros(full[:rank])
-    operands: list[Any] = []
-    seen: set[int] = set()
+    factors: list[Array] = []
+    kept: list[set[int]] = []
     for value in (left, right):
         array = np.asarray(value, np.float64)
         array = array.reshape((1,) * (len(full) - array.ndim) + array.shape)
-        kept = [d for d in range(len(full)) if array.shape[d] > 1]
-        seen |= set(kept)
-        operands += [array.reshape([array.shape[d] for d in kept]), kept]
-    out = [d for d in range(rank) if d in seen]
-    scale = prod(full[d] for d in range(rank, len(full)) if d not in seen)
+        factors.append(array)
+        kept.append({d for d in range(len(full)) if array.shape[d] > 1})
+    both = kept[0] & kept[1]
+    batch, inner = sorted(d for d in both if d < rank), sorted(d for d in both if d >= rank)
+    rows, columns = (sorted(d for d in own - both if d < rank) for own in kept)
+    scale = prod(full[d] for d in range(rank, len(full)) if d not in kept[0] | kept[1])
+    matrices = []
+    for array, own, order in zip(factors, kept, (batch + rows + inner, batch + inner + columns), strict=True):
+        alone = tuple(d for d in own - both if d >= rank)
+        array = array.sum(axis=alone, keepdims=True) if alone else array
+        rest = [d for d in range(len(full)) if d not in order]
+        matrices.append(array.transpose(order + rest))
+    size = [prod(full[d] for d in dims) for dims in (batch, rows, inner, columns)]
     with np.errstate(all="ignore"):
-        value = np.einsum(*operands, out, optimize=True) * scale
-    return np.broadcast_to(value.reshape([full[d] if d in seen else 1 for d in range(rank)]), full[:rank])
+        product = np.matmul(matrices[0].reshape(size[:3]), matrices[1].reshape(size[0], *size[2:])) * scale
+    dims = batch + rows + columns
+    value = product.reshape([full[d] for d in dims]).transpose(np.argsort(dims))
+    return np.broadcast_to(value.reshape([full[d] if d in dims else 1 for d in range(rank)]), full[:rank])
