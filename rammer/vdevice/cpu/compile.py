@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from rammer.errors import DeviceError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.vdevice.base import Progress, silent
+from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, Host
 from rammer.vdevice.objects import share
-from rammer.vdevice.toolchain import Compiler, c_compiler, fingerprint, object_store
-
-if TYPE_CHECKING:
-    from rammer.vdevice.cpu.emit import EmittedKernel
+from rammer.vdevice.toolchain import FLAGS, Compiler, c_compiler, fingerprint, object_store
 
 BATCH = 32  # kernels of one compiler call, at most: fewer calls, but progress is seen
 
@@ -48,7 +45,8 @@ class KernelCompiler:
         self._spec = spec
         self._compiler: Compiler = c_compiler()
         self._flags = arch_flags(spec.arch, self._compiler.family, host)
-        self._context = fingerprint(self._compiler.version, self._compiler.family, *self._flags)
+        self._context = fingerprint(self._compiler.version, self._compiler.family, *FLAGS, *self._flags)
+        self._prelude = fingerprint(self._context, translation_unit([], spec))
 
     def runtime(self) -> bytes:
         """The runtime as a shared object."""
@@ -66,11 +64,10 @@ class KernelCompiler:
     def _source(self, kernel: RKernel) -> Source:
         body = kernel.body
         if not isinstance(body, ForeignSource):
-            from rammer.vdevice.cpu.emit import emit, translation_unit
-
             emitted = emit(kernel, self._spec)
-            context = fingerprint(self._context, translation_unit([], self._spec))
-            return Source(fingerprint(context, emitted.symbol, emitted.text), emitted.symbol, emitted, emitted.text)
+            return Source(
+                fingerprint(self._prelude, emitted.symbol, emitted.text), emitted.symbol, emitted, emitted.text
+            )
         if body.language != "c":
             raise DeviceError(
                 f"rKernel {kernel.name!r} is written in {body.language!r}", hint="the CPU vDevice takes kernels in 'c'"
@@ -105,8 +102,6 @@ class KernelCompiler:
         return {key: (name, objects[name]) for key, name in found.items()}
 
     def _compile_batch(self, batch: Sequence[Source]) -> bytes:
-        from rammer.vdevice.cpu.emit import translation_unit
-
         emitted = [s.emitted for s in batch if s.emitted is not None]
         text = translation_unit(emitted, self._spec) if emitted else batch[0].text
         return self._compiler.compile_shared(text, self._flags, timeout_s=120 + 10 * len(batch))

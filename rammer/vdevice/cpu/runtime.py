@@ -26,7 +26,6 @@ from rammer.vdevice.cpu.spec import ARCHES, Host
 from rammer.vdevice.cpu.table import ABI, ARENA, Table
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK = range(4)
-_lost: list[object] = []  # memory of pools with a thread that does not come back: it must never be freed
 
 
 class _TableStruct(ctypes.Structure):
@@ -291,7 +290,8 @@ def _close(runtime: Runtime, pool: int, pid: int, keep: tuple[object, ...]) -> N
     if os.getpid() != pid:
         return
     if not runtime.close(pool):
-        _lost.append((runtime, keep))
+        # A thread that does not come back still uses this memory and code: keep them for good.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object((runtime, keep)))
 
 
 def _file(image: Image, name: str) -> bytes:
