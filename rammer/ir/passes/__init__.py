@@ -12,6 +12,7 @@ from rammer.ir.passes.fold_constants import fold_constants
 from rammer.ir.passes.fold_norms import fold_norms
 from rammer.ir.passes.fuse import fuse
 from rammer.ir.passes.gates import gather_gates
+from rammer.ir.passes.layout import choose_layouts
 from rammer.ir.passes.mark_static import mark_static
 from rammer.ir.passes.place import place
 from rammer.ir.passes.simplify import simplify
@@ -27,6 +28,10 @@ def silent(name: str, graph: Graph) -> None:
 
 def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
     """The passes for a vDevice, in order."""
+
+    def layouts(graph: Graph) -> Graph:
+        return choose_layouts(graph, spec)
+
     return (
         eliminate_dead,
         fold_constants,
@@ -39,6 +44,7 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         simplify,
         eliminate_common,
         fuse,
+        layouts,
         place,
         mark_static,
     )

@@ -1,0 +1,154 @@
+"""Choose physical layouts: channels in blocks of a vector's width through convolutional regions."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import lru_cache
+from math import prod
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.expr import Load, Stage, inline, loads
+from rammer.ir.graph import Graph
+from rammer.ir.index import var, variables
+from rammer.ir.operator import Operation, ROperator
+from rammer.ir.passes.editor import Editor, identity
+from rammer.ir.passes.structure import is_pointwise
+from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocked
+
+# Operators with reductions that profit from blocked channels; every other one is row-major.
+_BLOCKED_CORES = frozenset({"conv", "max_pool", "average_pool", "reduce"})
+
+
+class Channels(Enum):
+    """How an operation reads the channels of an input."""
+
+    SAME = "same"  # the channel it computes, perhaps from a whole block further
+    SUMMED = "summed"  # all channels of a group
+    OTHER = "other"
+
+
+def choose_layouts(graph: Graph, spec: VDeviceSpec) -> Graph:
+    """Block the channels of what convolutions read and write, and of what lies between; convert at the edges.
+
+    Tensors with fewer channels than lanes, or with a single position, stay row-major.
+    """
+    if spec.lanes < 2:
+        return graph
+    chooser = _Chooser(Editor(graph), spec.lanes)
+    for n in list(chooser.editor.operators):
+        chooser.visit(n)
+    return chooser.editor.finish()
+
+
+class _Chooser:
+    def __init__(self, editor: Editor, lanes: int) -> None:
+        self.editor = editor
+        self.lanes = lanes
+        self.versions: dict[tuple[TensorId, Layout | None], TensorId] = {}
+        self.layouts: dict[TensorId, Layout | None] = {}  # of what the operator computes; graph outputs are converted
+
+    def visit(self, n: int) -> None:
+        """Give one operator its layouts; its operands have theirs."""
+        op = self.editor.operators[n]
+        operation = op.operation
+        blocked = self._accepts(op) and self._wants(op)
+        sources = tuple(
+            kind if t in self.editor.constants else self._in_layout(kind, blocked)
+            for t, kind in zip(op.inputs, operation.inputs, strict=True)
+        )
+        targets = tuple(self._in_layout(kind, blocked) for kind in operation.outputs)
+        inputs = tuple(self._version(t, kind.layout) for t, kind in zip(op.inputs, sources, strict=True))
+        if inputs == op.inputs and sources == operation.inputs and targets == operation.outputs:
+            return
+        if sources != operation.inputs or targets != operation.outputs:
+            operation = self.editor.interner.retype(operation, sources, targets, operation.static)
+        self.editor.remove(n)
+        results = tuple(
+            self.editor.fresh(t) if t in self.editor.outputs and kind.layout else t
+            for t, kind in zip(op.outputs, targets, strict=True)
+        )
+        self.editor.add(op.name, operation, inputs, results)
+        for old, new, kind in zip(op.outputs, results, targets, strict=True):
+            self.layouts[old] = kind.layout
+            self.versions[old, kind.layout] = new
+            if old != new:
+                plain = TensorType(kind.shape, kind.dtype)
+                self.editor.add(f"{op.name}: convert", identity(self.editor, kind, plain), (new,), (old,))
+                self.versions[old, None] = old
+
+    def _version(self, tensor: TensorId, layout: Layout | None) -> TensorId:
+        """The tensor in a layout; a conversion is made once for all readers."""
+        have = self.layouts.get(tensor)
+        if (tensor, layout) in self.versions or layout == have:
+            return self.versions.get((tensor, layout), tensor)
+        source = self.versions.get((tensor, have), tensor)
+        kind = self.editor.types[source]
+        operation = identity(self.editor, kind, TensorType(kind.shape, kind.dtype, layout))
+        (made,) = self.editor.add(f"{tensor}: convert", operation, (source,))
+        self.versions[tensor, layout] = made
+        return made
+
+    def _in_layout(self, kind: TensorType, blocked: bool) -> TensorType:
+        layout = channel_blocked(kind.rank, self.lanes) if blocked and self._blockable(kind) else None
+        return TensorType(kind.shape, kind.dtype, layout)
+
+    def _blockable(self, kind: TensorType) -> bool:
+        return (
+            kind.rank in (4, 5)
+            and kind.dtype is DType.F32
+            and kind.shape[1] >= self.lanes
+            and kind.size > 0
+            and prod(kind.shape[2:]) > 1
+        )
+
+    def _accepts(self, op: ROperator) -> bool:
+        """Whether the operator's kernels stay simple with blocked channels."""
+        operation = op.operation
+        members = set(op.kind.split("+"))
+        if not is_pointwise(operation) and not members & _BLOCKED_CORES:
+            return False
+        if len({self._blockable(kind) for kind in operation.outputs}) > 1:
+            return False
+        reads = channel_reads(operation, self.lanes)
+        for tensor, kind, how in zip(op.inputs, operation.inputs, reads, strict=True):
+            if tensor in self.editor.constants or not self._blockable(kind):
+                continue
+            if how is Channels.OTHER or (how is Channels.SUMMED and "conv" not in members):
+                return False
+        return True
+
+    def _wants(self, op: ROperator) -> bool:
+        return "conv" in op.kind.split("+") or any(self.layouts.get(t) is not None for t in op.inputs)
+
+
+@lru_cache(maxsize=4096)
+def channel_reads(operation: Operation, lanes: int) -> tuple[Channels, ...]:
+    """How each input's dimension 1 is read; inputs of lower rank count as OTHER."""
+    expr = operation.expr
+    stages = inline(expr, set())
+    shared = {s.name for s in stages if len(s.axes) > 1}
+    found: dict[str, set[Channels]] = {name: set() for name, _ in expr.inputs}
+    for stage in stages:
+        for load, _ in loads(stage.body):
+            how = _channel(load, stage, lanes)
+            if load.tensor in found:
+                found[load.tensor].add(how)
+            elif load.tensor in shared and how is not Channels.SAME:
+                return (Channels.OTHER,) * len(expr.inputs)
+    worst = (Channels.OTHER, Channels.SUMMED, Channels.SAME)
+    return tuple(next((w for w in worst if w in found[name]), Channels.OTHER) for name, _ in expr.inputs)
+
+
+def _channel(load: Load, stage: Stage, lanes: int) -> Channels:
+    if len(load.index) < 2 or len(stage.axes) < 2 or any(d.dim == 1 for d in load.dynamic):
+        return Channels.OTHER
+    channel = stage.axes[1][0]
+    if any(channel in variables(index) for p, index in enumerate(load.index) if p != 1):
+        return Channels.OTHER
+    index = load.index[1]
+    if index - index.const == var(channel):
+        return Channels.SAME if index.const % lanes == 0 else Channels.OTHER
+    summed = {a for a, _ in stage.reduce}
+    if summed & variables(index) and variables(index) <= summed | {channel}:
+        return Channels.SUMMED
+    return Channels.OTHER
