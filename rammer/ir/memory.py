@@ -41,8 +41,7 @@ class Lifetimes:
                 if root in number:
                     accesses.append((number[root], n, root in written))
         slots = [
-            np.array([order.task_slots[TaskUid(n, r)] for r in range(kernel.num_rtasks)], np.int64)
-            for n, kernel in enumerate(plan.kernels)
+            order.slots(*(TaskUid(n, r) for r in range(kernel.num_rtasks))) for n, kernel in enumerate(plan.kernels)
         ]
         lengths = [len(slots[n]) for _, n, _ in accesses]
         slot = np.concatenate([slots[n] for _, n, _ in accesses]) if accesses else np.zeros(0, np.int64)

@@ -58,6 +58,10 @@ class HappensBefore:
     def place(self, slot: int) -> Place:
         return Place(int(self.program[slot]), int(self.veu[slot]), int(self.order[slot]))
 
+    def slots(self, *tasks: TaskUid) -> Slots:
+        """The slots of rTasks."""
+        return np.array([self.task_slots[task] for task in tasks], np.int64)
+
     def before(self, first: Slots, second: Slots) -> NDArray[np.bool_]:
         """Whether slot first[i] completes before slot second[i] starts, for every i."""
         earlier = self.program[first] < self.program[second]

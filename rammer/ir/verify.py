@@ -45,7 +45,7 @@ class Evidence:
     def slots(self) -> list[Slots]:
         """Per operator, the slot of each rTask."""
         return [
-            np.array([self.order.task_slots[TaskUid(n, r)] for r in range(kernel.num_rtasks)], np.int64)
+            self.order.slots(*(TaskUid(n, r) for r in range(kernel.num_rtasks)))
             for n, kernel in enumerate(self.plan.kernels)
         ]
 

@@ -1,0 +1,92 @@
+"""Memory plans: legal by brute force over all accesses, compact, aligned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from plans import plan_of, program
+
+from rammer.ir.graph import View
+from rammer.ir.memory import PAGE, Lifetimes, memory_owners, plan_memory
+from rammer.ir.order import HappensBefore
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import TaskUid
+from rammer.ir.tensor import TensorType
+from rammer.testing.generate import random_graph, random_plan
+
+
+def accesses(plan: ExecutionPlan, owner: str) -> tuple[list[int | None], list[int | None]]:
+    """(all accesses, writes) of an owner, as slots; None stands for the caller before, or after, the plan."""
+    order = HappensBefore(plan.programs)
+    graph = plan.graph
+    touched: list[int | None] = []
+    written: list[int | None] = []
+    for n, op in enumerate(graph.operators):
+        slots = [order.task_slots[TaskUid(n, r)] for r in range(plan.kernels[n].num_rtasks)]
+        if any(graph.storage(t).root == owner for t in (*op.inputs, *op.outputs)):
+            touched += slots
+        if any(graph.storage(t).root == owner for t in op.outputs):
+            written += slots
+    return touched, written
+
+
+def precedes(plan: ExecutionPlan, first: str, second: str) -> bool:
+    """By the definition: every access of `first` happens before every write of `second`."""
+    order, graph = HappensBefore(plan.programs), plan.graph
+    roots = [graph.storage(t).root for t in graph.inputs], [graph.storage(t).root for t in graph.outputs]
+    if second in roots[0] or first in roots[1]:
+        return False
+    touched, _ = accesses(plan, first)
+    _, written = accesses(plan, second)
+    return all(order.before(np.array([a]), np.array([b])).all() for a in touched for b in written)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lifetimes_by_definition(seed: int) -> None:
+    plan = random_plan(random_graph(seed, 6), seed, num_veus=1 + seed % 4)
+    lifetimes = Lifetimes(plan, HappensBefore(plan.programs))
+    for a, first in enumerate(lifetimes.owners):
+        for b, second in enumerate(lifetimes.owners):
+            if a != b:
+                assert bool(lifetimes.precedes(a, b)) == precedes(plan, first, second), (first, second)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_overlap_only_in_order(seed: int) -> None:
+    plan = random_plan(random_graph(seed), seed, num_veus=2)
+    memory = plan_memory(plan)
+    lifetimes = Lifetimes(plan, HappensBefore(plan.programs))
+    end = {t: memory.offsets[t] + plan.graph.types[t].nbytes for t in memory.offsets}
+    assert set(memory.offsets) == set(memory_owners(plan.graph))
+    assert all(o % memory.alignment == 0 for o in memory.offsets.values())
+    assert max(end.values()) <= memory.arena_bytes
+    for (a, first), (b, second) in combinations(enumerate(lifetimes.owners), 2):
+        if memory.offsets[first] < end[second] and memory.offsets[second] < end[first]:
+            assert lifetimes.precedes(a, b) or lifetimes.precedes(b, a)
+
+
+def test_a_chain_takes_turns_in_three_pieces() -> None:
+    """In lane order the tensors reuse each other's memory, the input's too; without order none does."""
+    lane = [f"{n}.0" for n in range(30)]
+    plan = plan_of((1,) * 30, program(lane))
+    assert plan_memory(plan).arena_bytes <= 3 * 64
+    apart = plan_of((1,) * 30, program(lane[::2], lane[1::2]))
+    assert plan_memory(apart).arena_bytes == 30 * 64  # but t3 may follow t0, on one lane
+
+
+def test_views_and_constants_own_nothing() -> None:
+    plan = plan_of((1, 1), program(["0.0", "1.0"]))
+    graph = replace(plan.graph, views={"t1": View("whole", 4)}, types={**plan.graph.types, "whole": TensorType((12,))})
+    assert memory_owners(graph) == ["t0", "t2", "whole"]
+    graph = replace(plan.graph, inputs=(), constants={"t0": np.zeros(8, np.float32)})
+    assert memory_owners(graph) == ["t2", "t1"]
+
+
+def test_sizes_of_whole_pages_are_set_apart() -> None:
+    plan = plan_of((1,), program(["0.0"]))
+    big = {t: TensorType((PAGE,)) for t in plan.graph.types}
+    memory = plan_memory(replace(plan, graph=replace(plan.graph, types=big)))
+    assert sorted(memory.offsets.values()) == [0, 4 * PAGE + 64]

@@ -1,0 +1,152 @@
+"""Each rule, broken by a plan made for it; the happens-before order against the transitive closure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import networkx as nx
+import numpy as np
+import pytest
+from plans import plan_of, program
+
+from rammer.errors import VerificationError
+from rammer.ir.device import SyncModel
+from rammer.ir.kernel import ForeignSource
+from rammer.ir.memory import plan_memory
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.program import BarrierRTask, RTask
+from rammer.ir.tile import TaskDigit
+from rammer.ir.verify import RULES, HappensBefore, verify_plan
+from rammer.testing.generate import random_graph, random_plan
+
+GOOD = program(["0.0"], ["0.1", [(0, 0)], "1.0"])
+
+
+def good() -> ExecutionPlan:
+    plan = plan_of((2, 1), GOOD)
+    return replace(plan, memory=plan_memory(plan))
+
+
+def with_digits(plan: ExecutionPlan, *digits: TaskDigit) -> ExecutionPlan:
+    return replace(
+        plan, kernels=(replace(plan.kernels[0], body=ForeignSource("numpy", "", "", digits)), *plan.kernels[1:])
+    )
+
+
+def moved(plan: ExecutionPlan, **offsets: int) -> ExecutionPlan:
+    assert plan.memory is not None
+    return replace(plan, memory=replace(plan.memory, offsets={**plan.memory.offsets, **offsets}))
+
+
+axis = good().kernels[0].operation.expr.root.axes[0][0]
+BROKEN: dict[str, tuple[str, ExecutionPlan, str]] = {
+    "kernel of another operation": (
+        "R100",
+        replace(good(), kernels=plan_of((2, 1), GOOD).kernels),
+        "another operation",
+    ),
+    "too few kernels": ("R100", replace(good(), kernels=good().kernels[:1]), "1 kernels for 2 operators"),
+    "too few lanes": ("R101", replace(good(), programs=(GOOD, program([]))), r"programs\[1\] has 1 lanes"),
+    "no such slot": (
+        "R102",
+        plan_of((1, 1), program(["0.0"], [[(0, 1)], "1.0"])),
+        r"prog\[0\]\[1\], which does not exist",
+    ),
+    "no such lane": ("R102", plan_of((1, 1), program(["0.0"], [[(2, 0)], "1.0"])), "does not exist"),
+    "own lane": ("R102", plan_of((1, 1), program(["0.0", [(0, 0)], "1.0"], [])), "own lane"),
+    "same lane twice": ("R102", plan_of((1, 1), program(["0.0"], [[(0, 0), (0, 0)], "1.0"])), "vEU 0 twice"),
+    "cycle": (
+        "R103",
+        plan_of((1, 1), program([[(1, 0)], "0.0"], [[(0, 1)], "1.0"])),
+        r"prog\[0\]\[0\] -> prog\[1\]\[0\] -> prog\[0\]\[1\] -> prog\[0\]\[0\]",
+    ),
+    "no barrier": (
+        "R104",
+        plan_of((2, 1), program(["0.0"], ["0.1", "1.0"])),
+        r"rTask 1.0 of tanh 'node1' in prog\[1\]\[1\] reads what rTask 0.0 of tanh 'node0' in prog\[0\]\[0\] writes",
+    ),
+    "barrier too early": ("R104", plan_of((2, 1), program(["0.0", "0.1"], [[(0, 0)], "1.0"])), "rTask 0.1 of"),
+    "consumer in an earlier rProgram": (
+        "R104",
+        plan_of((1, 1), program(["1.0"]), program(["0.0"])),
+        "nothing makes it wait",
+    ),
+    "fine barrier": ("R105", replace(plan_of((2, 1), GOOD, sync=SyncModel.GLOBAL)), "does not wait for all vEUs"),
+    "rTask twice": ("R106", plan_of((2, 1), program(["0.0", "0.0"], ["0.1"])), "again in"),
+    "rTask lost": ("R106", plan_of((2, 1), program(["0.0"], ["1.0"])), "rTask 0.1 of tanh 'node0' is in no slot"),
+    "rTask unknown": ("R106", plan_of((2, 1), program(["0.7"], [])), "0.7, which is unknown"),
+    "input overwritten while read": ("R107", moved(good(), t1=good().memory.offsets["t0"]), "share arena bytes"),
+    "arena too small": ("R108", replace(good(), memory=replace(good().memory, arena_bytes=8)), "leaves the arena"),
+    "not aligned": ("R108", moved(good(), t1=4), "not aligned"),
+    "no place": ("R108", replace(good(), memory=MemoryPlan({}, 0)), "no place in the arena"),
+    "scratch": ("R108", replace(good(), spec=replace(good().spec, scratch_bytes=-1)), "bytes of scratch"),
+    "threads": ("R108", replace(good(), spec=replace(good().spec, max_threads=0)), "1 threads"),
+    "tiles that leave a gap": (
+        "R109",
+        with_digits(good(), TaskDigit(axis, 3, 2, 1)),
+        r"elements \[6, 8\) no rTask writes",
+    ),
+    "tiles that overlap": (
+        "R109",
+        with_digits(
+            plan_of((4, 1), program(["0.0", "0.1", "0.2", "0.3", "1.0"])),
+            TaskDigit(axis, 4, 2, 2),
+            TaskDigit(axis, 3, 2, 1),
+        ),
+        "both write",
+    ),
+}
+
+
+def test_a_good_plan_passes() -> None:
+    verify_plan(good())
+
+
+@pytest.mark.parametrize("label", BROKEN)
+def test_rule(label: str) -> None:
+    rule, plan, message = BROKEN[label]
+    with pytest.raises(VerificationError, match=message) as caught:
+        verify_plan(plan)
+    assert caught.value.rule == rule
+    assert str(caught.value).startswith(f"{rule}: ")
+
+
+def test_every_rule_has_a_broken_plan() -> None:
+    assert {rule for rule, _, _ in BROKEN.values()} == RULES.keys()
+
+
+def test_global_barriers_wait_for_all() -> None:
+    lanes = (["0.0", [(1, 0)], "1.0"], ["0.1", [(0, 0)]])
+    verify_plan(plan_of((2, 1), program(*lanes), sync=SyncModel.GLOBAL))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_order_is_the_transitive_closure(seed: int) -> None:
+    plan = random_plan(random_graph(seed, 5), seed, num_veus=2 + seed % 3)
+    order = HappensBefore(plan.programs)
+    edges = nx.DiGraph()
+    number: dict[tuple[int, int, int], int] = {}
+    for p, prog in enumerate(plan.programs):
+        for veu, lane in enumerate(prog.lanes):
+            for at, _ in enumerate(lane):
+                number[p, veu, at] = len(number)
+    for (p, veu, at), me in number.items():
+        edges.add_node(me)
+        if at:
+            edges.add_edge(number[p, veu, at - 1], me)
+        slot = plan.programs[p][veu][at]
+        if isinstance(slot, BarrierRTask):
+            edges.add_edges_from((number[p, *w], me) for w in slot.waits)
+        edges.add_edges_from((other, me) for (q, _, _), other in number.items() if q < p)
+    closure = nx.transitive_closure_dag(edges)
+    tasks = [n for (p, v, o), n in number.items() if isinstance(plan.programs[p][v][o], RTask)]
+    pairs = np.array(list(product(tasks, tasks)))
+    found = order.before(pairs[:, 0], pairs[:, 1])
+    assert found.tolist() == [closure.has_edge(int(a), int(b)) for a, b in pairs]
+
+
+def test_cycle_in_a_later_program_names_it() -> None:
+    plan = plan_of((1, 1), program(["0.0"], []), program([[(1, 0)], "1.0"], [[(0, 1)]]))
+    with pytest.raises(VerificationError, match=r"programs\[1\] prog\[0\]\[0\] -> "):
+        verify_plan(plan)
