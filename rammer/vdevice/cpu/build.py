@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
 from rammer.errors import DeviceError
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array, Layout, TensorId, TensorType
+from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
 from rammer.vdevice.base import Image, Port, Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.memory import aligned, allocate, arrange
@@ -39,7 +40,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     for op, kernel in zip(graph.operators, plan.kernels, strict=True):
         first_arg.append(len(args))
         packing = dict(kernel.packing)
-        args += [places.find(t, None) for t in op.outputs]
+        args += [places.find(t, graph.types[t].layout) for t in op.outputs]
         for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
             args.append(places.find(tensor, packing.get(name, kind.layout)))
 
@@ -96,8 +97,8 @@ class _Places:
             if root not in self._offsets:
                 raise DeviceError(f"the memory plan has no place for {root!r}")
             return ARENA, self._offsets[root] + offset * itemsize
-        if layout is None:
-            return self._number(root, None), offset * itemsize
+        if layout == graph.types[tensor].layout:
+            return self._number(root, graph.types[root].layout), offset * itemsize
         return self._number(tensor, layout), 0
 
     def _number(self, tensor: TensorId, layout: Layout | None) -> int:
@@ -114,14 +115,17 @@ class _Places:
         at = 0
         for n, ((tensor, layout), kind) in enumerate(zip(self._numbers, kinds, strict=True)):
             out = block[at : at + kind.nbytes].view(kind.dtype.numpy)
-            arrange(self._value(tensor, kind), layout, out)
+            arrange(self._value(tensor), layout, out)
             weights[f"w{n}"] = out.reshape(kind.physical_shape)
             at += aligned(kind.nbytes)
         return weights
 
-    def _value(self, tensor: TensorId, kind: TensorType) -> Array:
+    def _value(self, tensor: TensorId) -> Array:
+        """A constant's value, also through views: a view's physical elements are those of its root."""
         root, offset = self._graph.storage(tensor)
-        value = self._graph.constants[root]
+        value, whole, kind = self._graph.constants[root], self._graph.types[root], self._graph.types[tensor]
         if root == tensor:
             return value
-        return value.reshape(-1)[offset : offset + kind.size].reshape(kind.shape)
+        flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
+        part = flat[offset : offset + prod(kind.physical_shape)]
+        return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)
