@@ -1,1 +1,40 @@
-"""rammer: compile a neural network into a static plan of tile-sized tasks."""
+"""rammer: compile a neural network into a static plan of tile-sized tasks, placed and ordered ahead of time."""
+
+from __future__ import annotations
+
+from rammer.compiler import compile, devices, load, load_program
+from rammer.errors import (
+    ArtifactError,
+    DeviceError,
+    InputError,
+    LoweringError,
+    ModelError,
+    PluginError,
+    RammerError,
+    ScheduleError,
+    ToolchainError,
+    TypeMismatch,
+    VerificationError,
+)
+from rammer.hookspecs import hookimpl
+from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.operator import OpDef, Operation, ROperator
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder, RTask, TaskUid
+from rammer.ir.tensor import DType, Layout, TensorType
+from rammer.plugins import PluginRegistry
+from rammer.program import Program
+from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArtifactError", "Availability", "BarrierRTask", "DType", "DeviceError", "ExecutionPlan", "Executable",
+    "ForeignSource", "Graph", "Image", "InputError", "Layout", "LoweringError", "MemoryLevel", "ModelError", "OpDef",
+    "Operation", "PluginError", "PluginRegistry", "Port", "Position", "Program", "RKernel", "ROperator", "RProgram",
+    "RProgramBuilder", "RTask", "RammerError", "ScheduleError", "SyncModel", "TaskUid", "TensorType", "ToolchainError",
+    "TypeMismatch", "VDevice", "VDeviceEntry", "VDeviceSpec", "VerificationError", "compile", "devices", "hookimpl",
+    "load", "load_program",
+]

@@ -51,6 +51,13 @@ def save(image: Image, path: str | os.PathLike[str], report: dict[str, Any]) -> 
         "report": report,
     }
     target = Path(path)
+    try:
+        _write(target, manifest, members)
+    except OSError as error:
+        raise ArtifactError(f"{target}: cannot be written: {error.strerror or error}") from error
+
+
+def _write(target: Path, manifest: dict[str, Any], members: dict[str, bytes]) -> None:
     with tempfile.NamedTemporaryFile(dir=target.parent or ".", prefix=f".{target.name}.", delete=False) as file:
         try:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

@@ -34,9 +34,22 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     "rammer.measure": ({"program", "vdevice.base", "ir"}, {"numpy", "rich"}),
-    "rammer.demo": ({"", "measure", "viz", "errors", "scheduler.timeline", "vdevice.base", "ir"}, {"numpy", "onnx", "rich"}),
+    "rammer.demo": (
+        {"", "measure", "viz", "errors", "scheduler.timeline", "vdevice.base", "ir"},
+        {"numpy", "onnx", "rich"},
+    ),
     "rammer.testing": (
-        {"testing", "ir", "scheduler", "vdevice.base", "vdevice.interpreter", "frontend.builder", "plugins", "errors", "config"},
+        {
+            "testing",
+            "ir",
+            "scheduler",
+            "vdevice.base",
+            "vdevice.interpreter",
+            "frontend.builder",
+            "plugins",
+            "errors",
+            "config",
+        },
         {"numpy", "pytest"},
     ),
     "rammer": ({"*"}, {"click", "numpy", "rich"}),  # __init__ re-exports; __main__ is the command line
@@ -90,11 +103,15 @@ def test_imports_follow_the_layering(path: Path) -> None:
     for line, name in imports(path):
         top, _, rest = name.partition(".")
         if top == "rammer":
-            allowed = "*" in own or any(rest == o or rest.startswith(f"{o}.") for o in own if o) or (rest == "" and "" in own)
+            allowed = (
+                "*" in own or any(rest == o or rest.startswith(f"{o}.") for o in own if o) or (rest == "" and "" in own)
+            )
             assert allowed, f"{module} must not import {name} ({path.name}:{line})"
             for backend in BACKENDS:
                 inside = module.startswith(f"rammer.vdevice.{backend}")
-                assert inside or not rest.startswith(f"vdevice.{backend}"), f"{module} names backend {backend!r} (line {line})"
+                assert inside or not rest.startswith(f"vdevice.{backend}"), (
+                    f"{module} names backend {backend!r} (line {line})"
+                )
         elif top not in sys.stdlib_module_names and top != "__future__":
             assert top in third, f"{module} must not import {name} ({path.name}:{line})"
 

@@ -1,0 +1,24 @@
+"""One rTask at a time in NumPy: all that a vDevice needs whose language is "numpy"."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rammer.ir.evaluate import Memory, evaluate_box
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import TaskUid
+
+
+def compute_rtask(plan: ExecutionPlan, task: TaskUid, memory: Memory) -> None:
+    """Read the rTask's inputs from `memory`, compute its box, and write just that box of every output."""
+    op, kernel = plan.graph.operators[task.operator_id], plan.kernels[task.operator_id]
+    names = (name for name, _ in op.operation.expr.inputs)
+    inputs = {name: memory.read(tensor) for name, tensor in zip(names, op.inputs, strict=True)}
+    box = kernel.box(task.rtask_id)
+    for tensor, value in zip(op.outputs, evaluate_box(op.operation.expr, inputs, box), strict=True):
+        kind = plan.graph.types[tensor]
+        index: tuple[object, ...] = tuple(slice(low, high) for low, high in box.values())
+        if kind.layout is not None:
+            grid = np.ogrid[index]
+            index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
+        memory.physical(tensor).reshape(kind.physical_shape)[index] = value

@@ -1,0 +1,86 @@
+"""The command line, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+
+from rammer.__main__ import main
+from rammer.demo import lstm_stack
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("cli") / "lstm.onnx"
+    onnx.save(lstm_stack(1, 4, 16), path)
+    return str(path)
+
+
+def call(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_help_lists_the_commands() -> None:
+    text = call("--help").output
+    for name in ("demo", "run", "bench", "compile", "show", "doctor", "cache"):
+        assert name in text
+        assert "Usage" in call(name, "--help").output
+
+
+def test_run_describes_outputs_and_saves_them(model: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((4, 1, 16), np.float32))
+    text = call("run", model, "--input", f"x={tmp_path / 'x.npy'}", "--save", str(tmp_path / "out")).output
+    assert "4×1×16" in text
+    assert np.load(tmp_path / "out" / "0.npy").shape == (4, 1, 16)
+
+
+def test_compile_then_run_the_file(model: str, tmp_path: Path) -> None:
+    saved = str(tmp_path / "m.rammer")
+    assert "wrote" in call("compile", model, "-o", saved, "--device", "2").output
+    assert "4×1×16" in call("run", saved).output
+    assert "no effect" in call("run", saved, "--policy", "sequential", code=1).output
+
+
+def test_show_writes_every_form(model: str, tmp_path: Path) -> None:
+    files = {form: tmp_path / f"plan.{form}" for form in ("svg", "html", "trace", "plan")}
+    options = [part for form, file in files.items() for part in (f"--{form}", str(file))]
+    text = call("show", model, "--device", "2", "--width", "80", *options).output
+    assert "rProgram" in text
+    assert files["svg"].read_text().startswith("<svg")
+    assert "<script src" not in files["html"].read_text()
+    assert json.loads(files["trace"].read_text())["traceEvents"]
+    assert files["plan"].read_text().strip()
+
+
+def test_bench_compares_policies(model: str) -> None:
+    data = json.loads(call("bench", model, "--seconds", "0.05", "--json").stdout)
+    assert set(data) == {"sequential", "wavefront"} and all(d["n"] >= 3 for d in data.values())
+    assert "wavefront" in call("bench", model, "--seconds", "0.05").output
+
+
+def test_doctor_and_cache() -> None:
+    text = call("doctor").output
+    assert "cpu" in text and "not available yet" in text and "wavefront" in text
+    assert "kernel" in call("cache").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("run", "absent.onnx"), 1, "absent.onnx"),
+        (("run", "absent.rammer"), 1, "no such file"),
+        (("run",), 2, "Missing argument"),
+        (("frobnicate",), 2, "No such command"),
+        (("run", "m.onnx", "--shape", "x=3xa"), 2, "a shape looks like"),
+        (("run", "m.onnx", "--input", "x"), 2, "not NAME=VALUE"),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[str, ...], code: int, text: str) -> None:
+    assert text in call(*arguments, code=code).output
