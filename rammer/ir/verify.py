@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from rammer.ir.memory import Lifetimes, memory_owners
 from rammer.ir.order import HappensBefore, Place, Slots
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, TaskUid
-from rammer.ir.tensor import TensorId
+from rammer.ir.tensor import TensorId, TensorType
 
 __all__ = ["RULES", "HappensBefore", "Rule", "verify_plan"]
 
@@ -82,6 +83,36 @@ def _right_kernels(evidence: Evidence) -> None:
                 f"operator {n} ({op.kind} {op.name!r}) has kernel {kernel.name!r}, made for another operation",
                 hint="choose among the candidates of the operator's own operation",
             )
+
+
+def _well_typed(evidence: Evidence) -> None:
+    graph = evidence.plan.graph
+    for op in graph.operators:
+        for tensor, kind in zip((*op.inputs, *op.outputs), (*op.operation.inputs, *op.operation.outputs), strict=True):
+            if graph.types[tensor] != kind:
+                raise VerificationError(
+                    "R110",
+                    f"{op.kind} {op.name!r} takes {tensor!r} for {kind} in layout {_layout(kind)}, "
+                    f"but it is {graph.types[tensor]} in layout {_layout(graph.types[tensor])}",
+                    hint="retype the operation when a pass changes a tensor's layout",
+                )
+    for tensor, view in graph.views.items():
+        if tensor not in graph.types:
+            continue
+        kind, base = graph.types[tensor], graph.types[view.base]
+        end = view.offset + prod(kind.physical_shape)
+        if view.offset < 0 or end > prod(base.physical_shape) or kind.dtype is not base.dtype:
+            raise VerificationError(
+                "R110",
+                f"view {tensor!r} is {kind} at elements [{view.offset}, {end}) of {view.base!r}, which is {base}",
+                hint="a view lies inside its base and has its element type",
+            )
+
+
+def _layout(kind: TensorType) -> str:
+    if kind.layout is None:
+        return "row-major"
+    return " ".join(f"{d.dim}//{d.div}" + (f"%{d.mod}" if d.mod else "") for d in kind.layout.digits)
 
 
 def _lane_count(evidence: Evidence) -> None:
@@ -306,6 +337,7 @@ def _check_defined(reader: str, tensor: TensorId, gaps: Intervals) -> None:
 
 RULES: dict[str, Rule] = {
     "R100": Rule("right-kernel", _right_kernels),
+    "R110": Rule("well-typed", _well_typed),
     "R101": Rule("lane-count", _lane_count),
     "R106": Rule("every-rtask-once", _every_rtask_once),
     "R102": Rule("barrier-target", _ordered),

@@ -26,13 +26,16 @@ UNARY = ("abs", "neg", "tanh", "sigmoid", "relu")
 BINARY = ("add", "sub", "mul", "max", "min")
 
 
-def random_graph(seed: int, size: int = 12) -> Graph:
-    """A graph of about `size` operators on small float32 tensors, with views and blocked layouts here and there."""
-    maker = _Maker(Random(seed))
+def random_graph(seed: int, size: int = 12, *, placed: bool = True) -> Graph:
+    """A graph of about `size` operators on small float32 tensors.
+
+    With `placed`, there are views and blocked layouts here and there, as passes make them; without, as importers do.
+    """
+    maker = _Maker(Random(seed), placed)
     for _ in range(maker.random.randint(1, 3)):
         maker.input(maker.random.choice(((4, 6), (2, 3, 8), (1, 4, 6, 5), (1, 20, 3, 4), (9,))))
     while len(maker.operators) < size:
-        maker.random.choice(_STEPS)(maker)
+        maker.random.choice(_STEPS + _PLACED if placed else _STEPS)(maker)
     return maker.graph()
 
 
@@ -89,6 +92,7 @@ class _Maker:
     """A graph in the making."""
 
     random: Random
+    placed: bool
     interner: Operations = field(default_factory=lambda: Operations(OPS))
     operators: list[ROperator] = field(default_factory=list)
     types: dict[TensorId, TensorType] = field(default_factory=dict)
@@ -123,13 +127,13 @@ class _Maker:
         else:
             types = tuple(self.blocked(t) for t in operation.outputs)
             outputs = tuple(self.name(t) for t in types)
-        static = tuple(t in self.constants for t in inputs)
+        static = tuple(self.placed and t in self.constants for t in inputs)
         operation = self.interner.retype(operation, tuple(self.types[t] for t in inputs), types, static)
         self.operators.append(ROperator(f"{kind}{len(self.operators)}", operation, inputs, outputs))
         return outputs[-1]
 
     def blocked(self, kind: TensorType) -> TensorType:
-        if kind.rank == 4 and self.random.random() < 0.4:
+        if self.placed and kind.rank == 4 and self.random.random() < 0.4:
             return replace(kind, layout=channel_blocked(4, self.random.choice((4, 16))))
         return kind
 
@@ -301,9 +305,7 @@ _STEPS: tuple[Callable[[_Maker], None], ...] = (
     _reduce,
     _softmax,
     _gather,
-    _lstm,
     _copied_concat,
-    _placed_concat,
-    _viewed_reshape,
     _copied_reshape,
 )
+_PLACED: tuple[Callable[[_Maker], None], ...] = (_lstm, _placed_concat, _viewed_reshape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import networkx as nx
@@ -12,10 +13,12 @@ from plans import plan_of, program
 
 from rammer.errors import VerificationError
 from rammer.ir.device import SyncModel
+from rammer.ir.graph import View
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import BarrierRTask, RTask
+from rammer.ir.tensor import Digit, Layout, TensorType
 from rammer.ir.tile import TaskDigit
 from rammer.ir.verify import RULES, HappensBefore, verify_plan
 from rammer.testing.generate import random_graph, random_plan
@@ -23,6 +26,7 @@ from rammer.testing.generate import random_graph, random_plan
 GOOD = program(["0.0"], ["0.1", [(0, 0)], "1.0"])
 
 
+@cache
 def good() -> ExecutionPlan:
     plan = plan_of((2, 1), GOOD)
     return replace(plan, memory=plan_memory(plan))
@@ -39,6 +43,7 @@ def moved(plan: ExecutionPlan, **offsets: int) -> ExecutionPlan:
     return replace(plan, memory=replace(plan.memory, offsets={**plan.memory.offsets, **offsets}))
 
 
+BY_TWO = Layout((Digit(0, 2), Digit(0, 1, 2)))
 axis = good().kernels[0].operation.expr.root.axes[0][0]
 BROKEN: dict[str, tuple[str, ExecutionPlan, str]] = {
     "kernel of another operation": (
@@ -97,6 +102,18 @@ BROKEN: dict[str, tuple[str, ExecutionPlan, str]] = {
         "both write",
     ),
 }
+
+
+BROKEN["other layout than the operator's"] = (
+    "R110",
+    replace(good(), graph=replace(good().graph, types={**good().graph.types, "t1": TensorType((8,), layout=BY_TWO)})),
+    r"in layout row-major, but it is float32\[8\] in layout 0//2 0//1%2",
+)
+BROKEN["view past the end of its base"] = (
+    "R110",
+    replace(good(), graph=replace(good().graph, views={"t1": View("t0", 4)})),
+    r"elements \[4, 12\) of 't0'",
+)
 
 
 def test_a_good_plan_passes() -> None:
