@@ -13,8 +13,6 @@ from rammer.ir.index import bounds
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, DType, TensorType
 
-HALVES = (DType.F16, DType.BF16)
-
 
 def type_of(array: Array) -> TensorType:
     return TensorType(array.shape, DType(array.dtype.name))
