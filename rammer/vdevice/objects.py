@@ -92,6 +92,7 @@ class ObjectStore:
 def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=30)
     try:
+        connection.execute("PRAGMA synchronous=OFF")  # a power cut may damage the index: then it is made anew
         connection.execute(_SCHEMA)
         connection.execute("SELECT COUNT(*) FROM kernels LIMIT 1").fetchone()
     except BaseException:

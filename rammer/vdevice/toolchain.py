@@ -122,7 +122,10 @@ def c_compiler() -> Compiler:
 @lru_cache(maxsize=8)
 def _find(requested: str) -> Compiler:
     if requested:
-        words = shlex.split(requested)
+        try:
+            words = shlex.split(requested)
+        except ValueError as error:
+            raise ToolchainError(f"RAMMER_CC={requested!r}: {error}", hint=_HINT) from error
         program = shutil.which(words[0]) if words else None
         if program is None:
             raise ToolchainError(f"RAMMER_CC={requested!r}: no such program", hint=_HINT)

@@ -1,0 +1,195 @@
+"""The C compiler and the cache of compiled kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rammer import config
+from rammer.errors import RammerError, ToolchainError
+from rammer.vdevice import toolchain
+from rammer.vdevice.cpu.runtime import Library
+from rammer.vdevice.objects import ObjectStore, share
+
+TWICE = "#include <math.h>\n#include <stdint.h>\nfloat twice(float x) { return (float)INT32_C(2) * floorf(x); }\n"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    with config.override(RAMMER_CACHE_DIR=str(tmp_path / "cache")):
+        yield tmp_path / "cache"
+
+
+def compilers() -> list[str]:
+    return ["", *(c for c in ("gcc", "clang") if shutil.which(c))]
+
+
+@pytest.mark.parametrize("command", compilers(), ids=lambda c: c or "ziglang")
+def test_compiles_without_libc(cache: Path, command: str) -> None:
+    with config.override(RAMMER_CC=command):
+        compiler = toolchain.c_compiler()
+        library = Library(compiler.compile_shared(TWICE))
+    assert compiler.version
+    assert library.function("twice", ctypes.c_float, ctypes.c_float)(2.5) == 4
+    assert not list((cache / "zig").glob("o/*")), "zig built libc stubs"
+
+
+@pytest.mark.slow
+def test_other_headers_bring_libc(cache: Path) -> None:
+    data = toolchain.c_compiler().compile_shared("#include <stdlib.h>\nint f(int x) { return abs(x); }")
+    assert Library(data).function("f", ctypes.c_int, ctypes.c_int)(-3) == 3
+
+
+def test_errors_carry_the_compilers_words_but_not_all_of_them(cache: Path) -> None:
+    with pytest.raises(ToolchainError, match=r"failed with status 1.*\n.*'oops'") as caught:
+        toolchain.c_compiler().compile_shared("int f(void) { return oops; }\n")
+    assert caught.value.hint
+    with pytest.raises(ToolchainError) as caught:
+        toolchain.c_compiler().compile_shared("".join(f"int f{n}(void) {{ return oops{n}; }}\n" for n in range(2000)))
+    assert len(str(caught.value)) < toolchain.MAX_STDERR + 2000
+
+
+@pytest.mark.parametrize("command", ["/no/such/cc", "'", "no-such-cc -O9"])
+def test_a_missing_compiler_is_named(cache: Path, command: str) -> None:
+    with config.override(RAMMER_CC=command), pytest.raises(ToolchainError, match="RAMMER_CC") as caught:
+        toolchain.c_compiler()
+    assert "ziglang" in caught.value.hint
+    with config.override(RAMMER_CC=command):
+        assert "RAMMER_CC" in toolchain.describe()
+
+
+def test_a_compiler_that_hangs_is_killed_with_its_children(cache: Path, tmp_path: Path) -> None:
+    script = tmp_path / "cc"
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec echo slow cc\nsleep 60 & echo $! > {tmp_path}/pid; wait\n'
+    )
+    script.chmod(0o755)
+    with config.override(RAMMER_CC=str(script)):
+        compiler = toolchain.c_compiler()
+    with pytest.raises(ToolchainError, match=r"took over 0\.5 s"):
+        compiler.compile_shared(TWICE, timeout_s=0.5)
+    child = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True).stdout
+        if not state or state.startswith("Z"):
+            break
+    assert not state or state.startswith("Z"), "the compiler's child still runs"
+
+
+def test_text_is_never_seen_by_a_shell(cache: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with pytest.raises(ToolchainError):
+        toolchain.c_compiler().compile_shared(TWICE, [f"$(touch {mark})", f"; touch {mark}"])
+    assert not mark.exists()
+
+
+class TestFolders:
+    def test_the_cache_is_private(self, cache: Path) -> None:
+        assert stat.S_IMODE(config.cache_dir().stat().st_mode) == 0o700
+
+    def test_a_folder_others_can_write_to_is_refused(self, cache: Path) -> None:
+        cache.mkdir()
+        cache.chmod(0o777)
+        with pytest.raises(RammerError, match="other users may write"):
+            toolchain.object_store()
+
+    def test_a_folder_that_cannot_be_made_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with (
+            config.override(RAMMER_CACHE_DIR=str(tmp_path / "file" / "sub")),
+            pytest.raises(RammerError, match="cannot"),
+        ):
+            config.cache_dir()
+
+    def test_clearing_spares_files_of_others(self, cache: Path) -> None:
+        store = toolchain.object_store()
+        store.add(["k"], b"code")
+        (cache / "diary.txt").write_text("mine")
+        assert "1 kernels in 1 objects" in toolchain.cache_summary()
+        toolchain.clear_cache()
+        assert "0 kernels in 0 objects" in toolchain.cache_summary()
+        assert (cache / "diary.txt").exists()
+
+
+class TestObjectStore:
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return ObjectStore(tmp_path)
+
+    def test_finds_what_was_added(self, store: ObjectStore) -> None:
+        name = store.add(["a", "b"], b"code")
+        assert store.find(["a", "b", "c"]) == {"a": name, "b": name}
+        assert store.read(name) == b"code"
+        assert store.stats() == (2, 1, 4)
+        assert len(store.find(str(n) for n in range(2000))) == 0
+
+    def test_damaged_and_missing_objects_are_misses(self, store: ObjectStore, tmp_path: Path) -> None:
+        name = store.add(["a"], b"code")
+        (tmp_path / f"{name}.so").write_bytes(b"cod")
+        assert store.find(["a"]) == {}
+        (tmp_path / f"{name}.so").unlink()
+        assert store.find(["a"]) == {}
+        store.add(["a"], b"code")
+        assert store.find(["a"]) == {"a": name}
+
+    @pytest.mark.parametrize("rubbish", [b"", b"rubbish", b"SQLite format 3\0" + bytes(5000)])
+    def test_a_damaged_index_is_made_anew(self, store: ObjectStore, tmp_path: Path, rubbish: bytes) -> None:
+        store.add(["a"], b"code")
+        (tmp_path / "index.sqlite").write_bytes(rubbish)
+        assert store.find(["a"]) == {}
+        name = store.add(["a"], b"code")
+        assert store.find(["a"]) == {"a": name}
+
+    def test_an_index_of_another_layout_is_an_error_with_a_hint(self, store: ObjectStore, tmp_path: Path) -> None:
+        with sqlite3.connect(tmp_path / "index.sqlite") as other:
+            other.execute("CREATE TABLE kernels (x)")
+        other.close()
+        with pytest.raises(ToolchainError, match="no such column") as caught:
+            store.find(["a"])
+        assert "cache --clear" in caught.value.hint
+
+    def test_processes_write_at_the_same_time(self, store: ObjectStore, tmp_path: Path) -> None:
+        script = f"""
+import sys
+from pathlib import Path
+from rammer.vdevice.objects import ObjectStore
+store = ObjectStore(Path({str(tmp_path)!r}))
+for n in range(25):
+    store.add([f"{{sys.argv[1]}}-{{n}}", f"shared-{{n}}"], b"code %d" % n)
+"""
+        workers = [subprocess.Popen([sys.executable, "-c", script, str(n)]) for n in range(3)]
+        assert [w.wait(60) for w in workers] == [0, 0, 0]
+        assert len(store.find(f"{w}-{n}" for w in range(3) for n in range(25))) == 75
+        assert store.stats()[:2] == (100, 25)
+        assert not list(tmp_path.glob("new-*"))
+
+
+def test_shares_are_even_and_keep_order() -> None:
+    costs = {f"k{n}": n % 5 + 1 for n in range(20)}
+    groups = share(costs, 3)
+    assert sorted(k for g in groups for k in g) == sorted(costs)
+    loads = [sum(costs[k] for k in g) for g in groups]
+    assert max(loads) - min(loads) <= 5
+    order = list(costs)
+    assert all(g == sorted(g, key=order.index) for g in groups)
+    assert share({"a": 1}, 5) == [["a"]]
+    assert share({}, 5) == []
+
+
+def test_the_environment_of_the_compiler_is_ours(cache: Path) -> None:
+    """Nothing is written outside of the cache and the temporary folder."""
+    home = cache.parent / "home"
+    home.mkdir()
+    script = f"from rammer.vdevice import toolchain; toolchain.c_compiler().compile_shared({TWICE!r})"
+    environment = os.environ | {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=60)
+    assert not list(home.iterdir())
