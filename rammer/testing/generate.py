@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from random import Random
@@ -58,13 +58,25 @@ def random_kernel(operation: Operation, random: Random, most: int = 6) -> RKerne
     return numpy_kernel(operation, tile)
 
 
-def random_plan(graph: Graph, seed: int, num_veus: int = 3) -> ExecutionPlan:
-    """A legal plan: rTasks in a random topological order, on random vEUs, in one or several rPrograms."""
+def random_plan(
+    graph: Graph,
+    seed: int,
+    num_veus: int = 3,
+    *,
+    spec: VDeviceSpec | None = None,
+    candidates: Callable[[Operation, VDeviceSpec], Sequence[RKernel]] | None = None,
+) -> ExecutionPlan:
+    """A legal plan: rTasks in a random topological order, on random vEUs, in one or several rPrograms.
+
+    For another device than the interpreter give its `spec`, and where rKernels come from.
+    """
     random = Random(seed)
+    spec = spec or VDeviceSpec("interpreter", num_veus)
     chosen: dict[Operation, RKernel] = {}
     for op in graph.operators:
         if op.operation not in chosen:
-            chosen[op.operation] = random_kernel(op.operation, random)
+            options = candidates(op.operation, spec) if candidates else [random_kernel(op.operation, random)]
+            chosen[op.operation] = random.choice(options)
     kernels = tuple(chosen[op.operation] for op in graph.operators)
     dependencies = Dependencies(graph, kernels)
     waiting = {TaskUid(n, r): set(on) for n in range(len(kernels)) for r, on in enumerate(dependencies.of(n))}
@@ -82,7 +94,6 @@ def random_plan(graph: Graph, seed: int, num_veus: int = 3) -> ExecutionPlan:
             programs.append(builder.build())
             builder = RProgramBuilder(num_veus)
     programs.append(builder.build())
-    spec = VDeviceSpec("interpreter", num_veus)
     plan = ExecutionPlan(graph, spec, kernels, tuple(programs), policy=f"random {seed}")
     return replace(plan, memory=plan_memory(plan))
 

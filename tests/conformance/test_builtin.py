@@ -1,0 +1,50 @@
+"""The kit on every built-in vDevice and policy."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from rammer.plugins import PluginRegistry
+from rammer.testing import PolicyConformance, VDeviceConformance
+
+
+class TestInterpreter(VDeviceConformance):
+    vdevice = "interpreter"
+    device = 4
+    unsupported: ClassVar = {"test_profile_*": "its times would mean nothing"}
+
+
+class TestCpu(VDeviceConformance):
+    vdevice = "cpu"
+    device = 2
+
+
+class TestCpuOversubscribed(VDeviceConformance):
+    """More vEUs than most machines have cores."""
+
+    vdevice = "cpu"
+    device = 6
+
+
+@pytest.mark.parametrize("vdevice", ["cuda", "rocm", "ipu"])
+def test_stubs_are_honest(vdevice: str) -> None:
+    answer = PluginRegistry().vdevices()[vdevice][1].probe()
+    assert not answer.ok and "not available yet" in answer.reason and answer.hint
+
+
+class TestSequential(PolicyConformance):
+    policy = "sequential"
+
+
+class TestRoundRobin(PolicyConformance):
+    policy = "round_robin"
+
+
+class TestWavefront(PolicyConformance):
+    policy = "wavefront"
+
+
+class TestList(PolicyConformance):
+    policy = "list"

@@ -1,0 +1,155 @@
+"""Plugins: each hook used by a test plugin, and every way a plugin can be wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import rammer
+from rammer import ForeignSource, RKernel, hookimpl
+from rammer.demo import lstm_stack
+from rammer.errors import PluginError
+from rammer.plugins import PluginRegistry
+from rammer.scheduler.sequential import SequentialPolicy
+
+EXAMPLE = Path(__file__).parent / "examples" / "rammer_toy"
+
+
+class Backwards(SequentialPolicy):
+    """A policy of a plugin."""
+
+    name = "backwards"
+
+
+class PolicyPlugin:
+    @hookimpl
+    def rammer_policies(self) -> Mapping[str, type]:
+        return {"backwards": Backwards}
+
+
+def test_a_policy_by_plugin() -> None:
+    registry = PluginRegistry(third_party=False)
+    registry.register(PolicyPlugin(), "researcher")
+    assert "backwards" in registry.policies()
+    with rammer.compile(lstm_stack(1, 3, 16), "cpu", policy="backwards", registry=registry, tune_seconds=0) as program:
+        assert program.plan.policy in {"backwards", "sequential"}
+
+
+def test_a_kernel_by_plugin_is_chosen_when_it_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "void SYMBOL(char *const *args, char *scratch, long rtask, int *status) {\n"
+        "  float *out = (float *)args[0]; const float *a = (float *)args[1], *b = (float *)args[2];\n"
+        "  (void)scratch; (void)rtask; (void)status; for (int i = 0; i < 15; i++) out[i] = a[i] + b[i];\n}\n"
+    ).replace("SYMBOL", "vendor_add")
+
+    class Vendor:
+        @hookimpl
+        def rammer_rkernels(self, operation: rammer.Operation, spec: rammer.VDeviceSpec) -> Iterable[RKernel]:
+            if operation.kind == "probe_sum" and "c" in spec.languages:
+                yield RKernel("aaa_vendor_add", operation, ForeignSource("c", "vendor_add", text, ()))
+
+    from rammer.testing.plans import Net, place
+
+    registry = PluginRegistry(third_party=False)
+    registry.register(Vendor(), "vendor")
+    device = registry.open("cpu", device=1)
+    net = Net(registry, device.spec)
+    x = net.input("x", (3, 5))
+    net.output(net.sum(x, x))
+    plan = place(net, [[(0, 0)]])
+    assert plan.kernels[0].name == "aaa_vendor_add"  # pooled and sorted by name
+    from dataclasses import replace
+
+    from rammer.ir.memory import plan_memory
+
+    executable = device.load(device.build(replace(plan, memory=plan_memory(plan))))
+    value = np.arange(15, dtype=np.float32).reshape(3, 5)
+    np.testing.assert_array_equal(next(iter(executable.run({"x": value}).values())), 2 * value)
+    executable.close()
+
+
+def test_a_vdevice_by_plugin() -> None:
+    class Vendor:
+        @hookimpl
+        def rammer_vdevices(self) -> Iterable[rammer.VDeviceEntry]:
+            def raising() -> rammer.Availability:
+                raise OSError("driver is on fire")
+
+            return [rammer.VDeviceEntry("fire", open=lambda **_: None, probe=raising)]
+
+    registry = PluginRegistry(third_party=False)
+    registry.register(Vendor(), "vendor")
+    info = next(d for d in registry.devices() if d.name == "fire")
+    assert not info.available and "driver is on fire" in info.reason and info.plugin == "vendor"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "text"),
+    [
+        (SimpleNamespace(rammer_vdevice=hookimpl(list)), "rammer_vdevice"),
+        (SimpleNamespace(rammer_policies=hookimpl(lambda nonsense: {})), "nonsense"),
+    ],
+)
+def test_misspelt_hooks_and_arguments_are_refused(plugin: object, text: str) -> None:
+    registry = PluginRegistry(third_party=False)
+    with pytest.raises(PluginError, match=text):
+        registry.register(plugin, "typo")
+    assert registry.policies()  # the others still work
+
+
+def test_a_hook_that_raises_names_its_plugin() -> None:
+    def broken() -> dict[str, object]:
+        raise ZeroDivisionError("oops")
+
+    registry = PluginRegistry(third_party=False)
+    registry.register(SimpleNamespace(rammer_policies=hookimpl(broken)), "clumsy")
+    with pytest.raises(
+        PluginError, match=r"plugin 'clumsy': rammer_policies raised ZeroDivisionError: oops\n.*DISABLE"
+    ):
+        registry.policies()
+
+
+def test_two_plugins_may_not_claim_one_name() -> None:
+    registry = PluginRegistry(third_party=False)
+    entry = rammer.VDeviceEntry("cpu", open=lambda **_: None)
+    registry.register(SimpleNamespace(rammer_vdevices=hookimpl(lambda: [entry])), "copycat")
+    with pytest.raises(PluginError, match="'cpu' is announced by plugins"):
+        registry.vdevices()
+
+
+def test_plugins_can_be_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMMER_DISABLE_PLUGINS", "cuda,rocm")
+    assert {"cuda", "rocm"}.isdisjoint(PluginRegistry(third_party=False).vdevices())
+
+
+def test_hook_calls_can_be_traced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RAMMER_TRACE_PLUGINS", "1")
+    PluginRegistry(third_party=False).policies()
+    assert "rammer_policies ->" in capsys.readouterr().err
+
+
+def test_the_example_installs_and_passes_the_kit(tmp_path: Path) -> None:
+    """The guide's package, found through its entry point, as a user would have it."""
+    meta = tmp_path / "rammer_toy-0.1.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: rammer-toy\nVersion: 0.1\n")
+    (meta / "entry_points.txt").write_text("[rammer]\ntoy = rammer_toy\nbad = no_such_module\n")
+    for file in ("rammer_toy.py", "test_toy.py"):
+        (tmp_path / file).write_text((EXAMPLE / file).read_text())
+    code = (
+        "import rammer; r = rammer.PluginRegistry(); assert 'toy' in r.vdevices();"
+        "print([(f.plugin, f.distribution, f.reason) for f in r.faults])"
+    )
+    run = {"capture_output": True, "text": True, "cwd": tmp_path, "env": {"PYTHONPATH": str(tmp_path), "PATH": ""}}
+    done = subprocess.run([sys.executable, "-c", code], check=False, **run)
+    assert "('bad', 'rammer-toy', \"ModuleNotFoundError" in done.stdout, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_toy.py"], check=False, **run
+    )
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout
