@@ -40,14 +40,15 @@ def make_problem(jobs: Sequence[Job], spec: VDeviceSpec) -> Problem:
     """The problem of scheduling `jobs`, listed in topological order, on a device."""
     size = max((n for job in jobs for n, _ in job.tilings), default=1)
     kind = TensorType((size,))
-    interner = Operations({"job": OpDef("job", _express)})
+    names = {job.kind or job.name for job in jobs}
+    interner = Operations({name: OpDef(name, _express) for name in names})
     operators: list[ROperator] = []
     candidates: dict[Operation, list[RKernel]] = {}
     times: dict[RKernel, float] = {}
     for job in jobs:
         inputs = (*job.after, *job.near, *((job.weights,) if job.weights else ()))
-        attrs = attributes(key=job.kind or job.name, num_after=len(job.after), size=size)
-        operation = interner.define("job", (kind,) * len(inputs), attrs)
+        attrs = attributes(num_after=len(job.after), size=size)
+        operation = interner.define(job.kind or job.name, (kind,) * len(inputs), attrs)
         if job.weights:
             static = (*(False,) * (len(inputs) - 1), True)
             operation = interner.retype(operation, operation.inputs, operation.outputs, static)
@@ -95,8 +96,7 @@ def _random_tilings(pick: random.Random) -> tuple[tuple[int, float], ...]:
     return ((num_rtasks, us),)
 
 
-def _express(*inputs: TensorType, key: str, num_after: int, size: int) -> TensorExpr:
-    del key  # only tells operations apart
+def _express(*inputs: TensorType, num_after: int, size: int) -> TensorExpr:
     names = [f"x{n}" for n in range(len(inputs))]
     stages = []
     loads: list[Scalar] = []

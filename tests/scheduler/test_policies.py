@@ -167,7 +167,7 @@ def test_list_refuses_global_synchronisation() -> None:
 @EVERY
 def test_rkernels_that_do_not_fit_are_named(policy: str) -> None:
     problem = make_problem([Job("a", ((2, 1.0),))], VDeviceSpec("tiny", 2, max_threads=0))
-    with pytest.raises(ScheduleError, match=r"job: no rKernel fits vDevice 'tiny'.*x2 \(1 threads, 0 bytes"):
+    with pytest.raises(ScheduleError, match=r"a: no rKernel fits vDevice 'tiny'.*x2 \(1 threads, 0 bytes"):
         rammer_policies()[policy]().schedule(problem)
 
 

@@ -1,0 +1,384 @@
+"""Pictures of a schedule: text Gantt, SVG, a self-contained HTML page, Chrome-trace JSON. Pure functions.
+
+Operator and kernel names come from models, which are not trusted: they are escaped for each format, and stripped of
+control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, NamedTuple
+from xml.sax.saxutils import escape
+
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RTask, Slot
+from rammer.scheduler.timeline import Timeline
+
+_PALETTE = (
+    "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#ff9da6", "#9d755d",
+    "#eeca3b", "#439894", "#d67195", "#79706e", "#83bcb6", "#88d27a", "#f2cf5b", "#bab0ac",
+)  # fmt: skip
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_BARRIER, _LAUNCH, _OTHER = "·", "▸", "#"
+_BY_NAME = 12  # up to so many operators each have a colour of their own; beyond, each kind has one
+_LEGEND = 24  # entries of a legend
+
+
+class Bar(NamedTuple):
+    """A slot with its times."""
+
+    program: int
+    veu: int
+    order: int
+    slot: Slot
+    start_us: float
+    end_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Which operators share a colour and a letter; most used first."""
+
+    of_operator: tuple[int, ...]
+    labels: tuple[str, ...]
+
+    def colour(self, group: int) -> str:
+        return _PALETTE[group % len(_PALETTE)]
+
+    def letter(self, group: int) -> str:
+        return _LETTERS[group] if group < len(_LETTERS) else _OTHER
+
+
+def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = None, lanes: int = 32) -> str:
+    """A Gantt chart of characters: a row per vEU, each cell showing what takes most of its time.
+
+    `width` is the terminal's by default; at most `lanes` rows are shown.
+    """
+    width = max(width or shutil.get_terminal_size((100, 24)).columns, 40)
+    total_us = timeline.total_us
+    shown = min(plan.spec.num_veus, lanes)
+    margin = len(f"vEU {max(shown - 1, 0)} ")
+    columns = width - margin - len("| 100%") - 1
+    head = _headline(timeline, plan)
+    if not total_us:
+        return f"{head}\n(nothing to run)\n"
+    groups = _groups(timeline, plan)
+    weights: list[list[dict[str, float]]] = [[{} for _ in range(columns)] for _ in range(shown)]
+
+    def paint(veu: int, start_us: float, end_us: float, sign: str) -> None:
+        first, last = start_us / total_us * columns, end_us / total_us * columns
+        cell = int(first)
+        while cell < last and cell < columns:
+            part = min(last, cell + 1) - max(first, cell)
+            weights[veu][cell][sign] = weights[veu][cell].get(sign, 0.0) + part
+            cell += 1
+
+    for times in timeline.programs:
+        for veu in range(shown):
+            paint(veu, times.launch_at_us, times.begin_us, _LAUNCH)
+    for bar in _bars(timeline, plan):
+        if bar.veu < shown:
+            sign = _BARRIER
+            if isinstance(bar.slot, RTask):
+                sign = groups.letter(groups.of_operator[bar.slot.uid.operator_id])
+            paint(bar.veu, bar.start_us, bar.end_us, sign)
+    lines = [head]
+    for veu in range(shown):
+        cells = "".join(
+            max(c.items(), key=lambda item: item[1])[0] if sum(c.values()) >= 0.5 else " " for c in weights[veu]
+        )
+        lines.append(f"{f'vEU {veu}':<{margin}}|{cells}| {timeline.veu_utilisation[veu]:>4.0%}")
+    if shown < plan.spec.num_veus:
+        lines.append(f"… and {plan.spec.num_veus - shown} more vEUs")
+    end = _time(total_us)
+    lines.append(" " * margin + "0" + end.rjust(columns + 1))
+    used = {sign for row in weights for cell in row for sign in cell}
+    lines += [f"  {groups.letter(g)} {label}" for g, label in enumerate(groups.labels[:_LEGEND])]
+    if len(groups.labels) > _LEGEND:
+        lines.append(f"  … and {len(groups.labels) - _LEGEND} more")
+    if _BARRIER in used:
+        lines.append(f"  {_BARRIER} waiting at a barrier")
+    if _LAUNCH in used:
+        lines.append(f"  {_LAUNCH} launching an rProgram")
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
+    """A Gantt chart for documents. Neighbours that together are narrower than half a pixel are drawn as one."""
+    groups = _groups(timeline, plan)
+    left, right, top, row = 64, 56, 58, 30 if plan.spec.num_veus <= 16 else 14
+    chart = max(width - left - right, 100)
+    bottom = top + row * plan.spec.num_veus
+    legend_rows = -(-min(len(groups.labels), _LEGEND) // 4)
+    height = bottom + 44 + 18 * legend_rows + 12
+    scale = chart / timeline.total_us if timeline.total_us else 0.0
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+        ' font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{left}" y="24" font-size="15" font-weight="600" fill="#1b1f24">{_xml(_title(plan))}</text>',
+        f'<text x="{left}" y="42" fill="#57606a">{_xml(_facts(timeline, plan))}</text>',
+    ]
+    for tick in _ticks(timeline.total_us, max(chart // 110, 2)):
+        x = left + tick * scale
+        out.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom + 5}" stroke="#d8dee4"/>')
+        out.append(
+            f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" font-size="11" fill="#57606a">'
+            f"{_xml(_time(tick))}</text>"
+        )
+    for veu in range(plan.spec.num_veus):
+        y = top + veu * row
+        out.append(f'<rect x="{left}" y="{y + 1}" width="{chart}" height="{row - 2}" fill="#f3f5f7"/>')
+        out.append(
+            f'<text x="{left - 8}" y="{y + row / 2 + 4:.0f}" text-anchor="end" fill="#1b1f24">vEU {veu}</text>'
+            f'<text x="{left + chart + 8}" y="{y + row / 2 + 4:.0f}" fill="#57606a">'
+            f"{timeline.veu_utilisation[veu]:.0%}</text>"
+        )
+    for times in timeline.programs:
+        x, wide = left + times.launch_at_us * scale, (times.begin_us - times.launch_at_us) * scale
+        if wide > 0.2:
+            out.append(
+                f'<rect x="{x:.2f}" y="{top}" width="{wide:.2f}" height="{bottom - top}" fill="#57606a" '
+                f'fill-opacity="0.25"><title>launch {_xml(_time(times.begin_us - times.launch_at_us))}</title></rect>'
+            )
+    for bars in _runs(timeline, plan, 0.5 / scale if scale else 0.0):
+        out.append(_svg_run(bars, plan, groups, left, top, row, scale))
+    for n, label in enumerate(groups.labels[:_LEGEND]):
+        x, y = left + (n % 4) * (chart / 4), bottom + 40 + 18 * (n // 4)
+        out.append(f'<rect x="{x:.0f}" y="{y - 10}" width="11" height="11" rx="2" fill="{groups.colour(n)}"/>')
+        out.append(f'<text x="{x + 17:.0f}" y="{y}" fill="#1b1f24">{_xml(_short(label, chart // 30))}</text>')
+    out.append("</svg>")
+    return "\n".join(out) + "\n"
+
+
+def _svg_run(bars: list[Bar], plan: ExecutionPlan, groups: _Groups, left: int, top: int, row: int, scale: float) -> str:
+    first = max(bars, key=lambda bar: bar.end_us - bar.start_us)  # stands for all
+    start_us, span_us = bars[0].start_us, bars[-1].end_us - bars[0].start_us
+    x, y = left + start_us * scale, top + first.veu * row
+    wide = max(span_us * scale, 0.1)
+    if isinstance(first.slot, RTask):
+        op = plan.graph.operators[first.slot.uid.operator_id]
+        colour = groups.colour(groups.of_operator[first.slot.uid.operator_id])
+        place, high = y + 2, row - 4
+        title = (
+            f"{op.name} · {op.kind}\n{plan.kernels[first.slot.uid.operator_id].name}, rTask {first.slot.uid.rtask_id}"
+        )
+    else:
+        colour, place, high = "#8c959f", y + row // 2 - 2, 4
+        title = "barrier: waits for " + ", ".join(f"{w.veu}:{w.order}" for w in first.slot.waits[:8])
+    if len(bars) > 1:
+        title += f" and {len(bars) - 1} more"
+    title += f"\nat {_time(start_us)} for {_time(span_us)}"
+    gap = 0.6 if wide > 4 else 0.0
+    text = (
+        f'<g><rect x="{x:.2f}" y="{place}" width="{wide - gap:.2f}" height="{high}" rx="{2 if wide > 6 else 0}" '
+        f'fill="{colour}"><title>{_xml(title)}</title></rect>'
+    )
+    room = int((wide - 8) / 6.6)
+    if isinstance(first.slot, RTask) and room >= 3 and row >= 24:
+        name = _short(plan.graph.operators[first.slot.uid.operator_id].name, room)
+        text += (
+            f'<text x="{x + 5:.1f}" y="{y + row / 2 + 4:.0f}" font-size="11" fill="#ffffff" '
+            f'pointer-events="none">{_xml(name)}</text>'
+        )
+    return text + "</g>"
+
+
+def html(timeline: Timeline, plan: ExecutionPlan) -> str:
+    """One page with no outside resource: zoom and pan; hover for names and times; click an operator to follow it."""
+    groups = _groups(timeline, plan)
+    lanes: list[list[list[float]]] = [[] for _ in range(plan.spec.num_veus)]  # rows: see timeline.html
+    waits: list[list[list[int]]] = []
+    before = [0] * plan.spec.num_veus  # slots of a lane in earlier rPrograms
+    for number, program in enumerate(plan.programs):
+        for bar in _bars(timeline, plan, number):
+            start, span = round(bar.start_us, 4), round(bar.end_us - bar.start_us, 4)
+            if isinstance(bar.slot, RTask):
+                lanes[bar.veu].append([bar.slot.uid.operator_id, bar.slot.uid.rtask_id, start, span])
+            else:
+                lanes[bar.veu].append([-1, len(waits), start, span])
+                waits.append([[w.veu, before[w.veu] + w.order] for w in bar.slot.waits])
+        before = [n + len(lane) for n, lane in zip(before, program.lanes, strict=True)]
+    data = {
+        "title": _title(plan),
+        "facts": _facts(timeline, plan),
+        "total": timeline.total_us,
+        "operators": [
+            [_printable(op.name), _printable(op.kind), _printable(k.name), k.num_rtasks, group]
+            for op, k, group in zip(plan.graph.operators, plan.kernels, groups.of_operator, strict=True)
+        ],
+        "groups": [[label, groups.colour(n)] for n, label in enumerate(groups.labels)],
+        "launches": [[round(p.launch_at_us, 4), round(p.begin_us, 4)] for p in timeline.programs],
+        "use": list(timeline.veu_utilisation),
+        "lanes": lanes,
+        "waits": waits,
+        "notes": [_printable(n) for n in plan.notes],
+    }
+    # "<" is escaped so that no name can end the script element.
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
+    page = files("rammer").joinpath("timeline.html").read_text(encoding="utf-8")
+    return page.replace("__TITLE__", _xml(_title(plan))).replace("__DATA__", text)
+
+
+def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False) -> str:
+    """Trace Event JSON for Perfetto or chrome://tracing: one thread per vEU, one more for launches.
+
+    `flows` adds an arrow from each awaited slot to its barrier.
+    """
+    host = plan.spec.num_veus
+    events: list[dict[str, Any]] = [_meta("process_name", 0, f"{plan.spec.name} ({plan.policy})")]
+    for veu in range(host):
+        events += [_meta("thread_name", veu, f"vEU {veu}"), _sort(veu)]
+    events += [_meta("thread_name", host, "launch"), _sort(host)]
+    for n, times in enumerate(timeline.programs):
+        events.append(_slice(f"launch rProgram {n}", "launch", host, times.launch_at_us, times.begin_us, {}))
+    ends = [[lane.end_us for lane in p.lanes] for p in timeline.programs]
+    arrows = 0
+    for bar in _bars(timeline, plan):
+        if isinstance(bar.slot, RTask):
+            number = bar.slot.uid.operator_id
+            op, kernel = plan.graph.operators[number], plan.kernels[number]
+            args = {
+                "operator": number,
+                "kind": _printable(op.kind),
+                "kernel": _printable(kernel.name),
+                "rtask": f"{bar.slot.uid.rtask_id} of {kernel.num_rtasks}",
+            }
+            events.append(_slice(_printable(op.name), "rtask", bar.veu, bar.start_us, bar.end_us, args))
+            continue
+        targets = ", ".join(f"{w.veu}:{w.order}" for w in bar.slot.waits)
+        events.append(_slice("barrier", "barrier", bar.veu, bar.start_us, bar.end_us, {"waits": targets}))
+        for wait in bar.slot.waits if flows else ():
+            arrow = {"cat": "wait", "name": "wait", "id": arrows, "pid": 0}
+            done = ends[bar.program][wait.veu][wait.order]
+            events.append({**arrow, "ph": "s", "tid": wait.veu, "ts": max(_ns(done) - 1, 0) / 1e3})
+            events.append({**arrow, "ph": "f", "bp": "e", "tid": bar.veu, "ts": _ns(max(done, bar.start_us)) / 1e3})
+            arrows += 1
+    document = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"policy": plan.policy, "times": "us"}}
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _bars(timeline: Timeline, plan: ExecutionPlan, only: int | None = None) -> Iterator[Bar]:
+    """Every slot of the plan, or of one rProgram; lane by lane."""
+    for number in range(len(plan.programs)) if only is None else (only,):
+        for veu, (lane, at) in enumerate(
+            zip(plan.programs[number].lanes, timeline.programs[number].lanes, strict=True)
+        ):
+            for order, (slot, start, end) in enumerate(zip(lane, at.start_us, at.end_us, strict=True)):
+                yield Bar(number, veu, order, slot, start, end)
+
+
+def _runs(timeline: Timeline, plan: ExecutionPlan, narrow_us: float) -> Iterator[list[Bar]]:
+    """Bars; neighbours that together are narrower than `narrow_us` as one run."""
+    run: list[Bar] = []
+    for bar in _bars(timeline, plan):
+        if run and bar.veu == run[0].veu and bar.end_us - run[0].start_us < narrow_us:
+            run.append(bar)
+            continue
+        if run:
+            yield run
+        run = [bar]
+    if run:
+        yield run
+
+
+def _groups(timeline: Timeline, plan: ExecutionPlan) -> _Groups:
+    operators = plan.graph.operators
+    by_name = len(operators) <= _BY_NAME
+    keys = [n if by_name else op.kind for n, op in enumerate(operators)]
+    time_us: dict[int | str, float] = dict.fromkeys(keys, 0.0)
+    for bar in _bars(timeline, plan):
+        if isinstance(bar.slot, RTask):
+            time_us[keys[bar.slot.uid.operator_id]] += bar.end_us - bar.start_us
+    order = list(time_us) if by_name else sorted(time_us, key=lambda key: (-time_us[key], str(key)))
+    place = {key: n for n, key in enumerate(order)}
+    labels = []
+    for key in order:
+        if isinstance(key, int):
+            op, kernel = operators[key], plan.kernels[key]
+            labels.append(f"{_printable(op.name)} ({op.kind}, {kernel.num_rtasks} × {_printable(kernel.name)})")
+        else:
+            labels.append(f"{_printable(key)} ({_time(time_us[key])} in {keys.count(key)} rOperators)")
+    return _Groups(tuple(place[key] for key in keys), tuple(labels))
+
+
+def _title(plan: ExecutionPlan) -> str:
+    return _printable(f"{plan.graph.name or 'plan'} on {plan.spec.name}, policy {plan.policy}")
+
+
+def _facts(timeline: Timeline, plan: ExecutionPlan) -> str:
+    return (
+        f"{_time(timeline.total_us)} estimated · {plan.spec.num_veus} vEUs {timeline.utilisation:.0%} used · "
+        f"{timeline.overhead:.1%} overhead · {len(plan.graph.operators)} rOperators · {plan.num_rtasks} rTasks · "
+        f"{len(plan.programs)} rProgram{'s' * (len(plan.programs) != 1)}"
+    )
+
+
+def _headline(timeline: Timeline, plan: ExecutionPlan) -> str:
+    return f"{_title(plan)}\n{_facts(timeline, plan)}"
+
+
+def _ticks(total_us: float, most: int) -> Iterator[float]:
+    """Round times from 0 to the end, at most `most` steps."""
+    if total_us <= 0:
+        return
+    step = 10.0 ** len(str(int(total_us)))
+    while True:
+        for part in (2.0, 2.5, 2.0):  # 1, 5, 2, 1, …
+            if total_us / (step / part) > most:
+                for n in range(int(total_us / step) + 1):
+                    yield n * step
+                return
+            step /= part
+
+
+def _time(us: float) -> str:
+    if us >= 1e4:
+        return f"{us / 1e3:.4g} ms"
+    return f"{us:.4g} µs"
+
+
+def _printable(name: str) -> str:
+    """Control, bidirectional and other invisible characters replaced: safe on a terminal and in XML."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
+
+
+def _short(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: max(room - 1, 0)] + "…"
+
+
+def _xml(text: str) -> str:
+    return escape("\n".join(map(_printable, text.split("\n"))), {'"': "&quot;"})
+
+
+def _ns(us: float) -> int:
+    return round(us * 1e3)
+
+
+def _slice(
+    name: str, category: str, thread: int, start_us: float, end_us: float, args: dict[str, Any]
+) -> dict[str, Any]:
+    """A complete event; whole nanoseconds, so that neighbours never overlap by rounding."""
+    start, end = _ns(start_us), _ns(end_us)
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": 0,
+        "tid": thread,
+        "ts": start / 1e3,
+        "dur": (end - start) / 1e3,
+        "args": args,
+    }
+
+
+def _meta(what: str, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": _printable(name)}}
+
+
+def _sort(thread: int) -> dict[str, Any]:
+    return {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": thread, "args": {"sort_index": thread}}
