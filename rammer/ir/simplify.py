@@ -25,10 +25,10 @@ def simplify_index(index: Index, env: Bounds) -> Index:
     """`simplify`, and put digits of one number together again: 7 * (x // 7) + x % 7 = x."""
     index = simplify(index, env)
     atoms = [a for a, _ in index.terms if not isinstance(a, str)]
-    return _recombine(index) if len(atoms) > 1 else index
+    return _recombine(index, env) if len(atoms) > 1 else index
 
 
-def _recombine(index: Index) -> Index:
+def _recombine(index: Index, env: Bounds) -> Index:
     changed = True
     while changed:
         changed = False
@@ -39,7 +39,7 @@ def _recombine(index: Index) -> Index:
             for high, d in index.terms:
                 if d != c * low.by or isinstance(high, str) or high == low:
                     continue
-                joined = _join(high, low)
+                joined = _join(high, low, env)
                 if joined is not None:
                     del terms[low], terms[high]
                     index = Index(index.const, tuple(terms.items())) + joined * c
@@ -50,12 +50,12 @@ def _recombine(index: Index) -> Index:
     return index
 
 
-def _join(high: Div | Mod, low: Mod) -> Index | None:
+def _join(high: Div | Mod, low: Mod, env: Bounds) -> Index | None:
     """by * high + low as one index, if they are neighbouring digits of one number."""
     if isinstance(high, Div):
         return low.arg if high == Div(low.arg, low.by) else None
     whole = low.arg // low.by
-    return low.arg % (low.by * high.by) if high.arg == whole or high.arg == simplify(whole, {}) else None
+    return low.arg % (low.by * high.by) if high.arg == whole or high.arg == simplify(whole, env) else None
 
 
 def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:

@@ -24,13 +24,14 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     elif lane is not None and not root.reduce and extents[lane] >= 2 * problem.lanes:
         unroll = 2
     grains = [(a, extents[a], _grain(problem, a, lane, unroll)) for a in order]
-    tile = _tile(problem, root, lane)
     seen = set()
     for want in task_counts(problem):
         tasks = cut(grains, want)
         if tasks in seen:
             continue
         seen.add(tasks)
+        steps = {loop.axis: loop.step for loop in tasks}
+        tile = _tile(problem, root, lane, steps)
         inner = stage_loops(problem, root, lane, order=order, unroll=unroll, tile=tile)
         depth = len(tasks) - 1
         if problem.placed and _row_wise(problem):
@@ -51,10 +52,10 @@ def _grain(problem: Problem, axis: str, lane: str | None, unroll: int) -> int:
     if axis != lane:
         return span
     width = problem.lanes * unroll
-    return span if span > 1 else width
+    return -(-width // span) * span
 
 
-def _tile(problem: Problem, root: Stage, lane: str | None) -> tuple[str, int] | None:
+def _tile(problem: Problem, root: Stage, lane: str | None, steps: dict[str, int]) -> tuple[str, int] | None:
     """A register block of a reduction with vectors along an output axis: neighbours hide the latency of adding."""
     if not root.reduce or lane is None or lane in dict(root.reduce):
         return None
@@ -62,6 +63,7 @@ def _tile(problem: Problem, root: Stage, lane: str | None) -> tuple[str, int] | 
     if not others:
         return None
     axis, extent = others[-1]
+    extent = min(extent, steps.get(axis, extent))
     if problem.span(axis) > 1:
         return None
     return (axis, max(n for n in range(1, 9) if n <= extent and (extent % n == 0 or n == 4 or n < 4)))

@@ -135,6 +135,10 @@ class _Lowering:
         for depth, loop in sorted(enumerate(loops), key=lambda item: -item[1].step):  # digits of an axis, largest first
             if loop.axis not in block:
                 raise self.fail(stage, f"no axis {loop.axis!r}; it has {', '.join(block)}")
+            if loop.kind is Kind.TASK and any(
+                b.loop.axis == loop.axis and b.loop.kind is not Kind.TASK for b in bands.values()
+            ):
+                raise self.fail(stage, f"a task digit of {loop.axis!r} is smaller than a digit inside the task")
             name, size = f"{prefix}{loop.axis}{depth}", block[loop.axis]
             count = -(-size // loop.step)
             if size % loop.step:

@@ -57,6 +57,7 @@ class CFamilyPrinter:
     alignment = 1  # a vector may start only at multiples of it, in elements
     restrict, loop_type = "restrict", "long"
     align = "__attribute__((aligned(64)))"
+    strided = True  # vectors may be gathered from, and scattered to, equal distances
     vector_math = FLOAT32_MATH
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
@@ -134,7 +135,7 @@ class CFamilyPrinter:
         if loop.stop > self.lanes:
             return None
         for s in loop.body:
-            if not isinstance(s, Store) or s.index.coef(lane) != 1 or self.dtypes[s.buffer] not in SINGLE:
+            if not isinstance(s, Store) or not s.index.coef(lane) or self.dtypes[s.buffer] not in SINGLE:
                 return None
             if not self._access_ok(s.buffer, s.index, lane) or not self._lane_ok(s.value, lane):
                 return None
@@ -148,10 +149,12 @@ class CFamilyPrinter:
 
     def _access_ok(self, buffer: str, index: Index, lane: str) -> bool:
         rest = index - var(lane) * index.coef(lane)
-        if lane in variables(rest) or index.coef(lane) not in (0, 1):
+        if lane in variables(rest):
             return False
         if index.coef(lane) == 0:
             return True
+        if index.coef(lane) != 1:  # gathered and scattered element by element
+            return self.strided and self.dtypes[buffer] is DType.F32
         return self.dtypes[buffer] in SINGLE and all(
             c % self.alignment == 0 for c in (rest.const, *(c for _, c in rest.terms))
         )
@@ -203,6 +206,8 @@ class CFamilyPrinter:
                     for s in moved.body:
                         assert isinstance(s, Store)
                         for buffer, index in _accesses(s):
+                            if buffer == name and index.coef(moved.var) not in (0, 1):
+                                return False
                             if buffer == name and not self._whole(index - var(moved.var) * index.coef(moved.var)):
                                 return False
                 case For() | Alloc():
@@ -247,6 +252,10 @@ class CFamilyPrinter:
         """One assignment; with `lane`, of the `count` first lanes of a vector."""
         kind = self.dtypes[s.buffer]
         whole = count in (0, self.lanes)
+        if lane and s.index.coef(lane) not in (0, 1):
+            place = self.place(s.buffer, self.index(s.index - var(lane) * s.index.coef(lane)), None)
+            value = self.wide_text(s.value, lane, count)
+            return f"vscatter(&{place}, {s.index.coef(lane)}, {value}, {count or self.lanes});"
         if s.buffer in self.wide and lane and not whole and s.buffer in self.folded:
             target = self.element(s.buffer, s.index, lane)
             return f"{target} = vfirst({count}, {self.wide_text(s.value, lane, count)}, {target});"
@@ -322,11 +331,14 @@ class CFamilyPrinter:
         kind = self.dtypes[buffer]
         if buffer in self.wide:
             return self.element(buffer, index, lane), bool(lane and index.coef(lane))
-        wide = bool(lane and index.coef(lane))
-        text = self.index(index - var(lane) if wide and lane else index)
+        step = index.coef(lane) if lane else 0
+        wide = step != 0
+        text = self.index(index - var(lane) * step if wide and lane else index)
         for d in dynamic:
             chosen, _ = self.scalar(d.value, None, 0, DType.I64)
             text += f" + {d.stride}*at({chosen}, {d.extent}, status)"
+        if step not in (0, 1):
+            return f"vgather(&{self.place(buffer, text, None)}, {step}, {count or self.lanes})", True
         place = self.place(buffer, text, lane if wide else None)
         if wide and count not in (0, self.lanes):
             name = {DType.F32: "vload", DType.F16: "vload_h", DType.BF16: "vload_b"}[kind]

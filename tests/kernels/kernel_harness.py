@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
-from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
+from rammer.vdevice.cpu.emit import emit, translation_unit
 
 CACHE = Path(os.environ.get("RAMMER_TEST_CACHE", Path(tempfile.gettempdir()) / "rammer-kernel-tests"))
 FLAGS = ("-O3", "-mcpu=native", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi")
@@ -33,6 +35,8 @@ SPEC = VDeviceSpec(
     memory=(MemoryLevel("L1", 48 << 10, "veu", 500.0), MemoryLevel("L2", 2 << 20, "veu", 250.0)),
     peak_gflops=140.0,
 )
+
+SLOW_SPEC = replace(SPEC, num_veus=3, peak_gflops=1e-3)  # so slow that nothing is too small to be cut into tasks
 
 
 def operation(
@@ -123,29 +127,38 @@ class Runner:
         return values
 
 
-def compiled(kernels: Sequence[RKernel], spec: VDeviceSpec = SPEC) -> tuple[ctypes.CDLL, list[EmittedKernel]]:
-    emitted = [emit(k, spec) for k in kernels]
-    return library(translation_unit(emitted, spec)), emitted
-
-
-def check(
-    op: Operation,
-    kernels: Sequence[RKernel],
-    inputs: dict[str, Array] | None = None,
-    *,
-    rtol: float = 2e-5,
-    spec: VDeviceSpec = SPEC,
-) -> None:
+def check(op: Operation, kernels: Sequence[RKernel], *, rtol: float = 2e-5, spec: VDeviceSpec = SPEC) -> None:
     """Every kernel, run task by task, gives the expression's value; each rTask writes exactly its box."""
-    inputs = inputs or random_inputs(op)
+    check_compiled(compile_all({"only": (op, kernels)}, spec), "only", rtol)
+
+
+class Built(NamedTuple):
+    library: ctypes.CDLL
+    kernels: dict[str, tuple[Operation, list[tuple[RKernel, str]]]]
+
+
+def compile_all(cases: Mapping[str, tuple[Operation, Sequence[RKernel]]], spec: VDeviceSpec = SPEC) -> Built:
+    """All kernels of all cases in one library."""
+    emitted = {name: [emit(k, spec) for k in kernels] for name, (_, kernels) in cases.items()}
+    unit = translation_unit([e for es in emitted.values() for e in es], spec)
+    found = {
+        name: (op, [(k, e.symbol) for k, e in zip(kernels, emitted[name], strict=True)])
+        for name, (op, kernels) in cases.items()
+    }
+    return Built(library(unit), found)
+
+
+def check_compiled(built: Built, name: str, rtol: float = 2e-5) -> None:
+    op, kernels = built.kernels[name]
+    inputs = random_inputs(op)
     wanted = evaluate_expr(op.expr, inputs)
-    lib, emitted = compiled(kernels, spec)
-    for kernel, text in zip(kernels, emitted, strict=True):
-        runner = Runner(kernel, lib, text.symbol, inputs)
+    assert kernels
+    for kernel, symbol in kernels:
+        runner = Runner(kernel, built.library, symbol, inputs)
         for got, want in zip(runner.run(), wanted, strict=True):
             compare(got, want, rtol, f"{kernel.name} {op.expr.inputs}")
         assert runner.status.value == 0
-        check_boxes(kernel, Runner(kernel, lib, text.symbol, inputs))
+        check_boxes(kernel, Runner(kernel, built.library, symbol, inputs))
 
 
 def check_boxes(kernel: RKernel, runner: Runner) -> None:

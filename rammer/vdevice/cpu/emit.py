@@ -129,6 +129,12 @@ INLINE vf vload_h(const _Float16 *p, int n) { vh v = {0}; memcpy(&v, p, 2 * n); 
 INLINE vf vload_b(const bf16 *p, int n) { vw v = {0}; memcpy(&v, p, 2 * n); return from_bits(__builtin_convertvector(v, vi) << 16); }
 INLINE void vstore_h(_Float16 *p, vf v, int n) { vh h = __builtin_convertvector(v, vh); memcpy(p, &h, 2 * n); }
 INLINE void vstore_b(bf16 *p, vf v, int n) { vw h = vbf16(v); memcpy(p, &h, 2 * n); }
+INLINE vf vgather(const float *p, long step, int n) {
+  vf v = {0};
+  for (int i = 0; i < n; i++) v[i] = p[i * step];
+  return v;
+}
+INLINE void vscatter(float *p, long step, vf v, int n) { for (int i = 0; i < n; i++) p[i * step] = v[i]; }
 INLINE vf vfirst(int n, vf a, vf b) {             /* n lanes of a, then b */
   vi lane; for (int i = 0; i < LANES; i++) lane[i] = i;
   return vsel(lane < n, a, b);

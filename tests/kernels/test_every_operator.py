@@ -1,0 +1,226 @@
+"""Every operator of the registry, at even and odd shapes and types: all candidates against the expression's meaning."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_harness import SLOW_SPEC, check_compiled, compile_all, operation
+
+from rammer.ir.operator import Operation
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import DType, TensorType, channel_blocked
+from rammer.kernels import candidates
+
+FLOAT_UNARY = (
+    "neg abs sign floor ceil round sqrt exp log sin cos erf tanh sigmoid reciprocal hard_swish softplus softsign mish relu"
+).split()
+BLOCKED = channel_blocked(4, 16)
+
+
+def t(*shape: int, dtype: DType = DType.F32, blocked: bool = False) -> TensorType:
+    return TensorType(shape, dtype, BLOCKED if blocked else None)
+
+
+def cases() -> dict[str, Operation]:
+    found: dict[str, Operation] = {}
+
+    def add(name: str, kind: str, *types: TensorType, **more: object) -> None:
+        found[name] = operation(kind, *types, **more)  # type: ignore[arg-type]
+
+    for kind in FLOAT_UNARY:
+        add(kind, kind, t(3, 7, 5))
+    for kind in ("tanh", "exp", "relu"):
+        for dtype in (DType.F16, DType.BF16, DType.F64):
+            add(f"{kind}-{dtype}", kind, t(5, 37, dtype=dtype))
+    for kind in "add sub mul div mod fmod pow max min".split():
+        if kind != "mod":
+            add(kind, kind, t(4, 1, 33), t(3, 1))
+        for dtype in (DType.I32, DType.I64, DType.I8, DType.U8):
+            if kind != "pow":
+                add(f"{kind}-{dtype}", kind, t(5, 17, dtype=dtype), t(17, dtype=dtype))
+    for kind in "equal less less_equal greater greater_equal".split():
+        add(kind, kind, t(40), t(3, 40))
+        add(f"{kind}-int", kind, t(40, dtype=DType.I64), t(1, dtype=DType.I64))
+    for kind in "and or xor".split():
+        add(kind, kind, t(20, dtype=DType.BOOL), t(2, 20, dtype=DType.BOOL))
+    add("not", "not", t(20, dtype=DType.BOOL))
+    add("is_nan", "is_nan", t(20))
+    add("is_inf", "is_inf", t(20))
+    add("scalar", "add", t(), t())
+    add("empty", "add", t(0, 3), t(0, 3))
+    add("where", "where", t(7, 1, dtype=DType.BOOL), t(7, 20), t(1))
+    for source in (DType.F32, DType.I64, DType.BOOL, DType.F16, DType.U8):
+        for target in (DType.F32, DType.I32, DType.F64, DType.BOOL, DType.BF16, DType.U8):
+            add(f"cast-{source}-{target}", "cast", t(3, 19, dtype=source), dtype=target)
+    add("gelu", "gelu", t(3, 50))
+    add("gelu-tanh", "gelu", t(3, 50), approximate="tanh")
+    add("clip", "clip", t(50), low=-0.5, high=0.5)
+    add("leaky_relu", "leaky_relu", t(50), alpha=0.1)
+    add("elu", "elu", t(50), alpha=0.5)
+    add("selu", "selu", t(50), alpha=1.5, gamma=1.1)
+    add("hard_sigmoid", "hard_sigmoid", t(50), alpha=0.2, beta=0.5)
+    add("prelu", "prelu", t(2, 5, 9), t(5, 1))
+    add(
+        "batch_norm", "batch_norm", t(2, 18, 5, 3), *(t(18),) * 4, static=("scale", "bias", "mean", "var"), epsilon=1e-5
+    )
+    add("matmul", "matmul", t(20, 30), t(30, 50), static=("b",))
+    add("matmul-dynamic", "matmul", t(2, 9, 30), t(2, 30, 45))
+    add("matmul-transposed", "matmul", t(2, 30, 9), t(7, 30), trans_a=True, trans_b=True)
+    add("matmul-vector", "matmul", t(30), t(30, 45), static=("b",))
+    add("matmul-dot", "matmul", t(300), t(300))
+    add("matmul-batch", "matmul", t(2, 1, 5, 8), t(3, 8, 40))
+    add("matmul-f64", "matmul", t(5, 8, dtype=DType.F64), t(8, 20, dtype=DType.F64))
+    add("matmul-f16", "matmul", t(5, 8, dtype=DType.F16), t(8, 20, dtype=DType.F16), static=("b",))
+    add("matmul-bf16", "matmul", t(5, 8, dtype=DType.BF16), t(8, 20, dtype=DType.BF16))
+    add("matmul-i32", "matmul", t(5, 8, dtype=DType.I32), t(8, 20, dtype=DType.I32))
+    add("matmul-empty", "matmul", t(5, 0), t(0, 20))
+    add("matmul-one", "matmul", t(1, 1), t(1, 1))
+    same = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    add("conv", "conv", t(1, 20, 9, 11), t(24, 20, 3, 3), t(24), static=("w", "bias"), **same)
+    add("conv-dynamic", "conv", t(2, 3, 9, 11), t(5, 3, 3, 3), **same)
+    add(
+        "conv-7x7",
+        "conv",
+        t(1, 3, 30, 26),
+        t(32, 3, 7, 7),
+        t(32),
+        static=("w", "bias"),
+        strides=(2, 2),
+        pads=(3, 3, 3, 3),
+    )
+    add("conv-1x1", "conv", t(1, 40, 7, 7), t(33, 40, 1, 1), t(33), static=("w", "bias"))
+    add("conv-group", "conv", t(1, 32, 9, 9), t(64, 8, 3, 3), static=("w",), pads=(1, 1, 1, 1), group=4)
+    add(
+        "conv-depthwise",
+        "conv",
+        t(1, 24, 9, 19),
+        t(24, 1, 3, 3),
+        t(24),
+        static=("w", "bias"),
+        pads=(1, 1, 1, 1),
+        group=24,
+    )
+    add("conv-1d", "conv", t(2, 6, 40), t(8, 6, 5), static=("w",), pads=(2, 2), dilations=(1,))
+    add("conv-3d", "conv", t(1, 3, 5, 6, 7), t(8, 3, 2, 3, 2), static=("w",), dilations=(1, 2, 1))
+    for odd in (32, 20):
+        x, w = t(1, odd, 9, 11, blocked=True), t(48, odd, 3, 3)
+        add(f"conv-blocked-{odd}", "conv", x, w, t(48), static=("w", "bias"), out_layout=BLOCKED, **same)
+    add("conv-blocked-1x1", "conv", t(1, 32, 7, 7, blocked=True), t(64, 32, 1, 1), static=("w",), out_layout=BLOCKED)
+    add(
+        "conv-blocked-out",
+        "conv",
+        t(1, 32, 7, 7, blocked=True),
+        t(40, 32, 1, 1),
+        t(40),
+        static=("w", "bias"),
+        out_layout=BLOCKED,
+    )
+    add(
+        "conv-first",
+        "conv",
+        t(1, 3, 30, 26),
+        t(32, 3, 7, 7),
+        static=("w",),
+        out_layout=BLOCKED,
+        strides=(2, 2),
+        pads=(3, 3, 3, 3),
+    )
+    add(
+        "conv-blocked-group",
+        "conv",
+        t(1, 64, 8, 8, blocked=True),
+        t(64, 16, 3, 3),
+        static=("w",),
+        out_layout=BLOCKED,
+        pads=(1, 1, 1, 1),
+        group=4,
+    )
+    add(
+        "conv-blocked-depthwise",
+        "conv",
+        t(1, 40, 9, 9, blocked=True),
+        t(40, 1, 3, 3),
+        t(40),
+        static=("w", "bias"),
+        out_layout=BLOCKED,
+        pads=(1, 1, 1, 1),
+        group=40,
+    )
+    pool = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    add("max_pool", "max_pool", t(1, 5, 14, 15), **pool)
+    add("max_pool-indices", "max_pool", t(1, 5, 14, 15), indices=True, **pool)
+    add("max_pool-blocked", "max_pool", t(1, 20, 14, 15, blocked=True), out_layout=BLOCKED, **pool)
+    add("max_pool-u8", "max_pool", t(1, 5, 14, 15, dtype=DType.U8), **pool)
+    add("average_pool", "average_pool", t(1, 5, 14, 15), count_include_pad=False, **pool)
+    add("average_pool-blocked", "average_pool", t(1, 20, 7, 7, blocked=True), out_layout=BLOCKED, kernel=(7, 7))
+    add("average_pool-ceil", "average_pool", t(1, 3, 14, 15), count_include_pad=True, ceil_extra=(1, 1), **pool)
+    add("lrn", "lrn", t(1, 12, 5, 6), size=5)
+    add("lrn-blocked", "lrn", t(1, 32, 5, 6, blocked=True), size=5, out_layout=BLOCKED)
+    for fn in "sum mean max min prod sum_square l1 l2 log_sum_exp".split():
+        add(f"reduce-{fn}", "reduce", t(3, 4, 70), fn=fn, axes=(2,), keepdims=True)
+        add(f"reduce-{fn}-middle", "reduce", t(3, 21, 20), fn=fn, axes=(1,), keepdims=False)
+    add("reduce-all", "reduce", t(3, 4, 20), fn="sum", axes=(0, 1, 2), keepdims=False)
+    add("reduce-none", "reduce", t(3, 0, 20), fn="sum", axes=(1,), keepdims=False)
+    add("reduce-int", "reduce", t(3, 40, dtype=DType.I64), fn="max", axes=(1,), keepdims=False)
+    add("arg_max", "arg_max", t(5, 40), axis=1, keepdims=True)
+    add("arg_min", "arg_min", t(5, 40), axis=0, keepdims=False, select_last_index=True)
+    add("softmax", "softmax", t(5, 100), axis=1)
+    add("softmax-middle", "softmax", t(2, 11, 20), axis=1)
+    add("softmax-f16", "softmax", t(2, 40, dtype=DType.F16), axis=1)
+    add("log_softmax", "log_softmax", t(5, 50), axis=-1)
+    add("layer_norm", "layer_norm", t(4, 6, 48), t(48), t(48), axis=-1, epsilon=1e-5)
+    add("layer_norm-two", "layer_norm", t(4, 6, 10), t(6, 10), axis=1)
+    add("transpose", "transpose", t(3, 40, 20), perm=(2, 0, 1))
+    add("transpose-to-blocked", "transpose", t(1, 7, 9, 32), perm=(0, 3, 1, 2), out_layout=BLOCKED)
+    add("reshape", "reshape", t(6, 20), shape=(5, 24))
+    add("reshape-block", "reshape", t(1, 32, 4, 4, blocked=True), shape=(1, 512))
+    add("slice", "slice", t(9, 40), starts=(8, 1), steps=(-2, 3), shape=(4, 12))
+    add("concat", "concat", t(2, 10), t(2, 0), t(2, 23), axis=1)
+    add(
+        "concat-blocked",
+        "concat",
+        t(1, 16, 5, 5, blocked=True),
+        t(1, 32, 5, 5, blocked=True),
+        axis=1,
+        out_layout=BLOCKED,
+    )
+    add("concat-i64", "concat", t(2, 10, dtype=DType.I64), t(5, 10, dtype=DType.I64), axis=0)
+    for mode in "constant reflect edge wrap".split():
+        add(f"pad-{mode}", "pad", t(5, 40), pads=(1, 3, 2, 4), mode=mode)
+    add("gather", "gather", t(9, 40), t(4, 3, dtype=DType.I64), axis=0)
+    add("gather-inner", "gather", t(9, 40), t(4, dtype=DType.I32), axis=1)
+    add("expand", "expand", t(3, 1), shape=(2, 3, 40))
+    add("lstm_cell", "lstm_cell", t(1, 4, 40), t(1, 40), t(1, 40), t(4, 40, 40), static=("r",))
+    add(
+        "lstm_cell-b3",
+        "lstm_cell",
+        t(3, 4, 64),
+        t(3, 64),
+        t(3, 64),
+        t(4, 64, 64),
+        t(3, 64),
+        static=("r", "p"),
+        clip=0.5,
+    )
+    add("gru_cell", "gru_cell", t(2, 3, 48), t(2, 48), t(3, 48, 48), t(3, 48), static=("r",), linear_before_reset=True)
+    add("gru_cell-reset", "gru_cell", t(2, 3, 48), t(2, 48), t(3, 48, 48), static=("r",), linear_before_reset=False)
+    add("probe_fill", "probe_fill", shape=(3, 4), value=2.5)
+    add("probe_sum", "probe_sum", t(3, 4), t(3, 4))
+    add("probe_spin", "probe_spin", t(40), rounds=3)
+    return found
+
+
+CASES = cases()
+
+
+@pytest.fixture(scope="module")
+def built():
+    return compile_all({name: (op, candidates(op, SLOW_SPEC)) for name, op in CASES.items()})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_candidates_compute_the_expression(built, name: str) -> None:
+    check_compiled(built, name)
+
+
+def test_every_kind_is_covered() -> None:
+    assert {op.kind for op in CASES.values()} == set(OPS)
