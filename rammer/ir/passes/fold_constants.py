@@ -31,7 +31,8 @@ def fold_constants(graph: Graph) -> Graph:
         return graph
     editor = Editor(graph)
     budget = MAX_BYTES
-    for n, op in list(editor.operators.items()):
+    for n in list(editor.operators):
+        op = editor.operators[n]
         if not op.inputs or any(t not in editor.constants for t in op.inputs):
             continue
         operation = op.operation

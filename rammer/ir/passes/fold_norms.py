@@ -67,7 +67,7 @@ def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
         if op.kind == "mul":
             if source.kind == "matmul" and arrays[0].ndim != 2:
                 continue
-            across = source.kind == "matmul" and not source.operation.attr("trans_b")
+            across = source.kind == "matmul" and not dict(source.operation.attrs).get("trans_b")
             arrays[0] = _scaled(arrays[0], values if across else values.reshape(-1, *(1,) * (arrays[0].ndim - 1)))
             arrays[1:] = [_scaled(b, values) for b in arrays[1:]]
         elif source.kind == "conv":

@@ -1,11 +1,11 @@
-"""Remove operators that change nothing."""
+"""Remove operators that change nothing, and put simpler ones in place of general ones."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator
+from rammer.ir.operator import ROperator, attributes
 from rammer.ir.passes.editor import Editor
 from rammer.ir.passes.structure import is_identity
 from rammer.ir.tensor import TensorId
@@ -14,12 +14,18 @@ _NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
 
 
 def simplify(graph: Graph) -> Graph:
-    """Remove copies, casts and reshapes to the same type, x * 1, x + 0; merge a reshape of a reshape."""
+    """Remove copies, casts and reshapes to the same type, x * 1, x + 0; merge a reshape of a reshape.
+
+    A gather of evenly spaced constant places becomes a slice.
+    """
     editor = Editor(graph)
     for n in list(editor.operators):
         op = editor.operators[n]
         if op.kind == "reshape" and not is_identity(op.operation):
             _merge_reshapes(editor, n, op)
+            continue
+        if op.kind == "gather":
+            _slice_gather(editor, n, op)
             continue
         source = op.inputs[0] if is_identity(op.operation) else _neutral(editor, op)
         if source is None:
@@ -54,3 +60,31 @@ def _merge_reshapes(editor: Editor, n: int, op: ROperator) -> None:
         return
     merged = editor.interner.define("reshape", (editor.types[source],), op.operation.attrs)
     editor.add(op.name, merged, (source,), op.outputs)
+
+
+def _slice_gather(editor: Editor, n: int, op: ROperator) -> None:
+    source, places = op.inputs[0], editor.constants.get(op.inputs[1])
+    kind, target = editor.types[source], op.operation.outputs[0]
+    if places is None or not places.size:
+        return
+    axis = dict(op.operation.attrs).get("axis", 0)
+    assert isinstance(axis, int)
+    axis %= kind.rank
+    flat = places.ravel().astype(np.int64)
+    flat = np.where(flat < 0, flat + kind.shape[axis], flat)
+    steps = np.unique(np.diff(flat)) if flat.size > 1 else np.ones(1, np.int64)
+    if len(steps) > 1 or steps[0] == 0 or flat.min() < 0 or flat.max() >= kind.shape[axis]:
+        return
+    attrs = attributes(
+        starts=tuple(int(flat[0]) if p == axis else 0 for p in range(kind.rank)),
+        steps=tuple(int(steps[0]) if p == axis else 1 for p in range(kind.rank)),
+        shape=tuple(flat.size if p == axis else e for p, e in enumerate(kind.shape)),
+    )
+    cut = editor.interner.define("slice", (kind,), attrs)
+    editor.remove(n)
+    if cut.outputs[0] == target:
+        editor.add(op.name, cut, (source,), op.outputs)
+        return
+    (piece,) = editor.add(op.name, cut, (source,))
+    reshape = editor.interner.define("reshape", cut.outputs, attributes(shape=target.shape))
+    editor.add(op.name, reshape, (piece,), op.outputs)

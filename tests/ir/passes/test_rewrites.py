@@ -1,0 +1,349 @@
+"""What single passes do to small graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import networkx as nx
+import numpy as np
+import pytest
+from pass_models import SPEC, Net, assert_same
+
+from rammer.ir.graph import Graph
+from rammer.ir.passes import optimize
+from rammer.ir.passes.clusters import Clusters
+from rammer.ir.passes.eliminate_common import eliminate_common
+from rammer.ir.passes.fold_constants import fold_constants
+from rammer.ir.passes.fold_norms import fold_norms
+from rammer.ir.passes.fuse import fuse
+from rammer.ir.passes.gates import gather_gates
+from rammer.ir.passes.place import place
+from rammer.ir.passes.simplify import simplify
+from rammer.ir.passes.stack_rows import stack_rows
+from rammer.ir.tensor import DType, TensorId, channel_blocked
+
+Pass = Callable[[Graph], Graph]
+
+
+def after(before: Graph, *passes: Pass) -> Counter[str]:
+    """Kinds of the operators that the passes leave, after checking that the meaning is the same."""
+    graph = before
+    for run in passes:
+        graph = run(graph)
+        assert_same(before, graph)
+    return Counter(op.kind for op in graph.operators)
+
+
+def model(
+    build: Callable[[Net, TensorId], TensorId | tuple[TensorId, ...]], shape: tuple[int, ...] = (2, 16, 4, 4)
+) -> Graph:
+    """A graph of one input and the outputs that `build` makes."""
+    b = Net()
+    made = build(b, b.input("x", shape))
+    for n, tensor in enumerate(made if isinstance(made, tuple) else (made,)):
+        b.output(tensor, f"y{n}")
+    return b.build()
+
+
+def full(b: Net, value: float, *shape: int) -> TensorId:
+    return b.constant(np.full(shape, value, np.float32))
+
+
+NEUTRAL: dict[str, Callable[[Net, TensorId], TensorId]] = {
+    "x * 1": lambda b, x: b.add("mul", x, full(b, 1, 1)),
+    "1 * x": lambda b, x: b.add("mul", full(b, 1, 4), x),
+    "x + 0": lambda b, x: b.add("add", x, full(b, 0, 16, 1, 1)),
+    "x / 1": lambda b, x: b.add("div", x, full(b, 1)),
+    "x - 0": lambda b, x: b.add("sub", x, full(b, 0)),
+    "cast": lambda b, x: b.add("cast", x, dtype=DType.F32),
+    "transpose": lambda b, x: b.add("transpose", x, perm=(0, 1, 2, 3)),
+    "expand": lambda b, x: b.add("expand", x, shape=(16, 4, 1)),
+    "slice": lambda b, x: b.add("slice", x, starts=(0,) * 4, steps=(1,) * 4, shape=(2, 16, 4, 4)),
+    "there and back": lambda b, x: b.add("reshape", b.add("reshape", x, shape=(32, 16)), shape=(2, 16, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_neutral_operators_disappear(name: str) -> None:
+    graph = model(lambda b, x: b.add("relu", NEUTRAL[name](b, b.add("tanh", x))))
+    assert after(graph, simplify) == {"tanh": 1, "relu": 1}
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_an_output_keeps_a_copy_of_an_input(name: str) -> None:
+    graph = model(NEUTRAL[name])
+    optimized = optimize(graph, SPEC)
+    assert_same(graph, optimized)
+    assert len(optimized.operators) == 1
+
+
+def test_growing_operators_stay() -> None:
+    graph = model(lambda b, x: b.add("add", x, full(b, 0, 3, 1, 1, 1, 1)))
+    assert after(graph, simplify) == {"add": 1}
+
+
+def test_gather_of_constant_places_is_a_slice() -> None:
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        places = [np.int64(3), np.array([-1]), np.array([1, 3, 5]), np.array([[4], [2]]), np.array([0, 1, 1])]
+        return tuple(b.add("gather", x, b.constant(p), axis=1) for p in places)
+
+    assert after(model(build), simplify) == {"slice": 4, "reshape": 2, "gather": 1}
+
+
+def test_equal_work_is_done_once() -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        same = [b.constant(np.arange(64, dtype=np.float32).reshape(16, 4, 1), name) for name in "pq"]
+        left, right = (b.add("relu", b.add("add", x, c)) for c in same)
+        return b.add("mul", left, right)
+
+    assert after(model(build), eliminate_common) == {"add": 1, "relu": 1, "mul": 1}
+
+
+def test_constants_are_computed_once() -> None:
+    b = Net()
+    b._fold_flops = b._fold_bytes = 0  # leave folding to the pass
+    c = b.add("exp", b.add("tanh", b.constant(np.ones((64, 64), np.float32))))
+    b.output(b.add("add", b.input("x", (64, 64)), c), "y")
+    b.output(b.add("relu", c), "z")
+    graph = b.build()
+    assert sum(op.kind in ("tanh", "exp") for op in graph.operators) == 2
+    assert after(graph, fold_constants) == {"add": 1, "copy": 1}
+
+
+NORMS: dict[str, tuple[Callable[[Net, TensorId], TensorId], tuple[int, ...], dict[str, int]]] = {
+    "conv": (lambda b, x: b.norm(b.conv(x, 8)), (2, 16, 4, 4), {"conv": 1}),
+    "conv without bias": (lambda b, x: b.norm(b.conv(x, 8, bias=False)), (2, 16, 4, 4), {"conv": 1}),
+    "grouped": (lambda b, x: b.norm(b.conv(x, 32, group=16, bias=False)), (2, 16, 4, 4), {"conv": 1}),
+    "two norms": (lambda b, x: b.norm(b.norm(b.conv(x, 8))), (2, 16, 4, 4), {"conv": 1}),
+    "matmul": (lambda b, x: b.norm(b.add("matmul", x, b.weight(16, 8))), (3, 16), {"matmul": 1, "add": 1}),
+    "transposed": (
+        lambda b, x: b.norm(b.add("matmul", x, b.weight(8, 16), trans_b=True)),
+        (3, 16),
+        {"matmul": 1, "add": 1},
+    ),
+    "alone": (lambda b, x: b.norm(x), (2, 16, 4, 4), {"mul": 1, "add": 1}),
+    "scale after": (lambda b, x: b.add("mul", full(b, 3, 8, 1, 1), b.conv(x, 8)), (2, 16, 4, 4), {"conv": 1}),
+    "scale of columns": (lambda b, x: b.add("mul", b.conv(x, 8), b.weight(4)), (2, 16, 4, 4), {"conv": 1, "mul": 1}),
+    "scale of rows": (
+        lambda b, x: b.add("mul", b.add("matmul", x, b.weight(16, 8)), b.weight(3, 1)),
+        (3, 16),
+        {"matmul": 1, "mul": 1},
+    ),
+    "pad": (
+        lambda b, x: b.conv(b.add("pad", x, pads=(0, 0, 1, 0, 0, 0, 2, 1), mode="constant", value=0.0), 8, pad=1),
+        (2, 16, 4, 4),
+        {"conv": 1},
+    ),
+    "pad with ones": (
+        lambda b, x: b.conv(b.add("pad", x, pads=(0, 0, 1, 1, 0, 0, 1, 1), mode="constant", value=1.0), 8),
+        (2, 16, 4, 4),
+        {"conv": 1, "pad": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_scales_go_into_weights(name: str) -> None:
+    build, shape, wanted = NORMS[name]
+    graph = model(build, shape)
+    assert after(graph, simplify, fold_norms, fold_norms) == wanted
+
+
+def test_a_shared_convolution_keeps_its_weights() -> None:
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        y = b.conv(x, 8)
+        return b.norm(y), b.add("relu", y)
+
+    assert after(model(build), fold_norms)["mul"] == 1
+
+
+FUSED: dict[str, tuple[Callable[[Net, TensorId], TensorId], list[str]]] = {
+    "swish": (lambda b, x: (lambda y: b.add("mul", y, b.add("sigmoid", y)))(b.conv(x, 16)), ["conv+sigmoid+mul"]),
+    "residual": (lambda b, x: b.add("relu", b.add("add", b.conv(x, 16), x)), ["conv+add+relu"]),
+    "two products": (lambda b, x: b.add("add", b.conv(x, 16), b.conv(x, 16)), ["conv", "conv+add"]),
+    "softmax": (lambda b, x: b.add("neg", b.add("softmax", b.add("exp", x), axis=1)), ["exp", "softmax+neg"]),
+    "gather": (
+        lambda b, x: b.add("relu", b.add("gather", x, b.constant(np.array([2, 0, 0])), axis=1)),
+        ["gather+relu"],
+    ),
+    "transposed operand": (
+        lambda b, x: b.add("add", b.add("neg", x), b.add("transpose", x, perm=(0, 1, 3, 2))),
+        ["neg+transpose+add"],
+    ),
+    "expanded operand": (
+        lambda b, x: b.add(
+            "mul", x, b.add("expand", b.add("reduce", x, fn="max", axes=(1,), keepdims=True), shape=(2, 16, 4, 4))
+        ),
+        ["reduce", "expand+mul"],
+    ),
+    "depthwise after relu": (
+        lambda b, x: b.add("add", b.conv(b.add("relu", x), 16, group=16), b.conv(b.add("relu", x), 16, 5, group=16)),
+        ["relu+conv", "relu+conv+add"],
+    ),
+    "mixed types": (
+        lambda b, x: b.add(
+            "where", b.add("less", x, full(b, 0)), b.add("cast", b.add("cast", x, dtype=DType.I32), dtype=DType.F32), x
+        ),
+        ["less+cast+where"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fusions(name: str) -> None:
+    build, wanted = FUSED[name]
+    assert sorted(after(model(build), eliminate_common, fuse).elements()) == sorted(wanted)
+
+
+def test_equal_fusions_are_one_operation() -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        for _ in range(4):
+            x = b.add("relu", b.add("add", b.conv(x, 16), x))
+        return x
+
+    graph = optimize(model(build), SPEC)
+    operations = [op.operation for op in graph.operators if op.kind == "conv+add+relu"]
+    assert len(operations) == 4 and len(set(operations)) == 1
+
+
+def test_large_tensors_are_not_outputs_of_several_operators() -> None:
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        y = b.conv(x, 16)
+        return b.add("relu", y), b.add("tanh", y)
+
+    large = fuse(model(build, (1, 16, 64, 64)))
+    small = fuse(model(build, (1, 16, 4, 4)))
+    assert sorted(op.kind for op in large.operators) == ["conv", "relu", "tanh"]
+    assert [op.kind for op in small.operators] == ["conv+tanh+relu"]
+    assert [len(op.outputs) for op in small.operators] == [2]
+
+
+def test_long_chains_are_cut() -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        for _ in range(9):
+            x = b.add("mul", x, b.add("tanh", x))  # doubles in size when substituted
+        return x
+
+    assert 1 < after(model(build, (2, 4)), fuse).total() < 9
+
+
+def test_products_of_the_same_rows_are_one() -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        y = [b.add("add", b.add("matmul", x, b.weight(16, 8)), b.weight(8)) for _ in range(3)]
+        return b.add("mul", b.add("mul", y[0], y[1]), y[2])
+
+    assert after(model(build, (5, 16)), gather_gates, fuse) == {"gate_matmul+gate+add+mul": 1}
+    assert after(model(build, (500, 16)), gather_gates)["matmul"] == 3
+
+
+def test_rows_are_stacked_unless_they_depend_on_each_other() -> None:
+    def build(b: Net, x: TensorId, feedback: bool) -> TensorId:
+        w = b.weight(16, 16)
+        total = rows = b.add("slice", x, starts=(0, 0), steps=(1, 1), shape=(2, 16))
+        for t in range(3):
+            rows = total if feedback else b.add("slice", x, starts=(2 * t, 0), steps=(1, 1), shape=(2, 16))
+            total = b.add("tanh", b.add("add", total, b.add("matmul", rows, w)))
+        return total
+
+    free = model(lambda b, x: build(b, x, False), (6, 16))
+    bound = model(lambda b, x: build(b, x, True), (6, 16))
+    assert after(free, stack_rows)["matmul"] == 1 and after(free, stack_rows)["concat"] == 0
+    assert after(bound, stack_rows)["matmul"] == 3
+
+
+def test_two_groups_that_depend_on_each_other_are_not_both_stacked() -> None:
+    b = Net()
+    x = b.input("x", (1, 8))
+    v, w = b.weight(8, 8), b.weight(8, 8)
+    a1 = b.add("tanh", b.add("matmul", x, v))
+    b1 = b.add("tanh", b.add("matmul", a1, w))
+    b2 = b.add("neg", b.add("matmul", b.add("neg", x), w))
+    a2 = b.add("matmul", b2, v)
+    b.output(b.add("add", b1, a2), "y")
+    assert after(b.build(), stack_rows)["matmul"] == 3
+
+
+def test_places() -> None:
+    b = Net()
+    x = b.input("x", (4, 8))
+    rows = b.add("slice", x, starts=(1, 0), steps=(1, 1), shape=(2, 8))
+    columns = b.add("slice", x, starts=(0, 2), steps=(1, 1), shape=(4, 4))
+    y = b.add("tanh", b.add("reshape", rows, shape=(16,)))
+    z = b.add("concat", y, b.add("exp", y), y, b.constant(np.ones(3, np.float32)), axis=0)
+    b.output(b.add("neg", z), "neg")
+    b.output(b.add("concat", columns, columns, axis=1), "columns")
+    b.output(b.add("reshape", z, shape=(3, 17)), "z")
+    graph = b.build()
+    placed = place(graph)
+    assert_same(graph, placed)
+    assert Counter(op.kind for op in placed.operators) == {
+        "tanh": 1,
+        "exp": 1,
+        "neg": 1,
+        "copy": 2,
+        "slice": 1,
+        "concat": 1,
+    }
+    assert {t for t in placed.views if placed.storage(t).root == "z"} >= {y}
+
+
+def test_channels_are_blocked_between_convolutions() -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        y = b.add("relu", b.conv(x, 24))  # the second block is partly padding
+        y = b.add("add", b.pool(b.conv(y, 32), 3, 1), b.conv(y, 32, 1))
+        y = b.add("concat", y, b.conv(y, 20), axis=1)
+        return b.add("reduce", b.conv(y, 16), fn="mean", axes=(2, 3), keepdims=False)
+
+    graph = model(build, (1, 3, 8, 8))
+    optimized = optimize(graph, SPEC)
+    assert_same(graph, optimized)
+    blocked = channel_blocked(4, SPEC.lanes)
+    for op in optimized.operators:
+        assert op.kind != "convert"
+        assert all(optimized.types[t].layout == blocked for t in op.outputs if optimized.types[t].rank == 4), op.kind
+    assert sum(op.kind == "concat" for op in optimized.operators) == 0
+
+
+def test_odd_channels_are_converted_at_the_edges() -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        y = b.add("concat", b.conv(x, 20), b.conv(x, 20), axis=1)
+        return b.add("softmax", b.conv(y, 20), axis=1)
+
+    graph = model(build, (1, 16, 4, 4))
+    optimized = optimize(graph, SPEC)
+    assert_same(graph, optimized)
+    assert Counter(op.kind for op in optimized.operators)["convert"] == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_contraction_never_makes_a_cycle_and_refuses_only_cycles(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    b = Net(seed)
+    tensors = [b.input("x", (2,))]
+    for _ in range(30):
+        left, right = (tensors[int(rng.integers(max(0, len(tensors) - 8), len(tensors)))] for _ in range(2))
+        tensors.append(b.add("add", left, right))
+    for n, t in enumerate(tensors[-5:]):
+        b.output(t, f"y{n}")
+    graph = b.build()
+    clusters = Clusters(graph)
+    count = len(graph.operators)
+    for _ in range(60):
+        groups = list(clusters.members)
+        first, second = (groups[int(rng.integers(len(groups)))] for _ in range(2))
+        if first == second:
+            continue
+        wanted = quotient(graph, clusters)
+        merged = nx.contracted_nodes(wanted, first, second, self_loops=False)
+        assert (clusters.contract(first, second) is None) == (not nx.is_directed_acyclic_graph(merged))
+        assert nx.is_directed_acyclic_graph(quotient(graph, clusters))
+        assert sorted(n for m in clusters.members.values() for n in m) == list(range(count))
+
+
+def quotient(graph: Graph, clusters: Clusters) -> nx.DiGraph:
+    result = nx.DiGraph()
+    result.add_nodes_from(clusters.members)
+    edges = ((clusters.group_of[a], clusters.group_of[b]) for a, b in graph.dfg.edges)
+    result.add_edges_from((a, b) for a, b in edges if a != b)
+    return result
