@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.kernels import generic
+from rammer.kernels import contraction, generic
 from rammer.kernels.problem import Problem
+
+MAX_CANDIDATES = 6
 
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """One to six rKernels of `operation`, the best guess first. Raises LoweringError if there is none."""
     problem = Problem.of(operation, spec)
-    return [problem.kernel(schedule) for schedule in generic.schedules(problem)]
+    for family in (contraction, generic):
+        if schedules := list(family.schedules(problem))[:MAX_CANDIDATES]:
+            return [problem.kernel(s) for s in schedules]
+    raise LoweringError(f"no schedule for {operation.kind}")

@@ -1,0 +1,320 @@
+"""Schedules for sums of products: matrix products and convolutions, vectors along the axis of the weights.
+
+The register block is `vectors` x `rows`: vectors of the lane axis times neighbours of a row axis, each step of the
+reduction loading `vectors` weight vectors and `rows` single numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
+from rammer.ir.index import Index, simplify, substitute, var, variables
+from rammer.ir.simplify import scalar_conditions
+from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tile import Kind
+from rammer.kernels.problem import Problem
+from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.tiling import cut, place, place_one, task_counts
+
+MAX_VECTORS = 8
+
+
+@dataclass(frozen=True)
+class Product:
+    """A stage that sums x * w: `lane` moves only through w, `row` only through x."""
+
+    stage: Stage
+    lane: str
+    row: str | None
+    x: Load
+    w: Load
+    group: int  # lanes that share x: a vector must not cross a multiple of it
+
+
+def product(problem: Problem, stage: Stage) -> Product | None:
+    """The stage as a product that suits register blocks, or None."""
+    if stage.combine != "sum" or not stage.reduce or not stage.dtype.is_float:
+        return None
+    if not (isinstance(stage.body, Call) and stage.body.fn == "mul"):
+        return None
+    factors = [_factor(a) for a in stage.body.args]
+    if None in factors:
+        return None
+    best: tuple[float, Product] | None = None
+    for x, w in ((factors[0], factors[1]), (factors[1], factors[0])):
+        assert x is not None and w is not None
+        for axis, extent in stage.axes:
+            found = _with_lane(problem, stage, x, w, axis, extent)
+            if found is not None:
+                cost = _lane_cost(problem, found, extent)
+                if best is None or cost < best[0]:
+                    best = cost, found
+    return best[1] if best else None
+
+
+def _factor(value: Scalar) -> Load | None:
+    """The one load of a factor, with padding and conversions around it."""
+    match value:
+        case Load(_, _, ()):
+            return value
+        case Cast(arg, _):
+            return _factor(arg)
+        case Select(_, then, other) if not list(loads(other)):
+            return _factor(then)
+    inside = [ld for ld, _ in loads(value)]
+    spread = [ld for ld in inside if not ld.dynamic]
+    return spread[0] if len(inside) == 1 == len(spread) else None
+
+
+def _with_lane(problem: Problem, stage: Stage, x: Load, w: Load, axis: str, extent: int) -> Product | None:
+    if not any(ix == var(axis) for ix in w.index):
+        return None
+    group = extent
+    if any(axis in variables(ix) for ix in x.index):  # grouped: x may move from group to group
+        env = {a: (0, e - 1) for a, e in (*stage.axes, *stage.reduce)}
+        group = 0
+        for size in range(extent, problem.lanes - 1, -1):
+            if extent % size or size % problem.lanes:
+                continue
+            inside = {axis: var("_g") * size + var("_l")}
+            bounds = {**env, "_g": (0, extent // size - 1), "_l": (0, size - 1)}
+            if not any("_l" in variables(simplify(substitute(ix, inside), bounds)) for ix in x.index):
+                group = size
+                break
+        if not group:
+            return None
+    if any(axis in variables(r.index) for r in scalar_conditions(stage.body)):
+        return None
+    used_by_w = {n for ix in w.index for n in variables(ix)}
+    rows = [(a, e) for a, e in stage.axes if a != axis and e > 1 and a not in used_by_w]
+    rows = [(a, e) for a, e in rows if any(a in variables(ix) for ix in x.index)]
+    row = max(reversed(rows), key=lambda item: (min(item[1], 4), item == rows[-1]))[0] if rows else None
+    return Product(stage, axis, row, x, w, group)
+
+
+def _lane_cost(problem: Problem, p: Product, extent: int) -> float:
+    """Lower is better: weights that need no gathering, full vectors, outputs stored in one piece."""
+    cost = 0.0
+    stride = problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage)
+    if not problem.packable(p.w, p.lane) and stride != 1:
+        cost += 4.0
+    own = tuple(var(a) for a, _ in p.stage.axes)
+    if p.stage.name in dict(problem.expr.outputs) and problem.lane_stride(p.stage.name, own, p.lane, p.stage) != 1:
+        cost += 1.0
+    cost += -(-extent // problem.lanes) * problem.lanes / extent - 1.0
+    return cost + (0.5 if p.row is None else 0.0)
+
+
+@dataclass(frozen=True)
+class Block:
+    vectors: int
+    rows: int
+
+
+def blocks(problem: Problem, width: int, height: int) -> list[Block]:
+    """Register blocks for `width` vectors and `height` rows, the cheapest first by a model of issue slots."""
+    limit = problem.spec.registers - 3
+    found: list[tuple[float, int, Block]] = []
+    for vectors in range(1, min(MAX_VECTORS, width) + 1):
+        for rows in range(1, min(16, height) + 1):
+            if vectors * rows + vectors + 1 > limit or vectors * rows > 26:
+                continue
+            cost = 0.0
+            rest = height % rows
+            for r, times in ((rows, height // rows), (rest, 1 if rest else 0)):
+                cost += times * -(-width // vectors) * _step(vectors, r) if times else 0.0
+            found.append((round(cost, 6), -vectors * rows, Block(vectors, rows)))
+    found.sort(key=lambda item: item[:2])
+    return [b for _, _, b in found]
+
+
+def _step(vectors: int, rows: int) -> float:
+    """Cycles of one step of the reduction: two multiply-adds or two loads a cycle, four cycles from sum to sum."""
+    return max(vectors * rows / 2, (vectors + rows) / 2, 4.0) + 0.25
+
+
+def schedules(problem: Problem) -> Iterator[Schedule]:
+    """Nothing if the root is no product; otherwise schedules by task count and register block."""
+    p = product(problem, problem.root)
+    if p is None or _lane_cost(problem, p, dict(problem.root.axes)[p.lane]) > 2.5:
+        return
+    seen = set()
+    for n, want in enumerate(task_counts(problem)):
+        for second in (False, True):
+            schedule = _schedule(problem, p, want, second)
+            if schedule is not None and (schedule.loops, schedule.packing) not in seen:
+                seen.add((schedule.loops, schedule.packing))
+                yield schedule
+            if n:
+                break
+
+
+def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule | None:
+    stage, lanes = p.stage, problem.lanes
+    extents = dict(stage.axes)
+    width = -(-min(extents[p.lane], p.group) // lanes)
+    height = extents[p.row] if p.row else 1
+    tasks, block = _tasks(problem, p, want, width, height, second)
+    if block is None:
+        return None
+    steps = {loop.axis: loop.step for loop in tasks}
+    panel = block.vectors * lanes
+    names = [a for a, _ in stage.axes]
+    outer = [a for a in names if a not in (p.lane, p.row)]
+    reduce, digits = _reduction(problem, p)
+    row_loops = (Loop(p.row, block.rows),) if p.row else ()
+    lane_outer: tuple[Loop, ...] = ()
+    if steps.get(p.lane, extents[p.lane]) > p.group > panel:
+        lane_outer = (Loop(p.lane, p.group),)
+    lane_outer = (*lane_outer, Loop(p.lane, panel))
+    row_block = (Loop(p.row, 1, Kind.UNROLLED),) if p.row and block.rows > 1 else ()
+    inner = (*reduce, *row_block, Loop(p.lane, lanes, Kind.UNROLLED), Loop(p.lane, 1, Kind.VECTOR))
+    far = [a for a in outer if a not in names[-1:] and extents[a] > 1]
+    batch = [a for a in far if any(a in variables(ix) for ix in p.w.index)]  # each has weights of its own
+    plain = [a for a in outer if a not in batch]
+    middle = (*lane_outer, *(Loop(a) for a in plain), *row_loops)
+    if _rows_outside(problem, p, steps):
+        middle = (*(Loop(a) for a in plain), *lane_outer, *row_loops)
+    loops = (*tasks, *(Loop(a) for a in batch), *middle, *inner)
+    packing = []
+    if problem.packable(p.w, p.lane):
+        packing.append((p.w.tensor, _panels(p, panel, digits)))
+    packing += _epilogue_packing(problem, p, panel)
+    stages = place(problem, len(tasks) - 1)
+    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
+    name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}"
+    return Schedule(name, loops, stages, tuple(packing))
+
+
+def _tasks(
+    problem: Problem, p: Product, want: int, width: int, height: int, second: bool
+) -> tuple[tuple[Loop, ...], Block | None]:
+    """Cut the axis that saves traffic: rows if x is the larger operand, lanes if the weights are."""
+    extents = dict(p.stage.axes)
+    lanes = problem.lanes
+    ranked = blocks(problem, width, height)
+    if not ranked:
+        return (), None
+    block = ranked[0]
+    panel = block.vectors * lanes
+    lane_grain = panel * -(-problem.span(p.lane) // panel) if problem.span(p.lane) > 1 else panel
+    by_lane = (p.lane, extents[p.lane], lane_grain)
+    others = [a for a in (n for n, _ in p.stage.axes) if a != p.lane and extents[a] > 1]
+    rows = []
+    for a in others:
+        grain = problem.span(a)
+        if a == p.row:
+            grain = _multiple(grain, block.rows)
+        rows.append((a, extents[a], grain))
+    weights = prod(problem.expr.type_of(p.w.tensor).shape)
+    data = prod(problem.expr.type_of(p.x.tensor).shape)
+    units = prod(-(-e // g) for _, e, g in rows) if rows else 1
+    first_rows = (data >= weights and units >= want) or not rows == [] and -(-extents[p.lane] // lane_grain) < want
+    if second:
+        first_rows = not first_rows
+    axes = [*rows, by_lane] if first_rows else [by_lane, *rows]
+    tasks = cut(axes, want)
+    steps = {loop.axis: loop.step for loop in tasks}
+    tall = min(steps.get(p.row or "", height), height)
+    broad = -(-min(steps.get(p.lane, extents[p.lane]), p.group) // lanes)
+    fitting = [b for b in blocks(problem, broad, tall) if _fits(b, steps, p, lanes)]
+    return tasks, (fitting[0] if fitting else None)
+
+
+def _fits(b: Block, steps: dict[str, int], p: Product, lanes: int) -> bool:
+    panel = b.vectors * lanes
+    lane_step = steps.get(p.lane)
+    if lane_step is not None and lane_step % panel:
+        return False
+    if p.group % panel and p.group < dict(p.stage.axes)[p.lane]:
+        return False
+    return p.row not in steps or steps[p.row] >= b.rows
+
+
+def _multiple(grain: int, rows: int) -> int:
+    """A granularity of tasks near a multiple of the register block."""
+    size = grain
+    while size < rows:
+        size += grain
+    return size
+
+
+def _rows_outside(problem: Problem, p: Product, steps: dict[str, int]) -> bool:
+    """Whether all weights of a task stay in its cache while x does not: then walk the rows once."""
+    cache = next((m.nbytes for m in reversed(problem.spec.memory) if m.owner == "veu"), 1 << 20)
+    extents = dict(p.stage.axes)
+    share_x = share_w = 1.0
+    for axis, step in steps.items():
+        part = min(step / extents[axis], 1.0)
+        if any(axis in variables(ix) for ix in p.x.index):
+            share_x *= part
+        if any(axis in variables(ix) for ix in p.w.index):
+            share_w *= part
+    weights = problem.expr.type_of(p.w.tensor).nbytes * share_w
+    data = problem.expr.type_of(p.x.tensor).nbytes * share_x
+    return weights < cache / 2 < data
+
+
+def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Digit, ...]]:
+    """Reduction loops outermost first, and the same order as digits of the packed weights.
+
+    Axes that pick a place in x come outside of those that walk along memory, channels blocked as x blocks them.
+    """
+    kind = problem.expr.type_of(p.x.tensor)
+    reduce = dict(p.stage.reduce)
+    blocked: dict[str, int] = {}
+    if kind.layout is not None:
+        for digit in kind.layout.digits:
+            if digit.mod:
+                for axis in reduce:
+                    if axis in variables(p.x.index[digit.dim]) and reduce[axis] > digit.mod:
+                        blocked[axis] = digit.mod
+    guarded = {n for r in scalar_conditions(p.stage.body) for n in variables(r.index)}
+    first = [a for a in reduce if a in blocked]
+    window = [a for a in reduce if a not in blocked and a in guarded]
+    last = [a for a in reduce if a not in blocked and a not in guarded]
+    loops = [*(Loop(a, blocked[a]) for a in first), *(Loop(a) for a in window), *(Loop(a) for a in last)]
+    loops += [Loop(a) for a in first]
+    places = {a: d for d, ix in enumerate(p.w.index) for a in reduce if ix == var(a)}
+    digits = [Digit(places[a], blocked[a]) for a in first if a in places]
+    digits += [Digit(places[a]) for a in (*window, *last) if a in places]
+    digits += [Digit(places[a], 1, blocked[a]) for a in first if a in places]
+    return tuple(loops), tuple(digits)
+
+
+def _panels(p: Product, panel: int, digits: tuple[Digit, ...]) -> Layout:
+    """Weights in order of use: panels of the lane axis, the reduction inside, one panel of lanes innermost."""
+    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
+    used = {d.dim for d in digits} | {lane}
+    rest = tuple(Digit(d) for d in range(len(p.w.index)) if d not in used)
+    return Layout((*rest, Digit(lane, panel), *digits, Digit(lane, 1, panel)))
+
+
+def _epilogue_packing(problem: Problem, p: Product, panel: int) -> list[tuple[str, Layout]]:
+    """Static vectors along the lane axis, padded to whole panels, so that a last panel needs no guard."""
+    extent = dict(p.stage.axes)[p.lane]
+    if p.stage.epilogue is None or extent % panel == 0:
+        return []
+    found = {}
+    for load, _ in loads(p.stage.epilogue):
+        alone = load.index == (var(p.lane),) and not load.dynamic
+        if load.tensor in problem.static and alone and dict(problem.expr.inputs)[load.tensor].layout is None:
+            found[load.tensor] = Layout((Digit(0, panel), Digit(0, 1, panel)))
+    return list(found.items())
+
+
+def transposed(problem: Problem, p: Product, depth: int) -> At | None:
+    """Weights made at run time that lie the wrong way: a copy in scratch, lanes innermost."""
+    stride = problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage)
+    if stride == 1 or problem.packable(p.w, p.lane):
+        return None
+    kind = problem.expr.type_of(p.w.tensor)
+    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
+    axes = tuple((f"{p.w.tensor}{d}", e) for d, e in enumerate(kind.shape))
+    copy = Stage(f"{p.w.tensor}_s", axes, Load(p.w.tensor, tuple(var(a) for a, _ in axes)), dtype=kind.dtype)
+    made = place_one(problem, copy, depth)
+    order = (*(d for d in range(len(axes)) if d != lane), lane)
+    return At(p.w.tensor, depth, made.loops, order=order if Index() == Index() else ())
