@@ -33,6 +33,7 @@ OWN_HEADERS = frozenset(
 )
 INCLUDE = Path(__file__).with_name("include")
 MAX_STDERR = 4000
+_INCLUDE_LINE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +48,24 @@ class Compiler:
         """A shared object from C text. Raises ToolchainError with the compiler's own words."""
         with tempfile.TemporaryDirectory(prefix="rammer-cc-") as folder:
             source, target = Path(folder, "kernels.c"), Path(folder, "kernels.so")
-            source.write_text(text, encoding="utf-8")
-            argv = [*self.command, *FLAGS, *flags, *self._linking(text), str(source), "-o", str(target)]
+            own = not set(_INCLUDE_LINE.findall(text)) - OWN_HEADERS
+            helpers = '\n#include "half.h"\n' if own and "_Float16" in text else ""
+            source.write_text(text + helpers, encoding="utf-8")
+            argv = [*self.command, *FLAGS, *flags, *self._linking(own), str(source), "-o", str(target)]
             run(argv, folder=folder, timeout_s=timeout_s)
             return target.read_bytes()
 
-    def _linking(self, text: str) -> list[str]:
-        """Headers and libraries, by what the text includes.
+    def _linking(self, own: bool) -> list[str]:
+        """Headers and libraries. `own`: the text includes no headers but the compiler's and ours.
 
-        Kernels take libc's and libm's functions from the process, and declarations from our headers. With zig that
-        saves building stubs of libc on a fresh machine (4 s and 44 MB), and no libc headers need be installed.
-        A text that includes other headers gets the real libc.
+        Then kernels take libc's and libm's functions from the process, and declarations from our headers. With zig
+        that saves building stubs of libc on a fresh machine (4 s and 44 MB), and no libc headers need be installed.
         """
         strip = ["-Wl,-undefined,dynamic_lookup"] if sys.platform == "darwin" else ["-s"]
-        if set(re.findall(r"^\s*#\s*include\s*[<\"]([^>\"]+)", text, re.M)) - OWN_HEADERS:
+        if not own:
             return [*strip, "-lm"]
-        own = ["-nostdlib", "-isystem", str(INCLUDE), *strip]
-        return [*own, "-lgcc"] if self.family == "gcc" else [*own, "-nostdlibinc"]
+        bare = ["-nostdlib", "-isystem", str(INCLUDE), *strip]
+        return [*bare, "-lgcc"] if self.family == "gcc" else [*bare, "-nostdlibinc"]
 
 
 def run(argv: Sequence[str], *, folder: str, timeout_s: float) -> None:
@@ -157,6 +159,12 @@ def fingerprint(*parts: str) -> str:
         data = part.encode()
         digest.update(b"%d:" % len(data) + data)
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def headers_fingerprint() -> str:
+    """A hash of our headers, for cache keys."""
+    return fingerprint(*(p.read_text(encoding="utf-8") for p in sorted(INCLUDE.glob("*.h"))))
 
 
 def object_store() -> ObjectStore:

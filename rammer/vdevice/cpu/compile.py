@@ -15,7 +15,7 @@ from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, Host
 from rammer.vdevice.objects import share
-from rammer.vdevice.toolchain import FLAGS, Compiler, c_compiler, fingerprint, object_store
+from rammer.vdevice.toolchain import FLAGS, Compiler, c_compiler, fingerprint, headers_fingerprint, object_store
 
 BATCH = 32  # kernels of one compiler call, at most: fewer calls, but progress is seen
 
@@ -45,7 +45,9 @@ class KernelCompiler:
         self._spec = spec
         self._compiler: Compiler = c_compiler()
         self._flags = arch_flags(spec.arch, self._compiler.family, host)
-        self._context = fingerprint(self._compiler.version, self._compiler.family, *FLAGS, *self._flags)
+        self._context = fingerprint(
+            self._compiler.version, self._compiler.family, *FLAGS, *self._flags, headers_fingerprint()
+        )
         self._prelude = fingerprint(self._context, translation_unit([], spec))
 
     def runtime(self) -> bytes:
