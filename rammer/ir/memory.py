@@ -72,9 +72,15 @@ class Lifetimes:
         self, first: NDArray[np.int64] | int | slice, second: NDArray[np.int64] | int | slice
     ) -> NDArray[np.bool_]:
         """Whether every access of owner `first` happens before every write of owner `second` (either may be many)."""
-        ended, begun = self.last_program[first], self.first_program[second]
-        within = np.all(self.needs[second] > self.last[first], axis=-1)
-        return np.asarray((ended < begun) | ((ended == begun) & (begun >= 0) & within))
+        ended, begun = np.broadcast_arrays(self.last_program[first], self.first_program[second])
+        result = np.atleast_1d(ended < begun)
+        same = np.flatnonzero((ended == begun) & (begun >= 0))  # only these ask for the order inside an rProgram
+        if same.size:
+            last, needs = self.last[first], self.needs[second]
+            if same.size < result.size:
+                last, needs = (table if table.ndim == 1 else table[same] for table in (last, needs))
+            result[same] = np.all(needs > last, axis=-1)
+        return result
 
     def reorder(self, order: NDArray[np.int64]) -> None:
         """Renumber the owners."""

@@ -186,8 +186,8 @@ class _Watch:
         self.graph = plan.graph
         self.memory = memory
         self.order = HappensBefore(plan.programs)
-        self.writer = np.full(len(memory.arena), -1, np.int64)  # slot
-        self.reader = np.full((plan.spec.num_veus, len(memory.arena)), -1, np.int64)  # slot, per vEU
+        self.writer = np.full(len(memory.arena), -1, np.int32)  # slot
+        self.reader = np.full((plan.spec.num_veus, len(memory.arena)), -1, np.int32)  # slot, per vEU
 
     def begin(self) -> None:
         """A new rProgram: whatever happened before is done."""
@@ -210,8 +210,8 @@ class _Watch:
         else:
             self.reader[self.order.veu[me], touched] = me
 
-    def _check(self, slots: NDArray[np.int64], me: int, tensor: TensorId, writing: bool) -> None:
-        others = np.unique(slots)
+    def _check(self, slots: NDArray[np.int32], me: int, tensor: TensorId, writing: bool) -> None:
+        others = np.unique(slots).astype(np.int64)
         others = others[(others >= 0) & (others != me)]
         ordered = self.order.before(others, np.full(len(others), me))
         if not ordered.all():

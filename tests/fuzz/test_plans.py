@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
 
 from rammer.errors import VerificationError
+from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.evaluate import evaluate_graph
-from rammer.ir.memory import memory_owners
+from rammer.ir.memory import memory_owners, plan_memory
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import BarrierRTask, RProgram
+from rammer.ir.program import BarrierRTask, RProgram, RProgramBuilder, TaskUid
 from rammer.ir.text import parse_programs, print_programs
 from rammer.ir.verify import verify_plan
 from rammer.testing.generate import random_graph, random_inputs, random_plan
@@ -99,3 +101,27 @@ def test_overlapping_live_buffers_are_caught(seed: int) -> None:
 def test_text_round_trip(seed: int) -> None:
     plan = make(seed)
     assert parse_programs(print_programs(plan.programs)) == plan.programs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_global_barriers(seed: int) -> None:
+    """Waves between global barriers are legal on a device that knows nothing finer; any wait less is not."""
+    random = Random(seed)
+    made = make(4 * seed + 1)
+    builder = RProgramBuilder(3)
+    for wave in made.graph.wavefronts():
+        for n in wave:
+            for rtask in range(made.kernels[n].num_rtasks):
+                builder.append(TaskUid(n, rtask), random.randrange(3))
+        builder.sync()
+    spec = VDeviceSpec("bulk-synchronous", 3, sync=SyncModel.GLOBAL)
+    plan = replace(made, spec=spec, programs=(builder.build(),), memory=None)
+    plan = replace(plan, memory=plan_memory(plan))
+    verify_plan(plan)
+    inputs = random_inputs(plan.graph, seed)
+    wanted = evaluate_graph(plan.graph, inputs)
+    for name, value in run_plan(plan, inputs, seed=seed).items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    for mutant in without_one_wait(plan):
+        with pytest.raises(VerificationError, match="R105"):
+            verify_plan(mutant)
