@@ -139,6 +139,7 @@ class CpuExecutable:
             (p.name, self._view(place, p.type)) for p, place in zip(image.outputs, header["outputs"], strict=True)
         ]
         self._closed = False
+        self._restarting = threading.Lock()
         self._start()
 
     def _address(self, library: str, symbol: str) -> int:
@@ -272,8 +273,10 @@ class CpuExecutable:
 
     def _restart(self) -> None:
         """After a fork: the parent's threads are not here."""
-        self._stop.detach()
-        self._start()
+        with self._restarting:
+            if os.getpid() != self._pid and not self._closed:
+                self._stop.detach()
+                self._start()
 
     def close(self) -> None:
         """Join the threads; later runs raise DeviceError."""
@@ -284,6 +287,8 @@ class CpuExecutable:
         with self._lock:
             self._closed = True
             self._stop()
+            self._inputs, self._outputs, self._weights = [], [], []
+            self._arena = self._scratch = allocate(0)
 
 
 def _close(runtime: Runtime, pool: int, pid: int, keep: tuple[object, ...]) -> None:

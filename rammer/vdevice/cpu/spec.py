@@ -147,7 +147,7 @@ def _cpuinfo() -> tuple[frozenset[str], float]:
         elif key.strip() == "cpu MHz" and value.strip():
             mhz = max(mhz, float(value))
     if khz := _read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip():
-        mhz = max(mhz, int(khz) / 1000)
+        mhz = int(khz) / 1000  # "cpu MHz" is of this moment, where the clock varies
     if sys.platform == "darwin":
         names = f"{_sysctl('machdep.cpu.features')} {_sysctl('machdep.cpu.leaf7_features')}".lower()
         features = frozenset(names.replace("avx1.0", "avx").replace(".", "_").split())
