@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rammer.ir.graph import Graph
 
-_GAP = 1 << 40
+_GAP = 1 << 120
 
 
 class Clusters:

@@ -28,6 +28,7 @@ class Editor:
         self.operators: dict[int, ROperator] = dict(enumerate(graph.operators))
         self.producer: dict[TensorId, int] = {}
         self.readers: dict[TensorId, dict[int, None]] = {}
+        self._changed = False
         self._next = len(graph.operators)
         self._names: dict[str, int] = {}
         for n, op in self.operators.items():
@@ -43,6 +44,7 @@ class Editor:
         self, name: str, operation: Operation, inputs: Iterable[TensorId], outputs: tuple[TensorId, ...] = ()
     ) -> tuple[TensorId, ...]:
         """Append an operator; without `outputs` its results get fresh names. Returns the results."""
+        self._changed = True
         inputs = tuple(inputs)
         if not outputs:
             outputs = tuple(self.fresh(name) for _ in operation.outputs)
@@ -56,6 +58,7 @@ class Editor:
 
     def remove(self, n: int) -> ROperator:
         """Take an operator out; its results have no producer then."""
+        self._changed = True
         op = self.operators.pop(n)
         for tensor in op.inputs:
             self.readers[tensor].pop(n, None)
@@ -71,6 +74,7 @@ class Editor:
     def redirect_readers(self, old: TensorId, new: TensorId, readers: Iterable[int]) -> None:
         """Let these readers of `old` read `new`."""
         for n in readers:
+            self._changed = True
             op = self.operators[n]
             self.readers[old].pop(n, None)
             self.readers.setdefault(new, {})[n] = None
@@ -148,7 +152,9 @@ class Editor:
         return order
 
     def finish(self) -> Graph:
-        """The new graph."""
+        """The new graph; the old one if nothing was changed."""
+        if not self._changed:
+            return self.graph
         operators = tuple(self.operators[n] for n in self.order())
         used = {t for op in operators for t in (*op.inputs, *op.outputs)} | self.fixed
         for tensor in list(used):

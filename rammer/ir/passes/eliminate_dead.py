@@ -8,4 +8,7 @@ from rammer.ir.passes.editor import Editor
 
 def eliminate_dead(graph: Graph) -> Graph:
     """Keep the operators that the outputs depend on."""
-    return Editor(graph).finish()
+    editor = Editor(graph)
+    for n in set(editor.operators).difference(editor.order()):
+        editor.remove(n)
+    return editor.finish()
