@@ -77,7 +77,7 @@ def test_a_missing_wait_races(seed: int) -> None:
                 run_plan(mutant, inputs, seed=interleaving)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(4))
 def test_overlapping_live_buffers_are_caught(seed: int) -> None:
     plan = make(seed)
     assert plan.memory is not None

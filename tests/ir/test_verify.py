@@ -12,16 +12,19 @@ import pytest
 from plans import plan_of, program
 
 from rammer.errors import VerificationError
-from rammer.ir.device import SyncModel
-from rammer.ir.graph import View
+from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.graph import Graph, View
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.memory import plan_memory
+from rammer.ir.operator import Operations, ROperator
+from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import BarrierRTask, RTask
 from rammer.ir.tensor import Digit, Layout, TensorType
 from rammer.ir.tile import TaskDigit
 from rammer.ir.verify import RULES, HappensBefore, verify_plan
 from rammer.testing.generate import random_graph, random_plan
+from rammer.vdevice.interpreter import numpy_kernel, run_plan
 
 GOOD = program(["0.0"], ["0.1", [(0, 0)], "1.0"])
 
@@ -161,6 +164,21 @@ def test_order_is_the_transitive_closure(seed: int) -> None:
     pairs = np.array(list(product(tasks, tasks)))
     found = order.before(pairs[:, 0], pairs[:, 1])
     assert found.tolist() == [closure.has_edge(int(a), int(b)) for a, b in pairs]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1, 1)])
+def test_tensors_of_no_or_one_element(shape: tuple[int, ...]) -> None:
+    kind = TensorType(shape)
+    interner = Operations(OPS)
+    operation = interner.define("tanh", (kind,))
+    nodes = tuple(ROperator(f"n{n}", operation, (f"t{n}",), (f"t{n + 1}",)) for n in range(2))
+    types = dict.fromkeys(("t0", "t1", "t2"), kind)
+    graph = Graph("g", ("t0",), ("t2",), nodes, types, {}, interner)
+    kernel = numpy_kernel(operation, {})
+    plan = ExecutionPlan(graph, VDeviceSpec("test", 1), (kernel, kernel), (program(["0.0", "1.0"]),))
+    plan = replace(plan, memory=plan_memory(plan))
+    verify_plan(plan)
+    assert run_plan(plan, {"t0": np.zeros(shape, np.float32)})["t2"].shape == shape
 
 
 def test_cycle_in_a_later_program_names_it() -> None:
