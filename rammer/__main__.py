@@ -25,7 +25,7 @@ from rammer.program import Program
 from rammer.scheduler.timeline import Timeline, simulate
 from rammer.vdevice.base import Progress as ProgressCallback
 
-out = Console()
+out = Console(width=None if sys.stdout.isatty() else 120)
 err = Console(stderr=True)
 
 

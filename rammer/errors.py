@@ -83,5 +83,6 @@ class PluginError(RammerError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The closest known name as a question, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else ""
+    lowered = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1)
+    return f"did you mean {lowered[close[0]]!r}?" if close else ""

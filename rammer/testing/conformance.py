@@ -51,7 +51,8 @@ class _Listed:
                 request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
 
     @pytest.fixture(scope="class")
-    def registry(self) -> PluginRegistry:
+    @classmethod
+    def registry(cls) -> PluginRegistry:
         """Where the plugin is found; override to register one that is not installed."""
         return PluginRegistry()
 
@@ -63,15 +64,16 @@ class VDeviceConformance(_Listed):
     device: ClassVar[str | int | None] = None
 
     @pytest.fixture(scope="class")
-    def opened(self, registry: PluginRegistry) -> Iterator[VDevice]:
-        _, entry = registry.vdevices()[self.vdevice]
+    @classmethod
+    def opened(cls, registry: PluginRegistry) -> Iterator[VDevice]:
+        _, entry = registry.vdevices()[cls.vdevice]
         answer = entry.probe()
         if not answer.ok:
-            text = f"vDevice {self.vdevice!r} is unavailable: {answer.reason} ({answer.hint})"
-            if self.vdevice in config.get("RAMMER_REQUIRE_VDEVICES").split(","):
+            text = f"vDevice {cls.vdevice!r} is unavailable: {answer.reason} ({answer.hint})"
+            if cls.vdevice in config.get("RAMMER_REQUIRE_VDEVICES").split(","):
                 pytest.fail(text)
             pytest.skip(text)
-        vdevice = registry.open(self.vdevice, device=self.device)
+        vdevice = registry.open(cls.vdevice, device=cls.device)
         yield vdevice
         vdevice.close()
 

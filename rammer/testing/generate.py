@@ -156,14 +156,21 @@ class _Maker:
             return self.input(shape)
         return self.random.choice(known[-6:])
 
+    def row_major(self, tensor: TensorId) -> TensorId:
+        """The tensor itself, or its absolute values in a row-major one."""
+        if self.types[tensor].layout is None:
+            return tensor
+        return self.apply("abs", tensor, outputs=(self.name(replace(self.types[tensor], layout=None)),))
+
     def graph(self) -> Graph:
         read = {t for op in self.operators for t in op.inputs}
         outputs = [t for op in self.operators for t in op.outputs if t not in read]
         extra = [t for op in self.operators for t in op.outputs if t in read and self.random.random() < 0.1]
+        outputs = [self.row_major(t) for t in (*outputs, *extra)]  # a program's ports are row-major
         return Graph(
             "random",
             tuple(self.inputs),
-            tuple(outputs + extra),
+            tuple(outputs),
             tuple(self.operators),
             self.types,
             self.constants,

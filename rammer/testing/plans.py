@@ -1,4 +1,4 @@
-"""Small graphs of probe operators, and plans that put each rTask where a test wants it."""
+"""Small graphs of probe operators, and plans that put each operator where a test wants it."""
 
 from __future__ import annotations
 
@@ -73,24 +73,24 @@ class Net:
 
 
 def place(net: Net, programs: Sequence[Sequence[tuple[int, int]]]) -> ExecutionPlan:
-    """A plan of one rTask per operator: for each rProgram the (operator, vEU) in order of appending; waits follow."""
+    """A plan with each operator whole on one vEU: for each rProgram the (operator, vEU) in order; waits follow."""
     graph, spec = net.graph(), net.spec
     kernels = []
     for op in graph.operators:
-        whole = [k for k in net.registry.rkernels(op.operation, spec) if k.num_rtasks == 1]
-        if not whole:
+        options = net.registry.rkernels(op.operation, spec)
+        if not options:
             raise ScheduleError(
-                f"no rKernel computes {op.kind} in one rTask on {spec.name!r}",
-                hint="offer one through rammer_rkernels: the kit's probes are small",
+                f"no rKernel computes {op.kind} on {spec.name!r}", hint="offer one through rammer_rkernels"
             )
-        kernels.append(whole[0])
+        kernels.append(min(options, key=lambda k: k.num_rtasks))
     needed = Dependencies(graph, kernels)
     built = []
     for slots in programs:
         builder = RProgramBuilder(spec.num_veus)
         for operator, veu in slots:
-            task = TaskUid(operator, 0)
-            builder.wait(task, [t for t in needed.of(operator)[0] if t in builder])
-            builder.append(task, veu)
+            for rtask, waits in enumerate(needed.of(operator)):
+                task = TaskUid(operator, rtask)
+                builder.wait(task, [t for t in waits if t in builder])
+                builder.append(task, veu)
         built.append(builder.build())
     return ExecutionPlan(graph, spec, tuple(kernels), tuple(built), policy="by hand")

@@ -23,7 +23,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "config", "hookspecs"}, set()),
     "rammer.vdevice": ({"vdevice", "ir", "kernels", "errors", "config", "hookspecs"}, {"numpy"}),
     "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "config"}, {"numpy", "ziglang"}),
-    "rammer.frontend": ({"frontend", "ir", "errors", "config"}, {"numpy", "onnx", "google", "ml_dtypes"}),
+    "rammer.frontend": ({"frontend", "ir", "errors", "config"}, {"numpy", "networkx", "onnx", "google", "ml_dtypes"}),
     "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline"}, {"numpy"}),
     "rammer.plugins": ({"hookspecs", "errors", "config"}, {"pluggy"}),
     "rammer.artifact": ({"vdevice.base", "ir", "errors", "config"}, {"numpy", "safetensors"}),
