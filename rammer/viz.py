@@ -108,7 +108,7 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
 
 
 def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
-    """A Gantt chart for documents. Neighbours that together are narrower than half a pixel are drawn as one."""
+    """A Gantt chart for documents. Neighbours that together are narrower than a pixel are drawn as one."""
     groups = _groups(timeline, plan)
     left, right, top, row = 64, 56, 58, 30 if plan.spec.num_veus <= 16 else 14
     chart = max(width - left - right, 100)
@@ -145,7 +145,12 @@ def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
                 f'<rect x="{x:.2f}" y="{top}" width="{wide:.2f}" height="{bottom - top}" fill="#57606a" '
                 f'fill-opacity="0.25"><title>launch {_xml(_time(times.begin_us - times.launch_at_us))}</title></rect>'
             )
-    for bars in _runs(timeline, plan, 0.5 / scale if scale else 0.0):
+        if wide > 50:
+            out.append(
+                f'<text x="{x + wide / 2:.1f}" y="{(top + bottom) / 2 + 4:.0f}" text-anchor="middle" '
+                'fill="#57606a">launch</text>'
+            )
+    for bars in _runs(timeline, plan, 1 / scale if scale else 0.0):
         out.append(_svg_run(bars, plan, groups, left, top, row, scale))
     for n, label in enumerate(groups.labels[:_LEGEND]):
         x, y = left + (n % 4) * (chart / 4), bottom + 40 + 18 * (n // 4)
@@ -302,7 +307,7 @@ def _groups(timeline: Timeline, plan: ExecutionPlan) -> _Groups:
             op, kernel = operators[key], plan.kernels[key]
             labels.append(f"{_printable(op.name)} ({op.kind}, {kernel.num_rtasks} × {_printable(kernel.name)})")
         else:
-            labels.append(f"{_printable(key)} ({_time(time_us[key])} in {keys.count(key)} rOperators)")
+            labels.append(f"{_printable(key)} ({_time(time_us[key])} in {_number(keys.count(key), 'rOperator')})")
     return _Groups(tuple(place[key] for key in keys), tuple(labels))
 
 
@@ -312,9 +317,10 @@ def _title(plan: ExecutionPlan) -> str:
 
 def _facts(timeline: Timeline, plan: ExecutionPlan) -> str:
     return (
-        f"{_time(timeline.total_us)} estimated · {plan.spec.num_veus} vEUs {timeline.utilisation:.0%} used · "
-        f"{timeline.overhead:.1%} overhead · {len(plan.graph.operators)} rOperators · {plan.num_rtasks} rTasks · "
-        f"{len(plan.programs)} rProgram{'s' * (len(plan.programs) != 1)}"
+        f"{_time(timeline.total_us)} estimated · "
+        f"{_number(plan.spec.num_veus, 'vEU')} {timeline.utilisation:.0%} used · "
+        f"{timeline.overhead:.1%} overhead · {_number(len(plan.graph.operators), 'rOperator')} · "
+        f"{_number(plan.num_rtasks, 'rTask')} · {_number(len(plan.programs), 'rProgram')}"
     )
 
 
@@ -334,6 +340,10 @@ def _ticks(total_us: float, most: int) -> Iterator[float]:
                     yield n * step
                 return
             step /= part
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _time(us: float) -> str:

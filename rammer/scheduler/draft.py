@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rammer.ir.dependency import Dependencies
@@ -12,7 +12,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
 from rammer.scheduler.assembly import NOTHING, Assembly, Needs
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import Market, select_veu
+from rammer.scheduler.select import TIE_US, Market, Place, select_veu
 
 
 class Placement(NamedTuple):
@@ -21,6 +21,12 @@ class Placement(NamedTuple):
     task: TaskUid
     veu: int
     reason: str
+
+
+class _Candidate(NamedTuple):
+    task: TaskUid
+    needs: Needs
+    home: int | None
 
 
 class Draft:
@@ -70,21 +76,23 @@ class Draft:
     def schedule_wave(self, wave: Mapping[int, RKernel], assembly: Assembly) -> list[Placement]:
         """Append the rTasks of independent operators, each to the vEU that can start it first. Paper: Alg. 1, line 12.
 
-        rTasks whose operands are there come first, and the longest of them first, which balances the lanes.
+        rTasks whose operands are there come first, and the longest of them first, which balances the lanes. Among
+        equals, one goes first whose static weights the chosen vEU has.
         """
         self.kernels.update(wave)
-        queue: list[tuple[float, float, TaskUid, Needs]] = []
         wanted = self.needs(wave, assembly)
         now = min(assembly.ready_us)
+        alike: dict[tuple[float, float], list[_Candidate]] = {}
         for operator_id, needs in wanted.items():
             us = self.rtask_us(operator_id)
-            queue.extend((max(now, need.end_us), -us, TaskUid(operator_id, r), need) for r, need in enumerate(needs))
-        queue.sort(key=lambda item: item[:3])
+            for rtask_id, need in enumerate(needs):
+                task = TaskUid(operator_id, rtask_id)
+                alike.setdefault((max(now, need.end_us), -us), []).append(_Candidate(task, need, self.home(task)))
         placements = []
-        for _, negative_us, task, need in queue:
-            place = select_veu(assembly, need, self.home(task))
-            assembly.place(task, place.veu, -negative_us, need)
-            placements.append(Placement(task, place.veu, place.reason))
+        for (_, negative_us), candidates in sorted(alike.items()):
+            for task, need, place in _by_weights(candidates, assembly):
+                assembly.place(task, place.veu, -negative_us, need)
+                placements.append(Placement(task, place.veu, place.reason))
         return placements
 
     def needs(self, operator_ids: Iterable[int], assembly: Assembly) -> dict[int, list[Needs]]:
@@ -134,3 +142,31 @@ class Draft:
         return ExecutionPlan(
             self.graph, self.spec, kernels, tuple(programs), policy, rtask_us=times, notes=tuple(notes)
         )
+
+
+def _by_weights(candidates: list[_Candidate], assembly: Assembly) -> Iterator[tuple[TaskUid, Needs, Place]]:
+    """Candidates of one duration in a good order, each with its place; to be placed before the next is asked for.
+
+    A vEU is chosen for the first one left. If another has its weights there and can start as early, it goes instead.
+    """
+    queue = sorted(candidates, key=lambda candidate: candidate.task, reverse=True)
+    by_home: dict[int | None, list[_Candidate]] = {}
+    for candidate in queue:
+        by_home.setdefault(candidate.home, []).append(candidate)
+    gone: set[TaskUid] = set()
+    while queue:
+        if queue[-1].task in gone:
+            queue.pop()
+            continue
+        chosen = queue[-1]
+        place = select_veu(assembly, chosen.needs, chosen.home)
+        for home in (place.veu, None) if place.veu != chosen.home else ():
+            fitting = by_home.get(home, [])
+            while fitting and fitting[-1].task in gone:
+                fitting.pop()
+            if fitting and assembly.start_us(place.veu, fitting[-1].needs) <= place.start_us + TIE_US:
+                chosen = fitting[-1]
+                place = place if home is None else place._replace(reason="static weights")
+                break
+        gone.add(chosen.task)
+        yield chosen.task, chosen.needs, place

@@ -43,7 +43,7 @@ class WavefrontPolicy:
         if not current.is_empty:
             programs.append(current.build())
         notes = (
-            f"{len(trials)} waves in {len(programs)} rPrograms",
+            f"waves: {len(trials)}, rPrograms: {len(programs)}",
             f"rKernels by wave: {count(t.reason for t in trials)}",
             f"vEUs by rTask: {count(p.reason for t in trials for p in t.placements)}",
         )
