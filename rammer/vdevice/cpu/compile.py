@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
-from rammer.errors import DeviceError
+from rammer import config
+from rammer.errors import DeviceError, RammerError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.vdevice.base import Progress, silent
@@ -59,6 +62,7 @@ class KernelCompiler:
     def compile(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
         """Machine code of all kernels, from the cache where it has them. Raises ToolchainError, DeviceError."""
         sources = {kernel: self._source(kernel) for kernel in dict.fromkeys(kernels)}
+        _show(list({s.key: s for s in sources.values()}.values()))
         found = self._compile(list({s.key: s for s in sources.values()}.values()), progress)
         where = {kernel: (found[s.key][0], s.symbol) for kernel, s in sources.items()}
         return CompiledKernels(where, dict(found.values()))
@@ -116,6 +120,20 @@ class KernelCompiler:
                 hint="another process cleared the cache; run again",
             )
         return data
+
+
+def _show(sources: Sequence[Source]) -> None:
+    """Print C texts for RAMMER_DEBUG=4, write them for RAMMER_DUMP_DIR; cached ones too."""
+    if (config.integer("RAMMER_DEBUG") or 0) >= 4:
+        for source in sources:
+            print(f"// {source.symbol}\n{source.text}", file=sys.stderr)
+    if folder := config.get("RAMMER_DUMP_DIR"):
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            for source in sources:
+                Path(folder, f"{source.symbol}.c").write_text(source.text, encoding="utf-8")
+        except OSError as error:
+            raise RammerError(f"cannot write to RAMMER_DUMP_DIR={folder!r}: {error.strerror}") from error
 
 
 def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:

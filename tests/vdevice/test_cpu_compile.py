@@ -1,0 +1,143 @@
+"""Kernels emitted and compiled in batches, and their cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from handmade import TEXTS, chain, foreign, make_plan, memory, one_program, reference
+
+from rammer import config
+from rammer.errors import RammerError, ToolchainError
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.kernels import candidates
+from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.spec import host
+from rammer.vdevice.toolchain import object_store
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    with config.override(RAMMER_CACHE_DIR=str(tmp_path / "cache")):
+        yield tmp_path / "cache"
+
+
+@pytest.fixture
+def device() -> CpuVDevice:
+    return CpuVDevice(device=2)
+
+
+def emitted(graph: Graph, device: CpuVDevice) -> list[RKernel]:
+    """Every candidate of every operation of the graph."""
+    operations = dict.fromkeys(op.operation for op in graph.operators)
+    return [k for operation in operations for k in candidates(operation, device.spec)]
+
+
+def check(plan: ExecutionPlan, device: CpuVDevice) -> None:
+    executable = device.load(device.build(plan))
+    executable.poison = True
+    x = {"x": np.linspace(-2, 2, 64, dtype=np.float32)}
+    np.testing.assert_allclose(executable.run(x)["t5"], reference(plan.graph, x)["t5"], rtol=1e-5)
+    executable.close()
+
+
+def test_emitted_and_foreign_kernels_work_together(device: CpuVDevice) -> None:
+    graph = chain()
+    for choice in range(2):
+        options = {op.operation: candidates(op.operation, device.spec) for op in graph.operators}
+        made = {
+            operation: [foreign(operation, TEXTS[operation.kind]), found[0]][(n + choice) % 2]
+            for n, (operation, found) in enumerate(options.items())
+        }
+        kernels = tuple(made[op.operation] for op in graph.operators)
+        check(
+            ExecutionPlan(graph, device.spec, kernels, (one_program(graph, kernels, 2),), memory=memory(graph)), device
+        )
+
+
+def test_compiled_once_then_found(cache: Path, device: CpuVDevice) -> None:
+    kernels = emitted(chain(), device)
+    steps: list[tuple[str, int, int]] = []
+    compiler = KernelCompiler(device.spec, host())
+    first = compiler.compile(kernels, lambda *s: steps.append(s))
+    assert steps[0] == ("compile", 0, steps[-1][2]) and steps[-1][1] == steps[-1][2] > 0
+    assert set(first.where) == set(kernels)
+    steps.clear()
+    again = KernelCompiler(device.spec, host()).compile(kernels, lambda *s: steps.append(s))
+    assert not steps and again.where == first.where and again.objects == first.objects
+
+
+def test_texts_flags_and_compilers_do_not_mix(cache: Path, device: CpuVDevice) -> None:
+    (kernel,) = make_plan(chain(1), device.spec).kernels
+    keys = set()
+    for lanes in ("4", "8"):
+        with config.override(RAMMER_VECTOR_LANES=lanes):
+            try:
+                narrow = CpuVDevice(device=2)
+            except RammerError:
+                pytest.skip(f"this CPU has no vectors of {lanes} lanes")
+        keys |= set(KernelCompiler(narrow.spec, host()).compile([kernel]).where.values())
+    assert len(keys) == 2
+
+
+def test_damaged_objects_are_compiled_again(cache: Path, device: CpuVDevice) -> None:
+    plan = make_plan(chain(), device.spec)
+    check(plan, device)
+    objects = sorted((cache / "objects").glob("*.so"))
+    for n, file in enumerate(objects):
+        file.write_bytes(b"" if n % 2 else file.read_bytes()[:-1] + b"?")
+    check(plan, device)
+    assert sorted((cache / "objects").glob("*.so")) == objects
+    (cache / "objects" / "index.sqlite").write_bytes(b"rubbish" * 1000)
+    check(plan, device)
+
+
+def test_processes_compile_the_same_at_the_same_time(cache: Path) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from handmade import chain
+from test_cpu_compile import emitted
+from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.spec import host
+device = CpuVDevice(device=2)
+print(len(KernelCompiler(device.spec, host()).compile(emitted(chain(), device)).where))
+"""
+    workers = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    answers = [w.communicate(timeout=60)[0] for w in workers]
+    assert [w.returncode for w in workers] == [0, 0] and answers[0] == answers[1]
+
+
+def test_a_kernel_that_does_not_compile_is_an_error_that_names_it(cache: Path, device: CpuVDevice) -> None:
+    good, bad = make_plan(chain(2), device.spec).kernels
+    bad = foreign(bad.operation, "void add(char *const *args, char *s, long r, int *t) { oops; }")
+    with pytest.raises(ToolchainError, match="oops"):
+        KernelCompiler(device.spec, host()).compile([good, bad])
+    with pytest.raises(ToolchainError, match=r"add:1:.*oops"):  # the place is named after the kernel
+        device.build(replace(make_plan(chain(2), device.spec), kernels=(good, bad)))
+    assert not list((cache / "objects").glob("new-*"))
+    assert object_store().stats()[0] <= 1
+
+
+def test_texts_are_shown_when_asked_for(
+    cache: Path, device: CpuVDevice, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = emitted(chain(1), device)
+    with config.override(RAMMER_DEBUG="4", RAMMER_DUMP_DIR=str(tmp_path / "dump")):
+        compiled = KernelCompiler(device.spec, host()).compile(kernels)
+    symbols = {symbol for _, symbol in compiled.where.values()}
+    assert {f.stem for f in (tmp_path / "dump").iterdir()} == symbols
+    shown = capsys.readouterr().err
+    assert all(f"// {symbol}\n" in shown for symbol in symbols)
+    (tmp_path / "file").write_text("")
+    with config.override(RAMMER_DUMP_DIR=str(tmp_path / "file")), pytest.raises(RammerError, match="RAMMER_DUMP_DIR"):
+        KernelCompiler(device.spec, host()).compile(kernels)
