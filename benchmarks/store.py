@@ -8,13 +8,14 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 CACHE = Path(__file__).parent / ".models"
 
+Scale = Literal["full", "small"]
 Arrays = dict[str, npt.NDArray[np.float32]]
 
 
@@ -31,7 +32,6 @@ def reuse(
 ) -> BuiltModel:
     """The stored model `name`, made anew unless `made_by` is what made the stored one."""
     path, mark = cache / f"{name}.onnx", cache / f"{name}.json"
-    stored = {side: cache / f"{name}.{side}.npz" for side in ("inputs", "outputs")}
     if not (mark.exists() and json.loads(mark.read_text()) == made_by):
         cache.mkdir(parents=True, exist_ok=True)
         mark.unlink(missing_ok=True)
@@ -41,9 +41,14 @@ def reuse(
             with tempfile.TemporaryFile() as file:
                 np.savez(file, allow_pickle=False, **arrays)
                 file.seek(0)
-                _write(stored[side], file.read())
+                _write(cache / f"{name}.{side}.npz", file.read())
         _write(mark, json.dumps(made_by).encode())
-    return BuiltModel(path, _read(stored["inputs"]), _read(stored["outputs"]))
+    return stored(path)
+
+
+def stored(path: Path) -> BuiltModel:
+    """The built model whose ONNX file is `path`."""
+    return BuiltModel(path, _read(path.with_suffix(".inputs.npz")), _read(path.with_suffix(".outputs.npz")))
 
 
 def source_digest(files: Iterable[Path]) -> str:

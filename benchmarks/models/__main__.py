@@ -9,6 +9,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.models.build import CATALOG, build
+from benchmarks.store import Scale
 from rammer.errors import RammerError
 
 
@@ -17,7 +18,7 @@ from rammer.errors import RammerError
 @click.option("--list", "list_only", is_flag=True, help="Print the known models and stop.")
 @click.option("--batch", default=1, show_default=True)
 @click.option("--scale", type=click.Choice(["full", "small"]), default="full", show_default=True)
-def main(names: tuple[str, ...], list_only: bool, batch: int, scale: str) -> None:
+def main(names: tuple[str, ...], list_only: bool, batch: int, scale: Scale) -> None:
     """Build NAMES (all when empty) and print what was made."""
     console = Console()
     if list_only:
@@ -27,7 +28,7 @@ def main(names: tuple[str, ...], list_only: bool, batch: int, scale: str) -> Non
     table = Table("model", "nodes", "parameters, M", "file", box=None)
     try:
         for name in track(names or list(CATALOG), "building", console=console):
-            built = build(name, batch, "small" if scale == "small" else "full")
+            built = build(name, batch, scale)
             graph = onnx.load(built.path).graph
             parameters = sum(tensor_size(tensor) for tensor in graph.initializer) / 1e6
             table.add_row(name, f"{len(graph.node)}", f"{parameters:.2f}", str(built.path))

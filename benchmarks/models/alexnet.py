@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from benchmarks.models.spec import ModelSpec, Scale
+from benchmarks.models.spec import ModelSpec
+from benchmarks.store import Scale
 
 
 @dataclass(frozen=True, slots=True)

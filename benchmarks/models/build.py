@@ -8,8 +8,8 @@ import onnx
 import torch
 
 from benchmarks.models import alexnet, nasnet, resnext, rnn
-from benchmarks.models.spec import ModelSpec, Scale
-from benchmarks.store import CACHE, Arrays, BuiltModel, reuse, source_digest
+from benchmarks.models.spec import ModelSpec
+from benchmarks.store import CACHE, Arrays, BuiltModel, Scale, reuse, source_digest
 from rammer.errors import RammerError, did_you_mean
 
 CATALOG: dict[str, ModelSpec] = {

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.models.spec import ModelSpec, Scale
+from benchmarks.models.spec import ModelSpec
+from benchmarks.store import Scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.models.spec import ModelSpec, Scale
+from benchmarks.models.spec import ModelSpec
+from benchmarks.store import Scale
 
 
 def transform(inputs: int, groups: int, width: int, stride: int) -> nn.Sequential:

@@ -11,8 +11,10 @@ import torch
 from onnx import compose
 from torch import nn
 
+from benchmarks.floors import Recurrence
 from benchmarks.models.recorder import Recorder
-from benchmarks.models.spec import ModelSpec, Recurrence, Scale, export_module
+from benchmarks.models.spec import ModelSpec, export_module
+from benchmarks.store import Scale
 
 INPUT_GAIN, STATE_GAIN = 1.7, 0.7
 GATES = {"i": 0, "j": 2, "f": 1, "o": 3}  # TensorFlow's order and names -> chunk of torch's LSTM weights

@@ -7,38 +7,18 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import onnx
 import torch
 from torch import nn
 
+from benchmarks.floors import Recurrence
 from benchmarks.models.fold import fold_constants
-
-Scale = Literal["full", "small"]
+from benchmarks.store import Scale
 
 SEED = 20
 OPSET = 17
 CALIBRATION_BATCH = 4  # BatchNorm statistics need more than one sample where a plane is a single pixel
-
-
-@dataclass(frozen=True, slots=True)
-class Recurrence:
-    """A chain of `steps` dependent products with one [rows, columns] weight, which no batching over time can avoid."""
-
-    steps: int
-    rows: int
-    columns: int
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds of the chain for one sample."""
-        return self.steps * self.rows * self.columns
-
-    @property
-    def nbytes(self) -> int:
-        """float32 weight bytes that the chain reads, each step anew."""
-        return 4 * self.macs
 
 
 def export_module(module: nn.Module, example: torch.Tensor) -> onnx.ModelProto:

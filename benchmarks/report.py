@@ -1,0 +1,95 @@
+"""Results of a benchmark run as plain data, and their tables."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.limits import Limits
+
+OWN = "rammer"  # peers of this name, or starting with it and a dash, are ours
+
+Result = Mapping[str, Any]
+
+
+def wide_console() -> Console:
+    """A console that does not break tables where the output is no terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=150)
+
+
+def summarize(samples_ms: list[float]) -> dict[str, Any]:
+    """Minimum, median, mean, standard deviation and number of samples."""
+    return {
+        "min_ms": min(samples_ms),
+        "median_ms": statistics.median(samples_ms),
+        "mean_ms": statistics.fmean(samples_ms),
+        "stdev_ms": statistics.stdev(samples_ms) if len(samples_ms) > 1 else 0.0,
+        "n": len(samples_ms),
+        "samples_ms": [round(sample, 4) for sample in samples_ms],
+    }
+
+
+def best_peer(peers: Mapping[str, Result]) -> str | None:
+    """The fastest peer by minimum that is not ours."""
+    others = {name: p["min_ms"] for name, p in peers.items() if "min_ms" in p and not is_own(name)}
+    return min(others, key=lambda name: others[name]) if others else None
+
+
+def is_own(peer: str) -> bool:
+    return peer == OWN or peer.startswith(f"{OWN}-")
+
+
+def limits_table(limits: Limits) -> Table:
+    """The machine's limits."""
+    table = Table("limit", f"{limits.threads} threads", box=None)
+    table.add_row("float32 FMA", f"{limits.gflops:.0f} GFLOP/s")
+    for level in limits.levels:
+        table.add_row(f"read {level.name}", f"{level.read_gbps:.0f} GB/s")
+    return table
+
+
+def results_table(models: Mapping[str, Result]) -> Table:
+    """One row per model and peer; `speed` is the best peer's minimum over this one's."""
+    columns = ("model", "peer", "min ms", "median ms", "n", "error", "load s", "peak MB", "x floor", "speed")
+    table = Table(box=None)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i < 2 else "right", no_wrap=i != 1)
+    for name, model in models.items():
+        floor_ms, peers = model["floor"]["ms"], model["peers"]
+        best = best_peer(peers)
+        label = f"{name} b{model['batch']} (floor {floor_ms:.2f})"
+        for peer, result in peers.items():
+            if "failed" in result:
+                table.add_row(label, f"{peer}: {result['failed']}", *[""] * (len(columns) - 2), style="yellow")
+            else:
+                table.add_row(
+                    label,
+                    peer,
+                    f"{result['min_ms']:.2f}",
+                    f"{result['median_ms']:.2f}",
+                    f"{result['n']}",
+                    f"{result['error']:.0e}",
+                    f"{result['load_s']:.1f}",
+                    f"{result['peak_mb']:.0f}",
+                    f"{result['min_ms'] / floor_ms:.2f}",
+                    f"{peers[best]['min_ms'] / result['min_ms']:.2f}" if best else "",
+                    style="bold" if is_own(peer) else "",
+                )
+            label = ""
+    return table
+
+
+def geometric_mean_speed(models: Mapping[str, Result], peer: str) -> float | None:
+    """Geometric mean over models of the best other peer's minimum over `peer`'s."""
+    ratios = []
+    for model in models.values():
+        best = best_peer(model["peers"])
+        own = model["peers"].get(peer, {})
+        if best and "min_ms" in own:
+            ratios.append(model["peers"][best]["min_ms"] / own["min_ms"])
+    return statistics.geometric_mean(ratios) if ratios else None
