@@ -1,0 +1,194 @@
+"""Pictures of a schedule: well-formed, complete, and safe with hostile names."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+
+from rammer import viz
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask
+from rammer.scheduler.plugin import rammer_policies
+from rammer.scheduler.timeline import Timeline, simulate
+from rammer.testing.problems import Job, make_problem, random_jobs
+
+HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e&\"'<b>\x00\n"
+DIAMOND = [
+    Job("stem", ((4, 2.0),)),
+    Job("left", ((2, 3.0),), ("stem",)),
+    Job("right", ((3, 1.0),), near=("stem",)),
+    Job("join", ((2, 1.5),), ("left", "right")),
+]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(jobs: list[Job], num_veus: int = 2, policy: str = "wavefront") -> tuple[Timeline, ExecutionPlan]:
+    spec = VDeviceSpec("paper", num_veus, launch_us=5.0, barrier_us=0.25)
+    plan = rammer_policies()[policy]().schedule(make_problem(jobs, spec))
+    return simulate(plan), plan
+
+
+def renamed(plan: ExecutionPlan, name: str) -> ExecutionPlan:
+    """The plan with every operator and kernel called `name`."""
+    operators = tuple(replace(op, name=name) for op in plan.graph.operators)
+    kernels = {k: replace(k, name=name) for k in plan.kernels}
+    graph = replace(plan.graph, name=name, operators=operators)
+    return replace(plan, graph=graph, kernels=tuple(kernels[k] for k in plan.kernels), notes=(name,))
+
+
+def slots(plan: ExecutionPlan) -> int:
+    return sum(len(lane) for program in plan.programs for lane in program.lanes)
+
+
+GANTT = """\
+jobs on paper, policy wavefront
+16 µs estimated · 2 vEUs 62% used · 34.4% overhead · 4 rOperators · 11 rTasks · 1 rProgram
+vEU 0 |▸▸▸▸▸▸▸▸▸▸▸▸▸▸▸AAAAAAAAAAA·BBBBBBBBBCCCCCC·DDDD|  66%
+vEU 1 |▸▸▸▸▸▸▸▸▸▸▸▸▸▸▸AAAAAAAAAAA·BBBBBBBBBCCC·DDDD   |  59%
+      0                                           16 µs
+  A stem (stem, 4 × x4)
+  B left (left, 2 × x2)
+  C right (right, 3 × x3)
+  D join (join, 2 × x2)
+  · waiting at a barrier
+  ▸ launching an rProgram
+"""
+
+
+def test_text_gantt() -> None:
+    assert viz.text_gantt(*drawn(DIAMOND), width=60) == GANTT
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_text_gantt_keeps_to_its_width(width: int) -> None:
+    text = viz.text_gantt(*drawn(random_jobs(3, 60), 40), width=width, lanes=8)
+    rows = [line for line in text.splitlines() if line.startswith("vEU")]
+    assert len(rows) == 8 and all(len(row) <= width for row in rows)
+    assert "… and 32 more vEUs" in text
+
+
+def test_svg_has_a_bar_for_every_slot() -> None:
+    timeline, plan = drawn(DIAMOND)
+    root = ET.fromstring(viz.svg(timeline, plan))
+    titles = [t.text or "" for t in root.iter(f"{SVG}title")]
+    assert len(titles) == slots(plan) + len(plan.programs)  # and one per launch
+    assert sum("left · left\nx2, rTask " in t for t in titles) == 2
+    assert sum(t.startswith("barrier: waits for ") for t in titles) == 4
+    text = "".join(root.itertext())
+    assert "vEU 1" in text and "16 µs" in text and "stem (stem, 4 × x4)" in text
+
+
+def test_svg_of_a_long_plan_joins_what_cannot_be_seen() -> None:
+    chain = [Job(f"c{n}", ((2, 1.0),), (f"c{n - 1}",) if n else (), kind=f"k{bool(n)}") for n in range(2000)]
+    timeline, plan = drawn(chain)
+    text = viz.svg(timeline, plan, width=600)
+    assert slots(plan) > 7000 and text.count("<rect") < 3 * 2 * 600
+
+
+class Page(HTMLParser):
+    """Collects the tags of a page, its script texts, and addresses."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.scripts: list[str] = []
+        self.title = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "data", "action")]
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            self.scripts.append(data)
+        elif self.lasttag == "title" and not self.title:
+            self.title = data
+
+
+def test_html_is_self_contained_and_complete() -> None:
+    timeline, plan = drawn(random_jobs(5, 40), 3)
+    text = viz.html(timeline, plan)
+    page = Page(text)
+    assert page.addresses == [] and not re.search(r"https?://|@import|url\(", text)
+    data = json.loads(page.scripts[0])
+    assert [len(lane) for lane in data["lanes"]] == [sum(len(p[v]) for p in plan.programs) for v in range(3)]
+    assert [op[0] for op in data["operators"]] == [op.name for op in plan.graph.operators]
+    for lane in data["lanes"]:
+        for first, second in pairwise(lane):
+            assert first[2] + first[3] <= second[2] + 1e-3
+
+
+def test_html_barriers_point_at_the_slots_they_wait_for() -> None:
+    """Also in later rPrograms, whose lanes go on where those of the first ended."""
+    chain = [Job(f"c{n}", ((2, 1.0),), (f"c{n - 1}",) if n else ()) for n in range(3)]
+    timeline, plan = drawn(chain, policy="round_robin")
+    twice = replace(plan, programs=plan.programs * 2)
+    data = json.loads(Page(viz.html(simulate(twice), twice)).scripts[0])
+    seen = 0
+    for lane in data["lanes"]:
+        for operator, number, start, span in lane:
+            for veu, index in data["waits"][number] if operator < 0 else ():
+                target = data["lanes"][veu][index]
+                assert target[0] >= 0 and target[2] + target[3] <= start + span
+                assert start - (target[2] + target[3]) < 2.0  # in the same rProgram
+                seen += 1
+    assert seen == 8 and timeline.total_us > 0
+
+
+@pytest.mark.parametrize("flows", [False, True])
+def test_chrome_trace_slices_never_overlap(flows: bool) -> None:
+    timeline, plan = drawn(random_jobs(11, 40), 3, "list")
+    events = json.loads(viz.chrome_trace(timeline, plan, flows=flows))["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    assert len(slices) == slots(plan) + len(plan.programs)
+    for thread in {e["tid"] for e in slices}:
+        own = sorted((e for e in slices if e["tid"] == thread), key=lambda e: (e["ts"], e["dur"]))
+        for first, second in pairwise(own):
+            assert round(1e3 * first["ts"]) + round(1e3 * first["dur"]) <= round(1e3 * second["ts"])
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {0: "vEU 0", 1: "vEU 1", 2: "vEU 2", 3: "launch"}
+    assert {e["cat"] for e in slices} == {"rtask", "barrier", "launch"}
+    arrows = [e for e in events if e["ph"] in "sf"]
+    waits = [w for p in plan.programs for lane in p.lanes for s in lane if isinstance(s, BarrierRTask) for w in s.waits]
+    assert len(arrows) == (2 * len(waits) if flows else 0)
+
+
+def test_hostile_names_are_harmless() -> None:
+    timeline, plan = drawn(DIAMOND)
+    plan = renamed(plan, HOSTILE)
+    gantt = viz.text_gantt(timeline, plan, width=80)
+    assert all(c.isprintable() or c == "\n" for c in gantt)
+    picture = viz.svg(timeline, plan)
+    assert not any(e.tag in (f"{SVG}script", f"{SVG}b") for e in ET.fromstring(picture).iter())
+    text = viz.html(timeline, plan)
+    page = Page(text)
+    assert page.tags.count("script") == 2 and page.tags.count("b") == 0 and len(page.scripts) == 2
+    assert json.loads(page.scripts[0])["operators"][0][0].startswith("</script><script>alert(1)")
+    assert "\x1b" not in text and "\u202e" not in text and "\x00" not in text
+    events = json.loads(viz.chrome_trace(timeline, plan))["traceEvents"]
+    assert not any(not c.isprintable() for e in events for c in e["name"])
+
+
+@pytest.mark.parametrize("name", ["__DATA__", "__TITLE__", "\\u003c", "$&", ""])
+def test_names_that_look_like_the_template(name: str) -> None:
+    timeline, plan = drawn(DIAMOND)
+    page = Page(viz.html(timeline, renamed(plan, name)))
+    assert json.loads(page.scripts[0])["operators"][0][0] == name
+    assert page.title == f"{name or 'plan'} on paper, policy wavefront"
+
+
+def test_an_empty_plan() -> None:
+    timeline, plan = drawn([])
+    assert "(nothing to run)" in viz.text_gantt(timeline, plan, width=60)
+    ET.fromstring(viz.svg(timeline, plan))
+    assert json.loads(Page(viz.html(timeline, plan)).scripts[0])["lanes"] == [[], []]
+    assert json.loads(viz.chrome_trace(timeline, plan))["traceEvents"]
