@@ -127,7 +127,7 @@ def _inputs(program: Program, files: Mapping[str, str], seed: int) -> dict[str, 
 @click.option("-o", "--output", required=True, help="The file to write.")
 @compile_options
 @click.pass_obj
-def compile_command(verbose: int, model: str, output: str, **options: Any) -> None:
+def compile_command(verbose: int, /, model: str, output: str, **options: Any) -> None:
     """Compile MODEL (.onnx) into a file that runs without the compiler."""
     with progress_bar() as show, rammer.compile(model, progress=show, **options) as program:
         program.save(output)
@@ -142,7 +142,7 @@ def compile_command(verbose: int, model: str, output: str, **options: Any) -> No
 @click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
 @compile_options
 @click.pass_obj
-def run(verbose: int, model: str, files: dict[str, str], folder: str | None, seed: int, **options: Any) -> None:
+def run(verbose: int, /, model: str, files: dict[str, str], folder: str | None, seed: int, **options: Any) -> None:
     """Run MODEL (.onnx or a compiled program) once and describe its outputs."""
     with _open(model, **options) as program:
         if verbose:
@@ -169,6 +169,7 @@ def run(verbose: int, model: str, files: dict[str, str], folder: str | None, see
 @click.pass_obj
 def bench(
     verbose: int,
+    /,
     model: str,
     policies: str,
     seconds: float,
@@ -204,6 +205,7 @@ def bench(
 @click.pass_obj
 def show(
     verbose: int,
+    /,
     model: str,
     svg: str | None,
     html: str | None,
@@ -233,8 +235,7 @@ def show(
 
 def _timeline(program: Program) -> Timeline:
     """The timeline that the scheduler believed in."""
-    believed = program.plan.rtask_us
-    return simulate(program.plan, lambda kernel: believed[kernel])
+    return simulate(program.plan, program.plan.rtask_us.__getitem__)
 
 
 @main.command()

@@ -74,8 +74,7 @@ def run(out: Console, html: Path, seconds: float, progress: Progress) -> None:
             out.print(table)
             out.print(f"results equal NumPy's within {worst:.1e} of the largest output\n", highlight=False)
             plan = programs["wavefront"].plan
-            timeline = simulate(plan, lambda kernel, believed=plan.rtask_us: believed[kernel])
-            html.write_text(viz.html(timeline, plan), encoding="utf-8")
+            html.write_text(viz.html(simulate(plan, plan.rtask_us.__getitem__), plan), encoding="utf-8")
         finally:
             for program in programs.values():
                 program.close()

@@ -92,7 +92,7 @@ def test_a_vdevice_by_plugin() -> None:
 @pytest.mark.parametrize(
     ("plugin", "text"),
     [
-        (SimpleNamespace(rammer_vdevice=hookimpl(list)), "rammer_vdevice"),
+        (SimpleNamespace(rammer_vdevice=hookimpl(lambda: ())), "rammer_vdevice"),
         (SimpleNamespace(rammer_policies=hookimpl(lambda nonsense: {})), "nonsense"),
     ],
 )

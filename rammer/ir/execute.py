@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rammer.ir.evaluate import Memory, evaluate_box
@@ -17,8 +19,9 @@ def compute_rtask(plan: ExecutionPlan, task: TaskUid, memory: Memory) -> None:
     box = kernel.box(task.rtask_id)
     for tensor, value in zip(op.outputs, evaluate_box(op.operation.expr, inputs, box), strict=True):
         kind = plan.graph.types[tensor]
-        index: tuple[object, ...] = tuple(slice(low, high) for low, high in box.values())
+        spans = tuple(slice(low, high) for low, high in box.values())
+        index: tuple[Any, ...] = spans
         if kind.layout is not None:
-            grid = np.ogrid[index]
+            grid = np.ogrid[spans]
             index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
         memory.physical(tensor).reshape(kind.physical_shape)[index] = value

@@ -104,6 +104,33 @@ def cleaned(expr: TensorExpr) -> TensorExpr:
     return replace(expr, stages=tuple(stages))
 
 
+def aligned(expr: TensorExpr) -> TensorExpr:
+    """Stages renamed so that one read at its own position has its reader's axis names: fusions come with names apart."""
+    stages = {s.name: s for s in expr.stages}
+    for name in reversed([s.name for s in expr.stages]):
+        reader = stages[name]
+        for load, _ in loads(reader.body):
+            stage = stages.get(load.tensor)
+            if stage is None or load.dynamic:
+                continue
+            axes = dict(reader.axes)
+            new = {}
+            for (axis, extent), ix in zip(stage.axes, load.index, strict=True):
+                names = variables(ix)
+                wanted = next(iter(names)) if len(names) == 1 else ""
+                if ix == var(wanted) and axes.get(wanted) == extent and wanted not in new.values():
+                    new[axis] = wanted
+            old = [a for a, _ in (*stage.axes, *stage.reduce) if a not in new]
+            new |= {a: a if a not in new.values() else f"{a}_{name}" for a in old}
+            stages[stage.name] = replace(
+                stage,
+                axes=tuple((new[a], e) for a, e in stage.axes),
+                reduce=tuple((new[a], e) for a, e in stage.reduce),
+                body=substitute_axes(stage.body, {a: var(b) for a, b in new.items()}),
+            )
+    return replace(expr, stages=tuple(stages.values()))
+
+
 def identity(combine: str, dtype: DType) -> float | int | bool:
     """The neutral element of a reduction as a number of `dtype`."""
     value = REDUCERS[combine][1]
@@ -207,6 +234,8 @@ def _merge(expr: TensorExpr, a: str, b: str) -> TensorExpr | None:
                     return None
             if load.tensor in touched and touched[load.tensor] != place:
                 return None
+            if load.tensor not in types and load.tensor not in places and place is not None:
+                return None  # a stage whose own axes have other names
             touched[load.tensor] = place
     new_types: dict[str, TensorType] = {}
     for tensor, kind in types.items():

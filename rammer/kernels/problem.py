@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Call, Load, Scalar, Stage, TensorExpr, inline, loads, rewrite
+from rammer.ir.expr import Call, Load, Scalar, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
 from rammer.ir.simplify import simplify_index
-from rammer.ir.tensor import Layout
-from rammer.ir.tile import Kind
 from rammer.kernels.lower import lower
-from rammer.kernels.normal import cleaned, flattened, fused
-from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.normal import aligned, cleaned, flattened, fused
+from rammer.kernels.schedule import Schedule
 
 COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
 
@@ -44,7 +42,7 @@ class Problem:
         for stage in reversed(expr.stages):
             if stage.name in needed:
                 needed |= {ld.tensor for ld, _ in loads(stage.body)}
-        expr = replace(expr, stages=tuple(s for s in expr.stages if s.name in needed))
+        expr = aligned(replace(expr, stages=tuple(s for s in expr.stages if s.name in needed)))
         spans: dict[str, int] = {}
         if flat:
             expr, spans = flattened(expr, 4 * spec.num_veus)
