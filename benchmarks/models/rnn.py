@@ -12,6 +12,7 @@ from onnx import compose
 from torch import nn
 
 from benchmarks.floors import Recurrence
+from benchmarks.models.fold import fold_constants
 from benchmarks.models.recorder import Recorder
 from benchmarks.models.spec import ModelSpec, export_module
 from benchmarks.store import Scale
@@ -135,7 +136,7 @@ def record(module: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
     recorder = Recorder(module)
     steps, batch = example.shape[:2]
     output = module.run(recorder, recorder.input("input", example.shape), steps, batch)
-    return recorder.model(output, module(example).shape)
+    return fold_constants(recorder.model(output, module(example).shape))
 
 
 # LSTM-TC

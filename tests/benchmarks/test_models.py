@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,23 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
-@pytest.fixture(params=CATALOG)
+# One model per builder; the others differ in their sizes only.
+SMALL = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in ("resnext101", "nasnet_imagenet") else [])
+    for name in CATALOG
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Layers this small only lose time to a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=SMALL)
 def small(request: pytest.FixtureRequest, cache: Path) -> BuiltModel:
     return build(request.param, 2, "small", cache)
 
