@@ -24,12 +24,13 @@ from rammer.ir.tensor import Array
 
 Execute: TypeAlias = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
 KINDS = ("node", "pytorch-converted", "pytorch-operator", "simple")
-TIER_1 = frozenset(
-    """Add Sub Mul Div Neg Abs Sqrt Pow Exp Log Erf Tanh Sigmoid Relu Clip Min Max Sum Reciprocal LeakyRelu
+_TIER_1 = """
+    Add Sub Mul Div Neg Abs Sqrt Pow Exp Log Erf Tanh Sigmoid Relu Clip Min Max Sum Reciprocal LeakyRelu
     Conv MaxPool AveragePool GlobalAveragePool BatchNormalization LRN Gemm MatMul Softmax LogSoftmax
     Reshape Flatten Transpose Squeeze Unsqueeze Concat Split Slice Gather Pad Expand Shape Constant ConstantOfShape
-    Identity Dropout Cast Where Equal ReduceMean ReduceSum ReduceMax ArgMax LSTM GRU LayerNormalization Gelu""".split()
-)
+    Identity Dropout Cast Where Equal ReduceMean ReduceSum ReduceMax ArgMax LSTM GRU LayerNormalization Gelu
+"""
+TIER_1 = frozenset(_TIER_1.split())
 
 
 @dataclass(frozen=True)

@@ -41,15 +41,7 @@ def handler_for(domain: str, op: str, opset: int) -> Handler | None:
 class NotConstant(ModelError):
     """An input that decides shapes is only known at run time; `inputs` are the graph inputs it depends on."""
 
-    def __init__(self, node: Node, position: int, what: str) -> None:
-        self.inputs = node.builder.sources(node.tensor(position))
-        named = ", ".join(f"{name!r}: …" for name in self.inputs[:5])
-        super().__init__(
-            f"input {position} ({what}) is not known at compile time",
-            node=node.label,
-            op=node.op,
-            hint=f"shapes are fixed at compile time; if the values never change, pass constants={{{named}}}",
-        )
+    inputs: tuple[TensorId, ...] = ()
 
 
 class Subgraphs(Protocol):
@@ -119,7 +111,16 @@ class Node:
         """The value of an input that must be known at compile time."""
         value = self.builder.value(self.tensor(position))
         if value is None:
-            raise NotConstant(self, position, what)
+            sources = self.builder.sources(self.tensor(position))
+            named = ", ".join(f"{name!r}: …" for name in sources[:5])
+            error = NotConstant(
+                f"input {position} ({what}) is not known at compile time",
+                node=self.label,
+                op=self.op,
+                hint=f"shapes are fixed at compile time; if the values never change, pass constants={{{named}}}",
+            )
+            error.inputs = sources
+            raise error
         return value
 
     def ints(self, position: int, what: str) -> tuple[int, ...]:

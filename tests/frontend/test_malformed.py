@@ -1,0 +1,398 @@
+"""Bad models of every class: each gives one ModelError that names the place, and never anything else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx_models import model, node
+
+from rammer.errors import ModelError
+from rammer.frontend.onnx import Limits, load
+
+F32 = np.float32
+W = np.ones((2, 3), F32)
+
+
+def changed(made: ModelProto, change: Callable[[ModelProto], Any]) -> ModelProto:
+    change(made)
+    return made
+
+
+def tensor(**fields: Any) -> TensorProto:
+    return TensorProto(name="w", **fields)
+
+
+def with_weight(weight: TensorProto) -> ModelProto:
+    made = model([node("Add", ["x", "w"])], {"x": (2,)})
+    made.graph.initializer.append(weight)
+    return made
+
+
+def conv(**attrs: Any) -> ModelProto:
+    return model([node("Conv", ["x", "w"], **attrs)], {"x": (1, 4, 8, 8)}, constants={"w": np.ones((4, 4, 3, 3), F32)})
+
+
+def pool(**attrs: Any) -> ModelProto:
+    return model([node("MaxPool", **attrs)], {"x": (1, 4, 8, 8)})
+
+
+def constant_input(op: str, shape: tuple[int, ...], *values: Any, **attrs: Any) -> ModelProto:
+    names = [f"c{n}" for n in range(len(values))]
+    return model(
+        [node(op, ["x", *names], **attrs)], {"x": shape}, constants=dict(zip(names, map(np.array, values), strict=True))
+    )
+
+
+def nested_ifs(depth: int) -> ModelProto:
+    result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
+    plain = helper.make_node("Identity", ["x"], ["y"])
+    other = helper.make_graph([plain], "else", [], result)
+    inner = plain
+    for _ in range(depth):
+        then = helper.make_graph([inner], "then", [], result)
+        inner = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    return model([inner], {"x": (2,)}, constants={"c": np.array(True)})
+
+
+def recursive_function() -> ModelProto:
+    body = [helper.make_node("F", ["a"], ["b"], domain="own")]
+    function = helper.make_function(
+        "own", "F", ["a"], ["b"], body, [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+    )
+    return model([node("F", domain="own")], {"x": (2,)}, functions=[function], domains={"own": 1})
+
+
+def two_attributes() -> ModelProto:
+    made = model([node("Softmax", axis=0)], {"x": (2,)})
+    made.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
+    return made
+
+
+def mistyped_attribute() -> ModelProto:
+    made = model([node("Softmax")], {"x": (2,)})
+    made.graph.node[0].attribute.append(AttributeProto(name="axis", type=AttributeProto.FLOAT, f=0.0))
+    return made
+
+
+def declared_output(code: int, shape: list[int]) -> ModelProto:
+    made = model([node("Relu")], {"x": (2, 3)})
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", code, shape))
+    return made
+
+
+def external(**entries: str) -> ModelProto:
+    weight = tensor(data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    for key, value in entries.items():
+        weight.external_data.add(key=key, value=value)
+    return with_weight(weight)
+
+
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    # the file
+    "empty": (lambda: b"", "empty"),
+    "garbage": (lambda: b"\xff" * 64, "no ONNX model"),
+    "truncated": (lambda: conv().SerializeToString()[:-20], "no ONNX model"),
+    "no graph": (lambda: ModelProto(ir_version=10, opset_import=[helper.make_opsetid("", 21)]), "no outputs"),
+    # operator sets
+    "no opset": (lambda: changed(conv(), lambda m: m.ClearField("opset_import")), "no operator set"),
+    "opset of the future": (lambda: model([node("Relu")], {"x": (2,)}, opset=999), "opset 999; supported are"),
+    "negative opset": (lambda: model([node("Relu")], {"x": (2,)}, opset=-1), "opset -1; supported are"),
+    "two opsets": (
+        lambda: changed(conv(), lambda m: m.opset_import.append(helper.make_opsetid("ai.onnx", 20))),
+        "imports domain 'ai.onnx' twice",
+    ),
+    "unknown domain": (lambda: model([node("Relu", domain="evil")], {"x": (2,)}), r"domain 'evil'.*'n'"),
+    "operator newer than the opset": (
+        lambda: model([node("Gelu")], {"x": (2,)}, opset=13),
+        r"Gelu \(not in opset 13\)",
+    ),
+    # the graph
+    "cycle": (
+        lambda: model([node("Relu", ["b"], ["a"], "p"), node("Relu", ["a"], ["b"], "q")], {"x": (2,)}, ["a"]),
+        "cycle: (p -> q -> p|q -> p -> q)",
+    ),
+    "self-loop": (lambda: model([node("Relu", ["y"])], {"x": (2,)}), "cycle: n -> n"),
+    "unknown input": (
+        lambda: model([node("Relu", ["xx"])], {"x": (2,)}),
+        "Relu 'n': input 'xx' is produced by no node",
+    ),
+    "unknown output": (lambda: model([node("Relu")], {"x": (2,)}, ["z"]), "output 'z' of the graph is produced by no"),
+    "name produced twice": (
+        lambda: model([node("Relu", name="a"), node("Abs", name="b")], {"x": (2,)}),
+        "Abs 'b': output 'y' is already the name",
+    ),
+    "output shadows an input": (lambda: model([node("Relu", outputs=["x"])], {"x": (2,)}), "'x' is already the name"),
+    "two outputs of a name": (lambda: model([node("Relu")], {"x": (2,)}, ["y", "y"]), "two outputs are named 'y'"),
+    "two inputs of a name": (
+        lambda: changed(conv(), lambda m: m.graph.input.append(m.graph.input[0])),
+        "two inputs are named 'x'",
+    ),
+    "initializer twice": (
+        lambda: changed(conv(), lambda m: m.graph.initializer.append(m.graph.initializer[0])),
+        "initializer name 'w' is used twice",
+    ),
+    "too many inputs": (lambda: model([node("Relu", ["x", "x"])], {"x": (2,)}), "has 2 inputs; opset 14 says 1…1"),
+    "too few inputs": (lambda: model([node("Conv")], {"x": (1, 4, 8, 8)}), "has 1 inputs"),
+    "empty required input": (lambda: model([node("Add", ["x", ""])], {"x": (2,)}), r"input 1 \('B'\) is missing"),
+    "too many outputs": (lambda: model([node("Relu", outputs=["y", "z"])], {"x": (2,)}), "has 2 outputs"),
+    # inputs
+    "negative extent": (lambda: model([node("Relu")], {"x": (-2,)}), "input 'x' has extent -2"),
+    "symbolic extent": (
+        lambda: model([node("Relu")], {"x": ("batch", 3)}),
+        r"symbolic dimension 'batch'[\s\S]*pass shapes=",
+    ),
+    "unknown element type": (
+        lambda: changed(conv(), lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 99)),
+        "unknown element type 99",
+    ),
+    "strings": (
+        lambda: changed(conv(), lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING)),
+        "element type STRING",
+    ),
+    # attributes and types
+    "unknown attribute": (lambda: conv(stride=[1, 1]), "attribute 'stride' does not exist[\\s\\S]*'strides'"),
+    "attribute twice": (two_attributes, "attribute 'axis' is given twice"),
+    "mistyped attribute": (mistyped_attribute, "attribute 'axis' is FLOAT instead of INT"),
+    "missing attribute": (lambda: pool(), "attribute 'kernel_shape' is missing"),
+    "float times integer": (
+        lambda: model([node("MatMul", ["x", "i"])], {"x": (2, 2), "i": ("int64", (2, 2))}),
+        "MatMul 'n': input 1 .* is int64, another operand is float32",
+    ),
+    "type outside the standard": (lambda: model([node("Relu")], {"x": ("bool", (2,))}), "is bool, which opset 14"),
+    "lying type": (lambda: declared_output(TensorProto.INT64, [2, 3]), "'y' is declared as int64 but is float32"),
+    "lying shape": (lambda: declared_output(TensorProto.FLOAT, [7, 3]), r"declared with shape \[7, 3\] but is float32"),
+    # geometry
+    "group 0": (lambda: conv(group=0), "Conv 'n': 0 groups"),
+    "group that does not divide": (lambda: conv(group=3), "3 groups"),
+    "stride 0": (lambda: conv(strides=[0, 1]), "strides is .0, 1."),
+    "negative dilation": (lambda: conv(dilations=[-1, 1]), "dilations is .-1, 1."),
+    "negative pads": (lambda: conv(pads=[-1, 0, 0, 0]), "pads is .-1"),
+    "kernel of another rank": (lambda: conv(kernel_shape=[3]), "kernel_shape is .3."),
+    "kernel larger than the input": (lambda: pool(kernel_shape=[9, 9]), "a window of 9 does not fit"),
+    "kernel 0": (lambda: pool(kernel_shape=[0, 2]), "kernel_shape is .0, 2."),
+    "huge pads": (lambda: pool(kernel_shape=[2, 2], pads=[1 << 40] * 4), "pads is"),
+    "pads as large as the window": (lambda: pool(kernel_shape=[2, 2], pads=[2, 2, 2, 2]), "as large as the window"),
+    "perm that repeats": (lambda: model([node("Transpose", perm=[0, 0])], {"x": (2, 3)}), "no permutation"),
+    "axis outside": (lambda: model([node("Concat", ["x", "x"], axis=7)], {"x": (2, 3)}), "axis 7 does not exist"),
+    "axes twice": (lambda: constant_input("ReduceSum", (2, 3), [0, 0]), "name a dimension twice"),
+    "shapes that do not broadcast": (
+        lambda: model([node("Add", ["x", "w"])], {"x": (4,)}, constants={"w": W}),
+        "Add 'n': .*broadcast",
+    ),
+    "matrices that do not fit": (
+        lambda: model([node("MatMul", ["x", "w"])], {"x": (4, 5)}, constants={"w": W}),
+        "MatMul 'n': .*float32.4×5.",
+    ),
+    "split that does not add up": (
+        lambda: model(
+            [node("Split", ["x", "s"], ["a", "b"])], {"x": (6,)}, ["a", "b"], constants={"s": np.array([1, 2])}
+        ),
+        "split .1, 2. does not divide",
+    ),
+    "reshape to another size": (lambda: constant_input("Reshape", (6,), [4, -1]), "cannot reshape"),
+    "reshape with two unknowns": (lambda: constant_input("Reshape", (6,), [-1, -1]), "ambiguous"),
+    "slice by step 0": (lambda: constant_input("Slice", (6,), [0], [3], [0], [0]), "Slice 'n': .*steps .0."),
+    "index out of range": (lambda: constant_input("Gather", (6,), [10**9]), "index 1000000000 is outside"),
+    "shape known only at run time": (
+        lambda: model([node("Reshape", ["x", "s"])], {"x": (6,), "s": ("int64", (2,))}),
+        r"shape\) is not known at compile time[\s\S]*constants=\{'s'",
+    ),
+    "lstm of another size": (
+        lambda: model(
+            [node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3)],
+            {"x": (2, 1, 4)},
+            constants={"w": np.ones((1, 12, 4), F32), "r": np.ones((1, 16, 4), F32)},
+        ),
+        "LSTM 'n': R is",
+    ),
+    # bombs
+    "constant of 2^40 elements": (
+        lambda: model([node("ConstantOfShape", ["s"])], {}, constants={"s": np.array([1 << 40])}),
+        "exceeds the limit",
+    ),
+    "constant of 2^80 elements": (
+        lambda: model([node("ConstantOfShape", ["s"])], {}, constants={"s": np.array([1 << 40, 1 << 40])}),
+        "exceeds the limit",
+    ),
+    "expand bomb": (lambda: constant_input("Expand", (1,), [1 << 40]), "Expand 'n': "),
+    "tile bomb": (lambda: constant_input("Tile", (8,), [1 << 40]), "Tile 'n': "),
+    "pad bomb": (lambda: constant_input("Pad", (8,), [0, 1 << 40]), "Pad 'n': "),
+    "range bomb": (
+        lambda: model(
+            [node("Range", ["a", "b", "c"])], {}, constants={"a": np.array(0), "b": np.array(1 << 60), "c": np.array(1)}
+        ),
+        "Range 'n': .*elements",
+    ),
+    "range without end": (
+        lambda: model([node("Range", ["a", "b", "a"])], {}, constants={"a": np.array(0), "b": np.array(9)}),
+        "has no end",
+    ),
+    "recursive function": (recursive_function, "nested deeper than 32"),
+    # tensors
+    "tensor with a negative extent": (lambda: with_weight(tensor(data_type=1, dims=[-2])), "dimensions .-2."),
+    "tensor of 2^64 elements": (lambda: with_weight(tensor(data_type=1, dims=[1 << 32, 1 << 32])), "the limit is"),
+    "tensor of type 99": (lambda: with_weight(tensor(data_type=99, dims=[2])), "unknown element type 99"),
+    "tensor without type": (lambda: with_weight(tensor(dims=[2], float_data=[1, 2])), "element type"),
+    "raw data too short": (lambda: with_weight(tensor(data_type=1, dims=[2], raw_data=b"1234")), "4 bytes of data"),
+    "raw data too long": (lambda: with_weight(tensor(data_type=1, dims=[2], raw_data=b"1" * 12)), "12 bytes of data"),
+    "values missing": (lambda: with_weight(tensor(data_type=1, dims=[2], float_data=[1.0])), "has 1 values"),
+    "values in the wrong field": (
+        lambda: with_weight(tensor(data_type=1, dims=[2], int64_data=[1, 2])),
+        "has its data in int64_data",
+    ),
+    "values in two fields": (
+        lambda: with_weight(tensor(data_type=1, dims=[2], float_data=[1, 2], raw_data=b"12345678")),
+        "has its data in float_data, raw_data",
+    ),
+    "values out of range": (
+        lambda: with_weight(tensor(data_type=TensorProto.INT8, dims=[2], int32_data=[1, 300])),
+        "values outside int8",
+    ),
+    "external data without a folder": (lambda: external(location="data"), "not loaded from a file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_models_are_refused(name: str) -> None:
+    make, message = BAD[name]
+    with pytest.raises(ModelError, match=message) as caught:
+        load(make())
+    assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value)))
+
+
+def test_every_prefix_of_a_model_is_refused_or_imported() -> None:
+    data = conv().SerializeToString()
+    rng = np.random.default_rng(7)
+    for _ in range(300):
+        broken = bytearray(data[: rng.integers(len(data))] if rng.random() < 0.3 else data)
+        for _ in range(rng.integers(1, 4)):
+            if broken:
+                broken[rng.integers(len(broken))] = rng.integers(256)
+        try:
+            load(bytes(broken), limits=Limits(tensor_bytes=1 << 20))
+        except ModelError:
+            continue
+
+
+def test_limits_are_configurable() -> None:
+    many = model([node("Relu", ["x" if n == 0 else f"t{n}"], [f"t{n + 1}"]) for n in range(20)], {"x": (2,)}, ["t20"])
+    load(many)
+    for limits, message in (
+        (Limits(nodes=10), "more than 10 nodes"),
+        (Limits(operators=10), "beyond 10 operators"),
+        (Limits(tensor_bytes=4), "limit of 4"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            load(many, limits=limits)
+    load(nested_ifs(10))
+    with pytest.raises(ModelError, match="nested"):
+        load(nested_ifs(10), limits=Limits(depth=5))
+    with pytest.raises(ModelError, match="the limit is 10"):
+        load(many.SerializeToString(), limits=Limits(file_bytes=10))
+
+
+def test_all_unsupported_operators_are_listed_at_once() -> None:
+    nodes = [
+        node("NonMaxSuppression", ["x", "x"], ["a"], "first"),
+        node("GridSample", ["x", "x"], ["b"], "second"),
+        node("GridSample", ["x", "x"], ["c"], "third"),
+        node("Relu", ["x"], ["y"]),
+    ]
+    with pytest.raises(ModelError) as caught:
+        load(model(nodes, {"x": (2,)}))
+    text = str(caught.value)
+    assert "2 unsupported operators" in text
+    assert all(name in text for name in ("NonMaxSuppression", "GridSample", "'first'", "'second'", "'third'"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    inside = tmp_path / "model"
+    inside.mkdir()
+    (inside / "data.bin").write_bytes(np.arange(4, dtype=F32).tobytes())
+    (tmp_path / "secret.bin").write_bytes(np.full(2, 42, F32).tobytes())
+    return inside
+
+
+def save(folder: Path, made: ModelProto) -> str:
+    path = folder / "model.onnx"
+    path.write_bytes(made.SerializeToString())
+    return os.fspath(path)
+
+
+def test_external_data_is_read_from_the_model_folder(folder: Path) -> None:
+    made = external(location="data.bin", offset="8", length="8", invented="ignored")
+    for graph in (
+        load(save(folder, made)),
+        load(made, base_dir=folder),
+        load(made.SerializeToString(), base_dir=folder),
+    ):
+        (value,) = graph.constants.values()
+        assert value.tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"location": "../secret.bin"}, "relative path inside"),
+        ({"location": "sub/../../secret.bin"}, "relative path inside"),
+        ({"location": "/etc/passwd"}, "relative path inside"),
+        ({"location": ""}, "relative path inside"),
+        ({}, "relative path inside"),
+        ({"location": "missing.bin"}, "cannot open"),
+        ({"location": "link.bin"}, "cannot open"),
+        ({"location": "linked/secret.bin"}, "cannot open"),
+        ({"location": "hard.bin"}, "not a plain file"),
+        ({"location": "pipe"}, "not a plain file"),
+        ({"location": "sub"}, "not a plain file"),
+        ({"location": "data.bin", "offset": "-8"}, "non-negative decimal"),
+        ({"location": "data.bin", "offset": "12"}, "lie outside"),
+        ({"location": "data.bin", "offset": "9" * 30}, "non-negative decimal"),
+        ({"location": "data.bin", "length": "1099511627776"}, "shape and element type need 8"),
+        ({"location": "data.bin", "length": "4"}, "shape and element type need 8"),
+        ({"location": "data.bin", "checksum": "00"}, "checksum"),
+    ],
+)
+def test_external_data_stays_in_its_place(folder: Path, entries: dict[str, str], message: str) -> None:
+    (folder / "link.bin").symlink_to(folder.parent / "secret.bin")
+    (folder / "linked").symlink_to(folder.parent)
+    os.link(folder.parent / "secret.bin", folder / "hard.bin")
+    os.mkfifo(folder / "pipe")
+    (folder / "sub").mkdir()
+    with pytest.raises(ModelError, match=message) as caught:
+        load(save(folder, external(**entries)))
+    assert caught.value.path.endswith("model.onnx")
+
+
+@pytest.mark.parametrize("path", ["missing.onnx", ".", "pipe", "nul\0.onnx"])
+def test_paths_that_are_no_model(folder: Path, path: str) -> None:
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(ModelError):
+        load(os.path.join(folder, path))
+
+
+def test_names_in_a_model_are_only_names() -> None:
+    """Hostile names import; they are for people, and never reach code."""
+    hostile = 'x"); system("true"); //\n'
+    made = model([node("Relu", [hostile], ["../../y"], name="`id`")], {hostile: (2,)}, ["../../y"])
+    assert load(made).outputs == ("../../y",)
+
+
+def test_raw_and_typed_fields_agree() -> None:
+    for dtype in ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"):
+        values = np.array([[0, 1], [1, 0]], dtype)
+        raw = numpy_helper.from_array(values, "w")
+        typed = helper.make_tensor("w", raw.data_type, [2, 2], values.ravel().tolist())
+        for weight in (raw, typed):
+            made = model([node("Identity", ["w"])], {}, constants={})
+            made.graph.initializer.append(weight)
+            graph = load(made)
+            (value,) = graph.constants.values()
+            assert value.dtype == values.dtype and np.array_equal(value, values)
