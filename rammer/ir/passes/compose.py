@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from rammer.ir.expr import Load, Scalar, Stage, TensorExpr, rewrite
+from rammer.ir.expr import Axes, Load, Scalar, Stage, TensorExpr, rewrite, substitute_axes
+from rammer.ir.index import var
 from rammer.ir.operator import Operation
-from rammer.ir.tensor import TensorType
+from rammer.ir.passes.structure import is_elementwise, is_pointwise
+from rammer.ir.tensor import Shape, TensorType
 
 Ref: TypeAlias = tuple[int, int]  # (member, output of that member); member -1: an input of the whole
 
@@ -29,6 +31,7 @@ def compose(members: tuple[Member, ...], outputs: tuple[Ref, ...]) -> TensorExpr
     """One expression that computes what the members compute one after another; the last output is the root."""
     inputs: dict[int, TensorType] = {}
     stages: list[Stage] = []
+    leads: list[int] = []  # how much a stage has to say on the names of axes
     results: list[list[str]] = []
     kinds: dict[str, TensorType] = {}
     for member in members:
@@ -44,15 +47,40 @@ def compose(members: tuple[Member, ...], outputs: tuple[Ref, ...]) -> TensorExpr
             # Sequential numbers keep names unique whatever the members call their stages.
             names[stage.name] = f"{stage.name.split('_')[0]}_{len(stages)}"
             stages.append(_renamed(stage, names))
+            leads.append(_lead(member.operation, stage))
         results.append([names[name] for name, _ in expr.outputs])
         kinds |= {names[name]: kind for name, kind in expr.outputs}
     named = [results[m][slot] for m, slot in outputs]
     return TensorExpr(
         fused_kind(members).replace("+", "_"),
         tuple((f"x{slot}", inputs[slot]) for slot in sorted(inputs)),
-        tuple(stages),
+        _with_shared_axes(stages, leads),
         tuple((name, kinds[name]) for name in named),
     )
+
+
+def _lead(operation: Operation, stage: Stage) -> int:
+    """0: an element-wise stage, which takes the axis names of others; the result of a reduction comes first."""
+    if is_elementwise(operation):
+        return 0
+    return 2 if stage.name == operation.expr.root.name and not is_pointwise(operation) else 1
+
+
+def _with_shared_axes(stages: list[Stage], leads: list[int]) -> tuple[Stage, ...]:
+    """Let element-wise stages call their axes as the leading stage of the same shape does."""
+    names: dict[Shape, Axes] = {}
+    for wanted in (2, 1, 0):
+        for stage, lead in zip(stages, leads, strict=True):
+            if lead == wanted:
+                names.setdefault(stage.shape, stage.axes)
+    result = []
+    for stage, lead in zip(stages, leads, strict=True):
+        axes = names[stage.shape]
+        if lead == 0 and axes != stage.axes:
+            values = {old: var(new) for (old, _), (new, _) in zip(stage.axes, axes, strict=True)}
+            stage = replace(stage, axes=axes, body=substitute_axes(stage.body, values))
+        result.append(stage)
+    return tuple(result)
 
 
 def _renamed(stage: Stage, names: dict[str, str]) -> Stage:
