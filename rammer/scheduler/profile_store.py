@@ -31,7 +31,9 @@ CREATE TABLE IF NOT EXISTS rtask (
 
 def kernel_key(kernel: RKernel, text: str = "") -> str:
     """A name for what a kernel does, equal in every process. `text` is its emitted source, where there is one."""
-    parts = (kernel.name, kernel.schedule, repr(kernel.packing), text or repr(kernel.body))
+    operation = kernel.operation
+    types = repr((operation.kind, operation.attrs, operation.inputs, operation.outputs, kernel.packing))
+    parts = (kernel.name, kernel.schedule, types, text or repr(kernel.body))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

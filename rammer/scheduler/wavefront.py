@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+from rammer import config
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
@@ -28,6 +31,7 @@ class WavefrontPolicy:
         programs: list[RProgram] = []
         trials: list[Trial] = []
         done_us = 0.0
+        explain = (config.integer("RAMMER_DEBUG") or 0) >= 3
         for wave in problem.graph.wavefronts():
             before, before_us = current.mark(), current.time_us
             trial = Trial(draft, wave, current)
@@ -37,9 +41,12 @@ class WavefrontPolicy:
                     current.undo(before)
                     programs.append(current.build())
                     done_us += before_us
-                    trial, current = alone, alone.assembly
+                    trial, current, before_us = alone, alone.assembly, 0.0
             trial.accept()
             trials.append(trial)
+            if explain:
+                fate = "joins" if before_us else "opens"
+                print(f"wave {len(trials)} {fate} rProgram {len(programs)}: {trial}", file=sys.stderr)
         if not current.is_empty:
             programs.append(current.build())
         notes = (
@@ -67,6 +74,11 @@ class Trial:
             return assembly.time_us
 
         self.kernels, self.reason = select_rkernels(options, draft.spec.num_veus, price)
+
+    def __str__(self) -> str:
+        operators = self.draft.graph.operators
+        chosen = ", ".join(f"{operators[n].name} by {k.num_rtasks} × {k.name}" for n, k in self.kernels.items())
+        return f"{chosen} ({self.reason}); time(P) {self.assembly.time_us:.2f} µs"
 
     def accept(self) -> None:
         """Make the choice of rKernels final."""
