@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer.errors import DeviceError
 from rammer.ir.tensor import Array, Layout, pack
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -21,18 +22,26 @@ HUGE_PAGE = 2 << 20
 def allocate(nbytes: int) -> Bytes:
     """Zeroed memory, private to the process; from 2 MB on it lies on huge pages, else on 4 KiB pages.
 
-    It is freed when the last array that refers to it is gone.
+    It is freed when the last array that refers to it is gone. Raises DeviceError.
     """
     if nbytes < HUGE_PAGE:
-        block = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        return np.frombuffer(block, np.uint8, nbytes)
-    block = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return np.frombuffer(_map(max(nbytes, 1)), np.uint8, nbytes)
+    block = _map(nbytes + HUGE_PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a system without huge pages: ordinary ones are right, only slower
             block.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(block, np.uint8)
     first = -whole.ctypes.data % HUGE_PAGE
     return whole[first : first + nbytes]
+
+
+def _map(nbytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise DeviceError(
+            f"cannot get {nbytes / 2**20:.0f} MiB of memory", hint="the model needs more than this machine gives"
+        ) from error
 
 
 def aligned(nbytes: int) -> int:

@@ -34,6 +34,7 @@ typedef struct {
   _Alignas(128) unsigned done;  // the last dispatch completed
   _Alignas(128) int status;  // set by kernels
   i64 failed;  // the first slot with a bad index, or -1
+  i64 begun;   // slots begun, counted like `step`; only watchdogs read it
 } lane;
 
 typedef struct {
@@ -43,7 +44,7 @@ typedef struct {
   int timed, stop;
   _Alignas(128) int sleepers;
   int abort;
-  i64 report[6];  // of a stall: program, vEU, order, awaited vEU, awaited order, slots it had completed
+  i64 report[8];  // of a stall: program, vEU, order, awaited vEU, awaited order, slots it had begun; ticks of the run
   int num_threads, lost;
   _Alignas(128) char lanes[];
 } pool;
@@ -141,28 +142,38 @@ INLINE u64 ticks(void) {
 
 INLINE lane *lane_of(pool *p, i64 veu) { return (lane *)p->lanes + veu; }
 
-static void __attribute__((noinline)) stall(pool *p, i64 veu, i64 order, position on, i64 seen) {
-  int none = 0;
-  if (!__atomic_compare_exchange_n(&p->abort, &none, -1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
-  i64 report[6] = {p->program, veu, order, on.veu, on.order, seen};
+static void set_report(pool *p, i64 veu, i64 order, position on, i64 begun) {
+  i64 report[6] = {p->program, veu, order, on.veu, on.order, begun > p->base ? begun - p->base : 0};
   for (int i = 0; i < 6; i++) p->report[i] = report[i];
-  STORE(&p->abort, 1);
+}
+
+// Whether a lane has begun no slot for too long. A pause of the whole process counts little.
+typedef struct { i64 begun, last, waited; } watchdog;
+static int overdue(watchdog *w, const lane *l, i64 limit) {
+  i64 begun = __atomic_load_n(&l->begun, __ATOMIC_RELAXED), now = now_ns(), passed = now - w->last;
+  w->waited = begun != w->begun || !w->last ? 0 : w->waited + (passed < limit / 16 ? passed : limit / 16);
+  w->begun = begun;
+  w->last = now;
+  return w->waited > limit;
 }
 
 // Wait until `on` has completed. False: the run was stopped.
 static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, position on, i64 base) {
-  const i64 *step = &lane_of(p, on.veu)->step;
-  i64 seen = LOAD(step), since = now_ns();
+  const lane *other = lane_of(p, on.veu);
+  watchdog dog = {0, 0, 0};
   for (;;) {
     for (int i = 0; i < 16; i++) {
-      if (LOAD(step) - base > on.order) return 1;
+      if (LOAD(&other->step) - base > on.order) return 1;
       pause();
     }
     if (LOAD(&p->abort)) return 0;
     sched_yield();
-    i64 step_now = LOAD(step), now = now_ns();
-    if (step_now != seen) seen = step_now, since = now;
-    else if (now - since > p->t.watchdog_ns) return stall(p, veu, order, on, seen > base ? seen - base : 0), 0;
+    if (overdue(&dog, other, p->t.watchdog_ns)) {
+      int none = 0;  // the first to notice reports
+      if (__atomic_compare_exchange_n(&p->abort, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        set_report(p, veu, order, on, dog.begun);
+      return 0;
+    }
   }
 }
 
@@ -184,6 +195,7 @@ INLINE void walk(pool *p, i64 veu, int timed) {
   char *scratch = t->scratch + veu * t->scratch_stride;
   for (const slot *s = first; s < end; s++) {
     u64 begin = timed ? ticks() : 0;
+    __atomic_store_n(&me->begun, base + (s - first) + 1, __ATOMIC_RELAXED);
     if (s->kernel < 0) {
       for (int w = 0; w < s->rtask; w++)
         if (!await(p, veu, s - first, t->waits[s->args + w], base)) return;
@@ -250,14 +262,11 @@ static int join(pool *p, i64 veu) {
     if (LOAD(&other->done) == p->go) return 1;
     pause();
   }
-  i64 seen = LOAD(&other->step), since = now_ns();
+  watchdog dog = {0, 0, 0};
   while (LOAD(&other->done) != p->go) {
     sched_yield();
-    i64 step_now = LOAD(&other->step), now = now_ns();
-    if (step_now != seen) seen = step_now, since = now;
-    else if (now - since > 2 * p->t.watchdog_ns) {  // the worker's own watchdog comes first
-      i64 report[6] = {p->program, veu, -1, -1, -1, seen > p->base ? seen - p->base : 0};
-      for (int i = 0; i < 6; i++) p->report[i] = report[i];
+    if (overdue(&dog, other, 2 * p->t.watchdog_ns)) {  // a waiting worker's own watchdog comes first
+      set_report(p, veu, -1, (position){-1, -1}, dog.begun);
       p->lost = 1;
       return 0;
     }
@@ -305,7 +314,7 @@ EXPORT int rammer_open(pool *p, const table *t) {
 }
 
 // Run every rProgram, one after another: each is a dispatch of its own and a join of all vEUs.
-EXPORT int rammer_run(pool *p, int timed) {
+static int run_all(pool *p, int timed) {
   const table *t = &p->t;
   const i64 *bounds = t->bounds;
   if (p->lost) return STUCK;
@@ -334,6 +343,13 @@ EXPORT int rammer_run(pool *p, int timed) {
       p->report[0] = l->failed;
     }
   }
+  return result;
+}
+
+EXPORT int rammer_run(pool *p, int timed) {
+  p->report[6] = ticks();
+  int result = run_all(p, timed);
+  p->report[7] = ticks();
   return result;
 }
 

@@ -211,14 +211,13 @@ class CpuExecutable:
             return {name: view.copy() for name, view in self._outputs}
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
-        """As `run`, with the begin and end of every slot."""
+        """As `run`, with the begin and end of every slot. Copying inputs and outputs is not in it."""
         if os.getpid() != self._pid:
             self._restart()
         with self._lock:
             self._times[:] = 0
-            begin = self._runtime.ticks()
             self._run(inputs, 1)
-            end = self._runtime.ticks()
+            begin, end = (int(t) for t in self._runtime.report(self._pool)[6:8])
             outputs = {name: view.copy() for name, view in self._outputs}
             us_per_tick = self._us_per_tick()
             times = (self._times - np.uint64(begin)).astype(np.float64) * us_per_tick
@@ -247,17 +246,17 @@ class CpuExecutable:
             return InputError(
                 f"{operator}: index out of range", hint="an input that is used as an index is too large or too small"
             )
-        program, veu, order, on_veu, on_order, seen = (int(report[i]) for i in range(6))
+        program, veu, order, on_veu, on_order, begun = (int(n) for n in report[:6])
         where = f"rProgram {program}: vEU {veu}"
         if code == _STALLED:
             operator = self._operator(int(self._table.bounds[program * self._num_veus + on_veu]) + on_order)
             return DeviceError(
                 f"{where}, order {order}, waited in vain for vEU {on_veu}, order {on_order} ({operator}); "
-                f"its counter stands at {seen}",
+                f"that vEU has begun {begun} of its slots",
                 hint="a slow machine needs a larger RAMMER_WATCHDOG_SECONDS; otherwise the plan has a deadlock",
             )
         return DeviceError(
-            f"{where} does not come back from its rTask; its counter stands at {seen}",
+            f"{where} does not come back from its rTask, the slot of order {begun - 1}",
             hint="compile again; a larger RAMMER_WATCHDOG_SECONDS if the machine is slow",
         )
 
