@@ -15,7 +15,7 @@ MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 def simplify_body(body: Body, env: Bounds, split: bool = False) -> Body:
     """Decide conditions by interval arithmetic, split loops where a condition changes, drop what does nothing.
 
-    Guards of tails and guards that differ between lanes are always split off; uniform padding guards only if `split`.
+    Guards of tails and guards that differ inside a register block are always split off; uniform ones only if `split`.
     A factor that padding makes zero removes its product, as if the padding had never been read.
     """
     return tuple(s for stmt in body for s in _simplify(stmt, env, split))
@@ -132,7 +132,7 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
         return ()
     inner = {**env, loop.var: (loop.start, loop.stop - 1)}
     cuts = {loop.start, loop.stop}
-    lanes = {loop.var} if loop.kind is Kind.VECTOR else set()
+    lanes = {loop.var} if loop.kind in (Kind.VECTOR, Kind.UNROLLED) else set()
     for r in _conditions(loop.body, inner, lanes, split):
         if r.index.coef(loop.var):
             cuts |= {c for c in _cuts(r, loop.var, inner) if loop.start < c < loop.stop}
@@ -166,7 +166,7 @@ def _conditions(body: Body, env: dict[str, tuple[int, int]], lanes: set[str], sp
         match stmt:
             case For():
                 env[stmt.var] = (stmt.start, stmt.stop - 1)
-                inner = lanes | {stmt.var} if stmt.kind is Kind.VECTOR else lanes
+                inner = lanes | {stmt.var} if stmt.kind in (Kind.VECTOR, Kind.UNROLLED) else lanes
                 yield from _conditions(stmt.body, env, inner, split)
             case If(where, then):
                 if split or not _loops(then):  # around loops a branch costs nothing; in a register block it costs all

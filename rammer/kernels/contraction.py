@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
 from rammer.ir.index import Index, simplify, substitute, var, variables
@@ -122,8 +122,8 @@ def blocks(problem: Problem, width: int, height: int) -> list[Block]:
         for rows in range(1, min(16, height) + 1):
             if vectors * rows + vectors + 1 > limit or vectors * rows > 26:
                 continue
-            cost = 0.0
             rest = height % rows
+            cost = 0.02 * -(-height // rows) * width if rest else 0.0
             for r, times in ((rows, height // rows), (rest, 1 if rest else 0)):
                 cost += times * -(-width // vectors) * _step(vectors, r) if times else 0.0
             found.append((round(cost, 6), -vectors * rows, Block(vectors, rows)))
@@ -175,8 +175,9 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
     far = [a for a in outer if a not in names[-1:] and extents[a] > 1]
     batch = [a for a in far if any(a in variables(ix) for ix in p.w.index)]  # each has weights of its own
     plain = [a for a in outer if a not in batch]
-    middle = (*lane_outer, *(Loop(a) for a in plain), *row_loops)
-    if _rows_outside(problem, p, steps):
+    chunk = _chunk(problem, p, panel, reduce, steps, block)
+    middle = (*lane_outer, *chunk, *(Loop(a) for a in plain), *row_loops)
+    if not chunk and _rows_outside(problem, p, steps):
         middle = (*(Loop(a) for a in plain), *lane_outer, *row_loops)
     loops = (*tasks, *(Loop(a) for a in batch), *middle, *inner)
     packing = []
@@ -200,7 +201,7 @@ def _tasks(
         return (), None
     block = ranked[0]
     panel = block.vectors * lanes
-    lane_grain = panel * -(-problem.span(p.lane) // panel) if problem.span(p.lane) > 1 else panel
+    lane_grain = lcm(panel, problem.span(p.lane))
     by_lane = (p.lane, extents[p.lane], lane_grain)
     others = [a for a in (n for n, _ in p.stage.axes) if a != p.lane and extents[a] > 1]
     rows = []
@@ -212,7 +213,7 @@ def _tasks(
     weights = prod(problem.expr.type_of(p.w.tensor).shape)
     data = prod(problem.expr.type_of(p.x.tensor).shape)
     units = prod(-(-e // g) for _, e, g in rows) if rows else 1
-    first_rows = (data >= weights and units >= want) or not rows == [] and -(-extents[p.lane] // lane_grain) < want
+    first_rows = (data >= weights and units >= want) or (not rows == [] and -(-extents[p.lane] // lane_grain) < want)
     if second:
         first_rows = not first_rows
     axes = [*rows, by_lane] if first_rows else [by_lane, *rows]
@@ -240,6 +241,48 @@ def _multiple(grain: int, rows: int) -> int:
     while size < rows:
         size += grain
     return size
+
+
+def _chunk(
+    problem: Problem, p: Product, panel: int, reduce: tuple[Loop, ...], steps: dict[str, int], block: Block
+) -> tuple[Loop, ...]:
+    """Cut the reduction so that the weights of a panel stay in the nearest cache while all rows pass by.
+
+    Sums of all rows then wait in a buffer beside it. Empty if the panel fits as it is, or the rows are too few.
+    """
+    near = next((m.nbytes for m in problem.spec.memory if m.owner == "veu"), 1 << 15)
+    extents = {**dict(p.stage.axes), **dict(p.stage.reduce)}
+    item = 4 * panel
+    depth = prod(e for _, e in p.stage.reduce)
+    rows = {a: min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in _names(p.w)}
+    if depth * item <= near * 2 / 3 or prod(rows.values()) < 2 * block.rows or not reduce:
+        return ()
+    first = reduce[0]
+    unit = depth // extents[first.axis] * first.step * item
+    units = extents[first.axis] // first.step
+    if extents[first.axis] % first.step or units < 2:
+        return ()
+    fitting = [u for u in range(1, units) if units % u == 0 and u * unit <= near / 2]
+    if not fitting or fitting[-1] * unit < 64 * item:
+        return ()
+    loops: list[Loop] = []
+    room = near  # of the sums; beyond, they would push the weights out
+    held = prod(rows.values()) * item
+    for axis, extent in rows.items():
+        if held <= room or extent == 1:
+            continue
+        grain = block.rows if axis == p.row else 1
+        size = max(int(extent * room / held) // grain * grain, grain)
+        if size < extent:
+            loops.append(Loop(axis, size))
+            held = held // extent * size
+    if any(lp.axis != p.row and lp.step == 1 for lp in loops) or any(lp.axis == p.row and lp.step == block.rows for lp in loops):
+        return ()
+    return (*loops, Loop(first.axis, fitting[-1] * first.step))
+
+
+def _names(load: Load) -> set[str]:
+    return {n for ix in load.index for n in variables(ix)}
 
 
 def _rows_outside(problem: Problem, p: Product, steps: dict[str, int]) -> bool:

@@ -8,13 +8,13 @@ from math import prod
 from typing import TypeAlias
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import REDUCERS, Call, Const, Dynamic, Load, Range, Scalar, Stage, TensorExpr, loads, rewrite
+from rammer.ir.expr import REDUCERS, Call, Const, Dynamic, Load, Range, Scalar, Select, Stage, TensorExpr, loads, rewrite
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
 from rammer.ir.simplify import simplify_body, simplify_index
 from rammer.ir.tensor import DType, Layout, TensorType
 from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Stmt, Store, Sync, TaskDigit, TileProgram
 from rammer.kernels.normal import fused, identity
-from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.schedule import Loop, Schedule
 
 Guards: TypeAlias = "dict[str, tuple[Range, ...]]"
 Values: TypeAlias = "dict[str, Index]"
@@ -249,7 +249,10 @@ class _Lowering:
         acc = Buffer(f"{stage.name}_acc", prod(b.extent for b in private), Scope.REGISTER, dtype)
         at = sum((var(b.var) * s for b, s in zip(private, strides, strict=True)), Index())
         combine, _ = REDUCERS[stage.combine]
-        update: Body = (Store(acc.name, at, Call(combine, (Load(acc.name, (at,)), self.resolve(stage.body, values)))),)
+        block = {b.loop.axis for b in bands if b.loop.kind in (Kind.UNROLLED, Kind.VECTOR)}
+        term, skipped = _without_padding(stage, block)
+        needed += tuple(Range(substitute(r.index, values), r.low, r.high) for r in skipped)
+        update: Body = (Store(acc.name, at, Call(combine, (Load(acc.name, (at,)), self.resolve(term, values)))),)
         update = (If(needed, update),) if needed else update
         fold, result = self.fold(stage, across, kept, acc, at, combine)
         value = result if stage.epilogue is None else self.resolve(stage.epilogue, values, result)
@@ -408,6 +411,23 @@ class _Lowering:
 def _copy(name: str, kind: TensorType) -> Stage:
     axes = tuple((f"{name}{p}", e) for p, e in enumerate(kind.shape))
     return Stage(f"{name}_s", axes, Load(name, tuple(var(a) for a, _ in axes)), dtype=kind.dtype)
+
+
+def _without_padding(stage: Stage, block: set[str]) -> tuple[Scalar, tuple[Range, ...]]:
+    """The term of a reduction, and conditions outside of which it is neutral: those that a register block shares."""
+
+    def split(value: Scalar, neutral: object) -> tuple[Scalar, tuple[Range, ...]]:
+        if not isinstance(value, Select) or not isinstance(value.other, Const) or value.other.value != neutral:
+            return value, ()
+        shared = tuple(r for r in value.where if not variables(r.index) & block)
+        rest = tuple(r for r in value.where if r not in shared)
+        return (Select(rest, value.then, value.other) if rest else value.then), shared
+
+    match stage.body:
+        case Call("mul", (a, b)) if stage.combine == "sum":
+            (a, first), (b, second) = split(a, 0), split(b, 0)
+            return Call("mul", (a, b)), (*first, *second)
+    return split(stage.body, identity(stage.combine, stage.dtype))
 
 
 def _iotas(body: Scalar) -> list[Index]:

@@ -47,7 +47,7 @@ def operation(
     op = made.define(kind, types, attributes(**attrs))
     names = [n for n, _ in op.expr.inputs]
     outputs = tuple(TensorType(t.shape, t.dtype, out_layout) for t in op.outputs) if out_layout else op.outputs
-    return made.retype(op, op.inputs, outputs, tuple(n in static for n in names))
+    return made.retype(op, types, outputs, tuple(n in static for n in names))
 
 
 def library(text: str) -> ctypes.CDLL:
