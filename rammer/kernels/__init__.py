@@ -6,7 +6,7 @@ from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.kernels import contraction, generic
+from rammer.kernels import contraction, generic, recurrent
 from rammer.kernels.problem import Problem
 
 MAX_CANDIDATES = 6
@@ -15,7 +15,7 @@ MAX_CANDIDATES = 6
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """One to six rKernels of `operation`, the best guess first. Raises LoweringError if there is none."""
     problem = Problem.of(operation, spec)
-    for family in (contraction, generic):
+    for family in (contraction, recurrent, generic):
         if schedules := list(family.schedules(problem))[:MAX_CANDIDATES]:
             return [problem.kernel(s) for s in schedules]
     raise LoweringError(f"no schedule for {operation.kind}")

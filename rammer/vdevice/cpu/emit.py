@@ -90,6 +90,11 @@ typedef _Float16 vh __attribute__((vector_size(HBYTES), aligned(2), may_alias));
 typedef uint16_t vw __attribute__((vector_size(HBYTES), aligned(2), may_alias));
 typedef uint16_t bf16;
 #define INLINE static inline __attribute__((always_inline, unused))
+#if defined(__clang__)
+#define ROLLED _Pragma("clang loop unroll(disable) vectorize(disable)") /* small code where speed does not matter */
+#else
+#define ROLLED
+#endif
 #define V(x) (*(vf *)&(x))                        /* the vector that starts at element x */
 #define VH(x) __builtin_convertvector(*(vh *)&(x), vf)
 #define VB(x) from_bits(__builtin_convertvector(*(vw *)&(x), vi) << 16)
@@ -134,7 +139,10 @@ INLINE vf vgather(const float *p, long step, int n) {
   for (int i = 0; i < n; i++) v[i] = p[i * step];
   return v;
 }
-INLINE void vscatter(float *p, long step, vf v, int n) { for (int i = 0; i < n; i++) p[i * step] = v[i]; }
+INLINE void vscatter(float *p, long step, vf v, int n) {
+  float t[LANES]; memcpy(t, &v, sizeof t);
+  ROLLED for (int i = 0; i < n; i++) p[i * step] = t[i];
+}
 INLINE vf vfirst(int n, vf a, vf b) {             /* n lanes of a, then b */
   vi lane; for (int i = 0; i < LANES; i++) lane[i] = i;
   return vsel(lane < n, a, b);

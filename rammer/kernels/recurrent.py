@@ -1,0 +1,105 @@
+"""Schedules for point-wise roots over products: recurrent cells, and products that a point-wise or row-wise root reads.
+
+Each task owns some units: all gates of a unit are computed where its state is. Weights are packed in order of use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from rammer.ir.index import variables
+from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tile import Kind
+from rammer.kernels.contraction import Product, product
+from rammer.kernels.problem import Problem
+from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.tiling import cut, lane_axis, place_one, stage_loops, stage_order, task_counts
+
+ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a prefetcher follows
+MOST_GATES = 4
+
+
+def schedules(problem: Problem) -> Iterator[Schedule]:
+    """Nothing if no stage is a product; otherwise one schedule per task count, units cut first."""
+    products = {s.name: p for s in problem.placed if (p := product(problem, s)) is not None}
+    root = problem.root
+    lane = lane_axis(problem, root)
+    if not products or root.reduce or lane is None:
+        return
+    extents = dict(root.axes)
+    lanes = problem.lanes
+    counts = task_counts(problem)
+    if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name, lane) for s in problem.placed):
+        counts = [counts[0], 1]  # every task would repeat what all of them need
+    seen = set()
+    for want in counts:
+        vectors = -(-extents[lane] // lanes)
+        grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
+        if problem.span(lane) > 1:
+            grain = problem.span(lane)
+        rows = [(a, e, problem.span(a)) for a, e in root.axes if a != lane]
+        tasks = cut([(lane, extents[lane], grain), *rows], want)
+        if tasks in seen:
+            continue
+        seen.add(tasks)
+        steps = {lp.axis: lp.step for lp in tasks}
+        depth = len(tasks) - 1
+        stages, packing = [], {}
+        for stage in problem.placed:
+            p = products.get(stage.name)
+            if p is None:
+                stages.append(place_one(problem, stage, depth))
+                continue
+            at, layout = _gates(problem, p, depth, steps.get(lane, extents[lane]))
+            stages.append(at)
+            if layout is not None:
+                packing.setdefault(p.w.tensor, layout)
+        inner = stage_loops(problem, root, lane)
+        count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
+        yield Schedule(f"{problem.operation.kind}_{lane}{lanes}_t{count}", (*tasks, *inner), tuple(stages), tuple(packing.items()))
+
+
+def _reads_all(problem: Problem, name: str, lane: str) -> bool:
+    """Whether a product reads a kept stage along its reduction: then every task needs all of that stage."""
+    del lane
+    for stage in problem.stages.values():
+        p = product(problem, stage) if stage.reduce else None
+        if p is not None and name in (p.x.tensor, p.w.tensor):
+            return True
+    return False
+
+
+def _gates(problem: Problem, p: Product, depth: int, units: int) -> tuple[At, Layout | None]:
+    """The nest of a product inside a task of `units` lanes: gates, rows and vectors share a register block."""
+    lanes = problem.lanes
+    extents = dict(p.stage.axes)
+    by_weight = [a for a in extents if a != p.lane and any(a in variables(ix) for ix in p.w.index)]
+    gates = prod(extents[a] for a in by_weight)
+    together = by_weight if gates <= MOST_GATES else []
+    width = gates if together else 1
+    vectors = -(-min(units, extents[p.lane], p.group) // lanes)
+    rows = min(extents[p.row], max(ACCUMULATORS // width, 1), 8) if p.row else 1
+    limit = max(ACCUMULATORS // (width * rows), 1)
+    wide = max(v for v in range(1, min(vectors, limit, 8) + 1) if vectors % v == 0)
+    panel = wide * lanes
+    serial = [a for a in extents if a not in (p.lane, p.row, *together)]
+    loops = [Loop(a) for a in serial] + [Loop(p.lane, panel)]
+    if p.row:
+        loops.append(Loop(p.row, rows))
+    reduce = [a for a, _ in p.stage.reduce]
+    loops += [Loop(a) for a in reduce]
+    loops += [Loop(a, 1, Kind.UNROLLED) for a in together]
+    if p.row and rows > 1:
+        loops.append(Loop(p.row, 1, Kind.UNROLLED))
+    loops += [Loop(p.lane, lanes, Kind.UNROLLED), Loop(p.lane, 1, Kind.VECTOR)]
+    layout = None
+    if problem.packable(p.w, p.lane):
+        dim = {n: d for d, ix in enumerate(p.w.index) for n in variables(ix)}
+        inner = [*(dim[a] for a in reduce if a in dim), *(dim[a] for a in together if a in dim)]
+        used = {*inner, dim[p.lane]}
+        rest = [d for d in range(len(p.w.index)) if d not in used]
+        layout = Layout(
+            (*(Digit(d) for d in rest), Digit(dim[p.lane], panel), *(Digit(d) for d in inner), Digit(dim[p.lane], 1, panel))
+        )
+    return At(p.stage.name, depth, tuple(loops), order=stage_order(p.stage, p.lane)), layout
