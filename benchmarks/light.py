@@ -86,7 +86,7 @@ def example_inputs(model: onnx.ModelProto, seed: int = SEED) -> Arrays:
 
 def build(name: str, cache: Path = CACHE) -> BuiltModel:
     """The refilled model on disk with ONNX Runtime's unoptimized outputs; needs onnxruntime."""
-    import onnxruntime  # type: ignore[import-untyped]
+    import onnxruntime  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     def make() -> tuple[bytes, Arrays, Arrays]:
         model = load(name)

@@ -56,7 +56,7 @@ def _rammer(policy: str) -> Callable[[BuiltModel, Task], Runner]:
 
 
 def _onnxruntime(built: BuiltModel, task: Task) -> Runner:
-    import onnxruntime  # type: ignore[import-untyped]
+    import onnxruntime  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = task.threads
@@ -67,7 +67,7 @@ def _onnxruntime(built: BuiltModel, task: Task) -> Runner:
 
 
 def _openvino(built: BuiltModel, task: Task) -> Runner:
-    import openvino  # type: ignore[import-untyped]
+    import openvino  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     core = openvino.Core()
     settings = {
@@ -120,6 +120,12 @@ def _compiled_max(module: torch.nn.Module) -> Any:
     return torch.compile(module, mode="max-autotune")
 
 
+def _jax(built: BuiltModel, task: Task) -> Runner:
+    from benchmarks.onnx_jax import translate
+
+    return translate(built.path)
+
+
 PEERS: dict[str, Peer] = {
     "rammer": Peer("rammer", _rammer("wavefront")),
     "rammer-sequential": Peer("rammer", _rammer("sequential")),
@@ -128,6 +134,7 @@ PEERS: dict[str, Peer] = {
     "torch": Peer("torch", _torch(lambda module: module)),
     "torch-compile": Peer("torch", _torch(_compiled), by_default=False),
     "torch-compile-max": Peer("torch", _torch(_compiled_max), by_default=False),
+    "jax": Peer("jax", _jax, by_default=False),
 }
 
 
