@@ -141,7 +141,8 @@ class _Rule:
     def kernel(self, distance: Array) -> Array:
         d, a = np.abs(distance), self.cubic_a
         if self.mode == "linear":
-            return np.maximum(1 - d, 0.0)
+            hat: Array = np.maximum(1 - d, 0.0)
+            return hat
         near = (a + 2) * d**3 - (a + 3) * d**2 + 1
         far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
         weights: Array = np.where(d <= 1, near, np.where(d < 2, far, 0.0))

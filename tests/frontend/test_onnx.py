@@ -1,0 +1,294 @@
+"""The importer: names, shapes, constants, order, functions, and operators with several forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import AttributeProto, ModelProto, TensorProto, helper
+from onnx_models import model, node
+
+from rammer.errors import ModelError
+from rammer.frontend.onnx import load
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.tensor import Array, DType
+
+LIGHT = Path(__import__("onnx").__file__).parent / "backend/test/data/light"
+
+
+def kinds(made: ModelProto, **options: Any) -> list[str]:
+    return [op.kind for op in load(made, **options).operators]
+
+
+def agrees(made: ModelProto, values: dict[str, Array], **tolerance: float) -> None:
+    """The model means the same to ONNX Runtime."""
+    for output in made.graph.output:
+        if not output.type.HasField("tensor_type"):
+            output.type.tensor_type.elem_type = TensorProto.FLOAT
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    seen = evaluate_graph(load(made), values)
+    for output, wanted in zip(made.graph.output, session.run(None, values), strict=True):
+        assert seen[output.name].shape == wanted.shape and seen[output.name].dtype == wanted.dtype
+        np.testing.assert_allclose(seen[output.name], wanted, **({"rtol": 1e-4, "atol": 1e-5} | tolerance))
+
+
+def draw(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def test_names_and_types_come_from_the_model() -> None:
+    graph = load(model([node("Relu", ["left"], ["right"])], {"left": ("float16", (2, 3))}, ["right"]))
+    assert (graph.inputs, graph.outputs) == (("left",), ("right",))
+    assert graph.types["right"].shape == (2, 3) and graph.types["right"].dtype is DType.F16
+    assert graph.operators[0].name == "n"
+
+
+def test_shape_arithmetic_disappears() -> None:
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "zero"], ["batch"]),
+        node("Unsqueeze", ["batch", "axes"], ["first"]),
+        node("Concat", ["first", "rest"], ["target"], axis=0),
+        node("Cast", ["target"], ["target32"], to=TensorProto.INT32),
+        node("Cast", ["target32"], ["target64"], to=TensorProto.INT64),
+        node("Reshape", ["x", "target64"], ["y"]),
+    ]
+    constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1, 2])}
+    graph = load(model(nodes, {"x": (2, 3, 4)}, constants=constants))
+    assert [op.kind for op in graph.operators] == ["reshape"] and not graph.constants
+    assert graph.types["y"].shape == (2, 6, 2)
+
+
+def test_nodes_in_any_order() -> None:
+    nodes = [
+        node("Relu", ["b"], ["y"], "last"),
+        node("Neg", ["a"], ["b"], "middle"),
+        node("Abs", ["x"], ["a"], "first"),
+    ]
+    assert kinds(model(nodes, {"x": (2,)})) == ["abs", "neg", "relu"]
+
+
+def test_symbolic_dimensions_are_fixed_by_the_caller() -> None:
+    made = model([node("Relu")], {"x": ("batch", 3)})
+    assert load(made, shapes={"x": (5, 3)}).types["y"].shape == (5, 3)
+    for shapes, message in (
+        ({"x": (5, 4)}, "extent 4 in dimension 1, the model says 3"),
+        ({"x": (5,)}, "rank 1, the model says 2"),
+        ({"xx": (5, 3)}, r"no input of the model[\s\S]*did you mean 'x'"),
+        ({"x": (-5, 3)}, "negative"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            load(made, shapes=shapes)
+
+
+def test_inputs_can_be_fixed_to_values() -> None:
+    made = model([node("Reshape", ["x", "s"])], {"x": (6,), "s": ("int64", (2,))})
+    graph = load(made, constants={"s": [2, 3]})
+    assert graph.inputs == ("x",) and graph.types["y"].shape == (2, 3)
+    with pytest.raises(ModelError, match="declared with shape"):
+        load(made, constants={"s": [2, 3, 1]})
+
+
+def test_every_output_is_computed_and_carries_its_name() -> None:
+    """Also an input, a constant, or a tensor that is an output twice."""
+    nodes = [
+        node("Identity", ["x"], ["same"]),
+        node("Identity", ["c"], ["fixed"]),
+        node("Relu", ["x"], ["r"]),
+        node("Identity", ["r"], ["again"]),
+    ]
+    outputs = ["same", "fixed", "r", "again"]
+    graph = load(model(nodes, {"x": (2,)}, outputs, constants={"c": np.ones(2, np.float32)}))
+    assert graph.outputs == tuple(outputs) and set(outputs) <= set(graph.producers)
+    seen = evaluate_graph(graph, {"x": np.array([-1, 2], np.float32)})
+    assert {k: v.tolist() for k, v in seen.items()} == {
+        "same": [-1, 2],
+        "fixed": [1, 1],
+        "r": [0, 2],
+        "again": [0, 2],
+    }
+
+
+def test_uniform_constants_take_no_memory() -> None:
+    made = model(
+        [node("ConstantOfShape", ["s"], ["c"]), node("Add", ["x", "c"])],
+        {"x": (1,)},
+        constants={"s": np.array([1 << 28])},
+    )
+    graph = load(made)
+    (value,) = graph.constants.values()
+    assert value.nbytes == 1 << 30 and value.strides == (0,)
+
+
+def test_weights_are_transposed_at_import() -> None:
+    made = model(
+        [node("Transpose", ["w"], ["t"], "t"), node("MatMul", ["x", "t"])], {"x": (1, 4)}, constants={"w": draw(3, 4)}
+    )
+    assert kinds(made) == ["matmul"]
+    agrees(made, {"x": draw(1, 4)})
+
+
+def function(inner: str, **attrs: Any) -> Any:
+    body = helper.make_node(inner, ["a"], ["b"], **attrs)
+    return helper.make_function("own", "F", ["a"], ["b"], [body], [helper.make_opsetid("", 21)])
+
+
+def test_model_functions_are_inlined_with_their_attributes() -> None:
+    body = helper.make_node("LeakyRelu", ["a"], ["b"])
+    body.attribute.append(AttributeProto(name="alpha", type=AttributeProto.FLOAT, ref_attr_name="slope"))
+    f = helper.make_function("own", "F", ["a"], ["b"], [body], [helper.make_opsetid("", 21)], attributes=["slope"])
+    made = model([node("F", domain="own", slope=0.5)], {"x": (2,)}, functions=[f], domains={"own": 1})
+    seen = evaluate_graph(load(made), {"x": np.array([-2, 2], np.float32)})
+    assert seen["y"].tolist() == [-1, 2]
+
+
+def test_unsupported_operators_inside_functions_are_listed() -> None:
+    made = model([node("F", domain="own")], {"x": (2,)}, functions=[function("NonZero")], domains={"own": 1})
+    with pytest.raises(ModelError, match="not known at compile time"):
+        load(made)
+    made = model([node("F", domain="own")], {"x": (2,)}, functions=[function("StringNormalizer")], domains={"own": 1})
+    with pytest.raises(ModelError, match="1 unsupported operator: StringNormalizer"):
+        load(made)
+
+
+def test_operators_without_handler_use_the_standard_definition() -> None:
+    """MeanVarianceNormalization is a function of the standard; no handler knows it."""
+    agrees(
+        model([node("MeanVarianceNormalization")], {"x": (2, 3, 4, 5)}, opset=13), {"x": draw(2, 3, 4, 5)}, atol=1e-4
+    )
+
+
+def test_known_conditions_choose_a_branch() -> None:
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["x"], ["b"])], name, [], [helper.make_tensor_value_info("b", TensorProto.FLOAT, [2])]
+        )
+        for name, op in (("then_branch", "Relu"), ("else_branch", "Neg"))
+    }
+    for condition, kind in ((True, "relu"), (False, "neg")):
+        made = model([node("If", ["c"], **branches)], {"x": (2,)}, constants={"c": np.array(condition)})
+        assert kinds(made) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "constants", "attrs", "opset"),
+    [
+        ("Softmax", (2, 3, 4), {}, {"axis": 1}, 11),
+        ("Softmax", (2, 3, 4), {}, {"axis": 1}, 13),
+        ("LogSoftmax", (2, 3, 4), {}, {"axis": -1}, 11),
+        ("ReduceSum", (2, 3, 4), {}, {"axes": [0, -1], "keepdims": 0}, 11),
+        ("ReduceSum", (2, 3, 4), {"axes": np.array([0, -1])}, {"keepdims": 0}, 13),
+        ("ReduceMean", (2, 3, 4), {"axes": np.array([1])}, {}, 18),
+        ("ReduceMax", (2, 3, 4), {}, {"axes": [1]}, 13),
+        ("Squeeze", (1, 3, 1), {}, {}, 13),
+        ("Squeeze", (1, 3, 1), {}, {"axes": [-1]}, 11),
+        ("Unsqueeze", (2, 3), {}, {"axes": [0, -1]}, 11),
+        ("Unsqueeze", (2, 3), {"axes": np.array([0, -1])}, {}, 13),
+        ("Pad", (2, 3), {}, {"pads": [0, 1, 2, 0], "value": 3.0}, 7),
+        ("Pad", (2, 3), {"p": np.array([0, 1, 2, 0]), "v": np.array(3, np.float32)}, {}, 13),
+        ("Pad", (2, 5), {"p": np.array([0, 2, 0, 1])}, {"mode": "reflect"}, 13),
+        ("Pad", (2, 5), {"p": np.array([0, -1, 0, 2])}, {"mode": "edge"}, 13),
+        ("Clip", (2, 3), {}, {"min": -0.5, "max": 0.5}, 7),
+        ("Clip", (2, 3), {"lo": np.array(-0.5, np.float32)}, {}, 13),
+        ("Slice", (4, 5), {}, {"starts": [1, -3], "ends": [1000, -1], "axes": [0, 1]}, 9),
+        (
+            "Slice",
+            (4, 5),
+            {"s": np.array([3, 4]), "e": np.array([-1000, 0]), "a": np.array([0, 1]), "t": np.array([-1, -2])},
+            {},
+            13,
+        ),
+        ("Gather", (4, 5), {"i": np.array([[0, -1], [2, 1]])}, {"axis": 1}, 13),
+        ("Tile", (2, 3), {"r": np.array([2, 3])}, {}, 13),
+        ("DepthToSpace", (1, 8, 2, 3), {}, {"blocksize": 2, "mode": "CRD"}, 13),
+        ("SpaceToDepth", (1, 2, 4, 6), {}, {"blocksize": 2}, 13),
+        ("Trilu", (3, 4), {"k": np.array(1)}, {"upper": 0}, 14),
+        ("CumSum", (3, 4), {"a": np.array(1)}, {"exclusive": 1, "reverse": 1}, 14),
+        (
+            "Conv",
+            (1, 4, 9, 9),
+            {"w": draw(6, 2, 3, 3), "b": draw(6)},
+            {"group": 2, "strides": [2, 2], "auto_pad": "SAME_LOWER"},
+            11,
+        ),
+        ("Conv", (1, 2, 11), {"w": draw(3, 2, 3)}, {"dilations": [3], "pads": [4, 1]}, 11),
+        (
+            "ConvTranspose",
+            (1, 4, 5, 5),
+            {"w": draw(4, 3, 3, 2), "b": draw(6)},
+            {"group": 2, "strides": [2, 3], "pads": [1, 0, 0, 1], "output_padding": [1, 0]},
+            11,
+        ),
+        (
+            "ConvTranspose",
+            (1, 2, 6),
+            {"w": draw(2, 3, 4)},
+            {"strides": [3], "dilations": [2], "auto_pad": "SAME_UPPER"},
+            11,
+        ),
+        (
+            "MaxPool",
+            (1, 2, 9, 9),
+            {},
+            {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1},
+            12,
+        ),
+        (
+            "AveragePool",
+            (1, 2, 8, 8),
+            {},
+            {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 1, 0], "count_include_pad": 1, "ceil_mode": 1},
+            19,
+        ),
+        ("AveragePool", (1, 2, 7), {}, {"kernel_shape": [4], "strides": [3], "auto_pad": "SAME_UPPER"}, 11),
+        ("Gemm", (3, 4), {"b": draw(5, 4), "c": draw(5)}, {"transB": 1, "alpha": 0.5, "beta": 2.0}, 13),
+        ("InstanceNormalization", (2, 3, 4), {"s": draw(3), "b": draw(3)}, {}, 6),
+        ("LayerNormalization", (2, 3, 4), {"s": draw(4), "b": draw(4)}, {"axis": -1}, 17),
+        ("LRN", (1, 6, 3, 3), {}, {"size": 5}, 13),
+        ("PRelu", (2, 3, 4), {"s": draw(3, 1)}, {}, 9),
+        ("Hardmax", (3, 4), {}, {"axis": 0}, 13),
+        ("Upsample", (1, 2, 3, 3), {"s": np.array([1, 1, 2, 3], np.float32)}, {"mode": "linear"}, 9),
+        (
+            "Resize",
+            (1, 2, 5, 4),
+            {"r": np.array([], np.float32), "e": np.array([], np.float32), "s": np.array([1, 2, 8, 3])},
+            {"mode": "cubic"},
+            13,
+        ),
+    ],
+)
+def test_forms_of_operators(
+    op: str, shape: tuple[int, ...], constants: dict[str, Array], attrs: dict[str, Any], opset: int
+) -> None:
+    agrees(
+        model([node(op, ["x", *constants], **attrs)], {"x": shape}, constants=constants, opset=opset),
+        {"x": draw(*shape)},
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gathered_elements_and_scatters(axis: int) -> None:
+    index = np.array([[0, -1, 1], [1, 0, -2]])
+    made = model([node("GatherElements", ["x", "i"], axis=axis)], {"x": (2, 3), "i": ("int64", (2, 3))}, opset=13)
+    agrees(made, {"x": draw(2, 3), "i": index})
+    with pytest.raises(Exception, match="outside"):
+        evaluate_graph(load(made), {"x": draw(2, 3), "i": index + 5})
+    updates = (
+        {"i": np.array([[1, 0, 1]]), "u": draw(1, 3)} if axis == 0 else {"i": np.array([[2], [0]]), "u": draw(2, 1)}
+    )
+    agrees(
+        model([node("ScatterElements", ["x", "i", "u"], axis=axis)], {"x": (2, 3)}, constants=updates, opset=13),
+        {"x": draw(2, 3)},
+    )
+    rows = {"i": np.array([[1], [-3]]), "u": draw(2, 4)}
+    agrees(model([node("ScatterND", ["x", "i", "u"])], {"x": (3, 4)}, constants=rows, opset=13), {"x": draw(3, 4)})
+
+
+@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda p: p.stem)
+def test_real_topologies_import(path: Path) -> None:
+    graph = load(path)
+    assert len(graph.operators) > 20
+    assert graph.types[graph.outputs[0]].shape[:2] == (1, 1000)
