@@ -10,7 +10,7 @@ from rammer.ir.passes.clusters import Clusters
 from rammer.ir.passes.editor import Editor
 from rammer.ir.passes.place import view_offset
 from rammer.ir.passes.split_products import MAX_ROWS
-from rammer.ir.passes.structure import GATE_MATMUL, gate_matmul_expr
+from rammer.ir.passes.structure import GATE_MATMUL
 from rammer.ir.tensor import TensorId
 
 
@@ -42,19 +42,27 @@ def _stackable(operation: Operation) -> bool:
 def _stack(editor: Editor, numbers: list[int]) -> None:
     operators = [editor.remove(n) for n in numbers]
     first = operators[0]
-    kind, matrix = first.operation.inputs
+    kind = first.operation.inputs[0]
+    matrix = first.inputs[1]
+    if first.kind == GATE_MATMUL:  # over many rows it is a plain product, whose result has the gates side by side
+        value = editor.constants[matrix]
+        matrix = editor.constant(value.reshape(value.shape[0], -1), matrix)
     rows = _join_rows(editor, [op.inputs[0] for op in operators], first.name)
-    types = (editor.types[rows], matrix)
-    if first.kind == GATE_MATMUL:
-        operation = editor.interner.wrap(GATE_MATMUL, types, lambda: gate_matmul_expr(*types))
-    else:
-        operation = editor.interner.define("matmul", types, first.operation.attrs)
-    (product,) = editor.add(first.name, operation, (rows, first.inputs[1]))
-    shape = first.operation.outputs[0].shape
+    define = editor.interner.define
+    types = (editor.types[rows], editor.types[matrix])
+    attrs = first.operation.attrs if first.kind == "matmul" else ()
+    (product,) = editor.add(first.name, define("matmul", types, attrs), (rows, matrix))
+    whole = editor.types[product]
+    shape = (kind.shape[0], *whole.shape[1:])
     for step, op in enumerate(operators):
         starts = (step * kind.shape[0], *(0,) * (len(shape) - 1))
-        attrs = attributes(starts=starts, steps=(1,) * len(shape), shape=shape)
-        editor.add(op.name, editor.interner.define("slice", (editor.types[product],), attrs), (product,), op.outputs)
+        cut = define("slice", (whole,), attributes(starts=starts, steps=(1,) * len(shape), shape=shape))
+        if cut.outputs == op.operation.outputs:
+            editor.add(op.name, cut, (product,), op.outputs)
+            continue
+        (piece,) = editor.add(op.name, cut, (product,))
+        gates = define("reshape", cut.outputs, attributes(shape=op.operation.outputs[0].shape))
+        editor.add(op.name, gates, (piece,), op.outputs)
 
 
 def _join_rows(editor: Editor, parts: list[TensorId], name: str) -> TensorId:
