@@ -207,6 +207,18 @@ class TestProfile:
         assert times[kernels[0]] < times[kernels[1]] < times[kernels[2]]
         assert seen[-1] == ("profile", 3, 3)
 
+    def test_times_are_kept_for_this_machine(self, tmp_path: Path) -> None:
+        with config.override(RAMMER_CACHE_DIR=str(tmp_path)):
+            kernels = make_plan(chain(), CpuVDevice(device=1).spec).kernels
+            steps: list[tuple[str, int, int]] = []
+            first = CpuVDevice(device=1).rkernels_us(kernels)
+            again = CpuVDevice(device=1).rkernels_us(kernels, progress=lambda *step: steps.append(step))
+            assert first == again and not steps
+            other = CpuVDevice(device=1)
+            other._host = replace(HERE, name="another CPU")
+            other.rkernels_us(kernels, progress=lambda *step: steps.append(step))
+            assert steps
+
     def test_kernels_in_other_languages_are_left_out(self) -> None:
         device = CpuVDevice(device=1)
         (kernel,) = make_plan(chain(1), device.spec).kernels

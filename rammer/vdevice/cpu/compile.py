@@ -35,8 +35,9 @@ class Source:
 
 @dataclass(frozen=True)
 class CompiledKernels:
-    """For each rKernel the object that holds it and its symbol; the objects by content hash."""
+    """For each rKernel its cache key, the object that holds it and its symbol; the objects by content hash."""
 
+    keys: Mapping[RKernel, str]
     where: Mapping[RKernel, tuple[str, str]]
     objects: Mapping[str, bytes]
 
@@ -65,7 +66,7 @@ class KernelCompiler:
         _show(list({s.key: s for s in sources.values()}.values()))
         found = self._compile(list({s.key: s for s in sources.values()}.values()), progress)
         where = {kernel: (found[s.key][0], s.symbol) for kernel, s in sources.items()}
-        return CompiledKernels(where, dict(found.values()))
+        return CompiledKernels({k: s.key for k, s in sources.items()}, where, dict(found.values()))
 
     def _source(self, kernel: RKernel) -> Source:
         body = kernel.body

@@ -37,7 +37,7 @@ class CpuVDevice(VDevice):
         """Measured microseconds of one rTask on one vEU; nothing for a CPU that is not this one."""
         if not self._is_here:
             return {}
-        return measure_kernels(kernels, self._compiler, budget_s, progress)
+        return measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress)
 
     def program_us(self, plan: ExecutionPlan) -> float | None:
         """Measured microseconds of a plan, all inputs zero; None for a CPU that is not this one."""

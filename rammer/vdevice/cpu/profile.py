@@ -15,15 +15,18 @@ from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.memory import aligned, allocate
 from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
+from rammer.vdevice.toolchain import fingerprint, object_store
 
 ROUNDS = 3  # measurements of a kernel; the least one counts
 SHARE_S = 0.003  # seconds for one kernel, where the budget allows it
 
 
 def measure_kernels(
-    kernels: Sequence[RKernel], compiler: KernelCompiler, budget_s: float, progress: Progress
+    kernels: Sequence[RKernel], compiler: KernelCompiler, machine: str, budget_s: float, progress: Progress
 ) -> Mapping[RKernel, float]:
     """Microseconds of one rTask, for every kernel in C; what the budget does not reach is left out.
+
+    Times are kept in the cache, for this `machine` (a name of its CPU).
 
     A kernel runs its rTasks in turn over buffers as large as the operation's, so that caches behave as in a run.
     """
@@ -31,31 +34,51 @@ def measure_kernels(
     if not wanted:
         return {}
     compiled = compiler.compile(wanted, progress)
+    store = object_store()
+    keys = {k: _time_key(k, compiled.keys[k], machine) for k in wanted}
+    known = store.times(keys.values())
+    found = {k: known[key] for k, key in keys.items() if key in known}
+    groups = [g for g in _by_operation(wanted).values() if any(k not in found for k in g)]
+    if not groups:
+        return found
     runtime = Runtime(compiler.runtime())
     libraries = {name: Library(data) for name, data in compiled.objects.items()}
     address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
-    share_s = min(SHARE_S, budget_s / len(wanted))
+    total = sum(map(len, groups))
+    share_s = min(SHARE_S, budget_s / total)
     deadline = time.monotonic() + 2 * budget_s
-    groups = _by_operation(wanted)
-    buffers = _Buffers(groups.values())
-    found: dict[RKernel, float] = {}
+    buffers = _Buffers(groups)
     done = 0
-    for group in groups.values():
+    for group in groups:
         if time.monotonic() > deadline:
             break
-        args = buffers.fill(group)
-        best = float("inf")
-        for turn in range(ROUNDS):  # candidates in turn: a slow moment of the machine hits all of them
-            for kernel in group:
-                if turn and found[kernel] * kernel.num_rtasks > 2 * best:
-                    continue  # it will not be chosen, however quiet the machine
-                limit_ns = int(share_s / ROUNDS * 1e9)
-                ns = runtime.measure(address[kernel], args, buffers.scratch, kernel.num_rtasks, limit_ns)
-                found[kernel] = min(found.get(kernel, float("inf")), ns / 1000)
-                best = min(best, found[kernel] * kernel.num_rtasks)
+        found |= _measure_group(group, runtime, address, buffers, int(share_s / ROUNDS * 1e9))
         done += len(group)
-        progress("profile", done, len(wanted))
+        progress("profile", done, total)
+    store.add_times({keys[k]: us for k, us in found.items() if keys[k] not in known})
     return found
+
+
+def _measure_group(
+    group: Sequence[RKernel], runtime: Runtime, address: Mapping[RKernel, int], buffers: _Buffers, limit_ns: int
+) -> dict[RKernel, float]:
+    """All candidates of one operation, in turn: a slow moment of the machine hits all of them."""
+    args = buffers.fill(group)
+    times: dict[RKernel, float] = {}
+    best = float("inf")
+    for turn in range(ROUNDS):
+        for kernel in group:
+            if turn and times[kernel] * kernel.num_rtasks > 2 * best:
+                continue  # it will not be chosen, however quiet the machine
+            us = runtime.measure(address[kernel], args, buffers.scratch, kernel.num_rtasks, limit_ns) / 1000
+            times[kernel] = min(times.get(kernel, float("inf")), us)
+            best = min(best, times[kernel] * kernel.num_rtasks)
+    return times
+
+
+def _time_key(kernel: RKernel, source: str, machine: str) -> str:
+    """What a measured time depends on: the machine, the code, and the memory that it walks through."""
+    return fingerprint(machine, source, str(kernel.num_rtasks), *(str(t.nbytes) for t in _types(kernel)))
 
 
 def measure_plan(plan: ExecutionPlan, executable: CpuExecutable, budget_s: float = 0.2) -> float:

@@ -59,6 +59,7 @@ ARCHES: dict[str, Arch] = {
 class Host:
     """What was found out about the machine."""
 
+    name: str  # the CPU's model and clock: what measured times belong to
     machine: str
     features: frozenset[str]
     cpus: tuple[int, ...]  # CPUs of the affinity mask, one per physical core first, then their siblings
@@ -75,8 +76,8 @@ def host() -> Host:
     """The machine, found out now: affinity and quota may change."""
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     cpus, cores = _cpus()
-    features, ghz = _cpuinfo()
-    return Host(machine, features, cpus, max(1, min(cores, _quota() or cores)), ghz, _caches())
+    features, ghz, model = _cpuinfo()
+    return Host(f"{model} {ghz} GHz", machine, features, cpus, max(1, min(cores, _quota() or cores)), ghz, _caches())
 
 
 def choose_arch(name: str | None, here: Host) -> Arch:
@@ -135,15 +136,17 @@ def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
 
 
 @lru_cache(maxsize=1)
-def _cpuinfo() -> tuple[frozenset[str], float]:
-    """CPU features and clock in GHz."""
+def _cpuinfo() -> tuple[frozenset[str], float, str]:
+    """CPU features, clock in GHz, and model."""
     text = _read("/proc/cpuinfo")
     features: frozenset[str] = frozenset()
-    mhz = 0.0
+    mhz, model = 0.0, platform.processor()
     for line in text.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features") and not features:
             features = frozenset(value.split())
+        elif key.strip() == "model name":
+            model = value.strip()
         elif key.strip() == "cpu MHz" and value.strip():
             mhz = max(mhz, float(value))
     if khz := _read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip():
@@ -152,7 +155,8 @@ def _cpuinfo() -> tuple[frozenset[str], float]:
         names = f"{_sysctl('machdep.cpu.features')} {_sysctl('machdep.cpu.leaf7_features')}".lower()
         features = frozenset(names.replace("avx1.0", "avx").replace(".", "_").split())
         mhz = int(_sysctl("hw.cpufrequency_max") or 0) / 1e6
-    return features, round(mhz / 1000, 1) or 3.0
+        model = _sysctl("machdep.cpu.brand_string")
+    return features, round(mhz / 1000, 1) or 3.0, model
 
 
 def _cpus() -> tuple[tuple[int, ...], int]:
