@@ -81,6 +81,7 @@ class RProgramBuilder:
         # slot. It changes at barriers only, so slots between two barriers share one tuple.
         self._clock: list[tuple[int, ...]] = [(0,) * num_veus for _ in range(num_veus)]
         self._history: list[list[tuple[int, ...]]] = [[] for _ in range(num_veus)]
+        self._merged: tuple[dict[int, int], tuple[int, ...]] = ({}, ())  # the last slots waited for; all known there
 
     def __contains__(self, task: object) -> bool:
         return task in self._where
@@ -114,18 +115,22 @@ class RProgramBuilder:
                     f"rTask {task} waits for {needed}, which has no slot",
                     hint="an rTask may only wait for rTasks appended earlier to the same rProgram",
                 )
-            if where.veu != veu and where.order >= clock[where.veu]:
-                last[where.veu] = max(last.get(where.veu, -1), where.order)
-        if last:
+            last[where.veu] = max(last.get(where.veu, -1), where.order)
+        if any(u != veu and order >= clock[u] for u, order in last.items()):
             self._push(veu, BarrierRTask(self._advance(veu, last)))
         position = self._push(veu, RTask(task))
         self._where[task] = position
         return position
 
     def _advance(self, veu: int, last: dict[int, int]) -> tuple[Position, ...]:
-        """Let lane `veu` know what lies before these slots; returns those that no other one of them implies."""
-        behind = list(map(max, *{self._history[u][order] for u, order in last.items()}, self._clock[veu]))
-        waits = tuple(Position(u, order) for u, order in sorted(last.items()) if behind[u] <= order)
+        """Let lane `veu` know what lies before these slots; returns those that nothing else implies."""
+        if last != self._merged[0]:  # the rTasks of one operator often wait for the same slots
+            self._merged = (
+                last,
+                tuple(map(max, zip(*{self._history[u][order] for u, order in last.items()}, strict=True))),
+            )
+        behind = list(map(max, self._merged[1], self._clock[veu]))
+        waits = tuple(Position(u, order) for u, order in sorted(last.items()) if u != veu and behind[u] <= order)
         for target in waits:
             behind[target.veu] = target.order + 1
         self._clock[veu] = tuple(behind)
@@ -144,6 +149,7 @@ class RProgramBuilder:
     def undo(self, mark: Mark) -> None:
         """Take back everything appended since `mark`, and every open wait."""
         self._pending.clear()
+        self._merged = ({}, ())
         for lane, history, length in zip(self._lanes, self._history, mark.lengths, strict=True):
             for slot in lane[length:]:
                 if isinstance(slot, RTask):

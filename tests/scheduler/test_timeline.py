@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from rammer.errors import ScheduleError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
+from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.timeline import simulate
 from rammer.testing.problems import Job, make_problem
 
@@ -71,3 +74,33 @@ def test_a_hundred_thousand_slots() -> None:
         for v in range(2)
     )
     assert simulate(plan_of(RProgram(lanes), launch_us=0.0)).total_us == pytest.approx(25_001 * 4.0 + 24_999 * 0.5)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_price_of_an_assembly_is_what_the_simulation_says(seed: int) -> None:
+    """Also after trials that were taken back, and with global barriers in between."""
+    pick = random.Random(seed)
+    spec = VDeviceSpec("some", pick.randint(1, 4), launch_us=2.0, barrier_us=0.3)
+    problem = make_problem([Job(f"op{n}", ((1, pick.uniform(0.5, 9.0)),)) for n in range(30)], spec)
+    kernels = tuple(problem.candidates[op.operation][0] for op in problem.graph.operators)
+    times = {k: problem.profiler.rtask_us(k) for k in kernels}
+    assembly, placed = Assembly(spec), list[TaskUid]()
+
+    def place(number: int) -> None:
+        needs = assembly.needs(pick.sample(placed, min(len(placed), pick.randint(0, 4))))
+        assembly.place(TaskUid(number, 0), pick.randrange(spec.num_veus), times[kernels[number]], needs)
+
+    for number in range(30):
+        before, before_us = assembly.mark(), assembly.time_us
+        if pick.random() < 0.4:
+            place(number)
+            if pick.random() < 0.2:
+                assembly.sync()
+            assembly.undo(before)
+            assert assembly.time_us == before_us
+        if placed and seed % 3 == 0 and pick.random() < 0.1:
+            assembly.sync()
+        place(number)
+        placed.append(TaskUid(number, 0))
+    plan = ExecutionPlan(problem.graph, spec, kernels, (assembly.build(),), rtask_us=times)
+    assert simulate(plan).total_us == pytest.approx(assembly.time_us)
