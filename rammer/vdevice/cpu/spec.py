@@ -73,7 +73,9 @@ class Host:
 
 
 def host() -> Host:
-    """The machine, found out now: affinity and quota may change."""
+    """The machine, found out now: affinity and quota may change. Raises DeviceError on Windows."""
+    if sys.platform == "win32":
+        raise DeviceError("the CPU vDevice needs POSIX threads and memory maps", hint="use Linux, macOS or WSL")
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     cpus, cores = _cpus()
     features, ghz, model = _cpuinfo()

@@ -1,0 +1,28 @@
+"""The C runtime under gcc's sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+RUNTIME = HERE.parents[1] / "rammer" / "vdevice" / "cpu"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_the_runtime_has_no_races_and_no_stray_accesses(sanitizer: str, tmp_path: Path) -> None:
+    gcc = shutil.which("gcc")
+    if gcc is None:
+        pytest.skip("no gcc")
+    program = tmp_path / "races"
+    argv = [gcc, "-g", "-O1", f"-fsanitize={sanitizer}", f"-I{RUNTIME}", str(HERE / "races.c"), "-o", str(program)]
+    built = subprocess.run([*argv, "-lpthread"], capture_output=True, text=True)
+    if "cannot find" in built.stderr:
+        pytest.skip("gcc has no sanitizers")
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
