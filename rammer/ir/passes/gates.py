@@ -72,7 +72,13 @@ class _Cuts:
                 return 0
             starts, steps, shape = (op.operation.attr(a) for a in ("starts", "steps", "shape"))
             widths.add(shape[-1])
-            if steps[-1] != 1 or shape[:-1] != kind.shape[:-1] or any(starts[:-1]) or starts[-1] % shape[-1]:
+            if (
+                not shape[-1]
+                or steps[-1] != 1
+                or shape[:-1] != kind.shape[:-1]
+                or any(starts[:-1])
+                or starts[-1] % shape[-1]
+            ):
                 return 0
         gates, rest = divmod(kind.shape[-1], widths.pop())
         return gates if not widths and not rest and 1 < gates <= MAX_GATES else 0

@@ -54,8 +54,10 @@ class _Placer:
             self.operators.append(op)
         elif op.outputs[0] not in self.outputs:
             self.views[op.outputs[0]] = View(op.inputs[0], offset)
-        elif offset or not self._put(op.inputs[0], View(op.outputs[0], 0)):
-            self.operators.append(op)
+        elif self._size(op.inputs[0]) != self._size(op.outputs[0]) or not self._put(
+            op.inputs[0], View(op.outputs[0], 0)
+        ):
+            self.operators.append(op)  # an output has memory of its own: copy
 
     def _storage(self, tensor: TensorId) -> Storage:
         offset = 0
@@ -63,11 +65,18 @@ class _Placer:
             tensor, offset = view.base, offset + view.offset
         return Storage(tensor, offset)
 
+    def _size(self, tensor: TensorId) -> int:
+        return prod(self.types[tensor].physical_shape)
+
     def _put(self, tensor: TensorId, where: View) -> bool:
         """Let the memory of `tensor` lie at `where`, if it owns all of it and nobody else decides its place."""
         root, offset = self._storage(tensor)
-        whole = prod(self.types[root].physical_shape) == prod(self.types[tensor].physical_shape)
-        if root in self.fixed or offset or not whole or root == self._storage(where.base).root:
+        if (
+            root in self.fixed
+            or offset
+            or self._size(root) != self._size(tensor)
+            or root == self._storage(where.base).root
+        ):
             return False
         self.views[root] = where
         return True

@@ -288,6 +288,14 @@ def test_places() -> None:
     assert {t for t in placed.views if placed.storage(t).root == "z"} >= {y}
 
 
+def test_an_output_that_is_a_piece_of_a_tensor_is_a_copy() -> None:
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        y = b.add("tanh", x)
+        return b.add("neg", y), b.add("slice", y, starts=(0, 0), steps=(1, 1), shape=(2, 6))
+
+    assert after(model(build, (4, 6)), place) == {"tanh": 1, "neg": 1, "slice": 1}
+
+
 def test_channels_are_blocked_between_convolutions() -> None:
     def build(b: Net, x: TensorId) -> TensorId:
         y = b.add("relu", b.conv(x, 24))  # the second block is partly padding
