@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from rammer.frontend.onnx.handlers import (
     control,
+    einsum,
     elementwise,
     indexing,
     layout,
     neural,
     normalization,
+    quantized,
     recurrent,
     reduction,
     resize,
@@ -16,11 +18,13 @@ from rammer.frontend.onnx.handlers import (
 
 __all__ = [
     "control",
+    "einsum",
     "elementwise",
     "indexing",
     "layout",
     "neural",
     "normalization",
+    "quantized",
     "recurrent",
     "reduction",
     "resize",

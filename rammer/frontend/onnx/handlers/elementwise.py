@@ -265,3 +265,33 @@ def dropout(n: Node) -> list[TensorId]:
         dtype = DType.BOOL if n.opset >= 10 else n.dtype()
         results.append(n.builder.constant(np.broadcast_to(np.ones((), dtype.numpy), n.shape())))
     return results
+
+
+@handles("Shrink")
+def shrink(n: Node) -> TensorId:
+    x, bias, bound = n.tensor(0), n.attrs["bias"], n.attrs["lambd"]
+    upper = n.add("where", n.add("less", n.like(bound, x), x), n.add("sub", x, n.like(bias, x)), n.like(0, x))
+    return n.add("where", n.add("less", x, n.like(-bound, x)), n.add("add", x, n.like(bias, x)), upper)
+
+
+@handles("Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
+def transcendental(n: Node) -> TensorId:
+    """By the textbook formulas; halves are taken of both terms before they meet."""
+    x = n.tensor(0)
+    one = n.like(1, x)
+    match n.op:
+        case "Tan":
+            return n.add("div", n.add("sin", x), n.add("cos", x))
+        case "Sinh" | "Cosh":
+            half = n.like(0.5, x)
+            up, down = (n.add("mul", n.add("exp", t), half) for t in (x, n.add("neg", x)))
+            return n.add("sub" if n.op == "Sinh" else "add", up, down)
+        case "Asinh":
+            size = n.add("abs", x)
+            root = n.add("sqrt", n.add("add", n.add("mul", x, x), one))
+            return n.add("mul", n.add("sign", x), n.add("log", n.add("add", size, root)))
+        case "Acosh":
+            root = n.add("sqrt", n.add("sub", n.add("mul", x, x), one))
+            return n.add("log", n.add("add", x, root))
+    quotient = n.add("div", n.add("add", one, x), n.add("sub", one, x))
+    return n.add("mul", n.add("log", quotient), n.like(0.5, x))

@@ -15,7 +15,29 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId
 def gather(n: Node) -> TensorId:
     axis = n.axis(n.attrs["axis"], len(n.shape()))
     _check_indices(n, n.tensor(1), n.shape()[axis])
+    known = n.builder.value(n.tensor(1))
+    if known is not None and (regular := _progression(known, n.shape()[axis])) is not None:
+        start, step = regular  # evenly spaced places are a slice: affine, and a view where it is outermost
+        shape = n.shape()
+        starts = tuple(start if d == axis else 0 for d in range(len(shape)))
+        steps = tuple(step if d == axis else 1 for d in range(len(shape)))
+        part = (*shape[:axis], known.size, *shape[axis + 1 :])
+        return n.reshape(
+            n.add("slice", n.tensor(0), starts=starts, steps=steps, shape=part),
+            (*shape[:axis], *known.shape, *shape[axis + 1 :]),
+        )
     return n.add("gather", n.tensor(0), n.tensor(1), axis=axis)
+
+
+def _progression(indices: Array, extent: int) -> tuple[int, int] | None:
+    """First place and step of evenly spaced indices; None if they are not."""
+    places = indices.astype(np.int64).ravel() % extent if extent else indices.ravel()
+    if not places.size:
+        return None
+    steps = np.diff(places)
+    if not steps.size:
+        return int(places[0]), 1
+    return (int(places[0]), int(steps[0])) if steps[0] and bool((steps == steps[0]).all()) else None
 
 
 def _check_indices(n: Node, indices: TensorId, extent: int) -> None:
@@ -41,15 +63,18 @@ def _places(shape: Shape, axis: int) -> Array:
 
 @handles("GatherElements")
 def gather_elements(n: Node) -> TensorId:
+    return elements_at(n, n.tensor(0), n.tensor(1), n.attrs["axis"])
+
+
+def elements_at(n: Node, x: TensorId, indices: TensorId, axis: int) -> TensorId:
     """A gather from the flat tensor; the other axes' positions are constants."""
-    x, shape = n.tensor(0), n.shape()
-    axis = n.axis(n.attrs["axis"], len(shape))
-    wanted = n.shape(1)
+    shape, wanted = n.type(x).shape, n.type(indices).shape
+    axis = n.axis(axis, len(shape))
     if len(wanted) != len(shape) or any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
         raise n.fail(f"indices {list(wanted)} do not fit {n.type(x)}")
-    _check_indices(n, n.tensor(1), shape[axis])
+    _check_indices(n, indices, shape[axis])
     total = prod(shape)
-    index = _flat_index(n, n.tensor(1), shape[axis], prod(shape[axis + 1 :]), 2 * total)
+    index = _flat_index(n, indices, shape[axis], prod(shape[axis + 1 :]), 2 * total)
     offset: Array = np.zeros((1,) * len(shape), np.int64)
     for d in range(len(shape)):
         if d != axis:
@@ -186,3 +211,33 @@ def non_zero(n: Node) -> TensorId:
     """Only of constants: the shape of the result depends on the data."""
     value = n.value(0, "X")
     return n.constant(np.array(np.nonzero(value if value.ndim else value.reshape(1)), np.int64))
+
+
+MAX_SORTED = 2048  # elements along the axis of a TopK, whose cost is quadratic
+
+
+@handles("TopK", since=10)
+def top_k(n: Node) -> list[TensorId]:
+    """An element's rank is the number of elements before it; the k-th place holds the element of rank k."""
+    x, shape = n.tensor(0), n.shape()
+    axis = n.axis(n.attrs["axis"], len(shape))
+    extent, k = shape[axis], int(n.scalar(1, "K"))
+    if not 0 <= k <= extent:
+        raise n.fail(f"K is {k}, but axis {axis} has {extent} elements")
+    if extent > MAX_SORTED:
+        raise n.fail(f"axis {axis} has {extent} elements", hint=f"TopK is supported up to {MAX_SORTED}")
+    perm = [*(d for d in range(len(shape)) if d != axis), axis]
+    moved = n.transpose(x, perm)
+    rows = n.type(moved).shape[:-1]
+    mine, other = n.reshape(moved, (*rows, extent, 1)), n.reshape(moved, (*rows, 1, extent))
+    first = n.add("less" if n.attrs.get("largest", 1) else "greater", mine, other)
+    i, j = np.ogrid[:extent, :extent]
+    tied = n.add("and", n.add("equal", mine, other), n.constant(j < i))
+    rank = n.reduce(n.cast(n.add("or", first, tied), DType.I64), "sum", (len(rows) + 1,), keepdims=False)
+    places = n.constant(np.arange(k).reshape(k, 1))
+    chosen = n.add("equal", n.reshape(rank, (*rows, 1, extent)), places)
+    index = n.add("mul", n.cast(chosen, DType.I64), n.constant(np.arange(extent)))
+    found = n.reduce(index, "sum", (len(rows) + 1,), keepdims=False)
+    values = elements_at(n, moved, found, -1)
+    back = [perm.index(d) for d in range(len(shape))]
+    return [n.transpose(values, back), n.transpose(found, back)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import Shape, TensorId
@@ -197,6 +198,36 @@ def global_pool(n: Node) -> TensorId:
         raise n.fail(f"input {n.type(n.tensor(0))} has no channels")
     axes = tuple(range(2, len(n.shape())))
     return n.reduce(n.tensor(0), "mean" if n.op == "GlobalAveragePool" else "max", axes)
+
+
+@handles("LpPool", since=2)
+def lp_pool(n: Node) -> TensorId:
+    """The p-norm of each window: a mean of powers, times the size of the window."""
+    x, order, w = n.tensor(0), n.attrs["p"], _pool_windows(n)
+    if order < 1:
+        raise n.fail(f"p is {order}", hint="it must be positive")
+    powers = _power(n, x, order)
+    rank = len(w.kernel)
+    if any(w.pads):
+        pads = (0, 0, *w.pads[:rank], 0, 0, *w.pads[rank:])
+        powers = n.add("pad", powers, pads=pads, mode="constant", value=0.0)
+    mean = n.add("average_pool", powers, kernel=w.kernel, strides=w.strides, dilations=w.dilations)
+    return _root(n, n.add("mul", mean, n.like(prod(w.kernel), x)), order)
+
+
+@handles("GlobalLpPool", since=2)
+def global_lp_pool(n: Node) -> TensorId:
+    axes = tuple(range(2, len(n.shape())))
+    return _root(n, n.reduce(_power(n, n.tensor(0), n.attrs["p"]), "sum", axes), n.attrs["p"])
+
+
+def _power(n: Node, x: TensorId, order: int) -> TensorId:
+    size = n.add("abs", x)
+    return size if order == 1 else n.add("mul", x, x) if order == 2 else n.add("pow", size, n.like(order, x))
+
+
+def _root(n: Node, x: TensorId, order: int) -> TensorId:
+    return x if order == 1 else n.add("sqrt", x) if order == 2 else n.add("pow", x, n.like(1 / order, x))
 
 
 @handles("MatMul")

@@ -118,3 +118,13 @@ def _scale_channels(n: Node, x: TensorId, scale: TensorId, bias: TensorId) -> Te
     rank = n.type(x).rank
     scale, bias = (n.reshape(t, (*n.type(t).shape, *(1,) * (rank - 2))) for t in (scale, bias))
     return n.add("add", n.add("mul", x, scale), bias)
+
+
+@handles("LpNormalization")
+def lp_normalization(n: Node) -> TensorId:
+    x, order = n.tensor(0), n.attrs["p"]
+    if order not in (1, 2):
+        raise n.fail(f"p is {order}", hint="it must be 1 or 2")
+    axis = n.axis(n.attrs["axis"], len(n.shape()))
+    norm = n.reduce(x, f"l{order}", (axis,))
+    return n.add("where", n.add("equal", norm, n.like(0, x)), n.like(0, x), n.add("div", x, norm))

@@ -1,0 +1,122 @@
+"""Quantization: integer products are taken in int32, scales are applied in floating point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rammer.frontend.onnx.handlers.neural import windows
+from rammer.frontend.onnx.node import Node, handles
+from rammer.ir.tensor import DType, TensorId
+
+
+def _along(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
+    """A scale or zero point as something that broadcasts against x: one number, one per axis, or one per block."""
+    kind, shape = n.type(parameter), n.type(x).shape
+    if kind.size == 1 and kind.rank <= 1:
+        return n.reshape(parameter, ())
+    block = n.attrs.get("block_size") or 0
+    if kind.rank == 1 and not block:
+        axis = n.axis(axis, len(shape))
+        return n.reshape(parameter, _at(shape, axis, kind.shape[0]))
+    axis = n.axis(axis, len(shape))
+    if kind.rank != len(shape) or not block or kind.shape[axis] * block < shape[axis]:
+        raise n.fail(f"{kind} does not fit {n.type(x)} along axis {axis} in blocks of {block}")
+    spread = n.reshape(parameter, (*kind.shape[: axis + 1], 1, *kind.shape[axis + 1 :]))
+    spread = n.expand(spread, (*kind.shape[: axis + 1], block, *kind.shape[axis + 1 :]))
+    spread = n.reshape(spread, (*kind.shape[:axis], kind.shape[axis] * block, *kind.shape[axis + 1 :]))
+    return n.slice(spread, (0,) * len(shape), (*kind.shape[:axis], shape[axis], *kind.shape[axis + 1 :]))
+
+
+def _at(shape: Sequence[int], axis: int, extent: int) -> list[int]:
+    return [extent if d == axis else 1 for d in range(len(shape))]
+
+
+def dequantize(n: Node, x: TensorId, scale: TensorId, zero: TensorId | None, axis: int) -> TensorId:
+    """(x - zero) * scale, in the type of the scale."""
+    dtype = n.type(scale).dtype
+    value = n.cast(x, DType.I32)
+    if zero is not None:
+        value = n.add("sub", value, n.cast(_along(n, zero, x, axis), DType.I32))
+    return n.add("mul", n.cast(value, dtype), _along(n, scale, x, axis))
+
+
+def quantize(n: Node, x: TensorId, scale: TensorId, zero: TensorId | None, axis: int, dtype: DType) -> TensorId:
+    """round(x / scale) + zero, kept inside the integer type."""
+    if dtype not in (DType.I8, DType.U8, DType.I16):
+        raise n.fail(f"quantization to {dtype.value} is not supported", hint="int8, uint8 or int16")
+    info = np.iinfo(dtype.value)
+    wide = n.add("round", n.add("div", x, n.cast(_along(n, scale, x, axis), n.type(x).dtype)))
+    wide = n.cast(wide, DType.F32)
+    if zero is not None:
+        wide = n.add("add", wide, n.cast(_along(n, zero, x, axis), DType.F32))
+    return n.cast(n.add("clip", wide, low=float(info.min), high=float(info.max)), dtype)
+
+
+def _optional(n: Node, position: int) -> TensorId | None:
+    return n.tensor(position) if n.has(position) else None
+
+
+@handles("DequantizeLinear")
+def dequantize_linear(n: Node) -> TensorId:
+    axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
+    return dequantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), axis)
+
+
+@handles("QuantizeLinear")
+def quantize_linear(n: Node) -> TensorId:
+    axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
+    if n.attrs.get("output_dtype"):
+        raise n.fail("output_dtype is not supported", hint="give a zero point of the wanted type")
+    x = n.cast(n.tensor(0), DType.F32) if not n.dtype().is_float else n.tensor(0)
+    return quantize(n, x, n.tensor(1), _optional(n, 2), axis, n.dtype(2) if n.has(2) else DType.U8)
+
+
+def _shifted(n: Node, tensor: TensorId, zero: TensorId | None, axis: int) -> TensorId:
+    """tensor - zero as int32; a vector of zero points lies along `axis`."""
+    wide = n.cast(tensor, DType.I32)
+    if zero is None:
+        return wide
+    kind, rank = n.type(zero), n.type(tensor).rank
+    if kind.rank <= 1:
+        zero = n.reshape(zero, () if kind.size == 1 else _at((0,) * rank, n.axis(axis, rank), kind.size))
+    return n.add("sub", wide, n.cast(zero, DType.I32))
+
+
+@handles("MatMulInteger")
+def matmul_integer(n: Node) -> TensorId:
+    return n.product(_shifted(n, n.tensor(0), _optional(n, 2), -2), _shifted(n, n.tensor(1), _optional(n, 3), -1))
+
+
+def _requantized(n: Node, total: TensorId, scales: Sequence[TensorId], zero: TensorId, axis: int) -> TensorId:
+    """An int32 result times the operands' scales, quantized with the result's own."""
+    value = n.cast(total, DType.F32)
+    for scale in scales[:2]:
+        value = n.add("mul", value, n.cast(_along(n, scale, total, axis), DType.F32))
+    return quantize(n, value, scales[2], zero, axis, n.type(zero).dtype)
+
+
+@handles("QLinearMatMul")
+def qlinear_matmul(n: Node) -> TensorId:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (n.tensor(p) for p in range(8))
+    total = n.product(_shifted(n, a, a_zero, -2), _shifted(n, b, b_zero, -1))
+    return _requantized(n, total, (a_scale, b_scale, y_scale), y_zero, -1)
+
+
+@handles("ConvInteger")
+def conv_integer(n: Node) -> TensorId:
+    w = windows(n, n.attrs.get("kernel_shape") or n.shape(1)[2:])
+    operands = _shifted(n, n.tensor(0), _optional(n, 2), 1), _shifted(n, n.tensor(1), _optional(n, 3), 0)
+    attrs = {"strides": w.strides, "pads": w.pads, "dilations": w.dilations}
+    return n.add("conv", *operands, group=n.attrs["group"], **attrs)
+
+
+@handles("QLinearConv")
+def qlinear_conv(n: Node) -> TensorId:
+    x, x_scale, x_zero, weight, w_scale, w_zero, y_scale, y_zero = (n.tensor(p) for p in range(8))
+    w = windows(n, n.attrs.get("kernel_shape") or n.type(weight).shape[2:])
+    operands = [_shifted(n, x, x_zero, 1), _shifted(n, weight, w_zero, 0), *([n.tensor(8)] if n.has(8) else [])]
+    attrs = {"strides": w.strides, "pads": w.pads, "dilations": w.dilations}
+    total = n.add("conv", *operands, group=n.attrs["group"], **attrs)
+    return _requantized(n, total, (x_scale, w_scale, y_scale), y_zero, 1)
