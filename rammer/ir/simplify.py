@@ -169,8 +169,8 @@ def _conditions(body: Body, env: dict[str, tuple[int, int]], lanes: set[str], sp
                 inner = lanes | {stmt.var} if stmt.kind in (Kind.VECTOR, Kind.UNROLLED) else lanes
                 yield from _conditions(stmt.body, env, inner, split)
             case If(where, then):
-                if split or not _loops(then):  # around loops a branch costs nothing; in a register block it costs all
-                    yield from where
+                inside = bool(then) and isinstance(then[0], For | Alloc)  # around loops a branch costs next to nothing
+                yield from (r for r in where if split or not inside or variables(r.index) & lanes)
                 yield from _conditions(then, env, lanes, split)
             case Alloc(_, inside):
                 yield from _conditions(inside, env, lanes, split)
@@ -195,15 +195,6 @@ def scalar_conditions(value: Scalar) -> Iterator[Range]:
                 yield from scalar_conditions(d.value)
 
 
-def _loops(body: Body) -> bool:
-    return any(
-        (isinstance(s, For) and (s.kind is Kind.SERIAL or _loops(s.body)))
-        or (isinstance(s, Alloc) and _loops(s.body))
-        or (isinstance(s, If) and _loops(s.then))
-        for s in body
-    )
-
-
 def _has_sync(body: Body) -> bool:
     return any(
         isinstance(s, Sync)
@@ -215,7 +206,10 @@ def _has_sync(body: Body) -> bool:
 
 def _substitute(body: Body, values: dict[str, Index]) -> Body:
     def place(index: Index) -> Index:
-        return substitute(index, values)
+        for atom, _ in index.terms:
+            if not isinstance(atom, str) or atom in values:
+                return substitute(index, values)
+        return index
 
     def value_of(value: Scalar) -> Scalar:
         return rewrite(value, lambda ld: Load(ld.tensor, tuple(map(place, ld.index)), ld.dynamic), place)

@@ -276,7 +276,9 @@ def _chunk(
         if size < extent:
             loops.append(Loop(axis, size))
             held = held // extent * size
-    if any(lp.axis != p.row and lp.step == 1 for lp in loops) or any(lp.axis == p.row and lp.step == block.rows for lp in loops):
+    if any(lp.axis != p.row and lp.step == 1 for lp in loops) or any(
+        lp.axis == p.row and lp.step == block.rows for lp in loops
+    ):
         return ()
     return (*loops, Loop(first.axis, fitting[-1] * first.step))
 

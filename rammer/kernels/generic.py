@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rammer.ir.expr import Call, Load, Stage, loads
-from rammer.ir.index import Index, var
-from rammer.ir.tile import Kind
+from rammer.ir.expr import Call, Stage, loads
+from rammer.ir.index import var
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import Loop, Schedule
-from rammer.kernels.tiling import cut, lane_axis, output_order, place, stage_loops, task_counts
+from rammer.kernels.schedule import Schedule
+from rammer.kernels.tiling import cut, lane_axis, lane_packing, output_order, place, stage_loops, task_counts
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
@@ -24,6 +23,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     elif lane is not None and not root.reduce and extents[lane] >= 2 * problem.lanes:
         unroll = 2
     grains = [(a, extents[a], _grain(problem, a, lane, unroll)) for a in order]
+    packing = lane_packing(problem, root, lane) if root.reduce else ()
     seen = set()
     for want in task_counts(problem):
         tasks = cut(grains, want)
@@ -32,19 +32,16 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         seen.add(tasks)
         steps = {loop.axis: loop.step for loop in tasks}
         tile = _tile(problem, root, lane, steps)
-        inner = stage_loops(problem, root, lane, order=order, unroll=unroll, tile=tile)
-        depth = len(tasks) - 1
-        if problem.placed and _row_wise(problem):
-            rows = [a for a in order if a != lane]
-            depth += len(rows)
+        rows = _rows(problem, lane)
+        inner = stage_loops(
+            problem, root, lane, order=[*rows, *(a for a in order if a not in rows)], unroll=unroll, tile=tile
+        )
+        depth = len(tasks) - 1 + len(rows)
         count = 1
         for loop in tasks:
             count *= -(-extents[loop.axis] // loop.step)
-        yield Schedule(
-            f"{problem.operation.kind}_{lane or 'point'}{problem.lanes * unroll}_t{count}",
-            (*tasks, *inner),
-            place(problem, depth),
-        )
+        name = f"{problem.operation.kind}_{lane or 'point'}{problem.lanes * unroll}_t{count}"
+        yield Schedule(name, (*tasks, *inner), place(problem, depth), packing)
 
 
 def _grain(problem: Problem, axis: str, lane: str | None, unroll: int) -> int:
@@ -69,24 +66,18 @@ def _tile(problem: Problem, root: Stage, lane: str | None, steps: dict[str, int]
     return (axis, max(n for n in range(1, 9) if n <= extent and (extent % n == 0 or n == 4 or n < 4)))
 
 
-def _row_wise(problem: Problem) -> bool:
-    """Whether every kept stage is a row of the root: read at the root's own outer axes, and no product with weights."""
+def _rows(problem: Problem, lane: str | None) -> list[str]:
+    """Outer axes that every kept stage shares with the root: a row at a time is computed, in scratch that stays near.
+
+    None if a stage is a product with weights, which whole tiles must share.
+    """
     root = problem.root
-    lane = lane_axis(problem, root)
-    own = {var(a) for a, _ in root.axes if a != lane} | {Index()}
+    rows = [a for a, _ in root.axes if a != lane]
     for stage in problem.placed:
-        if isinstance(stage.body, Call) and stage.body.fn == "mul" and stage.reduce:
-            read = {ld.tensor for ld, _ in loads(stage.body)}
-            if len(read) > 1:
-                return False
+        product = isinstance(stage.body, Call) and stage.body.fn == "mul" and stage.reduce
+        if product and len({ld.tensor for ld, _ in loads(stage.body)}) > 1:
+            return []
         for load, _ in loads(root.body):
-            if load.tensor == stage.name and not all(ix in own or ix == var(lane or "") for ix in load.index):
-                return False
-    return (
-        lane is not None and Kind.SERIAL is Loop(lane).kind and isinstance(root, Stage) and not _moves(root, own, lane)
-    )
-
-
-def _moves(root: Stage, own: set[Index], lane: str) -> bool:
-    del own, lane
-    return any(isinstance(ld, Load) and ld.dynamic for ld, _ in loads(root.body))
+            if load.tensor == stage.name:
+                rows = [a for a in rows if var(a) in load.index and not load.dynamic]
+    return rows if problem.placed else []

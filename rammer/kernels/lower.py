@@ -8,7 +8,20 @@ from math import prod
 from typing import TypeAlias
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import REDUCERS, Call, Const, Dynamic, Load, Range, Scalar, Select, Stage, TensorExpr, loads, rewrite
+from rammer.ir.expr import (
+    REDUCERS,
+    Call,
+    Const,
+    Dynamic,
+    Load,
+    Range,
+    Scalar,
+    Select,
+    Stage,
+    TensorExpr,
+    loads,
+    rewrite,
+)
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
 from rammer.ir.simplify import simplify_body, simplify_index
 from rammer.ir.tensor import DType, Layout, TensorType
@@ -243,6 +256,7 @@ class _Lowering:
         private = [
             b for b in bands[first:] if b.loop.axis not in reduce or (b in across and b.loop.kind is not Kind.THREAD)
         ]
+        private = [b for b in private if b.extent > 1]
         kept = [b for b in private if b.loop.axis not in reduce]
         strides = _strides(tuple(b.extent for b in private))
         dtype = self.reduced_dtype(stage).accumulator
@@ -306,6 +320,8 @@ class _Lowering:
             band = bands[n]
             if attach:
                 body = self.attach(depth + n) + body
+            if band.extent == 1:
+                continue
             match body:
                 case (If(where, then),) if free := tuple(r for r in where if band.var not in variables(r.index)):
                     tied = tuple(r for r in where if r not in free)

@@ -57,7 +57,9 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
                 packing.setdefault(p.w.tensor, layout)
         inner = stage_loops(problem, root, lane)
         count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-        yield Schedule(f"{problem.operation.kind}_{lane}{lanes}_t{count}", (*tasks, *inner), tuple(stages), tuple(packing.items()))
+        yield Schedule(
+            f"{problem.operation.kind}_{lane}{lanes}_t{count}", (*tasks, *inner), tuple(stages), tuple(packing.items())
+        )
 
 
 def _reads_all(problem: Problem, name: str, lane: str) -> bool:
@@ -100,6 +102,11 @@ def _gates(problem: Problem, p: Product, depth: int, units: int) -> tuple[At, La
         used = {*inner, dim[p.lane]}
         rest = [d for d in range(len(p.w.index)) if d not in used]
         layout = Layout(
-            (*(Digit(d) for d in rest), Digit(dim[p.lane], panel), *(Digit(d) for d in inner), Digit(dim[p.lane], 1, panel))
+            (
+                *(Digit(d) for d in rest),
+                Digit(dim[p.lane], panel),
+                *(Digit(d) for d in inner),
+                Digit(dim[p.lane], 1, panel),
+            )
         )
     return At(p.stage.name, depth, tuple(loops), order=stage_order(p.stage, p.lane)), layout

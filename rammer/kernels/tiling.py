@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from rammer.ir.expr import Stage
+from rammer.ir.expr import Stage, loads
+from rammer.ir.index import var
+from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop
 
+MAX_UNROLLED = 80  # statements of a register block whose window is unrolled too
 TINY_US = 3.0  # below this an operation is not worth a second task
 
 
@@ -79,7 +82,7 @@ def stage_loops(
     names = list(order) or [a for a, _ in stage.axes]
     names += [a for a, _ in stage.axes if a not in names]
     reduce = [a for a, _ in stage.reduce]
-    loops = [Loop(a) for a in names if a != lane and not (tile and a == tile[0])]
+    loops = [Loop(a, lanes * unroll if a == lane else 1) for a in names if not (tile and a == tile[0])]
     if tile:
         loops.append(Loop(tile[0], tile[1]))
     inner: list[Loop] = []
@@ -91,11 +94,31 @@ def stage_loops(
             reduce = [a for a in reduce if a != lane] + [lane]
             inner.insert(0, Loop(lane, width))
             reduce.remove(lane)
-        else:
-            loops.append(Loop(lane, width))
     if tile:
         inner.insert(len(inner) - (2 if unroll > 1 else 1) if lane else 0, Loop(tile[0], 1, Kind.UNROLLED))
-    return (*loops, *(Loop(a) for a in reduce), *inner)
+    return (*loops, *_window(stage, reduce, lane, tile), *inner)
+
+
+def _window(stage: Stage, reduce: list[str], lane: str | None, tile: tuple[str, int] | None) -> tuple[Loop, ...]:
+    """Reduction loops; the last is unrolled with a register block, so that neighbours share what they load."""
+    extents = dict(stage.reduce)
+    points = tile[1] * extents[reduce[-1]] if tile and lane and reduce else 0
+    last = Kind.UNROLLED if 0 < points <= MAX_UNROLLED and reduce[-1] != lane else Kind.SERIAL
+    return tuple(Loop(a, 1, last if a == reduce[-1] else Kind.SERIAL) for a in reduce)
+
+
+def lane_packing(problem: Problem, stage: Stage, lane: str | None) -> tuple[tuple[str, Layout], ...]:
+    """Static inputs in which lanes would be apart, packed with the lane axis innermost."""
+    found: dict[str, Layout] = {}
+    for load, _ in loads(stage.body):
+        if lane is None or not problem.packable(load, lane):
+            continue
+        if problem.lane_stride(load.tensor, load.index, lane, stage) == 1:
+            continue
+        dim = next(d for d, ix in enumerate(load.index) if ix == var(lane))
+        rest = tuple(Digit(d) for d in range(len(load.index)) if d != dim)
+        found[load.tensor] = Layout((Digit(dim, problem.lanes), *rest, Digit(dim, 1, problem.lanes)))
+    return tuple(found.items())
 
 
 def stage_order(stage: Stage, lane: str | None) -> tuple[int, ...]:
