@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from math import lcm, prod
 
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
-from rammer.ir.index import Index, simplify, substitute, var, variables
+from rammer.ir.index import simplify, substitute, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, place, place_one, task_counts
+from rammer.kernels.tiling import cut, lane_axis, place, stage_loops, task_counts
 
 MAX_VECTORS = 8
+COPY_ROWS = 16  # uses of a weight that pay for copying it
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _lane_cost(problem: Problem, p: Product, extent: int) -> float:
     cost = 0.0
     stride = problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage)
     if not problem.packable(p.w, p.lane) and stride != 1:
-        cost += 4.0
+        cost += 1.5 if _copyable(problem, p) else 4.0
     own = tuple(var(a) for a, _ in p.stage.axes)
     if p.stage.name in dict(problem.expr.outputs) and problem.lane_stride(p.stage.name, own, p.lane, p.stage) != 1:
         cost += 1.0
@@ -185,6 +186,8 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
         packing.append((p.w.tensor, _panels(p, panel, digits)))
     packing += _epilogue_packing(problem, p, panel)
     stages = place(problem, len(tasks) - 1)
+    if not packing or packing[0][0] != p.w.tensor:
+        stages = (*stages, *_transposed(problem, p, loops.index(Loop(p.lane, panel))))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
     name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}"
     return Schedule(name, loops, stages, tuple(packing))
@@ -351,15 +354,19 @@ def _epilogue_packing(problem: Problem, p: Product, panel: int) -> list[tuple[st
     return list(found.items())
 
 
-def transposed(problem: Problem, p: Product, depth: int) -> At | None:
-    """Weights made at run time that lie the wrong way: a copy in scratch, lanes innermost."""
-    stride = problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage)
-    if stride == 1 or problem.packable(p.w, p.lane):
-        return None
+def _copyable(problem: Problem, p: Product) -> bool:
+    """Whether weights made at run time are used by rows enough to pay for a copy that puts lanes side by side."""
+    rows = prod(e for a, e in p.stage.axes if a != p.lane and a not in _names(p.w))
+    return rows >= COPY_ROWS and any(n == p.w.tensor for n, _ in problem.expr.inputs)
+
+
+def _transposed(problem: Problem, p: Product, depth: int) -> tuple[At, ...]:
+    """A copy of a panel of weights in scratch, lanes innermost, if they lie another way."""
+    if problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) == 1 or not _copyable(problem, p):
+        return ()
     kind = problem.expr.type_of(p.w.tensor)
     lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
     axes = tuple((f"{p.w.tensor}{d}", e) for d, e in enumerate(kind.shape))
     copy = Stage(f"{p.w.tensor}_s", axes, Load(p.w.tensor, tuple(var(a) for a, _ in axes)), dtype=kind.dtype)
-    made = place_one(problem, copy, depth)
     order = (*(d for d in range(len(axes)) if d != lane), lane)
-    return At(p.w.tensor, depth, made.loops, order=order if Index() == Index() else ())
+    return (At(p.w.tensor, depth, stage_loops(problem, copy, lane_axis(problem, copy)), order=order),)

@@ -87,7 +87,7 @@ class Problem:
             return 0
         known = {n: t for n, t in (*self.expr.inputs, *self.expr.outputs)}
         if tensor not in known:  # scratch: its order can follow
-            return 1 if any(ix == var(axis) for ix in index) else None
+            return 1 if index[-1] == var(axis) else None
         kind = known[tensor]
         extents = {**dict(stage.axes), **dict(stage.reduce)}
         env = {a: (0, max(e - 1, 0)) for a, e in extents.items()}

@@ -47,6 +47,7 @@ FLOAT32_MATH = frozenset(
 )
 FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "pow", "fmod", "mod"}
 INT_MATH = frozenset({"max", "min", "abs", "sign", "mod", "fmod", "div", "pow"})
+POWERS = {2: "square", 3: "cube", 0.5: "sqrt", 0.75: "pow_3_4"}  # exponents that need no logarithm
 SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
 VECTOR_LOAD = {DType.F32: "V", DType.F16: "VH", DType.BF16: "VB"}
 
@@ -168,7 +169,7 @@ class CFamilyPrinter:
                 return self._access_ok(buffer, index, lane) and not any(_depends(d.value, lane) for d in dynamic)
             case Cast(arg, dtype):
                 return dtype in SINGLE and self.type_of(arg) in SINGLE and self._lane_ok(arg, lane)
-            case Call("pow", (base, Const(2 | 0.5))):
+            case Call("pow", (base, Const(power))) if power in POWERS:
                 return self._lane_ok(base, lane) and self.type_of(base) in SINGLE
             case Call(fn, args):
                 known = (
@@ -356,11 +357,9 @@ class CFamilyPrinter:
                 return f"({cond} ? {pairs[0][0]} : {pairs[1][0]})", False
             a, b = (t if w else f"splat({t})" for t, w in pairs)
             return (f"vsel({cond}, {a}, {b})" if wide_c else f"({cond} ? {a} : {b})"), True
-        if fn == "pow" and isinstance(args[1], Const) and args[1].value in (2, 0.5) and kind in SINGLE:
+        if fn == "pow" and isinstance(args[1], Const) and args[1].value in POWERS and kind in SINGLE:
             text, wide = self.scalar(args[0], lane, count, kind)
-            if args[1].value == 2:
-                return f"{'v' if wide else 's'}square({text})", wide
-            return f"{'v' if wide else 's'}sqrt({text})", wide
+            return f"{'v' if wide else 's'}{POWERS[args[1].value]}({text})", wide
         texts = [self.scalar(a, lane, count, kind) for a in args]
         wide = any(w for _, w in texts)
         if fn in ("max", "min") and kind in SINGLE and any(isinstance(a, Const) and a.value == a.value for a in args):

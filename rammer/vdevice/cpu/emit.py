@@ -172,6 +172,8 @@ INLINE float ssqrt(float x) { return sqrtf(x); }
 # one text for float and for vectors of float, so that tails equal bodies bit for bit
 MATH = """\
 INLINE F_ P_square(F_ x) { return x * x; }
+INLINE F_ P_cube(F_ x) { return x * x * x; }
+INLINE F_ P_pow_3_4(F_ x) { F_ r = P_sqrt(x); return r * P_sqrt(r); }
 INLINE F_ P_max(F_ a, F_ b) { return P_sel((a > b) | (a != a), a, b); }
 INLINE F_ P_min(F_ a, F_ b) { return P_sel((a < b) | (a != a), a, b); }
 INLINE F_ P_maxc(F_ x, F_ c) { return P_sel(c > x, c, x); }    /* c is no NaN */
