@@ -51,7 +51,7 @@ class Compiler:
             own = not set(_INCLUDE_LINE.findall(text)) - OWN_HEADERS
             helpers = '\n#include "half.h"\n' if own and "_Float16" in text else ""
             source.write_text(text + helpers, encoding="utf-8")
-            argv = [*self.command, *FLAGS, *flags, *self._linking(own), str(source), "-o", str(target)]
+            argv = [*self.command, *FLAGS, *flags, str(source), "-o", str(target), *self._linking(own)]
             run(argv, folder=folder, timeout_s=timeout_s)
             return target.read_bytes()
 
@@ -150,6 +150,13 @@ def _ask(argv: Sequence[str]) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolchainError(f"the C compiler {argv[0]} does not answer: {error}", hint=_HINT) from error
     return done.stdout.decode(errors="replace").strip()
+
+
+def parallel_jobs() -> int:
+    """Compilers to run at once: one per CPU of this process, and no more than memory holds (about 1 GB each)."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    return max(1, min(cpus, gigabytes))
 
 
 def fingerprint(*parts: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,7 +17,15 @@ from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, Host
 from rammer.vdevice.objects import share
-from rammer.vdevice.toolchain import FLAGS, Compiler, c_compiler, fingerprint, headers_fingerprint, object_store
+from rammer.vdevice.toolchain import (
+    FLAGS,
+    Compiler,
+    c_compiler,
+    fingerprint,
+    headers_fingerprint,
+    object_store,
+    parallel_jobs,
+)
 
 BATCH = 32  # kernels of one compiler call, at most: fewer calls, but progress is seen
 
@@ -90,7 +97,7 @@ class KernelCompiler:
         store = object_store()
         found = store.find(s.key for s in sources)
         missing = [s for s in sources if s.key not in found]
-        jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        jobs = parallel_jobs()
         batches = [[s] for s in missing if s.emitted is None]
         costs = {s.key: len(s.text) + 2000 for s in missing if s.emitted is not None}
         by_key = {s.key: s for s in missing}
