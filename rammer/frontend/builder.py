@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
 
 DTYPES = {d.numpy: d for d in DType}
 FREE_BYTES = 4096  # results of this size are always folded
+SHARED_BYTES = 16 << 20  # constants up to this size are compared, so that equal ones are one
 
 # Operators that only move elements: NumPy does them without a copy where it can, at any size.
 _MOVES: dict[str, Callable[..., Array]] = {
@@ -35,6 +37,15 @@ def _cut(start: int, step: int, extent: int) -> slice:
     """The slice of `extent` elements from `start`; a negative step may end before element 0."""
     stop = start + step * extent
     return slice(start, stop if stop >= 0 else None, step) if extent else slice(0, 0)
+
+
+def _identity(array: Array, kind: TensorType) -> Hashable | None:
+    """Equal for equal constants; None for those too large to compare. Broadcast dimensions are looked at once."""
+    compact = array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)] if array.size else array
+    if compact.nbytes > SHARED_BYTES:
+        return None
+    data = compact.tobytes()
+    return (kind, compact.shape, data if len(data) <= 64 else hashlib.sha256(data).digest())
 
 
 class GraphBuilder:
@@ -60,7 +71,7 @@ class GraphBuilder:
         self._fold_bytes, self._fold_flops = fold_bytes, fold_flops
         self._tensor_bytes, self._max_operators = tensor_bytes, operators
         self._constants: dict[TensorId, Array] = {}
-        self._small: dict[Hashable, TensorId] = {}
+        self._shared: dict[Hashable, TensorId] = {}
         self._outputs: list[tuple[TensorId, str]] = []
         self._operators: list[ROperator] = []
         self._names: dict[str, int] = {}
@@ -75,7 +86,7 @@ class GraphBuilder:
         return name
 
     def constant(self, array: Any, name: str = "") -> TensorId:
-        """A tensor known now. Small equal constants are shared. Raises ModelError for an unknown element type."""
+        """A tensor known now; equal ones without a name are shared. Raises ModelError for an unknown element type."""
         array = np.asarray(array)
         dtype = DTYPES.get(array.dtype.newbyteorder("="))
         if dtype is None:
@@ -85,13 +96,13 @@ class GraphBuilder:
             )
         kind = TensorType(array.shape, dtype)
         self._check(kind, name)
-        key = (kind, array.tobytes()) if array.size <= 16 and not name else None
-        if key is not None and (found := self._small.get(key)) is not None:
+        key = None if name else _identity(array, kind)
+        if key is not None and (found := self._shared.get(key)) is not None:
             return found
         tensor = self._fresh(name or "constant", kind)
         self._constants[tensor] = array.astype(dtype.numpy, copy=False)
         if key is not None:
-            self._small[key] = tensor
+            self._shared[key] = tensor
         return tensor
 
     def add(self, kind: str, *inputs: TensorId, name: str = "", **attrs: Hashable) -> Any:
@@ -101,7 +112,7 @@ class GraphBuilder:
             self._check(result, name or kind)
         folded = self._fold(operation, inputs, attrs)
         if folded is not None:
-            tensors = tuple(self.constant(value, "" if value.size <= 16 else name or kind) for value in folded)
+            tensors = tuple(self.constant(value) for value in folded)
         else:
             if len(self._operators) >= self._max_operators:
                 raise ModelError(f"the graph grows beyond {self._max_operators} operators", hint="raise the limit")

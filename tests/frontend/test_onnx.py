@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import AttributeProto, ModelProto, TensorProto, helper
+from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import model, node
 
 from rammer.errors import ModelError
@@ -292,3 +292,75 @@ def test_real_topologies_import(path: Path) -> None:
     graph = load(path)
     assert len(graph.operators) > 20
     assert graph.types[graph.outputs[0]].shape[:2] == (1, 1000)
+
+
+def recurrent_body(inputs: list[str], outputs: list[str]) -> Any:
+    """h' = tanh(x + h · w), with a weight of its own."""
+    nodes = [
+        helper.make_node("MatMul", ["h", "w"], ["p"]),
+        helper.make_node("Add", ["p", "x"], ["q"]),
+        helper.make_node("Tanh", ["q"], ["h2"]),
+        helper.make_node("Identity", ["h2"], ["shown"]),
+    ]
+    if "c2" in outputs:
+        nodes.append(helper.make_node("Identity", ["c"], ["c2"]))
+    if "i" in inputs:
+        nodes.insert(0, helper.make_node("Gather", ["xs", "i"], ["x"], axis=0))
+    weight = numpy_helper.from_array(draw(4, 4), "w")
+    values = [
+        [
+            helper.make_value_info(
+                name, helper.make_tensor_type_proto(_TYPES.get(name, 1), [] if name in _TYPES else None)
+            )
+            for name in names
+        ]
+        for names in (inputs, outputs)
+    ]
+    return helper.make_graph(nodes, "body", values[0], values[1], [weight])
+
+
+_TYPES = {"i": TensorProto.INT64, "c": TensorProto.BOOL, "c2": TensorProto.BOOL}
+
+
+def test_loops_of_known_length_are_unrolled() -> None:
+    """The copies share their weight, and equal steps are one operation."""
+    scan = node(
+        "Scan", ["h0", "xs"], ["last", "y"], num_scan_inputs=1, body=recurrent_body(["h", "x"], ["h2", "shown"])
+    )
+    body = recurrent_body(["i", "c", "h"], ["c2", "h2", "shown"])
+    loop = node("Loop", ["trips", "", "h0"], ["last", "y"], body=body)
+    values = {"h0": draw(2, 4), "xs": draw(3, 2, 4)}
+    shapes = {"h0": (2, 4), "xs": (3, 2, 4)}
+    for made in (
+        model([scan], shapes, ["last", "y"], opset=16),
+        model([loop], shapes, ["last", "y"], {"trips": np.array(3)}, opset=16),
+    ):
+        agrees(made, values)
+        graph = load(made)
+        products = {op.operation for op in graph.operators if op.kind == "matmul"}
+        assert len(products) == 1 and len(graph.constants) == 1
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        ("bij,bkj->bik", [(2, 3, 4), (2, 5, 4)]),
+        ("...ij,...jk", [(2, 1, 3, 4), (5, 4, 2)]),
+        ("ij->ji", [(2, 3)]),
+        ("ij->", [(2, 3)]),
+        ("ii->i", [(3, 3)]),
+        ("bii", [(2, 3, 3)]),
+        ("i,j->ij", [(2,), (3,)]),
+        ("ij,ij->ij", [(2, 3), (2, 3)]),
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+        ("bhwc,hkc->bhwk", [(2, 3, 4, 5), (3, 6, 5)]),
+    ],
+)
+def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    values = {f"x{n}": draw(*shape) for n, shape in enumerate(shapes)}
+    made = model(
+        [node("Einsum", list(values), equation=equation)], {f"x{n}": s for n, s in enumerate(shapes)}, opset=13
+    )
+    seen = evaluate_graph(load(made), values)["y"]
+    np.testing.assert_allclose(seen, np.einsum(equation, *values.values()), rtol=1e-4, atol=1e-5)

@@ -133,7 +133,9 @@ class Importer:
             if not tensor.name or tensor.name in names:
                 raise ModelError(f"initializer name {tensor.name!r} is {'used twice' if tensor.name else 'empty'}")
             names.add(tensor.name)
-            scope.values[tensor.name] = self.builder.constant(decode(tensor, self.external), tensor.name)
+            scope.values[tensor.name] = self.builder.constant(
+                decode(tensor, self.external), "" if scope.parent else tensor.name
+            )
         for value in graph.input:
             if value.name in names and scope.parent is None:
                 self._check_declared(value, scope.values[value.name])
@@ -367,7 +369,7 @@ class Importer:
             self.builder,
             self.limits,
             lambda tensor: decode(tensor, self.external),
-            lambda graph: self._subgraph(graph, scope),
+            lambda graph, given: self._subgraph(graph, given, scope),
         )
         result = handler(view)
         return (result,) if isinstance(result, str) else result
@@ -381,11 +383,11 @@ class Importer:
             raise ModelError(f"has {num_outputs} outputs; opset {found.since} says at most {found.max_outputs}")
         bound: dict[str, DType] = {}
         for n, tensor in enumerate(inputs):
+            name, variable, optional = found.operand(n)
             if tensor is None:
-                if n < found.min_inputs:
-                    raise ModelError(f"input {n} ({found.operand(n)[0]!r}) is missing")
+                if not optional:
+                    raise ModelError(f"input {n} ({name!r}) is missing")
                 continue
-            name, variable = found.operand(n)
             dtype = self.builder.types[tensor].dtype
             allowed = found.types.get(variable)
             if allowed is None:
@@ -407,9 +409,12 @@ class Importer:
             )
         return Scope(opsets, parent, scope.depth + 1)
 
-    def _subgraph(self, graph: GraphProto, outer: Scope) -> tuple[TensorId, ...]:
-        """Import a subgraph without inputs: its outputs."""
+    def _subgraph(self, graph: GraphProto, inputs: Sequence[TensorId], outer: Scope) -> tuple[TensorId, ...]:
+        """The outputs of a subgraph, given its inputs."""
         scope = self._nested(outer, outer.opsets, parent=outer)
+        if len(graph.input) != len(inputs):
+            raise ModelError(f"the subgraph has {len(graph.input)} inputs instead of {len(inputs)}")
+        scope.values.update((v.name, t) for v, t in zip(graph.input, inputs, strict=True))
         scope.attributes = outer.attributes
         self._report_unsupported(graph.node, scope.opsets)
         self._declare(graph, scope)

@@ -45,9 +45,9 @@ class NotConstant(ModelError):
 
 
 class Subgraphs(Protocol):
-    """Imports a subgraph in the scope of the node that holds it."""
+    """Imports a subgraph in the scope of the node that holds it, with values for its inputs."""
 
-    def __call__(self, graph: GraphProto) -> tuple[TensorId, ...]: ...
+    def __call__(self, graph: GraphProto, inputs: Sequence[TensorId]) -> tuple[TensorId, ...]: ...
 
 
 class Node:

@@ -32,7 +32,7 @@ class Signature:
     op: str
     since: int  # the opset that gave it this meaning
     deprecated: bool
-    inputs: tuple[tuple[str, str], ...]  # name and type variable; the last one repeats if variadic
+    inputs: tuple[tuple[str, str, bool], ...]  # name, type variable, optional; the last one repeats if variadic
     min_inputs: int
     max_inputs: int
     variadic: bool
@@ -43,7 +43,7 @@ class Signature:
     defaults: tuple[tuple[str, AttributeProto], ...]  # attributes that have a default
     is_function: bool
 
-    def operand(self, position: int) -> tuple[str, str]:
+    def operand(self, position: int) -> tuple[str, str, bool]:
         return self.inputs[min(position, len(self.inputs) - 1)]
 
 
@@ -56,12 +56,13 @@ def signature(op: str, opset: int, domain: str) -> Signature | None:
         return None
     attribute_types: Any = defs.OpSchema.AttrType
     kinds = {k.name: int(k.value) for k in attribute_types}
-    variadic = bool(schema.inputs) and schema.inputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
+    options: Any = defs.OpSchema.FormalParameterOption
+    variadic = bool(schema.inputs) and schema.inputs[-1].option == options.Variadic
     return Signature(
         op=op,
         since=schema.since_version,
         deprecated=schema.deprecated,
-        inputs=tuple((p.name, p.type_str) for p in schema.inputs),
+        inputs=tuple((p.name, p.type_str, p.option == options.Optional) for p in schema.inputs),
         min_inputs=schema.min_input,
         max_inputs=schema.max_input,
         variadic=variadic,
