@@ -30,12 +30,16 @@ class Task:
     threads: int
 
 
+# Import the library and gather what is given (untimed), and return the timed rest: load, compile, ready to run.
+Prepare = Callable[[BuiltModel, Task], Callable[[], Runner]]
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A system under test: the distribution whose version is reported, and its loader."""
+    """A system under test: the distribution whose version is reported, and how it gets ready."""
 
     distribution: str
-    load: Callable[[BuiltModel, Task], Runner]
+    prepare: Prepare
     by_default: bool = True
 
     def version(self) -> str:
@@ -46,47 +50,49 @@ class Peer:
             return ""
 
 
-def _rammer(policy: str) -> Callable[[BuiltModel, Task], Runner]:
-    def load(built: BuiltModel, task: Task) -> Runner:
+def _rammer(policy: str) -> Prepare:
+    def prepare(built: BuiltModel, task: Task) -> Callable[[], Runner]:
         import rammer
 
-        return rammer.compile(built.path, "cpu", policy=policy, device=task.threads).run
+        return lambda: rammer.compile(built.path, "cpu", policy=policy, device=task.threads).run
+
+    return prepare
+
+
+def _onnxruntime(built: BuiltModel, task: Task) -> Callable[[], Runner]:
+    import onnxruntime  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+    def load() -> Runner:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = task.threads
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        session = onnxruntime.InferenceSession(str(built.path), options, providers=["CPUExecutionProvider"])
+        names = [value.name for value in session.get_outputs()]
+        return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
     return load
 
 
-def _onnxruntime(built: BuiltModel, task: Task) -> Runner:
-    import onnxruntime  # type: ignore[import-untyped, import-not-found, unused-ignore]
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = task.threads
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    session = onnxruntime.InferenceSession(str(built.path), options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
-
-
-def _openvino(built: BuiltModel, task: Task) -> Runner:
+def _openvino(built: BuiltModel, task: Task) -> Callable[[], Runner]:
     import openvino  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-    core = openvino.Core()
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": task.threads,
         "INFERENCE_PRECISION_HINT": "f32",  # its default on a CPU with bfloat16 instructions is bfloat16
     }
-    request = core.compile_model(core.read_model(built.path), "CPU", settings).create_infer_request()
     names = list(built.outputs)
 
-    def run(inputs: Arrays) -> Arrays:
-        results = request.infer(inputs, share_inputs=True)
-        return dict(zip(names, results.to_tuple(), strict=True))
+    def load() -> Runner:
+        core = openvino.Core()
+        request = core.compile_model(core.read_model(built.path), "CPU", settings).create_infer_request()
+        return lambda inputs: dict(zip(names, request.infer(inputs, share_inputs=True).to_tuple(), strict=True))
 
-    return run
+    return load
 
 
-def _torch(prepare: Callable[[torch.nn.Module], Any]) -> Callable[[BuiltModel, Task], Runner]:
-    def load(built: BuiltModel, task: Task) -> Runner:
+def _torch(compile_module: Callable[[torch.nn.Module], Any]) -> Prepare:
+    def prepare(built: BuiltModel, task: Task) -> Callable[[], Runner]:
         import torch
 
         from benchmarks.models import find
@@ -94,16 +100,21 @@ def _torch(prepare: Callable[[torch.nn.Module], Any]) -> Callable[[BuiltModel, T
         if not task.source:
             raise RammerError("there is no torch module of this model")
         torch.set_num_threads(task.threads)
-        model = prepare(find(task.source).build_module(task.scale))
+        module = find(task.source).build_module(task.scale)
         (name,) = built.outputs
 
-        def run(inputs: Arrays) -> Arrays:
-            with torch.inference_mode():
-                return {name: model(*map(torch.from_numpy, inputs.values())).numpy()}
+        def load() -> Runner:
+            model = compile_module(module)
 
-        return run
+            def run(inputs: Arrays) -> Arrays:
+                with torch.inference_mode():
+                    return {name: model(*map(torch.from_numpy, inputs.values())).numpy()}
 
-    return load
+            return run
+
+        return load
+
+    return prepare
 
 
 def _compiled(module: torch.nn.Module) -> Any:
@@ -120,10 +131,10 @@ def _compiled_max(module: torch.nn.Module) -> Any:
     return torch.compile(module, mode="max-autotune")
 
 
-def _jax(built: BuiltModel, task: Task) -> Runner:
+def _jax(built: BuiltModel, task: Task) -> Callable[[], Runner]:
     from benchmarks.onnx_jax import translate
 
-    return translate(built.path)
+    return lambda: translate(built.path)
 
 
 PEERS: dict[str, Peer] = {

@@ -66,7 +66,6 @@ def _read(path: Path) -> Arrays:
 
 def _write(path: Path, content: bytes) -> None:
     """Replace `path` in one step, so that a reader never sees half a file."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    os.replace(temporary, path)
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_bytes(content)
+    part.replace(path)

@@ -16,7 +16,7 @@ from rammer.errors import RammerError
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Run once untimed, then up to `runs` times but no longer than `seconds` (three times at least)."""
+    """Run once untimed, then up to `runs` times but no longer than `seconds` (once at least)."""
 
     runs: int
     seconds: float
@@ -26,8 +26,10 @@ def serve(pipe: connection.Connection, task: Task) -> None:
     """Child's main: answers a loaded-message, then samples per Visit; None ends it."""
     try:
         built = stored(Path(task.path))
+        load = PEERS[task.peer].prepare(built, task)
+        forget_peak()
         start = time.perf_counter()
-        run = PEERS[task.peer].load(built, task)
+        run = load()
         outputs = run(built.inputs)
         load_s = time.perf_counter() - start
         pipe.send({"load_s": load_s, "error": worst_error(outputs, built.outputs)})
@@ -39,8 +41,15 @@ def serve(pipe: connection.Connection, task: Task) -> None:
         pipe.send({"failed": f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:160]})
 
 
+def forget_peak() -> None:
+    """Let `peak_mb` count from here on, where the system can."""
+    switch = Path("/proc/self/clear_refs")
+    if switch.exists():
+        switch.write_text("5")
+
+
 def peak_mb() -> float:
-    """Most resident memory of this process so far, in MiB."""
+    """Most resident memory of this process since `forget_peak`, in MiB."""
     status = Path("/proc/self/status")
     if status.exists():  # getrusage also counts the parent's memory at the fork
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
@@ -52,7 +61,7 @@ def _visit(run: Any, inputs: Any, visit: Visit) -> list[float]:
     run(inputs)
     samples: list[float] = []
     end = time.perf_counter() + visit.seconds
-    while len(samples) < visit.runs and (len(samples) < 3 or time.perf_counter() < end):
+    while len(samples) < visit.runs and (not samples or time.perf_counter() < end):
         start = time.perf_counter()
         run(inputs)
         samples.append((time.perf_counter() - start) * 1e3)
