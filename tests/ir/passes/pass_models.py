@@ -268,3 +268,48 @@ def random_dfg(seed: int) -> Graph:
     for n, t in enumerate(dict.fromkeys(pool[-int(rng.integers(1, 4)) :])):
         b.output(t, f"y{n}")
     return b.build()
+
+
+def random_cells(seed: int) -> Graph:
+    """A recurrent network whose cell is drawn at random: products, splits, shared and transposed weights."""
+    b = Net(seed)
+    rng = b.rng
+    steps, batch, width, gates = (int(rng.integers(1, top)) for top in (6, 4, 6, 5))
+    width *= 2
+    time_first = bool(rng.integers(2))
+    x = b.input("x", (steps, batch, width) if time_first else (batch, steps, width))
+    matrices = [b.weight(width, width) for _ in range(3)]
+    wide = [b.weight(2 * width, gates * width), b.weight(width, gates * width)]
+    bias = [b.weight(gates * width), b.weight(width), b.weight(batch, 1)]
+    program = [int(v) for v in rng.integers(0, 9, int(rng.integers(3, 12)))]
+    picks = rng.integers(0, 1 << 30, (len(program), 3))
+    states = [b.input("h", (batch, width)), b.constant(np.zeros((batch, width), np.float32))]
+    results = []
+    for t in range(steps):
+        now: list[TensorId] = [b.add("gather", x, b.constant(np.int64(t)), axis=0 if time_first else 1), *states]
+        for what, (p, q, r) in zip(program, picks.tolist(), strict=True):
+            left, right = now[p % len(now)], now[q % len(now)]
+            if what == 0:
+                made = [b.add("matmul", left, matrices[r % 3], trans_b=bool(r % 2))]
+            elif what == 1:
+                made = [
+                    b.add(
+                        ("add", "mul")[r % 2], b.add("matmul", left, matrices[0]), b.add("matmul", right, matrices[1])
+                    )
+                ]
+            elif what in (2, 3):
+                flat = b.add("concat", left, right, axis=1) if what == 2 else left
+                flat = b.add("matmul", flat, wide[what - 2])
+                flat = b.add("add", flat, bias[(0, 2)[r % 2]])
+                cut = range(gates) if r % 3 else range(max(1, gates - 1))
+                made = [b.add("slice", flat, starts=(0, g * width), steps=(1, 1), shape=(batch, width)) for g in cut]
+            elif what in (4, 5):
+                made = [b.add(("sigmoid", "tanh", "relu")[r % 3], left)]
+            else:
+                made = [b.add(("add", "mul", "max")[r % 3], left, right if r % 2 else bias[1])]
+            now += made
+        states = now[-2:]
+        results.append(b.add("reshape", now[-1], shape=(1, batch, width)))
+    b.output(b.add("concat", *results, axis=0), "ys")
+    b.output(states[0], "h_last")
+    return b.build()

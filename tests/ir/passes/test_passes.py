@@ -16,6 +16,7 @@ from pass_models import (
     inception_block,
     lstm,
     lstm_cells,
+    random_cells,
     random_dfg,
     resnet_block,
 )
@@ -70,9 +71,10 @@ def test_each_pass_keeps_the_meaning(name: str) -> None:
     check_placement(graph)
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_random_graphs_keep_their_meaning(seed: int) -> None:
-    before = random_dfg(seed)
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("draw", [random_dfg, random_cells])
+def test_random_graphs_keep_their_meaning(draw: Callable[[int], Graph], seed: int) -> None:
+    before = draw(seed)
     after = optimize(before, SPEC)
     assert_same(before, after)
     check_placement(after)
