@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +55,18 @@ def test_a_damaged_table_is_refused(image: Image, at: int) -> None:
     data[at] ^= 0xFF
     with pytest.raises(ArtifactError, match=r"damaged|another version"):
         CpuVDevice().load(replace(image, files={**image.files, TABLE: bytes(data)}))
+
+
+def test_loading_survives_any_flipped_byte(image: Image) -> None:
+    """It loads, or is refused; never another exception, never a signal."""
+    data = image.files[TABLE]
+    header = int.from_bytes(data[:8], "little") + 8
+    random = np.random.default_rng(0)
+    for at in [*random.integers(0, header, 150), *random.integers(header, len(data), 50)]:
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << int(random.integers(0, 8))
+        with suppress(ArtifactError, DeviceError):
+            CpuVDevice().load(replace(image, files={**image.files, TABLE: bytes(flipped)})).close()
 
 
 def test_a_table_that_is_cut_short_is_refused(image: Image) -> None:

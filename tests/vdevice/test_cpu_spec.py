@@ -7,6 +7,7 @@ import itertools
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,7 +188,7 @@ class TestMemory:
 
     @pytest.mark.parametrize(("layout", "rank"), LAYOUTS)
     def test_arranging_is_packing(self, layout: Layout | None, rank: int) -> None:
-        for shape in itertools.product((1, 4, 7, 16), repeat=rank):
+        for shape in itertools.product((1, 7, 16), repeat=rank):
             array = np.arange(np.prod(shape), dtype=np.int32).reshape(shape) + 1
             for given in (array, np.asfortranarray(array)):
                 wanted = pack(given, layout) if layout else given
@@ -197,6 +198,11 @@ class TestMemory:
 
 
 class TestProfile:
+    @pytest.fixture(autouse=True)
+    def cache(self, tmp_path: Path) -> Iterator[None]:
+        with config.override(RAMMER_CACHE_DIR=str(tmp_path)):
+            yield
+
     def test_slower_kernels_measure_slower(self) -> None:
         device = CpuVDevice(device=1)
         operation = chain(1, 256).operators[0].operation
@@ -207,17 +213,16 @@ class TestProfile:
         assert times[kernels[0]] < times[kernels[1]] < times[kernels[2]]
         assert seen[-1] == ("profile", 3, 3)
 
-    def test_times_are_kept_for_this_machine(self, tmp_path: Path) -> None:
-        with config.override(RAMMER_CACHE_DIR=str(tmp_path)):
-            kernels = make_plan(chain(), CpuVDevice(device=1).spec).kernels
-            steps: list[tuple[str, int, int]] = []
-            first = CpuVDevice(device=1).rkernels_us(kernels)
-            again = CpuVDevice(device=1).rkernels_us(kernels, progress=lambda *step: steps.append(step))
-            assert first == again and not steps
-            other = CpuVDevice(device=1)
-            other._host = replace(HERE, name="another CPU")
-            other.rkernels_us(kernels, progress=lambda *step: steps.append(step))
-            assert steps
+    def test_times_are_kept_for_this_machine(self) -> None:
+        kernels = make_plan(chain(), CpuVDevice(device=1).spec).kernels
+        steps: list[tuple[str, int, int]] = []
+        first = CpuVDevice(device=1).rkernels_us(kernels)
+        again = CpuVDevice(device=1).rkernels_us(kernels, progress=lambda *step: steps.append(step))
+        assert first == again and not steps
+        other = CpuVDevice(device=1)
+        other._host = replace(HERE, name="another CPU")
+        other.rkernels_us(kernels, progress=lambda *step: steps.append(step))
+        assert steps
 
     def test_kernels_in_other_languages_are_left_out(self) -> None:
         device = CpuVDevice(device=1)

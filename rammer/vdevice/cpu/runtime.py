@@ -130,6 +130,9 @@ class CpuExecutable:
         self._stride = aligned(int(header["scratch_bytes"])) + ALIGNMENT
         self._scratch = allocate(self._stride * self._num_veus)
         bases = np.array([*(w.ctypes.data for w in self._weights), self._arena.ctypes.data], np.int64)
+        sizes = np.array([*(w.nbytes for w in self._weights), self._arena.nbytes], np.int64)
+        if np.any(table.arg_offset > sizes[table.arg_base]):
+            raise ArtifactError("an argument lies outside of its memory", hint="compile the model again")
         self._args = bases[table.arg_base] + table.arg_offset  # ARENA is -1: the last
         self._times = np.zeros((len(table.slots), 2), np.uint64)
         self._inputs = [
@@ -327,6 +330,9 @@ def _checked_table(image: Image, host: Host) -> Table:
             hint="compile it on this machine, or with arch= of this machine",
         )
     _file(image, RUNTIME)
+    ports = len(table.header["inputs"]) == len(image.inputs) and len(table.header["outputs"]) == len(image.outputs)
+    if not ports:
+        raise ArtifactError("the table has other inputs and outputs than the program", hint="compile the model again")
     return table
 
 

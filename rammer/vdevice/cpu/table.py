@@ -65,30 +65,36 @@ class Table:
                 at += arrays[name].nbytes
             table = Table(text["header"], **arrays)
             table.check()
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"the program's table is damaged: {error}", hint="compile the model again") from error
         return table
 
     def check(self) -> None:
         """Raise ValueError if an index points outside of its array."""
-        num_veus, num_programs = self.header["num_veus"], self.header["num_programs"]
-        kernel, rtask, args, _ = self.slots.T
+        header = self.header
+        num_veus, num_programs = header["num_veus"], header["num_programs"]
+        numbers = (num_veus, num_programs, header["arena_bytes"], header["scratch_bytes"])
+        if not all(type(n) is int and 0 <= n < 1 << 50 for n in numbers):
+            raise ValueError("a size is no size")
+        kernel, rtask, args, _ = self.slots.astype(np.int64).T  # sums of int32 might wrap
         barrier = kernel < 0
-        arity = np.array([k[2] for k in self.header["kernels"]] or [0])
+        arity = np.array([k[2] for k in header["kernels"]] or [0])
         sound = (
             num_veus >= 1
             and len(self.bounds) == num_programs * num_veus + 1
             and self.bounds[0] == 0
             and self.bounds[-1] == len(self.slots) == len(self.operators)
             and bool(np.all(np.diff(self.bounds) >= 0))
-            and bool(np.all((kernel >= -1) & (kernel < len(self.header["kernels"])) & (rtask >= 0) & (args >= 0)))
+            and bool(np.all((kernel >= -1) & (kernel < len(header["kernels"])) & (rtask >= 0) & (args >= 0)))
             and bool(np.all((args + rtask)[barrier] <= len(self.waits)))
             and bool(np.all((args[~barrier] + arity[kernel[~barrier]]) <= len(self.arg_base)))
             and bool(np.all((self.waits[:, 0] >= 0) & (self.waits[:, 0] < num_veus) & (self.waits[:, 1] >= 0)))
             and len(self.arg_base) == len(self.arg_offset)
-            and bool(np.all((self.arg_base >= ARENA) & (self.arg_base < len(self.header["weights"]))))
+            and bool(np.all((self.arg_base >= ARENA) & (self.arg_base < len(header["weights"]))))
             and bool(np.all(self.arg_offset >= 0))
-            and bool(np.all(self.arg_offset[self.arg_base == ARENA] <= self.header["arena_bytes"]))
+            and all(ARENA <= b < len(header["weights"]) and n >= 0 for b, n in (*header["inputs"], *header["outputs"]))
+            and len(header["operators"]) > int(np.max(self.operators, initial=-1))
+            and all(isinstance(k[0], str) and isinstance(k[1], str) for k in header["kernels"])
         )
         if not sound:
             raise ValueError("an index points outside of its array")
