@@ -12,7 +12,8 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import model, node
 
 from rammer.errors import ModelError
-from rammer.frontend.onnx import load
+from rammer.frontend.onnx import Node, handles, load
+from rammer.frontend.onnx.node import HANDLERS
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.tensor import Array, DType
 
@@ -364,3 +365,28 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     )
     seen = evaluate_graph(load(made), values)["y"]
     np.testing.assert_allclose(seen, np.einsum(equation, *values.values()), rtol=1e-4, atol=1e-5)
+
+
+def test_handlers_can_be_added_for_other_domains() -> None:
+    @handles("Twice", domain="own")
+    def twice(n: Node) -> str:
+        return n.add("add", n.tensor(0), n.tensor(0))
+
+    made = model([node("Twice", domain="own")], {"x": (2,)}, domains={"own": 1})
+    try:
+        assert kinds(made) == ["add"]
+    finally:
+        del HANDLERS["own", "Twice"]
+    with pytest.raises(ModelError, match=r"own\.Twice"):
+        load(made)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_top_k_is_stable(largest: int) -> None:
+    x = np.array([[3, 1, 3, 2, 1], [0, 0, 0, 0, 0]], np.float32)
+    made = model(
+        [node("TopK", ["x", "k"], ["v", "i"], largest=largest)], {"x": (2, 5)}, ["v", "i"], {"k": np.array([3])}, 11
+    )
+    seen = evaluate_graph(load(made), {"x": x})
+    order = np.argsort(-x if largest else x, axis=1, kind="stable")[:, :3]
+    assert np.array_equal(seen["i"], order) and np.array_equal(seen["v"], np.take_along_axis(x, order, 1))

@@ -10,9 +10,9 @@ class Limits:
     """Upper bounds on a model; exceeding one is a ModelError that names it."""
 
     file_bytes: int = 4 << 30  # the .onnx file itself
-    external_bytes: int = 64 << 30  # all external data together
+    external_bytes: int = 32 << 30  # all external data together
     nodes: int = 1_000_000  # nodes after inlining of functions
-    operators: int = 1_000_000  # operators after lowering (a recurrent layer becomes a few per time step)
+    operators: int = 500_000  # operators after lowering (a recurrent layer becomes a few per time step)
     tensor_bytes: int = 8 << 30  # any single tensor
     fold_bytes: int = 64 << 20  # memory that constant folding may take in all
     depth: int = 32  # nesting of functions and subgraphs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -73,6 +74,7 @@ def elements_at(n: Node, x: TensorId, indices: TensorId, axis: int) -> TensorId:
     if len(wanted) != len(shape) or any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
         raise n.fail(f"indices {list(wanted)} do not fit {n.type(x)}")
     _check_indices(n, indices, shape[axis])
+    _check_size(n, [1 if d == axis else e for d, e in enumerate(wanted)], DType.I64)
     total = prod(shape)
     index = _flat_index(n, indices, shape[axis], prod(shape[axis + 1 :]), 2 * total)
     offset: Array = np.zeros((1,) * len(shape), np.int64)
@@ -93,6 +95,7 @@ def gather_nd(n: Node) -> TensorId:
     depth = indices[-1]
     if not 1 <= depth <= len(shape) - batch:
         raise n.fail(f"indices of {depth} numbers do not fit {n.type(x)}")
+    _check_size(n, indices[:batch], DType.I64)
     rest = shape[batch + depth :]
     rows = prod(shape[: batch + depth])
     flat = n.constant(_batch_offsets(shape, indices, batch, depth))
@@ -113,35 +116,71 @@ def _batch_offsets(shape: Shape, indices: Shape, batch: int, depth: int) -> Arra
     return offsets
 
 
+_REDUCTIONS = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
+MAX_ROUNDS = 256  # how often a reducing scatter may meet the same place
+
+
 @handles("ScatterElements", "Scatter", "ScatterND")
 def scatter(n: Node) -> TensorId:
-    """With known indices a scatter is a gather from the data and the updates, one after the other."""
+    """With known indices a scatter is a gather from the data and the updates, one after the other.
+
+    A reduction takes rounds, each of which meets every place at most once.
+    """
     x, shape, updates = n.tensor(0), n.shape(), n.tensor(2)
-    if (n.attrs.get("reduction") or "none") != "none":
-        raise n.fail(f"reduction {n.attrs['reduction']!r} is not supported", hint="only 'none' is")
+    reduction = n.attrs.get("reduction") or "none"
+    if reduction != "none" and reduction not in _REDUCTIONS:
+        raise n.fail(f"reduction {reduction!r} is unknown", hint=f"none, {', '.join(_REDUCTIONS)}")
     indices = n.value(1, "indices").astype(np.int64)
+    _check_size(n, shape, DType.I64)
     if not n.type(updates).size:
         return x
+    targets = _targets(n, indices, shape)
+    flat, given = n.reshape(x, (prod(shape),)), n.reshape(updates, (n.type(updates).size,))
+    if reduction == "none":
+        return n.reshape(_replaced(n, flat, targets, given), shape)
+    order = np.argsort(targets, kind="stable")
+    starts = np.concatenate([[True], np.diff(targets[order]) != 0])
+    place = np.arange(targets.size)
+    occurrence = np.empty_like(targets)  # how many earlier updates meet the same place
+    occurrence[order] = place - np.maximum.accumulate(np.where(starts, place, 0))
+    if occurrence.max() >= MAX_ROUNDS:
+        raise n.fail(f"more than {MAX_ROUNDS} updates of one element")
+    for turn in range(int(occurrence.max()) + 1):
+        chosen = np.flatnonzero(occurrence == turn)
+        old = n.add("gather", flat, n.constant(targets[chosen]), axis=0)
+        new = n.add(_REDUCTIONS[reduction], old, n.add("gather", given, n.constant(chosen), axis=0))
+        flat = _replaced(n, flat, targets[chosen], new)
+    return n.reshape(flat, shape)
+
+
+def _replaced(n: Node, flat: TensorId, targets: Array, values: TensorId) -> TensorId:
+    """The flat tensor with other values at some places; the last one of several wins."""
+    total = n.type(flat).size
+    source = np.arange(total)
+    source[targets] = total + np.arange(targets.size)
+    return n.add("gather", n.concat([flat, values], 0), n.constant(source), axis=0)
+
+
+def _targets(n: Node, indices: Array, shape: Shape) -> Array:
+    """The flat place of every update."""
     places: Array = np.arange(prod(shape)).reshape(shape)
+    wanted = n.shape(2)
+    misfit = n.fail(f"indices {list(indices.shape)} and updates {list(wanted)} do not fit {n.type(n.tensor(0))}")
     if n.op == "ScatterND":
         depth = indices.shape[-1] if indices.ndim else 0
-        if not 1 <= depth <= len(shape) or n.shape(2) != (*indices.shape[:-1], *shape[depth:]):
-            raise n.fail(f"indices {list(indices.shape)} and updates {n.type(updates)} do not fit {n.type(x)}")
+        if not 1 <= depth <= len(shape) or wanted != (*indices.shape[:-1], *shape[depth:]):
+            raise misfit
         for d in range(depth):
             _check_indices(n, n.constant(indices[..., d]), shape[d])
-        target = places[tuple(np.moveaxis(indices, -1, 0))]
-    else:
-        axis = n.axis(n.attrs["axis"], len(shape))
-        if indices.shape != n.shape(2) or indices.ndim != len(shape):
-            raise n.fail(f"indices {list(indices.shape)} and updates {n.type(updates)} do not fit {n.type(x)}")
-        _check_indices(n, n.tensor(1), shape[axis])
-        target = places[
-            tuple(indices % shape[axis] if d == axis else _places(indices.shape, d) for d in range(len(shape)))
-        ]
-    source = np.arange(prod(shape))
-    source[target.ravel()] = prod(shape) + np.arange(target.size)
-    both = n.concat([n.reshape(x, (prod(shape),)), n.reshape(updates, (n.type(updates).size,))], 0)
-    return n.reshape(n.add("gather", both, n.constant(source), axis=0), shape)
+        return np.ravel(places[tuple(np.moveaxis(indices, -1, 0))])
+    axis = n.axis(n.attrs["axis"], len(shape))
+    if indices.shape != wanted or indices.ndim != len(shape):
+        raise misfit
+    if any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
+        raise misfit
+    _check_indices(n, n.tensor(1), shape[axis])
+    at = [indices % shape[axis] if d == axis else _places(indices.shape, d) for d in range(len(shape))]
+    return np.ravel(places[tuple(at)])
 
 
 @handles("Range")
@@ -152,8 +191,8 @@ def range_(n: Node) -> TensorId:
     count = (
         max(int(np.ceil((limit - start) / delta)), 0) if isinstance(start, float) else len(range(start, limit, delta))
     )
-    if count * n.dtype().itemsize > n.limits.tensor_bytes:
-        raise n.fail(f"range({start}, {limit}, {delta}) has {count} elements", hint="raise Limits.tensor_bytes")
+    if count * n.dtype().itemsize > n.limits.fold_bytes:
+        raise n.fail(f"range({start}, {limit}, {delta}) has {count} elements", hint="raise Limits.fold_bytes")
     dtype = n.dtype().numpy
     return n.constant((np.arange(count) * np.asarray(delta, dtype) + np.asarray(start, dtype)).astype(dtype))
 
@@ -168,7 +207,7 @@ def eye_like(n: Node) -> TensorId:
     return n.constant(np.eye(*shape, k=n.attrs["k"]), dtype)
 
 
-def _check_size(n: Node, shape: Shape, dtype: DType) -> None:
+def _check_size(n: Node, shape: Sequence[int], dtype: DType) -> None:
     nbytes = prod(shape) * dtype.itemsize
     if nbytes > n.limits.fold_bytes:
         raise n.fail(f"needs a constant of {nbytes} bytes", hint="raise Limits.fold_bytes")

@@ -165,7 +165,9 @@ def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> 
     reverse = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(n.attrs["direction"])
     if reverse is None:
         raise n.fail(f"direction is {n.attrs['direction']!r}", hint="forward, reverse or bidirectional")
-    if hidden < 1 or steps < 1 or batch < 1:
+    if steps * len(reverse) > n.limits.operators:
+        raise n.fail(f"{steps} steps would be unrolled", hint="raise Limits.operators")
+    if min(hidden, steps, batch, inputs) < 1:
         raise n.fail(f"X is {n.type(n.tensor(0))} with hidden_size {hidden}", hint="none may be empty")
     lengths = n.tensor(4) if n.has(4) else None
     known = n.builder.value(lengths) if lengths is not None else None

@@ -169,7 +169,7 @@ def _resize(
         crop = rule.coordinates == "tf_crop_and_resize"
         if (size == extent and scale == 1 and not crop) or (crop and size == extent and window == (0.0, 1.0)):
             continue
-        if size * extent * 8 > n.limits.fold_bytes:
+        if size > 1 << 16 or size * extent * 8 > n.limits.fold_bytes:
             raise n.fail(f"an axis of {extent} is too long to be resized to {size}")
         positions = rule.positions(extent, size, scale, window)
         if crop:
