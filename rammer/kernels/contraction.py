@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import lcm, prod
 
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
-from rammer.ir.index import simplify, substitute, var, variables
+from rammer.ir.index import Div, simplify, substitute, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
@@ -33,6 +33,7 @@ class Product:
     x: Load
     w: Load
     group: int  # lanes that share x: a vector must not cross a multiple of it
+    row_group: int = 1  # rows that share w
 
 
 def product(problem: Problem, stage: Stage) -> Product | None:
@@ -73,27 +74,30 @@ def _factor(value: Scalar) -> Load | None:
 def _with_lane(problem: Problem, stage: Stage, x: Load, w: Load, axis: str, extent: int) -> Product | None:
     if not any(ix == var(axis) for ix in w.index):
         return None
-    group = extent
-    if any(axis in variables(ix) for ix in x.index):  # grouped: x may move from group to group
-        env = {a: (0, e - 1) for a, e in (*stage.axes, *stage.reduce)}
-        group = 0
-        for size in range(extent, problem.lanes - 1, -1):
-            if extent % size or size % problem.lanes:
-                continue
-            inside = {axis: var("_g") * size + var("_l")}
-            bounds = {**env, "_g": (0, extent // size - 1), "_l": (0, size - 1)}
-            if not any("_l" in variables(simplify(substitute(ix, inside), bounds)) for ix in x.index):
-                group = size
-                break
-        if not group:
-            return None
+    group = _shared(stage, x, axis)
+    if group % problem.lanes and group < extent:
+        return None
     if any(axis in variables(r.index) for r in scalar_conditions(stage.body)):
         return None
-    used_by_w = {n for ix in w.index for n in variables(ix)}
-    rows = [(a, e) for a, e in stage.axes if a != axis and e > 1 and a not in used_by_w]
-    rows = [(a, e) for a, e in rows if any(a in variables(ix) for ix in x.index)]
-    row = max(reversed(rows), key=lambda item: (min(item[1], 4), item == rows[-1]))[0] if rows else None
-    return Product(stage, axis, row, x, w, group)
+    groups = {a: _shared(stage, w, a) for a, e in stage.axes if a != axis and e > 1 and a in _names(x)}
+    rows = [(a, g) for a, g in groups.items() if g > 1]
+    row, size = max(reversed(rows), key=lambda item: (min(item[1], 4), item == rows[-1])) if rows else (None, 1)
+    return Product(stage, axis, row, x, w, group, size)
+
+
+def _shared(stage: Stage, load: Load, axis: str) -> int:
+    """How many neighbours along `axis` read the same element: its extent, a group's size (o // 64), or 1."""
+    extents = {**dict(stage.axes), **dict(stage.reduce)}
+    extent = extents[axis]
+    if axis not in _names(load):
+        return extent
+    sizes = {a.by for ix in load.index for a, _ in ix.terms if isinstance(a, Div) and a.arg == var(axis)}
+    for size in sorted(sizes):
+        inside = {axis: var("_g") * size + var("_l")}
+        env = {a: (0, e - 1) for a, e in extents.items()} | {"_g": (0, -(-extent // size) - 1), "_l": (0, size - 1)}
+        if extent % size == 0 and not any("_l" in variables(simplify(substitute(ix, inside), env)) for ix in load.index):
+            return size
+    return 1
 
 
 def _lane_cost(problem: Problem, p: Product, extent: int) -> float:
@@ -133,8 +137,9 @@ def blocks(problem: Problem, width: int, height: int) -> list[Block]:
 
 
 def _step(vectors: int, rows: int) -> float:
-    """Cycles of one step of the reduction: two multiply-adds or two loads a cycle, four cycles from sum to sum."""
-    return max(vectors * rows / 2, (vectors + rows) / 2, 4.0) + 0.25
+    """Cycles of one step of the reduction: two multiply-adds or two loads a cycle, fewer weights from the second cache,
+    four cycles from sum to sum."""
+    return max(vectors * rows / 2, (vectors + rows) / 2, 1.3 * vectors, 4.0) + 0.25
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
@@ -157,7 +162,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
     stage, lanes = p.stage, problem.lanes
     extents = dict(stage.axes)
     width = -(-min(extents[p.lane], p.group) // lanes)
-    height = extents[p.row] if p.row else 1
+    height = p.row_group
     tasks, block = _tasks(problem, p, want, width, height, second)
     if block is None:
         return None
@@ -168,6 +173,8 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
     reduce, digits = _reduction(problem, p)
     row_loops = (Loop(p.row, block.rows),) if p.row else ()
     lane_outer: tuple[Loop, ...] = ()
+    if p.row and steps.get(p.row, extents[p.row]) > p.row_group:
+        lane_outer = (Loop(p.row, p.row_group),)
     if steps.get(p.lane, extents[p.lane]) > p.group > panel:
         lane_outer = (Loop(p.lane, p.group),)
     lane_outer = (*lane_outer, Loop(p.lane, panel))
@@ -211,7 +218,7 @@ def _tasks(
     for a in others:
         grain = problem.span(a)
         if a == p.row:
-            grain = _multiple(grain, block.rows)
+            grain = lcm(grain, p.row_group) if p.row_group < extents[a] else _multiple(grain, block.rows)
         rows.append((a, extents[a], grain))
     weights = prod(problem.expr.type_of(p.w.tensor).shape)
     data = prod(problem.expr.type_of(p.x.tensor).shape)
@@ -235,7 +242,7 @@ def _fits(b: Block, steps: dict[str, int], p: Product, lanes: int) -> bool:
         return False
     if p.group % panel and p.group < dict(p.stage.axes)[p.lane]:
         return False
-    return p.row not in steps or steps[p.row] >= b.rows
+    return p.row not in steps or min(steps[p.row], p.row_group) >= b.rows
 
 
 def _multiple(grain: int, rows: int) -> int:
@@ -356,7 +363,7 @@ def _epilogue_packing(problem: Problem, p: Product, panel: int) -> list[tuple[st
 
 def _copyable(problem: Problem, p: Product) -> bool:
     """Whether weights made at run time are used by rows enough to pay for a copy that puts lanes side by side."""
-    rows = prod(e for a, e in p.stage.axes if a != p.lane and a not in _names(p.w))
+    rows = prod(e for a, e in p.stage.axes if a not in (p.lane, p.row) and a not in _names(p.w)) * p.row_group
     return rows >= COPY_ROWS and any(n == p.w.tensor for n, _ in problem.expr.inputs)
 
 

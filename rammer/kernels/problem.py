@@ -113,7 +113,7 @@ class Problem:
             if any(axis in variables(ix) for d in load.dynamic for ld, _ in loads(d.value) for ix in ld.index):
                 stride = None
             if stride not in (0, 1):
-                cost += 0.25 if self.packable(load, axis) else 4.0
+                cost += 0.25 if self.packable(load, axis) else 4.0 if stride is not None else 16.0
         extents = {**dict(stage.axes), **dict(stage.reduce)}
         if axis in dict(stage.axes):
             own = tuple(var(a) for a, _ in stage.axes)
