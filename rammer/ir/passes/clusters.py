@@ -30,10 +30,15 @@ class Clusters:
         """Groups that this one reads from."""
         return {g for n in self.sources[group] if (g := self.group_of[n]) != group}
 
-    def contract(self, first: int, second: int) -> int | None:
-        """Merge two groups into one, unless that made a cycle; returns the name of the merged group."""
+    def contract(self, first: int, second: int, *, parallel: bool = False) -> int | None:
+        """Merge two groups into one, unless that made a cycle; returns the name of the merged group.
+
+        `parallel` groups are to run side by side: neither may read a result of the other.
+        """
         if self._label[first] > self._label[second]:
             first, second = second, first
+        if parallel and first in self.predecessors(second):
+            return None
         between = self._between(first, second)
         if between is None:
             return None

@@ -132,6 +132,7 @@ class Editor:
                 needed.add(n)
                 stack += [self.producer[t] for t in self.operators[n].inputs if t in self.producer]
         done: set[int] = set()
+        opened: set[int] = set()
         order: list[int] = []
         for start in sorted(needed):
             stack = [start]
@@ -144,6 +145,8 @@ class Editor:
                     p for t in self.operators[n].inputs if (p := self.producer.get(t)) is not None and p not in done
                 ]
                 if waiting:
+                    assert n not in opened, f"a pass made a cycle through {self.operators[n].name!r}"
+                    opened.add(n)
                     stack += waiting
                 else:
                     done.add(n)

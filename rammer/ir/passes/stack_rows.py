@@ -25,7 +25,7 @@ def stack_rows(graph: Graph) -> Graph:
     for numbers in groups.values():
         joined = numbers[:1]
         for n in numbers[1:]:
-            if clusters.contract(clusters.group_of[joined[0]], n) is None:
+            if clusters.contract(clusters.group_of[joined[0]], n, parallel=True) is None:
                 break
             joined.append(n)
         if len(joined) > 1:
