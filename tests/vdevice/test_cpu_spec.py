@@ -21,10 +21,11 @@ from rammer.ir.kernel import ForeignSource
 from rammer.ir.tensor import Array, Digit, Layout, channel_blocked, pack
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.memory import HUGE_PAGE, allocate, arrange, gather
+from rammer.vdevice.cpu.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.cpu.plugin import probe
 from rammer.vdevice.cpu.runtime import Library
 from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, host, make_spec
+from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
 
 HERE = host()

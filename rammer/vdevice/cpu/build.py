@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import prod
-
 import numpy as np
 
 from rammer.errors import DeviceError
-from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
-from rammer.vdevice.base import Image, Port, Progress
+from rammer.vdevice.base import Image, Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
-from rammer.vdevice.cpu.memory import aligned, allocate, arrange
-from rammer.vdevice.cpu.table import ABI, ARENA, Table, lanes_of
+from rammer.vdevice.cpu.memory import allocate
+from rammer.vdevice.cpu.table import ABI, Table, lanes_of
+from rammer.vdevice.placement import Places, port
 
 RUNTIME = "runtime.so"
 TABLE = "table.bin"
@@ -34,7 +30,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     compiled = compiler.compile(kernels, progress)
     numbers = {kernel: n for n, kernel in enumerate(kernels)}
 
-    places = _Places(graph, plan.memory.offsets)
+    places = Places(graph, plan.memory.offsets)
     first_arg: list[int] = []
     args: list[tuple[int, int]] = []
     for op, kernel in zip(graph.operators, plan.kernels, strict=True):
@@ -56,7 +52,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         "outputs": [places.find(t, None) for t in graph.outputs],
         "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
     }
-    weights = places.pack()
+    weights = places.pack(allocate)
     header["weights"] = list(weights)
     lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_arg)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
@@ -65,67 +61,9 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     return Image(
         "cpu",
         fingerprint(spec.arch),
-        tuple(_port(graph, t) for t in graph.inputs),
-        tuple(_port(graph, t) for t in graph.outputs),
+        tuple(port(graph, t) for t in graph.inputs),
+        tuple(port(graph, t) for t in graph.outputs),
         {TABLE: table.to_bytes(), RUNTIME: compiler.runtime(), **code},
         weights,
         plan,
     )
-
-
-def _port(graph: Graph, tensor: TensorId) -> Port:
-    kind = graph.types[tensor]
-    if kind.layout is not None:
-        raise DeviceError(f"input or output {tensor!r} has a blocked layout", hint="passes must keep ports row-major")
-    return Port(tensor, kind)
-
-
-class _Places:
-    """Where tensors lie: in the arena, or in a constant; every constant is packed once per layout."""
-
-    def __init__(self, graph: Graph, offsets: Mapping[TensorId, int]) -> None:
-        self._graph = graph
-        self._offsets = offsets
-        self._numbers: dict[tuple[TensorId, Layout | None], int] = {}
-
-    def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
-        """(ARENA or number of a constant, byte offset). `layout` is what a kernel reads a constant in."""
-        graph = self._graph
-        root, offset = graph.storage(tensor)
-        itemsize = graph.types[tensor].dtype.itemsize
-        if root not in graph.constants:
-            if root not in self._offsets:
-                raise DeviceError(f"the memory plan has no place for {root!r}")
-            return ARENA, self._offsets[root] + offset * itemsize
-        if layout == graph.types[tensor].layout:
-            return self._number(root, graph.types[root].layout), offset * itemsize
-        return self._number(tensor, layout), 0
-
-    def _number(self, tensor: TensorId, layout: Layout | None) -> int:
-        return self._numbers.setdefault((tensor, layout), len(self._numbers))
-
-    def pack(self) -> dict[str, Array]:
-        """The constants in their layouts by number, all in one block."""
-        kinds = [
-            TensorType(self._graph.types[tensor].shape, self._graph.types[tensor].dtype, layout)
-            for tensor, layout in self._numbers
-        ]
-        block = allocate(sum(aligned(kind.nbytes) for kind in kinds))
-        weights: dict[str, Array] = {}
-        at = 0
-        for n, ((tensor, layout), kind) in enumerate(zip(self._numbers, kinds, strict=True)):
-            out = block[at : at + kind.nbytes].view(kind.dtype.numpy)
-            arrange(self._value(tensor), layout, out)
-            weights[f"w{n}"] = out.reshape(kind.physical_shape)
-            at += aligned(kind.nbytes)
-        return weights
-
-    def _value(self, tensor: TensorId) -> Array:
-        """A constant's value, also through views: a view's physical elements are those of its root."""
-        root, offset = self._graph.storage(tensor)
-        value, whole, kind = self._graph.constants[root], self._graph.types[root], self._graph.types[tensor]
-        if root == tensor:
-            return value
-        flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
-        part = flat[offset : offset + prod(kind.physical_shape)]
-        return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)

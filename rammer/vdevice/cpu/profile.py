@@ -13,8 +13,9 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
-from rammer.vdevice.cpu.memory import aligned, allocate
+from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
+from rammer.vdevice.placement import aligned
 from rammer.vdevice.toolchain import fingerprint, object_store
 
 ROUNDS = 3  # measurements of a kernel; the least one counts

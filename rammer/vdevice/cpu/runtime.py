@@ -21,9 +21,10 @@ from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Image
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
-from rammer.vdevice.cpu.memory import ALIGNMENT, aligned, allocate, gather
+from rammer.vdevice.cpu.memory import allocate, gather
 from rammer.vdevice.cpu.spec import ARCHES, Host
 from rammer.vdevice.cpu.table import ABI, ARENA, Table
+from rammer.vdevice.placement import ALIGNMENT, aligned
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK = range(4)
 

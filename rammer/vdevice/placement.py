@@ -1,0 +1,128 @@
+"""Where a plan's tensors lie for a device, and constants brought into the layouts that kernels read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import DeviceError
+from rammer.ir.graph import Graph
+from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
+from rammer.vdevice.base import Port
+
+ALIGNMENT = 128
+ARENA = -1  # the place of a tensor that is no constant; constants count from 0
+
+
+def aligned(nbytes: int) -> int:
+    """The size that keeps what follows aligned."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def port(graph: Graph, tensor: TensorId) -> Port:
+    kind = graph.types[tensor]
+    if kind.layout is not None:
+        raise DeviceError(f"input or output {tensor!r} has a blocked layout", hint="passes must keep ports row-major")
+    return Port(tensor, kind)
+
+
+class Places:
+    """Where tensors lie: in the arena, or in a constant; every constant is packed once per layout."""
+
+    def __init__(self, graph: Graph, offsets: Mapping[TensorId, int]) -> None:
+        self._graph = graph
+        self._offsets = offsets
+        self._numbers: dict[tuple[TensorId, Layout | None], int] = {}
+
+    def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
+        """(ARENA or number of a constant, byte offset). `layout` is what a kernel reads a constant in."""
+        graph = self._graph
+        root, offset = graph.storage(tensor)
+        itemsize = graph.types[tensor].dtype.itemsize
+        if root not in graph.constants:
+            if root not in self._offsets:
+                raise DeviceError(f"the memory plan has no place for {root!r}")
+            return ARENA, self._offsets[root] + offset * itemsize
+        if layout == graph.types[tensor].layout:
+            return self._number(root, graph.types[root].layout), offset * itemsize
+        return self._number(tensor, layout), 0
+
+    def _number(self, tensor: TensorId, layout: Layout | None) -> int:
+        return self._numbers.setdefault((tensor, layout), len(self._numbers))
+
+    def pack(self, allocate: Callable[[int], NDArray[np.uint8]]) -> dict[str, Array]:
+        """The constants in their layouts, named w0 … by number, all in one block of memory."""
+        kinds = [
+            TensorType(self._graph.types[tensor].shape, self._graph.types[tensor].dtype, layout)
+            for tensor, layout in self._numbers
+        ]
+        block = allocate(sum(aligned(kind.nbytes) for kind in kinds))
+        weights: dict[str, Array] = {}
+        at = 0
+        for n, ((tensor, layout), kind) in enumerate(zip(self._numbers, kinds, strict=True)):
+            out = block[at : at + kind.nbytes].view(kind.dtype.numpy)
+            arrange(self._value(tensor), layout, out)
+            weights[f"w{n}"] = out.reshape(kind.physical_shape)
+            at += aligned(kind.nbytes)
+        return weights
+
+    def _value(self, tensor: TensorId) -> Array:
+        """A constant's value, also through views: a view's physical elements are those of its root."""
+        root, offset = self._graph.storage(tensor)
+        value, whole, kind = self._graph.constants[root], self._graph.types[root], self._graph.types[tensor]
+        if root == tensor:
+            return value
+        flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
+        part = flat[offset : offset + prod(kind.physical_shape)]
+        return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)
+
+
+def arrange(array: Array, layout: Layout | None, out: Array) -> None:
+    """Write `array` in a layout into `out`, a flat array of the layout's physical size."""
+    if layout is None:
+        np.copyto(out, array.reshape(-1))
+    elif (order := _radix_order(layout, array.ndim)) is None:
+        np.copyto(out, pack(array, layout).reshape(-1))
+    else:
+        # Every dimension is cut into digits: pad, reshape, transpose; far faster than indexing element by element.
+        sizes, shape = _digit_sizes(layout, array.shape)
+        padded = array
+        if tuple(shape) != array.shape:
+            padded = np.zeros(shape, array.dtype)
+            padded[tuple(slice(e) for e in array.shape)] = array
+        np.copyto(out.reshape(layout.physical_shape(array.shape)), padded.reshape(sizes).transpose(order))
+
+
+def _chains(layout: Layout, rank: int) -> list[list[int]]:
+    """For every logical dimension its digits, most significant first."""
+    chains: list[list[int]] = [[] for _ in range(rank)]
+    for p, digit in enumerate(layout.digits):
+        chains[digit.dim].append(p)
+    return [sorted(chain, key=lambda p: -layout.digits[p].div) for chain in chains]
+
+
+def _radix_order(layout: Layout, rank: int) -> list[int] | None:
+    """The transposition of digits in logical order into physical order; None if they are no radix system."""
+    flat: list[int] = []
+    for chain in _chains(layout, rank):
+        unit = 1
+        for n, p in enumerate(reversed(chain)):
+            digit = layout.digits[p]
+            top = n == len(chain) - 1
+            if digit.div != unit or (digit.mod == 0) != top:
+                return None
+            unit *= digit.mod
+        if not chain:
+            return None
+        flat += chain
+    return [flat.index(p) for p in range(len(layout.digits))]
+
+
+def _digit_sizes(layout: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Extents of all digits in logical order, and the padded extents of the logical dimensions."""
+    physical = layout.physical_shape(shape)
+    groups = [[physical[p] for p in chain] for chain in _chains(layout, len(shape))]
+    return [e for g in groups for e in g], [prod(g) for g in groups]
