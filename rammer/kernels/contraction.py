@@ -20,6 +20,7 @@ from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import cut, lane_axis, place, stage_loops, task_counts
 
 MAX_VECTORS = 8
+WORST_COST = 3.5  # of a lane axis; beyond, the generic nest is better
 COPY_ROWS = 16  # uses of a weight that pay for copying it
 
 
@@ -145,7 +146,7 @@ def _step(vectors: int, rows: int) -> float:
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no product; otherwise schedules by task count and register block."""
     p = product(problem, problem.root)
-    if p is None or _lane_cost(problem, p, dict(problem.root.axes)[p.lane]) > 2.5:
+    if p is None or _lane_cost(problem, p, dict(problem.root.axes)[p.lane]) > WORST_COST:
         return
     seen = set()
     for n, want in enumerate(task_counts(problem)):
@@ -223,7 +224,7 @@ def _tasks(
     weights = prod(problem.expr.type_of(p.w.tensor).shape)
     data = prod(problem.expr.type_of(p.x.tensor).shape)
     units = prod(-(-e // g) for _, e, g in rows) if rows else 1
-    first_rows = (data >= weights and units >= want) or (not rows == [] and -(-extents[p.lane] // lane_grain) < want)
+    first_rows = (data >= weights and units >= want) or (bool(rows) and -(-extents[p.lane] // lane_grain) < want)
     if second:
         first_rows = not first_rows
     axes = [*rows, by_lane] if first_rows else [by_lane, *rows]

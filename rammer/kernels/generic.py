@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lcm
 
-from rammer.ir.expr import Call, Stage, loads
+from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import var
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Schedule
@@ -14,15 +15,18 @@ from rammer.kernels.tiling import cut, lane_axis, lane_packing, output_order, pl
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """One schedule per task count: tasks cut from the outer axes of the output, vectors along the best lane axis."""
     root = problem.root
-    lane = lane_axis(problem, root)
+    crossing = _crossing(problem)
+    lane = crossing[0] if crossing else lane_axis(problem, root)
     extents = dict(root.axes)
     order = output_order(problem)
     unroll = 1
     if lane is not None and lane in dict(root.reduce):
         unroll = 4 if dict(root.reduce)[lane] >= 4 * problem.lanes else 1
-    elif lane is not None and not root.reduce and extents[lane] >= 2 * problem.lanes:
+    elif lane is not None and not root.reduce and not crossing and extents[lane] >= 2 * problem.lanes:
         unroll = 2
     grains = [(a, extents[a], _grain(problem, a, lane, unroll)) for a in order]
+    if crossing:
+        grains = [(a, e, lcm(g, problem.lanes) if a == crossing[1] else g) for a, e, g in grains]
     packing = lane_packing(problem, root, lane) if root.reduce else ()
     seen = set()
     for want in task_counts(problem):
@@ -33,6 +37,8 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         steps = {loop.axis: loop.step for loop in tasks}
         tile = _tile(problem, root, lane, steps)
         rows = _rows(problem, lane)
+        if crossing:
+            tile = (crossing[1], problem.lanes)
         inner = stage_loops(
             problem, root, lane, order=[*rows, *(a for a in order if a not in rows)], unroll=unroll, tile=tile
         )
@@ -64,6 +70,18 @@ def _tile(problem: Problem, root: Stage, lane: str | None, steps: dict[str, int]
     if problem.span(axis) > 1:
         return None
     return (axis, max(n for n in range(1, 9) if n <= extent and (extent % n == 0 or n == 4 or n < 4)))
+
+
+def _crossing(problem: Problem) -> tuple[str, str] | None:
+    """The two axes of a transposition: along the first the output lies in memory, along the second the only operand."""
+    root = problem.root
+    if root.reduce or not isinstance(root.body, Load) or root.body.dynamic:
+        return None
+    own = tuple(var(a) for a, _ in root.axes)
+    wide = [a for a, e in root.axes if e >= problem.lanes]
+    out = [a for a in wide if problem.lane_stride(root.name, own, a, root) == 1]
+    into = [a for a in wide if problem.lane_stride(root.body.tensor, root.body.index, a, root) == 1]
+    return (out[0], into[0]) if out and into and out[0] != into[0] else None
 
 
 def _rows(problem: Problem, lane: str | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isinf, isnan
 
 import numpy as np
@@ -60,6 +60,8 @@ class CFamilyPrinter:
     align = "__attribute__((aligned(64)))"
     strided = True  # vectors may be gathered from, and scattered to, equal distances
     vector_math = FLOAT32_MATH
+    ctype: Mapping[DType, str] = CTYPE
+    unrolled = frozenset({Kind.UNROLLED})  # kinds of loops that compilers are asked to unroll
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         self.program, self.lanes = program, lanes
@@ -72,7 +74,7 @@ class CFamilyPrinter:
         """Declarations of the scratch buffers, each on a 64-byte boundary."""
         offset, lines = 0, []
         for b in self.program.scratch:
-            kind = CTYPE[b.dtype]
+            kind = self.ctype[b.dtype]
             lines.append(f"  {kind} *{self.restrict} {b.name} = ({kind} *)(scratch + {offset});")
             offset += -(-b.nbytes // 64) * 64
         return lines
@@ -108,7 +110,9 @@ class CFamilyPrinter:
             return [self.store(s, moved.var, moved.stop) for s in moved.body if isinstance(s, Store)]
         if fold := self.fold(loop):
             return [fold]
-        lines = ["#pragma unroll"] if loop.kind is Kind.UNROLLED else []
+        if square := self.square(loop):
+            return [square]
+        lines = ["#pragma unroll"] if loop.kind in self.unrolled else []
         v = loop.var
         lines.append(f"for ({self.loop_type} {v} = {loop.start}; {v} < {loop.stop}; {v}++) {{")
         return [*lines, *self.body(loop.body, 1), "}"]
@@ -243,6 +247,24 @@ class CFamilyPrinter:
                     return f"{vector}[0] = fold_{fn}({vector});"
         return None
 
+    def square(self, loop: For) -> str | None:
+        """The text of a square copied with rows and columns exchanged, if that is what the loop does."""
+        match loop:
+            case For(v, 0, self.lanes, Kind.UNROLLED, (For(lane, 0, self.lanes, Kind.VECTOR, (Store() as s,)),)):
+                if not isinstance(s.value, Load) or s.value.dynamic or s.buffer in self.wide or s.value.tensor in self.wide:
+                    return None
+                load = s.value.index[0]
+                row, step = s.index.coef(v), load.coef(lane)
+                target = s.index - var(v) * row - var(lane)
+                source = load - var(v) - var(lane) * step
+                names = variables(target) | variables(source)
+                single = self.dtypes[s.buffer] is DType.F32 is self.dtypes[s.value.tensor]
+                if single and self.strided and step not in (0, 1) and row and load.coef(v) == 1 and not names & {v, lane}:
+                    out = self.place(s.buffer, self.index(target), None)
+                    into = self.place(s.value.tensor, self.index(source), None)
+                    return f"vtranspose(&{out}, {row}, &{into}, {step});"
+        return None
+
     def vector_index(self, index: Index) -> str:
         terms = tuple((a, c // self.lanes) for a, c in index.terms)
         return self.index(Index(index.const // self.lanes, terms))
@@ -260,10 +282,12 @@ class CFamilyPrinter:
         if s.buffer in self.wide and lane and not whole and s.buffer in self.folded:
             target = self.element(s.buffer, s.index, lane)
             return f"{target} = vfirst({count}, {self.wide_text(s.value, lane, count)}, {target});"
-        if lane and s.index.coef(lane) and s.buffer not in self.wide and (not whole or kind is not DType.F32):
+        moves = lane and s.index.coef(lane) and s.buffer not in self.wide
+        if lane and moves and not (whole and kind is DType.F32 and self.one_access(s.buffer, s.index - var(lane))):
             name = {DType.F32: "vstore", DType.F16: "vstore_h", DType.BF16: "vstore_b"}[kind]
             place = self.index(s.index - var(lane))
-            return f"{name}(&{self.place(s.buffer, place, lane)}, {self.wide_text(s.value, lane, count)}, {count});"
+            vector = self.wide_text(s.value, lane, count)
+            return f"{name}(&{self.place(s.buffer, place, lane)}, {vector}, {count or self.lanes});"
         target = self.element(s.buffer, s.index, lane)
         match s.value:
             case Call("add", (Load(s.buffer, (s.index,)), more)) if kind in (DType.F32, DType.F64):
@@ -292,6 +316,10 @@ class CFamilyPrinter:
     def place(self, buffer: str, index: str, lane: str | None) -> str:
         """The text of `buffer` at `index`: the one place where memory is touched."""
         return f"{buffer}[{index}]"
+
+    def one_access(self, buffer: str, index: Index) -> bool:
+        """Whether a whole vector that starts at `index` is one access, and not one per element."""
+        return True
 
     # scalars
 
@@ -341,9 +369,9 @@ class CFamilyPrinter:
         if step not in (0, 1):
             return f"vgather(&{self.place(buffer, text, None)}, {step}, {count or self.lanes})", True
         place = self.place(buffer, text, lane if wide else None)
-        if wide and count not in (0, self.lanes):
+        if lane and wide and (count not in (0, self.lanes) or not self.one_access(buffer, index - var(lane))):
             name = {DType.F32: "vload", DType.F16: "vload_h", DType.BF16: "vload_b"}[kind]
-            return f"{name}(&{place}, {count})", True
+            return f"{name}(&{place}, {count or self.lanes})", True
         return (f"{VECTOR_LOAD[kind]}({place})" if wide else self.widen(place, kind)), wide
 
     def call(self, call: Call, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
@@ -405,7 +433,7 @@ class CFamilyPrinter:
 
     def int_call(self, fn: str, plain: list[str], kind: DType) -> str:
         """Integer arithmetic wraps, as NumPy's does."""
-        name = CTYPE[kind]
+        name = self.ctype[kind]
         if fn in COMPARE:
             return f"({plain[0]} {COMPARE[fn]} {plain[1]})"
         if fn in ("is_nan", "is_inf"):
@@ -429,8 +457,8 @@ class CFamilyPrinter:
         if target is DType.BOOL:
             return f"({text} != 0)"
         if target.is_float:
-            return f"({CTYPE[target]})({text})"
-        return f"({CTYPE[target]})(int64_t)({text})"
+            return f"({self.ctype[target]})({text})"
+        return f"({self.ctype[target]})(int64_t)({text})"
 
     def widen(self, text: str, kind: DType) -> str:
         """An element of type `kind` as it is computed with."""
@@ -480,7 +508,7 @@ class CFamilyPrinter:
     def alloc(self, buffer: Buffer) -> str:
         if buffer.name in self.wide:
             return f"vf {buffer.name}[{buffer.size // self.lanes}];"
-        return f"{CTYPE[buffer.dtype]} {buffer.name}[{buffer.size}] {self.align};"
+        return f"{self.ctype[buffer.dtype]} {buffer.name}[{buffer.size}] {self.align};"
 
     def sync(self) -> str:
         return ""  # one thread per vEU

@@ -71,7 +71,27 @@ def _prelude(lanes: int) -> str:
         + vector
         + scalar
         + TAIL.replace("LANES", str(lanes))
+        + _transpose(lanes)
     )
+
+
+def _transpose(lanes: int) -> str:
+    """A square of `lanes` vectors with rows and columns exchanged: log2(lanes) rounds of two-input shuffles."""
+    lines = ["INLINE void vtranspose(float *p, long row, const float *q, long step) {"]
+    lines += [f"  vf r{i} = V(q[{i} * step]), t{i};" for i in range(lanes)]
+    size = 1
+    while size < lanes:
+        for i in (i for i in range(lanes) if not i & size):
+            low = ", ".join(str(n + lanes - size if n & size else n) for n in range(lanes))
+            high = ", ".join(str(n + lanes if n & size else n + size) for n in range(lanes))
+            lines.append(
+                f"  t{i} = __builtin_shufflevector(r{i}, r{i + size}, {low}); "
+                f"t{i + size} = __builtin_shufflevector(r{i}, r{i + size}, {high});"
+            )
+        lines += ["  " + " ".join(f"r{i} = t{i};" for i in range(lanes))]
+        size *= 2
+    lines += [f"  V(p[{i} * row]) = r{i};" for i in range(lanes)]
+    return "\n".join([*lines, "}", ""])
 
 
 def prelude(spec: VDeviceSpec) -> str:
