@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +44,20 @@ def prepare(name: str, batch: int, scale: Scale) -> tuple[BuiltModel, Work, tupl
     return built, count(built.path), find(name).recurrences(scale)
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to measure; `runs` and `seconds` bound the timed runs per peer and model."""
+
+    batch: int
+    scale: Scale
+    threads: int
+    runs: int
+    seconds: float
+    load_timeout_s: float
+
+
 def compare_peers(
-    built: BuiltModel,
-    source: str,
-    scale: Scale,
-    peers: list[str],
-    threads: int,
-    runs: int,
-    seconds: float,
-    load_timeout_s: float,
-    progress: Progress,
+    built: BuiltModel, source: str, peers: list[str], options: Options, progress: Progress
 ) -> dict[str, dict[str, Any]]:
     """Per peer: samples and what was observed beside them, or the reason of its failure."""
     results: dict[str, dict[str, Any]] = {}
@@ -62,11 +66,12 @@ def compare_peers(
     try:
         for peer in peers:  # one after the other, so that load times are not disturbed
             progress.update(bar, description=f"{built.path.stem}: loading {peer}")
-            workers[peer] = Worker(Task(peer, str(built.path), source, scale, threads))
-            _observe(results, workers, peer, lambda w: w.loaded(load_timeout_s))
+            task = Task(peer, str(built.path), source, options.scale, options.threads)
+            workers[peer] = Worker(task)
+            _observe(results, workers, peer, lambda w: w.loaded(options.load_timeout_s))
             progress.advance(bar)
         samples: dict[str, list[float]] = {peer: [] for peer in workers}
-        visit = Visit(max(1, -(-runs // VISITS)), seconds / VISITS)
+        visit = Visit(max(1, -(-options.runs // VISITS)), options.seconds / VISITS)
         for number in range(VISITS):
             progress.update(bar, description=f"{built.path.stem}: round {number + 1} of {VISITS}")
             order = list(workers)
@@ -146,24 +151,15 @@ def _known_models() -> list[str]:
 @click.option("--batch", default=1, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--scale", type=click.Choice(["full", "small"]), default="full", show_default=True)
-@click.option("--load-timeout", default=240.0, show_default=True, help="Seconds a peer may take to load and compile.")
+@click.option("--load-timeout", "load_timeout_s", default=240.0, show_default=True, help="Seconds to load and compile.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Result file instead of benchmarks/results/.")
-def main(
-    models: str,
-    peers: str,
-    runs: int,
-    seconds: float,
-    batch: int,
-    threads: int,
-    scale: Scale,
-    load_timeout: float,
-    output: Path | None,
-) -> None:
+def main(models: str, peers: str, output: Path | None, **values: Any) -> None:
     """Measure, write a JSON file and print a table."""
+    options = Options(**values)
     known = _known_models()
     names = chosen(models, known, "model") or [name for name in known if not name.startswith(LIGHT)]
     selected = chosen(peers, list(PEERS), "peer") or [name for name, peer in PEERS.items() if peer.by_default]
-    limit_threads(threads)
+    limit_threads(options.threads)
     console = wide_console()
     now = datetime.datetime.now(datetime.UTC)
     head = commit()
@@ -171,14 +167,14 @@ def main(
     output.parent.mkdir(parents=True, exist_ok=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     measured: list[tuple[str, int, Work, tuple[Any, ...], dict[str, dict[str, Any]]]] = []
-    limits: Limits = measure(threads)
+    limits: Limits = measure(options.threads)
     with Progress(*columns, console=console, transient=True) as progress:
         for name in names:
-            built, work, recurrences = prepare(name, batch, scale)
+            built, work, recurrences = prepare(name, options.batch, options.scale)
             source = "" if name.startswith(LIGHT) else name
-            results = compare_peers(built, source, scale, selected, threads, runs, seconds, load_timeout, progress)
-            measured.append((name, 1 if not source else batch, work, recurrences, results))
-            limits = limits.best(measure(threads))
+            results = compare_peers(built, source, selected, options, progress)
+            measured.append((name, options.batch if source else 1, work, recurrences, results))
+            limits = limits.best(measure(options.threads))
             entries = {
                 name: describe(size, work, floor(work, limits, chains, size), results)
                 for name, size, work, chains, results in measured
@@ -188,7 +184,7 @@ def main(
                 "commit": head,
                 "machine": machine(),
                 "versions": {peer: PEERS[peer].version() for peer in selected},
-                "options": {"runs": runs, "seconds": seconds, "threads": threads, "scale": scale},
+                "options": asdict(options),
                 "seed": light.SEED,
                 "limits": limits.as_json(),
                 "models": entries,
