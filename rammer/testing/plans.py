@@ -7,7 +7,7 @@ from typing import Any
 
 from rammer.errors import ScheduleError
 from rammer.ir.dependency import Dependencies
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operations, ROperator, attributes
 from rammer.ir.ops import OPS
@@ -73,7 +73,10 @@ class Net:
 
 
 def place(net: Net, programs: Sequence[Sequence[tuple[int, int]]]) -> ExecutionPlan:
-    """A plan with each operator whole on one vEU: for each rProgram the (operator, vEU) in order; waits follow."""
+    """A plan with each operator whole on one vEU: for each rProgram the (operator, vEU) in order; waits follow.
+
+    Where the vDevice synchronises globally, a barrier of all vEUs stands for every wait.
+    """
     graph, spec = net.graph(), net.spec
     kernels = []
     for op in graph.operators:
@@ -90,7 +93,16 @@ def place(net: Net, programs: Sequence[Sequence[tuple[int, int]]]) -> ExecutionP
         for operator, veu in slots:
             for rtask, waits in enumerate(needed.of(operator)):
                 task = TaskUid(operator, rtask)
-                builder.wait(task, [t for t in waits if t in builder])
+                here = [t for t in waits if t in builder]
+                if spec.sync is SyncModel.GLOBAL and any(_is_open(builder, t, veu) for t in here):
+                    builder.sync()
+                builder.wait(task, here)
                 builder.append(task, veu)
         built.append(builder.build())
     return ExecutionPlan(graph, spec, tuple(kernels), tuple(built), policy="by hand")
+
+
+def _is_open(builder: RProgramBuilder, task: TaskUid, veu: int) -> bool:
+    """Whether `veu` would have to wait for an rTask appended earlier."""
+    where = builder.position(task)
+    return where.veu != veu and where.order >= builder.known(veu)[where.veu]

@@ -1,23 +1,51 @@
-"""Graphcore IPUs as a vDevice: announced, not available yet."""
+"""Graphcore IPUs as a vDevice, and rKernels for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from rammer.errors import DeviceError
+from rammer.errors import RammerError
 from rammer.hookspecs import hookimpl
 from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
 
-REASON = "Graphcore IPUs are not available yet in this version of rammer"
-HINT = 'use target="cpu"'
+if TYPE_CHECKING:
+    from rammer.ir.device import VDeviceSpec
+    from rammer.ir.kernel import RKernel
+    from rammer.ir.operator import Operation
 
 
 def open_ipu(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
-    """Raises DeviceError: there is no backend yet."""
-    raise DeviceError(f"vDevice 'ipu' (arch={arch}, device={device}): {REASON}", hint=HINT)
+    """An IPU or its emulator; see docs/ipu.md. Raises DeviceError."""
+    from rammer.vdevice.ipu.device import IpuVDevice
+
+    return IpuVDevice(arch=arch, device=device)
+
+
+def probe() -> Availability:
+    """Whether there is an SDK, or a C++ compiler for the emulator."""
+    from rammer.vdevice.ipu.sdk import find_sdk, host_cxx
+
+    if find_sdk() is not None:
+        return Availability(True)
+    try:
+        host_cxx()
+    except RammerError as error:
+        return Availability(False, error.what, error.hint)
+    return Availability(True, "emulator only: no Poplar SDK found")
 
 
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
-    """The vDevice's name, and why it cannot be used."""
-    return [VDeviceEntry("ipu", open_ipu, lambda: Availability(False, REASON, HINT), "Graphcore IPUs")]
+    """The IPU."""
+    return [VDeviceEntry("ipu", open_ipu, probe, "Graphcore IPUs through Poplar, or an emulator of it")]
+
+
+@hookimpl
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel]:
+    """Built-in kernels whose rTasks fit the memory of a tile."""
+    if "poplar" not in spec.languages:
+        return []
+    from rammer.vdevice.ipu.kernels import kernels
+
+    return kernels(operation, spec)

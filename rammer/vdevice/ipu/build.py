@@ -1,0 +1,64 @@
+"""A plan becomes an image: codelets, host program, tables, and what compilers made of them."""
+
+from __future__ import annotations
+
+from rammer.errors import DeviceError
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import Array
+from rammer.vdevice.base import Image, Port, Progress
+from rammer.vdevice.ipu.codelets import registrations, source
+from rammer.vdevice.ipu.memory import check_memory
+from rammer.vdevice.ipu.placement import Placement, place
+from rammer.vdevice.ipu.sdk import HOST, build_emulated, build_with_sdk, require_sdk
+from rammer.vdevice.ipu.spec import Arch
+from rammer.vdevice.ipu.tables import plan_text
+
+ABI = 1
+CODELETS, HOST_CPP, TABLES = "codelets.cpp", "host.cpp", "plan.txt"
+EMULATOR, MODEL, HARDWARE = "emulator", "model", "hardware"
+DEVICES = (EMULATOR, MODEL, HARDWARE)
+
+
+def fingerprint(device: str, arch: str) -> str:
+    """What an image needs from the machine that loads it."""
+    return f"ipu-abi{ABI}-{device}-{arch}"
+
+
+def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
+    """The placed plan, and the texts of its program. Raises LoweringError, or DeviceError if a tile is too full."""
+    if plan.spec.num_veus != arch.num_veus:
+        raise DeviceError(f"the plan is for {plan.spec.num_veus} vEUs, {arch.name} has {arch.num_veus}")
+    placed = place(plan, arch)
+    check_memory(placed)
+    classes = [c for of_kernel in placed.classes for c in of_kernel]
+    texts = {
+        CODELETS: source(classes),
+        "codelets_emulated.cpp": registrations(classes),
+        HOST_CPP: HOST.read_text(encoding="utf-8"),
+        TABLES: plan_text(placed),
+    }
+    return placed, texts
+
+
+def build_image(plan: ExecutionPlan, arch: Arch, device: str, progress: Progress) -> Image:
+    """Emit and compile a plan. Raises LoweringError, DeviceError, ToolchainError."""
+    progress("emitting IPU program", 0, 2)
+    placed, texts = emit(plan, arch)
+    progress("compiling IPU program", 1, 2)
+    graph = plan.graph
+    if device == EMULATOR:
+        emulated = {name: texts[name] for name in (CODELETS, "codelets_emulated.cpp")}
+        made = {"host.so": build_emulated(emulated)}
+    else:
+        made = build_with_sdk(require_sdk(arch), arch, {name: texts[name] for name in (CODELETS, HOST_CPP)})
+    progress("compiling IPU program", 2, 2)
+    weights: dict[str, Array] = {v.name: v.value for v in placed.variables if v.value is not None and v.count}
+    return Image(
+        "ipu",
+        fingerprint(device, arch.name),
+        tuple(Port(t, graph.types[t]) for t in graph.inputs),
+        tuple(Port(t, graph.types[t]) for t in graph.outputs),
+        {**{name: text.encode() for name, text in texts.items()}, **made},
+        weights,
+        plan,
+    )

@@ -1,0 +1,257 @@
+"""Codelets: one vertex class per distinct tile program, as C++ that popc and a host compiler take alike."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rammer.ir.expr import loads
+from rammer.ir.index import Index, variables
+from rammer.ir.kernel import RKernel
+from rammer.ir.tensor import DType
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Store, TileProgram
+from rammer.vdevice.cfamily import CFamilyPrinter
+from rammer.vdevice.ipu.access import Variant, accesses
+from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, body_cycles, code_bytes
+from rammer.vdevice.ipu.narrow import POPLAR, narrow
+from rammer.vdevice.ipu.spec import WORKERS
+
+NAME = "RTaskClass"  # stands for the class's name until its text is known
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedField:
+    """A field of a codelet: `name` in C++, `argument` of the tile program, or a scratch buffer of `size` elements."""
+
+    name: str
+    argument: str
+    dtype: DType
+    access: str  # Input, Output, InOut
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedCodelet:
+    """A vertex class. `cycles` as setPerfEstimate wants them: of one worker alone, or of the tile if `multi`."""
+
+    name: str
+    text: str
+    edges: tuple[EmittedField, ...]  # arguments, outputs first
+    scratch: tuple[EmittedField, ...]
+    values: tuple[str, ...]  # `int` fields set per vertex: rtask, and first elements of arguments
+    has_status: bool
+    multi: bool
+    cycles: int
+    code_bytes: int
+
+    @property
+    def tile_cycles(self) -> int:
+        """Cycles of the tile if this vertex is alone on it."""
+        return self.cycles if self.multi else WORKERS * self.cycles
+
+    @property
+    def state_bytes(self) -> int:
+        return 4 * (len(self.edges) + len(self.scratch) + len(self.values) + self.has_status)
+
+
+class CodeletPrinter(CFamilyPrinter):
+    """Prints a tile program without vector types: popc's compiler finds them itself, and a host can run the rest."""
+
+    restrict, loop_type, align = "", "int", ""
+
+    def __init__(self, program: TileProgram, split: For | None) -> None:
+        super().__init__(program, 1)
+        self.split = split
+        self.fields = {b.name: f"t_{b.name}" for b in (*program.arguments, *program.scratch)}
+
+    def place(self, buffer: str, index: str, lane: str | None) -> str:
+        return f"{self.fields.get(buffer, buffer)}[{index}]"
+
+    def vector(self, loop: For) -> For | None:
+        return None
+
+    def declare(self, buffer: Buffer, body: Body) -> None:
+        self.dtypes[buffer.name] = buffer.dtype
+
+    def loop(self, loop: For, depth: int) -> list[str]:
+        lines = super().loop(loop, depth)
+        if loop is self.split:
+            v = loop.var
+            lines[0] = f"for (int {v} = {loop.start} + int(worker); {v} < {loop.stop}; {v} += {WORKERS}) {{"
+        return lines
+
+
+def codelets(kernel: RKernel) -> tuple[EmittedCodelet, ...]:
+    """The classes of a kernel's vertices, by variant. Raises LoweringError."""
+    return _codelets(kernel)
+
+
+@lru_cache(maxsize=4096)
+def _codelets(kernel: RKernel) -> tuple[EmittedCodelet, ...]:
+    return tuple(_emit(v, len(kernel.operation.outputs)) for v in accesses(kernel).variants)
+
+
+def _emit(variant: Variant, num_outputs: int) -> EmittedCodelet:
+    program = narrow(variant.program)
+    split = _worker_loop(program, num_outputs)
+    printer = CodeletPrinter(program, split)
+    body = "\n".join("  " + line for line in printer.body(program.body, 1)).replace("_Float16", "half")
+    edges = tuple(
+        EmittedField(f"t_{b.name}", b.name, b.dtype, "Output" if n < num_outputs else "Input", b.size)
+        for n, b in enumerate(program.arguments)
+    )
+    scratch = tuple(EmittedField(f"t_{b.name}", b.name, b.dtype, "InOut", b.size) for b in program.scratch)
+    values = ("rtask",) if "rtask" in body else ()
+    values += tuple(f"{b.name}_at" for b, told in zip(program.arguments, variant.at, strict=True) if told)
+    has_status = "status)" in body
+    text = "\n".join(
+        [
+            f"class {NAME} : public {'MultiVertex' if split else 'Vertex'} {{",
+            "public:",
+            *(
+                f"  {f.access}<Vector<{POPLAR[f.dtype][0]}, VectorLayout::ONE_PTR, 8>> {f.name};"
+                for f in (*edges, *scratch)
+            ),
+            *(f"  int {v};" for v in values),
+            *(["  Output<int> t_status;"] if has_status else []),
+            f"  bool compute({'unsigned worker' if split else ''}) {{",
+            *(["    int failed = 0, *status = &failed;"] if has_status else []),
+            body,
+            *(["    *t_status = failed;"] if has_status else []),
+            "    return true;",
+            "  }",
+            "};",
+        ]
+    )
+    name = "RTask_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return EmittedCodelet(
+        name, text.replace(NAME, name), edges, scratch, values, has_status, split is not None,
+        _cycles(program, split), code_bytes(program.body),
+    )  # fmt: skip
+
+
+def _cycles(program: TileProgram, split: For | None) -> int:
+    whole = body_cycles(program.body)
+    if split is None:
+        return VERTEX_CYCLES + round(whole)
+    count = split.stop - split.start
+    return WORKERS * (VERTEX_CYCLES + round(whole * -(-count // WORKERS) / count))
+
+
+def _worker_loop(program: TileProgram, num_outputs: int) -> For | None:
+    """The outermost loop, if workers may share its iterations: each writes whole 8-byte words of outputs alone."""
+    body = program.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind is Kind.TASK:
+        body = body[0].body
+    if len(body) != 1 or not isinstance(loop := body[0], For) or loop.kind is not Kind.SERIAL or program.scratch:
+        return None
+    if loop.stop - loop.start < 2:
+        return None
+    sizes = {b.name: b.dtype.itemsize for b in program.arguments[:num_outputs]}
+    kept = {b.name for b in program.arguments}
+    for store in _stores(loop.body):
+        if any(ld.dynamic or ld.tensor in sizes for ld, _ in loads(store.value)):
+            return None
+        if store.buffer in kept and not _apart(store.index, loop.var, sizes[store.buffer]):
+            return None
+    return loop
+
+
+def _apart(index: Index, v: str, itemsize: int) -> bool:
+    """Whether each step of `v` moves by whole words, and nothing else depends on it."""
+    step = index.coef(v)
+    rest = Index(0, tuple(t for t in index.terms if not isinstance(t[0], str)))
+    return step != 0 and step * itemsize % 8 == 0 and v not in variables(rest)
+
+
+def _stores(body: Body) -> Iterable[Store]:
+    for stmt in body:
+        match stmt:
+            case Store():
+                yield stmt
+            case For(body=inner) | Alloc(body=inner) | If(then=inner):
+                yield from _stores(inner)
+
+
+def source(classes: Iterable[EmittedCodelet]) -> str:
+    """The codelet file: what popc compiles."""
+    texts = {c.name: c.text for c in classes}
+    return PRELUDE + "\n" + "\n\n".join(texts.values()) + "\n"
+
+
+def registrations(classes: Iterable[EmittedCodelet]) -> str:
+    """The field tables that popc would extract; for the emulator only."""
+    lines = ['#include "codelets.cpp"', "using namespace poplar::emulator;"]
+    for c in {c.name: c for c in classes}.values():
+        names = [*(f.name for f in (*c.edges, *c.scratch)), *c.values, *(["t_status"] if c.has_status else [])]
+        fields = ", ".join(f'field<&{c.name}::{n}>("{n}")' for n in names)
+        lines.append(f"static const Field {c.name}_fields[] = {{{fields}}};")
+        lines.append(
+            f'static Registration<{c.name}, {len(names)}> {c.name}_("{c.name}", {c.code_bytes}, {c.name}_fields);'
+        )
+    return "\n".join(lines) + "\n"
+
+
+PRELUDE = """\
+// Codelets made by rammer: one class per distinct rTask body.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <poplar/HalfFloat.hpp>
+#include <poplar/Vertex.hpp>
+using namespace poplar;
+#define RAMMER static inline __attribute__((always_inline, unused))
+
+RAMMER float from_bf16(unsigned short x) { uint32_t u = uint32_t(x) << 16; float f; memcpy(&f, &u, 4); return f; }
+RAMMER unsigned short to_bf16(float f) {
+  uint32_t u; memcpy(&u, &f, 4);
+  return f != f ? (u >> 16) | 64 : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+}
+RAMMER float ssquare(float x) { return x * x; }
+RAMMER float smax(float a, float b) { return a > b || a != a ? a : b; }
+RAMMER float smin(float a, float b) { return a < b || a != a ? a : b; }
+RAMMER float smaxc(float x, float c) { return c > x ? c : x; }
+RAMMER float sminc(float x, float c) { return c < x ? c : x; }
+RAMMER float sabs(float x) { return fabsf(x); }
+RAMMER int sis_nan(float x) { return x != x; }
+RAMMER int sis_inf(float x) { return fabsf(x) == INFINITY; }
+RAMMER float ssign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; }
+RAMMER float sfloor(float x) { return floorf(x); }
+RAMMER float sceil(float x) { return ceilf(x); }
+RAMMER float sround(float x) { return rintf(x); }
+RAMMER float ssqrt(float x) { return sqrtf(x); }
+RAMMER float sexp(float x) { return expf(x); }
+RAMMER float slog(float x) { return logf(x); }
+RAMMER float ssin(float x) { return sinf(x); }
+RAMMER float scos(float x) { return cosf(x); }
+RAMMER float serf(float x) { return erff(x); }
+RAMMER float stanh(float x) { return tanhf(x); }
+RAMMER float ssigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+RAMMER float spow(float x, float y) { return powf(x, y); }
+RAMMER float sfmod(float x, float y) { return fmodf(x, y); }
+RAMMER float smod(float x, float y) {
+  float r = fmodf(x, y);
+  return r == 0 ? copysignf(0.0f, y) : (r < 0) != (y < 0) ? r + y : r;
+}
+template <class T> RAMMER T imax(T a, T b) { return a > b ? a : b; }
+template <class T> RAMMER T imin(T a, T b) { return a < b ? a : b; }
+RAMMER int isign(int64_t a) { return (a > 0) - (a < 0); }
+RAMMER int64_t iabs(int64_t a) { return a < 0 ? int64_t(0 - uint64_t(a)) : a; }
+RAMMER int64_t idiv(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? int64_t(0 - uint64_t(a)) : a / b; }
+RAMMER int64_t ifmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+RAMMER int64_t imod(int64_t a, int64_t b) { int64_t r = ifmod(a, b); return r && (r < 0) != (b < 0) ? r + b : r; }
+RAMMER int64_t ipow(int64_t a, int64_t b) {
+  uint64_t r = 1, x = uint64_t(a);
+  for (; b > 0; b >>= 1, x *= x) if (b & 1) r *= x;
+  return int64_t(r);
+}
+RAMMER int floor_div(int a, int b) { return a / b - (a % b < 0); }
+RAMMER int floor_mod(int a, int b) { return a % b + (a % b < 0 ? b : 0); }
+RAMMER int at(int i, int extent, int *status) {  // a checked index; negative ones count from the end
+  i = i < 0 ? i + extent : i;
+  if (unsigned(i) >= unsigned(extent)) { *status = 1; return 0; }
+  return i;
+}
+"""

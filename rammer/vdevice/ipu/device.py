@@ -1,0 +1,66 @@
+"""The IPU vDevice: a vEU is a tile, a barrier-rTask the end of a compute set. Paper: §4.2.2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rammer.errors import DeviceError, LoweringError, did_you_mean
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.vdevice.base import Image, Progress, VDevice, silent
+from rammer.vdevice.ipu.access import accesses
+from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, build_image
+from rammer.vdevice.ipu.codelets import codelets
+from rammer.vdevice.ipu.runtime import IpuExecutable
+from rammer.vdevice.ipu.sdk import find_sdk, require_sdk
+from rammer.vdevice.ipu.spec import EXCHANGE_BYTES_PER_CYCLE, make_spec, parse_arch
+
+
+class IpuVDevice(VDevice):
+    """An IPU, Graphcore's model of one, or rammer's emulator.
+
+    `arch` is a model with a number of tiles (`gc2`, `gc200:64`); `device` is "emulator", "model" or "hardware", by
+    default hardware where an SDK is found and the emulator elsewhere.
+    """
+
+    def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
+        self.arch = parse_arch(arch)
+        self.device = str(device) if device is not None else HARDWARE if find_sdk() else EMULATOR
+        if self.device not in DEVICES:
+            hint = did_you_mean(self.device, DEVICES)
+            raise DeviceError(f"no IPU device {self.device!r}; known: {', '.join(DEVICES)}", hint=hint)
+        if self.device != EMULATOR:
+            require_sdk(self.arch)
+        self.spec = make_spec(self.arch)
+
+    def rkernels_us(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, float]:
+        """Estimated microseconds of one rTask: cycles of its vertex, and of what must be sent to its tile."""
+        found = {}
+        for kernel in kernels:
+            try:
+                found[kernel] = self._rtask_us(kernel)
+            except LoweringError:
+                continue
+        return found
+
+    def _rtask_us(self, kernel: RKernel) -> float:
+        table, classes = accesses(kernel), codelets(kernel)
+        if not classes:
+            return self.arch.microseconds(1)
+        cycles = max(c.tile_cycles for c in classes) / (self.arch.veus_per_tile)
+        outputs = len(kernel.operation.outputs)
+        types = [t.dtype.itemsize for t in kernel.operation.inputs]
+        moving = [n for n, static in enumerate(kernel.operation.static) if not static]
+        rows = dict.fromkeys(table.patterns)
+        received = max(sum(row[outputs + n].size * types[n] for n in moving) for row in rows)
+        return self.arch.microseconds(cycles + received / EXCHANGE_BYTES_PER_CYCLE)
+
+    def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
+        """C++ of a plan, compiled. Raises LoweringError, DeviceError, ToolchainError."""
+        return build_image(plan, self.arch, self.device, progress)
+
+    def load(self, image: Image) -> IpuExecutable:
+        """An image ready to run. Raises ArtifactError, DeviceError."""
+        return IpuExecutable(image, self.arch, self.device)

@@ -1,0 +1,2 @@
+#pragma once
+typedef _Float16 half;

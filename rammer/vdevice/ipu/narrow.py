@@ -1,0 +1,85 @@
+"""Element types of a tile: 64-bit ones are held and computed in 32 bits, as the machine has no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rammer.errors import DeviceError
+from rammer.ir.expr import Call, Cast, Const, Dynamic, Load, Scalar, Select
+from rammer.ir.tensor import Array, DType
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Store, TileProgram
+
+NARROWED = {DType.F64: DType.F32, DType.I64: DType.I32}
+INT32 = np.iinfo(np.int32)
+
+# element type -> (type in a codelet, poplar::Type)
+POPLAR = {
+    DType.F32: ("float", "FLOAT"),
+    DType.F16: ("half", "HALF"),
+    DType.BF16: ("unsigned short", "UNSIGNED_SHORT"),
+    DType.I32: ("int", "INT"),
+    DType.I16: ("short", "SHORT"),
+    DType.I8: ("signed char", "SIGNED_CHAR"),
+    DType.U8: ("unsigned char", "UNSIGNED_CHAR"),
+    DType.BOOL: ("unsigned char", "UNSIGNED_CHAR"),
+}
+
+
+def on_tile(dtype: DType) -> DType:
+    """The type that holds elements of `dtype` on a tile."""
+    return NARROWED.get(dtype, dtype)
+
+
+def to_tile(array: Array, dtype: DType, what: str) -> Array:
+    """Values as a tile holds them. Raises DeviceError for an integer of more than 32 bits."""
+    if dtype is DType.I64 and array.size and (array.min() < INT32.min or array.max() > INT32.max):
+        raise DeviceError(f"{what} holds an integer of more than 32 bits", hint="an IPU has no wider integers")
+    return np.ascontiguousarray(array, on_tile(dtype).numpy)
+
+
+def narrow(program: TileProgram) -> TileProgram:
+    """The tile program with its types as the tile has them."""
+    return replace(
+        program,
+        arguments=tuple(map(_buffer, program.arguments)),
+        scratch=tuple(map(_buffer, program.scratch)),
+        body=_body(program.body),
+    )
+
+
+def _buffer(buffer: Buffer) -> Buffer:
+    return replace(buffer, dtype=on_tile(buffer.dtype))
+
+
+def _body(body: Body) -> Body:
+    return tuple(
+        replace(s, value=_scalar(s.value))
+        if isinstance(s, Store)
+        else Alloc(_buffer(s.buffer), _body(s.body))
+        if isinstance(s, Alloc)
+        else replace(s, then=_body(s.then))
+        if isinstance(s, If)
+        else replace(s, body=_body(s.body))
+        if isinstance(s, For)
+        else s
+        for s in body
+    )
+
+
+def _scalar(value: Scalar) -> Scalar:
+    match value:
+        case Const(v, DType.I64):
+            return Const(min(max(int(v), INT32.min), INT32.max), DType.I32)
+        case Const(v, DType.F64):
+            return Const(v, DType.F32)
+        case Load(tensor, index, dynamic) if dynamic:
+            return Load(tensor, index, tuple(Dynamic(d.dim, _scalar(d.value), d.extent, d.stride) for d in dynamic))
+        case Call(fn, args):
+            return Call(fn, tuple(map(_scalar, args)))
+        case Cast(arg, dtype):
+            return Cast(_scalar(arg), on_tile(dtype))
+        case Select(where, then, other):
+            return Select(where, _scalar(then), _scalar(other))
+    return value

@@ -1,0 +1,186 @@
+"""Where every element lives: on the tile of the rTask that writes it, or that reads it where nobody does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import DeviceError
+from rammer.ir.dependency import written_elements
+from rammer.ir.graph import Graph
+from rammer.ir.memory import memory_owners
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import Array, DType, Layout, TensorId, pack, unpack
+from rammer.vdevice.ipu.access import accesses
+from rammer.vdevice.ipu.codelets import EmittedCodelet, codelets
+from rammer.vdevice.ipu.narrow import on_tile, to_tile
+from rammer.vdevice.ipu.sets import ComputeSets, compute_sets
+from rammer.vdevice.ipu.spec import Arch
+
+Homes = NDArray[np.int32]  # the tile of every element
+GRAIN = 32  # elements of a piece where a tensor is spread over tiles
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of the Poplar graph: a memory owner, or a constant in one layout."""
+
+    name: str
+    dtype: DType
+    count: int
+    home: Homes
+    value: Array | None = None  # of a constant, as the tile holds it
+    produced: Homes = field(default_factory=lambda: np.zeros(0, np.int32))  # -1 where no rTask writes
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A plan with tiles and variables; `arguments` are (variable, first element) by operator, outputs first."""
+
+    plan: ExecutionPlan
+    arch: Arch
+    sets: ComputeSets
+    variables: tuple[Variable, ...]
+    arguments: tuple[tuple[tuple[int, int], ...], ...]
+    ports: dict[TensorId, tuple[int, int]]  # of graph inputs and outputs
+    classes: tuple[tuple[EmittedCodelet, ...], ...]  # by operator
+
+    def tiles(self, operator_id: int) -> NDArray[np.int64]:
+        """The tile of every rTask of an operator."""
+        return self.sets.veus[operator_id] % self.arch.tiles
+
+
+def place(plan: ExecutionPlan, arch: Arch) -> Placement:
+    """Give every rTask and every element a tile. Raises LoweringError, DeviceError."""
+    graph, sets = plan.graph, compute_sets(plan)
+    finder = _Finder(graph)
+    arguments = []
+    for op, kernel in zip(graph.operators, plan.kernels, strict=True):
+        packing = dict(kernel.packing)
+        found = [finder.find(t, graph.types[t].layout) for t in op.outputs]
+        for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
+            found.append(finder.find(tensor, packing.get(name, kind.layout)))
+        arguments.append(tuple(found))
+    for tensor in (*graph.inputs, *graph.outputs):
+        if graph.types[tensor].layout is not None:
+            raise DeviceError(
+                f"input or output {tensor!r} has a blocked layout", hint="passes must keep ports row-major"
+            )
+    ports = {t: finder.find(t, None) for t in (*graph.inputs, *graph.outputs)}
+    sizes = finder.sizes()
+    homes = [np.full(n, -1, np.int32) for _, _, n in sizes]
+    tiles = [v % arch.tiles for v in sets.veus]
+    for n, kernel in enumerate(plan.kernels):
+        for position in range(len(kernel.operation.outputs)):
+            variable, base = arguments[n][position]
+            elements, home = written_elements(kernel, position), homes[variable][base:]
+            for rtask, tile in enumerate(tiles[n].tolist()):
+                for low, high in elements[rtask].tolist():
+                    home[low:high] = tile
+    produced = [h.copy() for h in homes]
+    _place_read(plan, arguments, tiles, homes)
+    cursor = 0
+    variables = []
+    for (name, dtype, _), home, made in zip(sizes, homes, produced, strict=True):
+        cursor = _spread(home, arch.tiles, cursor)
+        variables.append(Variable(name, dtype, len(home), home, finder.values.get(name), made))
+    emitted = tuple(codelets(k) for k in plan.kernels)
+    return Placement(plan, arch, sets, tuple(variables), tuple(arguments), ports, emitted)
+
+
+def _place_read(
+    plan: ExecutionPlan,
+    arguments: list[tuple[tuple[int, int], ...]],
+    tiles: list[NDArray[np.int64]],
+    homes: list[Homes],
+) -> None:
+    """Elements that no rTask writes live with their only reader; what several tiles read is spread later."""
+    many = {v: np.zeros(len(h), bool) for v, h in enumerate(homes) if (h < 0).any()}
+    written = {v: homes[v] >= 0 for v in many}
+    seen = set()
+    for n, kernel in enumerate(plan.kernels):
+        num_outputs = len(kernel.operation.outputs)
+        table = accesses(kernel)
+        for position, (variable, base) in enumerate(arguments[n][num_outputs:], num_outputs):
+            key = (kernel, position, variable, base, tiles[n].tobytes())
+            if variable not in many or key in seen:
+                continue
+            seen.add(key)
+            home, shared = homes[variable], many[variable]
+            for rtask, tile in enumerate(tiles[n].tolist()):
+                for low, high in table.patterns[rtask][position].pieces():
+                    part = slice(base + low, base + high)
+                    shared[part] |= (home[part] >= 0) & (home[part] != tile)
+                    home[part][home[part] < 0] = tile
+    for v, shared in many.items():
+        homes[v][shared & ~written[v]] = -1
+
+
+def _spread(home: Homes, tiles: int, cursor: int) -> int:
+    """Deal elements without a home to the tiles in turn, in pieces; returns the next tile."""
+    free = np.flatnonzero(home < 0)
+    if free.size:
+        piece = max(GRAIN, -(-free.size // tiles))
+        home[free] = (cursor + np.arange(free.size) // piece) % tiles
+        cursor = (cursor + -(-free.size // piece)) % tiles
+    return cursor
+
+
+class _Finder:
+    """Variables by tensor; a constant has one for each layout in which it is read."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._numbers: dict[tuple[TensorId, Layout | None], int] = {
+            (t, None): n for n, t in enumerate(memory_owners(graph))
+        }
+        self._owners = len(self._numbers)
+        self.values: dict[str, Array] = {}
+
+    def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
+        """(variable, first element)."""
+        graph = self.graph
+        root, offset = graph.storage(tensor)
+        if root not in graph.constants:
+            return self._numbers[root, None], offset
+        if layout == graph.types[tensor].layout:
+            return self._number(root, graph.types[root].layout), offset
+        return self._number(tensor, layout), 0
+
+    def _number(self, tensor: TensorId, layout: Layout | None) -> int:
+        key = (tensor, layout)
+        if key not in self._numbers or self._numbers[key] < self._owners:
+            self._numbers[key] = len(self._numbers)
+        return self._numbers[key]
+
+    def sizes(self) -> list[tuple[str, DType, int]]:
+        """Name, type and elements of every variable; keeps the values of constants."""
+        found = []
+        for (tensor, layout), n in self._numbers.items():
+            kind = self.graph.types[tensor]
+            name = f"{'t' if n < self._owners else 'w'}{n}"
+            count = prod(kind.physical_shape)
+            if n >= self._owners:
+                value = self._value(tensor)
+                flat = (pack(value, layout) if layout else value).reshape(-1)
+                self.values[name] = to_tile(flat, kind.dtype, f"constant {tensor!r}")
+                count = flat.size
+            found.append((name, on_tile(kind.dtype), count))
+        return found
+
+    def _value(self, tensor: TensorId) -> Array:
+        """A constant's value, also through views."""
+        root, offset = self.graph.storage(tensor)
+        value, whole, kind = self.graph.constants[root], self.graph.types[root], self.graph.types[tensor]
+        if root == tensor:
+            return value
+        flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
+        part = flat[offset : offset + prod(kind.physical_shape)]
+        return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)

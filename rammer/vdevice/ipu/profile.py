@@ -1,0 +1,77 @@
+"""What a run costs by the emulator's count. Every figure is an estimate: nothing ran on an IPU."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rammer.errors import DeviceError
+
+
+class Superstep(NamedTuple):
+    """One compute set or copy with the exchange before it; `busy` are tile-cycles of work in it."""
+
+    name: str
+    compute: int
+    exchange: int
+    sync: int
+    bytes: int
+    vertices: int
+    tiles: int
+    busy: int
+
+
+@dataclass(frozen=True)
+class IpuProfile:
+    """Totals and steps of one run; cycles are of the whole chip, which waits for its slowest tile."""
+
+    totals: dict[str, int]
+    steps: tuple[Superstep, ...]
+
+    @property
+    def estimated_us(self) -> float:
+        """Estimated microseconds of a run on the device, without the host."""
+        return self.totals["cycles"] / self.totals["clock_hz"] * 1e6
+
+    @property
+    def utilisation(self) -> float:
+        """The part of all tiles' cycles in which they compute."""
+        whole = self.totals["tiles"] * self.totals["cycles"]
+        return self.totals["busy_tile_cycles"] / whole if whole else 0.0
+
+    def __str__(self) -> str:
+        t = self.totals
+        share = {k: t[f"{k}_cycles"] / max(t["cycles"], 1) for k in ("compute", "exchange", "sync")}
+        return (
+            f"estimated {self.estimated_us / 1e3:.3f} ms at {t['clock_hz'] / 1e9:.2f} GHz: {t['cycles']} cycles in "
+            f"{t['supersteps']} supersteps (compute {share['compute']:.0%}, exchange {share['exchange']:.0%}, "
+            f"sync {share['sync']:.0%})\n"
+            f"{t['vertices']} vertices, {self.utilisation:.1%} of {t['tiles']} tiles busy; {t['exchange_bytes']} bytes "
+            f"exchanged; tile {t['peak_tile']} is fullest with {t['peak_tile_bytes']} of {t['tile_bytes']} bytes"
+        )
+
+    def timeline(self, width: int = 60) -> str:
+        """One line per step: # compute, = exchange, . sync, in proportion to the longest step."""
+        longest = max((s.compute + s.exchange + s.sync for s in self.steps), default=1) or 1
+        lines = []
+        for s in self.steps:
+            bar = "".join(
+                mark * round(width * n / longest) for mark, n in (("=", s.exchange), (".", s.sync), ("#", s.compute))
+            )
+            lines.append(f"{s.name[:30]:30} {s.compute + s.exchange + s.sync:9} cycles {s.tiles:5} tiles |{bar}")
+        return "\n".join(lines)
+
+
+def parse_profile(text: str) -> IpuProfile:
+    """The emulator's profile. Raises DeviceError for another text."""
+    totals: dict[str, int] = {}
+    steps = []
+    for line in text.splitlines():
+        if match := re.fullmatch(r'step "((?:[^"\\]|\\.)*)" ([\d ]+)', line):
+            steps.append(Superstep(match.group(1), *map(int, match.group(2).split())))
+        elif match := re.fullmatch(r"(\w+) (\d+)", line):
+            totals[match.group(1)] = int(match.group(2))
+        else:
+            raise DeviceError(f"not a profile of the emulator: {line[:80]!r}")
+    return IpuProfile(totals, tuple(steps))

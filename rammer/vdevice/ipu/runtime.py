@@ -1,0 +1,120 @@
+"""A built program in this process: the host program's C functions, called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rammer.errors import ArtifactError, DeviceError
+from rammer.ir.tensor import Array
+from rammer.vdevice.base import Image
+from rammer.vdevice.ipu.build import EMULATOR, TABLES, fingerprint
+from rammer.vdevice.ipu.narrow import on_tile, to_tile
+from rammer.vdevice.ipu.profile import IpuProfile, parse_profile
+from rammer.vdevice.ipu.spec import Arch
+
+ERROR_BYTES = 4096
+BAD_INDEX = 2
+
+
+class IpuExecutable:
+    """A loaded program. `profile()` says what the last run cost."""
+
+    def __init__(self, image: Image, arch: Arch, device: str) -> None:
+        if image.fingerprint != fingerprint(device, arch.name):
+            raise ArtifactError(
+                f"the program was made for {image.fingerprint}, this is {fingerprint(device, arch.name)}",
+                hint="open it with the arch and device it was compiled for",
+            )
+        self._image = image
+        self._arch = arch
+        self._device = device
+        self._folder = tempfile.TemporaryDirectory(prefix="rammer-ipu-")
+        for name, data in image.files.items():
+            Path(self._folder.name, name).write_bytes(data)
+        self._library = _library(Path(self._folder.name, "host.so"))
+        codelets = "codelets.cpp" if device == EMULATOR else "codelets.gp"
+        paths = [str(Path(self._folder.name, name)).encode() for name in (TABLES, codelets)]
+        kind = b"hardware" if device == "hardware" else b"model"
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        self._handle = self._library.rammer_create(*paths, kind, error, ERROR_BYTES)
+        if not self._handle:
+            self._folder.cleanup()
+            raise DeviceError(f"Poplar refused the program: {_text(error)}")
+        weights = list(image.weights.values())
+        self._check(self._library.rammer_set_weights(self._handle, *_pointers(weights), error, ERROR_BYTES), error)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name. Raises DeviceError if Poplar fails, or an index that data chose is out of range."""
+        if not self._handle:
+            raise DeviceError("the program is closed")
+        given = [to_tile(inputs[p.name], p.type.dtype, f"input {p.name!r}") for p in self._image.inputs]
+        made = [np.empty(p.type.shape, on_tile(p.type.dtype).numpy) for p in self._image.outputs]
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        status = self._library.rammer_run(self._handle, *_pointers(given), *_pointers(made), error, ERROR_BYTES)
+        self._check(status, error)
+        return {
+            p.name: a.astype(p.type.dtype.numpy, copy=False) for p, a in zip(self._image.outputs, made, strict=True)
+        }
+
+    def profile(self) -> IpuProfile:
+        """Cycles of the last run. Raises DeviceError on a device whose profile is text for people only."""
+        text = self.profile_text()
+        if self._device != EMULATOR:
+            raise DeviceError("only the emulator's profile can be read", hint="profile_text() is Poplar's own summary")
+        return parse_profile(text)
+
+    def profile_text(self) -> str:
+        """Poplar's summary of the last run."""
+        size = self._library.rammer_profile(self._handle, ctypes.create_string_buffer(1), 1)
+        buffer = ctypes.create_string_buffer(size + 1)
+        self._library.rammer_profile(self._handle, buffer, size + 1)
+        return _text(buffer)
+
+    def close(self) -> None:
+        """Free the program; later runs are errors."""
+        if self._handle:
+            self._library.rammer_destroy(self._handle)
+            self._handle = None
+            self._folder.cleanup()
+
+    def _check(self, status: int, error: ctypes.Array[ctypes.c_char]) -> None:
+        if status == BAD_INDEX:
+            raise DeviceError("an index in the data is out of range", hint="check the inputs that are used as indices")
+        if status:
+            raise DeviceError(f"the IPU program failed: {_text(error)}")
+
+
+def _text(buffer: ctypes.Array[ctypes.c_char]) -> str:
+    return buffer.value.decode(errors="replace")
+
+
+def _library(path: Path) -> Any:
+    """The host program's functions. Raises DeviceError."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise DeviceError(f"cannot load the IPU program: {error}") from error
+    many, sizes = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_ulong)
+    tail = [ctypes.c_char_p, ctypes.c_uint]
+    library.rammer_create.argtypes = [ctypes.c_char_p] * 3 + tail
+    library.rammer_create.restype = ctypes.c_void_p
+    library.rammer_set_weights.argtypes = [ctypes.c_void_p, many, sizes, *tail]
+    library.rammer_run.argtypes = [ctypes.c_void_p, many, sizes, many, sizes, *tail]
+    library.rammer_profile.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_ulong]
+    library.rammer_profile.restype = ctypes.c_ulong
+    library.rammer_destroy.argtypes = [ctypes.c_void_p]
+    library.rammer_destroy.restype = None
+    return library
+
+
+def _pointers(arrays: Sequence[Array]) -> tuple[Any, Any]:
+    count = max(len(arrays), 1)
+    pointers = (ctypes.c_void_p * count)(*(a.ctypes.data for a in arrays))
+    sizes = (ctypes.c_ulong * count)(*(a.nbytes for a in arrays))
+    return pointers, sizes

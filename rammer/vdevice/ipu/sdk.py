@@ -1,0 +1,137 @@
+"""The compilers: Poplar's SDK where there is one, and a host C++ compiler for the emulator."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from rammer.errors import DeviceError, ToolchainError
+from rammer.vdevice.ipu.spec import Arch
+from rammer.vdevice.toolchain import c_compiler, fingerprint, object_store, run
+
+HERE = Path(__file__).parent
+INCLUDE = HERE / "emulator" / "include"
+HOST = HERE / "host.cpp"
+EMULATOR_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-w", "-ffp-contract=fast")
+SDK_HINT = "source <sdk>/poplar-*/enable.sh, or compile for device='emulator'"
+
+
+@dataclass(frozen=True, slots=True)
+class Sdk:
+    """An installed Poplar SDK."""
+
+    popc: str
+    root: Path | None
+
+    def commands(self, arch: Arch, folder: str = ".") -> list[list[str]]:
+        """What builds an emitted program for the device: codelets, then the host program as a shared library."""
+        own = [f"-I{self.root}/include", f"-L{self.root}/lib"] if self.root else []
+        return [
+            [
+                self.popc,
+                "-O3",
+                "--target",
+                f"cpu,{arch.model.version}",
+                f"{folder}/codelets.cpp",
+                "-o",
+                f"{folder}/codelets.gp",
+            ],
+            [
+                "g++",
+                "-std=c++17",
+                "-O2",
+                "-fPIC",
+                "-shared",
+                f"{folder}/host.cpp",
+                *own,
+                "-lpoplar",
+                "-o",
+                f"{folder}/host.so",
+            ],
+        ]
+
+
+def find_sdk() -> Sdk | None:
+    """The SDK that the environment names or that has popc on PATH; None without one."""
+    for name in ("POPLAR_SDK_ENABLED", "POPLAR_SDK"):
+        if root := os.environ.get(name):
+            for popc in (Path(root, "bin", "popc"), *sorted(Path(root).glob("poplar-*/bin/popc"))):
+                if popc.exists():
+                    return Sdk(str(popc), popc.parent.parent)
+    if popc_on_path := shutil.which("popc"):
+        return Sdk(popc_on_path, None)
+    return None
+
+
+def require_sdk(arch: Arch) -> Sdk:
+    """The SDK. Raises DeviceError with what would help."""
+    if (sdk := find_sdk()) is None:
+        raise DeviceError(
+            f"no Poplar SDK for {arch.model.name}: POPLAR_SDK_ENABLED and POPLAR_SDK are unset or hold no bin/popc, "
+            "and popc is not on PATH",
+            hint=SDK_HINT,
+        )
+    return sdk
+
+
+def build_with_sdk(sdk: Sdk, arch: Arch, files: dict[str, str]) -> dict[str, bytes]:
+    """Compile codelets and host program. Raises ToolchainError with the compilers' own words."""
+    with tempfile.TemporaryDirectory(prefix="rammer-ipu-") as folder:
+        for name, text in files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        for command in sdk.commands(arch, folder):
+            run(command, folder=folder, timeout_s=600)
+        return {name: Path(folder, name).read_bytes() for name in ("codelets.gp", "host.so")}
+
+
+@lru_cache(maxsize=1)
+def host_cxx() -> tuple[str, ...]:
+    """A C++17 compiler of this machine: CXX, g++, clang++, or ziglang's. Raises ToolchainError."""
+    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
+        words = shlex.split(name)
+        if words and (found := shutil.which(words[0])):
+            return (found, *words[1:])
+    compiler = c_compiler()
+    if compiler.family == "zig":
+        return (compiler.command[0], "c++")
+    raise ToolchainError("no C++ compiler for the IPU emulator", hint="install g++, or set CXX")
+
+
+def build_emulated(files: dict[str, str]) -> bytes:
+    """The host program and codelets over the emulator, as one shared library. Raises ToolchainError."""
+    host = _compile({"host.cpp": HOST.read_text(encoding="utf-8")}, "host.cpp", ("-c",))
+    return _compile(files, "codelets_emulated.cpp", ("-shared",), host)
+
+
+def _compile(files: dict[str, str], main: str, mode: Sequence[str], linked: bytes = b"") -> bytes:
+    """Compile `main`, and link an object with it; results are kept by content."""
+    argv = [*host_cxx(), *EMULATOR_FLAGS, *mode]
+    key = fingerprint(*argv, *files.values(), _headers(), linked.hex() if linked else "")
+    store = object_store()
+    found = store.find([key])
+    if key in found and (data := store.read(found[key])) is not None:
+        return data
+    with tempfile.TemporaryDirectory(prefix="rammer-ipu-") as folder:
+        for name, text in files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        objects = []
+        if linked:
+            Path(folder, "linked.o").write_bytes(linked)
+            objects.append(str(Path(folder, "linked.o")))
+        target = Path(folder, "made.bin")
+        command = [*argv, "-I", str(INCLUDE), "-I", folder, str(Path(folder, main)), *objects, "-o", str(target)]
+        run(command, folder=folder, timeout_s=300)
+        data = target.read_bytes()
+    store.add([key], data)
+    return data
+
+
+@lru_cache(maxsize=1)
+def _headers() -> str:
+    return fingerprint(*(p.read_text(encoding="utf-8") for p in sorted(INCLUDE.rglob("*.hpp"))))
