@@ -260,8 +260,8 @@ class CFamilyPrinter:
                 names = variables(target) | variables(source)
                 single = self.dtypes[s.buffer] is DType.F32 is self.dtypes[s.value.tensor]
                 if single and self.strided and step not in (0, 1) and row and load.coef(v) == 1 and not names & {v, lane}:
-                    out = self.place(s.buffer, self.index(target), None)
-                    into = self.place(s.value.tensor, self.index(source), None)
+                    out = self.place(s.buffer, self.index(target), (self.lanes - 1) * row + self.lanes)
+                    into = self.place(s.value.tensor, self.index(source), (self.lanes - 1) * step + self.lanes)
                     return f"vtranspose(&{out}, {row}, &{into}, {step});"
         return None
 
@@ -276,9 +276,10 @@ class CFamilyPrinter:
         kind = self.dtypes[s.buffer]
         whole = count in (0, self.lanes)
         if lane and s.index.coef(lane) not in (0, 1):
-            place = self.place(s.buffer, self.index(s.index - var(lane) * s.index.coef(lane)), None)
-            value = self.wide_text(s.value, lane, count)
-            return f"vscatter(&{place}, {s.index.coef(lane)}, {value}, {count or self.lanes});"
+            reach = ((count or self.lanes) - 1) * s.index.coef(lane) + 1
+            place = self.place(s.buffer, self.index(s.index - var(lane) * s.index.coef(lane)), reach)
+            vector = self.wide_text(s.value, lane, count)
+            return f"vscatter(&{place}, {s.index.coef(lane)}, {vector}, {count or self.lanes});"
         if s.buffer in self.wide and lane and not whole and s.buffer in self.folded:
             target = self.element(s.buffer, s.index, lane)
             return f"{target} = vfirst({count}, {self.wide_text(s.value, lane, count)}, {target});"
@@ -287,7 +288,7 @@ class CFamilyPrinter:
             name = {DType.F32: "vstore", DType.F16: "vstore_h", DType.BF16: "vstore_b"}[kind]
             place = self.index(s.index - var(lane))
             vector = self.wide_text(s.value, lane, count)
-            return f"{name}(&{self.place(s.buffer, place, lane)}, {vector}, {count or self.lanes});"
+            return f"{name}(&{self.place(s.buffer, place, count or self.lanes)}, {vector}, {count or self.lanes});"
         target = self.element(s.buffer, s.index, lane)
         match s.value:
             case Call("add", (Load(s.buffer, (s.index,)), more)) if kind in (DType.F32, DType.F64):
@@ -310,11 +311,11 @@ class CFamilyPrinter:
                 return f"{buffer}[{self.vector_index(index - var(lane))}]"
             return f"{buffer}[{self.vector_index(index - index.const % self.lanes)}][{index.const % self.lanes}]"
         if lane and index.coef(lane):
-            return f"V({self.place(buffer, self.index(index - var(lane)), lane)})"
-        return self.place(buffer, self.index(index), None)
+            return f"V({self.place(buffer, self.index(index - var(lane)), self.lanes)})"
+        return self.place(buffer, self.index(index), 1)
 
-    def place(self, buffer: str, index: str, lane: str | None) -> str:
-        """The text of `buffer` at `index`: the one place where memory is touched."""
+    def place(self, buffer: str, index: str, reach: int) -> str:
+        """The text of `buffer` at `index`, of which `reach` elements are touched (below 0: backwards)."""
         return f"{buffer}[{index}]"
 
     def one_access(self, buffer: str, index: Index) -> bool:
@@ -367,9 +368,11 @@ class CFamilyPrinter:
             chosen, _ = self.scalar(d.value, None, 0, DType.I64)
             text += f" + {d.stride}*at({chosen}, {d.extent}, status)"
         if step not in (0, 1):
-            return f"vgather(&{self.place(buffer, text, None)}, {step}, {count or self.lanes})", True
-        place = self.place(buffer, text, lane if wide else None)
-        if lane and wide and (count not in (0, self.lanes) or not self.one_access(buffer, index - var(lane))):
+            reach = ((count or self.lanes) - 1) * step + (1 if step > 0 else -1)
+            return f"vgather(&{self.place(buffer, text, reach)}, {step}, {count or self.lanes})", True
+        place = self.place(buffer, text, (count or self.lanes) if wide else 1)
+        start = sum((var("at") * d.stride for d in dynamic), index - var(lane) if lane and wide else index)
+        if wide and (count not in (0, self.lanes) or not self.one_access(buffer, start)):
             name = {DType.F32: "vload", DType.F16: "vload_h", DType.BF16: "vload_b"}[kind]
             return f"{name}(&{place}, {count or self.lanes})", True
         return (f"{VECTOR_LOAD[kind]}({place})" if wide else self.widen(place, kind)), wide

@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -22,10 +22,12 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
-from rammer.vdevice.cpu.emit import emit, translation_unit
+from rammer.ir.tile import TileProgram
+from rammer.vdevice.cfamily import CFamilyPrinter
+from rammer.vdevice.cpu.emit import PLACEHOLDER, EmittedKernel, emit, function, translation_unit
 
 CACHE = Path(os.environ.get("RAMMER_TEST_CACHE", Path(tempfile.gettempdir()) / "rammer-kernel-tests"))
-FLAGS = ("-O3", "-mcpu=native", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi")
+FLAGS = (os.environ.get("RAMMER_TEST_OPT", "-O1"), "-mcpu=native", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi")
 SPEC = VDeviceSpec(
     "cpu",
     num_veus=2,
@@ -137,10 +139,14 @@ class Built(NamedTuple):
     kernels: dict[str, tuple[Operation, list[tuple[RKernel, str]]]]
 
 
-def compile_all(cases: Mapping[str, tuple[Operation, Sequence[RKernel]]], spec: VDeviceSpec = SPEC) -> Built:
-    """All kernels of all cases in one library."""
-    emitted = {name: [emit(k, spec) for k in kernels] for name, (_, kernels) in cases.items()}
-    unit = translation_unit([e for es in emitted.values() for e in es], spec)
+def compile_all(
+    cases: Mapping[str, tuple[Operation, Sequence[RKernel]]], spec: VDeviceSpec = SPEC, *, check: bool = False
+) -> Built:
+    """All kernels of all cases in one library; with `check`, every access is bounds-checked."""
+    make = checked_emit if check else emit
+    emitted = {name: [make(k, spec) for k in kernels] for name, (_, kernels) in cases.items()}
+    texts = [EmittedKernel("", CHECK)] if check else []
+    unit = translation_unit([*texts, *(e for es in emitted.values() for e in es)], spec)
     found = {
         name: (op, [(k, e.symbol) for k, e in zip(kernels, emitted[name], strict=True)])
         for name, (op, kernels) in cases.items()
@@ -191,3 +197,31 @@ def compare(got: Array, want: Array, rtol: float, what: str) -> None:
     scale = np.abs(b[finite]).max(initial=0)
     error = np.abs(a - b)[finite].max(initial=0)
     assert error <= coarse * scale + 1e-30, f"{what}: error {error} at scale {scale}"
+
+
+class CheckedPrinter(CFamilyPrinter):
+    """Sets *status to 2 where an access leaves its buffer, and makes it at element 0 instead."""
+
+    def place(self, buffer: str, index: str, reach: int) -> str:
+        sizes = {b.name: b.size for b in (*self.program.arguments, *self.program.scratch)}
+        if buffer not in sizes:
+            return super().place(buffer, index, reach)
+        return f"{buffer}[checked({index}, {reach}, {sizes[buffer]}, status)]"
+
+
+CHECK = """
+INLINE long checked(long i, long reach, long size, int *status) {
+  long low = reach > 0 ? i : i + reach + 1, high = reach > 0 ? i + reach : i + 1;
+  if (low >= 0 && high <= size) return i;
+  *status = 2;
+  return reach > 0 ? 0 : -reach - 1;
+}
+"""
+
+
+def checked_emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
+    """The kernel's text with every access checked."""
+    assert isinstance(kernel.body, TileProgram)
+    text = function(CheckedPrinter(kernel.body, max(spec.lanes, 4)))
+    symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol))
