@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -197,9 +198,10 @@ class GraphBuilder:
     def _check(self, kind: TensorType, name: str) -> None:
         if any(extent < 0 for extent in kind.shape):
             raise ModelError(f"{name!r} would have a negative extent: {kind}")
-        if kind.nbytes > self._tensor_bytes:
+        nbytes = prod(max(e, 1) for e in kind.shape) * kind.dtype.itemsize  # an extent of 0 must not hide a huge one
+        if nbytes > self._tensor_bytes:
             raise ModelError(
-                f"{name!r} would have {kind.nbytes} bytes ({kind}), more than the limit of {self._tensor_bytes}",
+                f"{name!r} would have {nbytes} bytes ({kind}), more than the limit of {self._tensor_bytes}",
                 hint="raise Limits.tensor_bytes if the model really needs this",
             )
 
