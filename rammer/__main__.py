@@ -130,7 +130,7 @@ def _inputs(program: Program, files: Mapping[str, str], seed: int) -> dict[str, 
 def compile_command(verbose: int, /, model: str, output: str, **options: Any) -> None:
     """Compile MODEL (.onnx) into a file that runs without the compiler."""
     with progress_bar() as show, rammer.compile(model, progress=show, **options) as program:
-        program.save(output)
+        program.save(output, progress=show)
         out.print(escape(str(program.report())), highlight=False)
     out.print(f"wrote {escape(output)} ({Path(output).stat().st_size / 1e6:.1f} MB)", highlight=False)
 

@@ -1,140 +1,229 @@
 """Saved programs: one zip with a manifest of hashes, the backend's files, and the weights as safetensors.
 
-Nothing in it is pickled. Its code objects are code: loading a program means trusting whoever made it.
+Members are stored plainly and the weights lie at multiples of 64 bytes, so that a loaded program uses them where they
+are, mapped from the file: loading costs one pass over the hashes. Equal programs are equal files. Nothing in one is
+pickled, but its code objects are code: loading a program means trusting whoever made it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
+import struct
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
 
 from rammer.errors import ArtifactError
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.base import Image, Port
 
-FORMAT = 1
+FORMAT = 2
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_FILES = 4096
+ALIGNMENT = 64
+CHUNK_BYTES = 4 << 20  # of a member, hashed by itself, so that all cores work on a large one
 _WEIGHTS = "weights.safetensors"
+_REPORT = "report.json"
 _MANIFEST = "manifest.json"
+_LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, lengths of its name and its extra field
+_PADDING = 0xD935  # the type of extra fields that align; zip readers skip it
+_ZIP64_BYTES = 20  # the extra field of 64-bit sizes
+_AGAIN = "compile the model again"
+_SAFETENSORS = {
+    DType.F16: "F16",
+    DType.BF16: "BF16",
+    DType.F32: "F32",
+    DType.F64: "F64",
+    DType.U8: "U8",
+    DType.BOOL: "BOOL",
+    DType.I8: "I8",
+    DType.I16: "I16",
+    DType.I32: "I32",
+    DType.I64: "I64",
+}
+_DTYPES = {name: dtype for dtype, name in _SAFETENSORS.items()}
 
 
-def save(image: Image, path: str | os.PathLike[str], report: dict[str, Any]) -> None:
+def save(image: Image, path: str | os.PathLike[str], report: Mapping[str, Any]) -> None:
     """Write a program; the file appears whole or not at all. Raises ArtifactError for an image with no files."""
     if not image.files:
         raise ArtifactError(
             f"a program for {image.target!r} cannot be saved", hint="this vDevice keeps its program in memory only"
         )
-    weights = save_tensors({n: _plain(a) for n, a in image.weights.items()})
-    members = {**{f"files/{n}": data for n, data in image.files.items()}, _WEIGHTS: weights}
-    hashes = dict(zip(members, _hashes(members.values()), strict=True))
+    members: dict[str, list[bytes | Array]] = {f"files/{n}": [data] for n, data in sorted(image.files.items())}
+    members[_REPORT] = [json.dumps(report, sort_keys=True).encode()]
+    members[_WEIGHTS] = _safetensors(image.weights)
     manifest = {
         "format": FORMAT,
         "target": image.target,
         "fingerprint": image.fingerprint,
         "inputs": [_port_json(p) for p in image.inputs],
         "outputs": [_port_json(p) for p in image.outputs],
-        "weights": {n: DType(a.dtype.name).value for n, a in image.weights.items()},
-        "members": {n: {"bytes": len(d), "sha256": hashes[n]} for n, d in members.items()},
-        "report": report,
+        "chunk_bytes": CHUNK_BYTES,
     }
     target = Path(path)
     try:
-        _write(target, manifest, members)
+        with tempfile.NamedTemporaryFile("w+b", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            try:
+                _write(file, manifest, members)
+                os.fsync(file.fileno())
+                os.chmod(file.name, 0o644)
+                os.replace(file.name, target)
+            except BaseException:
+                os.unlink(file.name)
+                raise
     except OSError as error:
         raise ArtifactError(f"{target}: cannot be written: {error.strerror or error}") from error
 
 
-def _write(target: Path, manifest: dict[str, Any], members: dict[str, bytes]) -> None:
-    with tempfile.NamedTemporaryFile(dir=target.parent or ".", prefix=f".{target.name}.", delete=False) as file:
-        try:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name, data in [(_MANIFEST, json.dumps(manifest, sort_keys=True).encode()), *members.items()]:
-                    archive.writestr(zipfile.ZipInfo(name), data)  # a fixed date: equal programs are equal files
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, target)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+def _write(file: Any, manifest: dict[str, Any], members: Mapping[str, list[bytes | Array]]) -> None:
+    """The members, then the manifest with their hashes, which are taken from the file itself."""
+    places: dict[str, tuple[int, int]] = {}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, parts in members.items():
+            info = zipfile.ZipInfo(name)  # its date is fixed: equal programs are equal files
+            begin = file.tell() + _LOCAL.size + len(name.encode()) + _ZIP64_BYTES + 4
+            info.extra = struct.pack("<HH", _PADDING, -begin % ALIGNMENT) + bytes(-begin % ALIGNMENT)
+            begin += -begin % ALIGNMENT
+            with archive.open(info, "w", force_zip64=True) as member:
+                for part in parts:
+                    member.write(part.reshape(-1).view(np.uint8).data if isinstance(part, np.ndarray) else part)
+            places[name] = (begin, info.file_size)
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            hashes = _hashes(data, places.values())
+        listed = {n: {"bytes": places[n][1], "sha256": found} for n, found in zip(places, hashes, strict=True)}
+        manifest["members"] = listed
+        archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps(manifest, sort_keys=True).encode())
+    file.flush()
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Image, dict[str, Any]]:
-    """The image and the report of a saved program. Raises ArtifactError naming what is wrong."""
+    """The image and the report of a saved program. Raises ArtifactError naming what is wrong.
+
+    The weights are mapped from the file, which must not be changed while they are in use; `save` never changes one,
+    it puts a new one into its place.
+    """
     where = os.fspath(path)
     try:
-        with zipfile.ZipFile(where) as archive:
-            manifest, members = _read(archive, where)
+        with open(where, "rb") as file, zipfile.ZipFile(file) as archive:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            manifest, places = _read(archive, data, where)
     except FileNotFoundError:
         raise ArtifactError(f"{where}: no such file", hint="write one with `rammer compile MODEL -o FILE`") from None
-    except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
-        raise ArtifactError(f"{where}: not a readable program: {error}", hint="compile the model again") from error
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
+        raise ArtifactError(f"{where}: not a readable program: {error}", hint=_AGAIN) from error
     try:
-        packed = load_tensors(members.pop(_WEIGHTS))
-        weights = {n: packed[n].view(DType(kind).numpy) for n, kind in manifest["weights"].items()}
+        weights = _tensors(data, *places.pop(_WEIGHTS))
+        members = {name: data[begin : begin + size] for name, (begin, size) in places.items()}
+        report = dict(json.loads(members.pop(_REPORT)))
         image = Image(
             str(manifest["target"]),
             str(manifest["fingerprint"]),
             tuple(_port(p) for p in manifest["inputs"]),
             tuple(_port(p) for p in manifest["outputs"]),
-            {n.removeprefix("files/"): data for n, data in members.items()},
+            {name.removeprefix("files/"): member for name, member in members.items()},
             weights,
         )
-        return image, dict(manifest["report"])
-    except (KeyError, ValueError, TypeError, AttributeError, SafetensorError) as error:
-        raise ArtifactError(f"{where}: damaged: {type(error).__name__}: {error}", hint="compile it again") from error
+        return image, report
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ArtifactError(f"{where}: damaged: {type(error).__name__}: {error}", hint=_AGAIN) from error
 
 
-def _read(archive: zipfile.ZipFile, where: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and every member, checked against its size and hash before anything is used."""
+def _read(archive: zipfile.ZipFile, data: mmap.mmap, where: str) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+    """The manifest and where every member lies, checked against its size and hashes before anything is used."""
     infos = {i.filename: i for i in archive.infolist()}
     if len(infos) != len(archive.infolist()) or len(infos) > MAX_FILES or _MANIFEST not in infos:
-        raise ArtifactError(f"{where}: no manifest, or doubled or too many members", hint="compile the model again")
+        raise ArtifactError(f"{where}: no manifest, or doubled or too many members", hint=_AGAIN)
     if infos[_MANIFEST].file_size > MAX_MANIFEST_BYTES:
         raise ArtifactError(f"{where}: the manifest is over {MAX_MANIFEST_BYTES} bytes")
     try:
         manifest = json.loads(archive.read(_MANIFEST))
-        version, listed = manifest["format"], manifest["members"]
-        sizes = {str(n): int(m["bytes"]) for n, m in listed.items()}
-        hashes = [str(listed[n]["sha256"]) for n in sizes]
+        version = manifest["format"]
+        if version != FORMAT:
+            raise ArtifactError(f"{where}: format {version}, this rammer reads {FORMAT}", hint=_AGAIN)
+        sizes = {str(n): int(m["bytes"]) for n, m in manifest["members"].items()}
+        wanted = {str(n): [str(h) for h in m["sha256"]] for n, m in manifest["members"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{where}: the manifest is damaged: {error}", hint="compile the model again") from error
-    if version != FORMAT:
-        raise ArtifactError(f"{where}: format {version}, this rammer reads {FORMAT}", hint="compile the model again")
-    if sizes.keys() != infos.keys() - {_MANIFEST} or _WEIGHTS not in sizes:
-        raise ArtifactError(f"{where}: members differ from the manifest", hint="compile the model again")
-    for name, size in sizes.items():
-        stored = infos[name]
-        if stored.compress_type != zipfile.ZIP_STORED or stored.file_size != size or stored.compress_size != size:
-            raise ArtifactError(f"{where}: member {name!r} is not {size} plain bytes", hint="compile the model again")
-    members = {name: archive.read(name) for name in sizes}
-    for name, wanted, found in zip(members, hashes, _hashes(members.values()), strict=True):
-        if wanted != found:
-            raise ArtifactError(f"{where}: member {name!r} does not have its hash", hint="compile the model again")
-    return manifest, members
+        raise ArtifactError(f"{where}: the manifest is damaged: {error}", hint=_AGAIN) from error
+    if sizes.keys() != infos.keys() - {_MANIFEST} or not {_WEIGHTS, _REPORT} <= sizes.keys():
+        raise ArtifactError(f"{where}: members differ from the manifest", hint=_AGAIN)
+    places = {name: _place(infos[name], data, size, where) for name, size in sizes.items()}
+    for name, found in zip(places, _hashes(data, places.values()), strict=True):
+        if wanted[name] != found:
+            raise ArtifactError(f"{where}: member {name!r} does not have its hash", hint=_AGAIN)
+    return manifest, places
 
 
-def _hashes(blobs: Iterable[bytes]) -> list[str]:
-    with ThreadPoolExecutor() as pool:  # hashlib releases the GIL
-        return list(pool.map(lambda data: hashlib.sha256(data).hexdigest(), blobs))
+def _place(info: zipfile.ZipInfo, data: mmap.mmap, size: int, where: str) -> tuple[int, int]:
+    """First byte and size of a member that is stored plainly."""
+    plain = info.compress_type == zipfile.ZIP_STORED and info.file_size == size == info.compress_size
+    header = data[info.header_offset : info.header_offset + _LOCAL.size]
+    if not plain or len(header) != _LOCAL.size or header[:4] != b"PK\3\4":
+        raise ArtifactError(f"{where}: member {info.filename!r} is not {size} plain bytes", hint=_AGAIN)
+    _, name_bytes, extra_bytes = _LOCAL.unpack(header)
+    begin = info.header_offset + _LOCAL.size + name_bytes + extra_bytes
+    if begin + size > len(data):
+        raise ArtifactError(f"{where}: member {info.filename!r} goes beyond the end", hint=_AGAIN)
+    return begin, size
 
 
-def _plain(array: Array) -> Array:
-    """safetensors' NumPy side has no bfloat16: keep its bits, the manifest has the type."""
-    return array.view(np.uint16) if array.dtype == DType.BF16.numpy else np.ascontiguousarray(array)
+def _hashes(data: mmap.mmap, places: Iterable[tuple[int, int]]) -> list[list[str]]:
+    """SHA-256 of every chunk of every member; over all cores, as hashlib releases the GIL."""
+    chunks = [
+        [(begin + at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES)] for begin, size in places
+    ]
+    with memoryview(data) as view, ThreadPoolExecutor() as pool:
+
+        def digest(chunk: tuple[int, int]) -> str:
+            with view[chunk[0] : sum(chunk)] as part:
+                return hashlib.sha256(part).hexdigest()
+
+        found = pool.map(digest, [chunk for member in chunks for chunk in member])
+        return [[next(found) for _ in member] for member in chunks]
+
+
+def _safetensors(arrays: Mapping[str, Array]) -> list[bytes | Array]:
+    """A safetensors file in parts. It has no room for gaps: sizes that would misalign what follows come last."""
+    order = sorted(arrays, key=lambda name: arrays[name].nbytes % ALIGNMENT != 0)  # stable
+    header: dict[str, Any] = {}
+    at = 0
+    for name in order:
+        array = arrays[name]
+        kind = _SAFETENSORS[DType(array.dtype.name)]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
+        at += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    return [len(text).to_bytes(8, "little"), text, *(np.ascontiguousarray(arrays[name]) for name in order)]
+
+
+def _tensors(data: mmap.mmap, begin: int, size: int) -> dict[str, Array]:
+    """The tensors of a safetensors file, mapped. Raises ValueError, KeyError or TypeError for a file that is none."""
+    header = int.from_bytes(data[begin : begin + 8], "little")
+    first, last = begin + 8 + header, begin + size
+    if first > last:
+        raise ValueError("the weights' header goes beyond their end")
+    found: dict[str, Array] = {}
+    for name, entry in json.loads(data[begin + 8 : first]).items():
+        if name == "__metadata__":
+            continue
+        dtype, shape = _DTYPES[entry["dtype"]].numpy, tuple(map(int, entry["shape"]))
+        low, high = (first + int(at) for at in entry["data_offsets"])
+        count = prod(shape)
+        if min(shape, default=0) < 0 or not first <= low <= high <= last or high - low != count * dtype.itemsize:
+            raise ValueError(f"tensor {name!r} does not lie in its file")
+        found[name] = np.frombuffer(data, dtype, count, low).reshape(shape) if count else np.zeros(shape, dtype)
+    return found
 
 
 def _port_json(port: Port) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rammer.errors import ArtifactError, InputError, did_you_mean
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.report import Report
-from rammer.vdevice.base import Executable, Image, Port, VDevice
+from rammer.vdevice.base import Executable, Image, Port, Progress, VDevice, silent
 
 
 class Program:
@@ -87,9 +87,13 @@ class Program:
             raise InputError(f"missing inputs: {', '.join(missing)}")
         return {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the program to one file that `rammer.load_program` loads without compiling."""
-        artifact.save(self._image, path, self._report.to_json())
+    def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
+        """Write the program to one file that `rammer.load_program` loads without compiling.
+
+        The first time this may compile the plan's rKernels once more, apart from those that were only tried: then
+        equal programs are equal files. Raises ArtifactError.
+        """
+        artifact.save(self._vdevice.seal(self._image, progress=progress), path, self._report.to_save())
 
     def close(self) -> None:
         """Free the device's threads and memory. Later runs raise InputError."""

@@ -48,6 +48,10 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def to_save(self) -> dict[str, Any]:
+        """Without the time that compiling took, which no other compilation would take."""
+        return {**self.to_json(), "phases_s": {}}
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:
         """Raises ArtifactError for data of another form."""
@@ -64,8 +68,9 @@ class Report:
             f"{self.num_barriers} barrier-rTasks in {self.num_rprograms} rProgram(s)",
             f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
             f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}",
-            "compile: " + ", ".join(f"{what} {s:.2f} s" for what, s in self.phases_s.items()),
         ]
+        if self.phases_s:
+            lines.append("compile: " + ", ".join(f"{what} {s:.2f} s" for what, s in self.phases_s.items()))
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
 
 

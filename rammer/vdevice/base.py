@@ -98,6 +98,10 @@ class VDevice(ABC):
         outputs = tuple(Port(t, graph.types[t]) for t in graph.outputs)
         return Image(self.spec.name, self.spec.arch, inputs, outputs, plan=plan)
 
+    def seal(self, image: Image, *, progress: Progress = silent) -> Image:
+        """The image to save: equal for equal plans, whatever else was compiled. May compile; the default need not."""
+        return image
+
     @abstractmethod
     def load(self, image: Image) -> Executable:
         """Make an image ready to run on this device."""

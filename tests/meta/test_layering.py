@@ -26,7 +26,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.frontend": ({"frontend", "ir", "errors", "config"}, {"numpy", "networkx", "onnx", "google", "ml_dtypes"}),
     "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline"}, {"numpy"}),
     "rammer.plugins": ({"hookspecs", "errors", "config"}, {"pluggy"}),
-    "rammer.artifact": ({"vdevice.base", "ir", "errors", "config"}, {"numpy", "safetensors"}),
+    "rammer.artifact": ({"vdevice.base", "ir", "errors", "config"}, {"numpy"}),
     "rammer.report": ({"scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.program": ({"artifact", "report", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
     "rammer.compiler": (

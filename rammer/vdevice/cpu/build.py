@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from rammer.errors import DeviceError
+from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress
-from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.compile import CompiledKernels, KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.table import ABI, Table, lanes_of
 from rammer.vdevice.placement import Places, port
@@ -47,7 +51,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         "num_programs": len(plan.programs),
         "arena_bytes": plan.memory.arena_bytes,
         "scratch_bytes": max((k.scratch_bytes for k in kernels), default=0),
-        "kernels": [[*compiled.where[k], len(k.operation.outputs) + len(k.operation.inputs)] for k in kernels],
+        "kernels": _addresses(kernels, compiled),
         "inputs": [places.find(t, None) for t in graph.inputs],
         "outputs": [places.find(t, None) for t in graph.outputs],
         "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
@@ -57,13 +61,30 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_arg)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
     table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset)
-    code = {f"{name}.so": data for name, data in compiled.objects.items()}
     return Image(
         "cpu",
         fingerprint(spec.arch),
         tuple(port(graph, t) for t in graph.inputs),
         tuple(port(graph, t) for t in graph.outputs),
-        {TABLE: table.to_bytes(), RUNTIME: compiler.runtime(), **code},
+        {TABLE: table.to_bytes(), RUNTIME: compiler.runtime(), **_code(compiled)},
         weights,
         plan,
     )
+
+
+def seal_image(image: Image, plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:
+    """The image with other objects, that hold nothing but the plan's rKernels. Raises ToolchainError."""
+    kernels = list(dict.fromkeys(plan.kernels))
+    compiled = compiler.compile_only(kernels, progress)
+    table = Table.from_bytes(image.files[TABLE])
+    table = replace(table, header={**table.header, "kernels": _addresses(kernels, compiled)})
+    return replace(image, files={TABLE: table.to_bytes(), RUNTIME: image.files[RUNTIME], **_code(compiled)})
+
+
+def _addresses(kernels: Sequence[RKernel], compiled: CompiledKernels) -> list[list[str | int]]:
+    """For every rKernel the object that holds it, its symbol and its number of arguments."""
+    return [[*compiled.where[k], len(k.operation.outputs) + len(k.operation.inputs)] for k in kernels]
+
+
+def _code(compiled: CompiledKernels) -> dict[str, bytes]:
+    return {f"{name}.so": data for name, data in compiled.objects.items()}

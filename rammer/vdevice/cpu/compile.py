@@ -28,6 +28,7 @@ from rammer.vdevice.toolchain import (
 )
 
 BATCH = 32  # kernels of one compiler call, at most: fewer calls, but progress is seen
+GROUP = 8  # kernels of one object of a saved program: a fixed number, as the file must not depend on the machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class CompiledKernels:
     objects: Mapping[str, bytes]
 
 
+def _located(sources: Mapping[RKernel, Source], found: Mapping[str, tuple[str, bytes]]) -> CompiledKernels:
+    where = {kernel: (found[s.key][0], s.symbol) for kernel, s in sources.items()}
+    return CompiledKernels({k: s.key for k, s in sources.items()}, where, dict(found.values()))
+
+
 class KernelCompiler:
     """Compiles for one spec with the C compiler of this process."""
 
@@ -68,12 +74,33 @@ class KernelCompiler:
         return self._compile([source], silent)[source.key][1]
 
     def compile(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
-        """Machine code of all kernels, from the cache where it has them. Raises ToolchainError, DeviceError."""
+        """Machine code of all kernels, from the cache where it has them. Raises ToolchainError, DeviceError.
+
+        The objects may hold other kernels as well: what is missing in the cache is compiled together.
+        """
         sources = {kernel: self._source(kernel) for kernel in dict.fromkeys(kernels)}
-        _show(list({s.key: s for s in sources.values()}.values()))
-        found = self._compile(list({s.key: s for s in sources.values()}.values()), progress)
-        where = {kernel: (found[s.key][0], s.symbol) for kernel, s in sources.items()}
-        return CompiledKernels({k: s.key for k, s in sources.items()}, where, dict(found.values()))
+        distinct = list({s.key: s for s in sources.values()}.values())
+        _show(distinct)
+        return _located(sources, self._compile(distinct, progress))
+
+    def compile_only(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
+        """As `compile`, in objects that hold these kernels and no others, the same wherever they are compiled."""
+        sources = {kernel: self._source(kernel) for kernel in dict.fromkeys(kernels)}
+        distinct = sorted({s.key: s for s in sources.values()}.values(), key=lambda s: s.key)
+        together = [s for s in distinct if s.emitted is not None]
+        batches = [together[n : n + GROUP] for n in range(0, len(together), GROUP)]
+        batches += [[s] for s in distinct if s.emitted is None]
+        named = {fingerprint("only", *(s.key for s in batch)): batch for batch in batches}
+        store = object_store()
+        found = store.find(named)
+        names = {id(batch): name for name, batch in named.items()}
+        missing = [batch for name, batch in named.items() if name not in found]
+        for done, (batch, data) in enumerate(_in_parallel(self._compile_batch, missing, parallel_jobs())):
+            name = names[id(batch)]
+            found[name] = store.add([name], data)
+            progress("compile", done + 1, len(missing))
+        objects = {name: self._read(name) for name in set(found.values())}
+        return _located(sources, {s.key: (found[n], objects[found[n]]) for n, batch in named.items() for s in batch})
 
     def _source(self, kernel: RKernel) -> Source:
         body = kernel.body

@@ -8,7 +8,7 @@ from functools import cached_property
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress, VDevice, silent
-from rammer.vdevice.cpu.build import build_image
+from rammer.vdevice.cpu.build import build_image, seal_image
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.profile import measure_kernels, measure_plan
 from rammer.vdevice.cpu.runtime import CpuExecutable
@@ -52,6 +52,10 @@ class CpuVDevice(VDevice):
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""
         return build_image(plan, self._compiler, progress)
+
+    def seal(self, image: Image, *, progress: Progress = silent) -> Image:
+        """With objects of just the plan's rKernels. Raises ToolchainError."""
+        return image if image.plan is None else seal_image(image, image.plan, self._compiler, progress)
 
     def load(self, image: Image) -> CpuExecutable:
         """An image ready to run; compiles nothing. Raises ArtifactError if it is not for this machine."""
