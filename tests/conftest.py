@@ -11,6 +11,7 @@ import pytest
 from rammer.testing.golden import Golden
 
 pytest_plugins = ["pytester"]
+collect_ignore = ["examples"]  # installed and run by test_plugins.py, as a user would
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
