@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, rewrite
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, rewrite
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, Sync
 
@@ -96,6 +96,9 @@ def simplify_scalar(value: Scalar, env: Bounds) -> Scalar:
             return Load(tensor, tuple(simplify_index(i, env) for i in index), dynamic)
         case Iota(index):
             return Iota(simplify_index(index, env))
+        case Table(values, index):
+            index = simplify_index(index, env)
+            return Table(values, index) if index.terms else Const(values[index.const])
         case Cast(arg, dtype):
             return Cast(simplify_scalar(arg, env), dtype)
         case Select(where, then, other):
@@ -111,10 +114,12 @@ def simplify_scalar(value: Scalar, env: Bounds) -> Scalar:
 
 
 def _padding(call: Call) -> Scalar:
-    """What padding has decided costs nothing: x*0 = 0, x+0 = x, max(x, -inf) = x."""
+    """What padding or a table has decided costs nothing: x*0 = 0, x*1 = x, x+0 = x, max(x, -inf) = x."""
     match call.fn, call.args:
         case "mul", (Const(0) as zero, _) | (_, Const(0) as zero):
             return zero
+        case "mul", (Const(1), x) | (x, Const(1)):
+            return x
         case "add", (x, Const(0)) | (Const(0), x):
             return x
         case "max", (x, Const(v)) | (Const(v), x) if v == float("-inf"):
@@ -137,7 +142,10 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
         if r.index.coef(loop.var):
             cuts |= {c for c in _cuts(r, loop.var, inner) if loop.start < c < loop.stop}
     parallel = loop.kind in (Kind.THREAD, Kind.TASK)
-    whole = len(cuts) > MAX_PIECES or (parallel and _has_sync(loop.body))
+    if loop.kind is Kind.UNROLLED and _looks_up(loop.body, loop.var):
+        bodies = (_substitute(loop.body, {loop.var: Index(n)}) for n in range(loop.start, loop.stop))
+        return tuple(s for body in bodies for s in simplify_body(body, env, split))
+    whole = len(cuts) > MAX_PIECES or loop.kind is Kind.THREAD or (parallel and _has_sync(loop.body))
     points = [loop.start, loop.stop] if whole else sorted(cuts)
     pieces: list[Stmt] = []
     for low, high in zip(points, points[1:], strict=False):
@@ -193,6 +201,28 @@ def scalar_conditions(value: Scalar) -> Iterator[Range]:
         case Load(_, _, dynamic):
             for d in dynamic:
                 yield from scalar_conditions(d.value)
+
+
+def _looks_up(body: Body, name: str) -> bool:
+    """Whether a table's index depends on a variable."""
+    for s in body:
+        match s:
+            case Store(_, _, value) if any(name in variables(ix) for ix in _table_indices(value)):
+                return True
+            case For() | Alloc() if _looks_up(s.body, name):
+                return True
+            case If(_, then) if _looks_up(then, name):
+                return True
+    return False
+
+
+def _table_indices(value: Scalar) -> Iterator[Index]:
+    match value:
+        case Table(_, index):
+            yield index
+        case Call(_, args):
+            for arg in args:
+                yield from _table_indices(arg)
 
 
 def _has_sync(body: Body) -> bool:

@@ -96,7 +96,9 @@ def _shared(stage: Stage, load: Load, axis: str) -> int:
     for size in sorted(sizes):
         inside = {axis: var("_g") * size + var("_l")}
         env = {a: (0, e - 1) for a, e in extents.items()} | {"_g": (0, -(-extent // size) - 1), "_l": (0, size - 1)}
-        if extent % size == 0 and not any("_l" in variables(simplify(substitute(ix, inside), env)) for ix in load.index):
+        if extent % size == 0 and not any(
+            "_l" in variables(simplify(substitute(ix, inside), env)) for ix in load.index
+        ):
             return size
     return 1
 

@@ -108,7 +108,7 @@ class _Lowering:
         self.place_stages(readers, nest.bands)
         body: Body = ()
         if all(extent for _, extent in root.axes):
-            body = self.attach(-1) + self.nest(root, nest, attach=True)
+            body = self.attach("", -1) + self.nest(root, nest, "")
         arguments = tuple(
             self.home[self._exchanged(n)].buffer
             for n in (*(n for n, _ in self.expr.outputs), *(n for n, _ in self.expr.inputs))
@@ -180,7 +180,7 @@ class _Lowering:
         for stage in reversed([s for s in self.stages.values() if s.name in self.at]):
             at = self.at[stage.name]
             shared = at.scope is not Scope.REGISTER  # other threads fill it too: their variables range
-            fixed = {b.var for b in bands[: at.depth + 1] if not (shared and b.loop.kind is Kind.THREAD)}
+            fixed = {b.var for b in self.around(stage, bands) if not (shared and b.loop.kind is Kind.THREAD)}
             reads: list[tuple[list[Index], set[int]]] = [
                 ([simplify(substitute(ix, vals), self.env) for ix in ld.index], {d.dim for d in ld.dynamic})
                 for body, vals in readers
@@ -191,9 +191,10 @@ class _Lowering:
             corner, extents = tuple(c for c, _ in hulls), tuple(e for _, e in hulls)
             if stage.name not in outputs or at.scope is Scope.EXCHANGE:
                 order = at.order or tuple(range(len(extents)))
-                natural = _strides(tuple(extents[p] for p in order))
+                natural = _strides(tuple(extents[p] for p in order), at.gap)
                 strides = tuple(natural[order.index(p)] for p in range(len(order)))
-                buffer = Buffer(stage.name, prod(extents), at.scope, stage.dtype)
+                size = natural[0] * extents[order[0]] if extents else 1
+                buffer = Buffer(stage.name, size, at.scope, stage.dtype)
                 self.home[stage.name] = _Home(buffer, corner, strides)
                 if at.scope is Scope.LOCAL:
                     self.scratch.append(buffer)
@@ -202,6 +203,15 @@ class _Lowering:
                 origin, extent = dict(zip(names, corner, strict=True)), dict(zip(names, extents, strict=True))
                 nest = self.nests[stage.name] = self.bands(stage, at.loops, origin, extent, stage.name + "_")
                 readers += [(b, nest.values) for b in (stage.body, stage.epilogue) if b is not None]
+
+    def around(self, stage: Stage, bands: list[_Band]) -> list[_Band]:
+        """The loops inside of which a stage is computed; `bands` are the root's."""
+        at = self.at[stage.name]
+        if not at.inside:
+            return bands[: at.depth + 1]
+        if at.inside not in self.nests:
+            raise self.fail(stage, f"it is computed inside {at.inside!r}, which does not come after it")
+        return [*self.around(self.stages[at.inside], bands), *self.nests[at.inside].bands[: at.depth + 1]]
 
     def hull(
         self, stage: Stage, p: int, reads: list[tuple[list[Index], set[int]]], fixed: set[str]
@@ -224,7 +234,7 @@ class _Lowering:
         extent = max(highs) - min(lows) + 1
         return (Index(), full) if extent >= full else (bases.pop() + min(lows), extent)
 
-    def nest(self, stage: Stage, nest: _Nest, attach: bool = False) -> Body:
+    def nest(self, stage: Stage, nest: _Nest, host: str) -> Body:
         """The loops of one stage; a reduction gets accumulators for every output loop inside its first reduction loop."""
         bands, values, guards = nest.bands, nest.values, nest.guards
         reduce = dict(stage.reduce)
@@ -242,7 +252,7 @@ class _Lowering:
             return (If(inside, (store,)),) if inside else (store,)
 
         if not reduce:
-            return self.wrap(bands, out(self.resolve(stage.body, values)), 0, attach)
+            return self.wrap(bands, out(self.resolve(stage.body, values)), 0, host)
         everywhere = tuple(r for r in inside if variables(r.index) <= outer)
         inside = tuple(r for r in inside if r not in everywhere)
         needed = tuple(r for rs in self.relaxed(stage, guards).values() for r in rs if not variables(r.index) <= outer)
@@ -273,12 +283,12 @@ class _Lowering:
         start = Const(identity(stage.combine, dtype), dtype)
         body: Body = (
             *self.wrap(private, (Store(acc.name, at, start),)),
-            *self.wrap(bands[first:], update, first, attach),
+            *self.wrap(bands[first:], update, first, host),
             *fold,
             *self.wrap(kept, out(value)),
         )
         body = (Alloc(acc, body),)
-        return self.wrap(bands[:first], (If(everywhere, body),) if everywhere else body, 0, attach)
+        return self.wrap(bands[:first], (If(everywhere, body),) if everywhere else body, 0, host)
 
     def reduced_dtype(self, stage: Stage) -> DType:
         """The type of the value before the epilogue."""
@@ -314,12 +324,12 @@ class _Lowering:
             result = Load(tree.name, (Index(),))
         return tuple(body), result
 
-    def wrap(self, bands: list[_Band], body: Body, depth: int = 0, attach: bool = False) -> Body:
-        """Put `body` into the loops, with the stages that are computed inside each; guards move out as far as they can."""
+    def wrap(self, bands: list[_Band], body: Body, depth: int = 0, host: str | None = None) -> Body:
+        """Put `body` into the loops, with what the host has computed inside each; guards move out as far as they can."""
         for n in reversed(range(len(bands))):
             band = bands[n]
-            if attach:
-                body = self.attach(depth + n) + body
+            if host is not None:
+                body = self.attach(host, depth + n) + body
             if band.extent == 1:
                 continue
             match body:
@@ -331,15 +341,16 @@ class _Lowering:
                     body = (For(band.var, 0, band.extent, band.loop.kind, body, band.stride),)
         return body
 
-    def attach(self, depth: int) -> Body:
-        """The stages computed inside loop `depth`; a sync before the first, between writer and reader, after the last."""
+    def attach(self, host: str, depth: int) -> Body:
+        """The stages computed inside a host's loop; a sync before the first, between writer and reader, after the last."""
         sync: Body = (Sync(),) if self.schedule.threads > 1 else ()
         body: Body = ()
         fresh: set[str] = set()
-        for name in [n for n in self.stages if n in self.nests and self.at[n].depth == depth]:
+        here = (host, depth)
+        for name in [n for n in self.stages if n in self.nests and (self.at[n].inside, self.at[n].depth) == here]:
             if not fresh or fresh & {ld.tensor for ld, _ in loads(self.stages[name].body)}:
                 body, fresh = body + sync, set()
-            body, fresh = body + self.nest(self.stages[name], self.nests[name]), fresh | {name}
+            body, fresh = body + self.nest(self.stages[name], self.nests[name], name), fresh | {name}
         return body + sync if body else ()
 
     def relaxed(self, stage: Stage, guards: Guards, outputs: bool = False) -> Guards:
@@ -473,9 +484,10 @@ def _count_syncs(body: Body) -> int:
     return total
 
 
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _strides(shape: tuple[int, ...], gap: int = 0) -> tuple[int, ...]:
+    """Row-major strides, with `gap` free elements after each plane of the two innermost dimensions."""
     strides, size = [], 1
-    for extent in reversed(shape):
+    for n, extent in enumerate(reversed(shape)):
         strides.append(size)
-        size *= extent
+        size = size * extent + (gap if n == 1 else 0)
     return tuple(reversed(strides))

@@ -119,6 +119,8 @@ typedef uint16_t bf16;
 #define VH(x) __builtin_convertvector(*(vh *)&(x), vf)
 #define VB(x) from_bits(__builtin_convertvector(*(vw *)&(x), vi) << 16)
 INLINE vf splat(float x) { return x - (vf){0}; }
+INLINE vf vsplat(float x) { return splat(x); }
+INLINE float ssplat(float x) { return x; }
 INLINE vi mask(int x) { return (vi){0} - (x != 0); }
 INLINE vf from_bits(vi x) { return (vf)x; }
 INLINE float from_bf16(bf16 x) { uint32_t u = (uint32_t)x << 16; float f; memcpy(&f, &u, 4); return f; }
@@ -201,10 +203,10 @@ INLINE F_ P_minc(F_ x, F_ c) { return P_sel(c < x, c, x); }
 INLINE F_ P_abs(F_ x) { return P_float(P_bits(x) & 0x7fffffff); }
 INLINE I_ P_is_nan(F_ x) { return x != x; }
 INLINE I_ P_is_inf(F_ x) { return P_abs(x) == INFINITY; }
-INLINE F_ P_sign(F_ x) { return P_sel(x > 0, 1.0f - x * 0, P_sel(x < 0, x * 0 - 1.0f, x)); }
+INLINE F_ P_sign(F_ x) { return P_sel(x > 0, P_splat(1.0f), P_sel(x < 0, P_splat(-1.0f), x)); }
 INLINE F_ P_exp(F_ x) {  /* 2^n * e^r, |r| <= ln2 / 2 */
-  x = P_sel(x > 89.0f, x * 0 + 89.0f, x);
-  x = P_sel(x < -104.0f, x * 0 - 104.0f, x);
+  x = P_sel(x > 89.0f, P_splat(89.0f), x);
+  x = P_sel(x < -104.0f, P_splat(-104.0f), x);
   F_ t = x * 1.44269504f + 12582912.0f, n = t - 12582912.0f, r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   I_ i = P_bits(t) - 0x4b400000, h = i >> 1;
@@ -215,7 +217,7 @@ INLINE F_ P_exp(F_ x) {  /* 2^n * e^r, |r| <= ln2 / 2 */
 INLINE F_ P_log(F_ x) {
   F_ y = P_sel(x < 1.17549435e-38f, x * 8388608.0f, x);
   I_ b = P_bits(y);
-  F_ e = P_int(((b >> 23) & 255) - 126) - P_sel(x < 1.17549435e-38f, x * 0 + 23.0f, x * 0);
+  F_ e = P_int(((b >> 23) & 255) - 126) - P_sel(x < 1.17549435e-38f, P_splat(23.0f), P_splat(0.0f));
   F_ m = P_float((b & 0x007fffff) | 0x3f000000);
   e = P_sel(m < 0.707106781f, e - 1.0f, e);
   m = P_sel(m < 0.707106781f, m + m - 1.0f, m - 1.0f);

@@ -1,0 +1,78 @@
+"""Scalar functions in C: relative accuracy, and NaN, infinities and zeros as NumPy has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernel_harness import SPEC, Built, Runner, compile_all, operation, random_inputs
+
+from rammer.ir.functions import FUNCTIONS
+from rammer.ir.tensor import DType, TensorType
+from rammer.kernels import candidates
+
+POINTS = np.concatenate(
+    [
+        np.linspace(-100, 100, 4001),
+        np.linspace(-1, 1, 2001),
+        np.geomspace(1e-30, 1e30, 500),
+        -np.geomspace(1e-30, 1e3, 500),
+    ]
+).astype(np.float32)
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38], np.float32)
+UNARY = ("exp", "log", "tanh", "sigmoid", "erf", "sqrt", "floor", "ceil", "round", "sign", "abs", "neg", "relu", "sin")
+BINARY = ("max", "min", "fmod", "pow")
+
+
+@pytest.fixture(scope="module")
+def built() -> Built:
+    size = len(POINTS) + len(SPECIAL)  # a multiple of no vector width: tails use the same functions
+    cases = {kind: operation(kind, TensorType((size,))) for kind in UNARY}
+    cases |= {kind: operation(kind, TensorType((size,)), TensorType((size,))) for kind in BINARY}
+    cases["gather"] = operation("gather", TensorType((5, 20)), TensorType((4,), DType.I64), axis=0)
+    return compile_all({name: (op, candidates(op, SPEC)[:1]) for name, op in cases.items()})
+
+
+def run(built: Built, name: str, *values: np.ndarray) -> tuple[np.ndarray, int]:
+    op, ((kernel, symbol),) = built.kernels[name]
+    runner = Runner(kernel, built.library, symbol, dict(zip((n for n, _ in op.expr.inputs), values, strict=True)))
+    return runner.run()[0], runner.status.value
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_functions_are_accurate(built: Built, name: str) -> None:
+    x = np.concatenate([POINTS, SPECIAL])
+    with np.errstate(all="ignore"):
+        meaning = (lambda v: np.maximum(v, 0)) if name == "relu" else FUNCTIONS[name].numpy
+        wanted = np.asarray(meaning(x.astype(np.float64))).astype(np.float32)
+    if name == "sin":
+        x, wanted = np.where(np.abs(x) < 100, x, 0).astype(np.float32), np.where(np.abs(x) < 100, wanted, 0)
+    compare_relative(run(built, name, x)[0], wanted, x, 4e-7)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_functions_follow_numpy(built: Built, name: str) -> None:
+    a = np.concatenate([np.abs(POINTS) % 50, SPECIAL]).astype(np.float32)
+    b = np.concatenate([np.roll(POINTS, 7) % 5 + 0.5, SPECIAL[::-1]]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        wanted = np.asarray(FUNCTIONS[name].numpy(a.astype(np.float64), b.astype(np.float64))).astype(np.float32)
+    compare_relative(run(built, name, a, b)[0], wanted, a, 4e-7)
+
+
+def compare_relative(got: np.ndarray, wanted: np.ndarray, x: np.ndarray, limit: float) -> None:
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    infinite = np.isinf(wanted)
+    np.testing.assert_array_equal(got[infinite], wanted[infinite])
+    normal = np.isfinite(wanted) & (np.abs(wanted) >= 2e-38)
+    error = np.abs(got[normal].astype(np.float64) - wanted[normal]) / np.abs(wanted[normal])
+    assert error.max(initial=0) <= limit, f"relative error {error.max()} at {x[normal][error.argmax()]}"
+    assert np.abs(got[np.isfinite(wanted) & ~normal]).max(initial=0) <= 2e-38
+
+
+def test_a_gather_out_of_range_is_reported_and_reads_element_0(built: Built) -> None:
+    x = random_inputs(built.kernels["gather"][0])["x"]
+    got, status = run(built, "gather", x, np.array([1, -1, 4, -5]))
+    assert status == 0
+    np.testing.assert_array_equal(got, x[[1, -1, 4, -5]])
+    got, status = run(built, "gather", x, np.array([1, 5, -6, 2**40]))
+    assert status == 1
+    np.testing.assert_array_equal(got, x[[1, 0, 0, 0]])

@@ -1,0 +1,181 @@
+"""The nest builder on hand-made expressions: fused stages, and schedules that do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kernel_harness import SLOW_SPEC, check_compiled, compile_all
+
+from rammer.errors import LoweringError
+from rammer.ir.expr import Call, Const, Load, Range, Scalar, Select, Stage, TensorExpr
+from rammer.ir.index import Index, var
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import DType, TensorType, channel_blocked
+from rammer.ir.tile import Kind
+from rammer.kernels import candidates
+from rammer.kernels.lower import lower
+from rammer.kernels.schedule import Loop, Schedule
+from rammer.vdevice.cfamily import CFamilyPrinter
+
+BLOCKED = channel_blocked(4, 16)
+n, o, c, h, w, r, s = map(var, "nochwrs")
+
+
+def call(fn: str, *args: Scalar) -> Scalar:
+    return Call(fn, args)
+
+
+def operation(
+    kind: str,
+    inputs: dict[str, TensorType],
+    *stages: Stage,
+    static: tuple[str, ...] = (),
+    outputs: tuple[str, ...] = ("out",),
+    layout: object = None,
+) -> Operation:
+    types = {s.name: TensorType(s.shape, s.dtype, layout) for s in stages}  # type: ignore[arg-type]
+    expr = TensorExpr(kind, tuple(inputs.items()), stages, tuple((x, types[x]) for x in outputs))
+    return Operation(kind, (), expr, tuple(name in static for name in inputs))
+
+
+def conv_add_relu(layout: object, prologue: bool) -> Operation:
+    """relu(conv(x) + bias + residual), with relu(x) on load if `prologue`."""
+    size, channels, outs = 9, 20, 40
+    x: Scalar = Load("x", (n, c, h - 1, w - 1))
+    x = call("max", x, Const(0.0)) if prologue else x
+    padded = Select((Range(h - 1, 0, size), Range(w - 1, 0, size)), x, Const(0.0))
+    axes = (("n", 1), ("o", outs), ("h", size), ("w", size))
+    body = Load("xp", (n, c, h + r, w + s)) * Load("k", (o, c, r, s))
+    total = Load("sum", (n, o, h, w)) + Load("bias", (o,)) + Load("y", (n, o, h, w))
+    block = {"layout": layout} if layout else {}
+    return operation(
+        "conv_add_relu",
+        {
+            "x": TensorType((1, channels, size, size), **block),  # type: ignore[arg-type]
+            "k": TensorType((outs, channels, 3, 3)),
+            "bias": TensorType((outs,)),
+            "y": TensorType((1, outs, size, size), **block),  # type: ignore[arg-type]
+        },
+        Stage("xp", (("n", 1), ("c", channels), ("h", size + 2), ("w", size + 2)), padded),
+        Stage("sum", axes, body, (("c", channels), ("r", 3), ("s", 3))),
+        Stage("out", axes, call("max", total, Const(0.0))),
+        static=("k", "bias"),
+        layout=layout,
+    )
+
+
+def matmul_softmax() -> Operation:
+    """softmax(a b) along rows: a product, two row reductions, a costly stage that is read twice."""
+    i, j, k = map(var, "ijk")
+    axes, row, col = (("i", 13), ("j", 37)), (("i", 13),), (("j", 37),)
+    return operation(
+        "matmul_softmax",
+        {"a": TensorType((13, 20)), "b": TensorType((20, 37))},
+        Stage("p", axes, Load("a", (i, k)) * Load("b", (k, j)), (("k", 20),)),
+        Stage("top", row, Load("p", (i, j)), col, "max"),
+        Stage("e", axes, call("exp", Load("p", (i, j)) - Load("top", (i,)))),
+        Stage("total", row, Load("e", (i, j)), col),
+        Stage("out", axes, Load("e", (i, j)) / Load("total", (i,))),
+        static=("b",),
+    )
+
+
+def conv_pool() -> Operation:
+    """A maximum of neighbours over a product: the product is computed per task, with its halo."""
+    i, j, k, q = map(var, "ijkq")
+    return operation(
+        "matmul_pool",
+        {"a": TensorType((20, 12)), "b": TensorType((12, 24))},
+        Stage("p", (("i", 20), ("j", 24)), Load("a", (i, k)) * Load("b", (k, j)), (("k", 12),)),
+        Stage("out", (("i", 9), ("j", 24)), Load("p", (i * 2 + q, j)), (("q", 3),), "max"),
+        static=("b",),
+    )
+
+
+def two_outputs() -> Operation:
+    i, j = var("i"), var("j")
+    axes = (("i", 7), ("j", 50))
+    return operation(
+        "sum_and_product",
+        {"a": TensorType((7, 50)), "b": TensorType((50,))},
+        Stage("first", axes, Load("a", (i, j)) + Load("b", (j,))),
+        Stage("out", axes, Load("first", (i, j)) * Load("b", (j,))),
+        outputs=("first", "out"),
+    )
+
+
+CASES = {
+    "conv-add-relu": conv_add_relu(None, False),
+    "conv-add-relu-blocked": conv_add_relu(BLOCKED, False),
+    "relu-conv-add-relu": conv_add_relu(BLOCKED, True),
+    "matmul-softmax": matmul_softmax(),
+    "matmul-pool": conv_pool(),
+    "two-outputs": two_outputs(),
+}
+
+
+@pytest.fixture(scope="module")
+def built():
+    return compile_all({name: (op, candidates(op, SLOW_SPEC)) for name, op in CASES.items()}, check=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fused_stages(built, name: str) -> None:
+    check_compiled(built, name)
+
+
+def test_no_guard_is_left_inside_a_register_block() -> None:
+    for op in CASES.values():
+        for kernel in candidates(op, SLOW_SPEC):
+            lines = CFamilyPrinter(kernel.body, 16).body(kernel.body.body, 0)  # type: ignore[arg-type]
+            for line, after in zip(lines, lines[1:], strict=False):
+                assert not ("#pragma unroll" in line and "if (" in after)
+
+
+POINT = operation(
+    "copy", {"x": TensorType((8, 20))}, Stage("out", (("i", 8), ("j", 20)), Load("x", (var("i"), var("j"))))
+)
+
+
+def test_an_axis_walked_in_steps_is_refused() -> None:
+    with pytest.raises(LoweringError, match="axis 'j' is walked in steps of 16") as caught:
+        lower(POINT.expr, Schedule("bad", (Loop("i"), Loop("j", 16))))
+    assert "add Loop('j')" in caught.value.hint
+
+
+def test_an_unknown_axis_is_refused() -> None:
+    with pytest.raises(LoweringError, match="no axis 'k'"):
+        lower(POINT.expr, Schedule("bad", (Loop("i"), Loop("j"), Loop("k"))))
+
+
+def test_a_task_digit_inside_another_digit_is_refused() -> None:
+    with pytest.raises(LoweringError, match="task digit"):
+        lower(POINT.expr, Schedule("bad", (Loop("i"), Loop("j", 16), Loop("j", 1, Kind.TASK))))
+
+
+def test_a_stage_without_a_place_is_refused() -> None:
+    expr = replace(CASES["matmul-softmax"].expr)
+    with pytest.raises(LoweringError, match="read away from their own position"):
+        lower(expr, Schedule("bad", (Loop("i"), Loop("j"))))
+
+
+def test_a_function_without_c_text_is_refused() -> None:
+    wrong = operation(
+        "wrong",
+        {"x": TensorType((8,), DType.I32)},
+        Stage("out", (("i", 8),), call("tanh", Load("x", (var("i"),))), dtype=DType.I32),
+    )
+    program = lower(wrong.expr, Schedule("wrong", (Loop("i"),)))
+    with pytest.raises(LoweringError, match="no C text for the function 'tanh'"):
+        CFamilyPrinter(program, 16).body(program.body, 0)
+
+
+def test_an_empty_axis_makes_an_empty_body() -> None:
+    empty = operation(
+        "empty", {"x": TensorType((0, 20))}, Stage("out", (("i", 0), ("j", 20)), Load("x", (var("i"), var("j"))))
+    )
+    (kernel,) = candidates(empty, SLOW_SPEC)
+    assert kernel.num_rtasks == 1 and kernel.body.body == ()  # type: ignore[union-attr]
+    assert kernel.box(0)["i"] == (0, 0)
+    assert Index() == Index(0)

@@ -1,0 +1,58 @@
+"""Emitted C, as golden files: readable, deterministic, free of names from models."""
+
+from __future__ import annotations
+
+import pytest
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.operator import Operation, Operations, attributes
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import TensorType, channel_blocked
+from rammer.kernels import candidates
+from rammer.testing.golden import Golden
+from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
+
+SPEC = VDeviceSpec("cpu", num_veus=2, languages=("c",), lanes=16, registers=32, peak_gflops=100.0)
+NEON = VDeviceSpec("cpu", num_veus=4, languages=("c",), lanes=4, registers=32, peak_gflops=30.0)
+
+
+def matmul(rows: int) -> Operation:
+    made = Operations(OPS)
+    op = made.define("matmul", (TensorType((rows, 256)), TensorType((256, 128))))
+    return made.retype(op, op.inputs, op.outputs, (False, True))
+
+
+def conv() -> Operation:
+    made, blocked = Operations(OPS), channel_blocked(4, 16)
+    x, w, bias = TensorType((1, 32, 28, 28), layout=blocked), TensorType((64, 32, 3, 3)), TensorType((64,))
+    op = made.define("conv", (x, w, bias), attributes(pads=(1, 1, 1, 1)))
+    outputs = tuple(TensorType(t.shape, t.dtype, blocked) for t in op.outputs)
+    return made.retype(op, (x, w, bias), outputs, (False, True, True))
+
+
+def softmax() -> Operation:
+    return Operations(OPS).define("softmax", (TensorType((8, 200)),), attributes(axis=1))
+
+
+@pytest.mark.parametrize(("name", "spec"), [("avx512", SPEC), ("neon", NEON)])
+@pytest.mark.parametrize("make", [matmul, conv, softmax], ids=lambda f: f.__name__)
+def test_text(golden: Golden, make, name: str, spec: VDeviceSpec) -> None:
+    op = make(64) if make is matmul else make()
+    golden.check(emit(candidates(op, spec)[0], spec).text)
+
+
+def test_prelude(golden: Golden) -> None:
+    golden.check(prelude(SPEC))
+
+
+def test_equal_kernels_have_one_symbol_and_one_text() -> None:
+    first, second = (emit(candidates(softmax(), SPEC)[0], SPEC) for _ in range(2))
+    assert first == second
+    assert first.symbol in first.text
+    assert translation_unit([first, second], SPEC).count(f"void {first.symbol}(char") == 1
+
+
+def test_texts_are_short() -> None:
+    for op in (matmul(256), conv(), softmax()):
+        for kernel in candidates(op, SPEC):
+            assert len(emit(kernel, SPEC).text.splitlines()) <= 150
