@@ -28,7 +28,15 @@ class TestCpuOversubscribed(VDeviceConformance):
     device = 6
 
 
-@pytest.mark.parametrize("vdevice", ["cuda", "rocm"])
+class TestCudaEmulator(VDeviceConformance):
+    """The text for a GPU on the host: blocks take turns in one OS thread."""
+
+    vdevice = "cuda"
+    device = "emulator:4"
+    emulated = True
+
+
+@pytest.mark.parametrize("vdevice", ["rocm"])
 def test_stubs_are_honest(vdevice: str) -> None:
     answer = PluginRegistry().vdevices()[vdevice][1].probe()
     assert not answer.ok and "not available yet" in answer.reason and answer.hint

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import _ctypes
 import ctypes
 import os
-import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +19,7 @@ from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.memory import allocate, gather
 from rammer.vdevice.cpu.spec import ARCHES, Host
 from rammer.vdevice.cpu.table import ABI, ARENA, Table
+from rammer.vdevice.library import Library
 from rammer.vdevice.placement import ALIGNMENT, aligned
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK = range(4)
@@ -48,40 +44,6 @@ class _TableStruct(ctypes.Structure):
         ("patience", ctypes.c_int64),
         ("times", ctypes.c_void_p),
     )
-
-
-class Library:
-    """A shared object loaded from bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        _load_libm()
-        with tempfile.TemporaryDirectory(prefix="rammer-") as folder:  # mode 0700; the name is never used twice
-            path = Path(folder, "code.so")
-            path.write_bytes(data)
-            try:
-                self._library = ctypes.CDLL(str(path))
-            except OSError as error:
-                raise DeviceError(
-                    f"machine code cannot be loaded: {error}",
-                    hint="is the folder for temporary files mounted noexec? TMPDIR names another one",
-                ) from error
-        weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
-
-    def function(self, name: str, result: Any, *arguments: Any) -> Any:
-        """A function of the library that releases the GIL while it runs."""
-        found = self._library[name]
-        found.restype, found.argtypes = result, arguments
-        return found
-
-    def address(self, name: str) -> int:
-        """Address of a symbol. Raises AttributeError."""
-        return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
-
-
-def _load_libm() -> None:
-    """Kernels take libm's functions from the process; a Python that lacks them gets libm."""
-    if sys.platform == "linux" and not hasattr(ctypes.CDLL(None), "expf"):
-        ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
 
 
 class Runtime:

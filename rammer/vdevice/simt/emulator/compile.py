@@ -1,0 +1,35 @@
+"""The emitted text as a shared object for this machine, kept in the cache."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from rammer.errors import ToolchainError
+from rammer.vdevice.toolchain import Compiler, c_compiler, fingerprint, object_store
+
+FLAGS = ("-x", "c++", "-std=gnu++17", "-O1", "-fno-exceptions", "-fno-rtti")
+
+
+def host_text(text: str) -> str:
+    """The program between the two halves of the emulator."""
+    return f"{_part('simt.h')}\n{text}\n{_part('runtime.h')}"
+
+
+def compile_host(text: str) -> bytes:
+    """A shared object with `simt_run`. Raises ToolchainError."""
+    compiler: Compiler = c_compiler()
+    whole = host_text(text)
+    key = fingerprint("simt", compiler.version, compiler.family, *FLAGS, whole)
+    store = object_store()
+    if (found := store.find([key])) and (data := store.read(found[key])):
+        return data
+    data = compiler.compile_shared(whole, FLAGS, timeout_s=600)
+    store.add([key], data)
+    return data
+
+
+def _part(name: str) -> str:
+    try:
+        return files("rammer.vdevice.simt.emulator").joinpath(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ToolchainError(f"rammer's own file {name} cannot be read: {error.strerror}", hint="reinstall") from error

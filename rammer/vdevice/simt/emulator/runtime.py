@@ -1,0 +1,148 @@
+"""A SIMT program loaded into this process. Its results and its synchronisation are real, its times mean nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from rammer import config
+from rammer.errors import ArtifactError, DeviceError
+from rammer.ir.tensor import Array
+from rammer.vdevice.base import Image
+from rammer.vdevice.library import Library
+from rammer.vdevice.placement import ARENA, aligned
+from rammer.vdevice.simt.emulator.compile import compile_host
+from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places, weight
+from rammer.vdevice.simt.table import LINE
+
+_OK, _DIVERGED, _NO_MEMORY = range(3)
+
+
+class _Arguments(ctypes.Structure):
+    """`simt_arguments` of runtime.h."""
+
+    _fields_ = (
+        ("stream", ctypes.c_void_p),
+        ("bounds", ctypes.c_void_p),
+        ("waits", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("state", ctypes.c_void_p),
+        ("program", ctypes.c_long),
+        ("span", ctypes.c_long),
+        ("limit_ns", ctypes.c_ulonglong),
+    )
+
+
+class EmulatorExecutable:
+    """A program ready to run on the host.
+
+    `deterministic`: one OS thread runs all blocks in a fixed order and reports a deadlock exactly; otherwise every
+    block is an OS thread. `seed` shuffles the order in which the threads of a block take turns. `poison` fills the arena
+    with NaN before every run.
+    """
+
+    def __init__(self, image: Image, *, deterministic: bool = True, seed: int = 0, poison: bool = False) -> None:
+        self.deterministic, self.seed, self.poison = deterministic, seed, poison
+        self.streams = streams = checked_streams(image)
+        header = streams.header
+        if SOURCE not in image.files:
+            raise ArtifactError(f"the program lacks its file {SOURCE!r}", hint="compile the model again")
+        self._library = Library(compile_host(image.files[SOURCE].decode()))
+        i64 = ctypes.c_long
+        self._run = self._library.function("simt_run", ctypes.c_int, ctypes.POINTER(_Arguments), *(i64,) * 5)
+        self._weights = [_aligned_copy(weight(image, name)) for name in header["weights"]]
+        self._arena = _memory(int(header["arena_bytes"]))
+        self._state = np.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
+        bases = np.array([*(w.ctypes.data for w in self._weights), self._arena.ctypes.data], np.int64)
+        self._args = bases[streams.arg_base] + streams.arg_offset  # ARENA is -1: the last
+        self._stream = _aligned_copy(streams.instructions)
+        self._waits, self._bounds = _aligned_copy(streams.waits), _aligned_copy(streams.bounds)
+        self._inputs, self._outputs = (
+            [(p.name, self._view(place, p.type.nbytes, p.type.dtype.numpy, p.type.shape)) for p, place in places]
+            for places in port_places(image, streams)
+        )
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def _view(self, place: tuple[int, int], nbytes: int, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+        base, offset = place
+        block = self._arena if base == ARENA else self._weights[base].reshape(-1).view(np.uint8)
+        if offset + nbytes > len(block):
+            raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
+        return block[offset : offset + nbytes].view(dtype).reshape(shape)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
+        with self._lock:
+            if self._closed:
+                raise DeviceError("the program is closed", hint="compile or load it again")
+            if self.poison:
+                self._arena[:] = 0xFF
+            for name, view in self._inputs:
+                np.copyto(view, inputs[name], casting="no")
+            for program in range(self.streams.num_programs):
+                self._launch(program)
+            self._check()
+            return {name: view.copy() for name, view in self._outputs}
+
+    def _launch(self, program: int) -> None:
+        streams, header = self.streams, self.streams.header
+        arguments = _Arguments(
+            stream=self._stream.ctypes.data,
+            bounds=self._bounds.ctypes.data + 4 * program * streams.num_veus,
+            waits=self._waits.ctypes.data,
+            args=self._args.ctypes.data,
+            state=self._state.ctypes.data,
+            program=program,
+            span=streams.span(program),
+            limit_ns=int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9),
+        )
+        code = self._run(
+            arguments,
+            streams.num_veus,
+            int(header["threads"]),
+            int(header["shared_bytes"]),
+            int(self.deterministic),
+            self.seed,
+        )
+        if code == _NO_MEMORY:
+            raise DeviceError(
+                f"the emulator cannot get memory for {streams.num_veus} vEUs of {header['threads']} threads",
+                hint="fewer vEUs: device='emulator:4'",
+            )
+        if self._state[2]:
+            self._check()
+        if code == _DIVERGED:
+            self._state[:] = 0
+            raise DeviceError(
+                f"rProgram {program}: threads of a vEU wait for others that never reach their block sync",
+                hint="a kernel has a block sync under a condition that differs between its threads",
+            )
+
+    def _check(self) -> None:
+        if error := failure(self.streams, self._state):
+            self._state[:] = 0
+            raise error
+
+    def close(self) -> None:
+        """Free the memory; later runs raise DeviceError."""
+        with self._lock:
+            self._closed = True
+            self._inputs, self._outputs, self._weights = [], [], []
+            self._arena = _memory(0)
+
+
+def _memory(nbytes: int) -> Array:
+    """Zeroed bytes on a 128-byte boundary."""
+    whole = np.zeros(nbytes + 128, np.uint8)
+    first = -whole.ctypes.data % 128
+    return whole[first : first + nbytes]
+
+
+def _aligned_copy(array: Array) -> Array:
+    out = _memory(aligned(array.nbytes))[: array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(out, array)
+    return out

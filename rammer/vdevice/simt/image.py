@@ -1,0 +1,186 @@
+"""A plan becomes an image: the program's text, the streams that vEUs walk, and packed constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import Array
+from rammer.vdevice.base import Image, Port
+from rammer.vdevice.placement import Places, aligned, port
+from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
+from rammer.vdevice.simt.prelude import Dialect
+from rammer.vdevice.simt.printer import WARP, EmittedKernel, emit
+from rammer.vdevice.simt.table import ABI, LINE, Streams, streams_of
+
+TABLE, SOURCE = "table.bin", "program.cu"
+VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class SimtProgram:
+    """A plan as text and tables, and what its blocks need."""
+
+    text: str
+    streams: Streams
+    weights: dict[str, Array]
+
+    @property
+    def threads(self) -> int:
+        return int(self.streams.header["threads"])
+
+    @property
+    def shared_bytes(self) -> int:
+        return int(self.streams.header["shared_bytes"])
+
+
+def fingerprint(target: str, arch: str) -> str:
+    """What an image needs from the device that loads it."""
+    return f"{target}-abi{ABI}-{arch}"
+
+
+def make_program(plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False, warp: int = WARP) -> SimtProgram:
+    """Emit a plan. `branches`: as a branch per vEU, Figure 9's form. Raises DeviceError, LoweringError."""
+    graph, spec = plan.graph, plan.spec
+    if plan.memory is None:
+        raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
+    places = Places(graph, plan.memory.offsets)
+    first_arg, num_args = [], []
+    args: list[tuple[int, int]] = []
+    keys: list[tuple[RKernel, frozenset[int]]] = []
+    for op, kernel in zip(graph.operators, plan.kernels, strict=True):
+        packing = dict(kernel.packing)
+        mine = [places.find(t, graph.types[t].layout) for t in op.outputs]
+        for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
+            mine.append(places.find(tensor, packing.get(name, kind.layout)))
+        first_arg.append(len(args))
+        num_args.append(len(mine))
+        args += mine
+        keys.append((kernel, frozenset(n for n, (_, at) in enumerate(mine) if at % VECTOR_BYTES)))
+
+    max_args = max(num_args, default=0)
+    most = max([max_args, *(k.num_threads for k in plan.kernels)])
+    block = -(-most // warp) * warp
+    if block > spec.max_threads:
+        raise DeviceError(
+            f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
+        )
+    numbers: dict[str, int] = {}
+    kernels: list[EmittedKernel] = []
+    functions = []
+    emitted: dict[tuple[RKernel, frozenset[int]], EmittedKernel] = {}
+    for key in keys:
+        if key not in emitted:
+            emitted[key] = emit(key[0], dialect, block, key[1])
+        found = emitted[key]
+        if found.symbol not in numbers:
+            numbers[found.symbol] = len(kernels)
+            kernels.append(found)
+        functions.append(numbers[found.symbol])
+
+    inputs = [places.find(t, None) for t in graph.inputs]
+    outputs = [places.find(t, None) for t in graph.outputs]
+    weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
+    scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
+    header = {
+        "abi": ABI,
+        "language": dialect.language,
+        "arch": spec.arch,
+        "num_veus": spec.num_veus,
+        "num_programs": len(plan.programs),
+        "num_kernels": len(kernels),
+        "threads": block,
+        "max_args": max_args,
+        "scratch_bytes": scratch,
+        "shared_bytes": header_bytes(0 if branches else max_args) + aligned(scratch),
+        "arena_bytes": plan.memory.arena_bytes,
+        "inputs": inputs,
+        "outputs": outputs,
+        "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
+        "weights": list(weights),
+    }
+    base, offset = np.array(args, np.int64).reshape(-1, 2).T
+    arrays = streams_of(plan, functions, first_arg, num_args)
+    streams = Streams(header, **arrays, arg_base=base.astype(np.int32), arg_offset=offset)
+    if branches:
+        text = branches_text(kernels, dialect, block, streams)
+    else:
+        text = program_text(kernels, dialect, block, max_args)
+    return SimtProgram(text, streams, weights)
+
+
+def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes]) -> Image:
+    """The image of an emitted plan; `files` are what a compiler made of it."""
+    graph = plan.graph
+    return Image(
+        plan.spec.name,
+        fingerprint(plan.spec.name, plan.spec.arch),
+        tuple(port(graph, t) for t in graph.inputs),
+        tuple(port(graph, t) for t in graph.outputs),
+        {TABLE: program.streams.to_bytes(), SOURCE: program.text.encode(), **files},
+        program.weights,
+        plan,
+    )
+
+
+def checked_streams(image: Image) -> Streams:
+    """The streams of an image, checked. Raises ArtifactError."""
+    if TABLE not in image.files:
+        raise ArtifactError(f"the program lacks its file {TABLE!r}", hint="compile the model again")
+    streams = Streams.from_bytes(image.files[TABLE])
+    if streams.header.get("abi") != ABI or image.fingerprint != fingerprint(image.target, str(streams.header["arch"])):
+        raise ArtifactError(
+            f"the program was built as {image.fingerprint!r}, for another version of rammer",
+            hint="compile the model again with this version",
+        )
+    return streams
+
+
+def weight(image: Image, name: str) -> Array:
+    """A packed constant. Raises ArtifactError."""
+    if name not in image.weights:
+        raise ArtifactError(f"the program lacks its constant {name!r}", hint="compile the model again")
+    return image.weights[name]
+
+
+def port_places(image: Image, streams: Streams) -> Iterator[list[tuple[Port, tuple[int, int]]]]:
+    """For inputs, then outputs: each port with its place."""
+    for ports, places in ((image.inputs, "inputs"), (image.outputs, "outputs")):
+        yield [(p, (int(b), int(o))) for p, (b, o) in zip(ports, streams.header[places], strict=True)]
+
+
+def failure(streams: Streams, state: Array) -> InputError | DeviceError | None:
+    """What went wrong in a run, from the words that the program left behind."""
+    if state[2]:
+        program, veu, order, on_veu, on_order, done = (int(n) for n in state[4:10].astype(np.int32))
+        operator = _name(streams, program, on_veu, on_order)
+        return DeviceError(
+            f"rProgram {program}: vEU {veu}, order {order}, waited in vain for vEU {on_veu}, order {on_order} "
+            f"({operator}); that vEU has published {max(done, 0)} of its slots{_stopped(streams, state)}",
+            hint="a slow device needs a larger RAMMER_WATCHDOG_SECONDS; otherwise the plan has a deadlock",
+        )
+    if state[3]:
+        lines = state[LINE * (1 + streams.num_veus) :].reshape(streams.num_veus, LINE)
+        bad = sorted((int(line[1]), int(line[0]) - 1, veu) for veu, line in enumerate(lines) if line[0])
+        program, order, veu = bad[0]
+        return InputError(
+            f"{_name(streams, program, veu, order)}: index out of range",
+            hint="an input that is used as an index is too large or too small",
+        )
+    return None
+
+
+def _stopped(streams: Streams, state: Array) -> str:
+    lines = state[LINE * (1 + streams.num_veus) :].reshape(streams.num_veus, LINE)
+    waiting = [f"{veu}:{int(line[2]) - 1}" for veu, line in enumerate(lines) if line[2]]
+    return f"; waiting slots (vEU:order): {', '.join(waiting[:8])}{' …' if len(waiting) > 8 else ''}" if waiting else ""
+
+
+def _name(streams: Streams, program: int, veu: int, order: int) -> str:
+    number = streams.operator_at(program, veu, order)
+    return str(streams.header["operators"][number]) if number >= 0 else "a barrier"

@@ -1,0 +1,199 @@
+"""One persistent kernel per plan: every distinct task once, and a loop in which each block walks its own stream.
+
+A vEU is a thread block that stays for the whole rProgram. Paper: §4.1.2, §4.1.3, Figure 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rammer.vdevice.simt.prelude import Dialect, prelude
+from rammer.vdevice.simt.printer import EmittedKernel
+from rammer.vdevice.simt.table import ABI, END, LINE, Streams
+
+ENTRY = "rammer_run"
+INLINE_LIMIT = 200_000  # characters of kernels; larger programs call their tasks, for the compiler's sake
+ALIGNMENT = 128
+
+
+def header_bytes(max_args: int) -> int:
+    """Shared memory before a task's scratch: a flag, and the arguments of this task and the next."""
+    return -(-(16 + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
+
+
+def program_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int) -> str:
+    """The table-driven program: its size does not grow with the number of rTasks."""
+    cases = "".join(f"      case {n}: {_call(k, 'argv', 'now.rtask')} break;\n" for n, k in enumerate(kernels))
+    body = LOOP.replace("CASES", cases)
+    return _text(kernels, dialect, block, max_args, body)
+
+
+def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, streams: Streams) -> str:
+    """The program as a branch per vEU, the form of Figure 9: for small programs, and for people."""
+    lines: list[str] = []
+    num_veus = streams.num_veus
+    for p in range(streams.num_programs):
+        for v in range(num_veus):
+            lane = streams.lane(p, v)
+            if not len(lane):
+                continue
+            lines.append(f"  {'else ' if lines else ''}if (program == {p} && veu == {v}) {{")
+            for fn, rtask, args, _, wait, nwaits, step, order in lane.tolist():
+                waits = ", ".join(f"{u}:{o}" for u, o in streams.waits[wait : wait + nwaits].tolist())
+                if nwaits:
+                    lines.append(f"    WAIT({wait}, {nwaits}, {order})  // {waits}")
+                if fn >= 0:
+                    lines.append(f"    TASK({order}, {_call(kernels[fn], f'args + {args}', str(rtask))})")
+                lines.append(f"    DONE({step})")
+            lines.append("  }")
+    body = BRANCHES.replace("LANES_OF_ALL", "\n".join(lines))
+    return _text(kernels, dialect, block, 0, body)
+
+
+def _call(kernel: EmittedKernel, args: str, rtask: str) -> str:
+    guard = f"if (tid < {kernel.num_threads}) " if kernel.guarded else ""
+    return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status);"
+
+
+def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, body: str) -> str:
+    texts = {k.symbol: k.text for k in kernels}
+    total = sum(map(len, texts.values()))
+    qualifier = "__forceinline__" if total <= INLINE_LIMIT else "__noinline__"
+    parts = [
+        f"// rammer, {dialect.language}, ABI {ABI}: {len(texts)} tasks, {block} threads per vEU\n",
+        prelude(dialect),
+        f"#define MK_TASK static __device__ {qualifier}\n\n",
+        "\n".join(texts.values()),
+        "\n",
+        (COMMON + body)
+        .replace("$ENTRY", ENTRY)
+        .replace("$THREADS", str(block))
+        .replace("$MAX_ARGS", str(max_args))
+        .replace("$HEADER", str(header_bytes(max_args)))
+        .replace("$LINE", str(LINE))
+        .replace("$END", str(END)),
+    ]
+    return "".join(parts)
+
+
+# `state`: line 0 is [epoch, blocks done, stop, bad index, report …]; then a line per vEU with the slots it completed,
+# counted on from the epoch; then a line per vEU with [order + 1 and program of its first bad index, slot where it
+# stopped]. Counters only grow: no reset, no stale value, and the epoch lives where a recorded launch finds it anew.
+COMMON = """\
+struct __align__(16) Instr { int fn, rtask, args, nargs, wait, nwaits, step, order; };
+struct Wait { int veu, order; };
+struct Run { unsigned *state; unsigned base; int program, veu; unsigned long long limit_ns; };
+
+// Whether to give up: another vEU did, or nothing came for too long. The first to notice reports.
+static __device__ __noinline__ int mk_overdue(const Run *run, Wait on, int order, unsigned long long *since) {
+  unsigned *report = run->state;
+  if (mk_load_relaxed(report + 2)) return 1;
+  unsigned long long now = mk_now_ns();
+  if (!*since) *since = now;
+  if (now - *since <= run->limit_ns) return 0;
+  if (mk_exchange(report + 2, 0, 1) == 0) {
+    mk_store_relaxed(report + 4, run->program);
+    mk_store_relaxed(report + 5, run->veu);
+    mk_store_relaxed(report + 6, order);
+    mk_store_relaxed(report + 7, on.veu);
+    mk_store_relaxed(report + 8, on.order);
+    mk_store_relaxed(report + 9, mk_load_relaxed(run->state + $LINE * (1 + on.veu)) - run->base);
+  }
+  return 1;
+}
+
+// A barrier-rTask: the first n threads poll a counter each. Spins are relaxed; one acquire follows.
+INLINE void mk_wait(const Run *run, const Wait *waits, int n, int order, int tid, volatile int *stop) {
+  for (int w = tid; w < n; w += $THREADS) {
+    Wait on = waits[w];
+    const unsigned *step = run->state + $LINE * (1 + on.veu);
+    unsigned long long since = 0;
+    for (unsigned polls = 1; (int)(mk_load_relaxed(step) - run->base) <= on.order; polls++) {
+      mk_pause();
+      if ((polls & MK_PATIENCE) == 0 && mk_overdue(run, on, order, &since)) {
+        mk_store_relaxed(run->state + $LINE * (1 + gridDim.x + run->veu) + 2, order + 1);
+        *stop = 1;
+        return;
+      }
+    }
+    mk_load_acquire(step);
+  }
+}
+
+INLINE void mk_bad_index(const Run *run, int order) {
+  unsigned *line = run->state + $LINE * (1 + gridDim.x + run->veu);
+  if (mk_exchange(line, 0, order + 1) == 0) mk_store_relaxed(line + 1, run->program);
+  mk_store_relaxed(run->state + 3, 1);
+}
+
+// The last block to finish moves the epoch past every counter of this run.
+INLINE void mk_finish(const Run *run, int span, int tid) {
+  if (tid == 0 && mk_arrive(run->state + 1) == gridDim.x - 1) {
+    mk_store_relaxed(run->state + 1, 0);
+    mk_store_release(run->state, run->base + span);
+  }
+}
+
+"""
+
+LOOP = """\
+extern "C" __global__ void __launch_bounds__($THREADS, 1)
+$ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *args, unsigned *state, int program,
+       int span, unsigned long long limit_ns) {
+  const int tid = threadIdx.x;
+  char *arena = MK_ARENA, *scratch = arena + $HEADER;
+  volatile int *stop = (volatile int *)arena;
+  void **both = (void **)(arena + 16);  // arguments of this task and the next
+  const Run run = {state, mk_load_relaxed(state), program, (int)blockIdx.x, limit_ns};
+  stream += bounds[run.veu];
+  Instr now = stream[0], next = stream[1];
+  if (tid < now.nargs) both[tid] = args[now.args + tid];
+  if (tid == 0) *stop = 0;
+  mk_sync();
+  for (int pc = 0; now.fn != $END; pc++) {
+    // Loads of the next slots are under way while this one waits and runs.
+    const Instr after = stream[pc + 2];
+    void *argument = 0;
+    if (tid < next.nargs) argument = args[next.args + tid];
+    if (now.nwaits) {
+      mk_wait(&run, waits + now.wait, now.nwaits, now.order, tid, stop);
+      mk_sync();
+      if (*stop) break;
+    }
+    void *const *argv = both + (pc & 1) * $MAX_ARGS;
+    int status = 0;
+    switch (now.fn) {
+CASES      default: break;
+    }
+    if (status) mk_bad_index(&run, now.order);
+    if (tid < next.nargs) both[(~pc & 1) * $MAX_ARGS + tid] = argument;
+    mk_sync();  // the block's writes come before the release, and before its next task
+    if (now.step && tid == 0) mk_store_release(state + $LINE * (1 + run.veu), run.base + now.step);
+    now = next;
+    next = after;
+  }
+  mk_sync();
+  mk_finish(&run, span, tid);
+}
+"""
+
+BRANCHES = """\
+#define WAIT(first, n, order) mk_wait(&run, waits + first, n, order, tid, stop); mk_sync(); if (*stop) goto end;
+#define TASK(order, call) { int status = 0; call if (status) mk_bad_index(&run, order); }
+#define DONE(step) mk_sync(); if (step && tid == 0) mk_store_release(state + $LINE * (1 + veu), run.base + step);
+
+extern "C" __global__ void __launch_bounds__($THREADS, 1)
+$ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *args, unsigned *state, int program,
+       int span, unsigned long long limit_ns) {
+  const int tid = threadIdx.x, veu = blockIdx.x;
+  char *arena = MK_ARENA, *scratch = arena + $HEADER;
+  volatile int *stop = (volatile int *)arena;
+  const Run run = {state, mk_load_relaxed(state), program, veu, limit_ns};
+  if (tid == 0) *stop = 0;
+  mk_sync();
+LANES_OF_ALL
+end:
+  mk_sync();
+  mk_finish(&run, span, tid);
+}
+"""

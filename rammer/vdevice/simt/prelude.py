@@ -1,0 +1,270 @@
+"""What every SIMT program text needs before its kernels: types, vectors and functions, with no header at all.
+
+The text between is the same for every device; a `Dialect` holds the few primitives that are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A C++ for GPUs. `primitives` defines what `CONTRACT` lists, and <math.h>'s functions if the compiler does not know
+    them; `partial_sync`: whether some threads of a block can meet without the others.
+    """
+
+    language: str  # of `VDeviceSpec.languages`
+    primitives: str
+    partial_sync: bool
+
+
+CONTRACT = """\
+unsigned mk_load_relaxed(const unsigned *), mk_load_acquire(const unsigned *)   // device scope
+void mk_store_relaxed(unsigned *, unsigned), mk_store_release(unsigned *, unsigned)
+unsigned mk_exchange(unsigned *, unsigned old, unsigned)  // compare and swap: what was there
+unsigned mk_arrive(unsigned *)                            // add 1, acquire and release: what was there
+void mk_sync(), mk_sync_part(int threads)                                       // of a block, of its first threads
+void mk_pause()                                                                 // in a spin
+unsigned long long mk_now_ns()
+float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
+MK_ARENA                                                                        // char *: the block's shared memory
+MK_DIVIDE(a, b)                                                                 // about a / b, where |b| is no extreme
+MK_PATIENCE                                                                 // polls between two looks at the clock, 2^n - 1
+"""
+
+CUDA = Dialect(
+    "cuda",
+    """\
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#define INLINE static __device__ __forceinline__
+INLINE unsigned mk_load_relaxed(const unsigned *p) {
+  unsigned v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+INLINE unsigned mk_load_acquire(const unsigned *p) {
+  unsigned v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+INLINE void mk_store_relaxed(unsigned *p, unsigned v) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
+}
+INLINE void mk_store_release(unsigned *p, unsigned v) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
+}
+INLINE unsigned mk_exchange(unsigned *p, unsigned old, unsigned v) {
+  unsigned was;
+  asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;" : "=r"(was) : "l"(p), "r"(old), "r"(v) : "memory");
+  return was;
+}
+INLINE unsigned mk_arrive(unsigned *p) {
+  unsigned was;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(was) : "l"(p) : "memory");
+  return was;
+}
+INLINE unsigned long long mk_now_ns() {
+  unsigned long long t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+INLINE void mk_sync() { __syncthreads(); }
+INLINE void mk_sync_part(int threads) { asm volatile("bar.sync 1, %0;" :: "r"(threads) : "memory"); }
+INLINE void mk_pause() {}
+INLINE float mk_half_to_float(unsigned short h) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+  return f;
+}
+INLINE unsigned short mk_float_to_half(float f) {
+  unsigned short h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+  return h;
+}
+extern __shared__ __align__(128) char mk_arena[];
+#define MK_ARENA mk_arena
+#define MK_DIVIDE(a, b) __fdividef(a, b)
+#define MK_PATIENCE 255
+""",
+    partial_sync=True,
+)
+
+# One text for all devices. Functions of vectors apply those of scalars to every lane, so that tails equal bodies.
+COMMON = """\
+typedef uint16_t bf16;
+#define INT64_MIN (-9223372036854775807ll - 1)
+INLINE int mk_bits(float x) { union { float f; int i; } u; u.f = x; return u.i; }
+INLINE float mk_float(int x) { union { float f; int i; } u; u.i = x; return u.f; }
+INLINE float mk_odd(double x) {  // to float, so that rounding once more does not round twice
+  float f = (float)x;
+  if ((double)f != x && x == x && f - f == 0) f = mk_float((mk_bits(f) - (fabs((double)f) > fabs(x))) | 1);
+  return f;
+}
+struct f16 {  // computed with as a float
+  unsigned short bits;
+  f16() = default;
+  __device__ explicit f16(float x) : bits(mk_float_to_half(x)) {}
+  template <class T> __device__ explicit f16(T x) : bits(mk_float_to_half(mk_odd((double)x))) {}
+  __device__ operator float() const { return mk_half_to_float(bits); }
+};
+INLINE float from_bf16(bf16 x) { return mk_float((int)((uint32_t)x << 16)); }
+INLINE bf16 to_bf16(float f) {  // to nearest, ties to even; NaN stays NaN
+  uint32_t u = (uint32_t)mk_bits(f);
+  return f != f ? (bf16)((u >> 16) | 64) : (bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+INLINE float ssel(int m, float a, float b) { return m ? a : b; }
+INLINE float ssquare(float x) { return x * x; }
+INLINE float smax(float a, float b) { return (a > b) | (a != a) ? a : b; }
+INLINE float smin(float a, float b) { return (a < b) | (a != a) ? a : b; }
+INLINE float smaxc(float x, float c) { return c > x ? c : x; }  // c is no NaN
+INLINE float sminc(float x, float c) { return c < x ? c : x; }
+INLINE float sabs(float x) { return fabsf(x); }
+INLINE int sis_nan(float x) { return x != x; }
+INLINE int sis_inf(float x) { return fabsf(x) == INFINITY; }
+INLINE float ssign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; }
+INLINE float sfloor(float x) { return floorf(x); }
+INLINE float sceil(float x) { return ceilf(x); }
+INLINE float sround(float x) { return rintf(x); }
+INLINE float ssqrt(float x) { return sqrtf(x); }
+INLINE float scube(float x) { return x * x * x; }
+INLINE float spow_3_4(float x) { float r = sqrtf(x); return r * sqrtf(r); }
+INLINE float sexp(float x) { return expf(x); }
+INLINE float slog(float x) { return logf(x); }
+INLINE float serf(float x) { return erff(x); }
+INLINE float ssin(float x) { return sinf(x); }
+INLINE float scos(float x) { return cosf(x); }
+INLINE float spow(float x, float y) { return powf(x, y); }
+INLINE float sfmod(float x, float y) { return fmodf(x, y); }
+INLINE float smod(float x, float y) {
+  float r = fmodf(x, y);
+  return r == 0 ? copysignf(0.0f, y) : (r < 0) != (y < 0) ? r + y : r;
+}
+INLINE float ssigmoid(float x) { return MK_DIVIDE(1.0f, 1.0f + expf(-x)); }
+INLINE float stanh(float x) {  // an odd polynomial near 0, where 1 - 2 / (e^2x + 1) loses digits
+  float a = fabsf(x), z = x * x;
+  float p = ((((-5.70498872745e-3f * z + 2.06390887954e-2f) * z - 5.37397155531e-2f) * z + 1.33314422036e-1f) * z
+             - 3.33332819422e-1f) * z * x + x;
+  float q = 1.0f - MK_DIVIDE(2.0f, expf(a + a) + 1.0f);
+  return a > 0.625f ? (x < 0.0f ? -q : q) : p;
+}
+INLINE double dmod(double x, double y) {
+  double r = fmod(x, y);
+  return r == 0 ? copysign(0.0, y) : (r < 0) != (y < 0) ? r + y : r;
+}
+INLINE double dmax(double a, double b) { return a > b || a != a ? a : b; }
+INLINE double dmin(double a, double b) { return a < b || a != a ? a : b; }
+INLINE double dsign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
+INLINE double dsigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)); }
+#define dabs fabs
+#define dfloor floor
+#define dceil ceil
+#define dround rint
+#define dsqrt sqrt
+#define dexp exp
+#define dlog log
+#define dsin sin
+#define dcos cos
+#define derf erf
+#define dtanh tanh
+#define dpow pow
+#define dfmod fmod
+#define dis_nan(x) ((x) != (x))
+#define dis_inf(x) (fabs(x) == INFINITY)
+#define imax(a, b) ((a) > (b) ? (a) : (b))
+#define imin(a, b) ((a) < (b) ? (a) : (b))
+#define isign(a) (((a) > 0) - ((a) < 0))
+INLINE int64_t iabs(int64_t a) { return a < 0 ? (int64_t)(0 - (uint64_t)a) : a; }
+INLINE int64_t idiv(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b; }
+INLINE int64_t ifmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+INLINE int64_t imod(int64_t a, int64_t b) { int64_t r = ifmod(a, b); return r && (r < 0) != (b < 0) ? r + b : r; }
+INLINE int64_t ipow(int64_t a, int64_t b) {
+  uint64_t r = 1, x = (uint64_t)a;
+  for (; b > 0; b >>= 1, x *= x) if (b & 1) r *= x;
+  return (int64_t)r;
+}
+template <class T> INLINE T floor_div(T a, int b) { return a / b - (a % b < 0); }
+template <class T> INLINE T floor_mod(T a, int b) { return a % b + (a % b < 0 ? b : 0); }
+INLINE int64_t at(int64_t i, int64_t extent, int *status) {  // a checked index; negative ones count from the end
+  i = i < 0 ? i + extent : i;
+  if ((uint64_t)i >= (uint64_t)extent) { *status = 1; return 0; }
+  return i;
+}
+struct __align__(16) vf {  // 16 bytes: the widest access of a thread
+  float x, y, z, w;
+  __device__ __forceinline__ float &operator[](int i) { return (&x)[i]; }
+};
+struct vi { int x, y, z, w; };
+#define V(place) (*(vf *)&(place))
+INLINE vf mk_vf(float x, float y, float z, float w) { vf v; v.x = x; v.y = y; v.z = z; v.w = w; return v; }
+INLINE vi mk_vi(int x, int y, int z, int w) { vi v; v.x = x; v.y = y; v.z = z; v.w = w; return v; }
+INLINE vf splat(float x) { return mk_vf(x, x, x, x); }
+INLINE vi mask(int x) { x = x != 0; return mk_vi(x, x, x, x); }
+#define ARITHMETIC(op) \\
+  INLINE vf operator op(vf a, vf b) { return mk_vf(a.x op b.x, a.y op b.y, a.z op b.z, a.w op b.w); } \\
+  INLINE vf operator op(float a, vf b) { return mk_vf(a op b.x, a op b.y, a op b.z, a op b.w); } \\
+  INLINE vf operator op(vf a, float b) { return mk_vf(a.x op b, a.y op b, a.z op b, a.w op b); }
+ARITHMETIC(+) ARITHMETIC(-) ARITHMETIC(*) ARITHMETIC(/)
+#define COMPARISON(op) \\
+  INLINE vi operator op(vf a, vf b) { return mk_vi(a.x op b.x, a.y op b.y, a.z op b.z, a.w op b.w); } \\
+  INLINE vi operator op(float a, vf b) { return splat(a) op b; } \\
+  INLINE vi operator op(vf a, float b) { return a op splat(b); }
+COMPARISON(==) COMPARISON(<) COMPARISON(<=) COMPARISON(>) COMPARISON(>=)
+#define MASKS(op) INLINE vi operator op(vi a, vi b) { return mk_vi(a.x op b.x, a.y op b.y, a.z op b.z, a.w op b.w); }
+MASKS(&) MASKS(|) MASKS(^)
+INLINE vi operator~(vi a) { return mk_vi(!a.x, !a.y, !a.z, !a.w); }
+INLINE vf operator-(vf a) { return mk_vf(-a.x, -a.y, -a.z, -a.w); }
+template <class T> INLINE vf &operator+=(vf &a, T b) { a = a + b; return a; }
+INLINE vf vsel(vi m, vf a, vf b) { return mk_vf(m.x ? a.x : b.x, m.y ? a.y : b.y, m.z ? a.z : b.z, m.w ? a.w : b.w); }
+#define ONE(fn) INLINE vf v##fn(vf a) { return mk_vf(s##fn(a.x), s##fn(a.y), s##fn(a.z), s##fn(a.w)); }
+#define TWO(fn) INLINE vf v##fn(vf a, vf b) { \\
+  return mk_vf(s##fn(a.x, b.x), s##fn(a.y, b.y), s##fn(a.z, b.z), s##fn(a.w, b.w)); }
+ONE(square) ONE(cube) ONE(pow_3_4) ONE(abs) ONE(sign) ONE(floor) ONE(ceil) ONE(round) ONE(sqrt)
+ONE(exp) ONE(log) ONE(erf) ONE(sigmoid) ONE(tanh)
+TWO(max) TWO(min) TWO(maxc) TWO(minc)
+INLINE vi vis_nan(vf a) { return mk_vi(sis_nan(a.x), sis_nan(a.y), sis_nan(a.z), sis_nan(a.w)); }
+INLINE vi vis_inf(vf a) { return mk_vi(sis_inf(a.x), sis_inf(a.y), sis_inf(a.z), sis_inf(a.w)); }
+#define FOLD(fn, step) INLINE float fold_##fn(vf v) { \\
+  float a = v.x, b = v.z; v.x = step; a = v.y; b = v.w; v.y = step; a = v.x; b = v.y; return step; }
+FOLD(add, a + b) FOLD(mul, a * b) FOLD(max, smax(a, b)) FOLD(min, smin(a, b))
+#define LANES(make) mk_vf(make(0), n > 1 ? make(1) : 0.0f, n > 2 ? make(2) : 0.0f, n > 3 ? make(3) : 0.0f)
+#define PLAIN(i) p[i]
+#define HALF(i) (float)p[i]
+#define BRAIN(i) from_bf16(p[i])
+#define STEP(i) p[(i) * step]
+INLINE vf vload(const float *p, int n) { return LANES(PLAIN); }  // the first n lanes; zero in the others
+INLINE vf vload_h(const f16 *p, int n) { return LANES(HALF); }
+INLINE vf vload_b(const bf16 *p, int n) { return LANES(BRAIN); }
+INLINE vf vgather(const float *p, int64_t step, int n) { return LANES(STEP); }
+#define STORE(i, value) if (n > i) p[i] = value;
+INLINE void vstore(float *p, vf v, int n) { STORE(0, v.x) STORE(1, v.y) STORE(2, v.z) STORE(3, v.w) }
+INLINE void vstore_h(f16 *p, vf v, int n) {
+  STORE(0, (f16)v.x) STORE(1, (f16)v.y) STORE(2, (f16)v.z) STORE(3, (f16)v.w)
+}
+INLINE void vstore_b(bf16 *p, vf v, int n) {
+  STORE(0, to_bf16(v.x)) STORE(1, to_bf16(v.y)) STORE(2, to_bf16(v.z)) STORE(3, to_bf16(v.w))
+}
+#define PUT(i, value) if (n > i) p[(i) * step] = value;
+INLINE void vscatter(float *p, int64_t step, vf v, int n) { PUT(0, v.x) PUT(1, v.y) PUT(2, v.z) PUT(3, v.w) }
+INLINE vf vfirst(int n, vf a, vf b) {  // n lanes of a, then b
+  return mk_vf(n > 0 ? a.x : b.x, n > 1 ? a.y : b.y, n > 2 ? a.z : b.z, n > 3 ? a.w : b.w);
+}
+INLINE vf vround_h(vf a) { return mk_vf((float)(f16)a.x, (float)(f16)a.y, (float)(f16)a.z, (float)(f16)a.w); }
+INLINE vf vround_b(vf a) {
+  return mk_vf(from_bf16(to_bf16(a.x)), from_bf16(to_bf16(a.y)), from_bf16(to_bf16(a.z)), from_bf16(to_bf16(a.w)));
+}
+"""
+
+
+def prelude(dialect: Dialect) -> str:
+    """The text before all kernels. The emulator defines the primitives itself."""
+    return f"#ifndef SIMT_HOST\n{dialect.primitives}#endif\n{COMMON}"

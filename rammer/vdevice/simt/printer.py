@@ -1,0 +1,136 @@
+"""Tile programs as device functions of CUDA C++ and its relatives: every thread of the block runs the text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rammer.errors import LoweringError
+from rammer.ir.expr import Range, loads
+from rammer.ir.index import Index
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.tensor import DType
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Store, Sync, TileProgram
+from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
+from rammer.vdevice.simt.prelude import Dialect
+
+LANES = 4  # elements of a 16-byte vector
+WARP = 32
+PLACEHOLDER = "rammer_kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedKernel:
+    """`void symbol(void *const *args, char *scratch, int rtask, int tid, int *status)`, a device function.
+
+    All threads of the block call it; those from `num_threads` on take part in its block syncs at most.
+    """
+
+    symbol: str
+    text: str
+    num_threads: int
+    guarded: bool = False  # the caller keeps the extra threads out
+
+
+def emit(kernel: RKernel, dialect: Dialect, block: int, loose: frozenset[int] = frozenset()) -> EmittedKernel:
+    """The text of a kernel for blocks of `block` threads; equal bodies get equal symbols.
+
+    `loose` are the arguments that may not start at a multiple of 16 bytes. Raises LoweringError.
+    """
+    body = kernel.body
+    if isinstance(body, ForeignSource):
+        if body.language != dialect.language:
+            raise LoweringError(f"{kernel.name} is written in {body.language!r}, not in {dialect.language!r}")
+        if body.num_threads not in (1, block) and body.num_block_syncs != 0:
+            raise LoweringError(
+                f"{kernel.name} syncs its {body.num_threads} threads; the vEUs have {block}",
+                hint="give it as many threads as the vEUs have, or no block syncs",
+            )
+        return EmittedKernel(body.symbol, body.text, body.num_threads, body.num_threads < block)
+    text = function(SimtPrinter(body, dialect, block, loose))
+    symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), body.num_threads)
+
+
+class SimtPrinter(CFamilyPrinter):
+    """Prints one tile program for a block of threads."""
+
+    restrict, loop_type, align = "__restrict__", "int", ""
+    ctype: Mapping[DType, str] = {**CTYPE, DType.F16: "f16"}
+    unrolled = frozenset({Kind.UNROLLED, Kind.VECTOR})  # registers have no addresses: their indices must be constants
+
+    def __init__(self, program: TileProgram, dialect: Dialect, block: int, loose: frozenset[int]) -> None:
+        super().__init__(program, LANES)
+        arguments = program.arguments
+        self.steady = {b.name for n, b in enumerate(arguments) if n not in loose} | {b.name for b in program.scratch}
+        self.memory = {b.name for b in (*arguments, *program.scratch)}
+        if any(b.size > 2**31 - 1 for b in arguments):
+            self.loop_type = "int64_t"
+        threads, syncs = program.num_threads, any(isinstance(s, Sync) for s in _statements(program.body))
+        self.shares_syncs = syncs and 1 < threads < block and not (dialect.partial_sync and threads % WARP == 0)
+        self.leaves = threads < block and not self.shares_syncs
+        self.sync_text = "" if threads == 1 else "mk_sync();" if not self.leaves else f"mk_sync_part({threads});"
+
+    def sync(self) -> str:
+        return self.sync_text
+
+    def scratch(self) -> list[str]:
+        """Declarations of the scratch buffers. Other threads write them: restrict would be a lie."""
+        offset, lines = 0, []
+        for b in self.program.scratch:
+            kind = self.ctype[b.dtype]
+            lines.append(f"  {kind} *{b.name} = ({kind} *)(scratch + {offset});")
+            offset += -(-b.nbytes // 64) * 64
+        return lines
+
+    def one_access(self, buffer: str, index: Index) -> bool:
+        """Whether the vector lies at a multiple of 16 bytes, in memory."""
+        return buffer in self.steady and index.const % LANES == 0 and all(c % LANES == 0 for _, c in index.terms)
+
+    def square(self, loop: For) -> str | None:
+        return None
+
+    def store(self, s: Store, lane: str | None, count: int = 0) -> str:
+        text = super().store(s, lane, count)
+        guarded = self.shares_syncs and s.buffer in self.memory
+        return f"if (tid < {self.program.num_threads}) {{ {text} }}" if guarded else text
+
+    def conditions(self, where: tuple[Range, ...]) -> str:
+        kind = "unsigned" if self.loop_type == "int" else "uint64_t"
+        return " && ".join(f"({kind})({self.index(r.index - r.low)}) < {r.high - r.low}" for r in where)
+
+
+def function(printer: SimtPrinter) -> str:
+    """The worker with typed parameters, and the device function of fixed signature that calls it.
+
+    Inputs are restrict, and outputs that nobody reads: other threads may not change them while the rTask runs.
+    """
+    program = printer.program
+    read = {ld.tensor for s in _statements(program.body) if isinstance(s, Store) for ld, _ in loads(s.value)}
+    parameters, arguments = "", ""
+    for n, b in enumerate(program.arguments):
+        kind = f"{'' if n < program.num_outputs else 'const '}{printer.ctype[b.dtype]} *"
+        quiet = n >= program.num_outputs or b.name not in read
+        parameters += f"{kind}{'__restrict__ ' if quiet else ''}{b.name}, "
+        arguments += f"({kind})args[{n}], "
+    lines = [
+        f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status) {{",
+        *printer.scratch(),
+        *printer.body(program.body, 1),
+        "}",
+        f"MK_TASK void {PLACEHOLDER}(void *const *args, char *scratch, int rtask, int tid, int *status) {{",
+        f"  {f'if (tid < {program.num_threads}) ' if printer.leaves else ''}"
+        f"{PLACEHOLDER}_body({arguments}scratch, rtask, tid, status);",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _statements(body: Body) -> Iterator[Store | Alloc | Sync | If | For]:
+    for s in body:
+        yield s
+        if isinstance(s, For | Alloc):
+            yield from _statements(s.body)
+        elif isinstance(s, If):
+            yield from _statements(s.then)

@@ -1,0 +1,175 @@
+"""The streams that vEUs walk: plain arrays, made from a plan, stored in one file of an image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import ArtifactError
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, Position, RTask
+from rammer.ir.tensor import Array
+from rammer.vdevice.placement import ARENA
+
+ABI = 1  # of the megakernel, the streams and the state; changes with any of them
+LINE = 32  # words of a cache line: each vEU's counter has its own
+END, ONLY_WAIT = -1, -2  # `fn` of an instruction without a task
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Lanes of all rPrograms. An instruction is eight int32: function, rTask, first argument, number of arguments,
+    first wait, number of waits, step to publish when done (0: nobody waits for it), order of its slot. A barrier-rTask
+    is part of the rTask behind it. Every lane ends with an instruction of its own.
+    """
+
+    header: Mapping[str, Any]
+    bounds: Ints  # [programs * veus + 1] first instruction of every lane
+    instructions: Ints  # [instructions, 8]
+    waits: Ints  # [waits, 2] vEU, order
+    operators: Ints  # [instructions] operator of the rTask, or -1
+    arg_base: Ints  # [args] placement.ARENA, or the number of a constant
+    arg_offset: NDArray[np.int64]  # [args] bytes
+
+    @property
+    def num_veus(self) -> int:
+        return int(self.header["num_veus"])
+
+    @property
+    def num_programs(self) -> int:
+        return int(self.header["num_programs"])
+
+    def lane(self, program: int, veu: int) -> Ints:
+        """The instructions of a lane, without its end."""
+        n = program * self.num_veus + veu
+        return self.instructions[self.bounds[n] : self.bounds[n + 1] - 1]
+
+    def operator_at(self, program: int, veu: int, order: int) -> int:
+        """The operator whose rTask has this slot, or whose barrier it is; -1 if there is none."""
+        n = program * self.num_veus + veu
+        if not (0 <= program < self.num_programs and 0 <= veu < self.num_veus):
+            return -1
+        lane = slice(self.bounds[n], self.bounds[n + 1] - 1)
+        found = np.flatnonzero(self.instructions[lane][:, 7] >= order)
+        return int(self.operators[lane][found[0]]) if len(found) else -1
+
+    def to_bytes(self) -> bytes:
+        """The file: length of the header, the header as JSON, then every array at a multiple of 64 bytes."""
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
+        listed = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
+        text = json.dumps({"arrays": listed, "header": dict(self.header)}, sort_keys=True).encode()
+        parts = [len(text).to_bytes(8, "little"), text]
+        for array in arrays.values():
+            parts.append(b"\0" * (-sum(map(len, parts)) % 64))
+            parts.append(array.tobytes())
+        return b"".join(parts)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Streams:
+        """Read and check a file. Raises ArtifactError."""
+        try:
+            size = int.from_bytes(data[:8], "little")
+            text = json.loads(data[8 : 8 + size])
+            at = 8 + size
+            arrays: dict[str, Array] = {}
+            for name, wanted in _ARRAYS.items():
+                dtype, shape = text["arrays"][name]
+                if dtype != np.dtype(wanted).str:
+                    raise ValueError(f"{name} has type {dtype}")
+                at += -at % 64
+                count = int(np.prod(shape, dtype=np.int64))
+                arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
+                at += arrays[name].nbytes
+            streams = Streams(text["header"], **arrays)
+            streams.check()
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ArtifactError(f"the program's table is damaged: {error}", hint="compile the model again") from error
+        return streams
+
+    def check(self) -> None:
+        """Raise ValueError if an index points outside of its array."""
+        fn, rtask, args, nargs, wait, nwaits, step, order = self.instructions.T
+        ends = self.bounds[1:] - 1
+        sound = (
+            self.num_veus >= 1
+            and len(self.bounds) == self.num_programs * self.num_veus + 1
+            and self.bounds[0] == 0
+            and self.bounds[-1] + 2 == len(self.instructions) == len(self.operators) + 2
+            and bool(np.all(np.diff(self.bounds) >= 1))
+            and bool(np.all(fn[ends] == END))
+            and int(np.sum(fn == END)) == len(ends) + 2
+            and bool(np.all((fn >= ONLY_WAIT) & (fn < self.header["num_kernels"])))
+            and bool(np.all((rtask >= 0) & (step >= 0) & (order >= 0)))
+            and bool(np.all((args >= 0) & (nargs >= 0) & (args + nargs <= len(self.arg_base))))
+            and bool(np.all(nargs <= min(self.header["max_args"], self.header["threads"])))
+            and bool(np.all((wait >= 0) & (nwaits >= 0) & (wait + nwaits <= len(self.waits))))
+            and bool(np.all((self.waits[:, 0] >= 0) & (self.waits[:, 0] < self.num_veus) & (self.waits[:, 1] >= 0)))
+            and len(self.arg_base) == len(self.arg_offset)
+            and bool(np.all((self.arg_base >= ARENA) & (self.arg_base < len(self.header["weights"]))))
+            and bool(np.all(self.arg_offset >= 0))
+            and bool(np.all(self.arg_offset[self.arg_base == ARENA] <= self.header["arena_bytes"]))
+        )
+        if not sound:
+            raise ValueError("an index points outside of its array")
+
+    def span(self, program: int) -> int:
+        """What an rProgram adds to the epoch: more than any counter grows in it."""
+        first, last = self.bounds[program * self.num_veus], self.bounds[(program + 1) * self.num_veus]
+        return int(self.instructions[first:last, 7].max(initial=0)) + 2
+
+
+_ARRAYS = {
+    "bounds": "<i4",
+    "instructions": "<i4",
+    "waits": "<i4",
+    "operators": "<i4",
+    "arg_base": "<i4",
+    "arg_offset": "<i8",
+}
+
+
+def streams_of(
+    plan: ExecutionPlan, functions: Sequence[int], first_arg: Sequence[int], num_args: Sequence[int]
+) -> dict[str, Array]:
+    """The arrays of a plan's lanes; `functions`, `first_arg` and `num_args` are by operator."""
+    instructions: list[tuple[int, ...]] = []
+    operators: list[int] = []
+    waits: list[tuple[int, int]] = []
+    bounds = [0]
+    for program in plan.programs:
+        awaited = {w for lane in program.lanes for slot in lane if isinstance(slot, BarrierRTask) for w in slot.waits}
+        for veu in range(plan.spec.num_veus):
+            lane = program.lanes[veu] if veu < len(program.lanes) else ()
+            first = len(waits)  # of the barrier that the next rTask takes along
+            for order, slot in enumerate(lane):
+                step = order + 1 if Position(veu, order) in awaited else 0
+                if isinstance(slot, RTask):
+                    n, rtask = slot.uid
+                    found = (functions[n], rtask, first_arg[n], num_args[n])
+                    operators.append(n)
+                else:
+                    waits += [(w.veu, w.order) for w in slot.waits]
+                    follower = lane[order + 1] if order + 1 < len(lane) else None
+                    if isinstance(follower, RTask) and not step:
+                        continue
+                    found = (ONLY_WAIT, 0, 0, 0)
+                    operators.append(-1)
+                instructions.append((*found, first, len(waits) - first, step, order))
+                first = len(waits)
+            instructions.append((END, *(0,) * 7))
+            operators.append(-1)
+            bounds.append(len(instructions))
+    instructions += [(END, *(0,) * 7)] * 2  # read ahead, never run
+    return {
+        "bounds": np.array(bounds, np.int32),
+        "instructions": np.array(instructions, np.int32).reshape(-1, 8),
+        "waits": np.array(waits, np.int32).reshape(-1, 2),
+        "operators": np.array(operators, np.int32),
+    }
