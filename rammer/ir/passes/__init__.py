@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.passes.eliminate_common import eliminate_common
 from rammer.ir.passes.eliminate_dead import eliminate_dead
@@ -32,6 +32,10 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
     def layouts(graph: Graph) -> Graph:
         return choose_layouts(graph, spec)
 
+    def stack(graph: Graph) -> Graph:
+        # where barriers are global and vEUs many, layers that run side by side are worth more than large products
+        return stack_rows(graph, across_waves=spec.sync is not SyncModel.GLOBAL)
+
     return (
         eliminate_dead,
         fold_constants,
@@ -40,7 +44,7 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         eliminate_common,
         split_products,
         gather_gates,
-        stack_rows,
+        stack,
         simplify,
         eliminate_common,
         fuse,

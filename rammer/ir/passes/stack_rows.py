@@ -14,13 +14,18 @@ from rammer.ir.passes.structure import GATE_MATMUL
 from rammer.ir.tensor import TensorId
 
 
-def stack_rows(graph: Graph) -> Graph:
-    """Join products with the same constant right operand that do not depend on each other."""
+def stack_rows(graph: Graph, *, across_waves: bool = True) -> Graph:
+    """Join products with the same constant right operand that do not depend on each other.
+
+    Without `across_waves` only those that can start at once: a joined product waits for all of its rows, which costs
+    the parallelism between layers of a recurrent network.
+    """
     editor = Editor(graph)
-    groups: dict[tuple[Operation, TensorId], list[int]] = {}
+    wave = {n: 0 if across_waves else w for w, numbers in enumerate(graph.wavefronts()) for n in numbers}
+    groups: dict[tuple[Operation, TensorId, int], list[int]] = {}
     for n, op in editor.operators.items():
         if op.kind in ("matmul", GATE_MATMUL) and op.inputs[1] in editor.constants and _stackable(op.operation):
-            groups.setdefault((op.operation, op.inputs[1]), []).append(n)
+            groups.setdefault((op.operation, op.inputs[1], wave[n]), []).append(n)
     clusters = Clusters(graph)  # joining one group may make another one depend on itself
     for numbers in groups.values():
         joined = numbers[:1]

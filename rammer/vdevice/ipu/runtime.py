@@ -49,6 +49,11 @@ class IpuExecutable:
         weights = list(image.weights.values())
         self._check(self._library.rammer_set_weights(self._handle, *_pointers(weights), error, ERROR_BYTES), error)
 
+    @property
+    def source_bytes(self) -> int:
+        """Size of the emitted C++ and tables."""
+        return sum(len(data) for name, data in self._image.files.items() if name.endswith((".cpp", ".txt")))
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises DeviceError if Poplar fails, or an index that data chose is out of range."""
         if not self._handle:

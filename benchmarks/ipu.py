@@ -1,0 +1,92 @@
+"""Estimated speed-up on a Graphcore IPU: the recurrent models with 4 layers, as in §5.3.2 of the paper, emulated.
+
+Run `python -m benchmarks.ipu [--arch gc2]`. Nothing runs on an IPU: cycles are the emulator's.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import click
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import rammer
+from benchmarks.models import rnn
+from benchmarks.models.build import find
+from rammer.errors import RammerError
+
+LAYERS = 4  # so that the models fit a GC2
+PAPER = "up to 5.37"  # Figure 20, against RammerBase
+MODELS = ("lstm_tc_unrolled", "deepspeech2_unrolled", "seq2seq_unrolled")
+
+
+def model_with_layers(name: str, layers: int, steps: int | None = None) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
+    """A model of full width with another number of layers (and steps): ONNX bytes, an input, and torch's output."""
+    tc, speech, translation = rnn.TC["full"], rnn.SPEECH["full"], rnn.TRANSLATION["full"]
+    tc = replace(tc, layers=layers, steps=steps or tc.steps)
+    speech = replace(speech, layers=layers, length=4 * steps if steps else speech.length)
+    translation = replace(
+        translation,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_steps=steps or translation.encoder_steps,
+        decoder_steps=steps or translation.decoder_steps,
+    )
+    with (
+        mock.patch.dict(rnn.TC, full=tc),
+        mock.patch.dict(rnn.SPEECH, full=speech),
+        mock.patch.dict(rnn.TRANSLATION, full=translation),
+    ):
+        spec = find(name)
+        module = spec.build_module("full")
+        example = spec.example_input("full", 1)
+        with torch.no_grad():
+            output = module(example)
+        model = spec.to_onnx(module, example)
+    return model.SerializeToString(), {"input": example.numpy()}, {"output": output.numpy()}
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--arch", default="gc2", show_default=True, help="gc2, gc200 or bow, with :tiles behind.")
+@click.option("--steps", type=int, help="Time steps, in place of the paper's.")
+def main(names: tuple[str, ...], arch: str, steps: int | None) -> None:
+    """Compile NAMES (all three when empty) under both policies and print estimated times."""
+    console = Console(width=150)
+    table = Table("model", "policy", "estimated ms", "supersteps", "vertices", "tiles busy", "fullest tile", "C++ kB",
+                  "compile s", "largest error", "speed-up", box=None)  # fmt: skip
+    for name in names or MODELS:
+        model, inputs, wanted = model_with_layers(name, LAYERS, steps)
+        base = 0.0
+        for policy in ("sequential", "wavefront"):
+            start = time.perf_counter()
+            try:
+                program = rammer.compile(model, target="ipu", device="emulator", arch=arch, policy=policy)
+            except RammerError as error:
+                console.print(f"{name}, {policy}: {error}", highlight=False, markup=False)
+                continue
+            seconds = time.perf_counter() - start
+            with program:
+                found = program.run(inputs)
+                profile = program.executable.profile()  # type: ignore[attr-defined]
+                kilobytes = program.executable.source_bytes / 1e3  # type: ignore[attr-defined]
+            worst = max(float(np.abs(found[k] - v).max()) for k, v in wanted.items())
+            base = base or profile.estimated_us
+            totals = profile.totals
+            table.add_row(
+                name, policy, f"{profile.estimated_us / 1e3:.3f}", str(totals["supersteps"]), str(totals["vertices"]),
+                f"{profile.utilisation:.1%}", f"{totals['peak_tile_bytes'] / 1024:.0f} KiB", f"{kilobytes:.0f}",
+                f"{seconds:.0f}", f"{worst:.1e}", f"{base / profile.estimated_us:.2f}",
+            )  # fmt: skip
+    console.print(table)
+    console.print(f"The paper reports {PAPER} times over RammerBase. All figures here are estimates of an emulator.")
+
+
+if __name__ == "__main__":
+    main()
