@@ -38,6 +38,7 @@ class VDeviceSpec:
     lanes: int = 1  # fp32 elements of one vector register
     registers: int = 16  # vector registers of a vEU (or of a thread)
     max_threads: int = 1  # threads of a vEU
+    wave: int = 1  # threads that run in step
     scratch_bytes: int = 1 << 20  # local memory of a vEU that an rTask may use
     memory: tuple[MemoryLevel, ...] = ()
     sync: SyncModel = SyncModel.FINE

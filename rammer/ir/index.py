@@ -132,8 +132,7 @@ def _simplify_atom(atom: Div | Mod, env: Bounds) -> Index:
     if low // by == high // by:  # the remainder stays inside one period
         quotient = low // by
         return whole + quotient if isinstance(atom, Div) else rest - quotient * by
-    for _, c in rest.terms:  # (16a + b) // 64 = a // 4 if 0 <= b < 16
-        g = gcd(c, by)
+    for g in sorted({gcd(c, by) for _, c in rest.terms}, reverse=True):  # (16a + b) // 64 = a // 4 if 0 <= b < 16
         coarse, fine = _split(rest, g)
         low, high = bounds(fine, env)
         if 1 < g < by and low >= 0 and high < g:

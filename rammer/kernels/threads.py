@@ -1,0 +1,199 @@
+"""Candidates for vDevices whose vEUs have many threads: any expression, tiled for tasks of a block of threads each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
+
+from rammer.errors import LoweringError
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.expr import Stage, loads
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import DType
+from rammer.ir.tile import Kind
+from rammer.kernels import threads_product
+from rammer.kernels.lower import lower
+from rammer.kernels.problem import Problem
+from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.threads_lower import group, lower_threads
+from rammer.kernels.threads_product import padded, sides, tiles
+from rammer.kernels.tiling import cut, output_order
+
+MAX_CANDIDATES = 6
+MOST_PRODUCTS = 4
+FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
+BLOCK = 256  # threads of a task, if the vEU has as many: more would leave too few registers for each
+KEPT = 4  # results of a reduction that one thread holds at once
+SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
+
+
+def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """One to six rKernels of `operation`, the best guess first. Raises LoweringError if none fits the vDevice."""
+    problem = Problem.of(operation, spec)
+    found = [*products(operation, spec)[:MOST_PRODUCTS], *fitting(problem, schedules(problem), spec)]
+    if not found:
+        found = fitting(problem, schedules(problem, FINE), spec)
+    if not found and problem.keep:  # compute again what does not fit into scratch
+        problem = Problem.of(operation, spec, keep=frozenset())
+        found = fitting(problem, schedules(problem, FINE), spec)
+    if not found:
+        raise LoweringError(
+            f"{operation.kind}: no tiling fits {spec.scratch_bytes} bytes of scratch",
+            hint="give the vDevice more scratch, or split the operator",
+        )
+    return found[:MAX_CANDIDATES]
+
+
+def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """Kernels with tiles in registers, the best guess first; none if the operation is no product worth it."""
+    problem = padded(Problem.of(operation, spec, flat=False))
+    p = sides(problem)
+    if p is None:
+        return []
+    found = []
+    for tile in tiles(problem, p):
+        for schedule in threads_product.schedules(problem, p, tile):
+            kernel = thread_kernel(problem, schedule)
+            if kernel.scratch_bytes <= spec.scratch_bytes:
+                found.append(kernel)
+                break
+    return found
+
+
+def fitting(problem: Problem, wanted: Iterable[Schedule], spec: VDeviceSpec) -> list[RKernel]:
+    """Kernels of the distinct schedules whose scratch fits a vEU."""
+    seen, found = set(), []
+    for schedule in wanted:
+        key = (schedule.loops, schedule.stages, schedule.packing)
+        if key not in seen:
+            seen.add(key)
+            kernel = thread_kernel(problem, schedule)
+            if kernel.scratch_bytes <= spec.scratch_bytes:
+                found.append(kernel)
+    return found
+
+
+def thread_kernel(problem: Problem, schedule: Schedule) -> RKernel:
+    """Lower, and say tasks in terms of the operation's own axes."""
+    program = (lower_threads if schedule.threads > 1 else lower)(problem.expr, schedule)
+    digits = tuple(replace(d, step=max(d.step // problem.span(d.axis), 1)) for d in program.digits)
+    text = "; ".join(f"{lp.axis}/{lp.step}{lp.kind.value[:2]}" for lp in schedule.loops)
+    return RKernel(schedule.name, problem.operation, replace(program, digits=digits), schedule.packing, text)
+
+
+def schedules(problem: Problem, counts: Iterable[int] = ()) -> Iterator[Schedule]:
+    """Tasks cut from the outer axes of the output; inside, threads count through all points of a stage."""
+    root = problem.root
+    extents = dict(root.axes)
+    if not prod(extents.values()):
+        yield Schedule(f"{problem.operation.kind}_empty", tuple(Loop(a) for a in (*extents, *dict(root.reduce))))
+        return
+    most = most_threads(problem.spec)
+    grains = [(a, extents[a], problem.span(a)) for a in output_order(problem)]
+    for want in counts or task_counts(problem, most):
+        tasks = cut(grains, want)
+        steps = {loop.axis: loop.step for loop in tasks}
+        threads = max(threads_for(problem, stage, steps, most) for stage in problem.stages.values())
+        at = tuple(At(s.name, len(tasks) - 1, stage_loops(problem, s, steps, threads)) for s in problem.placed)
+        loops = (*tasks, *stage_loops(problem, root, steps, threads))
+        count = prod(-(-extents[loop.axis] // loop.step) for loop in tasks)
+        yield Schedule(f"{problem.operation.kind}_x{threads}_t{count}", loops, at, threads=threads)
+
+
+def most_threads(spec: VDeviceSpec) -> int:
+    """The largest useful power of two."""
+    return 1 << (min(spec.max_threads, BLOCK).bit_length() - 1)
+
+
+def task_counts(problem: Problem, threads: int) -> list[int]:
+    """How many tasks to aim for: fill the threads of every vEU if there is so much to do, then coarser and finer."""
+    veus = problem.spec.num_veus
+    items = max(
+        prod(e for _, e in s.axes) * -(-prod(e for _, e in s.reduce) // (4 * SHORT)) for s in problem.stages.values()
+    )
+    full = max(min(-(-items // threads), 8 * veus), 1)
+    rounds = [n * veus for n in (1, 2, 4) if n * veus < full]
+    if full > veus:
+        return [full, *rounds[::-1]]
+    return sorted({min(4 * full, veus), min(2 * full, veus), full, max(full // 2, 1), max(full // 8, 1)}, reverse=True)
+
+
+def points_of(stage: Stage, steps: Mapping[str, int]) -> int:
+    """About how many points of a stage a task computes: axes that the tasks cut are cut here too."""
+    return prod(min(e, steps.get(a, e)) for a, e in stage.axes)
+
+
+def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: int) -> int:
+    """Threads that a stage can keep busy: a power of two, whole waves."""
+    depth = prod(e for _, e in stage.reduce)
+    items = points_of(stage, steps) * (depth if depth >= SHORT else 1)
+    least = min(wave_of(problem), most)
+    return max(min(1 << max(items - 1, 0).bit_length(), most), least)
+
+
+def wave_of(problem: Problem) -> int:
+    """Threads that run in step: tasks have whole waves, and neighbours of a wave read neighbours in memory."""
+    return max(problem.spec.wave, 1)
+
+
+def stage_loops(problem: Problem, stage: Stage, steps: Mapping[str, int], threads: int) -> tuple[Loop, ...]:
+    """Threads across the points, and across the terms of a reduction where there are too few points for all."""
+    every = group([a for a, _ in stage.axes])
+    points = points_of(stage, steps)
+    if not stage.reduce:
+        lanes = vector_lanes(problem, stage)
+        if lanes > 1 and points >= lanes * threads:
+            return (Loop(every, lanes * threads), Loop(every, lanes, Kind.THREAD), Loop(every, 1, Kind.VECTOR))
+        return (Loop(every, threads), Loop(every, 1, Kind.THREAD))
+    reduce = [a for a, _ in stage.reduce]
+    along = contiguous(problem, stage)
+    inner = reduce if along not in reduce else [*(a for a in reduce if a != along), along]
+    sharing = sharing_threads(problem, stage, points, threads, along in reduce)
+    rows = threads // sharing
+    kept = min(-(-points // rows), KEPT)
+    outer, held = (Loop(every, kept * rows),), (Loop(every, rows, Kind.UNROLLED),)
+    mine = Loop(every, 1, Kind.THREAD)
+    if sharing == 1:
+        return (*outer, mine, *(Loop(a) for a in inner), *held)
+    terms = group(inner)
+    lanes = Loop(terms, 1, Kind.THREAD)
+    pair = (mine, lanes) if along in reduce else (lanes, mine)
+    return (*outer, *pair, Loop(terms, sharing), *held)
+
+
+def vector_lanes(problem: Problem, stage: Stage) -> int:
+    """Neighbours that one thread computes at once: a vector if all operands lie that way, otherwise one."""
+    lanes = problem.spec.lanes
+    axis, extent = next(((a, e) for a, e in reversed(stage.axes) if e > 1), ("", 0))
+    read = [ld for ld, _ in loads(stage.body)]
+    kinds = {problem.expr.type_of(ld.tensor).dtype for ld in read} | {stage.dtype}
+    if lanes < 2 or extent % lanes or kinds != {DType.F32} or any(ld.dynamic for ld in read):
+        return 1
+    steps = {problem.lane_stride(ld.tensor, ld.index, axis, stage) for ld in read}
+    return lanes if steps <= {0, 1} else 1
+
+
+def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool) -> int:
+    """Threads that share one reduction: a power of two, 1 if the points are enough and lie well in memory."""
+    depth = prod(e for _, e in stage.reduce)
+    if depth < SHORT:
+        return 1
+    most = min(1 << (depth.bit_length() - 1), threads & -threads)
+    idle = threads >> max(points - 1, 0).bit_length()
+    wave = min(wave_of(problem), threads)
+    return max(min(max(idle, wave if coalesced and depth >= wave else 1), most), 1)
+
+
+def contiguous(problem: Problem, stage: Stage) -> str | None:
+    """The axis along which the largest operand lies in memory, if one step of it is one element."""
+    types = dict(problem.expr.inputs)
+    read = [ld for ld, _ in loads(stage.body) if ld.tensor in types or ld.tensor in problem.stages]
+    if not read:
+        return None
+    load = max(read, key=lambda ld: problem.expr.type_of(ld.tensor).size)
+    for axis, extent in (*reversed(stage.axes), *reversed(stage.reduce)):
+        if extent > 1 and problem.lane_stride(load.tensor, load.index, axis, stage) == 1:
+            return axis
+    return None

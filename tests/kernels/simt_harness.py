@@ -1,0 +1,159 @@
+"""Run kernels of many threads on the host: one fiber per thread, compared with the meaning of the expression."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kernel_harness import CACHE, Runner, check_boxes, compare, random_inputs
+
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import Array
+from rammer.vdevice.simt.prelude import CUDA, prelude
+from rammer.vdevice.simt.printer import emit
+
+GPU = VDeviceSpec(
+    "gpu",
+    num_veus=132,
+    languages=("cuda",),
+    lanes=4,
+    registers=255,
+    max_threads=256,
+    wave=32,
+    scratch_bytes=48 << 10,
+    memory=(MemoryLevel("L2", 50 << 20, "device", 5500.0),),
+    peak_gflops=450.0,
+)
+SMALL = VDeviceSpec(
+    "small", num_veus=3, languages=("cuda",), lanes=4, registers=64, max_threads=32, wave=8, scratch_bytes=16 << 10
+)
+FLAGS = ("-O0", "-std=c++20", "-shared", "-fPIC", "-w", "-fno-strict-aliasing")
+COMPILER = [found] if (found := shutil.which("g++")) else [sys.executable, "-m", "ziglang", "c++"]
+
+HOST = """\
+#define SIMT_HOST
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#undef INT64_MIN
+#define __device__
+#define __forceinline__ inline
+#define __align__(n) __attribute__((aligned(n)))
+#define INLINE static inline
+#define MK_TASK extern "C"
+#define MK_DIVIDE(a, b) ((a) / (b))
+static ucontext_t home, fibers[1024];
+static char *stacks[1024];
+static int current, syncs[1024], done[1024];
+static void mk_sync() { syncs[current]++; swapcontext(&fibers[current], &home); }
+static void mk_sync_part(int) { mk_sync(); }
+static float mk_half_to_float(unsigned short h) { _Float16 x; memcpy(&x, &h, 2); return x; }
+static unsigned short mk_float_to_half(float f) { _Float16 x = f; unsigned short h; memcpy(&h, &x, 2); return h; }
+typedef void Task(void *const *, char *, int, int, int *);
+static Task *task;
+static void *const *task_args;
+static char *task_scratch;
+static int task_number, *task_status;
+static void enter() {
+  task(task_args, task_scratch, task_number, current, task_status);
+  done[current] = 1;
+  swapcontext(&fibers[current], &home);
+}
+extern "C" int simt_run(Task *fn, int threads, void *const *args, char *scratch, int rtask, int *status) {
+  task = fn, task_args = args, task_scratch = scratch, task_number = rtask, task_status = status;
+  for (int t = 0; t < threads; t++) {
+    if (!stacks[t]) stacks[t] = (char *)malloc(1 << 16);
+    getcontext(&fibers[t]);
+    fibers[t].uc_stack.ss_sp = stacks[t], fibers[t].uc_stack.ss_size = 1 << 16, fibers[t].uc_link = &home;
+    syncs[t] = done[t] = 0;
+    makecontext(&fibers[t], enter, 0);
+  }
+  for (int round = 0;; round++) {  // every other round backwards, so that missing syncs show
+    int left = 0;
+    for (int n = 0; n < threads; n++) {
+      current = round % 2 ? threads - 1 - n : n;
+      if (!done[current]) swapcontext(&home, &fibers[current]);
+      left += !done[current];
+    }
+    if (!left) break;
+    if (left < threads) return -1;  // some threads wait for others that have left
+  }
+  for (int t = 1; t < threads; t++) if (syncs[t] != syncs[0]) return -1;
+  return syncs[0];
+}
+"""
+
+
+class SimtRunner(Runner):
+    """One kernel whose rTasks run as fibers; `syncs` holds how many block syncs the last one made."""
+
+    def __init__(self, kernel: RKernel, lib: ctypes.CDLL, symbol: str, inputs: dict[str, Array]) -> None:
+        super().__init__(kernel, lib, symbol, inputs)
+        self.start = lib.simt_run
+        self.start.argtypes = [ctypes.c_void_p, ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int, ctypes.c_void_p]
+        self.syncs = 0
+
+    def __call__(self, rtask: int) -> None:
+        self.scratch[...] = 0xFF  # every number in it is NaN
+        self.syncs = self.start(
+            ctypes.cast(self.function, ctypes.c_void_p),
+            self.kernel.num_threads,
+            ctypes.cast(self.pointers, ctypes.c_void_p),
+            self.scratch.ctypes.data,
+            rtask,
+            ctypes.addressof(self.status),
+        )
+        assert self.syncs == self.kernel.num_block_syncs, f"{self.kernel.name}: {self.syncs} syncs in rTask {rtask}"
+
+
+class Built(NamedTuple):
+    library: ctypes.CDLL
+    kernels: dict[str, tuple[Operation, list[tuple[RKernel, str]]]]
+
+
+def build(cases: Mapping[str, tuple[Operation, Sequence[RKernel]]]) -> Built:
+    """All kernels of all cases in one library, compiled once per text."""
+    emitted = {name: [emit(k, CUDA, k.num_threads) for k in kernels] for name, (_, kernels) in cases.items()}
+    texts = {e.symbol: e.text for es in emitted.values() for e in es}
+    text = HOST + prelude(CUDA) + "\n".join(texts.values())
+    base = CACHE / hashlib.sha256((text + str(FLAGS)).encode()).hexdigest()[:20]
+    target = base.with_suffix(".so")
+    if not target.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        base.with_suffix(".cpp").write_text(text)
+        fresh = base.with_suffix(f".{os.getpid()}.so")
+        command = [*COMPILER, *FLAGS, str(base.with_suffix(".cpp")), "-o", str(fresh)]
+        made = subprocess.run(command, capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr[:4000]
+        fresh.rename(target)
+    found = {
+        name: (op, [(k, e.symbol) for k, e in zip(kernels, emitted[name], strict=True)])
+        for name, (op, kernels) in cases.items()
+    }
+    return Built(ctypes.CDLL(str(target)), found)
+
+
+def check(built: Built, name: str, rtol: float = 2e-5, boxes: bool = True) -> None:
+    """Every kernel gives the expression's value; each rTask writes exactly its box, after as many syncs as it says."""
+    op, kernels = built.kernels[name]
+    inputs = random_inputs(op)
+    wanted = evaluate_expr(op.expr, inputs)
+    assert kernels
+    for kernel, symbol in kernels:
+        runner = SimtRunner(kernel, built.library, symbol, inputs)
+        for got, want in zip(runner.run(), wanted, strict=True):
+            compare(got, want, rtol, f"{kernel.name} {op.expr.inputs}")
+        assert runner.status.value == 0
+        if boxes:
+            check_boxes(kernel, SimtRunner(kernel, built.library, symbol, inputs))
