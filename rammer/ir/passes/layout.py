@@ -30,9 +30,10 @@ class Channels(Enum):
 def choose_layouts(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Block the channels of what convolutions read and write, and of what lies between; convert at the edges.
 
-    Tensors with fewer channels than lanes, or with a single position, stay row-major.
+    Tensors with fewer channels than lanes, or with a single position, stay row-major; and everything where vEUs have many
+    threads, whose neighbours read neighbours anyway.
     """
-    if spec.lanes < 2:
+    if spec.lanes < 2 or spec.max_threads > 1:
         return graph
     chooser = _Chooser(Editor(graph), spec.lanes)
     for n in list(chooser.editor.operators):
