@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rammer.errors import DeviceError
 from rammer.hookspecs import hookimpl
 from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
 
@@ -14,23 +13,27 @@ if TYPE_CHECKING:
     from rammer.ir.kernel import RKernel
     from rammer.ir.operator import Operation
 
-REASON = "NVIDIA GPUs are not available yet in this version of rammer"
-HINT = 'device="emulator" runs the program on the host'
-
 
 def open_cuda(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
     """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
-    from rammer.vdevice.cuda.device import CudaEmulator, emulated_veus
+    from rammer.vdevice.cuda.device import CudaEmulator, CudaVDevice, emulated_veus
 
-    if str(device).startswith("emulator"):
-        return CudaEmulator(arch=arch, num_veus=emulated_veus(str(device)))
-    raise DeviceError(f"vDevice 'cuda' (arch={arch}, device={device}): {REASON}", hint=HINT)
+    if isinstance(device, str) and device.startswith("emulator"):
+        return CudaEmulator(arch=arch, num_veus=emulated_veus(device))
+    return CudaVDevice(arch=arch, device=device)
+
+
+def probe() -> Availability:
+    """Whether cupy, a driver and a GPU are here. The emulator needs none of them."""
+    from rammer.vdevice.cuda.runtime import probe
+
+    return probe()
 
 
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """NVIDIA GPUs."""
-    return [VDeviceEntry("cuda", open_cuda, lambda: Availability(False, REASON, HINT), "NVIDIA GPUs")]
+    return [VDeviceEntry("cuda", open_cuda, probe, 'NVIDIA GPUs; device="emulator" runs their programs on the host')]
 
 
 @hookimpl

@@ -92,6 +92,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         lanes=4,
         registers=48,  # of 16 bytes, for data: a thread has 255 words
         max_threads=MAX_THREADS,
+        wave=32,
         scratch_bytes=shared - header_bytes(MAX_ARGS),
         memory=(
             MemoryLevel("registers", 256 << 10, "veu", round(per_sm * 12, 1), "scratch"),

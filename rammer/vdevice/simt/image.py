@@ -44,7 +44,7 @@ def fingerprint(target: str, arch: str) -> str:
     return f"{target}-abi{ABI}-{arch}"
 
 
-def make_program(plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False, warp: int = WARP) -> SimtProgram:
+def make_program(plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False) -> SimtProgram:
     """Emit a plan. `branches`: as a branch per vEU, Figure 9's form. Raises DeviceError, LoweringError."""
     graph, spec = plan.graph, plan.spec
     if plan.memory is None:
@@ -65,7 +65,7 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, branches: bool = Fals
 
     max_args = max(num_args, default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
-    block = -(-most // warp) * warp
+    block = -(-most // WARP) * WARP
     if block > spec.max_threads:
         raise DeviceError(
             f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"

@@ -84,34 +84,34 @@ struct __align__(16) Instr { int fn, rtask, args, nargs, wait, nwaits, step, ord
 struct Wait { int veu, order; };
 struct Run { unsigned *state; unsigned base; int program, veu; unsigned long long limit_ns; };
 
-// Whether to give up: another vEU did, or nothing came for too long. The first to notice reports.
-static __device__ __noinline__ int mk_overdue(const Run *run, Wait on, int order, unsigned long long *since) {
-  unsigned *report = run->state;
-  if (mk_load_relaxed(report + 2)) return 1;
+// When the wait began, or 0 to give up: another vEU did, or nothing came for too long. The first to notice reports.
+static __device__ __noinline__ unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long long since) {
+  unsigned *report = run.state;
+  if (mk_load_relaxed(report + 2)) return 0;
   unsigned long long now = mk_now_ns();
-  if (!*since) *since = now;
-  if (now - *since <= run->limit_ns) return 0;
+  if (since == 1) since = now;
+  if (now - since <= run.limit_ns) return since;
   if (mk_exchange(report + 2, 0, 1) == 0) {
-    mk_store_relaxed(report + 4, run->program);
-    mk_store_relaxed(report + 5, run->veu);
+    mk_store_relaxed(report + 4, run.program);
+    mk_store_relaxed(report + 5, run.veu);
     mk_store_relaxed(report + 6, order);
     mk_store_relaxed(report + 7, on.veu);
     mk_store_relaxed(report + 8, on.order);
-    mk_store_relaxed(report + 9, mk_load_relaxed(run->state + $LINE * (1 + on.veu)) - run->base);
+    mk_store_relaxed(report + 9, mk_load_relaxed(run.state + $LINE * (1 + on.veu)) - run.base);
   }
-  return 1;
+  return 0;
 }
 
 // A barrier-rTask: the first n threads poll a counter each. Spins are relaxed; one acquire follows.
-INLINE void mk_wait(const Run *run, const Wait *waits, int n, int order, int tid, volatile int *stop) {
+INLINE void mk_wait(Run run, const Wait *waits, int n, int order, int tid, volatile int *stop) {
   for (int w = tid; w < n; w += $THREADS) {
     Wait on = waits[w];
-    const unsigned *step = run->state + $LINE * (1 + on.veu);
-    unsigned long long since = 0;
-    for (unsigned polls = 1; (int)(mk_load_relaxed(step) - run->base) <= on.order; polls++) {
+    const unsigned *step = run.state + $LINE * (1 + on.veu);
+    unsigned long long since = 1;
+    for (unsigned polls = 1; (int)(mk_load_relaxed(step) - run.base) <= on.order; polls++) {
       mk_pause();
-      if ((polls & MK_PATIENCE) == 0 && mk_overdue(run, on, order, &since)) {
-        mk_store_relaxed(run->state + $LINE * (1 + gridDim.x + run->veu) + 2, order + 1);
+      if ((polls & MK_PATIENCE) == 0 && !(since = mk_overdue(run, on, order, since))) {
+        mk_store_relaxed(run.state + $LINE * (1 + gridDim.x + run.veu) + 2, order + 1);
         *stop = 1;
         return;
       }
@@ -120,17 +120,17 @@ INLINE void mk_wait(const Run *run, const Wait *waits, int n, int order, int tid
   }
 }
 
-INLINE void mk_bad_index(const Run *run, int order) {
-  unsigned *line = run->state + $LINE * (1 + gridDim.x + run->veu);
-  if (mk_exchange(line, 0, order + 1) == 0) mk_store_relaxed(line + 1, run->program);
-  mk_store_relaxed(run->state + 3, 1);
+INLINE void mk_bad_index(Run run, int order) {
+  unsigned *line = run.state + $LINE * (1 + gridDim.x + run.veu);
+  if (mk_exchange(line, 0, order + 1) == 0) mk_store_relaxed(line + 1, run.program);
+  mk_store_relaxed(run.state + 3, 1);
 }
 
 // The last block to finish moves the epoch past every counter of this run.
-INLINE void mk_finish(const Run *run, int span, int tid) {
-  if (tid == 0 && mk_arrive(run->state + 1) == gridDim.x - 1) {
-    mk_store_relaxed(run->state + 1, 0);
-    mk_store_release(run->state, run->base + span);
+INLINE void mk_finish(Run run, int span, int tid) {
+  if (tid == 0 && mk_arrive(run.state + 1) == gridDim.x - 1) {
+    mk_store_relaxed(run.state + 1, 0);
+    mk_store_release(run.state, run.base + span);
   }
 }
 
@@ -156,7 +156,7 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
     void *argument = 0;
     if (tid < next.nargs) argument = args[next.args + tid];
     if (now.nwaits) {
-      mk_wait(&run, waits + now.wait, now.nwaits, now.order, tid, stop);
+      mk_wait(run, waits + now.wait, now.nwaits, now.order, tid, stop);
       mk_sync();
       if (*stop) break;
     }
@@ -165,7 +165,7 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
     switch (now.fn) {
 CASES      default: break;
     }
-    if (status) mk_bad_index(&run, now.order);
+    if (status) mk_bad_index(run, now.order);
     if (tid < next.nargs) both[(~pc & 1) * $MAX_ARGS + tid] = argument;
     mk_sync();  // the block's writes come before the release, and before its next task
     if (now.step && tid == 0) mk_store_release(state + $LINE * (1 + run.veu), run.base + now.step);
@@ -173,13 +173,13 @@ CASES      default: break;
     next = after;
   }
   mk_sync();
-  mk_finish(&run, span, tid);
+  mk_finish(run, span, tid);
 }
 """
 
 BRANCHES = """\
-#define WAIT(first, n, order) mk_wait(&run, waits + first, n, order, tid, stop); mk_sync(); if (*stop) goto end;
-#define TASK(order, call) { int status = 0; call if (status) mk_bad_index(&run, order); }
+#define WAIT(first, n, order) mk_wait(run, waits + first, n, order, tid, stop); mk_sync(); if (*stop) goto end;
+#define TASK(order, call) { int status = 0; call if (status) mk_bad_index(run, order); }
 #define DONE(step) mk_sync(); if (step && tid == 0) mk_store_release(state + $LINE * (1 + veu), run.base + step);
 
 extern "C" __global__ void __launch_bounds__($THREADS, 1)
@@ -194,6 +194,6 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
 LANES_OF_ALL
 end:
   mk_sync();
-  mk_finish(&run, span, tid);
+  mk_finish(run, span, tid);
 }
 """

@@ -1,0 +1,181 @@
+"""CUDA C++ to machine code, with NVRTC: needs neither a GPU, nor a driver, nor any header."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import struct
+from dataclasses import asdict, dataclass
+from types import ModuleType
+from typing import Any
+
+from rammer.errors import DeviceError, ToolchainError
+from rammer.ir.plan import ExecutionPlan
+from rammer.vdevice.cuda.spec import Gpu
+from rammer.vdevice.simt.image import SimtProgram
+from rammer.vdevice.simt.megakernel import ENTRY
+from rammer.vdevice.toolchain import fingerprint, object_store
+
+CUBIN, RESOURCES = "program.cubin", "resources.json"
+INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
+OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--diag-suppress=177")
+REGISTERS_OF_SM = 65536
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_LINE = re.compile(r"program\.cu\((\d+)\): error")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What ptxas says that a thread of the megakernel needs; bytes. `code_bytes` is its machine code."""
+
+    registers: int
+    stack_bytes: int
+    spill_bytes: int
+    code_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """Machine code of a program."""
+
+    data: bytes
+    resources: Resources
+    log: str
+
+
+def nvrtc() -> ModuleType:
+    """The bindings of NVRTC. Raises ToolchainError."""
+    try:
+        return importlib.import_module("cuda.bindings.nvrtc")
+    except ImportError as error:
+        raise ToolchainError(f"CUDA C++ cannot be compiled: {error}", hint=INSTALL) from error
+
+
+def nvrtc_version() -> str:
+    """The version of NVRTC. Raises ToolchainError."""
+    bindings = nvrtc()
+    try:
+        _, major, minor = bindings.nvrtcVersion()
+    except RuntimeError as error:  # the bindings load the library now
+        raise ToolchainError(f"NVRTC cannot be loaded: {error}", hint=INSTALL) from error
+    return f"NVRTC {major}.{minor}"
+
+
+def compile_cubin(text: str, arch: str) -> Cubin:
+    """Machine code for one arch ("sm_90"), from the cache if it is there. Raises ToolchainError with NVRTC's words."""
+    version = nvrtc_version()
+    key = fingerprint("cuda", version, arch, *OPTIONS, text)
+    store = object_store()
+    if (found := store.find([key])) and (data := store.read(found[key])) and (cubin := _unpack(data)):
+        return cubin
+    cubin = _compile(text, arch)
+    store.add([key], _pack(cubin))
+    return cubin
+
+
+def _compile(text: str, arch: str) -> Cubin:
+    bindings = nvrtc()
+    options = [o.encode() for o in (f"-arch={arch}", *OPTIONS)]
+    _, program = bindings.nvrtcCreateProgram(text.encode(), b"program.cu", 0, [], [])
+    try:
+        (status,) = bindings.nvrtcCompileProgram(program, len(options), options)
+        log = _read(bindings.nvrtcGetProgramLogSize, bindings.nvrtcGetProgramLog, program).decode(errors="replace")
+        log = log.strip("\0 \n")
+        if status != bindings.nvrtcResult.NVRTC_SUCCESS:
+            raise ToolchainError(
+                f"NVRTC failed for {arch}: {status.name}\n{log[:4000]}{_source_of(log, text)}",
+                hint=_hint(bindings, arch),
+            )
+        data = _read(bindings.nvrtcGetCUBINSize, bindings.nvrtcGetCUBIN, program)
+    finally:
+        bindings.nvrtcDestroyProgram(program)
+    return Cubin(data, _resources(log, code_bytes(data)), log)
+
+
+def _read(size: Any, read: Any, program: Any) -> bytes:
+    _, count = size(program)
+    data = b"\0" * count
+    read(program, data)
+    return data
+
+
+def _resources(log: str, code_bytes: int) -> Resources:
+    entry = _ENTRY.search(log)
+    tail = log[entry.end() :] if entry else log
+    spills, registers = _SPILLS.search(tail), _REGISTERS.search(tail)
+    if not spills or not registers:
+        raise ToolchainError(f"NVRTC's log tells no registers:\n{log[:2000]}", hint="please report it with the version")
+    stack, stores, loads = map(int, spills.groups())
+    return Resources(int(registers[1]), stack, max(stores, loads), code_bytes)
+
+
+def code_bytes(elf: bytes) -> int:
+    """Bytes of machine code in an ELF file."""
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", elf, table + n * size) for n in range(count)]
+    names = sections[names_at][4]
+    return sum(s[5] for s in sections if elf.startswith(b".text.", names + s[0]))
+
+
+def _source_of(log: str, text: str) -> str:
+    """The line of ours that the compiler's first error names."""
+    if not (found := _LINE.search(log)):
+        return ""
+    number = int(found[1])
+    lines = text.splitlines()
+    return f"\nline {number}: {lines[number - 1].strip()}" if number <= len(lines) else ""
+
+
+def _hint(bindings: ModuleType, arch: str) -> str:
+    _, known = bindings.nvrtcGetSupportedArchs()
+    if int(arch.removeprefix("sm_")) not in known:
+        older = " sm_70 needs nvidia-cuda-nvrtc-cu12 and cuda-bindings<13." if arch == "sm_70" else ""
+        return f"this NVRTC knows {', '.join(f'sm_{n}' for n in known)}.{older}"
+    return "this text was made by rammer or a plugin: please report it"
+
+
+def check_fits(plan: ExecutionPlan, program: SimtProgram, gpu: Gpu, resources: Resources) -> None:
+    """Raise DeviceError unless every vEU's block can be on the GPU at the same time; a block that waits must not keep
+    another one out.
+    """
+    shared = gpu.shared_kib << 10
+    if program.shared_bytes > shared:
+        raise DeviceError(
+            f"a vEU needs {program.shared_bytes} bytes of shared memory, a block on {gpu.name} has {shared}",
+            hint="kernels with smaller tiles; or compile for another arch",
+        )
+    threads = program.threads
+    granule = -(-resources.registers * 32 // 256) * 256 * -(-threads // 32)  # registers are given to warps in 256s
+    if granule > REGISTERS_OF_SM:
+        raise DeviceError(
+            f"a vEU of {threads} threads with {resources.registers} registers does not fit an SM of {gpu.name}",
+            hint="kernels with fewer threads",
+        )
+    per_sm = min(REGISTERS_OF_SM // max(granule, 1), shared // max(program.shared_bytes, 1), 2048 // threads, 16)
+    if plan.spec.num_veus > per_sm * gpu.num_sms:
+        raise DeviceError(
+            f"{plan.spec.num_veus} vEUs cannot all be on {gpu.name} at once: {per_sm} on each of {gpu.num_sms} SMs",
+            hint="fewer vEUs",
+        )
+
+
+def _pack(cubin: Cubin) -> bytes:
+    head = json.dumps({"resources": asdict(cubin.resources), "log": cubin.log}).encode()
+    return len(head).to_bytes(8, "little") + head + cubin.data
+
+
+def _unpack(data: bytes) -> Cubin | None:
+    """None for something else under this key: it is compiled again."""
+    size = int.from_bytes(data[:8], "little")
+    try:
+        head = json.loads(data[8 : 8 + size])
+        return Cubin(data[8 + size :], Resources(**head["resources"]), str(head["log"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+__all__ = ["CUBIN", "ENTRY", "RESOURCES", "Cubin", "Resources", "check_fits", "compile_cubin", "nvrtc_version"]
