@@ -39,7 +39,7 @@ def serve(pipe: connection.Connection, task: Task) -> None:
         error = max(error, worst_error(run(built.inputs), built.outputs))  # it may go wrong after many runs
         pipe.send({"error": error, "peak_mb": peak_mb()})
     except Exception as failure:  # whatever a peer raises is its result, and must not stop the others
-        pipe.send({"failed": f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:160]})
+        pipe.send({"failed": " ".join(f"{type(failure).__name__}: {failure}".split())[:400]})
 
 
 def forget_peak() -> None:

@@ -55,10 +55,11 @@ class Recorder:
     def cat(self, parts: Sequence[Value], dim: int) -> Value:
         return self._node("Concat", *parts, axis=dim)
 
-    def chunk(self, a: Value, count: int, dim: int) -> tuple[Value, ...]:
-        """Equal parts along `dim`, as one Split."""
-        outputs = [f"Split_{len(self._nodes)}_{i}" for i in range(count)]
-        self._nodes.append(helper.make_node("Split", [self._name(a)], outputs, f"Split_{len(self._nodes)}", axis=dim))
+    def split(self, a: Value, size: int, dim: int) -> tuple[Value, ...]:
+        """Four parts of `size` along `dim`, as one Split with explicit sizes, like torch's exporter."""
+        name = self._node("Split", a, torch.full([4], size), axis=dim).name
+        outputs = [f"{name}_{i}" for i in range(4)]
+        self._nodes[-1].output[:] = outputs
         return tuple(map(Symbol, outputs))
 
     def select(self, a: Value, dim: int, index: int) -> Value:

@@ -98,7 +98,7 @@ class BasicCell(Cell):
 
     def gates(self, ops: Any, x: Any, h: Any) -> Sequence[Any]:
         product = ops.add(ops.matmul(ops.cat([x, h], 1), self.weight), self.bias)
-        chunks: Sequence[Any] = ops.chunk(product, 4, 1)
+        chunks: Sequence[Any] = ops.split(product, self.hidden, 1)
         return chunks
 
 
