@@ -1,9 +1,10 @@
-"""The simplifier of tile programs: decides conditions, splits loops where a condition changes (tails, halos, concat)."""
+"""The simplifier of tile programs: decides conditions, splits loops where one changes (tails, halos, concat)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, rewrite
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
@@ -142,13 +143,13 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
         if r.index.coef(loop.var):
             cuts |= {c for c in _cuts(r, loop.var, inner) if loop.start < c < loop.stop}
     parallel = loop.kind in (Kind.THREAD, Kind.TASK)
-    if loop.kind is Kind.UNROLLED and _looks_up(loop.body, loop.var):
+    if loop.kind in (Kind.SERIAL, Kind.UNROLLED) and _looks_up(loop.body, loop.var):
         bodies = (_substitute(loop.body, {loop.var: Index(n)}) for n in range(loop.start, loop.stop))
         return tuple(s for body in bodies for s in simplify_body(body, env, split))
     whole = len(cuts) > MAX_PIECES or loop.kind is Kind.THREAD or (parallel and _has_sync(loop.body))
     points = [loop.start, loop.stop] if whole else sorted(cuts)
     pieces: list[Stmt] = []
-    for low, high in zip(points, points[1:], strict=False):
+    for low, high in pairwise(points):
         if parallel:
             body = simplify_body(loop.body, {**env, loop.var: (low, high - 1)}, split)
             here = Range(Index(0, ((loop.var, 1),)), low, high)
@@ -237,7 +238,12 @@ def _has_sync(body: Body) -> bool:
 def _substitute(body: Body, values: dict[str, Index]) -> Body:
     def place(index: Index) -> Index:
         for atom, _ in index.terms:
-            if not isinstance(atom, str) or atom in values:
+            if not isinstance(atom, str):
+                return substitute(index, values) if not values.keys().isdisjoint(variables(index)) else index
+        for name, value in values.items():
+            if (coef := index.coef(name)) and not value.terms:
+                index = Index(index.const + coef * value.const, tuple(t for t in index.terms if t[0] != name))
+            elif coef:
                 return substitute(index, values)
         return index
 

@@ -131,9 +131,10 @@ def blocks(problem: Problem, width: int, height: int) -> list[Block]:
             if vectors * rows + vectors + 1 > limit or vectors * rows > 26:
                 continue
             rest = height % rows
-            cost = 0.02 * -(-height // rows) * width if rest else 0.0
+            cost = 0.0
             for r, times in ((rows, height // rows), (rest, 1 if rest else 0)):
                 cost += times * -(-width // vectors) * _step(vectors, r) if times else 0.0
+            cost *= 1.03 if rest else 1.0  # a second copy of the code
             found.append((round(cost, 6), -vectors * rows, Block(vectors, rows)))
     found.sort(key=lambda item: item[:2])
     return [b for _, _, b in found]
@@ -230,7 +231,7 @@ def _tasks(
     if second:
         first_rows = not first_rows
     axes = [*rows, by_lane] if first_rows else [by_lane, *rows]
-    tasks = cut(axes, want)
+    tasks = cut(axes, want, problem.spec.num_veus)
     steps = {loop.axis: loop.step for loop in tasks}
     tall = min(steps.get(p.row or "", height), height)
     broad = -(-min(steps.get(p.lane, extents[p.lane]), p.group) // lanes)

@@ -30,7 +30,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     packing = lane_packing(problem, root, lane) if root.reduce else ()
     seen = set()
     for want in task_counts(problem):
-        tasks = cut(grains, want)
+        tasks = cut(grains, want, problem.spec.num_veus)
         if tasks in seen:
             continue
         seen.add(tasks)

@@ -1,4 +1,4 @@
-"""Tensor expression + schedule -> tile program: tiling, register blocking, staging and reductions, by one nest builder."""
+"""Tensor expression + schedule -> tile program: tiling, register blocks, staging, reductions, by one nest builder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Nest:
 
 @dataclass(slots=True)
 class _Home:
-    """Where a tensor lives: its buffer, the low corner of the box that is held, one stride per dimension or a layout."""
+    """Where a tensor lives: its buffer, the low corner of the box held there, a stride per dimension or a layout."""
 
     buffer: Buffer
     corner: tuple[Index, ...]
@@ -217,7 +217,7 @@ class _Lowering:
         self, stage: Stage, p: int, reads: list[tuple[list[Index], set[int]]], fixed: set[str]
     ) -> tuple[Index, int]:
         """Low corner and extent of what is read of dimension `p`, as long as the variables in `fixed` stand still."""
-        name, full = stage.axes[p]
+        full = stage.axes[p][1]
         bases, lows, highs = set(), [], []
         for index, dynamic in reads:
             ix = index[p]
@@ -228,14 +228,16 @@ class _Lowering:
             low, high = bounds(rest, self.env)
             if base == Index() and low <= 0 and high >= full - 1:
                 return Index(), full
-            bases.add(base), lows.append(low), highs.append(high)
+            bases.add(base)
+            lows.append(low)
+            highs.append(high)
         if len(bases) != 1:
             return Index(), full
         extent = max(highs) - min(lows) + 1
         return (Index(), full) if extent >= full else (bases.pop() + min(lows), extent)
 
     def nest(self, stage: Stage, nest: _Nest, host: str) -> Body:
-        """The loops of one stage; a reduction gets accumulators for every output loop inside its first reduction loop."""
+        """The loops of one stage; a reduction gets accumulators for the output loops inside its first reduction loop."""
         bands, values, guards = nest.bands, nest.values, nest.guards
         reduce = dict(stage.reduce)
         first = next((n for n, b in enumerate(bands) if b.loop.axis in reduce), len(bands))

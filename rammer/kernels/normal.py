@@ -138,7 +138,7 @@ def identity(combine: str, dtype: DType) -> float | int | bool:
         return value
     if dtype is DType.BOOL:
         return value > 0
-    info = np.iinfo(dtype.numpy)
+    info = np.iinfo(np.dtype(dtype.value))
     return int(value) if isfinite(value) else int(info.max if value > 0 else info.min)
 
 
@@ -172,7 +172,7 @@ def flattened(expr: TensorExpr, units: int) -> tuple[TensorExpr, dict[str, int]]
         merged = _merge(expr, a, b)
         if merged is not None:
             left = 1
-            for name, extent in axes[: p + 1]:
+            for _, extent in axes[: p + 1]:
                 left *= extent
             if first == 1 or second == 1 or left >= units:
                 expr = merged
@@ -188,7 +188,7 @@ def _merge(expr: TensorExpr, a: str, b: str) -> TensorExpr | None:
     first, second = root[a], root[b]
     name = a if first > 1 else b
     places: dict[str, int] = {}  # tensor -> the first of its two dimensions
-    types = {n: t for n, t in (*expr.inputs, *expr.outputs)}
+    types = dict((*expr.inputs, *expr.outputs))
     for stage in expr.stages:
         names = [n for n, _ in stage.axes]
         if a in names or b in names:

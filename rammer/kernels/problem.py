@@ -85,7 +85,7 @@ class Problem:
         """What a lane along `axis` adds to the address: 0, 1, another constant, or None where it jumps."""
         if not any(axis in variables(ix) for ix in index):
             return 0
-        known = {n: t for n, t in (*self.expr.inputs, *self.expr.outputs)}
+        known = dict((*self.expr.inputs, *self.expr.outputs))
         if tensor not in known:  # scratch: its order can follow
             return 1 if index[-1] == var(axis) else None
         kind = known[tensor]
@@ -148,7 +148,7 @@ class Problem:
 
 
 def worth_keeping(expr: TensorExpr) -> frozenset[str]:
-    """Point-wise stages with costly functions that several readers, or a reduction over other axes, would compute again."""
+    """Point-wise stages with costly functions that several readers, or a reduction, would compute again."""
     keep = set()
     outputs = {n for n, _ in expr.outputs}
     for stage in expr.stages:

@@ -39,13 +39,14 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         if problem.span(lane) > 1:
             grain = problem.span(lane)
         rows = [(a, e, problem.span(a)) for a, e in root.axes if a != lane]
-        tasks = cut([(lane, extents[lane], grain), *rows], want)
+        tasks = cut([(lane, extents[lane], grain), *rows], want, problem.spec.num_veus)
         if tasks in seen:
             continue
         seen.add(tasks)
         steps = {lp.axis: lp.step for lp in tasks}
         depth = len(tasks) - 1
-        stages, packing = [], {}
+        stages: list[At] = []
+        packing: dict[str, Layout] = {}
         for stage in problem.placed:
             p = products.get(stage.name)
             if p is None:

@@ -24,27 +24,25 @@ def task_counts(problem: Problem) -> list[int]:
     return [veus, 4 * veus] if problem.microseconds > 8 * TINY_US else [veus]
 
 
-def cut(axes: Sequence[tuple[str, int, int]], want: int) -> tuple[Loop, ...]:
-    """TASK loops over (axis, extent, granularity), outermost first, that make about `want` tasks of equal size."""
+def cut(axes: Sequence[tuple[str, int, int]], want: int, veus: int = 1) -> tuple[Loop, ...]:
+    """TASK loops over (axis, extent, granularity), outermost first: about `want` tasks that keep `veus` equally busy."""
     loops = []
     for axis, extent, grain in axes:
         units = -(-extent // grain)
         if want <= 1 or units <= 1:
             continue
-        per_task = _even(units, want)
-        parts = -(-units // per_task)
+        per_task = even_share(units, want, veus)
         loops.append(Loop(axis, per_task * grain, Kind.TASK))
-        want = -(-want // parts)
+        want //= -(-units // per_task)
     return tuple(loops)
 
 
-def _even(units: int, want: int) -> int:
-    """Units per task: `want` tasks or somewhat more, if that makes them equal."""
+def even_share(units: int, want: int, veus: int = 1) -> int:
+    """Units per task: `want` tasks, or up to twice as many if that spreads them better over the vEUs."""
     if units <= want:
         return 1
     size = -(-units // want)
-    exact = [s for s in range(size, 0, -1) if units % s == 0]
-    return exact[0] if exact and exact[0] * 2 > size else size
+    return min(range(size, (size + 1) // 2 - 1, -1), key=lambda s: (-(-(-(-units // s)) // veus) * s, -s))
 
 
 def output_order(problem: Problem) -> list[str]:

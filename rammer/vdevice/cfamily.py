@@ -1,4 +1,4 @@
-"""The one printer of tile programs to C-like text. This class prints C with vector extensions; backends override a few methods."""
+"""The one printer of tile programs to C-like text: C with vector extensions; backends override a few methods."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class CFamilyPrinter:
     # vectors
 
     def vector(self, loop: For) -> For | None:
-        """The loop over lanes 0 … n-1, if every access has stride 0 or 1 in the lane and every function a vector form."""
+        """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form."""
         lane, body = loop.var, loop.body
         if loop.start:  # a piece that starts in mid-vector
             if any(self._registers(body)):
@@ -216,6 +216,8 @@ class CFamilyPrinter:
                             if buffer == name and not self._whole(index - var(moved.var) * index.coef(moved.var)):
                                 return False
                 case For() | Alloc():
+                    if isinstance(stmt, Alloc):
+                        self.dtypes[stmt.buffer.name] = stmt.buffer.dtype
                     if not self._only_vectors(name, stmt.body):
                         return False
                 case If(_, then):

@@ -26,8 +26,8 @@ from rammer.ir.tile import TileProgram
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu.emit import PLACEHOLDER, EmittedKernel, emit, function, translation_unit
 
-CACHE = Path(os.environ.get("RAMMER_TEST_CACHE", Path(tempfile.gettempdir()) / "rammer-kernel-tests"))
-FLAGS = (os.environ.get("RAMMER_TEST_OPT", "-O1"), "-mcpu=native", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi")
+CACHE = Path(tempfile.gettempdir()) / "rammer-kernel-tests"
+FLAGS = ("-O1", "-mcpu=native", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi")
 SPEC = VDeviceSpec(
     "cpu",
     num_veus=2,
