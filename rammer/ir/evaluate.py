@@ -20,6 +20,7 @@ from rammer.ir.expr import (
     Scalar,
     Select,
     Stage,
+    Table,
     TensorExpr,
     loads,
 )
@@ -214,6 +215,8 @@ class _Evaluator:
         match body:
             case Const(value, dtype):
                 return np.asarray(value, _wide(dtype)) if dtype else value
+            case Table(values, index):
+                return np.asarray(values)[evaluate(index, grid)]
             case Iota(index):
                 return np.asarray(evaluate(index, grid), np.int64)
             case Cast(arg, dtype):

@@ -48,6 +48,14 @@ class Iota(Scalar):
 
 
 @dataclass(frozen=True, slots=True)
+class Table(Scalar):
+    """values[index], a constant: unrolling decides the index, and zeros remove the products that they are in."""
+
+    values: tuple[float, ...]
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
 class Dynamic:
     """A data-dependent addition to dimension `dim` of a load's index: `value`, an integer in [-extent, extent).
 
@@ -177,6 +185,8 @@ def result_dtype(value: Scalar, dtype_of: Mapping[str, DType]) -> DType | None:
     match value:
         case Const(_, dtype):
             return dtype
+        case Table():
+            return None
         case Iota():
             return DType.I64
         case Load(tensor):
@@ -193,7 +203,7 @@ def result_dtype(value: Scalar, dtype_of: Mapping[str, DType]) -> DType | None:
 
 
 def rewrite(body: Scalar, leaf: Callable[[Load], Scalar], index: Callable[[Index], Index] = lambda i: i) -> Scalar:
-    """Rebuild `body` with every load replaced by leaf(load) and every index of a condition or Iota by index(index).
+    """Rebuild `body` with every load replaced by leaf(load) and every other index by index(index).
 
     `leaf` sees loads whose dynamic parts are already rewritten; it must map the load's own static indices itself.
     """
@@ -210,6 +220,8 @@ def rewrite(body: Scalar, leaf: Callable[[Load], Scalar], index: Callable[[Index
                 return Cast(walk(arg), dtype)
             case Iota(ix):
                 return Iota(index(ix))
+            case Table(values, ix):
+                return Table(values, index(ix))
             case Select(where, then, other):
                 return Select(tuple(Range(index(r.index), r.low, r.high) for r in where), walk(then), walk(other))
         return value

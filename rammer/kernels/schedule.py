@@ -22,13 +22,19 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Compute a stage (or copy an input) inside loop number `depth` of the root, just the box read there."""
+    """Compute a stage (or copy an input) inside loop number `depth` of its host, just the box read there.
+
+    The host is the root, or the stage `inside`. `gap`: elements left free after each plane of the buffer's two innermost
+    dimensions, so that planes used side by side do not fall on the same sets of a cache.
+    """
 
     stage: str
     depth: int
     loops: tuple[Loop, ...] = ()
     scope: Scope = Scope.LOCAL
     order: tuple[int, ...] = ()  # dimension order of the scratch buffer, if not the natural one
+    inside: str = ""
+    gap: int = 0
 
 
 @dataclass(frozen=True, slots=True)
