@@ -30,7 +30,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     extents = dict(root.axes)
     lanes = problem.lanes
     counts = task_counts(problem)
-    if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name, lane) for s in problem.placed):
+    if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
         counts = [counts[0], 1]  # every task would repeat what all of them need
     seen = set()
     for want in counts:
@@ -63,9 +63,8 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         )
 
 
-def _reads_all(problem: Problem, name: str, lane: str) -> bool:
+def _reads_all(problem: Problem, name: str) -> bool:
     """Whether a product reads a kept stage along its reduction: then every task needs all of that stage."""
-    del lane
     for stage in problem.stages.values():
         p = product(problem, stage) if stage.reduce else None
         if p is not None and name in (p.x.tensor, p.w.tensor):

@@ -25,7 +25,7 @@ def task_counts(problem: Problem) -> list[int]:
 
 
 def cut(axes: Sequence[tuple[str, int, int]], want: int, veus: int = 1) -> tuple[Loop, ...]:
-    """TASK loops over (axis, extent, granularity), outermost first: about `want` tasks that keep `veus` equally busy."""
+    """TASK loops over (axis, extent, granularity), outermost first: about `want`, and all `veus` equally busy."""
     loops = []
     for axis, extent, grain in axes:
         units = -(-extent // grain)
@@ -42,7 +42,13 @@ def even_share(units: int, want: int, veus: int = 1) -> int:
     if units <= want:
         return 1
     size = -(-units // want)
-    return min(range(size, (size + 1) // 2 - 1, -1), key=lambda s: (-(-(-(-units // s)) // veus) * s, -s))
+
+    def longest(per_task: int) -> int:
+        """Units on the busiest vEU."""
+        tasks = -(-units // per_task)
+        return -(-tasks // veus) * per_task
+
+    return min(range(size, (size + 1) // 2 - 1, -1), key=lambda s: (longest(s), -s))
 
 
 def output_order(problem: Problem) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from kernel_harness import SLOW_SPEC, check_compiled, compile_all
@@ -129,7 +130,7 @@ def test_no_guard_is_left_inside_a_register_block() -> None:
     for op in CASES.values():
         for kernel in candidates(op, SLOW_SPEC):
             lines = CFamilyPrinter(kernel.body, 16).body(kernel.body.body, 0)  # type: ignore[arg-type]
-            for line, after in zip(lines, lines[1:], strict=False):
+            for line, after in pairwise(lines):
                 assert not ("#pragma unroll" in line and "if (" in after)
 
 

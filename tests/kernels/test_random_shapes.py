@@ -1,4 +1,4 @@
-"""Random shapes, attributes and specs, seeds fixed: every access of every candidate stays inside, every value is right."""
+"""Random shapes, attributes and specs, seeds fixed: every access of every candidate inside, every value right."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _transpose(lanes: int) -> str:
 
 
 def prelude(spec: VDeviceSpec) -> str:
-    """What every kernel text needs before it: types, loads and stores of parts of vectors, scalar and vector functions."""
+    """What every kernel text needs before it: types, parts of vectors, scalar and vector functions."""
     return _prelude(max(spec.lanes, 4))
 
 
@@ -153,7 +153,10 @@ INLINE void vstore(float *p, vf v, int n) {
   for (int k = LANES / 2, i = 0; k; k /= 2) if (n & k) { memcpy(p + i, (char *)&v + 4 * i, 4 * k); i += k; }
 }
 INLINE vf vload_h(const _Float16 *p, int n) { vh v = {0}; memcpy(&v, p, 2 * n); return __builtin_convertvector(v, vf); }
-INLINE vf vload_b(const bf16 *p, int n) { vw v = {0}; memcpy(&v, p, 2 * n); return from_bits(__builtin_convertvector(v, vi) << 16); }
+INLINE vf vload_b(const bf16 *p, int n) {
+  vw v = {0}; memcpy(&v, p, 2 * n);
+  return from_bits(__builtin_convertvector(v, vi) << 16);
+}
 INLINE void vstore_h(_Float16 *p, vf v, int n) { vh h = __builtin_convertvector(v, vh); memcpy(p, &h, 2 * n); }
 INLINE void vstore_b(bf16 *p, vf v, int n) { vw h = vbf16(v); memcpy(p, &h, 2 * n); }
 INLINE vf vgather(const float *p, long step, int n) {
@@ -179,7 +182,8 @@ INLINE long at(long i, long extent, int *status) { /* a checked index; negative 
 #if defined(__clang__)
 #define ROUNDING(name, scalar) INLINE vf v##name(vf x) { return __builtin_elementwise_##scalar(x); }
 #else
-#define ROUNDING(name, scalar) INLINE vf v##name(vf x) { for (int i = 0; i < LANES; i++) x[i] = scalar##f(x[i]); return x; }
+#define ROUNDING(name, scalar) INLINE vf v##name(vf x) { \\
+  for (int i = 0; i < LANES; i++) x[i] = scalar##f(x[i]); return x; }
 #endif
 ROUNDING(floor, floor)
 ROUNDING(ceil, ceil)
