@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
 
 import numpy as np
@@ -59,14 +60,18 @@ class Places:
             TensorType(self._graph.types[tensor].shape, self._graph.types[tensor].dtype, layout)
             for tensor, layout in self._numbers
         ]
+        running: list[Future[None]] = []
         block = allocate(sum(aligned(kind.nbytes) for kind in kinds))
         weights: dict[str, Array] = {}
         at = 0
-        for n, ((tensor, layout), kind) in enumerate(zip(self._numbers, kinds, strict=True)):
-            out = block[at : at + kind.nbytes].view(kind.dtype.numpy)
-            arrange(self._value(tensor), layout, out)
-            weights[f"w{n}"] = out.reshape(kind.physical_shape)
-            at += aligned(kind.nbytes)
+        with ThreadPoolExecutor() as pool:  # NumPy copies without the GIL
+            for n, ((tensor, layout), kind) in enumerate(zip(self._numbers, kinds, strict=True)):
+                out = block[at : at + kind.nbytes].view(kind.dtype.numpy)
+                running.append(pool.submit(arrange, self._value(tensor), layout, out))
+                weights[f"w{n}"] = out.reshape(kind.physical_shape)
+                at += aligned(kind.nbytes)
+        for future in running:
+            future.result()
         return weights
 
     def _value(self, tensor: TensorId) -> Array:

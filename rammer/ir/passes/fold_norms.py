@@ -95,7 +95,9 @@ def _per_channel(value: Array, shape: tuple[int, ...], channel: int) -> Array | 
 
 
 def _scaled(array: Array, factor: Array) -> Array:
-    return (array.astype(np.float64) * factor).astype(array.dtype)
+    """The product, rounded once; computed in float64, but with no copy of the array in float64."""
+    out = np.empty(np.broadcast_shapes(array.shape, factor.shape), array.dtype)
+    return np.multiply(array, factor, out=out, dtype=np.float64, casting="unsafe")
 
 
 def _fold_pad(editor: Editor, n: int, op: ROperator) -> None:

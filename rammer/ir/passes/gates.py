@@ -135,21 +135,27 @@ def _join_products(editor: Editor) -> None:
     Matrices go together only if they multiply the same rows everywhere: the state of a layer meets its own recurrent
     weights and the input weights of the next layer, and only the latter can later be applied to all steps at once.
     """
-    rows_of: dict[TensorId, list[TensorId]] = {}
+    rows_of: dict[tuple[TensorId, bool], list[TensorId]] = {}
     products = [n for n, op in editor.operators.items() if product_with_constant(editor, op)]
+    matrices = {n: _untransposed(editor.operators[n]) for n in products}  # only those that are joined are transposed
     for n in products:
-        op = editor.operators[n]
-        rows_of.setdefault(right_operand(editor, op), []).append(op.inputs[0])
+        rows_of.setdefault(matrices[n], []).append(editor.operators[n].inputs[0])
     signature = {matrix: hash(tuple(rows)) for matrix, rows in rows_of.items()}
     groups: dict[Hashable, list[int]] = {}
     for n in products:
-        op = editor.operators[n]
-        matrix = right_operand(editor, op)
-        groups.setdefault((op.inputs[0], editor.types[matrix], signature[matrix]), []).append(n)
+        op, (matrix, transposed) = editor.operators[n], matrices[n]
+        kind = editor.types[matrix]
+        shape = kind.shape[::-1] if transposed else kind.shape
+        groups.setdefault((op.inputs[0], kind.dtype, shape, signature[matrices[n]]), []).append(n)
     stacks: dict[frozenset[TensorId], tuple[TensorId, ...]] = {}
     for numbers in groups.values():
         if 1 < len(numbers) <= MAX_GATES and all(_read_point_by_point(editor, n) for n in numbers):
             _join(editor, numbers, stacks)
+
+
+def _untransposed(op: ROperator) -> tuple[TensorId, bool]:
+    """The right operand as it is stored, and whether the product transposes it."""
+    return op.inputs[1], bool(dict(op.operation.attrs).get("trans_b", False))
 
 
 def _read_point_by_point(editor: Editor, n: int) -> bool:
