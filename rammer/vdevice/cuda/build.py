@@ -97,7 +97,7 @@ def _compile(text: str, arch: str) -> Cubin:
 
 def _read(size: Any, read: Any, program: Any) -> bytes:
     _, count = size(program)
-    data = b"\0" * count
+    data = b"\0" * int(count)
     read(program, data)
     return data
 

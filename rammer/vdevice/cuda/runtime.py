@@ -125,6 +125,7 @@ class CudaExecutable:
                 ]
                 for some in port_places(image, streams)
             )
+            self._dtypes = {p.name: p.type.dtype.numpy for p in image.outputs}
             cupy.cuda.runtime.deviceSynchronize()
 
     def _load(self, cubin: bytes, shared_bytes: int) -> Any:
@@ -141,7 +142,7 @@ class CudaExecutable:
         block, at = (self._arena, offset) if base == ARENA else (self._weights, int(places[base]) + offset)
         if at + nbytes > block.size:
             raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
-        if dtype.kind == "V" or dtype.name == "bfloat16":
+        if dtype.name == "bfloat16":
             dtype = np.dtype(np.uint16)  # cupy knows no bfloat16: its bits are moved
         return block[at : at + nbytes].view(dtype).reshape(shape)
 
@@ -149,14 +150,12 @@ class CudaExecutable:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""
         with self._lock, self._errors("run"):
             for name, view in self._inputs:
-                view.set(
-                    inputs[name].view(view.dtype) if inputs[name].dtype != view.dtype else inputs[name], self._stream
-                )
+                view.set(inputs[name].view(view.dtype), self._stream)
             self._launch()
-            return {p: view.get(self._stream) for p, view in self._outputs}
+            return {p: view.get(self._stream).view(self._dtypes[p]) for p, view in self._outputs}
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """As `run`, from and to arrays on the GPU (anything with `__cuda_array_interface__` or DLPack), never the host."""
+        """As `run`, from and to arrays on the GPU: anything with `__cuda_array_interface__` or DLPack, as cupy arrays."""
         cupy = self._cupy
         with self._lock, self._errors("run"), self._stream:
             for name, view in self._inputs:

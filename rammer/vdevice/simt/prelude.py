@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A C++ for GPUs. `primitives` defines what `CONTRACT` lists, and <math.h>'s functions if the compiler does not know
-    them; `partial_sync`: whether some threads of a block can meet without the others.
+    """A C++ for GPUs. `primitives` defines what `CONTRACT` lists, and <math.h>'s functions if the compiler does
+    not know them; `partial_sync`: whether some threads of a block can meet without the others.
     """
 
     language: str  # of `VDeviceSpec.languages`
@@ -23,14 +23,14 @@ CONTRACT = """\
 unsigned mk_load_relaxed(const unsigned *), mk_load_acquire(const unsigned *)   // device scope
 void mk_store_relaxed(unsigned *, unsigned), mk_store_release(unsigned *, unsigned)
 unsigned mk_exchange(unsigned *, unsigned old, unsigned)  // compare and swap: what was there
-unsigned mk_arrive(unsigned *)                            // add 1, acquire and release: what was there
-void mk_sync(), mk_sync_part(int threads)                                       // of a block, of its first threads
-void mk_pause()                                                                 // in a spin
+unsigned mk_arrive(unsigned *)  // add 1, acquire and release: what was there
+void mk_sync(), mk_sync_part(int threads)  // of a block, of its first threads
+void mk_pause()  // in a spin
 unsigned long long mk_now_ns()
 float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
-MK_ARENA                                                                        // char *: the block's shared memory
-MK_DIVIDE(a, b)                                                                 // about a / b, where |b| is no extreme
-MK_PATIENCE                                                                 // polls between two looks at the clock, 2^n - 1
+MK_ARENA  // char *: the block's shared memory
+MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
+MK_PATIENCE  // polls between two looks at a clock, 2^n - 1
 """
 
 CUDA = Dialect(

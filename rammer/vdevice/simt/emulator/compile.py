@@ -12,7 +12,7 @@ FLAGS = ("-x", "c++", "-std=gnu++17", "-O1", "-fno-exceptions", "-fno-rtti")
 
 def host_text(text: str) -> str:
     """The program between the two halves of the emulator."""
-    return f"{_part('simt.h')}\n{text}\n{_part('runtime.h')}"
+    return f"{part('simt.h')}\n{text}\n{part('runtime.h')}"
 
 
 def compile_host(text: str) -> bytes:
@@ -28,7 +28,8 @@ def compile_host(text: str) -> bytes:
     return data
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """One half of the emulator."""
     try:
         return files("rammer.vdevice.simt.emulator").joinpath(name).read_text(encoding="utf-8")
     except OSError as error:

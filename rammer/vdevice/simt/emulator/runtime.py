@@ -40,8 +40,8 @@ class EmulatorExecutable:
     """A program ready to run on the host.
 
     `deterministic`: one OS thread runs all blocks in a fixed order and reports a deadlock exactly; otherwise every
-    block is an OS thread. `seed` shuffles the order in which the threads of a block take turns. `poison` fills the arena
-    with NaN before every run.
+    block is an OS thread. `seed` shuffles the order in which the threads of a block take turns. `poison` fills the
+    arena with NaN before every run.
     """
 
     def __init__(self, image: Image, *, deterministic: bool = True, seed: int = 0, poison: bool = False) -> None:
