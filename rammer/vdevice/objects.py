@@ -1,4 +1,4 @@
-"""Compiled objects and measured times on disk, shared by processes: files by content hash, an SQLite index."""
+"""Compiled objects on disk, shared by processes: files by content hash, an SQLite index."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from rammer.errors import ToolchainError
 
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS kernels (key TEXT PRIMARY KEY, object TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS times (key TEXT PRIMARY KEY, us REAL NOT NULL) WITHOUT ROWID",
-)
+_SCHEMA = "CREATE TABLE IF NOT EXISTS kernels (key TEXT PRIMARY KEY, object TEXT NOT NULL) WITHOUT ROWID"
 
 
 class ObjectStore:
@@ -27,7 +23,7 @@ class ObjectStore:
 
     def find(self, keys: Iterable[str]) -> dict[str, str]:
         """Content hashes of the objects that hold these kernels; keys without a sound object are left out."""
-        found = self._look_up("SELECT key, object FROM kernels", keys)
+        found = self._look_up(keys)
         sound = {name: self.read(name) is not None for name in set(found.values())}
         return {key: name for key, name in found.items() if sound[name]}
 
@@ -55,23 +51,15 @@ class ObjectStore:
             index.executemany("INSERT OR REPLACE INTO kernels VALUES (?, ?)", [(key, name) for key in keys])
         return name
 
-    def times(self, keys: Iterable[str]) -> dict[str, float]:
-        """Measured microseconds by key, as far as known."""
-        return {key: float(us) for key, us in self._look_up("SELECT key, us FROM times", keys).items()}
-
-    def add_times(self, times: Mapping[str, float]) -> None:
-        """Keep measured microseconds."""
-        with self._index() as index:
-            index.executemany("INSERT OR REPLACE INTO times VALUES (?, ?)", list(times.items()))
-
-    def _look_up(self, query: str, keys: Iterable[str]) -> dict[str, Any]:
+    def _look_up(self, keys: Iterable[str]) -> dict[str, str]:
         wanted = list(keys)
-        found: dict[str, Any] = {}
+        found: dict[str, str] = {}
         with self._index() as index:
             for first in range(0, len(wanted), 500):  # SQLite's limit on variables
                 part = wanted[first : first + 500]
                 marks = ",".join("?" * len(part))
-                found |= dict(index.execute(f"{query} WHERE key IN ({marks})", part).fetchall())
+                query = f"SELECT key, object FROM kernels WHERE key IN ({marks})"
+                found |= dict(index.execute(query, part).fetchall())
         return found
 
     def stats(self) -> tuple[int, int, int]:
@@ -110,8 +98,7 @@ def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=30)
     try:
         connection.execute("PRAGMA synchronous=OFF")  # a power cut may damage the index: then it is made anew
-        for statement in _SCHEMA:
-            connection.execute(statement)
+        connection.execute(_SCHEMA)
     except BaseException:
         connection.close()
         raise

@@ -132,11 +132,6 @@ class TestObjectStore:
         assert store.stats() == (2, 1, 4)
         assert len(store.find(str(n) for n in range(2000))) == 0
 
-    def test_times(self, store: ObjectStore) -> None:
-        store.add_times({"a": 1.5, "b": 2})
-        store.add_times({"b": 3.25})
-        assert store.times(["a", "b", "c"]) == {"a": 1.5, "b": 3.25}
-
     def test_damaged_and_missing_objects_are_misses(self, store: ObjectStore, tmp_path: Path) -> None:
         name = store.add(["a"], b"code")
         (tmp_path / f"{name}.so").write_bytes(b"cod")

@@ -62,6 +62,7 @@ class KernelCompiler:
         self._spec = spec
         self._compiler: Compiler = c_compiler()
         self._flags = arch_flags(spec.arch, self._compiler.family, host)
+        self.toolchain = f"{self._compiler.version} {' '.join(self._flags)}"
         self._context = fingerprint(
             self._compiler.version, self._compiler.family, *FLAGS, *self._flags, headers_fingerprint()
         )

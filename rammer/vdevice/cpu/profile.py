@@ -16,7 +16,7 @@ from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
 from rammer.vdevice.placement import aligned
-from rammer.vdevice.toolchain import fingerprint, object_store
+from rammer.vdevice.profiles import kernel_key, profile_store
 
 ROUNDS = 3  # measurements of a kernel; the least one counts
 SHARE_S = 0.003  # seconds for one kernel, where the budget allows it
@@ -35,9 +35,10 @@ def measure_kernels(
     if not wanted:
         return {}
     compiled = compiler.compile(wanted, progress)
-    store = object_store()
-    keys = {k: _time_key(k, compiled.keys[k], machine) for k in wanted}
-    known = store.times(keys.values())
+    store = profile_store(machine, compiler.toolchain)
+    keys = {k: kernel_key(k, compiled.keys[k]) for k in wanted}
+    with store:
+        known = store.get(keys.values())
     found = {k: known[key] for k, key in keys.items() if key in known}
     groups = [g for g in _by_operation(wanted).values() if any(k not in found for k in g)]
     if not groups:
@@ -56,7 +57,8 @@ def measure_kernels(
         found |= _measure_group(group, runtime, address, buffers, int(share_s / ROUNDS * 1e9))
         done += len(group)
         progress("profile", done, total)
-    store.add_times({keys[k]: us for k, us in found.items() if keys[k] not in known})
+    with store:
+        store.put({keys[k]: us for k, us in found.items() if keys[k] not in known})
     return found
 
 
@@ -75,11 +77,6 @@ def _measure_group(
             times[kernel] = min(times.get(kernel, float("inf")), us)
             best = min(best, times[kernel] * kernel.num_rtasks)
     return times
-
-
-def _time_key(kernel: RKernel, source: str, machine: str) -> str:
-    """What a measured time depends on: the machine, the code, and the memory that it walks through."""
-    return fingerprint(machine, source, str(kernel.num_rtasks), *(str(t.nbytes) for t in _types(kernel)))
 
 
 def measure_plan(plan: ExecutionPlan, executable: CpuExecutable, budget_s: float = 0.2) -> float:

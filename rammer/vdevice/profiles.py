@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from rammer import config
 from rammer.ir.kernel import RKernel
 
 Answer = TypeVar("Answer")
@@ -29,12 +30,16 @@ CREATE TABLE IF NOT EXISTS rtask (
 """
 
 
-def kernel_key(kernel: RKernel, text: str = "") -> str:
-    """A name for what a kernel does, equal in every process. `text` is its emitted source, where there is one."""
-    operation = kernel.operation
-    types = repr((operation.kind, operation.attrs, operation.inputs, operation.outputs, kernel.packing))
-    parts = (kernel.name, kernel.schedule, types, text or repr(kernel.body))
+def kernel_key(kernel: RKernel, text: str) -> str:
+    """What a time depends on beside device and toolchain: its text, and the memory it walks through."""
+    sizes = (t.nbytes for t in (*kernel.operation.outputs, *kernel.input_types()))
+    parts = (text, str(kernel.num_rtasks), *map(str, sizes))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def profile_store(device: str, toolchain: str) -> ProfileStore:
+    """The store of this user, in the cache folder, for one device and toolchain (names that change with either)."""
+    return ProfileStore(config.cache_dir() / "profiles.sqlite", device, toolchain)
 
 
 class ProfileStore:
