@@ -1,0 +1,141 @@
+"""Winograd convolutions: right at every shape and epilogue, inside what the dependencies say, and only where they pay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernel_harness import (
+    SLOW_SPEC,
+    SPEC,
+    Runner,
+    check_compiled,
+    compile_all,
+    operation,
+    random_inputs,
+)
+
+from rammer import config
+from rammer.ir.dependency import expand, reads
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.expr import Call, Const, Load, Stage
+from rammer.ir.index import var
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import TensorType, channel_blocked
+from rammer.ir.tile import TileProgram
+from rammer.kernels import candidates, winograd
+from rammer.kernels.problem import Problem
+
+SMALL_CACHES = replace(SLOW_SPEC, scratch_bytes=256 << 10)  # so small that channels are summed piece by piece
+NARROW = replace(SLOW_SPEC, lanes=8, registers=16)
+
+
+def conv(
+    channels: int,
+    outs: int,
+    height: int,
+    width: int,
+    *,
+    group: int = 1,
+    pad: int = 1,
+    batch: int = 1,
+    lanes: int = 16,
+    residual: bool = False,
+    bias: bool = True,
+) -> Operation:
+    blocked = channel_blocked(4, lanes)
+    x = TensorType((batch, channels, height, width), layout=blocked)
+    types = [x, TensorType((outs, channels // group, 3, 3))] + [TensorType((outs,))] * bias
+    made = operation("conv", *types, static=("w", "bias"), out_layout=blocked, pads=(pad,) * 4, group=group)
+    return with_residual(made) if residual else made
+
+
+def with_residual(op: Operation) -> Operation:
+    """relu(conv + r), as the fusion pass makes it."""
+    expr = op.expr
+    ((out, kind),) = expr.outputs
+    own = tuple(var(a) for a, _ in expr.root.axes)
+    total = Stage("total", expr.root.axes, Call("max", (Load(out, own) + Load("r", own), Const(0.0))))
+    expr = replace(expr, inputs=(*expr.inputs, ("r", kind)), stages=(*expr.stages, total), outputs=(("total", kind),))
+    return replace(op, expr=expr, static=(*op.static, False))
+
+
+def kernels(op: Operation, spec: VDeviceSpec = SLOW_SPEC) -> list[RKernel]:
+    """All Winograd kernels of an operation, whether or not they pay."""
+    problem = Problem.of(op, spec, flat=False)
+    return [replace(problem, expr=e).kernel(s) for e, s in winograd.schedules(problem, worth=float("inf"))]
+
+
+CASES = {
+    "even": conv(64, 64, 16, 16, residual=True),
+    "odd": conv(32, 64, 13, 7, residual=True, bias=False),
+    "no-padding": conv(32, 32, 11, 10, pad=0),
+    "wide-padding": conv(32, 32, 9, 6, pad=2),
+    "groups": conv(128, 128, 14, 14, group=4),
+    "groups-few-tiles": conv(64, 128, 6, 6, group=2, batch=2, residual=True),
+    "tail-channels": conv(40, 56, 9, 9),
+}
+
+
+@pytest.fixture(scope="module")
+def built():  # type: ignore[no-untyped-def]
+    found = {name: (op, kernels(op)) for name, op in CASES.items()}
+    found["pieces"] = (op := conv(128, 64, 12, 12, residual=True), kernels(op, SMALL_CACHES))
+    return compile_all(found, check=True)
+
+
+@pytest.mark.parametrize("name", [*CASES, "pieces"])
+def test_values_and_boxes(built, name: str) -> None:  # type: ignore[no-untyped-def]
+    check_compiled(built, name)
+
+
+def test_narrow_vectors() -> None:
+    op = conv(32, 48, 10, 9, lanes=8)
+    check_compiled(compile_all({"narrow": (op, kernels(op, NARROW))}, NARROW, check=True), "narrow")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reads_only_what_the_dependencies_say(built, name: str) -> None:  # type: ignore[no-untyped-def]
+    op, found = built.kernels[name]
+    inputs = random_inputs(op)
+    for kernel, symbol in found:
+        runner = Runner(kernel, built.library, symbol, inputs)
+        clean = runner.arrays[0].copy()
+        wanted = runner.run()[0].copy()
+        for task in sorted({0, kernel.num_rtasks // 2, kernel.num_rtasks - 1}):
+            runner.arrays[0][...] = np.nan
+            seen = expand(reads(kernel, 0, task))
+            runner.arrays[0][seen] = clean[seen]
+            runner.outputs[0][...] = np.nan
+            runner(task)
+            box = kernel.box(task)
+            inside = tuple(slice(*box[a]) for a, _ in op.expr.root.axes)
+            np.testing.assert_array_equal(runner.results()[0][inside], wanted[inside])
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_matrices_are_exact(m: int) -> None:
+    b, g, a = (np.array(v) for v in winograd.matrices(m))
+    b, g, a = b.reshape(m + 2, m + 2), g.reshape(m + 2, 3), a.reshape(m, m + 2)
+    d, w = np.arange(1.0, m + 3), np.array([2.0, -3.0, 5.0])
+    np.testing.assert_allclose(a @ ((g @ w) * (b @ d)), [d[i : i + 3] @ w for i in range(m)], rtol=1e-12)
+
+
+def test_offered_beside_direct_kernels_where_it_pays() -> None:
+    large = conv(256, 256, 16, 16, group=4)
+    names = [k.name for k in candidates(large, SPEC)]
+    assert any(n.startswith("winograd_f4") for n in names) and any(n.startswith("conv") for n in names)
+    with config.override(RAMMER_WINOGRAD="0"):
+        assert not any(k.name.startswith("winograd") for k in candidates(large, SPEC))
+    scratch_only = replace(SPEC, memory=tuple(replace(level, managed="scratch") for level in SPEC.memory))
+    for op, spec in ((conv(512, 512, 7, 7), SPEC), (large, scratch_only)):
+        assert not any(k.name.startswith("winograd") for k in candidates(op, spec))
+
+
+def test_scratch_fits_and_planes_are_staggered() -> None:
+    for op in CASES.values():
+        for kernel in kernels(op):
+            assert isinstance(kernel.body, TileProgram)
+            assert kernel.scratch_bytes <= SPEC.scratch_bytes
