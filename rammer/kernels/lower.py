@@ -237,7 +237,7 @@ class _Lowering:
         return (Index(), full) if extent >= full else (bases.pop() + min(lows), extent)
 
     def nest(self, stage: Stage, nest: _Nest, host: str) -> Body:
-        """The loops of one stage; a reduction gets accumulators for the output loops inside its first reduction loop."""
+        """The loops of one stage; a reduction has accumulators for the output loops inside its first reduction loop."""
         bands, values, guards = nest.bands, nest.values, nest.guards
         reduce = dict(stage.reduce)
         first = next((n for n, b in enumerate(bands) if b.loop.axis in reduce), len(bands))
@@ -327,7 +327,7 @@ class _Lowering:
         return tuple(body), result
 
     def wrap(self, bands: list[_Band], body: Body, depth: int = 0, host: str | None = None) -> Body:
-        """Put `body` into the loops, with what the host has computed inside each; guards move out as far as they can."""
+        """Put `body` into the loops, with what the host has computed inside them; guards move out as far as they can."""
         for n in reversed(range(len(bands))):
             band = bands[n]
             if host is not None:
@@ -344,7 +344,7 @@ class _Lowering:
         return body
 
     def attach(self, host: str, depth: int) -> Body:
-        """The stages computed inside a host's loop; a sync before the first, between writer and reader, after the last."""
+        """The stages computed inside a host's loop; a sync before the first, between writer and reader, at the end."""
         sync: Body = (Sync(),) if self.schedule.threads > 1 else ()
         body: Body = ()
         fresh: set[str] = set()

@@ -24,8 +24,8 @@ class Loop:
 class At:
     """Compute a stage (or copy an input) inside loop number `depth` of its host, just the box read there.
 
-    The host is the root, or the stage `inside`. `gap`: elements left free after each plane of the buffer's two innermost
-    dimensions, so that planes used side by side do not fall on the same sets of a cache.
+    The host is the root, or the stage `inside`. `gap`: elements left free after each plane of the buffer's two
+    innermost dimensions, so that planes used side by side do not fall on the same sets of a cache.
     """
 
     stage: str

@@ -7,8 +7,8 @@ The convolution is rewritten as an expression of seven stages, in which `m` x `m
     xm       one product per (p, q)     xm[p, q] = sum over channels of xv[p, q] wu[p, q]
     yt, y    output transformed         y = A' xm A, with the convolution's own epilogue
 
-It is then scheduled like any other expression. Weights are transformed inside the rTask, block by block, into its scratch:
-what is read from memory stays 9 numbers per filter, and nothing is stored twice.
+It is then scheduled like any other expression. Weights are transformed inside the rTask, block by block, into its
+scratch: what is read from memory stays 9 numbers per filter, and nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def rewritten(problem: Problem, conv: Convolution, m: int, chunk: int) -> Tensor
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of one way to walk a convolution: tile rows and columns, outputs and channels that are worked on at once."""
+    """One way to walk a convolution: the tile rows and columns, outputs and channels that are worked on at once."""
 
     m: int
     chunk: int
@@ -258,9 +258,9 @@ class Plan:
 
 
 def kernels(problem: Problem) -> list[RKernel]:
-    """Up to MAX_SCHEDULES rKernels, the cheapest first; none where the direct form is no dearer, or by RAMMER_WINOGRAD=0.
+    """Up to MAX_SCHEDULES rKernels, cheapest first; none where the direct form is no dearer, or if RAMMER_WINOGRAD=0.
 
-    They need caches of their own for each vEU: the transformed planes are several times the size of what they stand for.
+    They need a cache for each vEU: the transformed planes are several times the size of what they stand for.
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
     taps = [a for a, extent in problem.root.reduce if extent == TAPS]
@@ -271,7 +271,7 @@ def kernels(problem: Problem) -> list[RKernel]:
 
 
 def schedules(problem: Problem, worth: float = WORTH) -> Iterator[tuple[TensorExpr, Schedule]]:
-    """The rewritten expression with a schedule, the cheapest first, where it costs `worth` of the direct form or less."""
+    """The rewritten expression with schedules, cheapest first, where they cost `worth` of the direct form or less."""
     conv = convolution(problem)
     if conv is None:
         return
@@ -293,7 +293,7 @@ def _plans(problem: Problem, conv: Convolution, m: int) -> Iterator[Plan]:
     room = problem.spec.scratch_bytes
     down, across = -(-extents[conv.h] // m), -(-extents[conv.w_] // m)
     depth, panel = extents[conv.c], 2 * lanes
-    chunks = [depth] + [c for c in range(panel * 2, lanes - 1, -lanes) if depth % c == 0 and c < depth][:1]
+    chunks = [depth, *[c for c in range(2 * panel, lanes - 1, -lanes) if depth % c == 0 and c < depth][:1]]
     seen = set()
     for chunk, near in [(c, 0) for c in chunks] + [(depth, n) for n in _pieces(problem, depth, planes)]:
         widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]

@@ -1,4 +1,4 @@
-"""Winograd convolutions: right at every shape and epilogue, inside what the dependencies say, and only where they pay."""
+"""Winograd convolutions: right at all shapes and epilogues, within the dependencies, and offered only where they pay."""
 
 from __future__ import annotations
 
