@@ -191,7 +191,7 @@ class _Lowering:
             corner, extents = tuple(c for c, _ in hulls), tuple(e for _, e in hulls)
             if stage.name not in outputs or at.scope is Scope.EXCHANGE:
                 order = at.order or tuple(range(len(extents)))
-                natural = _strides(tuple(extents[p] for p in order), at.gap)
+                natural = _strides(tuple(extents[p] for p in order), at.gap, at.pad)
                 strides = tuple(natural[order.index(p)] for p in range(len(order)))
                 size = natural[0] * extents[order[0]] if extents else 1
                 buffer = Buffer(stage.name, size, at.scope, stage.dtype)
@@ -327,7 +327,7 @@ class _Lowering:
         return tuple(body), result
 
     def wrap(self, bands: list[_Band], body: Body, depth: int = 0, host: str | None = None) -> Body:
-        """Put `body` into the loops, with what the host has computed inside them; guards move out as far as they can."""
+        """Put `body` into the loops, with what the host has computed inside them; guards move out as far as possible."""
         for n in reversed(range(len(bands))):
             band = bands[n]
             if host is not None:
@@ -486,10 +486,10 @@ def _count_syncs(body: Body) -> int:
     return total
 
 
-def _strides(shape: tuple[int, ...], gap: int = 0) -> tuple[int, ...]:
-    """Row-major strides, with `gap` free elements after each plane of the two innermost dimensions."""
+def _strides(shape: tuple[int, ...], gap: int = 0, pad: int = 0) -> tuple[int, ...]:
+    """Row-major strides, with `pad` free elements after each row and `gap` after each plane of the innermost dimensions."""
     strides, size = [], 1
     for n, extent in enumerate(reversed(shape)):
         strides.append(size)
-        size = size * extent + (gap if n == 1 else 0)
+        size = size * extent + (pad if n == 0 else gap if n == 1 else 0)
     return tuple(reversed(strides))

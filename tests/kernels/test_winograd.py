@@ -1,4 +1,4 @@
-"""Winograd convolutions: right at all shapes and epilogues, within the dependencies, and offered only where they pay."""
+"""Winograd convolutions: right at any shape and epilogues, within the dependencies, offered only where they pay."""
 
 from __future__ import annotations
 
