@@ -16,6 +16,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
 from rammer.ir.passes import optimize
+from rammer.ir.tensor import Array
 from rammer.ir.verify import verify_plan
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
@@ -31,16 +32,22 @@ if TYPE_CHECKING:
 Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 
-def load(model: Model, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+def load(
+    model: Model,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, Array] | None = None,
+) -> Graph:
     """Import a model: a path to an .onnx file, its bytes, or a ModelProto. Raises ModelError.
 
-    `shapes` fixes the dimensions of inputs that the model leaves open.
+    `shapes` fixes the dimensions of inputs that the model leaves open; `constants` fixes the values of inputs that
+    decide shapes, which are then no inputs of the graph.
     """
     if isinstance(model, Graph):
         return model
     from rammer.frontend.onnx import load as load_onnx  # onnx takes 0.2 s to import; a loaded Program needs none of it
 
-    return load_onnx(model, shapes=shapes)
+    return load_onnx(model, shapes=shapes, constants=constants)
 
 
 def compile(

@@ -1,0 +1,122 @@
+"""The same small models on every policy and every vDevice that runs here, against their NumPy meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import rammer
+from rammer import measure
+from rammer.demo import lstm_stack
+from rammer.ir.evaluate import evaluate_graph
+from rammer.plugins import PluginRegistry
+
+POLICIES = sorted(PluginRegistry(third_party=False).policies())
+# name -> what to hand to compile; a backend that runs only under emulation is tested under it
+TARGETS: dict[str, dict[str, object]] = {
+    "cpu": {"target": "cpu", "device": 2},
+    "cpu, 5 vEUs": {"target": "cpu", "device": 5},
+    "cpu, 4 lanes": {"target": "cpu", "device": 2, "lanes": 4},
+    "interpreter": {"target": "interpreter", "device": 3},
+    "cuda": {"target": "cuda", "device": "emulator"},
+    "rocm": {"target": "rocm", "device": "emulator"},
+    "ipu": {"target": "ipu", "device": "emulator", "arch": "gc2:16"},
+}
+
+
+def branchy_cnn() -> onnx.ModelProto:
+    """Convolution, pooling, two branches that meet, grouped and depthwise convolution, residual, classifier."""
+    random = np.random.default_rng(3)
+    weights: list[onnx.TensorProto] = []
+
+    def weight(name: str, *shape: int) -> str:
+        values = (random.standard_normal(shape) * np.prod(shape[1:] or shape) ** -0.5).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, name))
+        return name
+
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", weight("w0", 16, 3, 3, 3), weight("b0", 16)], ["c0"], strides=[2, 2], pads=[1] * 4),
+        node("Relu", ["c0"], ["r0"]),
+        node("MaxPool", ["r0"], ["p0"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+        node("Conv", ["p0", weight("w1", 20, 16, 1, 1)], ["c1"]),
+        node("Conv", ["p0", weight("w2", 16, 4, 3, 3)], ["c2"], group=4, pads=[1] * 4),
+        node("Conv", ["p0", weight("w3", 16, 1, 5, 5)], ["c3"], group=16, pads=[2] * 4),
+        node("Add", ["c2", "c3"], ["s0"]),
+        node("Relu", ["s0"], ["r1"]),
+        node("Concat", ["c1", "r1"], ["k0"], axis=1),
+        node("AveragePool", ["k0"], ["a0"], kernel_shape=[3, 3], pads=[1] * 4),
+        node("Sigmoid", ["k0"], ["g0"]),
+        node("Mul", ["a0", "g0"], ["m0"]),
+        node("GlobalAveragePool", ["m0"], ["q0"]),
+        node("Flatten", ["q0"], ["f0"]),
+        node("Gemm", ["f0", weight("w4", 10, 36), weight("b4", 10)], ["l0"], transB=1),
+        node("Softmax", ["l0"], ["y"], axis=-1),
+    ]
+    ports = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 19, 21]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10]),
+    ]
+    graph = helper.make_graph(nodes, "branchy", ports[:1], ports[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def attention() -> onnx.ModelProto:
+    """Products of two activations, transposes, a row-wise softmax, layer normalization, a gather."""
+    random = np.random.default_rng(4)
+    weights = [
+        numpy_helper.from_array((random.standard_normal((24, 12)) * 0.3).astype(np.float32), "table"),
+        *(numpy_helper.from_array((random.standard_normal((12, 12)) * 0.3).astype(np.float32), n) for n in "qkv"),
+        numpy_helper.from_array(np.ones(12, np.float32), "one"),
+    ]
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "ids"], ["e"]),
+        *(node("MatMul", ["e", n], [f"e{n}"]) for n in "qkv"),
+        node("Transpose", ["ek"], ["ekt"], perm=[0, 2, 1]),
+        node("MatMul", ["eq", "ekt"], ["scores"]),
+        node("Softmax", ["scores"], ["p"], axis=-1),
+        node("MatMul", ["p", "ev"], ["o"]),
+        node("Add", ["o", "e"], ["res"]),
+        node("LayerNormalization", ["res", "one"], ["n"], axis=-1),
+        node("Gelu", ["n"], ["y"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info("ids", TensorProto.INT64, [2, 7]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 7, 12]),
+    ]
+    graph = helper.make_graph(nodes, "attention", ports[:1], ports[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "lstm": lambda: lstm_stack(2, 4, 16),
+    "cnn": branchy_cnn,
+    "attention": attention,
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_and_policy(target: str, model: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = dict(TARGETS[target])
+    registry = PluginRegistry(third_party=False)
+    info = next(d for d in registry.devices() if d.name == options["target"])
+    if (not info.available and options.get("device") != "emulator") or "not available yet" in info.reason:
+        pytest.skip(f"{target}: {info.reason} ({info.hint})")
+    if target == "ipu" and policy == "list":
+        pytest.skip("list waits for single rTasks; IPU tiles synchronise globally")
+    if lanes := options.pop("lanes", None):
+        monkeypatch.setenv("RAMMER_VECTOR_LANES", str(lanes))
+    graph = rammer.load(MODELS[model]())
+    with rammer.compile(graph, policy=policy, registry=registry, tune_seconds=0, **options) as program:
+        inputs = measure.random_inputs(program.inputs, 1)
+        wanted = evaluate_graph(graph, inputs)
+        for _ in range(2):
+            for name, value in program.run(inputs).items():
+                np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-5)
