@@ -25,12 +25,12 @@ class CudaVDevice(VDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
-        here = probe()
+        wanted = choose_gpu(arch) if arch else None
         self._number = _number(device)
+        here = probe()
         if not here.ok and (arch is None or device is not None):
             raise DeviceError(f"no NVIDIA GPU can be used: {here.reason}", hint=f"{here.hint}; arch= compiles for one")
         found = find_gpu(self._number) if here.ok else None
-        wanted = choose_gpu(arch) if arch else None
         self._missing = "" if found else here.reason
         if found and wanted and wanted.arch != found.arch:
             self._missing = f"the GPU here is {found.name} ({found.arch})"

@@ -155,7 +155,7 @@ class CudaExecutable:
             return {p: view.get(self._stream).view(self._dtypes[p]) for p, view in self._outputs}
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """As `run`, from and to arrays on the GPU: anything with `__cuda_array_interface__` or DLPack, as cupy arrays."""
+        """As `run`, from arrays on the GPU (`__cuda_array_interface__` or DLPack) to cupy's, never over the host."""
         cupy = self._cupy
         with self._lock, self._errors("run"), self._stream:
             for name, view in self._inputs:

@@ -84,6 +84,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
     """The spec that kernels and policies see: a vEU is one block that has an SM for itself. Times are estimates."""
     shared = gpu.shared_kib << 10
     per_sm = gpu.ghz * gpu.fp32_lanes
+    l2_gbps = max(gpu.num_sms * gpu.ghz * 32 * 0.7, 1.3 * gpu.dram_gbps)  # 32 bytes per SM and clock, less conflicts
     return VDeviceSpec(
         name="cuda",
         num_veus=num_veus or gpu.num_sms,
@@ -97,7 +98,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         memory=(
             MemoryLevel("registers", 256 << 10, "veu", round(per_sm * 12, 1), "scratch"),
             MemoryLevel("shared", shared, "veu", round(gpu.ghz * 128, 1), "scratch"),
-            MemoryLevel("L2", int(gpu.l2_mib * 2**20), "device", round(gpu.num_sms * gpu.ghz * 32 * 0.7, 1)),
+            MemoryLevel("L2", int(gpu.l2_mib * 2**20), "device", round(l2_gbps, 1)),
             MemoryLevel("DRAM", gpu.dram_gib << 30, "device", gpu.dram_gbps),
         ),
         peak_gflops=round(2 * per_sm, 1),

@@ -1,0 +1,144 @@
+"""Machine code for GPUs, without a GPU: NVRTC, resources, what fits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simt_plans import chain, mirror, placed
+
+import rammer
+from rammer.demo import lstm_stack
+from rammer.errors import DeviceError, ToolchainError
+from rammer.vdevice.cuda import build
+from rammer.vdevice.cuda.build import CUBIN, RESOURCES, Resources, check_fits, compile_cubin
+from rammer.vdevice.cuda.device import CompiledOnly, CudaVDevice
+from rammer.vdevice.cuda.runtime import probe
+from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
+from rammer.vdevice.simt.image import make_program
+from rammer.vdevice.simt.prelude import CUDA
+
+GRAPH = chain(2)
+PLAN = placed(GRAPH, [mirror(GRAPH)] * 2, [[0, 1], []])
+FINE = Resources(64, 0, 0, 1000)
+
+
+def has_nvrtc() -> bool:
+    try:
+        build.nvrtc_version()
+    except ToolchainError:
+        return False
+    return True
+
+
+needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason=f"NVRTC is not installed: {build.INSTALL}")
+needs_no_gpu = pytest.mark.skipif(probe().ok, reason="this machine has an NVIDIA GPU")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("branches", [False, True], ids=["table", "figure9"])
+def test_programs_compile_without_spills(arch: str, branches: bool) -> None:
+    cubin = compile_cubin(make_program(PLAN, CUDA, branches=branches).text, arch)
+    assert cubin.data[:4] == b"\x7fELF"
+    assert 0 < cubin.resources.registers <= 255
+    assert cubin.resources.spill_bytes == 0
+    assert 1000 < cubin.resources.code_bytes < len(cubin.data)
+
+
+@needs_nvrtc
+def test_the_compilers_words_and_our_line() -> None:
+    with pytest.raises(ToolchainError, match=r"identifier \"mk_oops\" is undefined(.|\n)*line 2: mk_oops"):
+        compile_cubin('extern "C" __global__ void rammer_run() {\n  mk_oops();\n}\n', "sm_90")
+    with pytest.raises(ToolchainError, match="this NVRTC knows sm_75"):
+        compile_cubin("", "sm_10")
+
+
+@needs_nvrtc
+def test_cubins_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = make_program(PLAN, CUDA).text
+    first = compile_cubin(text, "sm_90")
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled twice"))
+    assert compile_cubin(text, "sm_90") == first
+
+
+@needs_nvrtc
+@needs_no_gpu
+def test_compile_for_a_gpu_that_is_not_here(tmp_path: object) -> None:
+    path = f"{tmp_path}/p.rammer"
+    x = np.ones((2, 1, 8), np.float32)
+    with rammer.compile(lstm_stack(1, 2, 8), "cuda", arch="sm_90", tune_seconds=0) as program:
+        assert isinstance(program.executable, CompiledOnly)
+        with pytest.raises(DeviceError, match="the program is for sm_90: this machine has no NVIDIA GPU"):
+            program(x)
+        program.save(path)
+    with rammer.load_program(path, device="emulator") as again:
+        assert again(x).shape == (2, 1, 8)
+
+
+@needs_nvrtc
+@needs_no_gpu
+def test_an_image_says_what_it_needs() -> None:
+    graph = chain(1)
+    vdevice = CudaVDevice(arch="h100")
+    plan = replace(placed(graph, [mirror(graph)], [[0]]), spec=replace(vdevice.spec, num_veus=1))
+    image = vdevice.build(plan)
+    assert image.fingerprint == "cuda-abi1-sm_90" and CUBIN in image.files
+    assert json.loads(image.files[RESOURCES])["spill_bytes"] == 0
+
+
+@needs_no_gpu
+def test_without_a_gpu_open_says_why() -> None:
+    with pytest.raises(DeviceError, match=r"no NVIDIA GPU(.|\n)*emulator"):
+        rammer.compile(lstm_stack(1, 2, 8), "cuda")
+    with pytest.raises(DeviceError, match="no NVIDIA GPU"):
+        CudaVDevice(arch="sm_90", device=0)
+
+
+def test_without_nvrtc_compiling_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(build.importlib, "import_module", absent)
+    with pytest.raises(ToolchainError, match="pip install cuda-bindings nvidia-cuda-nvrtc"):
+        compile_cubin("", "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("program", "resources", "num_veus", "text"),
+    [
+        ({"shared_bytes": 300 << 10}, FINE, 1, "shared memory"),
+        ({"threads": 1024}, Resources(255, 0, 0, 0), 1, "does not fit an SM"),
+        ({}, FINE, 132 * 16 + 1, "cannot all be on h200 at once: 16 on each of 132 SMs"),
+        ({"threads": 256, "shared_bytes": 120 << 10}, FINE, 133, "1 on each"),
+    ],
+)
+def test_what_does_not_fit_is_refused(program: dict[str, int], resources: Resources, num_veus: int, text: str) -> None:
+    """Blocks that wait for blocks that are not there would wait for ever."""
+    made = make_program(PLAN, CUDA)
+    header = {**made.streams.header, **program}
+    made = replace(made, streams=replace(made.streams, header=header))
+    check_fits(PLAN, make_program(PLAN, CUDA), choose_gpu("h200"), FINE)
+    with pytest.raises(DeviceError, match=text):
+        check_fits(replace(PLAN, spec=replace(PLAN.spec, num_veus=num_veus)), made, choose_gpu("h200"), resources)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_specs_make_sense(name: str) -> None:
+    spec = make_spec(GPUS[name])
+    assert spec.num_veus == GPUS[name].num_sms and spec.arch == GPUS[name].arch
+    assert 32 << 10 < spec.scratch_bytes < GPUS[name].shared_kib << 10
+    assert 50 < spec.peak_gflops < 1000
+    rates = [level.read_gbps * (spec.num_veus if level.owner == "veu" else 1) for level in spec.memory]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_choosing_a_gpu() -> None:
+    assert choose_gpu(None).name == "h200" and choose_gpu("sm_80").name == "a100" and choose_gpu("H100").name == "h100"
+    with pytest.raises(DeviceError, match="did you mean 'sm_90'"):
+        choose_gpu("sm_91")
+    mine = of_device("NVIDIA H100 PCIe", "sm_90", 114, 227 << 10, 50 << 20, 80 << 30)
+    assert (mine.name, mine.num_sms, mine.dram_gbps) == ("h100", 114, GPUS["h100"].dram_gbps)
+    assert of_device("NVIDIA New", "sm_199", 7, 99 << 10, 1 << 20, 1 << 30).name == "NVIDIA New"
