@@ -487,7 +487,7 @@ def _count_syncs(body: Body) -> int:
 
 
 def _strides(shape: tuple[int, ...], gap: int = 0, pad: int = 0) -> tuple[int, ...]:
-    """Row-major strides, with `pad` free elements after each row and `gap` after each plane of the innermost dimensions."""
+    """Row-major strides, with `pad` free elements after each row and `gap` after each plane of two dimensions."""
     strides, size = [], 1
     for n, extent in enumerate(reversed(shape)):
         strides.append(size)

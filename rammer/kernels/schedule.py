@@ -35,6 +35,7 @@ class At:
     order: tuple[int, ...] = ()  # dimension order of the scratch buffer, if not the natural one
     inside: str = ""
     gap: int = 0
+    pad: int = 0  # elements left free after each row: of the innermost dimension
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from math import prod
 
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Stage, loads
+from rammer.ir.expr import Load, Stage, loads
+from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.tensor import DType
+from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels import threads_product
 from rammer.kernels.lower import lower
@@ -96,10 +97,12 @@ def schedules(problem: Problem, counts: Iterable[int] = ()) -> Iterator[Schedule
         tasks = cut(grains, want)
         steps = {loop.axis: loop.step for loop in tasks}
         threads = max(threads_for(problem, stage, steps, most) for stage in problem.stages.values())
-        at = tuple(At(s.name, len(tasks) - 1, stage_loops(problem, s, steps, threads)) for s in problem.placed)
-        loops = (*tasks, *stage_loops(problem, root, steps, threads))
+        packing: dict[str, Layout] = {}
+        nests = {s.name: stage_loops(problem, s, steps, threads, packing) for s in problem.stages.values()}
+        at = tuple(At(s.name, len(tasks) - 1, nests[s.name]) for s in problem.placed)
         count = prod(-(-extents[loop.axis] // loop.step) for loop in tasks)
-        yield Schedule(f"{problem.operation.kind}_x{threads}_t{count}", loops, at, threads=threads)
+        name = f"{problem.operation.kind}_x{threads}_t{count}"
+        yield Schedule(name, (*tasks, *nests[root.name]), at, tuple(packing.items()), threads=threads)
 
 
 def most_threads(spec: VDeviceSpec) -> int:
@@ -138,8 +141,13 @@ def wave_of(problem: Problem) -> int:
     return max(problem.spec.wave, 1)
 
 
-def stage_loops(problem: Problem, stage: Stage, steps: Mapping[str, int], threads: int) -> tuple[Loop, ...]:
-    """Threads across the points, and across the terms of a reduction where there are too few points for all."""
+def stage_loops(
+    problem: Problem, stage: Stage, steps: Mapping[str, int], threads: int, packing: dict[str, Layout]
+) -> tuple[Loop, ...]:
+    """Threads across the points, and across the terms of a reduction where there are too few points for all.
+
+    Adds to `packing` the layout of a static operand whose terms such threads would not find side by side.
+    """
     every = group([a for a, _ in stage.axes])
     points = points_of(stage, steps)
     if not stage.reduce:
@@ -149,6 +157,8 @@ def stage_loops(problem: Problem, stage: Stage, steps: Mapping[str, int], thread
         return (Loop(every, threads), Loop(every, 1, Kind.THREAD))
     reduce = [a for a, _ in stage.reduce]
     along = contiguous(problem, stage)
+    if along not in reduce and sharing_threads(problem, stage, points, threads, False) > 1:
+        along = packed_terms(problem, stage, packing) or along
     inner = reduce if along not in reduce else [*(a for a in reduce if a != along), along]
     sharing = sharing_threads(problem, stage, points, threads, along in reduce)
     rows = threads // sharing
@@ -186,13 +196,34 @@ def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, c
     return max(min(max(idle, wave if coalesced and depth >= wave else 1), most), 1)
 
 
-def contiguous(problem: Problem, stage: Stage) -> str | None:
-    """The axis along which the largest operand lies in memory, if one step of it is one element."""
+def packed_terms(problem: Problem, stage: Stage, packing: dict[str, Layout]) -> str | None:
+    """Pack the largest operand with a reduction axis innermost, and name that axis; None if that cannot be done."""
+    load = largest(problem, stage)
+    if load is None or load.dynamic or load.tensor not in problem.static or load.tensor in packing:
+        return None
+    if problem.expr.type_of(load.tensor).layout is not None:
+        return None
+    for axis, extent in reversed(stage.reduce):
+        if extent >= SHORT and var(axis) in load.index:
+            d = load.index.index(var(axis))
+            rest = tuple(Digit(n) for n in range(len(load.index)) if n != d)
+            packing[load.tensor] = Layout((*rest, Digit(d)))
+            return axis
+    return None
+
+
+def largest(problem: Problem, stage: Stage) -> Load | None:
+    """The load of the largest tensor that a stage reads."""
     types = dict(problem.expr.inputs)
     read = [ld for ld, _ in loads(stage.body) if ld.tensor in types or ld.tensor in problem.stages]
-    if not read:
+    return max(read, key=lambda ld: problem.expr.type_of(ld.tensor).size, default=None)
+
+
+def contiguous(problem: Problem, stage: Stage) -> str | None:
+    """The axis along which the largest operand lies in memory, if one step of it is one element."""
+    load = largest(problem, stage)
+    if load is None:
         return None
-    load = max(read, key=lambda ld: problem.expr.type_of(ld.tensor).size)
     for axis, extent in (*reversed(stage.axes), *reversed(stage.reduce)):
         if extent > 1 and problem.lane_stride(load.tensor, load.index, axis, stage) == 1:
             return axis

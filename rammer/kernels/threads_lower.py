@@ -86,9 +86,7 @@ class _ThreadLowering(_Lowering):
             if over and names and names[0] in reduce:
                 guards[names[0]].append((line, total))
             elif over:
-                lanes = [b for b in bands.values() if b.loop.axis == axis and b.loop.kind is Kind.VECTOR]
-                whole = [b for b in lanes if total % b.extent == 0]  # vectors that the end does not cut
-                tails[axis] = Range(line - sum((var(b.var) for b in whole), Index()), 0, total)
+                tails[axis] = Range(line, 0, total)
             left[axis] = 1
         for axis, rest in left.items():
             if rest > 1:
@@ -143,7 +141,7 @@ class _ThreadLowering(_Lowering):
             guards = {a: (*g, edge[a]) if a in edge else g for a, g in guards.items()}
         place = self.flatten(stage.name, [values[a] for a, _ in stage.axes])
         outer = {b.var for b in bands[:first]}
-        inside = self._outside(stage, guards)
+        inside = tuple(_of_vectors(r, bands) for r in self._outside(stage, guards))
 
         def out(value: Scalar, *more: Range) -> Body:
             store = Store(stage.name, place, value)
@@ -218,6 +216,17 @@ class _ThreadLowering(_Lowering):
 def members(axis: str) -> tuple[str, ...]:
     """The axes of a group's name; none for a plain axis, and for the group of no axes."""
     return tuple(a for a in axis.split("*") if a) if axis.startswith("*") else ()
+
+
+def _of_vectors(r: Range, bands: list[_Band]) -> Range:
+    """The condition without the lane, if it holds for all lanes of a vector or for none."""
+    for b in bands:
+        if b.loop.kind is Kind.VECTOR and r.index.coef(b.var) == 1:
+            rest = r.index - var(b.var)
+            steps = (rest.const, r.low, r.high, *(c for _, c in rest.terms))
+            if all(n % b.extent == 0 for n in steps) and b.var not in variables(rest):
+                return Range(rest, r.low, r.high)
+    return r
 
 
 def _walks(loop: Loop, reduce: set[str]) -> bool:

@@ -15,7 +15,7 @@ from math import prod
 from rammer.ir.expr import Call, Cast, Const, Load, Range, Scalar, Select, Stage, loads
 from rammer.ir.index import bounds, simplify, substitute, var, variables
 from rammer.ir.simplify import scalar_conditions
-from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
@@ -39,6 +39,7 @@ TILES = (
 CHUNK = 48  # terms of the sum that are staged at a time
 MIN_POINTS = (4, 8)  # fewer slow or fast points are no tile
 MIN_TERMS = 8
+MAX_UNROLLED = 256  # products of a thread in one piece of code
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ def _schedule(problem: Problem, p: Sides, tile: Tile, deep: str, chunk: int, win
         Loop(slow, rows, Kind.THREAD),
         Loop(fast, 1, Kind.THREAD),
         Loop(deep, chunk),
-        Loop(deep),
+        *(Loop(deep, n, kind) for n, kind in _inner(chunk, rows * columns, window)),
         *(Loop(a) for a in window),
         Loop(slow, 1, Kind.UNROLLED),
         Loop(fast, along, Kind.UNROLLED),
@@ -249,10 +250,37 @@ def _schedule(problem: Problem, p: Sides, tile: Tile, deep: str, chunk: int, win
         if free and order != tuple(range(len(order))):
             packing.append((load.tensor, Layout(tuple(Digit(d) for d in order))))
             names = [names[d] for d in order]
-        every = group(names)
-        at.append(At(load.tensor, depth, (Loop(every, threads), Loop(every, 1, Kind.THREAD)), order=order))
+        copying, pad = _copying(problem, p, load, tile, names, order[-1], threads)
+        at.append(At(load.tensor, depth, copying, order=order, pad=pad))
     name = f"{problem.operation.kind}_{down * rows}x{along * columns}_k{chunk}_x{threads}_t{tile.tasks}"
     return Schedule(name, loops, tuple(at), tuple(packing), threads=threads)
+
+
+def _inner(chunk: int, points: int, window: list[str]) -> tuple[tuple[int, Kind], ...]:
+    """Steps of the terms of a chunk: some are unrolled, so that loads of one hide behind products of another."""
+    together = next((n for n in (8, 4, 2) if chunk % n == 0 and n * points <= MAX_UNROLLED and not window), 1)
+    return ((together, Kind.SERIAL), (1, Kind.UNROLLED)) if together > 1 else ((1, Kind.SERIAL),)
+
+
+def _copying(
+    problem: Problem, p: Sides, load: Load, tile: Tile, names: list[str], last: int, threads: int
+) -> tuple[tuple[Loop, ...], int]:
+    """The loops that stage an operand, `names` in order of memory, and the padding of its rows in scratch.
+
+    Dimension `last` is innermost in scratch. By vectors where it is so in memory too; otherwise threads are neighbours
+    in short runs of both orders, and rows are padded, so that few of them meet in one bank.
+    """
+    lanes, every = problem.spec.lanes, group(names)
+    plain = (Loop(every, threads), Loop(every, 1, Kind.THREAD))
+    if load.tensor in problem.stages or problem.expr.type_of(load.tensor).dtype is not DType.F32:
+        return plain, 0
+    if not names[-1].endswith(str(last)):
+        return (Loop(names[-1], 2 * lanes), *plain), lanes
+    axis = next(iter(variables(load.index[last])), "")
+    whole = tile.steps.get(axis, 1) % lanes == 0 and dict(p.stage.axes).get(axis, 1) % lanes == 0
+    if load.index[last] != var(axis) or not whole:
+        return plain, 0
+    return (Loop(every, lanes * threads), Loop(every, lanes, Kind.THREAD), Loop(every, 1, Kind.VECTOR)), 0
 
 
 def _copied_axes(problem: Problem, tensor: str) -> list[str]:

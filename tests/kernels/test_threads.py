@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from simt_harness import GPU, SMALL, build, check
-from test_every_operator import CASES
+from dataclasses import replace
 
+import pytest
+from kernel_harness import operation
+from simt_harness import GPU, SMALL, build, check
+from test_every_operator import CASES, t
+
+from rammer.ir.operator import Operation
 from rammer.kernels import candidates
 
 LARGE = [
@@ -18,6 +22,34 @@ LARGE = [
 @pytest.fixture(scope="module")
 def built():
     return build({name: (op, candidates(op, SMALL)) for name, op in CASES.items()})
+
+
+def wide_cases() -> dict[str, Operation]:
+    """Shapes with whole vectors, several chunks of terms, and tiles that hang over the edges."""
+    conv = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    return {
+        "matmul": operation("matmul", t(72, 96), t(96, 132), static=("b",)),
+        "matmul-transposed": operation("matmul", t(96, 72), t(132, 96), trans_a=True, trans_b=True),
+        "matmul-odd": operation("matmul", t(3, 67, 51), t(3, 51, 70)),
+        "matmul-row": operation("matmul", t(1, 200), t(200, 50), static=("b",)),
+        "conv": operation("conv", t(2, 16, 16, 16), t(40, 16, 3, 3), t(40), static=("w", "bias"), **conv),
+        "conv-1x1": operation("conv", t(1, 72, 12, 16), t(36, 72, 1, 1), static=("w",)),
+        "conv-grouped": operation("conv", t(1, 32, 9, 12), t(32, 8, 3, 3), static=("w",), group=4, **conv),
+        "conv-strided": operation("conv", t(1, 8, 19, 22), t(20, 8, 3, 3), strides=(2, 2), pads=(1, 0, 1, 2)),
+        "add": operation("add", t(12, 32, 44), t(32, 44)),
+        "transpose": operation("transpose", t(24, 20, 36), perm=(2, 0, 1)),
+        "softmax": operation("softmax", t(9, 1000), axis=1),
+        "lstm_cell": operation("lstm_cell", t(2, 4, 64), t(2, 64), t(2, 64), t(4, 64, 64), static=("r",)),
+    }
+
+
+WIDE = wide_cases()
+
+
+@pytest.fixture(scope="module")
+def built_wide():
+    spec = replace(GPU, num_veus=5, max_threads=128)
+    return build({name: (op, candidates(op, spec)) for name, op in WIDE.items()})
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +66,11 @@ def test_candidates_compute_the_expression(built, name: str) -> None:
 @pytest.mark.parametrize("name", LARGE)
 def test_candidates_of_a_large_device(built_large, name: str) -> None:
     check(built_large, name, boxes=False)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_candidates(built_wide, name: str) -> None:
+    check(built_wide, name, boxes=False)
 
 
 def test_every_candidate_says_how_often_it_syncs() -> None:
