@@ -10,25 +10,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from rammer import artifact, config
-from rammer.errors import DeviceError, RammerError
+from rammer.errors import DeviceError, RammerError, VerificationError
+from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
-from rammer.ir.passes import optimize
+from rammer.ir.passes import Watch, optimize
+from rammer.ir.passes import silent as unwatched
+from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
-from rammer.ir.verify import verify_plan
+from rammer.ir.verify import verify_graph, verify_plan
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
 from rammer.report import Report, make_report
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
+from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Progress, VDevice, silent
 
 if TYPE_CHECKING:
     import onnx
 
+MAX_BOUNDED = 8  # notes of one kind
 Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 
@@ -69,15 +74,21 @@ def compile(
     bounds the time spent measuring rKernels.
     """
     registry = registry or PluginRegistry()
-    clock = _Clock()
+    trace = Trace()
+    clock = _Clock(trace)
     target = target or config.get("RAMMER_VDEVICE")
     chosen = registry.policy(policy or config.get("RAMMER_POLICY"))
     vdevice = registry.open(target, arch=arch, device=device)
+    trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
+    for fault in registry.faults:
+        trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
     try:
         with clock("load"):
             graph = load(model, shapes=shapes)
+        verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
-            graph = optimize(graph, vdevice.spec)
+            graph = optimize(graph, vdevice.spec, watch=_verify_pass(graph) if verify >= 2 else unwatched)
+        trace.graph("graph", graph)
         with clock("rkernels"):
             candidates = find_candidates(graph, vdevice, registry)
         with clock("profile"):
@@ -88,13 +99,18 @@ def compile(
             plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
+        plan = replace(plan, notes=(*plan.notes, *_bounded(plan)))
+        for note in plan.notes:
+            trace.say(CHOICES, note)
+        timeline = simulate(plan, profiler.rtask_us)
+        trace.plan(plan, timeline)
         with clock("verify"):
-            if config.get("RAMMER_VERIFY") != "0":
+            if verify:
                 verify_plan(plan)
         with clock("build"):
             image = vdevice.build(plan, progress=progress)
         weight_bytes = sum(a.nbytes for a in image.weights.values())
-        report = make_report(plan, simulate(plan, profiler.rtask_us), weight_bytes, clock.seconds)
+        report = make_report(plan, timeline, weight_bytes, clock.seconds)
         return Program(image, vdevice, report)
     except BaseException:
         vdevice.close()
@@ -152,11 +168,33 @@ def devices(registry: PluginRegistry | None = None) -> list[DeviceInfo]:
     return (registry or PluginRegistry()).devices()
 
 
+def _verify_pass(before: Graph) -> Watch:
+    """A check of the graph after every pass, for RAMMER_VERIFY=2."""
+    ports = {t: before.types[t] for t in (*before.inputs, *before.outputs)}
+
+    def check(name: str, graph: Graph) -> None:
+        try:
+            verify_graph(graph, ports)
+        except VerificationError as error:
+            error.add_note(f"after the pass {name!r}")
+            raise
+
+    return check
+
+
+def _bounded(plan: ExecutionPlan) -> list[str]:
+    """Notes on reads of which the plan knows only a box; such rTasks may wait for more than they read."""
+    found = Dependencies(plan.graph, plan.kernels).bounded()
+    rest = [f"{len(found) - MAX_BOUNDED} more inputs are taken as boxes"] if len(found) > MAX_BOUNDED else []
+    return [*found[:MAX_BOUNDED], *rest]
+
+
 class _Clock:
     """Seconds per phase of a compilation."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace: Trace) -> None:
         self.seconds: dict[str, float] = {}
+        self._trace = trace
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -167,6 +205,7 @@ class _Clock:
             error.add_note(f"while compiling: {phase}")
             raise
         self.seconds[phase] = time.perf_counter() - start
+        self._trace.say(TIMES, f"{phase} {self.seconds[phase]:.3f} s")
 
 
 __all__ = ["compile", "devices", "load", "load_program"]

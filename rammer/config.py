@@ -30,9 +30,19 @@ FLAGS: dict[str, Flag] = {
         Flag("RAMMER_POLICY", "wavefront", "the scheduling policy to use where none is named"),
         Flag("RAMMER_CC", "", "C compiler to use instead of ziglang's: `gcc`, `clang`, `/opt/zig/zig cc`"),
         Flag("RAMMER_CACHE_DIR", "", "folder of compiled kernels and profiles; the platform's cache folder by default"),
-        Flag("RAMMER_DEBUG", "0", "1 devices and plugins, 2 times, 3 choices, 4 source, 5 slots"),
-        Flag("RAMMER_VERIFY", "1", "0 verify no plan (benchmarks), 1 before it is built, 2 after every pass as well"),
-        Flag("RAMMER_DUMP_DIR", "", "folder that receives graph, plan, source and build log of every compile"),
+        Flag(
+            "RAMMER_DEBUG",
+            "0",
+            "stderr: 1 devices and plugins, 2 times, 3 choices, 4 source, 5 slots; each with those below",
+        ),
+        Flag(
+            "RAMMER_VERIFY",
+            "1",
+            "0 verify no plan (benchmarks), 1 every plan before it is built, 2 the graph after every pass as well",
+        ),
+        Flag(
+            "RAMMER_DUMP_DIR", "", "folder that receives graph, plan, timeline, source and build log of every compile"
+        ),
         Flag("RAMMER_NUM_VEUS", "", "vEUs of the CPU; by default one per physical core that this process may use"),
         Flag("RAMMER_VECTOR_LANES", "", "fp32 lanes of the CPU's vectors: 4, 8 or 16; by default what the CPU has"),
         Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores"),

@@ -22,13 +22,14 @@ from rammer.ir.dependency import (
     written_elements,
 )
 from rammer.ir.device import SyncModel
+from rammer.ir.graph import Graph
 from rammer.ir.memory import Lifetimes, memory_owners
 from rammer.ir.order import HappensBefore, Place, Slots
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, TaskUid
 from rammer.ir.tensor import TensorId, TensorType
 
-__all__ = ["RULES", "HappensBefore", "Rule", "verify_plan"]
+__all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan"]
 
 
 class Evidence:
@@ -85,8 +86,39 @@ def _right_kernels(evidence: Evidence) -> None:
             )
 
 
+def verify_graph(graph: Graph, ports: Mapping[TensorId, TensorType]) -> None:
+    """Check what every pass keeps: ports, types, one producer per tensor, and an order. Raises VerificationError."""
+    for tensor, kind in ports.items():
+        if graph.types.get(tensor) != kind or tensor in graph.views:
+            raise VerificationError("R110", f"port {tensor!r} was {kind} with memory of its own, and is no more")
+    for tensor, value in graph.constants.items():
+        if (value.shape, value.dtype) != (graph.types[tensor].shape, graph.types[tensor].dtype.numpy):
+            raise VerificationError(
+                "R110", f"constant {tensor!r} is {value.dtype}{value.shape}, not what its type says"
+            )
+    made = {*graph.inputs, *graph.constants}
+    written: set[TensorId] = set()  # owners of memory into which something was written before
+    for op in graph.operators:
+        for tensor in op.inputs:
+            root = graph.storage(tensor).root
+            if not {tensor, root} & made and root not in written:
+                raise VerificationError("R110", f"{op.kind} {op.name!r} reads {tensor!r}, which nothing made before it")
+        for tensor in op.outputs:
+            if tensor in made:
+                raise VerificationError("R110", f"{op.kind} {op.name!r} makes {tensor!r}, which exists already")
+            made.add(tensor)
+            written.add(graph.storage(tensor).root)
+    for tensor in graph.outputs:
+        if tensor not in made | written:
+            raise VerificationError("R110", f"nothing makes the output {tensor!r}")
+    _check_types(graph)
+
+
 def _well_typed(evidence: Evidence) -> None:
-    graph = evidence.plan.graph
+    _check_types(evidence.plan.graph)
+
+
+def _check_types(graph: Graph) -> None:
     for op in graph.operators:
         for tensor, kind in zip((*op.inputs, *op.outputs), (*op.operation.inputs, *op.operation.outputs), strict=True):
             if graph.types[tensor] != kind:

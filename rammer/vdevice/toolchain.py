@@ -97,6 +97,8 @@ def run(argv: Sequence[str], *, folder: str, timeout_s: float) -> None:
             if process.poll() is None:  # also on Ctrl-C
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+    if folder_of_dumps := config.get("RAMMER_DUMP_DIR"):
+        _note_call(Path(folder_of_dumps), command, code, log)
     if code:
         ended = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
         raise ToolchainError(f"the C compiler {ended}: {command}\n{_trimmed(log)}", hint=_FAILED)
@@ -104,6 +106,16 @@ def run(argv: Sequence[str], *, folder: str, timeout_s: float) -> None:
 
 _HINT = "install ziglang (pip install ziglang), or set RAMMER_CC to a C compiler"
 _FAILED = "this text was made by rammer or a plugin: please report it; RAMMER_CC tries another compiler"
+
+
+def _note_call(folder: Path, command: str, code: int, log: Path) -> None:
+    """Append a compiler's call and its words to the build log."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "build.log").open("a", encoding="utf-8") as file:  # one write: compilers end at the same time
+            file.write(f"$ {command}\n{_trimmed(log)}status {code}\n")
+    except OSError as error:
+        raise ToolchainError(f"cannot write to RAMMER_DUMP_DIR={str(folder)!r}: {error.strerror}") from error
 
 
 def _trimmed(log: Path) -> str:

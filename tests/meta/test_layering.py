@@ -30,9 +30,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.report": ({"scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.program": ({"artifact", "report", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
     "rammer.compiler": (
-        {"artifact", "program", "report", "plugins", "scheduler", "vdevice.base", "frontend", "ir", "errors", "config"},
+        {"artifact", "program", "report", "plugins", "scheduler", "trace"}
+        | {"vdevice.base", "frontend", "ir", "errors", "config"},
         set(),
     ),
+    "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.measure": ({"program", "vdevice.base", "ir"}, {"numpy", "rich"}),
     "rammer.demo": (
         {"", "measure", "viz", "errors", "scheduler.timeline", "vdevice.base", "ir"},

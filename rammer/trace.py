@@ -1,0 +1,85 @@
+"""What RAMMER_DEBUG prints and RAMMER_DUMP_DIR receives of one compile; docs/flags.md has the levels."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from itertools import count
+from pathlib import Path
+
+from rammer import config, viz
+from rammer.errors import RammerError
+from rammer.ir.graph import Graph
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.text import print_plan
+from rammer.scheduler.timeline import Timeline
+
+DEVICES, TIMES, CHOICES, SOURCE, SLOTS = range(1, 6)
+
+
+class Trace:
+    """Debugging output of one compile: lines on stderr, files `<number>-<model>.<what>.txt` in the dump folder."""
+
+    def __init__(self) -> None:
+        self._level = config.integer("RAMMER_DEBUG") or 0
+        self._folder = config.get("RAMMER_DUMP_DIR")
+        self._stem: Path | None = None
+
+    def say(self, level: int, text: str) -> None:
+        """Print if RAMMER_DEBUG is at least `level`."""
+        if self._level >= level:
+            print(f"rammer: {text}", file=sys.stderr)
+
+    def graph(self, what: str, graph: Graph) -> None:
+        """Keep a graph as text. Raises RammerError if the dump folder cannot be written to."""
+        if self._folder:
+            self._write(graph.name, what, print_graph(graph))
+
+    def plan(self, plan: ExecutionPlan, timeline: Timeline) -> None:
+        """Print the slots, keep plan and timeline as text. Raises RammerError as `graph` does."""
+        if self._level >= SLOTS:
+            self.say(SLOTS, f"the slots of every vEU\n{print_plan(plan)}")
+        if self._folder:
+            self._write(plan.graph.name, "plan", print_plan(plan) + "".join(f"# {note}\n" for note in plan.notes))
+            self._write(plan.graph.name, "timeline", viz.text_gantt(timeline, plan, width=160))
+
+    def _write(self, model: str, what: str, text: str) -> None:
+        try:
+            if self._stem is None:
+                self._stem = _claim(Path(self._folder), re.sub(r"[^\w.-]+", "_", model)[:60] or "model")
+            Path(f"{self._stem}.{what}.txt").write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise RammerError(f"cannot write to RAMMER_DUMP_DIR={self._folder!r}: {error.strerror}") from error
+
+
+def _claim(folder: Path, model: str) -> Path:
+    """The first number that no other compile has, also at the same time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        stem = folder / f"{number:03d}-{model}"
+        try:
+            os.close(os.open(f"{stem}.graph.txt", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            return stem
+        except FileExistsError:
+            continue
+    raise AssertionError("unreachable")
+
+
+def print_graph(graph: Graph) -> str:
+    """A line per input, constant, operator, view and output, for people and for diff."""
+    lines = [f"graph {graph.name!r}"]
+    lines += [f"input {t!r}: {graph.types[t]}" for t in graph.inputs]
+    lines += [f"constant {t!r}: {graph.types[t]}" for t in graph.constants]
+    for n, op in enumerate(graph.operators):
+        attrs = ", ".join(f"{name}={_short(value)}" for name, value in op.operation.attrs)
+        results = ", ".join(f"{t!r}: {graph.types[t]}" for t in op.outputs)
+        lines.append(f"{n} {op.kind}({', '.join(map(repr, op.inputs))}) [{attrs}] -> {results}  # {op.name!r}")
+    lines += [f"view {t!r} = {view.base!r} from element {view.offset}" for t, view in graph.views.items()]
+    lines += [f"output {t!r}: {graph.types[t]}" for t in graph.outputs]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _short(value: object) -> str:
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= 200 else f"{text[:200]}…"
