@@ -33,7 +33,7 @@ SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """One to six rKernels of `operation`, the best guess first. Raises LoweringError if none fits the vDevice."""
     problem = Problem.of(operation, spec)
-    found = [*products(operation, spec)[:MOST_PRODUCTS], *fitting(problem, schedules(problem), spec)]
+    found = [*products(operation, spec), *fitting(problem, schedules(problem), spec)]
     if not found:
         found = fitting(problem, schedules(problem, FINE), spec)
     if not found and problem.keep:  # compute again what does not fit into scratch
@@ -53,8 +53,12 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     p = sides(problem)
     if p is None:
         return []
-    found = []
-    for tile in tiles(problem, p):
+    found: list[RKernel] = []
+    ranked = tiles(problem, p)
+    efficient = min(ranked, key=lambda t: t.work, default=None)  # in time of all tasks: when the vEUs are full anyway
+    if efficient in ranked[MOST_PRODUCTS:]:
+        ranked.insert(1, efficient)
+    for tile in ranked[:MOST_PRODUCTS]:
         for schedule in threads_product.schedules(problem, p, tile):
             kernel = thread_kernel(problem, schedule)
             if kernel.scratch_bytes <= spec.scratch_bytes:

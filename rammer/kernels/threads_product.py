@@ -21,20 +21,26 @@ from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.threads_lower import group
 
-# (slow, fast) points of a task and (slow, fast) points of a thread
+# (slow, fast) points of a task, (slow, fast) points of a thread, threads that share each sum
 TILES = (
-    ((128, 128), (8, 8)),
-    ((64, 128), (8, 4)),
-    ((64, 64), (4, 4)),
-    ((32, 128), (4, 4)),
-    ((32, 64), (4, 4)),
-    ((32, 32), (4, 2)),
-    ((16, 64), (4, 2)),
-    ((16, 32), (2, 2)),
-    ((8, 128), (4, 2)),
-    ((16, 32), (4, 4)),
-    ((8, 32), (2, 1)),
-    ((8, 16), (2, 2)),
+    ((128, 128), (8, 8), 1),
+    ((64, 128), (8, 4), 1),
+    ((64, 64), (4, 4), 1),
+    ((32, 128), (4, 4), 1),
+    ((32, 64), (4, 4), 1),
+    ((32, 64), (4, 4), 2),
+    ((32, 32), (4, 4), 4),
+    ((32, 32), (4, 2), 1),
+    ((16, 64), (4, 4), 4),
+    ((16, 64), (4, 2), 1),
+    ((16, 32), (4, 2), 4),
+    ((16, 32), (2, 2), 1),
+    ((16, 32), (4, 4), 1),
+    ((16, 16), (4, 2), 8),
+    ((8, 32), (4, 2), 8),
+    ((8, 32), (2, 1), 1),
+    ((8, 16), (2, 2), 8),
+    ((8, 16), (2, 2), 1),
 )
 CHUNK = 48  # terms of the sum that are staged at a time
 MIN_POINTS = (4, 8)  # fewer slow or fast points are no tile
@@ -105,6 +111,8 @@ def sides(problem: Problem) -> Sides | None:
     first, second = (_only_load(arg) for arg in stage.body.args)
     if first is None or second is None or first.tensor == second.tensor:
         return None
+    if any(s.reduce or s.name not in (first.tensor, second.tensor) for s in problem.placed):
+        return None
     others = [ld.tensor for s in problem.placed for ld, _ in loads(s.body)]
     others += [ld.tensor for ld, _ in loads(stage.epilogue)] if stage.epilogue is not None else []
     if first.tensor in others or second.tensor in others:
@@ -155,38 +163,46 @@ def _steady(load: Load, stage: Stage, axis: str, extent: int) -> int:
 
 @dataclass(frozen=True)
 class Tile:
-    """Steps of the tasks per axis, points of a thread, and threads, along slow and fast."""
+    """Steps of the tasks per axis, points of a thread, and threads, along slow and fast.
+
+    `cost` models the operation alone on all vEUs, `work` the time of all its tasks together.
+    """
 
     steps: dict[str, int]
     points: tuple[int, int]
     threads: tuple[int, int]
+    split: int  # threads that share each sum
     tasks: int
     cost: float
+    work: float
 
 
 def tiles(problem: Problem, p: Sides) -> list[Tile]:
     """Tiles, the cheapest first by a model of the whole operation on all vEUs; each with another number of tasks."""
     extents = dict(p.stage.axes)
+    depth = prod(e for _, e in p.stage.reduce)
+    deep = max(e for _, e in p.stage.reduce)
     most = min(problem.spec.max_threads, 256)
     found: dict[int, Tile] = {}
-    for (slow, fast), points in TILES:
-        if (slow // points[0]) * (fast // points[1]) > most:
+    for (slow, fast), points, split in TILES:
+        if (slow // points[0]) * (fast // points[1]) * split > most or 2 * split > deep:
             continue
         steps = {**box(p, p.slow, slow), **box(p, p.fast, fast), **dict.fromkeys(p.batch, 1)}
         held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
         points = (min(points[0], held[0]), min(points[1], held[1]))
         threads = [-(-h // n) for h, n in zip(held, points, strict=True)]
         wave = problem.spec.wave
-        while threads[0] * threads[1] % wave and threads[0] * (threads[1] + 1) <= most:
+        while prod(threads) * split % wave and threads[0] * (threads[1] + 1) * split <= most:
             threads[1] += 1
-        if threads[0] * threads[1] > most or threads[0] * threads[1] < min(wave, most):
+        if prod(threads) * split > most or prod(threads) * split < min(wave, most):
             continue
         tasks = prod(-(-extents[a] // s) for a, s in steps.items())
         rounds = -(-tasks // problem.spec.num_veus)
-        work = prod(threads) * prod(points)
         shared = prod(points) / (prod(points) + 2.0 * sum(points))  # of the instructions, those that multiply
-        busy = min(prod(threads) / most, 1.0) ** 0.5
-        tile = Tile(steps, points, (threads[0], threads[1]), tasks, rounds * work / (shared * busy))
+        busy = min(prod(threads) * split / most, 1.0) ** 0.5
+        tree = 8.0 * split if split > 1 else 0.0
+        one = prod(threads) * prod(points) * (depth / shared + tree) / busy
+        tile = Tile(steps, points, (threads[0], threads[1]), split, tasks, rounds * one, tasks * one)
         if tasks not in found or tile.cost < found[tasks].cost:
             found[tasks] = tile
     return sorted(found.values(), key=lambda t: t.cost)
@@ -216,32 +232,35 @@ def schedules(problem: Problem, p: Sides, tile: Tile) -> Iterator[Schedule]:
     terms = dict(p.stage.reduce)
     deep = max(terms, key=lambda a: terms[a])
     window = [a for a in terms if a != deep]
-    most = max(min(CHUNK // prod(terms[a] for a in window), terms[deep]), 1)
-    even = max(c for c in range(1, most + 1) if terms[deep] % c == 0)
-    chunk = even if 3 * even > most else most
-    while chunk:
+    most = max(min(CHUNK // prod(terms[a] for a in window), terms[deep]), tile.split)
+    fitting = range(tile.split, most + 1, tile.split)
+    even = max((c for c in fitting if terms[deep] % c == 0), default=1)
+    chunk = even if 3 * even > most else fitting[-1]
+    while chunk >= tile.split:
         yield _schedule(problem, p, tile, deep, chunk, window)
-        chunk //= 2
+        chunk = chunk // 2 // tile.split * tile.split
 
 
 def _schedule(problem: Problem, p: Sides, tile: Tile, deep: str, chunk: int, window: list[str]) -> Schedule:
     slow, fast = group(p.slow), group(p.fast)
     (rows, columns), (down, along) = tile.points, tile.threads
-    threads = down * along
+    threads = down * along * tile.split
+    terms = chunk // tile.split
     tasks = tuple(Loop(a, tile.steps[a], Kind.TASK) for a in (*p.batch, *p.slow, *p.fast))
     loops = (
         *tasks,
         Loop(slow, down * rows),
         Loop(fast, along * columns),
+        *((Loop(deep, terms, Kind.THREAD),) if tile.split > 1 else ()),
         Loop(slow, rows, Kind.THREAD),
         Loop(fast, 1, Kind.THREAD),
         Loop(deep, chunk),
-        *(Loop(deep, n, kind) for n, kind in _inner(chunk, rows * columns, window)),
+        *(Loop(deep, n, kind) for n, kind in _inner(terms, rows * columns, window)),
         *(Loop(a) for a in window),
         Loop(slow, 1, Kind.UNROLLED),
         Loop(fast, along, Kind.UNROLLED),
     )
-    depth = len(tasks) + 4
+    depth = loops.index(Loop(deep, chunk))
     packing, at = [], []
     for load, axes in ((p.a, p.slow), (p.b, p.fast)):
         order = _scratch_order(load, axes)
@@ -252,7 +271,7 @@ def _schedule(problem: Problem, p: Sides, tile: Tile, deep: str, chunk: int, win
             names = [names[d] for d in order]
         copying, pad = _copying(problem, p, load, tile, names, order[-1], threads)
         at.append(At(load.tensor, depth, copying, order=order, pad=pad))
-    name = f"{problem.operation.kind}_{down * rows}x{along * columns}_k{chunk}_x{threads}_t{tile.tasks}"
+    name = f"{problem.operation.kind}_{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}_t{tile.tasks}"
     return Schedule(name, loops, tuple(at), tuple(packing), threads=threads)
 
 
