@@ -17,13 +17,13 @@ ALIGNMENT = 128
 
 
 def header_bytes(max_args: int) -> int:
-    """Shared memory before a task's scratch: a flag, and the arguments of this task and the next."""
-    return -(-(16 + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
+    """Shared memory before a task's scratch: a flag, a ring of instructions, the arguments of this task and the next."""
+    return -(-(16 + 4 * 32 + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
 
 
 def program_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int) -> str:
     """The table-driven program: its size does not grow with the number of rTasks."""
-    cases = "".join(f"      case {n}: {_call(k, 'argv', 'now.rtask')} break;\n" for n, k in enumerate(kernels))
+    cases = "".join(f"      case {n}: {_call(k, 'argv', 'now->rtask')} break;\n" for n, k in enumerate(kernels))
     body = LOOP.replace("CASES", cases)
     return _text(kernels, dialect, block, max_args, body)
 
@@ -143,34 +143,39 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
   const int tid = threadIdx.x;
   char *arena = MK_ARENA, *scratch = arena + $HEADER;
   volatile int *stop = (volatile int *)arena;
-  void **both = (void **)(arena + 16);  // arguments of this task and the next
+  Instr *ring = (Instr *)(arena + 16);  // this slot's, the next one's, the one's after that: not in registers
+  void **both = (void **)(ring + 4);    // arguments of this slot and the next
   const Run run = {state, mk_load_relaxed(state), program, (int)blockIdx.x, limit_ns};
-  stream += bounds[run.veu];
-  Instr now = stream[0], next = stream[1];
-  if (tid < now.nargs) both[tid] = args[now.args + tid];
+  const int *words = (const int *)(stream + bounds[run.veu]);
+  if (tid < 16) ((int *)ring)[tid] = words[tid];
   if (tid == 0) *stop = 0;
   mk_sync();
-  for (int pc = 0; now.fn != $END; pc++) {
-    // Loads of the next slots are under way while this one waits and runs.
-    const Instr after = stream[pc + 2];
+  if (tid < ring[0].nargs) both[tid] = args[ring[0].args + tid];
+  mk_sync();
+  for (int pc = 0;; pc++) {
+    const Instr *now = ring + (pc & 3), *next = ring + (pc + 1 & 3);
+    const int fn = now->fn;
+    if (fn == $END) break;
+    // These loads are under way while the slot waits and runs.
+    int word = 0;
+    if (tid < 8) word = words[8 * (pc + 2) + tid];
     void *argument = 0;
-    if (tid < next.nargs) argument = args[next.args + tid];
-    if (now.nwaits) {
-      mk_wait(run, waits + now.wait, now.nwaits, now.order, tid, stop);
+    if (tid < next->nargs) argument = args[next->args + tid];
+    if (now->nwaits) {
+      mk_wait(run, waits + now->wait, now->nwaits, now->order, tid, stop);
       mk_sync();
       if (*stop) break;
     }
     void *const *argv = both + (pc & 1) * $MAX_ARGS;
     int status = 0;
-    switch (now.fn) {
+    switch (fn) {
 CASES      default: break;
     }
-    if (status) mk_bad_index(run, now.order);
-    if (tid < next.nargs) both[(~pc & 1) * $MAX_ARGS + tid] = argument;
+    if (status) mk_bad_index(run, now->order);
+    if (tid < 8) ((int *)(ring + (pc + 2 & 3)))[tid] = word;
+    if (tid < next->nargs) both[(~pc & 1) * $MAX_ARGS + tid] = argument;
     mk_sync();  // the block's writes come before the release, and before its next task
-    if (now.step && tid == 0) mk_store_release(state + $LINE * (1 + run.veu), run.base + now.step);
-    now = next;
-    next = after;
+    if (tid == 0 && now->step) mk_store_release(state + $LINE * (1 + run.veu), run.base + now->step);
   }
   mk_sync();
   mk_finish(run, span, tid);
