@@ -153,16 +153,18 @@ class CFamilyPrinter:
                 yield from ({s.buffer, *(ld.tensor for ld, _ in loads(s.value))} - arguments)
 
     def _access_ok(self, buffer: str, index: Index, lane: str) -> bool:
-        rest = index - var(lane) * index.coef(lane)
-        if lane in variables(rest):
-            return False
-        if index.coef(lane) == 0:
+        stride = 0
+        for atom, coef in index.terms:
+            if atom == lane:
+                stride = coef
+            elif not isinstance(atom, str) and lane in variables(atom.arg):
+                return False
+        if stride == 0:
             return True
-        if index.coef(lane) != 1:  # gathered and scattered element by element
+        if stride != 1:  # gathered and scattered element by element
             return self.strided and self.dtypes[buffer] is DType.F32
-        return self.dtypes[buffer] in SINGLE and all(
-            c % self.alignment == 0 for c in (rest.const, *(c for _, c in rest.terms))
-        )
+        starts = (index.const, *(c for atom, c in index.terms if atom != lane))
+        return self.dtypes[buffer] in SINGLE and (self.alignment == 1 or all(c % self.alignment == 0 for c in starts))
 
     def _lane_ok(self, value: Scalar, lane: str) -> bool:
         """Whether the value can be printed for all lanes at once, as float vectors and masks."""

@@ -67,6 +67,7 @@ class KernelCompiler:
             self._compiler.version, self._compiler.family, *FLAGS, *self._flags, headers_fingerprint()
         )
         self._prelude = fingerprint(self._context, translation_unit([], spec))
+        self._sources: dict[RKernel, Source] = {}  # of the latest call: what is built was measured just before
 
     def runtime(self) -> bytes:
         """The runtime as a shared object."""
@@ -79,14 +80,14 @@ class KernelCompiler:
 
         The objects may hold other kernels as well: what is missing in the cache is compiled together.
         """
-        sources = {kernel: self._source(kernel) for kernel in dict.fromkeys(kernels)}
+        self._sources = sources = self._emitted(kernels)
         distinct = list({s.key: s for s in sources.values()}.values())
         _show(distinct)
         return _located(sources, self._compile(distinct, progress))
 
     def compile_only(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
         """As `compile`, in objects that hold these kernels and no others, the same wherever they are compiled."""
-        sources = {kernel: self._source(kernel) for kernel in dict.fromkeys(kernels)}
+        sources = self._emitted(kernels)
         distinct = sorted({s.key: s for s in sources.values()}.values(), key=lambda s: s.key)
         together = [s for s in distinct if s.emitted is not None]
         batches = [together[n : n + GROUP] for n in range(0, len(together), GROUP)]
@@ -102,6 +103,9 @@ class KernelCompiler:
             progress("compile", done + 1, len(missing))
         objects = {name: self._read(name) for name in set(found.values())}
         return _located(sources, {s.key: (found[n], objects[found[n]]) for n, batch in named.items() for s in batch})
+
+    def _emitted(self, kernels: Sequence[RKernel]) -> dict[RKernel, Source]:
+        return {k: self._sources.get(k) or self._source(k) for k in dict.fromkeys(kernels)}
 
     def _source(self, kernel: RKernel) -> Source:
         body = kernel.body
