@@ -15,7 +15,7 @@ from rammer.vdevice.base import Image, Port
 from rammer.vdevice.placement import Places, aligned, port
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
-from rammer.vdevice.simt.printer import WARP, EmittedKernel, emit
+from rammer.vdevice.simt.printer import EmittedKernel, emit
 from rammer.vdevice.simt.table import ABI, LINE, Streams, streams_of
 
 TABLE, SOURCE = "table.bin", "program.cu"
@@ -65,7 +65,7 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, branches: bool = Fals
 
     max_args = max(num_args, default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
-    block = -(-most // WARP) * WARP
+    block = -(-most // dialect.wave) * dialect.wave
     if block > spec.max_threads:
         raise DeviceError(
             f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"

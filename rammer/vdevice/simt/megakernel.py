@@ -52,7 +52,8 @@ def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int
 
 def _call(kernel: EmittedKernel, args: str, rtask: str) -> str:
     guard = f"if (tid < {kernel.num_threads}) " if kernel.guarded else ""
-    return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status);"
+    rest = f" else for (int n = 0; n < {kernel.extra_syncs}; n++) mk_sync();" if kernel.extra_syncs else ""
+    return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status);{rest}"
 
 
 def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, body: str) -> str:
@@ -165,6 +166,7 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
       mk_wait(run, waits + now->wait, now->nwaits, now->order, tid, stop);
       mk_sync();
       if (*stop) break;
+      mk_acquire();
     }
     void *const *argv = both + (pc & 1) * $MAX_ARGS;
     int status = 0;
@@ -174,6 +176,7 @@ CASES      default: break;
     if (status) mk_bad_index(run, now->order);
     if (tid < 8) ((int *)(ring + (pc + 2 & 3)))[tid] = word;
     if (tid < next->nargs) both[(~pc & 1) * $MAX_ARGS + tid] = argument;
+    if (now.step) mk_release();
     mk_sync();  // the block's writes come before the release, and before its next task
     if (tid == 0 && now->step) mk_store_release(state + $LINE * (1 + run.veu), run.base + now->step);
   }
@@ -183,9 +186,11 @@ CASES      default: break;
 """
 
 BRANCHES = """\
-#define WAIT(first, n, order) mk_wait(run, waits + first, n, order, tid, stop); mk_sync(); if (*stop) goto end;
+#define WAIT(first, n, order) \\
+  mk_wait(run, waits + first, n, order, tid, stop); mk_sync(); if (*stop) goto end; mk_acquire();
 #define TASK(order, call) { int status = 0; call if (status) mk_bad_index(run, order); }
-#define DONE(step) mk_sync(); if (step && tid == 0) mk_store_release(state + $LINE * (1 + veu), run.base + step);
+#define DONE(step) if (step) mk_release(); mk_sync(); \\
+  if (step && tid == 0) mk_store_release(state + $LINE * (1 + veu), run.base + step);
 
 extern "C" __global__ void __launch_bounds__($THREADS, 1)
 $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *args, unsigned *state, int program,

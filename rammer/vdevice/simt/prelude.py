@@ -11,12 +11,17 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """A C++ for GPUs. `primitives` defines what `CONTRACT` lists, and <math.h>'s functions if the compiler does
-    not know them; `partial_sync`: whether some threads of a block can meet without the others.
+    not know them; `partial_sync`: whether some threads of a block can meet without the others. `counted_sync`: where
+    they cannot, the others run as many block syncs as the task has (§4.2.1 of the paper). `quiet_arguments`: whether
+    a task's tensors may be called restrict although other blocks write them during this launch.
     """
 
     language: str  # of `VDeviceSpec.languages`
     primitives: str
     partial_sync: bool
+    counted_sync: bool = False
+    quiet_arguments: bool = True
+    wave: int = 32  # threads that run in step
 
 
 CONTRACT = """\
@@ -25,6 +30,7 @@ void mk_store_relaxed(unsigned *, unsigned), mk_store_release(unsigned *, unsign
 unsigned mk_exchange(unsigned *, unsigned old, unsigned)  // compare and swap: what was there
 unsigned mk_arrive(unsigned *)  // add 1, acquire and release: what was there
 void mk_sync(), mk_sync_part(int threads)  // of a block, of its first threads
+void mk_release(), mk_acquire()  // of every thread, before and after a block sync: for devices where one is not enough
 void mk_pause()  // in a spin
 unsigned long long mk_now_ns()
 float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
@@ -80,6 +86,8 @@ INLINE unsigned long long mk_now_ns() {
 }
 INLINE void mk_sync() { __syncthreads(); }
 INLINE void mk_sync_part(int threads) { asm volatile("bar.sync 1, %0;" :: "r"(threads) : "memory"); }
+INLINE void mk_release() {}
+INLINE void mk_acquire() {}
 INLINE void mk_pause() {}
 INLINE float mk_half_to_float(unsigned short h) {
   float f;

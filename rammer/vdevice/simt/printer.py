@@ -16,7 +16,6 @@ from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.simt.prelude import Dialect
 
 LANES = 4  # elements of a 16-byte vector
-WARP = 32
 PLACEHOLDER = "rammer_kernel"
 
 
@@ -30,7 +29,8 @@ class EmittedKernel:
     symbol: str
     text: str
     num_threads: int
-    guarded: bool = False  # the caller keeps the extra threads out
+    guarded: bool = False  # the caller keeps the extra threads out,
+    extra_syncs: int = 0  # and lets them run as many block syncs
 
 
 def emit(kernel: RKernel, dialect: Dialect, block: int, loose: frozenset[int] = frozenset()) -> EmittedKernel:
@@ -42,13 +42,20 @@ def emit(kernel: RKernel, dialect: Dialect, block: int, loose: frozenset[int] = 
     if isinstance(body, ForeignSource):
         if body.language != dialect.language:
             raise LoweringError(f"{kernel.name} is written in {body.language!r}, not in {dialect.language!r}")
-        if body.num_threads not in (1, block) and body.num_block_syncs != 0:
+        counted = dialect.counted_sync and body.num_threads % dialect.wave == 0 and body.num_block_syncs is not None
+        if body.num_threads not in (1, block) and body.num_block_syncs != 0 and not counted:
             raise LoweringError(
                 f"{kernel.name} syncs its {body.num_threads} threads; the vEUs have {block}",
                 hint="give it as many threads as the vEUs have, or no block syncs",
             )
-        return EmittedKernel(body.symbol, body.text, body.num_threads, body.num_threads < block)
-    text = function(SimtPrinter(body, dialect, block, loose))
+        guarded = body.num_threads < block
+        extra = body.num_block_syncs or 0 if guarded and counted else 0
+        return EmittedKernel(body.symbol, body.text, body.num_threads, guarded, extra)
+    inputs = zip(body.arguments[body.num_outputs :], kernel.operation.static, strict=True)
+    quiet = {b.name for b, static in inputs if static}
+    if dialect.quiet_arguments:
+        quiet = {b.name for b in body.arguments}
+    text = function(SimtPrinter(body, dialect, block, loose), quiet)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), body.num_threads)
 
@@ -68,9 +75,14 @@ class SimtPrinter(CFamilyPrinter):
         if any(b.size > 2**31 - 1 for b in arguments):
             self.loop_type = "int64_t"
         threads, syncs = program.num_threads, any(isinstance(s, Sync) for s in _statements(program.body))
-        self.shares_syncs = syncs and 1 < threads < block and not (dialect.partial_sync and threads % WARP == 0)
+        self.extra_syncs = block_syncs(program.body) or 0 if dialect.counted_sync else 0
+        apart = (dialect.partial_sync or self.extra_syncs > 0) and threads % dialect.wave == 0
+        self.shares_syncs = syncs and 1 < threads < block and not apart
         self.leaves = threads < block and not self.shares_syncs
-        self.sync_text = "" if threads == 1 else "mk_sync();" if not self.leaves else f"mk_sync_part({threads});"
+        if not self.leaves or threads == 1:
+            self.extra_syncs = 0
+        part = self.leaves and dialect.partial_sync
+        self.sync_text = "" if threads == 1 else f"mk_sync_part({threads});" if part else "mk_sync();"
 
     def sync(self) -> str:
         return self.sync_text
@@ -101,19 +113,20 @@ class SimtPrinter(CFamilyPrinter):
         return " && ".join(f"({kind})({self.index(r.index - r.low)}) < {r.high - r.low}" for r in where)
 
 
-def function(printer: SimtPrinter) -> str:
+def function(printer: SimtPrinter, quiet: set[str]) -> str:
     """The worker with typed parameters, and the device function of fixed signature that calls it.
 
-    Inputs are restrict, and outputs that nobody reads: other threads may not change them while the rTask runs.
+    Quiet arguments are restrict, but for outputs that the rTask reads: no other pointer leads to them meanwhile.
     """
     program = printer.program
     read = {ld.tensor for s in _statements(program.body) if isinstance(s, Store) for ld, _ in loads(s.value)}
     parameters, arguments = "", ""
     for n, b in enumerate(program.arguments):
         kind = f"{'' if n < program.num_outputs else 'const '}{printer.ctype[b.dtype]} *"
-        quiet = n >= program.num_outputs or b.name not in read
-        parameters += f"{kind}{'__restrict__ ' if quiet else ''}{b.name}, "
+        restrict = b.name in quiet and (n >= program.num_outputs or b.name not in read)
+        parameters += f"{kind}{'__restrict__ ' if restrict else ''}{b.name}, "
         arguments += f"({kind})args[{n}], "
+    rest = f" else for (int n = 0; n < {printer.extra_syncs}; n++) mk_sync();" if printer.extra_syncs else ""
     lines = [
         f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status) {{",
         *printer.scratch(),
@@ -121,10 +134,27 @@ def function(printer: SimtPrinter) -> str:
         "}",
         f"MK_TASK void {PLACEHOLDER}(void *const *args, char *scratch, int rtask, int tid, int *status) {{",
         f"  {f'if (tid < {program.num_threads}) ' if printer.leaves else ''}"
-        f"{PLACEHOLDER}_body({arguments}scratch, rtask, tid, status);",
+        f"{PLACEHOLDER}_body({arguments}scratch, rtask, tid, status);{rest}",
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def block_syncs(body: Body) -> int | None:
+    """Block syncs that every thread runs, S in §4.2.1 of the paper; None if that depends on a condition."""
+    total = 0
+    for s in body:
+        inner = 1 if isinstance(s, Sync) else 0
+        if isinstance(s, For | Alloc):
+            found = block_syncs(s.body)
+            if found is None:
+                return None
+            once = isinstance(s, Alloc) or s.kind in (Kind.THREAD, Kind.TASK)
+            inner = found if once else found * max(s.stop - s.start, 0)
+        elif isinstance(s, If) and any(isinstance(t, Sync) for t in _statements(s.then)):
+            return None
+        total += inner
+    return total
 
 
 def _statements(body: Body) -> Iterator[Store | Alloc | Sync | If | For]:

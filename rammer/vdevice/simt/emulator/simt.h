@@ -54,6 +54,8 @@ unsigned long long simt_now_ns();
 #define mk_now_ns() simt_now_ns()
 #define mk_sync() __syncthreads()
 #define mk_sync_part(threads) simt_sync(1, threads)
+#define mk_release() __atomic_thread_fence(__ATOMIC_RELEASE)
+#define mk_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)
 
 INLINE unsigned mk_load_relaxed(const unsigned *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 INLINE unsigned mk_load_acquire(const unsigned *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
