@@ -45,6 +45,8 @@ class VDeviceSpec:
     peak_gflops: float = 1.0
     launch_us: float = 0.0  # cost of one device invocation (an rProgram)
     barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
+    sync_us: float = 0.0  # cost of one block sync, if vEUs have many threads
+    load_us: float = 0.0  # until data from main memory are there, if threads wait for them
 
     def level(self, name: str) -> MemoryLevel | None:
         return next((m for m in self.memory if m.name == name), None)

@@ -33,7 +33,9 @@ SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """One to six rKernels of `operation`, the best guess first. Raises LoweringError if none fits the vDevice."""
     problem = Problem.of(operation, spec)
-    found = [*products(operation, spec), *fitting(problem, schedules(problem), spec)]
+    found = products(operation, spec)
+    if len(found) < MOST_PRODUCTS:
+        found += fitting(problem, schedules(problem), spec)
     if not found:
         found = fitting(problem, schedules(problem, FINE), spec)
     if not found and problem.keep:  # compute again what does not fit into scratch
@@ -155,9 +157,9 @@ def stage_loops(
     every = group([a for a, _ in stage.axes])
     points = points_of(stage, steps)
     if not stage.reduce:
-        lanes = vector_lanes(problem, stage)
-        if lanes > 1 and points >= lanes * threads:
-            return (Loop(every, lanes * threads), Loop(every, lanes, Kind.THREAD), Loop(every, 1, Kind.VECTOR))
+        wide = vector_lanes(problem, stage)
+        if wide > 1 and points >= wide * threads:
+            return (Loop(every, wide * threads), Loop(every, wide, Kind.THREAD), Loop(every, 1, Kind.VECTOR))
         return (Loop(every, threads), Loop(every, 1, Kind.THREAD))
     reduce = [a for a, _ in stage.reduce]
     along = contiguous(problem, stage)

@@ -114,7 +114,9 @@ class _ThreadLowering(_Lowering):
             if variables(rest) & fixed or p in dynamic:  # a box that moves with Div, or with data: take all of it
                 return Index(), full
             low, high = bounds(rest, self.env)
-            bases.add(base), lows.append(low), highs.append(high)
+            bases.add(base)
+            lows.append(low)
+            highs.append(high)
         if len(bases) != 1:
             return Index(), full
         self.whole.add((stage.name, p))

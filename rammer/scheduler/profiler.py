@@ -11,6 +11,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
 from rammer.ir.tile import Alloc, Body, For, If, Kind, TileProgram
+from rammer.scheduler.thread_time import thread_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Profiler(Protocol):
 class EstimatingProfiler:
     """Times from the spec alone: arithmetic at peak, or bytes at the rate of the level that holds them, if slower.
 
-    A roofline, hence optimistic; good enough to compare tilings of one operation.
+    A roofline, hence optimistic; good enough to compare tilings of one operation. Many threads: see `thread_time`.
     """
 
     def __init__(self, spec: VDeviceSpec) -> None:
@@ -43,7 +44,12 @@ class EstimatingProfiler:
 
     def rtask_us(self, kernel: RKernel) -> float:
         if (found := self._known.get(kernel)) is None:
-            found = self._known[kernel] = max(self._arithmetic_us(kernel), self._memory_us(kernel))
+            body = kernel.body
+            if isinstance(body, TileProgram) and body.num_threads > 1:
+                found = thread_us(body, self.spec, self._rate_gbps(_nbytes(kernel)))
+            else:
+                found = max(self._arithmetic_us(kernel), self._memory_us(kernel))
+            self._known[kernel] = found
         return found
 
     def resources(self, kernel: RKernel) -> Resources:
@@ -56,8 +62,7 @@ class EstimatingProfiler:
 
     def _memory_us(self, kernel: RKernel) -> float:
         """Each rTask writes its tile, and reads its share of every input, at least."""
-        operation = kernel.operation
-        everything = sum(t.nbytes for t in (*kernel.input_types(), *operation.outputs))
+        everything = _nbytes(kernel)
         rate = self._rate_gbps(everything)
         return everything * tile_share(kernel) / (rate * 1e3) if rate else 0.0
 
@@ -86,6 +91,11 @@ class MeasuredProfiler:
 
     def resources(self, kernel: RKernel) -> Resources:
         return self.fallback.resources(kernel)
+
+
+def _nbytes(kernel: RKernel) -> int:
+    """All that the operation reads and writes."""
+    return sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs))
 
 
 def tile_share(kernel: RKernel) -> float:

@@ -104,4 +104,6 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         peak_gflops=round(2 * per_sm, 1),
         launch_us=3.0,  # estimates until measured: a cooperative launch
         barrier_us=1.0,  # a counter in global memory that another SM sees
+        sync_us=round(40e-3 / gpu.ghz, 4),
+        load_us=round(0.6 / gpu.ghz, 3),  # from L2
     )

@@ -1,0 +1,153 @@
+"""The time of an rTask of many threads, from its tile program: what its threads issue, load and wait for.
+
+A model, to compare tilings of one operation where nothing was measured. Registers are counted as the compiler would use
+them: a load in a register block is made once for all unrolled neighbours that it does not depend on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select, loads
+from rammer.ir.index import Index, variables
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, Store, Sync, TileProgram
+
+COSTLY = {
+    "exp": 12,
+    "log": 12,
+    "tanh": 20,
+    "sigmoid": 20,
+    "erf": 20,
+    "sin": 20,
+    "cos": 20,
+    "pow": 30,
+    "div": 8,
+    "sqrt": 8,
+}
+SCRATCH_SLOTS = 4  # a load from scratch or a near cache takes as long as so many multiply-adds
+VECTOR = 4  # elements that a thread loads at once, if they are neighbours
+PENDING = 8  # loads that a thread has under way
+DIVISION_SLOTS = 4  # of an address
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of one thread: issue slots, loads from main memory, syncs, and times that it waits for main memory."""
+
+    slots: float = 0.0
+    far: float = 0.0
+    syncs: int = 0
+    rounds: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.slots + other.slots, self.far + other.far, self.syncs + other.syncs, self.rounds + other.rounds
+        )
+
+    def times(self, n: int) -> Work:
+        return Work(self.slots * n, self.far * n, self.syncs * n, self.rounds * n)
+
+    def waited(self) -> Work:
+        """The same with its loads from main memory awaited: those between two syncs are under way together."""
+        return Work(self.slots, 0.0, self.syncs, self.rounds + ceil(self.far / PENDING))
+
+
+def thread_us(program: TileProgram, spec: VDeviceSpec, gbps: float) -> float:
+    """Microseconds of one rTask on one vEU that gets `gbps` from main memory; guards are taken as true."""
+    model = _Model(program)
+    work = model.body(program.body, ())
+    rate = max(spec.peak_gflops, 1e-9) / 2 * 1e3  # slots per microsecond, of all threads
+    idle = sqrt(max(spec.max_threads / max(program.num_threads, 1), 1.0))  # few threads hide little
+    sizes = {b.name: b.nbytes for b in program.arguments}
+    moved = 0.0
+    for name, elements in model.touched.items():
+        moved += min(elements * program.num_threads * model.itemsize[name], sizes[name])
+    return (
+        work.slots * program.num_threads * idle / rate
+        + (moved / (gbps * 1e3) if gbps else 0.0)
+        + work.syncs * spec.sync_us
+        + (work.rounds + ceil(work.far / PENDING)) * spec.load_us
+    )
+
+
+class _Model:
+    def __init__(self, program: TileProgram) -> None:
+        self.scope = {b.name: b.scope for b in (*program.arguments, *program.scratch)}
+        self.itemsize = {b.name: b.dtype.itemsize for b in program.arguments}
+        self.touched: dict[str, float] = {}  # elements of arguments that one thread reads or writes
+
+    def body(self, body: Body, loops: tuple[For, ...]) -> Work:
+        """Work of some statements inside `loops`, one pass of the serial ones."""
+        total, phase = Work(), Work()
+        for stmt in body:
+            match stmt:
+                case Sync():
+                    done = Work(syncs=1)
+                case Store():
+                    done = self.store(stmt, loops)
+                case If(_, inner) | Alloc(_, inner):
+                    done = self.body(inner, loops)
+                case For(kind=Kind.THREAD | Kind.TASK):
+                    done = self.body(stmt.body, loops)
+                case For(kind=Kind.SERIAL):
+                    done = self.body(stmt.body, (*loops, stmt)).times(stmt.stop - stmt.start)
+                case For():
+                    done = self.body(stmt.body, (*loops, stmt))
+            if done.syncs:
+                total += phase.waited()
+                total, phase = total + done, Work()
+            else:
+                phase += done
+        return total + phase.waited() if total.syncs else phase
+
+    def store(self, stmt: Store, loops: tuple[For, ...]) -> Work:
+        """One statement in all iterations of the unrolled loops around it, one of the serial ones."""
+        block = [lp for lp in loops if lp.kind in (Kind.UNROLLED, Kind.VECTOR)]
+        serial = 1.0
+        for lp in loops:
+            serial *= 1 if lp in block else lp.stop - lp.start
+        every = 1.0
+        for lp in block:
+            every *= lp.stop - lp.start
+        work = Work(slots=_arithmetic(stmt.value) * every)
+        for load, _ in loads(stmt.value):
+            work += self.access(load.tensor, load.index, block, serial)
+        return work + self.access(stmt.buffer, (stmt.index,), block, serial, waits=False)
+
+    def access(self, buffer: str, index: Iterable[Index], block: list[For], serial: float, waits: bool = True) -> Work:
+        scope = self.scope.get(buffer, Scope.REGISTER)
+        if scope is Scope.REGISTER:
+            return Work()
+        flat = next(iter(index))
+        used = variables(flat)
+        count, joined = 1.0, 1
+        for lp in block:
+            if lp.var in used:
+                count *= lp.stop - lp.start
+                if flat.coef(lp.var) == 1:
+                    joined = min(lp.stop - lp.start, VECTOR)
+        divisions = sum(not isinstance(atom, str) for atom, _ in flat.terms)
+        slots = count / joined * SCRATCH_SLOTS + count * DIVISION_SLOTS * divisions / (2 if block else 1)
+        if scope is not Scope.ARGUMENT:
+            return Work(slots=slots)
+        self.touched[buffer] = self.touched.get(buffer, 0.0) + count * serial
+        return Work(slots=slots, far=count / joined if waits else 0.0)
+
+
+def _arithmetic(value: Scalar) -> float:
+    """Slots of the arithmetic of a value: a product that is added costs nothing more."""
+    match value:
+        case Call("add", (a, Call("mul", (b, c)))):
+            return 1 + _arithmetic(a) + _arithmetic(b) + _arithmetic(c)
+        case Call(fn, args):
+            return COSTLY.get(fn, 1) + sum(map(_arithmetic, args))
+        case Cast(arg, _):
+            return 1 + _arithmetic(arg)
+        case Select(where, then, other):
+            return len(where) + max(_arithmetic(then), _arithmetic(other))
+        case Load() | Const():
+            return 0
+    return 1
