@@ -41,7 +41,9 @@ def mirror(graph: Graph, threads: int = 32, tile: int = SIZE, spin: int = 0, tex
     operation = next(op.operation for op in graph.operators if op.kind == "mirror")
     body = text.format(threads=threads, tile=tile, spin=spin, last=SIZE - 1)
     digits = (TaskDigit("i", tile, SIZE // tile, 1),)
-    source = ForeignSource("cuda", f"mirror_{threads}", body, digits, threads, num_block_syncs=0)
+    source = ForeignSource(
+        "cuda", f"mirror_{threads}", body, digits, threads, scratch_bytes=4 * threads, num_block_syncs=0
+    )
     return RKernel(f"mirror_{threads}", operation, source)
 
 

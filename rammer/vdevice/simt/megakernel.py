@@ -17,7 +17,7 @@ ALIGNMENT = 128
 
 
 def header_bytes(max_args: int) -> int:
-    """Shared memory before a task's scratch: a flag, a ring of instructions, the arguments of this task and the next."""
+    """Shared memory before a task's scratch: a flag, a ring of instructions, arguments of this task and the next."""
     return -(-(16 + 4 * 32 + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
 
 
@@ -51,7 +51,8 @@ def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int
 
 
 def _call(kernel: EmittedKernel, args: str, rtask: str) -> str:
-    guard = f"if (tid < {kernel.num_threads}) " if kernel.guarded else ""
+    tid = "MK_WAVE(tid)" if kernel.extra_syncs else "tid"
+    guard = f"if ({tid} < {kernel.num_threads}) " if kernel.guarded else ""
     rest = f" else for (int n = 0; n < {kernel.extra_syncs}; n++) mk_sync();" if kernel.extra_syncs else ""
     return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status);{rest}"
 
@@ -86,7 +87,7 @@ struct Wait { int veu, order; };
 struct Run { unsigned *state; unsigned base; int program, veu; unsigned long long limit_ns; };
 
 // When the wait began, or 0 to give up: another vEU did, or nothing came for too long. The first to notice reports.
-static __device__ __noinline__ unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long long since) {
+MK_COLD unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long long since) {
   unsigned *report = run.state;
   if (mk_load_relaxed(report + 2)) return 0;
   unsigned long long now = mk_now_ns();
@@ -176,7 +177,7 @@ CASES      default: break;
     if (status) mk_bad_index(run, now->order);
     if (tid < 8) ((int *)(ring + (pc + 2 & 3)))[tid] = word;
     if (tid < next->nargs) both[(~pc & 1) * $MAX_ARGS + tid] = argument;
-    if (now.step) mk_release();
+    if (now->step) mk_release();
     mk_sync();  // the block's writes come before the release, and before its next task
     if (tid == 0 && now->step) mk_store_release(state + $LINE * (1 + run.veu), run.base + now->step);
   }

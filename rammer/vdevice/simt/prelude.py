@@ -34,6 +34,8 @@ void mk_release(), mk_acquire()  // of every thread, before and after a block sy
 void mk_pause()  // in a spin
 unsigned long long mk_now_ns()
 float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
+MK_COLD  // of a function that is hardly ever called
+MK_WAVE(tid)  // the wave's first thread, where the dialect has counted syncs: a branch on it is the whole wave's
 MK_ARENA  // char *: the block's shared memory
 MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
 MK_PATIENCE  // polls between two looks at a clock, 2^n - 1
@@ -89,6 +91,7 @@ INLINE void mk_sync_part(int threads) { asm volatile("bar.sync 1, %0;" :: "r"(th
 INLINE void mk_release() {}
 INLINE void mk_acquire() {}
 INLINE void mk_pause() {}
+#define MK_COLD static __device__ __noinline__
 INLINE float mk_half_to_float(unsigned short h) {
   float f;
   asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));

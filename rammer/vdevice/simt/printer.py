@@ -126,6 +126,7 @@ def function(printer: SimtPrinter, quiet: set[str]) -> str:
         restrict = b.name in quiet and (n >= program.num_outputs or b.name not in read)
         parameters += f"{kind}{'__restrict__ ' if restrict else ''}{b.name}, "
         arguments += f"({kind})args[{n}], "
+    tid = "MK_WAVE(tid)" if printer.extra_syncs else "tid"
     rest = f" else for (int n = 0; n < {printer.extra_syncs}; n++) mk_sync();" if printer.extra_syncs else ""
     lines = [
         f"INLINE void {PLACEHOLDER}_body({parameters}char *scratch, int rtask, int tid, int *status) {{",
@@ -133,7 +134,7 @@ def function(printer: SimtPrinter, quiet: set[str]) -> str:
         *printer.body(program.body, 1),
         "}",
         f"MK_TASK void {PLACEHOLDER}(void *const *args, char *scratch, int rtask, int tid, int *status) {{",
-        f"  {f'if (tid < {program.num_threads}) ' if printer.leaves else ''}"
+        f"  {f'if ({tid} < {program.num_threads}) ' if printer.leaves else ''}"
         f"{PLACEHOLDER}_body({arguments}scratch, rtask, tid, status);{rest}",
         "}",
     ]
@@ -144,16 +145,16 @@ def block_syncs(body: Body) -> int | None:
     """Block syncs that every thread runs, S in §4.2.1 of the paper; None if that depends on a condition."""
     total = 0
     for s in body:
-        inner = 1 if isinstance(s, Sync) else 0
-        if isinstance(s, For | Alloc):
+        if isinstance(s, Sync):
+            total += 1
+        elif isinstance(s, For | Alloc):
             found = block_syncs(s.body)
             if found is None:
                 return None
-            once = isinstance(s, Alloc) or s.kind in (Kind.THREAD, Kind.TASK)
-            inner = found if once else found * max(s.stop - s.start, 0)
+            times = 1 if isinstance(s, Alloc) or s.kind in (Kind.THREAD, Kind.TASK) else len(range(s.start, s.stop))
+            total += found * times
         elif isinstance(s, If) and any(isinstance(t, Sync) for t in _statements(s.then)):
             return None
-        total += inner
     return total
 
 

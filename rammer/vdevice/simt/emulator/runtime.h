@@ -24,11 +24,6 @@ enum { SIMT_MAP = 0x1042, SIMT_MONOTONIC = 6 };  // private, anonymous, no reser
 #else
 enum { SIMT_MAP = 0x4022, SIMT_MONOTONIC = 1 };
 #endif
-static char *simt_pages(unsigned long bytes) {
-  char *p = (char *)mmap(0, bytes, 3, SIMT_MAP, -1, 0);
-  return p == (char *)-1 ? 0 : p;
-}
-
 #if defined(__x86_64__)
 __asm__(
     ".text\nsimt_switch:\n"
@@ -51,29 +46,59 @@ enum { SIMT_FRAME = 20, SIMT_RETURN = 11 };
 #endif
 extern "C" void simt_switch(void **save, void *to) __asm__("simt_switch");
 
+// Under ThreadSanitizer fibers are threads to it, and only block syncs, atomics and the end order them.
+#if defined(__SANITIZE_THREAD__)
+#define SIMT_UNSEEN __attribute__((no_sanitize_thread))
+extern "C" {
+void *__tsan_get_current_fiber(void);
+void *__tsan_create_fiber(unsigned);
+void __tsan_destroy_fiber(void *);
+void __tsan_switch_to_fiber(void *, unsigned);
+void __tsan_acquire(void *);
+void __tsan_release(void *);
+}
+#else
+#define SIMT_UNSEEN
+#define __tsan_get_current_fiber() 0
+#define __tsan_create_fiber(flags) 0
+#define __tsan_destroy_fiber(fiber)
+#define __tsan_switch_to_fiber(fiber, flags)
+#define __tsan_acquire(clock)
+#define __tsan_release(clock)
+#endif
+enum { SIMT_UNORDERED = 1 };  // a switch is no synchronisation
+#define SIMT_FAR SIMT_UNSEEN __attribute__((noinline))  // where the OS thread may have changed its mind about registers
+
 enum { SIMT_READY, SIMT_BLOCKED, SIMT_DONE };
 enum { SIMT_OK = 0, SIMT_DIVERGED = 1, SIMT_NO_MEMORY = 2 };
 enum { SIMT_BARRIERS = 2 };
+
+static SIMT_UNSEEN char *simt_pages(unsigned long bytes) {
+  char *p = (char *)mmap(0, bytes, 3, SIMT_MAP, -1, 0);
+  return p == (char *)-1 ? 0 : p;
+}
 
 struct simt_block;
 struct simt_fiber {
   simt_thread self;
   simt_block *block;
-  void *stack;
+  void *stack, *tsan;
   int state, barrier;
 };
 struct simt_block {
   simt_fiber *fibers;
   int *order;  // fibers in the order in which they take turns
   int at, count, ready, live;
-  int arrived[SIMT_BARRIERS], wanted[SIMT_BARRIERS];
+  int arrived[SIMT_BARRIERS], round[SIMT_BARRIERS];
+  char clocks[SIMT_BARRIERS][2];  // whose addresses the sanitizer knows
   char *arena;
 };
 struct simt_worker {
   simt_block *blocks;
   int count, at, live;
   simt_fiber *now;
-  void *home;
+  void *home, *home_tsan;
+  char ended;
   long pauses;  // since the last progress
   int alone, stuck, result;
 };
@@ -81,7 +106,6 @@ static __thread simt_worker *simt_me;
 static void (*simt_body)(void *);
 static void *simt_argument;
 
-#define SIMT_FAR __attribute__((noinline))  // where the OS thread may have changed its mind about registers
 extern "C" SIMT_FAR simt_thread *simt_self() { return &simt_me->now->self; }
 extern "C" SIMT_FAR char *simt_arena() { return simt_me->now->block->arena; }
 extern "C" SIMT_FAR void simt_progress() { simt_me->pauses = 0; }
@@ -94,15 +118,16 @@ extern "C" SIMT_FAR unsigned long long simt_now_ns() {
   return t.sec * 1000000000ull + t.nsec;
 }
 
-static void simt_go(simt_fiber *to) {
+static SIMT_UNSEEN void simt_go(simt_fiber *to) {
   simt_worker *w = simt_me;
   simt_fiber *from = w->now;
   if (to == from) return;
   w->now = to;
+  __tsan_switch_to_fiber(to->tsan, SIMT_UNORDERED);
   simt_switch(&from->stack, to->stack);
 }
 
-static simt_fiber *simt_next_in(simt_block *b) {  // the next ready fiber, its turn taken
+static SIMT_UNSEEN simt_fiber *simt_next_in(simt_block *b) {  // the next ready fiber, its turn taken
   for (;;) {
     b->at = b->at + 1 == b->count ? 0 : b->at + 1;
     simt_fiber *f = b->fibers + b->order[b->at];
@@ -110,9 +135,10 @@ static simt_fiber *simt_next_in(simt_block *b) {  // the next ready fiber, its t
   }
 }
 
-static void simt_leave(int result) {  // end of this worker's run
+static SIMT_UNSEEN void simt_leave(int result) {  // end of this worker's run
   void *ignored;
   simt_me->result = result;
+  __tsan_switch_to_fiber(simt_me->home_tsan, SIMT_UNORDERED);
   simt_switch(&ignored, simt_me->home);
 }
 
@@ -137,14 +163,18 @@ static SIMT_FAR void simt_yield(int whole_round) {
 extern "C" SIMT_FAR void simt_sync(int barrier, int threads) {
   simt_fiber *f = simt_me->now;
   simt_block *b = f->block;
-  b->wanted[barrier] = threads;
+  char *clock = &b->clocks[barrier][b->round[barrier] & 1];
+  __tsan_release(clock);
   if (++b->arrived[barrier] < threads) {
     f->state = SIMT_BLOCKED;
     f->barrier = barrier;
     b->ready--;
     simt_yield(0);
+    __tsan_acquire(clock);
     return;
   }
+  __tsan_acquire(clock);
+  b->round[barrier]++;
   b->arrived[barrier] = 0;
   for (int n = 0; n < b->count; n++)
     if (b->fibers[n].state == SIMT_BLOCKED && b->fibers[n].barrier == barrier) {
@@ -172,7 +202,7 @@ extern "C" SIMT_FAR void simt_pause() {
   simt_yield(1);
 }
 
-static void simt_start() {
+static SIMT_UNSEEN void simt_start() {
   simt_body(simt_argument);
   simt_worker *w = simt_me;
   simt_fiber *f = w->now;
@@ -182,18 +212,19 @@ static void simt_start() {
   b->live--;
   w->live--;
   simt_progress();
+  __tsan_release(&w->ended);
   if (w->live == 0) simt_leave(SIMT_OK);
   simt_yield(0);
   abort();
 }
 
-static unsigned simt_random(unsigned *seed) { return (*seed = *seed * 1664525u + 1013904223u) >> 8; }
+static SIMT_UNSEEN unsigned simt_random(unsigned *seed) { return (*seed = *seed * 1664525u + 1013904223u) >> 8; }
 
-static unsigned long simt_block_bytes(int threads, unsigned long arena) {
+static SIMT_UNSEEN unsigned long simt_block_bytes(int threads, unsigned long arena) {
   return threads * (sizeof(simt_fiber) + sizeof(int) + SIMT_STACK) + arena + 256;
 }
 
-static int simt_init(simt_block *b, int number, int blocks, int threads, unsigned long arena, unsigned seed) {
+static SIMT_UNSEEN int simt_init(simt_block *b, int number, int blocks, int threads, unsigned long arena, unsigned seed) {
   char *memory = simt_pages(simt_block_bytes(threads, arena));
   if (!memory) return 0;
   b->arena = memory;  // first: on a page boundary
@@ -202,7 +233,7 @@ static int simt_init(simt_block *b, int number, int blocks, int threads, unsigne
   char *stacks = (char *)(((unsigned long)(b->order + threads) + 63) / 64 * 64);
   for (unsigned long n = 0; n < arena; n++) b->arena[n] = (char)0xff;  // NaN
   b->count = b->ready = b->live = threads;
-  for (int n = 0; n < SIMT_BARRIERS; n++) b->arrived[n] = 0;
+  for (int n = 0; n < SIMT_BARRIERS; n++) b->arrived[n] = b->round[n] = 0;
   for (int n = 0; n < threads; n++) b->order[n] = n;
   unsigned random = seed * 2654435761u + number;
   for (int n = threads - 1; n > 0 && seed; n--) {
@@ -219,6 +250,7 @@ static int simt_init(simt_block *b, int number, int blocks, int threads, unsigne
     f->self.grid_dim = {(unsigned)blocks, 1, 1};
     f->block = b;
     f->state = SIMT_READY;
+    f->tsan = __tsan_create_fiber(0);
     void **top = (void **)(((unsigned long)stacks + (n + 1ul) * SIMT_STACK) & ~63ul) - SIMT_FRAME;
     for (int k = 0; k < SIMT_FRAME; k++) top[k] = 0;
     top[SIMT_RETURN] = (void *)simt_start;
@@ -231,12 +263,15 @@ static SIMT_FAR void *simt_work(void *argument) {
   simt_worker *w = (simt_worker *)argument;
   simt_me = w;
   w->now = simt_next_in(w->blocks + w->at);
+  w->home_tsan = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(w->now->tsan, SIMT_UNORDERED);
   simt_switch(&w->home, w->now->stack);
+  __tsan_acquire(&w->ended);
   return 0;
 }
 
 // Run `body(argument)` as every thread of a grid. `deterministic`: one worker; `seed` shuffles the order of turns.
-static int simt_launch(int blocks, int threads, unsigned long arena, int deterministic, unsigned seed,
+static SIMT_UNSEEN int simt_launch(int blocks, int threads, unsigned long arena, int deterministic, unsigned seed,
                        void (*body)(void *), void *argument) {
   unsigned long size = blocks * (sizeof(simt_block) + sizeof(simt_worker) + sizeof(simt_pthread));
   simt_block *all = (simt_block *)simt_pages(size);
@@ -264,7 +299,10 @@ static int simt_launch(int blocks, int threads, unsigned long arena, int determi
     if (!deterministic) pthread_join(handles[n], 0);
     if (result == SIMT_OK) result = workers[n].result;
   }
-  for (int n = 0; n < made; n++) munmap(all[n].arena, simt_block_bytes(threads, arena));
+  for (int n = 0; n < made; n++) {
+    for (int k = 0; k < threads; k++) __tsan_destroy_fiber(all[n].fibers[k].tsan);
+    munmap(all[n].arena, simt_block_bytes(threads, arena));
+  }
   munmap(all, size);
   return result;
 }
