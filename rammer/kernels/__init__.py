@@ -6,7 +6,7 @@ from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.kernels import contraction, generic, recurrent, threads, winograd
+from rammer.kernels import contraction, generic, recurrent, threads, winograd_schedule
 from rammer.kernels.problem import Problem
 
 MAX_CANDIDATES = 6
@@ -19,5 +19,5 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     problem = Problem.of(operation, spec)
     for family in (contraction, recurrent, generic):
         if schedules := list(family.schedules(problem))[:MAX_CANDIDATES]:
-            return [*(problem.kernel(s) for s in schedules), *winograd.kernels(problem)]
+            return [*(problem.kernel(s) for s in schedules), *winograd_schedule.kernels(problem)]
     raise LoweringError(f"no schedule for {operation.kind}")

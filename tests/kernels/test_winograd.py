@@ -25,7 +25,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.ir.tile import TileProgram
-from rammer.kernels import candidates, winograd
+from rammer.kernels import candidates, winograd, winograd_schedule
 from rammer.kernels.problem import Problem
 
 SMALL_CACHES = replace(SLOW_SPEC, scratch_bytes=256 << 10)  # so small that channels are summed piece by piece
@@ -38,6 +38,8 @@ def conv(
     height: int,
     width: int,
     *,
+    kernel: tuple[int, int] = (3, 3),
+    strides: tuple[int, int] = (1, 1),
     group: int = 1,
     pad: int = 1,
     batch: int = 1,
@@ -47,8 +49,9 @@ def conv(
 ) -> Operation:
     blocked = channel_blocked(4, lanes)
     x = TensorType((batch, channels, height, width), layout=blocked)
-    types = [x, TensorType((outs, channels // group, 3, 3))] + [TensorType((outs,))] * bias
-    made = operation("conv", *types, static=("w", "bias"), out_layout=blocked, pads=(pad,) * 4, group=group)
+    types = [x, TensorType((outs, channels // group, *kernel))] + [TensorType((outs,))] * bias
+    attrs = {"strides": strides, "pads": (pad,) * 4, "group": group}
+    made = operation("conv", *types, static=("w", "bias"), out_layout=blocked, **attrs)
     return with_residual(made) if residual else made
 
 
@@ -65,7 +68,7 @@ def with_residual(op: Operation) -> Operation:
 def kernels(op: Operation, spec: VDeviceSpec = SLOW_SPEC) -> list[RKernel]:
     """All Winograd kernels of an operation, whether or not they pay."""
     problem = Problem.of(op, spec, flat=False)
-    return [replace(problem, expr=e).kernel(s) for e, s in winograd.schedules(problem, worth=float("inf"))]
+    return [replace(problem, expr=e).kernel(s) for e, s in winograd_schedule.schedules(problem, worth=float("inf"))]
 
 
 CASES = {
@@ -75,6 +78,10 @@ CASES = {
     "wide-padding": conv(32, 32, 9, 6, pad=2),
     "groups": conv(128, 128, 14, 14, group=4),
     "groups-few-tiles": conv(64, 128, 6, 6, group=2, batch=2, residual=True),
+    "5x5": conv(32, 32, 12, 11, kernel=(5, 5), pad=2, residual=True),
+    "3x5-groups": conv(64, 64, 9, 10, kernel=(3, 5), group=2),
+    "7x7-stride": conv(32, 32, 17, 19, kernel=(7, 7), strides=(2, 2), pad=3),
+    "11x6-stride": conv(32, 32, 30, 13, kernel=(11, 6), strides=(2, 1), pad=4),
     "tail-channels": conv(40, 56, 9, 9),
 }
 
@@ -130,12 +137,12 @@ def test_offered_beside_direct_kernels_where_it_pays() -> None:
     with config.override(RAMMER_WINOGRAD="0"):
         assert not any(k.name.startswith("winograd") for k in candidates(large, SPEC))
     scratch_only = replace(SPEC, memory=tuple(replace(level, managed="scratch") for level in SPEC.memory))
-    for op, spec in ((conv(512, 512, 7, 7), SPEC), (large, scratch_only)):
+    for op, spec in ((conv(64, 64, 4, 4), SPEC), (large, scratch_only)):
         assert not any(k.name.startswith("winograd") for k in candidates(op, spec))
 
 
-def test_scratch_fits_and_planes_are_staggered() -> None:
-    for op in CASES.values():
-        for kernel in kernels(op):
-            assert isinstance(kernel.body, TileProgram)
-            assert kernel.scratch_bytes <= SPEC.scratch_bytes
+@pytest.mark.parametrize("room", [256 << 10, 1 << 20])
+def test_scratch_fits(room: int) -> None:
+    for op in (conv(1024, 1024, 32, 32, group=16), conv(256, 256, 14, 14), conv(64, 64, 56, 56, batch=4)):
+        found = kernels(op, replace(SPEC, scratch_bytes=room))
+        assert found and all(isinstance(k.body, TileProgram) and k.scratch_bytes <= room for k in found)

@@ -1,0 +1,270 @@
+"""Schedules of convolutions in Winograd's form: which parts of weights and input are transformed when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from math import prod
+
+from rammer import config
+from rammer.ir.expr import TensorExpr
+from rammer.ir.index import var
+from rammer.ir.kernel import RKernel
+from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tile import Kind
+from rammer.kernels.contraction import Block, blocks
+from rammer.kernels.problem import Problem
+from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.tiling import cut, task_counts
+from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
+
+TILE = 4  # outputs of a tile along each side
+PLANES = (TILE + TAPS - 1) ** 2
+MAX_SCHEDULES = 2
+WORTH = 0.95  # of the direct form's estimated time; above, it is not tried
+MAX_NEAR_TILES = 6  # more tiles share weights that come from a farther cache
+# Measured cost of one vector's transform, in vector multiply-adds; weights that stay in the nearest cache cost less.
+INPUT_COST, OUTPUT_COST, WEIGHT_COST, NEAR_COST = 480.0, 350.0, 390.0, 115.0
+
+
+class Order(Enum):
+    """What the loops share. Sums of several parts are kept in registers or near them, for all that is inside."""
+
+    WEIGHTS = "weights"  # weights outside, strips of the image inside: one part only
+    STRIPS = "strips"  # strips outside, parts of the channels inside
+    PARTS = "parts"  # parts outside, strips inside: sums of the whole task wait
+    NEAR = "near"  # strips outside; weights of a few channels are transformed right before their products
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to walk a convolution: tile rows and columns, outputs and channels that are worked on at once."""
+
+    order: Order
+    chunk: int  # channels of a part
+    held: int  # channels whose transformed weights are held at once
+    outs: int
+    rows: int
+    columns: int
+    tasks: tuple[Loop, ...]
+
+    @property
+    def tiles(self) -> int:
+        return self.rows * self.columns
+
+
+def kernels(problem: Problem) -> list[RKernel]:
+    """Up to MAX_SCHEDULES rKernels, cheapest first; none where the direct form is no dearer, or if RAMMER_WINOGRAD=0.
+
+    They need a cache for each vEU: the transformed planes are several times the size of what they stand for.
+    """
+    cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
+    if not cached or len(problem.root.reduce) != 3 or config.get("RAMMER_WINOGRAD") == "0":
+        return []
+    problem = Problem.of(problem.operation, problem.spec, flat=False)
+    return [replace(problem, expr=expr).kernel(schedule) for expr, schedule in schedules(problem)]
+
+
+def schedules(problem: Problem, worth: float = WORTH) -> Iterator[tuple[TensorExpr, Schedule]]:
+    """The rewritten expression with schedules, cheapest first, where they cost `worth` of the direct form or less."""
+    conv = convolution(problem)
+    if conv is None:
+        return
+    points = prod(extent for a, extent in conv.root.axes if a != conv.o)
+    direct = points * conv.rows.taps * conv.columns.taps * conv.depth * _vectors(problem, conv.extents[conv.o])
+    costs = {plan: _cost(problem, conv, plan) for plan in _plans(problem, conv)}
+    for plan in sorted((p for p in costs if costs[p] < worth * direct), key=lambda p: costs[p])[:MAX_SCHEDULES]:
+        expr = rewritten(problem, conv, TILE, plan.chunk)
+        yield expr, _schedule(problem, conv, plan, expr)
+
+
+def _vectors(problem: Problem, channels: int) -> int:
+    return -(-channels // problem.lanes)
+
+
+def _plans(problem: Problem, conv: Convolution) -> Iterator[Plan]:
+    extents, lanes, side = conv.extents, problem.lanes, conv.columns.pieces
+    plane = 4 * PLANES
+    down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
+    line = TILE * across + TAPS * conv.columns.pieces + conv.columns.reach - conv.columns.extent  # of rows transformed
+    room = problem.spec.scratch_bytes - 3 * plane * lanes - 4 * lanes * line * (TILE + TAPS - 1)
+    widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
+    for order, chunk, held in _parts(problem, conv):
+        deep = held * side
+        fitting = [n for n in widths if plane * deep * n <= 0.6 * room and (order is not Order.NEAR or n <= 4 * lanes)]
+        outs = fitting[0] if fitting else widths[-1]
+        most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
+        if order is Order.NEAR:
+            most = min(most, MAX_NEAR_TILES)
+        if most < min(4, down * across):
+            continue
+        columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
+        rows = _even(down, most // across) if columns == across else 1
+        for want in task_counts(problem):
+            by_outs = [(conv.o, extents[conv.o], outs if conv.groups == 1 else conv.outs)]
+            by_rows = [*((n, extents[n], 1) for n in conv.batch), (conv.rows.axis, conv.rows.extent, TILE)]
+            for axes in (by_outs + by_rows, by_rows + by_outs):
+                tasks = cut(axes, want)
+                steps = {lp.axis: lp.step for lp in tasks}
+                high = steps.get(conv.rows.axis)
+                part = rows if high is None else max(n for n in range(1, rows + 1) if high % (TILE * n) == 0)
+                plan = Plan(order, chunk, held, outs, part, columns, tasks)
+                if _waiting(conv, plan) <= room / 2:
+                    yield plan
+
+
+def _parts(problem: Problem, conv: Convolution) -> Iterator[tuple[Order, int, int]]:
+    """Orders of the loops, with the channels of a part and those whose weights are held."""
+    lanes, depth = problem.lanes, conv.depth
+    if conv.rows.pieces == 1:
+        yield Order.WEIGHTS, depth, depth
+    chunks = [depth] if conv.rows.pieces > 1 else []
+    if conv.columns.pieces == 1:
+        chunks += [c for c in range(4 * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth][:1]
+    for chunk in chunks:
+        yield Order.STRIPS, chunk, chunk
+        yield Order.PARTS, chunk, chunk
+    near = next((level.nbytes for level in problem.spec.memory if level.owner == "veu"), 32 << 10)
+    if conv.rows.pieces == 1 == conv.columns.pieces:
+        held = [n for n in (16, 8, 4, 2) if depth % n == 0 and n < depth and 4 * PLANES * n * lanes <= near / 2]
+        yield from ((Order.NEAR, depth, n) for n in held[:1])
+
+
+def _even(units: int, most: int) -> int:
+    """At most `most` of the units at a time, in equal parts if that takes not many more of them."""
+    most = max(min(most, units), 1)
+    exact = max(n for n in range(1, most + 1) if units % n == 0)
+    return exact if 2 * exact > most else -(-units // -(-units // most))
+
+
+def _waiting(conv: Convolution, plan: Plan) -> int:
+    """Bytes of the sums that wait for further parts."""
+    if plan.order in (Order.WEIGHTS, Order.NEAR):
+        return 0
+    steps = {lp.axis: lp.step for lp in plan.tasks}
+    outs = min(steps.get(conv.o, conv.outs), conv.outs)
+    tiles = plan.tiles
+    if plan.order is Order.PARTS:
+        tall = steps.get(conv.rows.axis, conv.rows.extent)
+        tiles = -(-tall // TILE) * -(-conv.columns.extent // TILE)
+    return 4 * TILE * TILE * tiles * outs
+
+
+def _cost(problem: Problem, conv: Convolution, plan: Plan) -> float:
+    """Vector multiply-adds of all tasks together."""
+    extents, depth, side = conv.extents, conv.depth, conv.columns.pieces
+    size = prod(extents[n] for n in conv.batch)
+    down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
+    tiles, strips = down * across * size, -(-down // plan.rows) * -(-across // plan.columns) * size
+    vectors, pieces = _vectors(problem, extents[conv.o]), side * conv.rows.pieces
+    counts = {lp.axis: -(-extents[lp.axis] // lp.step) for lp in plan.tasks}
+    by_outs = counts.get(conv.o, 1) if conv.groups == 1 else 1
+    match plan.order:
+        case Order.WEIGHTS:
+            data, weights = conv.outs // plan.outs, prod(n for a, n in counts.items() if a != conv.o)
+        case Order.PARTS:
+            apart = prod(n for a, n in counts.items() if a not in (conv.o, *conv.batch))
+            data, weights = conv.outs // plan.outs, size * apart
+        case _:
+            data, weights = by_outs, strips
+    block = _block(problem, plan)
+    slots = max(block.vectors * block.rows, block.vectors + block.rows, 8) / (block.vectors * block.rows)
+    cost = PLANES * tiles * depth * pieces * vectors * slots
+    transforms = conv.rows.pieces * (0.35 + 0.65 * side)  # rows are transformed once for all pieces of a row
+    cost += INPUT_COST * transforms * tiles * _vectors(problem, depth) * conv.groups * max(data, 1)
+    cost += OUTPUT_COST * tiles * vectors * conv.rows.pieces * (depth // plan.chunk)
+    return cost + (NEAR_COST if plan.order is Order.NEAR else WEIGHT_COST) * depth * pieces * vectors * weights
+
+
+def _block(problem: Problem, plan: Plan) -> Block:
+    return blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)[0]
+
+
+def _schedule(problem: Problem, conv: Convolution, plan: Plan, expr: TensorExpr) -> Schedule:
+    extents, lanes, rows, columns = conv.extents, problem.lanes, conv.rows.axis, conv.columns.axis
+    task = {lp.axis: lp.step for lp in plan.tasks}
+
+    def outer(axis: str, step: int) -> list[Loop]:
+        return [Loop(axis, step)] if task.get(axis, extents[axis]) > step else []
+
+    head = [*plan.tasks, *(outer(conv.o, conv.outs) if conv.groups > 1 else ())]
+    images = [lp for n in conv.batch for lp in outer(n, 1)]
+    strips = [*outer(rows, TILE * plan.rows), *outer(columns, TILE * plan.columns)]
+    own = Loop(conv.o, plan.outs)
+    outs = [own] if own not in head and min(task.get(conv.o, extents[conv.o]), conv.outs) > plan.outs else []
+    parts = [Loop(a) for a, _ in expr.stage("xm").axes if a in ("aa", "kk")]
+    match plan.order:
+        case Order.WEIGHTS:
+            loops = [*head, *outs, *images, *strips]
+            weights, data = len(head) + len(outs), len(loops)
+        case Order.PARTS:
+            loops = [*head, *images, *parts, *outs, *strips]
+            weights, data = len(loops) - len(strips), len(loops)
+        case _:
+            loops = [*head, *images, *strips, *parts, *outs]
+            weights, data = len(loops), len(loops) - len(outs)
+    products = len(loops)
+    loops += [lp for lp in (Loop(conv.o, lanes), Loop(rows, TILE), Loop(columns, TILE)) if lp not in loops]
+    tile = len(loops)
+    loops += [Loop(rows), Loop("qq"), Loop(columns, 1, Kind.UNROLLED), Loop(conv.o, 1, Kind.VECTOR)]
+    stages = _stages(problem, conv, plan, expr, weights - 1, data - 1, products - 1, tile - 1)
+    count = prod(-(-extents[lp.axis] // lp.step) for lp in plan.tasks)
+    block = _block(problem, plan)
+    name = f"winograd_f{TILE}_{block.rows}x{block.vectors * lanes}_{plan.order.value}_t{count}"
+    return Schedule(name, tuple(loops), stages, ((conv.w.tensor, _packing(conv, lanes)),))
+
+
+def _stages(
+    problem: Problem, conv: Convolution, plan: Plan, expr: TensorExpr, weights: int, data: int, products: int, tile: int
+) -> tuple[At, ...]:
+    """Where the stages besides the root are computed: inside which loop, by which loops, in which memory order."""
+    lanes = problem.lanes
+    block = _block(problem, plan)
+    near = plan.order is Order.NEAR
+
+    def order(stage: str, *names: str) -> tuple[int, ...]:
+        axes = [a for a, _ in expr.stage(stage).axes]
+        rest = [a for a in axes if a not in names]
+        return tuple(axes.index(a) for a in (*rest, *(n for n in names if n in axes)))
+
+    entries = (Loop("cc", conv.depth),) if conv.columns.pieces > 1 else ()
+    pp, qq, rr, ss, tt, cc = (Loop(n) for n in ("pp", "qq", "rr", "ss", "tt", "cc"))
+    in_pp, in_qq, in_ii, in_tt = (Loop(n, 1, Kind.UNROLLED) for n in ("pp", "qq", "ii", "tt"))
+    over_cc, over_o = Loop("cc", 1, Kind.VECTOR), Loop(conv.o, 1, Kind.VECTOR)
+    panel = Loop(conv.o, block.vectors * lanes)
+    outer = (panel, Loop("cc", plan.held), pp, qq) if near else (pp, qq, panel)
+    row_block = (in_tt,) if block.rows > 1 else ()
+    vector_block = (Loop(conv.o, lanes, Kind.UNROLLED),) if block.vectors > 1 else ()
+    sums = (*outer, Loop("tt", block.rows), cc, *row_block, *vector_block, over_o)
+    by_entry = (Loop(conv.o, lanes), *entries, cc)
+    return (
+        At("wt", len(by_entry) - 1, (ss, rr, in_pp, over_o), order=order("wt", "pp", "ss", conv.o), inside="wu"),
+        At(
+            "wu",
+            1 if near else weights,
+            (*by_entry, pp, ss, in_qq, over_o),
+            order=order("wu", "pp", "qq", "cc", conv.o),
+            inside="xm" if near else "",
+            gap=0 if near else lanes,
+        ),
+        At("xt", 1, (Loop("jj"), rr, in_pp, over_cc), order=order("xt", "pp", "jj", "cc"), inside="xv"),
+        At(
+            "xv",
+            data,
+            (Loop("cc", lanes), Loop("tt", plan.columns), *entries, tt, pp, ss, in_qq, over_cc),
+            order=order("xv", "pp", "qq", "tt", "cc"),
+            gap=lanes,
+        ),
+        At("xm", products, sums, order=order("xm", "pp", "qq", "tt", conv.o), gap=lanes),
+        At("yt", tile, (qq, pp, in_ii, over_o), order=order("yt", "ii", "qq", conv.o)),
+    )
+
+
+def _packing(conv: Convolution, lanes: int) -> Layout:
+    """Weights in the order in which they are transformed: one vector of outputs, all channels and taps of it."""
+    axes = [
+        next(d for d, ix in enumerate(conv.w.index) if ix == var(n)) for n in (conv.c, conv.rows.tap, conv.columns.tap)
+    ]
+    lane = next(d for d, ix in enumerate(conv.w.index) if ix == var(conv.o))
+    return Layout((Digit(lane, lanes), *map(Digit, axes), Digit(lane, 1, lanes)))
