@@ -9,8 +9,8 @@
 
 A larger filter is cut into pieces of 3x3, a stride into phases of stride 1: piece `u` of a side holds the taps
 stride * (3 * (u // stride) + 0, 1, 2) + u % stride. Pieces along a row are further channels, pieces along a column are
-summed after the output transform. Weights are transformed inside the rTask, part by part, into its scratch: memory holds
-one number per tap, and nothing twice.
+summed after the output transform. Weights are transformed inside the rTask, part by part, into its scratch: memory
+holds one number per tap, and nothing twice.
 """
 
 from __future__ import annotations
