@@ -34,7 +34,7 @@ Values: TypeAlias = "dict[str, Index]"
 
 
 def lower(expr: TensorExpr, schedule: Schedule) -> TileProgram:
-    """The tile program of `expr` under `schedule`. Raises LoweringError if they do not fit."""
+    """The tile program of `expr` under `schedule`, which has one thread. Raises LoweringError if they do not fit."""
     return _Lowering(expr, schedule).program()
 
 
@@ -166,12 +166,11 @@ class _Lowering:
             if left > 1:
                 raise self.fail(stage, f"axis {axis!r} is walked in steps of {left}", hint=f"add Loop({axis!r})")
         nest = [bands[depth] for depth in range(len(loops))]
-        for kind in (Kind.TASK, Kind.THREAD):  # innermost digit of the id runs fastest
-            stride = 1
-            for band in reversed([b for b in nest if b.loop.kind is kind]):
-                band.stride, stride = stride, stride * band.extent
-        if stride not in (1, self.schedule.threads):
-            raise self.fail(stage, f"thread loops make {stride} threads, not {self.schedule.threads}")
+        stride = 1
+        for band in reversed([b for b in nest if b.loop.kind is Kind.TASK]):  # innermost digit of the id runs fastest
+            band.stride, stride = stride, stride * band.extent
+        if any(b.loop.kind is Kind.THREAD for b in nest):
+            raise self.fail(stage, "thread loops in a schedule of one thread")
         return _Nest(nest, values, {a: tuple(Range(ix, 0, n) for ix, n in g) for a, g in guards.items()})
 
     def place_stages(self, readers: list[tuple[Scalar, Values]], bands: list[_Band]) -> None:
@@ -263,11 +262,9 @@ class _Lowering:
             b
             for b in bands[first:]
             if b.loop.axis in reduce
-            and (b.loop.kind in (Kind.VECTOR, Kind.THREAD) or (b.loop.kind is Kind.UNROLLED and b.loop.axis in lanes))
+            and (b.loop.kind is Kind.VECTOR or (b.loop.kind is Kind.UNROLLED and b.loop.axis in lanes))
         ]
-        private = [
-            b for b in bands[first:] if b.loop.axis not in reduce or (b in across and b.loop.kind is not Kind.THREAD)
-        ]
+        private = [b for b in bands[first:] if b.loop.axis not in reduce or b in across]
         private = [b for b in private if b.extent > 1]
         kept = [b for b in private if b.loop.axis not in reduce]
         strides = _strides(tuple(b.extent for b in private))
@@ -301,7 +298,7 @@ class _Lowering:
     def fold(
         self, stage: Stage, across: list[_Band], kept: list[_Band], acc: Buffer, at: Index, combine: str
     ) -> tuple[Body, Scalar]:
-        """Combine partial results that unrolled digits, lanes or threads hold."""
+        """Combine partial results that unrolled digits or lanes hold."""
         result: Scalar = Load(acc.name, (at,))
         body: list[Stmt] = []
         vectors = [b for b in across if b.loop.kind is Kind.VECTOR]
@@ -313,17 +310,6 @@ class _Lowering:
                 add = self.wrap(vectors, add)
             body += self.wrap(kept, (For(band.var, 1, band.extent, Kind.UNROLLED, add),))
             result, at = Load(acc.name, (zero,)), zero
-        for band in [b for b in across if b.loop.kind is Kind.THREAD]:  # a tree in scratch; every thread reads the root
-            tree, t = Buffer(f"{stage.name}_tree", band.extent, Scope.LOCAL, acc.dtype), var(band.var)
-            self.scratch.append(tree)
-            steps: list[Stmt] = [Store(tree.name, t, result), Sync()]
-            half = band.extent // 2
-            while half:
-                both = Call(combine, (Load(tree.name, (t,)), Load(tree.name, (t + half,))))
-                steps += [If((Range(t, 0, half),), (Store(tree.name, t, both),)), Sync()]
-                half //= 2
-            body.append(For(band.var, 0, band.extent, Kind.THREAD, tuple(steps), band.stride))
-            result = Load(tree.name, (Index(),))
         return tuple(body), result
 
     def wrap(self, bands: list[_Band], body: Body, depth: int = 0, host: str | None = None) -> Body:
