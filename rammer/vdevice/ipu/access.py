@@ -10,26 +10,33 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rammer.errors import LoweringError
-from rammer.ir.dependency import Intervals, read_elements, written_elements
-from rammer.ir.expr import Dynamic, Load, loads, rewrite
-from rammer.ir.index import Index, substitute, var, variables
+from rammer.ir.dependency import Intervals, read_elements, union, written_elements
+from rammer.ir.evaluate import holds
+from rammer.ir.expr import Dynamic, Load, Path, loads, rewrite
+from rammer.ir.index import Index, evaluate, substitute, var, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import TensorType
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Store, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, TileProgram
 
 Levels: TypeAlias = tuple[tuple[int, int], ...]  # (distance, count), outermost first; the last distance is 1
+Env: TypeAlias = dict[str, tuple[int, int]]  # loop -> [first, last)
 MOST_PIECES = 1 << 12
+MOST_POINTS = 1 << 20  # of one index that are enumerated
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Elements start + sum of digit * distance, for all digits below their counts."""
+    """Elements start + sum of digit * distance, for all digits below their counts.
+
+    What lies outside of the tensor is padding: a vertex has room for it and never looks there.
+    """
 
     start: int
     levels: Levels
@@ -42,13 +49,14 @@ class Pattern:
     def num_pieces(self) -> int:
         return prod(count for _, count in self.levels[:-1])
 
-    def pieces(self) -> Iterator[tuple[int, int]]:
-        """Runs [begin, end), ascending."""
+    def pieces(self, size: int) -> Iterator[tuple[int, int]]:
+        """Runs [begin, end), ascending, as far as they lie in a tensor of `size` elements."""
         starts = np.array([self.start])
         for distance, count in self.levels[:-1]:
             starts = (starts[:, None] + np.arange(count) * distance).reshape(-1)
         length = self.levels[-1][1]
-        return ((int(s), int(s) + length) for s in starts)
+        low, high = np.clip(starts, 0, size), np.clip(starts + length, 0, size)
+        return zip(low[low < high].tolist(), high[low < high].tolist(), strict=True)
 
 
 NOTHING = Pattern(0, ((1, 0),))
@@ -87,15 +95,26 @@ def accesses(kernel: RKernel) -> Accesses:
     columns: list[list[Pattern]] = []
     for name, elements in zip(names, outputs, strict=False):
         columns.append(_patterns(elements.sets, elements.chosen, lambda s, n=name: _written(kernel, n, s)))  # type: ignore[misc]
-    for kind, elements in zip(kinds, inputs, strict=True):
-        columns.append(_patterns(elements.sets, elements.chosen, lambda s, k=kind: _read(k, s)))  # type: ignore[misc]
+    tasks = _task_loops(program.body)
+    for kind, elements, name in zip(kinds, inputs, names[len(outputs) :], strict=True):
+        sets, which = elements.sets, elements.chosen
+        if program.scratch:
+            sets = tuple(union([elements[r], _loaded(program, name, tasks, r)]) for r in range(kernel.num_rtasks))
+            which = tuple(range(kernel.num_rtasks))
+        columns.append(_patterns(sets, which, lambda s, k=kind: _read(k, s)))  # type: ignore[misc]
     patterns = tuple(zip(*columns, strict=True))
     idle = [all(p.size == 0 for p in row[: len(outputs)]) for row in patterns]
-    tasks = _task_loops(program.body)
-    offsets = [
-        _offset(program, name, tasks, [(r, p.start) for r, p in enumerate(column) if p.size and not idle[r]])
-        for name, column in zip(names, columns, strict=True)
-    ]
+    offsets = []
+    for n, name in enumerate(names):
+        factors = _factors(program, name, tasks)
+        moves = None if factors is None else _moves(factors, tasks, kernel.num_rtasks)
+        busy = [(r, p) for r, p in enumerate(columns[n]) if p.size and not idle[r]]
+        if moves is not None and n >= len(outputs) and (whole := _unclipped(busy, moves, program.arguments[n].size)):
+            for r, _ in busy:
+                columns[n][r] = Pattern(int(moves[r]) + whole.start, whole.levels)
+        starts = {columns[n][r].start - (0 if moves is None else int(moves[r])) for r, _ in busy}
+        offsets.append(None if moves is None or len(starts) > 1 else starts.pop() if starts else 0)
+    patterns = tuple(zip(*columns, strict=True))
     variants: dict[tuple[Levels, ...], int] = {}
     chosen = []
     for row, skip in zip(patterns, idle, strict=True):
@@ -107,6 +126,18 @@ def accesses(kernel: RKernel) -> Accesses:
         for key in variants
     )  # fmt: skip
     return Accesses(made, tuple(chosen), patterns)
+
+
+def working_sets(kernel: RKernel) -> NDArray[np.int64]:
+    """Bytes that every rTask touches, its scratch included."""
+    sizes = [t.dtype.itemsize for t in (*kernel.operation.outputs, *kernel.operation.inputs)]
+    known: dict[tuple[Pattern, ...], int] = {}
+    found = []
+    for row in accesses(kernel).patterns:
+        if row not in known:
+            known[row] = sum(p.size * s for p, s in zip(row, sizes, strict=True)) + kernel.scratch_bytes
+        found.append(known[row])
+    return np.array(found, np.int64)
 
 
 def _patterns(
@@ -175,36 +206,109 @@ def _task_loops(body: Body) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _indices(body: Body, name: str) -> Iterator[Index]:
-    """Every flat index into a buffer."""
+class _Access(NamedTuple):
+    """A flat index into a buffer, the range of every loop around it, and the conditions under which it is used."""
+
+    index: Index
+    env: Env
+    path: Path
+    moves: bool = False  # whether data moves it further
+
+
+def _indices(body: Body, name: str, env: Env | None = None, path: Path = ()) -> Iterator[_Access]:
+    """Every access of a buffer."""
+    env = env or {}
     for stmt in body:
         match stmt:
             case Store(buffer, index, value):
                 if buffer == name:
-                    yield index
-                yield from (ld.index[0] for ld, _ in loads(value) if ld.tensor == name)
-            case For(body=inner) | Alloc(body=inner) | If(then=inner):
-                yield from _indices(inner, name)
+                    yield _Access(index, env, path)
+                for ld, inside in loads(value, path):
+                    if ld.tensor == name:
+                        yield _Access(ld.index[0], env, inside, bool(ld.dynamic))
+            case For(v, start, stop, _, inner):
+                yield from _indices(inner, name, {**env, v: (start, stop)}, path)
+            case Alloc(body=inner):
+                yield from _indices(inner, name, env, path)
+            case If(where, then):
+                yield from _indices(then, name, env, (*path, (where, True)))
 
 
-def _offset(
-    program: TileProgram, name: str, tasks: Mapping[str, tuple[int, int]], starts: list[tuple[int, int]]
-) -> int | None:
-    """A constant c with start = (the task digits' part of every index) + c for all rTasks; None if there is none."""
-    coefs: set[tuple[int, ...]] = set()
-    for index in _indices(program.body, name):
-        plain = Index(0, tuple(t for t in index.terms if not isinstance(t[0], str)))
-        if variables(plain) & tasks.keys():
+def _loaded(program: TileProgram, name: str, tasks: Mapping[str, tuple[int, int]], rtask: int) -> Intervals:
+    """What an rTask's code loads of an input.
+
+    More than the expression needs, where a stage is computed into scratch over a box around what is needed of it.
+    """
+    size = next(b.size for b in program.arguments if b.name == name)
+    touched = np.zeros(size, bool)
+    digits = {v: rtask // stride % extent for v, (stride, extent) in tasks.items()}
+    for index, env, path, moves in _indices(program.body, name):
+        if moves:
+            continue  # where data can lead is in the expression
+        used = variables(index).union(*(variables(r.index) for where, _ in path for r in where))
+        axes = sorted(used - tasks.keys())
+        shape = [env[a][1] - env[a][0] for a in axes]
+        if prod(shape) > MOST_POINTS:
+            touched[:] = True
+            break
+        grid = dict(zip(axes, np.ogrid[tuple(slice(*env[a]) for a in axes)], strict=True)) if axes else {}
+        values = {**digits, **grid}
+        points = np.broadcast_to(np.asarray(evaluate(index, values)), shape)
+        inside = (points >= 0) & (points < size)
+        for where, wanted in path:
+            inside = inside & (
+                np.logical_and.reduce([np.broadcast_to(holds(r, values), shape) for r in where]) == wanted
+            )
+        touched[points[inside]] = True
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], touched, [False]])))
+    return edges.reshape(-1, 2)
+
+
+def _factors(program: TileProgram, name: str, tasks: Mapping[str, tuple[int, int]]) -> tuple[int, ...] | None:
+    """What one step of every task digit adds to all indices into a buffer; None where they differ or are divided."""
+    found: set[tuple[int, ...]] = set()
+    for index, *_ in _indices(program.body, name):
+        divided = Index(0, tuple(t for t in index.terms if not isinstance(t[0], str)))
+        if variables(divided) & tasks.keys():
             return None
-        coefs.add(tuple(index.coef(v) for v in tasks))
-    if len(coefs) > 1:
+        found.add(tuple(index.coef(v) for v in tasks))
+    return None if len(found) > 1 else found.pop() if found else (0,) * len(tasks)
+
+
+def _moves(factors: tuple[int, ...], tasks: Mapping[str, tuple[int, int]], count: int) -> NDArray[np.int64]:
+    """How far the indices of every rTask lie from those of rTask 0."""
+    rtask = np.arange(count)
+    total = np.zeros(count, np.int64)
+    for factor, (stride, extent) in zip(factors, tasks.values(), strict=True):
+        total += factor * (rtask // stride % extent)
+    return total
+
+
+def _unclipped(busy: list[tuple[int, Pattern]], moves: NDArray[np.int64], size: int) -> Pattern | None:
+    """The pattern of an rTask away from all edges, seen from rTask 0, if all rTasks touch a part of it only.
+
+    At an edge the pattern hangs over; in return all rTasks share one codelet with constant distances.
+    """
+    if not busy:
         return None
-    factors = coefs.pop() if coefs else (0,) * len(tasks)
-    found = {
-        start - sum(c * (rtask // s % e) for c, (s, e) in zip(factors, tasks.values(), strict=True))
-        for rtask, start in starts
-    }
-    return found.pop() if len(found) == 1 else None if found else 0
+    inner, largest = max(busy, key=lambda item: item[1].size)
+    whole = Pattern(largest.start - int(moves[inner]), largest.levels)
+    if largest.levels[-1][1] > size:
+        return None
+    parts = dict.fromkeys(Pattern(int(p.start - moves[r]), p.levels) for r, p in busy)
+    return whole if all(_inside(part, whole) for part in parts) else None
+
+
+def _inside(part: Pattern, whole: Pattern) -> bool:
+    """Whether a pattern holds no element that another one lacks."""
+    starts = np.array([part.start - whole.start])
+    for distance, count in part.levels[:-1]:
+        starts = (starts[:, None] + np.arange(count) * distance).reshape(-1)
+    for distance, count in whole.levels[:-1]:
+        if ((starts < 0) | (starts // distance >= count)).any():
+            return False
+        starts = starts % distance
+    return bool((starts >= 0).all() and (starts + part.levels[-1][1] <= whole.levels[-1][1]).all())
 
 
 def _rewritten(
@@ -226,7 +330,7 @@ def _rewritten(
         return simplify_index(total, env) if offset is not None else total
 
     def walk(body: Body, env: dict[str, tuple[int, int]]) -> Body:
-        moved = []
+        moved: list[Stmt] = []
         for stmt in body:
             match stmt:
                 case Store(buffer, index, value):

@@ -64,9 +64,10 @@ class CodeletPrinter(CFamilyPrinter):
     def __init__(self, program: TileProgram, split: For | None) -> None:
         super().__init__(program, 1)
         self.split = split
+        self.env = {f"{b.name}_at": (0, 0) for b in program.arguments}  # never behind an index: no negative quotients
         self.fields = {b.name: f"t_{b.name}" for b in (*program.arguments, *program.scratch)}
 
-    def place(self, buffer: str, index: str, lane: str | None) -> str:
+    def place(self, buffer: str, index: str, reach: int) -> str:
         return f"{self.fields.get(buffer, buffer)}[{index}]"
 
     def vector(self, loop: For) -> For | None:
@@ -77,6 +78,7 @@ class CodeletPrinter(CFamilyPrinter):
 
     def loop(self, loop: For, depth: int) -> list[str]:
         lines = super().loop(loop, depth)
+        lines = [line for line in lines if line != "#pragma unroll"]  # a tile has little room for code
         if loop is self.split:
             v = loop.var
             lines[0] = f"for (int {v} = {loop.start} + int(worker); {v} < {loop.stop}; {v} += {WORKERS}) {{"
@@ -103,7 +105,7 @@ def _emit(variant: Variant, num_outputs: int) -> EmittedCodelet:
         for n, b in enumerate(program.arguments)
     )
     scratch = tuple(EmittedField(f"t_{b.name}", b.name, b.dtype, "InOut", b.size) for b in program.scratch)
-    values = ("rtask",) if "rtask" in body else ()
+    values: tuple[str, ...] = ("rtask",) if "rtask" in body else ()
     values += tuple(f"{b.name}_at" for b, told in zip(program.arguments, variant.at, strict=True) if told)
     has_status = "status)" in body
     text = "\n".join(
@@ -210,6 +212,8 @@ RAMMER unsigned short to_bf16(float f) {
   return f != f ? (u >> 16) | 64 : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
 }
 RAMMER float ssquare(float x) { return x * x; }
+RAMMER float scube(float x) { return x * x * x; }
+RAMMER float spow_3_4(float x) { float r = sqrtf(x); return r * sqrtf(r); }
 RAMMER float smax(float a, float b) { return a > b || a != a ? a : b; }
 RAMMER float smin(float a, float b) { return a < b || a != a ? a : b; }
 RAMMER float smaxc(float x, float c) { return c > x ? c : x; }
@@ -235,8 +239,8 @@ RAMMER float smod(float x, float y) {
   float r = fmodf(x, y);
   return r == 0 ? copysignf(0.0f, y) : (r < 0) != (y < 0) ? r + y : r;
 }
-template <class T> RAMMER T imax(T a, T b) { return a > b ? a : b; }
-template <class T> RAMMER T imin(T a, T b) { return a < b ? a : b; }
+RAMMER int64_t imax(int64_t a, int64_t b) { return a > b ? a : b; }
+RAMMER int64_t imin(int64_t a, int64_t b) { return a < b ? a : b; }
 RAMMER int isign(int64_t a) { return (a > 0) - (a < 0); }
 RAMMER int64_t iabs(int64_t a) { return a < 0 ? int64_t(0 - uint64_t(a)) : a; }
 RAMMER int64_t idiv(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? int64_t(0 - uint64_t(a)) : a / b; }

@@ -7,6 +7,7 @@ from rammer.ir.index import Index
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Store
 
 VERTEX_CYCLES = 25  # entry and exit of a vertex
+MOST_UNROLLED = 64  # instructions of a loop that a compiler unrolls
 LOOP_CYCLES = 2  # counter and branch of one round
 # Instructions beyond loads; the rest are one. Transcendental ones have hardware help in single precision.
 CALL_CYCLES = {"div": 4, "sqrt": 4, "exp": 4, "log": 6, "tanh": 3, "sigmoid": 3, "erf": 25, "sin": 25, "cos": 25,
@@ -53,7 +54,7 @@ def _index(index: Index) -> float:
 
 
 def code_bytes(body: Body) -> int:
-    """Four bytes an instruction, register blocks unrolled."""
+    """Four bytes an instruction; the compiler unrolls loops that stay small."""
     return 64 + 4 * round(_instructions(body))
 
 
@@ -62,8 +63,9 @@ def _instructions(body: Body) -> float:
     for stmt in body:
         match stmt:
             case For(_, start, stop, kind, inner):
-                copies = stop - start if kind in (Kind.UNROLLED, Kind.VECTOR) else 1
-                total += copies * _instructions(inner) + 3
+                once = _instructions(inner)
+                small = kind in (Kind.UNROLLED, Kind.VECTOR) and once * (stop - start) <= MOST_UNROLLED
+                total += once * (stop - start) if small else once + 3
             case If(where, then):
                 total += 2 * len(where) + _instructions(then)
             case Alloc(_, inner):

@@ -63,4 +63,4 @@ class IpuVDevice(VDevice):
 
     def load(self, image: Image) -> IpuExecutable:
         """An image ready to run. Raises ArtifactError, DeviceError."""
-        return IpuExecutable(image, self.arch, self.device)
+        return IpuExecutable(image)

@@ -4,6 +4,7 @@
 #include <poplar/Graph.hpp>
 #include <poplar/IPUModel.hpp>
 #include <poplar/Program.hpp>
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -50,6 +51,7 @@ struct Level { long distance, count; };
 struct Edge {
   std::string field;
   bool output;
+  long size;  // elements of the argument
   std::vector<Level> levels;
 };
 
@@ -79,18 +81,32 @@ Type type_of(const std::string &name) {
   return types.at(name);
 }
 
-// The elements base + start + sum of digit * distance, as one vector.
-Tensor pieces(const Tensor &variable, long first, const std::vector<Level> &levels) {
-  std::vector<long> starts{first};
+// The elements start + sum of digit * distance of an argument, as one vector. Where it hangs over the edge of the
+// argument, which vertices never look at, the argument's first elements fill it.
+Tensor pieces(const Tensor &argument, long start, const std::vector<Level> &levels) {
+  std::vector<long> starts{start};
   for (std::size_t i = 0; i + 1 < levels.size(); ++i) {
     std::vector<long> next;
     for (long s : starts)
       for (long d = 0; d < levels[i].count; ++d) next.push_back(s + d * levels[i].distance);
     starts.swap(next);
   }
-  long length = levels.back().count;
+  long length = levels.back().count, size = long(argument.numElements());
   std::vector<Tensor> parts;
-  for (long s : starts) parts.push_back(variable.slice(std::size_t(s), std::size_t(s + length)));
+  auto add = [&](long begin, long end) {
+    if (begin < end) parts.push_back(argument.slice(std::size_t(begin), std::size_t(end)));
+  };
+  for (long s : starts) {
+    long low = std::min(std::max(s, 0L), size), high = std::min(std::max(s + length, 0L), size);
+    if (low >= high) {
+      add(0, length);
+      continue;
+    }
+    add(0, low - s);
+    add(low, high);
+    add(0, s + length - high);
+  }
+  if (parts.empty()) return argument.slice(0, 0);
   return parts.size() == 1 ? parts[0] : concat(parts);
 }
 
@@ -130,6 +146,7 @@ std::vector<Class> read_classes(Tables &tables) {
     for (Edge &e : c.edges) {
       e.field = tables.word();
       e.output = tables.number();
+      e.size = tables.number();
       e.levels.resize(tables.number());
       for (Level &l : e.levels) {
         l.distance = tables.number();
@@ -213,7 +230,8 @@ std::unique_ptr<Runtime> build(const char *plan, const char *codelets, const cha
       const Class &c = classes[kernel.classes[r]];
       VertexRef v = graph.addVertex(sets[set], c.name);
       for (std::size_t a = 0; a < c.edges.size(); ++a) {
-        Tensor t = pieces(variables[arguments[a].first], arguments[a].second + kernel.starts[r][a], c.edges[a].levels);
+        std::size_t base = std::size_t(arguments[a].second), size = std::size_t(c.edges[a].size);
+        Tensor t = pieces(variables[arguments[a].first].slice(base, base + size), kernel.starts[r][a], c.edges[a].levels);
         if (c.edges[a].output) graph.setTileMapping(t, tile);
         graph.connect(v[c.edges[a].field], t);
       }

@@ -9,22 +9,24 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.kernels import candidates
-from rammer.vdevice.ipu.access import accesses
+from rammer.vdevice.ipu.access import working_sets
 
-FINER = (1, 4, 16, 64)  # tasks to aim for, in multiples of the vEUs
+# (tasks to aim for in multiples of the vEUs, vector registers, the part of a tile that one rTask may take): the first
+# with a candidate that fits. Weights of other operators live on the tile too; fewer registers make narrower panels.
+TRIES = ((1, 16, 0.4), (4, 16, 0.4), (16, 16, 0.4), (4, 9, 0.4), (16, 9, 0.7), (64, 9, 0.7))
 
 
 def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """Candidates that fit; if none does the smallest one, which the account of memory will refuse."""
     smallest: tuple[int, RKernel] | None = None
-    for finer in FINER:
+    for finer, registers, part in TRIES:
         fitting = []
-        for kernel in candidates(operation, replace(spec, num_veus=spec.num_veus * finer)):
+        for kernel in candidates(operation, replace(spec, num_veus=spec.num_veus * finer, registers=registers)):
             try:
-                nbytes = working_set(kernel)
+                nbytes = int(working_sets(kernel).max(initial=0))
             except LoweringError:
                 continue
-            if nbytes <= _room(spec):
+            if nbytes <= _tile_bytes(spec) * part:
                 fitting.append(kernel)
             if smallest is None or nbytes < smallest[0]:
                 smallest = nbytes, kernel
@@ -33,15 +35,6 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     return [smallest[1]] if smallest else []
 
 
-def _room(spec: VDeviceSpec) -> int:
-    """What one rTask may take: half of its share of a tile, as weights of others live there too."""
+def _tile_bytes(spec: VDeviceSpec) -> int:
     tile = spec.level("tile")
-    return tile.nbytes // 2 if tile is not None else spec.scratch_bytes
-
-
-def working_set(kernel: RKernel) -> int:
-    """Bytes of all that the largest rTask touches, scratch included. Raises LoweringError."""
-    sizes = [t.dtype.itemsize for t in (*kernel.operation.outputs, *kernel.operation.inputs)]
-    rows = dict.fromkeys(accesses(kernel).patterns)
-    largest = max((sum(p.size * s for p, s in zip(row, sizes, strict=True)) for row in rows), default=0)
-    return largest + kernel.scratch_bytes
+    return tile.nbytes if tile is not None else spec.scratch_bytes

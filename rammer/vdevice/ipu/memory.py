@@ -71,9 +71,10 @@ def tile_memory(placed: Placement) -> TileMemory:
             for position, pattern in enumerate(table.patterns[rtask]):
                 variable, base = placed.arguments[n][position]
                 home = placed.variables[variable].home
-                low = base + pattern.start
+                low, high = base + pattern.start, base + pattern.start + pattern.size
                 remote = pattern.num_pieces > 1 or (
-                    position >= num_outputs and bool((home[low : low + pattern.size] != tile).any())
+                    position >= num_outputs
+                    and (pattern.start < 0 or high > len(home) or bool((home[low:high] != tile).any()))
                 )
                 if remote:
                     buffers[step + 1, tile] += -(-pattern.size * placed.variables[variable].itemsize // 8) * 8
@@ -84,9 +85,9 @@ def tile_memory(placed: Placement) -> TileMemory:
         last[placed.ports[tensor][0]] = max(last[placed.ports[tensor][0]], 0)
     for tensor in outputs:
         last[placed.ports[tensor][0]] = count + 1
-    for v, variable in enumerate(placed.variables):
-        nbytes = np.bincount(variable.home, minlength=tiles) * variable.itemsize
-        if variable.value is not None:
+    for v, owner in enumerate(placed.variables):
+        nbytes = np.bincount(owner.home, minlength=tiles) * owner.itemsize
+        if owner.value is not None:
             fixed["weights"] += nbytes
         elif last[v] >= first[v]:
             live[first[v]] += nbytes

@@ -14,7 +14,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.memory import memory_owners
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType, Layout, TensorId, pack, unpack
-from rammer.vdevice.ipu.access import accesses
+from rammer.vdevice.ipu.access import accesses, working_sets
 from rammer.vdevice.ipu.codelets import EmittedCodelet, codelets
 from rammer.vdevice.ipu.narrow import on_tile, to_tile
 from rammer.vdevice.ipu.sets import ComputeSets, compute_sets
@@ -59,7 +59,7 @@ class Placement:
 
 def place(plan: ExecutionPlan, arch: Arch) -> Placement:
     """Give every rTask and every element a tile. Raises LoweringError, DeviceError."""
-    graph, sets = plan.graph, compute_sets(plan)
+    graph, sets = plan.graph, compute_sets(plan, arch)
     finder = _Finder(graph)
     arguments = []
     for op, kernel in zip(graph.operators, plan.kernels, strict=True):
@@ -85,7 +85,8 @@ def place(plan: ExecutionPlan, arch: Arch) -> Placement:
                 for low, high in elements[rtask].tolist():
                     home[low:high] = tile
     produced = [h.copy() for h in homes]
-    _place_read(plan, arguments, tiles, homes)
+    room = _room(plan, sets, tiles, arch)
+    _place_read(plan, arguments, tiles, homes, room)
     cursor = 0
     variables = []
     for (name, dtype, _), home, made in zip(sizes, homes, produced, strict=True):
@@ -100,27 +101,43 @@ def _place_read(
     arguments: list[tuple[tuple[int, int], ...]],
     tiles: list[NDArray[np.int64]],
     homes: list[Homes],
+    room: NDArray[np.int64],
 ) -> None:
-    """Elements that no rTask writes live with their only reader; what several tiles read is spread later."""
+    """Elements that no rTask writes live with their only reader, while its tile has room; the rest is spread later."""
     many = {v: np.zeros(len(h), bool) for v, h in enumerate(homes) if (h < 0).any()}
     written = {v: homes[v] >= 0 for v in many}
     seen = set()
     for n, kernel in enumerate(plan.kernels):
         num_outputs = len(kernel.operation.outputs)
-        table = accesses(kernel)
+        table, kinds = accesses(kernel), kernel.input_types()
         for position, (variable, base) in enumerate(arguments[n][num_outputs:], num_outputs):
             key = (kernel, position, variable, base, tiles[n].tobytes())
             if variable not in many or key in seen:
                 continue
             seen.add(key)
             home, shared = homes[variable], many[variable]
+            kind = kinds[position - num_outputs]
+            size, itemsize = prod(kind.physical_shape), kind.dtype.itemsize
             for rtask, tile in enumerate(tiles[n].tolist()):
-                for low, high in table.patterns[rtask][position].pieces():
+                for low, high in table.patterns[rtask][position].pieces(size):
                     part = slice(base + low, base + high)
                     shared[part] |= (home[part] >= 0) & (home[part] != tile)
-                    home[part][home[part] < 0] = tile
+                    free = home[part] < 0
+                    nbytes = int(free.sum()) * itemsize
+                    if nbytes <= room[tile]:
+                        home[part][free] = tile
+                        room[tile] -= nbytes
     for v, shared in many.items():
         homes[v][shared & ~written[v]] = -1
+
+
+def _room(plan: ExecutionPlan, sets: ComputeSets, tiles: list[NDArray[np.int64]], arch: Arch) -> NDArray[np.int64]:
+    """Bytes of every tile that its largest set of rTasks leaves, a quarter held back for what is spread."""
+    worst = np.zeros((sets.count, arch.tiles), np.int64)
+    for kernel, step, tile in zip(plan.kernels, sets.sets, tiles, strict=True):
+        np.add.at(worst, (step, tile), working_sets(kernel))
+    left = arch.model.tile_bytes - 2 * arch.model.reserve - worst.max(axis=0, initial=0)  # code and state need some
+    return np.maximum(left, 0) * 3 // 4
 
 
 def _spread(home: Homes, tiles: int, cursor: int) -> int:

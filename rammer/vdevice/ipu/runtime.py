@@ -13,10 +13,9 @@ import numpy as np
 from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
-from rammer.vdevice.ipu.build import EMULATOR, TABLES, fingerprint
+from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, TABLES, fingerprint
 from rammer.vdevice.ipu.narrow import on_tile, to_tile
 from rammer.vdevice.ipu.profile import IpuProfile, parse_profile
-from rammer.vdevice.ipu.spec import Arch
 
 ERROR_BYTES = 4096
 BAD_INDEX = 2
@@ -25,29 +24,33 @@ BAD_INDEX = 2
 class IpuExecutable:
     """A loaded program. `profile()` says what the last run cost."""
 
-    def __init__(self, image: Image, arch: Arch, device: str) -> None:
-        if image.fingerprint != fingerprint(device, arch.name):
-            raise ArtifactError(
-                f"the program was made for {image.fingerprint}, this is {fingerprint(device, arch.name)}",
-                hint="open it with the arch and device it was compiled for",
-            )
+    def __init__(self, image: Image) -> None:
         self._image = image
-        self._arch = arch
-        self._device = device
+        self._device = made_for(image)
+        device = self._device
         self._folder = tempfile.TemporaryDirectory(prefix="rammer-ipu-")
-        for name, data in image.files.items():
-            Path(self._folder.name, name).write_bytes(data)
-        self._library = _library(Path(self._folder.name, "host.so"))
+        self._handle = None
+        try:
+            self._create(device)
+        except BaseException:
+            self.close()
+            raise
+
+    def _create(self, device: str) -> None:
+        folder = Path(self._folder.name)
+        for name, data in self._image.files.items():
+            (folder / name).write_bytes(data)
+        self._library = _library(folder / "host.so")
         codelets = "codelets.cpp" if device == EMULATOR else "codelets.gp"
-        paths = [str(Path(self._folder.name, name)).encode() for name in (TABLES, codelets)]
-        kind = b"hardware" if device == "hardware" else b"model"
+        paths = [str(folder / name).encode() for name in (TABLES, codelets)]
+        kind = b"hardware" if device == HARDWARE else b"model"
         error = ctypes.create_string_buffer(ERROR_BYTES)
         self._handle = self._library.rammer_create(*paths, kind, error, ERROR_BYTES)
         if not self._handle:
-            self._folder.cleanup()
             raise DeviceError(f"Poplar refused the program: {_text(error)}")
-        weights = list(image.weights.values())
-        self._check(self._library.rammer_set_weights(self._handle, *_pointers(weights), error, ERROR_BYTES), error)
+        weights = sorted(self._image.weights.items(), key=lambda item: int(item[0][1:]))  # w0, w1, … as in the tables
+        arrays = [array for _, array in weights]
+        self._check(self._library.rammer_set_weights(self._handle, *_pointers(arrays), error, ERROR_BYTES), error)
 
     @property
     def source_bytes(self) -> int:
@@ -86,13 +89,24 @@ class IpuExecutable:
         if self._handle:
             self._library.rammer_destroy(self._handle)
             self._handle = None
-            self._folder.cleanup()
+        self._folder.cleanup()
 
     def _check(self, status: int, error: ctypes.Array[ctypes.c_char]) -> None:
         if status == BAD_INDEX:
             raise DeviceError("an index in the data is out of range", hint="check the inputs that are used as indices")
         if status:
             raise DeviceError(f"the IPU program failed: {_text(error)}")
+
+
+def made_for(image: Image) -> str:
+    """The device that an image was built for. Raises ArtifactError for an image of another version or backend."""
+    for device in DEVICES:
+        if image.fingerprint.startswith(fingerprint(device, "")):
+            return device
+    raise ArtifactError(
+        f"the program needs {image.fingerprint!r}, this version runs {fingerprint('…', '…')}",
+        hint="compile the model again",
+    )
 
 
 def _text(buffer: ctypes.Array[ctypes.c_char]) -> str:
@@ -106,7 +120,7 @@ def _library(path: Path) -> Any:
     except OSError as error:
         raise DeviceError(f"cannot load the IPU program: {error}") from error
     many, sizes = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_ulong)
-    tail = [ctypes.c_char_p, ctypes.c_uint]
+    tail: list[Any] = [ctypes.c_char_p, ctypes.c_uint]
     library.rammer_create.argtypes = [ctypes.c_char_p] * 3 + tail
     library.rammer_create.restype = ctypes.c_void_p
     library.rammer_set_weights.argtypes = [ctypes.c_void_p, many, sizes, *tail]

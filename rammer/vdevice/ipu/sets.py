@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 from rammer.ir.dependency import Dependencies
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
+from rammer.vdevice.ipu.access import working_sets
+from rammer.vdevice.ipu.spec import Arch
 
 Numbers = NDArray[np.int64]
+ROUND = 0.4  # of a tile's bytes: what the rTasks of one set may touch there
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,12 @@ class ComputeSets:
     count: int
 
 
-def compute_sets(plan: ExecutionPlan) -> ComputeSets:
+def compute_sets(plan: ExecutionPlan, arch: Arch) -> ComputeSets:
     """One set per level: level of an rTask = 1 + the highest level of what it needs, within its part of the plan.
 
     Parts are what lies between global barriers and ends of rPrograms. Inside one, the order of a lane is kept only as
-    far as data asks for it: independent rTasks of a vEU share its tile's workers.
+    far as data asks for it: independent rTasks of a vEU share its tile's workers. Those whose buffers do not fit on
+    their tile together run in several rounds.
     """
     counts = [k.num_rtasks for k in plan.kernels]
     veus = [np.zeros(n, np.int64) for n in counts]
@@ -55,5 +59,26 @@ def compute_sets(plan: ExecutionPlan) -> ComputeSets:
                 np.maximum.at(levels[n], reader[same], levels[producer][writer[same]] + 1)
     depth = max((int(lv.max(initial=0)) for lv in levels), default=0) + 1
     keys = [p * depth + lv for p, lv in zip(parts, levels, strict=True)]
+    rounds = _rounds(plan, keys, veus, arch)
+    most = max((int(r.max(initial=0)) for r in rounds), default=0) + 1
+    keys = [k * most + r for k, r in zip(keys, rounds, strict=True)]
     distinct = np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.int64)
     return ComputeSets(tuple(veus), tuple(np.searchsorted(distinct, k) for k in keys), len(distinct))
+
+
+def _rounds(plan: ExecutionPlan, keys: list[Numbers], veus: list[Numbers], arch: Arch) -> list[Numbers]:
+    """The round of every rTask among those of its level and tile, each round of at most ROUND of a tile."""
+    room = arch.model.tile_bytes * ROUND
+    used: dict[tuple[int, int], tuple[int, int]] = {}  # (level, tile) -> (round, its bytes)
+    found = []
+    for kernel, key, veu in zip(plan.kernels, keys, veus, strict=True):
+        mine = np.zeros(len(key), np.int64)
+        sizes = working_sets(kernel).tolist()
+        for rtask, where in enumerate(zip(key.tolist(), (veu % arch.tiles).tolist(), strict=True)):
+            now, nbytes = used.get(where, (0, 0))
+            if nbytes and nbytes + sizes[rtask] > room:
+                now, nbytes = now + 1, 0
+            used[where] = now, nbytes + sizes[rtask]
+            mine[rtask] = now
+        found.append(mine)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 
@@ -120,16 +121,17 @@ def _lines(placed: Placement) -> Iterator[str]:
     for name, tensors in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         yield f"{name} {len(tensors)}"
         for tensor in tensors:
-            v, base = placed.ports[tensor]
-            yield f"{v} {base} {graph.types[tensor].size}"
+            number, base = placed.ports[tensor]
+            yield f"{number} {base} {graph.types[tensor].size}"
 
 
 def _class(kernel: RKernel, variant: int, codelet: EmittedCodelet, scratch: _Scratch) -> str:
     table = accesses(kernel)
     work = round(flops(kernel.operation.expr) / max(kernel.num_rtasks, 1))
     words: list[object] = [codelet.name, codelet.cycles, work, int(codelet.has_status), len(codelet.edges)]
-    for f, levels in zip(codelet.edges, table.variants[variant].levels, strict=True):
-        words += [f.name, int(f.access == "Output"), len(levels)]
+    kinds = (*kernel.operation.outputs, *kernel.input_types())
+    for f, levels, kind in zip(codelet.edges, table.variants[variant].levels, kinds, strict=True):
+        words += [f.name, int(f.access == "Output"), prod(kind.physical_shape), len(levels)]
         for distance, count in levels:
             words += [distance, count]
     words.append(len(codelet.values))
