@@ -28,7 +28,7 @@ class Program:
         self._vdevice = vdevice
         self._executable: Executable = vdevice.load(image)
         self._report = report
-        self._lock = threading.Lock()
+        self._lock, self._pid = threading.Lock(), os.getpid()
         self._ports = {p.name: p for p in image.inputs}
         self._closed = False
 
@@ -64,7 +64,7 @@ class Program:
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for a wrong name, dtype, rank or shape, before anything runs."""
         arrays = self._checked(inputs)
-        with self._lock:
+        with self._turn():
             if self._closed:
                 raise InputError("the program is closed", hint="compile or load it again")
             return self._executable.run(arrays)
@@ -87,6 +87,12 @@ class Program:
             raise InputError(f"missing inputs: {', '.join(missing)}")
         return {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
 
+    def _turn(self) -> threading.Lock:
+        """The lock of this process: a child forked while another thread ran has nobody to release the parent's."""
+        if self._pid != os.getpid():
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        return self._lock
+
     def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
         """Write the program to one file that `rammer.load_program` loads without compiling.
 
@@ -97,7 +103,7 @@ class Program:
 
     def close(self) -> None:
         """Free the device's threads and memory. Later runs raise InputError."""
-        with self._lock:
+        with self._turn():
             if not self._closed:
                 self._closed = True
                 self._executable.close()

@@ -22,6 +22,7 @@ from rammer.vdevice.cpu.table import ABI, ARENA, Table
 from rammer.vdevice.library import Library
 from rammer.vdevice.placement import ALIGNMENT, aligned
 
+PATIENCE_S = 5.0  # how long the end of the process waits for a daemon thread's run
 _DONE, _BAD_INDEX, _STALLED, _STUCK = range(4)
 
 
@@ -166,7 +167,7 @@ class CpuExecutable:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         keep = (memory, arrays, self._weights, self._arena, self._libraries, self._runtime)
-        self._stop = weakref.finalize(self, _close, self._runtime, self._pool, self._pid, keep)
+        self._stop = weakref.finalize(self, _abandon, self._lock, self._runtime, self._pool, self._pid, keep)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
@@ -251,17 +252,34 @@ class CpuExecutable:
             return
         with self._lock:
             self._closed = True
-            self._stop()
+            if found := self._stop.detach():
+                _, runtime, pool, _, keep = found[2]
+                _close(runtime, pool, keep)
             self._inputs, self._outputs, self._weights = [], [], []
             self._arena = self._scratch = allocate(0)
 
 
-def _close(runtime: Runtime, pool: int, pid: int, keep: tuple[object, ...]) -> None:
+def _close(runtime: Runtime, pool: int, keep: tuple[object, ...]) -> None:
+    if not runtime.close(pool):
+        _keep_for_good(runtime, keep)
+
+
+def _abandon(lock: threading.Lock, runtime: Runtime, pool: int, pid: int, keep: tuple[object, ...]) -> None:
+    """Stop the threads of a program that is forgotten, or alive when the process ends.
+
+    Then a daemon thread may still run it. The lock is not given back: no run begins after this.
+    """
     if os.getpid() != pid:
         return
-    if not runtime.close(pool):
-        # A thread that does not come back still uses this memory and code: keep them for good.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object((runtime, keep)))
+    if lock.acquire(timeout=PATIENCE_S):
+        _close(runtime, pool, keep)
+    else:
+        _keep_for_good(runtime, keep)
+
+
+def _keep_for_good(*used: object) -> None:
+    """A thread that does not come back still uses this memory and code."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(used))
 
 
 def _file(image: Image, name: str) -> bytes:
