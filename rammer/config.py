@@ -29,6 +29,12 @@ FLAGS: dict[str, Flag] = {
         Flag("RAMMER_VDEVICE", "cpu", "the vDevice to use where none is named"),
         Flag("RAMMER_POLICY", "wavefront", "the scheduling policy to use where none is named"),
         Flag("RAMMER_CC", "", "C compiler to use instead of ziglang's: `gcc`, `clang`, `/opt/zig/zig cc`"),
+        Flag(
+            "RAMMER_HIPCC",
+            "",
+            "HIP compiler for AMD GPUs instead of ziglang's clang: `/opt/rocm/bin/hipcc`, `clang-19`",
+        ),
+        Flag("RAMMER_CODE_OBJECT", "5", "version of code objects for AMD GPUs: 4, 5 or 6"),
         Flag("RAMMER_CACHE_DIR", "", "folder of compiled kernels and profiles; the platform's cache folder by default"),
         Flag(
             "RAMMER_DEBUG",

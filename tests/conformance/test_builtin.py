@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import pytest
-
-from rammer.plugins import PluginRegistry
 from rammer.testing import PolicyConformance, VDeviceConformance
 
 
@@ -36,10 +33,12 @@ class TestCudaEmulator(VDeviceConformance):
     emulated = True
 
 
-@pytest.mark.parametrize("vdevice", ["rocm"])
-def test_stubs_are_honest(vdevice: str) -> None:
-    answer = PluginRegistry().vdevices()[vdevice][1].probe()
-    assert not answer.ok and "not available yet" in answer.reason and answer.hint
+class TestRocmEmulator(VDeviceConformance):
+    """The text for an AMD GPU on the host, with waves of 64 threads."""
+
+    vdevice = "rocm"
+    device = "emulator:4"
+    emulated = True
 
 
 class TestSequential(PolicyConformance):

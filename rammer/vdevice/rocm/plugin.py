@@ -1,23 +1,46 @@
-"""AMD GPUs as a vDevice: announced, not available yet."""
+"""AMD GPUs as a vDevice, and rKernels in HIP for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from rammer.errors import DeviceError
 from rammer.hookspecs import hookimpl
 from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
 
-REASON = "AMD GPUs are not available yet in this version of rammer"
-HINT = 'use target="cpu"'
+if TYPE_CHECKING:
+    from rammer.ir.device import VDeviceSpec
+    from rammer.ir.kernel import RKernel
+    from rammer.ir.operator import Operation
 
 
 def open_rocm(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
-    """Raises DeviceError: there is no backend yet."""
-    raise DeviceError(f"vDevice 'rocm' (arch={arch}, device={device}): {REASON}", hint=HINT)
+    """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
+    from rammer.vdevice.rocm.device import RocmEmulator, RocmVDevice, emulated_veus
+
+    if isinstance(device, str) and device.startswith("emulator"):
+        return RocmEmulator(arch=arch, num_veus=emulated_veus(device))
+    return RocmVDevice(arch=arch, device=device)
+
+
+def probe() -> Availability:
+    """Whether a GPU, hip-python and ROCm's library are here. The emulator needs none of them."""
+    from rammer.vdevice.rocm.runtime import probe
+
+    return probe()
 
 
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
-    """The vDevice's name, and why it cannot be used."""
-    return [VDeviceEntry("rocm", open_rocm, lambda: Availability(False, REASON, HINT), "AMD GPUs")]
+    """AMD GPUs."""
+    return [VDeviceEntry("rocm", open_rocm, probe, 'AMD GPUs; device="emulator" runs their programs on the host')]
+
+
+@hookimpl
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel]:
+    """Built-in kernels for every vDevice that takes HIP."""
+    if "hip" not in spec.languages:
+        return []
+    from rammer.kernels import candidates
+
+    return candidates(operation, spec)

@@ -1,0 +1,193 @@
+"""HIP to code objects with ziglang's clang and LLD: needs no ROCm, no driver and no GPU. RAMMER_HIPCC names another."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from rammer import config
+from rammer.errors import DeviceError, ToolchainError
+from rammer.ir.plan import ExecutionPlan
+from rammer.vdevice.rocm.elf import Kernel, read_kernels
+from rammer.vdevice.rocm.spec import FAMILIES, LDS_BYTES, Gpu
+from rammer.vdevice.simt.image import SimtProgram
+from rammer.vdevice.simt.megakernel import ENTRY
+from rammer.vdevice.toolchain import fingerprint, object_store, run
+
+HSACO, RESOURCES = "program.hsaco", "resources.json"
+FLAGS = (
+    *("--offload-device-only", "-nogpuinc", "-nogpulib", "-O3", "-w", "-fwrapv", "-ffp-contract=fast"),
+    *("-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math"),
+)
+SIMDS = 4  # of a CU
+TIMEOUT_S = 600.0
+_INSTALL = "install ziglang (pip install ziglang), or set RAMMER_HIPCC to a HIP compiler"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the code object says that the megakernel needs, per thread (wave for SGPRs); bytes.
+
+    `blocks_per_cu` is how many blocks a CU holds as far as registers go, `code_bytes` the machine code.
+    """
+
+    vgprs: int
+    sgprs: int
+    spilled_vgprs: int
+    spilled_sgprs: int
+    stack_bytes: int
+    lds_bytes: int
+    wave: int
+    blocks_per_cu: int
+    code_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodeObject:
+    """Machine code of a program: an ELF file as drivers load it."""
+
+    data: bytes
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class HipCompiler:
+    """A compiler of HIP: ziglang's clang, whose linker is called apart, or a driver that does all."""
+
+    command: tuple[str, ...]
+    linker: tuple[str, ...]  # empty: the command links by itself
+    version: str
+
+    def assembly(self, text: str, arch: str) -> str:
+        """The program in the GPU's assembly language. Raises ToolchainError."""
+        with tempfile.TemporaryDirectory(prefix="rammer-hip-") as folder:
+            target = Path(folder, "program.s")
+            self._compile(text, arch, folder, "-S", "-o", str(target))
+            return target.read_text(encoding="utf-8")
+
+    def code_object(self, text: str, arch: str) -> bytes:
+        """The program as a code object. Raises ToolchainError with the compiler's own words."""
+        with tempfile.TemporaryDirectory(prefix="rammer-hip-") as folder:
+            assembly, unlinked, target = (str(Path(folder, f"program.{end}")) for end in ("s", "o", "hsaco"))
+            if not self.linker:
+                self._compile(text, arch, folder, "--no-gpu-bundle-output", "-o", target)
+            else:
+                self._compile(text, arch, folder, "-S", "-o", assembly)
+                machine = ("-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", code_object_flag())
+                assemble = [*self.command, "-x", "assembler", *machine, "-c", assembly, "-o", unlinked]
+                run(assemble, folder=folder, timeout_s=TIMEOUT_S)
+                link = [*self.linker, "-shared", "--no-undefined", unlinked, "-o", target]
+                run(link, folder=folder, timeout_s=TIMEOUT_S)
+            return Path(target).read_bytes()
+
+    def _compile(self, text: str, arch: str, folder: str, *more: str) -> None:
+        source = Path(folder, "program.hip")
+        source.write_text(text, encoding="utf-8")
+        flags = (f"--offload-arch={arch}", *FLAGS, code_object_flag())
+        run([*self.command, "-x", "hip", *flags, str(source), *more], folder=folder, timeout_s=TIMEOUT_S)
+
+
+def code_object_flag() -> str:
+    """The version of the file format, as clang is told it. Raises RammerError."""
+    return f"-mcode-object-version={config.integer('RAMMER_CODE_OBJECT', 4)}"
+
+
+def hip_compiler() -> HipCompiler:
+    """The HIP compiler of this process: RAMMER_HIPCC, else ziglang's. Raises ToolchainError."""
+    return _find(config.get("RAMMER_HIPCC"))
+
+
+@lru_cache(maxsize=8)
+def _find(requested: str) -> HipCompiler:
+    if requested:
+        words = shlex.split(requested)
+        program = shutil.which(words[0]) if words else None
+        if program is None:
+            raise ToolchainError(f"RAMMER_HIPCC={requested!r}: no such program", hint=_INSTALL)
+        return HipCompiler((program, *words[1:]), (), _ask((program, *words[1:], "--version")))
+    package = importlib.util.find_spec("ziglang")
+    zig = Path(package.origin).with_name("zig") if package and package.origin else None
+    if zig is None or not zig.exists():
+        raise ToolchainError("no HIP compiler: the package ziglang is not installed", hint=_INSTALL)
+    return HipCompiler((str(zig), "clang"), (str(zig), "ld.lld"), _ask((str(zig), "clang", "--version")))
+
+
+def _ask(argv: tuple[str, ...]) -> str:
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ToolchainError(f"the HIP compiler {' '.join(argv)} does not answer: {error}", hint=_INSTALL) from error
+    return done.stdout.decode(errors="replace").strip()
+
+
+def compile_code_object(text: str, arch: str) -> CodeObject:
+    """A code object for one arch ("gfx90a"), from the cache if it is there. Raises ToolchainError, and DeviceError
+    for a program that does not fit into the registers.
+    """
+    compiler = hip_compiler()
+    key = fingerprint("hip", compiler.version, code_object_flag(), arch, *FLAGS, text)
+    store = object_store()
+    data = store.read(found[key]) if (found := store.find([key])) else None
+    if data is None:
+        data = compiler.code_object(text, arch)
+        store.add([key], data)
+    return CodeObject(data, resources(read_kernels(data), arch))
+
+
+def resources(kernels: dict[str, Kernel], arch: str) -> Resources:
+    """The megakernel's needs. Raises ToolchainError if it is not there, DeviceError if it spills."""
+    if ENTRY not in kernels:
+        raise ToolchainError(f"the code object has no kernel {ENTRY!r}, only {sorted(kernels)}", hint=_INSTALL)
+    k = kernels[ENTRY]
+    family = FAMILIES[arch]
+    given = -(-max(k.vgprs, 1) // family.granule) * family.granule
+    waves = min(family.max_waves, family.vgpr_file // given)
+    per_cu = SIMDS * waves // -(-k.max_threads // k.wave)
+    found = Resources(
+        k.vgprs, k.sgprs, k.spilled_vgprs, k.spilled_sgprs, k.stack_bytes, k.lds_bytes, k.wave, per_cu, k.code_bytes
+    )
+    if k.spilled_vgprs:
+        raise DeviceError(
+            f"the program needs more than the {family.vgprs} registers that a thread has on {arch}: "
+            f"{k.spilled_vgprs} spill to memory",
+            hint="kernels with smaller tiles or fewer threads",
+        )
+    return found
+
+
+def check_fits(plan: ExecutionPlan, program: SimtProgram, gpu: Gpu, needs: Resources) -> None:
+    """Raise DeviceError unless every vEU's block can be on the GPU at the same time; a block that waits must not keep
+    another one out.
+    """
+    lds = program.shared_bytes + needs.lds_bytes
+    if lds > LDS_BYTES:
+        raise DeviceError(
+            f"a vEU needs {lds} bytes of LDS, a block on {gpu.name} has {LDS_BYTES}",
+            hint="kernels with smaller tiles",
+        )
+    if needs.blocks_per_cu < 1:
+        raise DeviceError(
+            f"a vEU of {program.threads} threads with {needs.vgprs} registers does not fit a CU of {gpu.name}",
+            hint="kernels with fewer threads",
+        )
+    per_cu = min(needs.blocks_per_cu, LDS_BYTES // max(lds, 1), 16)
+    if plan.spec.num_veus > per_cu * gpu.num_cus:
+        raise DeviceError(
+            f"{plan.spec.num_veus} vEUs cannot all be on {gpu.name} at once: {per_cu} on each of {gpu.num_cus} CUs",
+            hint="fewer vEUs",
+        )
+
+
+def resources_file(needs: Resources) -> bytes:
+    """`RESOURCES` of an image."""
+    return json.dumps(asdict(needs), sort_keys=True).encode()
+
+
+__all__ = ["HSACO", "RESOURCES", "CodeObject", "HipCompiler", "Resources", "check_fits", "compile_code_object"]
