@@ -14,7 +14,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
-from rammer.kernels import threads_product
+from rammer.kernels import threads_moves, threads_product
 from rammer.kernels.lower import lower
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
@@ -34,6 +34,9 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """One to six rKernels of `operation`, the best guess first. Raises LoweringError if none fits the vDevice."""
     problem = Problem.of(operation, spec)
     found = products(operation, spec)
+    if not found:
+        moves = Problem.of(operation, spec, flat=False)
+        found = fitting(moves, threads_moves.schedules(moves, most_threads(spec)), spec)
     if len(found) < MOST_PRODUCTS:
         found += fitting(problem, schedules(problem), spec)
     if not found:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, gcd, sqrt
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select, loads
-from rammer.ir.index import Index, variables
+from rammer.ir.index import Index, evaluate, variables
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, Store, Sync, TileProgram
 
 COSTLY = {
@@ -29,6 +29,7 @@ COSTLY = {
 }
 SCRATCH_SLOTS = 4  # a load from scratch or a near cache takes as long as so many multiply-adds
 VECTOR = 4  # elements that a thread loads at once, if they are neighbours
+BANKS = 32  # elements of scratch that threads can access at once, and neighbours in one transfer from a cache
 PENDING = 8  # loads that a thread has under way
 DIVISION_SLOTS = 4  # of an address
 
@@ -77,6 +78,7 @@ class _Model:
     def __init__(self, program: TileProgram) -> None:
         self.scope = {b.name: b.scope for b in (*program.arguments, *program.scratch)}
         self.itemsize = {b.name: b.dtype.itemsize for b in program.arguments}
+        self.neighbour = ""  # the variable that differs between neighbouring threads
         self.touched: dict[str, float] = {}  # elements of arguments that one thread reads or writes
 
     def body(self, body: Body, loops: tuple[For, ...]) -> Work:
@@ -91,7 +93,11 @@ class _Model:
                 case If(_, inner) | Alloc(_, inner):
                     done = self.body(inner, loops)
                 case For(kind=Kind.THREAD | Kind.TASK):
+                    outside = self.neighbour
+                    if stmt.kind is Kind.THREAD and stmt.stride == 1:
+                        self.neighbour = stmt.var
                     done = self.body(stmt.body, loops)
+                    self.neighbour = outside
                 case For(kind=Kind.SERIAL):
                     done = self.body(stmt.body, (*loops, stmt)).times(stmt.stop - stmt.start)
                 case For():
@@ -123,18 +129,30 @@ class _Model:
             return Work()
         flat = next(iter(index))
         used = variables(flat)
+        apart = self.apart(flat)
         count, joined = 1.0, 1
         for lp in block:
             if lp.var in used:
                 count *= lp.stop - lp.start
                 if flat.coef(lp.var) == 1:
                     joined = min(lp.stop - lp.start, VECTOR)
+        transfers = 1  # that a wave needs
+        if apart > joined:
+            transfers = gcd(apart, BANKS) if scope is not Scope.ARGUMENT else min(apart, BANKS // 2)
         divisions = sum(not isinstance(atom, str) for atom, _ in flat.terms)
-        slots = count / joined * SCRATCH_SLOTS + count * DIVISION_SLOTS * divisions / (2 if block else 1)
+        slots = count * (SCRATCH_SLOTS * transfers / joined + DIVISION_SLOTS * divisions / (2 if block else 1))
         if scope is not Scope.ARGUMENT:
             return Work(slots=slots)
         self.touched[buffer] = self.touched.get(buffer, 0.0) + count * serial
         return Work(slots=slots, far=count / joined if waits else 0.0)
+
+    def apart(self, index: Index) -> int:
+        """How many elements lie between what neighbouring threads access."""
+        names = variables(index)
+        if self.neighbour not in names:
+            return 0
+        zero = dict.fromkeys(names, 0)
+        return abs(int(evaluate(index, {**zero, self.neighbour: 1}) - evaluate(index, zero)))
 
 
 def _arithmetic(value: Scalar) -> float:

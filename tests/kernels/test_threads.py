@@ -38,6 +38,8 @@ def wide_cases() -> dict[str, Operation]:
         "conv-strided": operation("conv", t(1, 8, 19, 22), t(20, 8, 3, 3), strides=(2, 2), pads=(1, 0, 1, 2)),
         "add": operation("add", t(12, 32, 44), t(32, 44)),
         "transpose": operation("transpose", t(24, 20, 36), perm=(2, 0, 1)),
+        "transpose-matrix": operation("transpose", t(70, 45), perm=(1, 0)),
+        "transpose-channels": operation("transpose", t(1, 40, 9, 17), perm=(0, 2, 3, 1)),
         "softmax": operation("softmax", t(9, 1000), axis=1),
         "lstm_cell": operation("lstm_cell", t(2, 4, 64), t(2, 64), t(2, 64), t(4, 64, 64), static=("r",)),
     }
