@@ -19,6 +19,7 @@ from kernel_harness import (
 from rammer import config
 from rammer.ir.dependency import expand, reads
 from rammer.ir.device import VDeviceSpec
+from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Call, Const, Load, Stage
 from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
@@ -120,6 +121,19 @@ def test_reads_only_what_the_dependencies_say(built, name: str) -> None:  # type
             box = kernel.box(task)
             inside = tuple(slice(*box[a]) for a, _ in op.expr.root.axes)
             np.testing.assert_array_equal(runner.results()[0][inside], wanted[inside])
+
+
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize("name", ["odd", "groups-few-tiles", "5x5", "7x7-stride"])
+def test_rewriting_keeps_the_meaning(name: str, m: int) -> None:
+    op = CASES[name]
+    problem = Problem.of(op, SPEC, flat=False)
+    found = winograd.convolution(problem)
+    assert found is not None
+    inputs = random_inputs(op)
+    (wanted,) = evaluate_expr(op.expr, inputs)
+    (got,) = evaluate_expr(winograd.rewritten(problem, found, m, found.depth), inputs)
+    np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("m", [2, 4])
