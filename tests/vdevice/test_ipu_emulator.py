@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rammer.vdevice.ipu.sdk import EMULATOR_FLAGS, INCLUDE, host_cxx
+from rammer.errors import ToolchainError
+from rammer.vdevice.ipu.sdk import compile_emulated, host_cxx
 
 # in the order of `cases` in ipu_rules.cpp: what is wrong, and the class and a part of the text that Poplar has for it
 RULES = [
@@ -71,12 +70,13 @@ RULES = [
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    if shutil.which(host_cxx()[0]) is None:
-        pytest.skip("no C++ compiler")
+    try:
+        host_cxx()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    text = Path(__file__).with_name("ipu_rules.cpp").read_text(encoding="utf-8")
     target = tmp_path_factory.mktemp("ipu") / "rules.so"
-    source = Path(__file__).with_name("ipu_rules.cpp")
-    flags = [f for f in EMULATOR_FLAGS if f != "-O2"]
-    subprocess.run([*host_cxx(), *flags, "-shared", "-I", str(INCLUDE), str(source), "-o", str(target)], check=True)
+    target.write_bytes(compile_emulated({"rules.cpp": text}, "rules.cpp", ("-shared",)))
     return ctypes.CDLL(str(target))
 
 

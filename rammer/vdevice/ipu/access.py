@@ -206,26 +206,26 @@ def _task_loops(body: Body) -> dict[str, tuple[int, int]]:
     return found
 
 
-class _Access(NamedTuple):
+class _Use(NamedTuple):
     """A flat index into a buffer, the range of every loop around it, and the conditions under which it is used."""
 
-    index: Index
+    flat: Index
     env: Env
     path: Path
     moves: bool = False  # whether data moves it further
 
 
-def _indices(body: Body, name: str, env: Env | None = None, path: Path = ()) -> Iterator[_Access]:
+def _indices(body: Body, name: str, env: Env | None = None, path: Path = ()) -> Iterator[_Use]:
     """Every access of a buffer."""
     env = env or {}
     for stmt in body:
         match stmt:
             case Store(buffer, index, value):
                 if buffer == name:
-                    yield _Access(index, env, path)
+                    yield _Use(index, env, path)
                 for ld, inside in loads(value, path):
                     if ld.tensor == name:
-                        yield _Access(ld.index[0], env, inside, bool(ld.dynamic))
+                        yield _Use(ld.index[0], env, inside, bool(ld.dynamic))
             case For(v, start, stop, _, inner):
                 yield from _indices(inner, name, {**env, v: (start, stop)}, path)
             case Alloc(body=inner):

@@ -137,7 +137,8 @@ def _room(plan: ExecutionPlan, sets: ComputeSets, tiles: list[NDArray[np.int64]]
     for kernel, step, tile in zip(plan.kernels, sets.sets, tiles, strict=True):
         np.add.at(worst, (step, tile), working_sets(kernel))
     left = arch.model.tile_bytes - 2 * arch.model.reserve - worst.max(axis=0, initial=0)  # code and state need some
-    return np.maximum(left, 0) * 3 // 4
+    room: NDArray[np.int64] = np.maximum(left, 0) * 3 // 4
+    return room
 
 
 def _spread(home: Homes, tiles: int, cursor: int) -> int:

@@ -105,11 +105,11 @@ def host_cxx() -> tuple[str, ...]:
 
 def build_emulated(files: dict[str, str]) -> bytes:
     """The host program and codelets over the emulator, as one shared library. Raises ToolchainError."""
-    host = _compile({"host.cpp": HOST.read_text(encoding="utf-8")}, "host.cpp", ("-c",))
-    return _compile(files, "codelets_emulated.cpp", ("-shared",), host)
+    host = compile_emulated({"host.cpp": HOST.read_text(encoding="utf-8")}, "host.cpp", ("-c",))
+    return compile_emulated(files, "codelets_emulated.cpp", ("-shared",), host)
 
 
-def _compile(files: dict[str, str], main: str, mode: Sequence[str], linked: bytes = b"") -> bytes:
+def compile_emulated(files: dict[str, str], main: str, mode: Sequence[str], linked: bytes = b"") -> bytes:
     """Compile `main`, and link an object with it; results are kept by content."""
     argv = [*host_cxx(), *EMULATOR_FLAGS, *mode]
     key = fingerprint(*argv, *files.values(), _headers(), linked.hex() if linked else "")
