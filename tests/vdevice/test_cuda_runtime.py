@@ -15,10 +15,15 @@ import pytest
 from simt_plans import agree, chain, image, mirror, placed, values
 
 from rammer.errors import ArtifactError, DeviceError
-from rammer.vdevice.cuda import runtime
-from rammer.vdevice.cuda.build import CUBIN
+from rammer.ir.operator import Operations
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import TensorType
+from rammer.kernels import candidates
+from rammer.vdevice.base import silent
+from rammer.vdevice.cuda import profile, runtime
+from rammer.vdevice.cuda.build import CUBIN, Cubin, Resources
 from rammer.vdevice.cuda.runtime import CudaExecutable, find_gpu
-from rammer.vdevice.cuda.spec import choose_gpu
+from rammer.vdevice.cuda.spec import choose_gpu, make_spec
 from rammer.vdevice.library import Library
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.image import SOURCE
@@ -44,6 +49,10 @@ class DeviceArray(np.ndarray[Any, Any]):
 
 class CudaError(Exception):
     """An error of the driver."""
+
+
+class DeviceStream(nullcontext[None]):
+    def synchronize(self) -> None: ...
 
 
 class Kernel:
@@ -102,7 +111,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         RawModule=raw_module,
         cuda=SimpleNamespace(
             Device=lambda n: nullcontext(),
-            Stream=lambda non_blocking: nullcontext(),
+            Stream=lambda non_blocking: DeviceStream(),
             Event=lambda: event,
             get_elapsed_time=lambda a, b: 0.5,
             runtime=SimpleNamespace(
@@ -178,6 +187,24 @@ def test_finding_the_gpu(cupy: Any) -> None:
     cupy.properties.update(major=6, minor=1)
     with pytest.raises(DeviceError, match="sm_61; programs need sm_70"):
         find_gpu(0)
+
+
+def test_kernels_are_timed_and_times_kept(cupy: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every lane runs its tasks; what is measured once is not measured again."""
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path))
+    code = Resources(64, 0, 0, 1)
+    monkeypatch.setattr(profile, "nvrtc_version", lambda: "NVRTC 0")
+    monkeypatch.setattr(profile, "compile_cubin", lambda text, arch: Cubin(text.encode(), code, ""))
+    clock = iter(range(1, 10**6))
+    cupy.cuda.get_elapsed_time = lambda a, b: float(next(clock))
+    operation = Operations(OPS).define("matmul", (TensorType((8, 32)), TensorType((32, 64))), ())
+    kernels = candidates(operation, make_spec(choose_gpu("h200"), 2))
+    first = profile.measure_kernels(kernels, 0, choose_gpu("h200"), 2, 10.0, silent)
+    assert set(first) == set(kernels) and all(t > 0 for t in first.values())
+    launches = Kernel.launches
+    assert launches == 4 * (1 + len(kernels))
+    assert profile.measure_kernels(kernels, 0, choose_gpu("h200"), 2, 10.0, silent) == first
+    assert Kernel.launches == launches
 
 
 def test_without_cupy_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
 
 from rammer.errors import DeviceError
+from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Executable, Image, Progress, VDevice, silent
 from rammer.vdevice.cuda.build import CUBIN, RESOURCES, check_fits, compile_cubin
+from rammer.vdevice.cuda.profile import measure_kernels
 from rammer.vdevice.cuda.runtime import EMULATE, CudaExecutable, find_gpu, probe
 from rammer.vdevice.cuda.spec import EMULATED_VEUS, choose_gpu, make_spec
 from rammer.vdevice.simt.emulator.compile import compile_host
@@ -36,6 +38,14 @@ class CudaVDevice(VDevice):
             self._missing = f"the GPU here is {found.name} ({found.arch})"
         self.gpu = wanted if wanted and self._missing else found or choose_gpu(arch)
         self.spec = make_spec(self.gpu)
+
+    def rkernels_us(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, float]:
+        """Measured microseconds of one rTask on one vEU; nothing without a GPU."""
+        if self._missing:
+            return {}
+        return measure_kernels(kernels, self._number, self.gpu, self.spec.num_veus, budget_s, progress)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, tables and packed constants. Raises ToolchainError, DeviceError."""

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -82,6 +82,28 @@ def find_gpu(number: int) -> Gpu:
     )
 
 
+@contextmanager
+def device_errors(cupy: ModuleType, doing: str) -> Iterator[None]:
+    """Cupy's errors become ours."""
+    cuda = cupy.cuda
+    try:
+        yield
+    except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.memory.OutOfMemoryError) as error:
+        memory = isinstance(error, cuda.memory.OutOfMemoryError)
+        hint = "the model needs more memory than the GPU has free" if memory else "nvidia-smi shows what the GPU does"
+        raise DeviceError(f"the GPU failed to {doing}: {error}", hint=hint) from error
+
+
+def _load_kernel(cupy: ModuleType, cubin: bytes, shared_bytes: int) -> Any:
+    """The entry of a program, which launches cooperatively: refused, not hung, if its blocks cannot all be there."""
+    with tempfile.TemporaryDirectory(prefix="rammer-") as folder:
+        path = Path(folder, CUBIN)
+        path.write_bytes(cubin)
+        kernel = cupy.RawModule(path=str(path), enable_cooperative_groups=True).get_function(ENTRY)
+        kernel.max_dynamic_shared_size_bytes = shared_bytes
+        return kernel
+
+
 class CudaExecutable:
     """A program ready to run on a GPU: arena and weights lie there, a run copies inputs in and outputs out."""
 
@@ -102,7 +124,7 @@ class CudaExecutable:
         self._lock = threading.Lock()
         self._closed = False
         with self._errors("load"):
-            self._kernel = self._load(image.files[CUBIN], int(header["shared_bytes"]))
+            self._kernel = _load_kernel(cupy, image.files[CUBIN], int(header["shared_bytes"]))
             self._stream = cupy.cuda.Stream(non_blocking=True)
             sizes = [aligned(weight(image, name).nbytes) for name in header["weights"]]
             places = np.cumsum([0, *sizes])
@@ -127,15 +149,6 @@ class CudaExecutable:
             )
             self._dtypes = {p.name: p.type.dtype.numpy for p in image.outputs}
             cupy.cuda.runtime.deviceSynchronize()
-
-    def _load(self, cubin: bytes, shared_bytes: int) -> Any:
-        with tempfile.TemporaryDirectory(prefix="rammer-") as folder:
-            path = Path(folder, CUBIN)
-            path.write_bytes(cubin)
-            # A cooperative launch is refused, and does not hang, if its blocks cannot all be on the GPU at once.
-            kernel = self._cupy.RawModule(path=str(path), enable_cooperative_groups=True).get_function(ENTRY)
-            kernel.max_dynamic_shared_size_bytes = shared_bytes
-            return kernel
 
     def _view(self, places: Array, place: tuple[int, int], nbytes: int, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
         base, offset = place
@@ -163,7 +176,9 @@ class CudaExecutable:
                 array = cupy.asarray(given) if hasattr(given, "__cuda_array_interface__") else cupy.from_dlpack(given)
                 cupy.copyto(view, array, casting="no")
             self._launch()
-            return {p: view.copy() for p, view in self._outputs}
+            found = {p: view.copy() for p, view in self._outputs}
+            self._stream.synchronize()
+            return found
 
     def times_us(self, repeats: int = 20) -> list[float]:
         """Microseconds of single runs on the GPU, by events; inputs are what they were last."""
@@ -216,17 +231,8 @@ class CudaExecutable:
         """The device in use; cupy's errors become ours."""
         if self._closed:
             raise DeviceError("the program is closed", hint="compile or load it again")
-        cuda = self._cupy.cuda
-        kinds = (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.memory.OutOfMemoryError)
-        try:
-            with self._device:
-                yield
-        except kinds as error:
-            memory = isinstance(error, cuda.memory.OutOfMemoryError)
-            hint = (
-                "the model needs more memory than the GPU has free" if memory else "nvidia-smi shows what the GPU does"
-            )
-            raise DeviceError(f"the GPU failed to {doing} the program: {error}", hint=hint) from error
+        with device_errors(self._cupy, f"{doing} the program"), self._device:
+            yield
 
     def close(self) -> None:
         """Free the GPU's memory; later runs raise DeviceError."""
@@ -235,3 +241,38 @@ class CudaExecutable:
             for name in ("_weights", "_arena", "_state", "_args", "_stream_table", "_waits", "_bounds", "_kernel"):
                 setattr(self, name, None)
             self._inputs, self._outputs = [], []
+
+
+class KernelTimer:
+    """Times tasks of one compiled text: every vEU runs some of them in turn, waiting for nobody. `nbytes` is the most
+    memory that one kernel's arguments take.
+    """
+
+    def __init__(self, number: int, cubin: bytes, threads: int, shared_bytes: int, num_veus: int, nbytes: int) -> None:
+        self._cupy = cupy = _cupy()
+        self._device = cupy.cuda.Device(number)
+        self._num_veus, self._threads, self._shared = num_veus, threads, shared_bytes
+        with device_errors(cupy, "load kernels"), self._device:
+            self._kernel = _load_kernel(cupy, cubin, shared_bytes)
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._memory = cupy.zeros(max(nbytes, 1), np.uint8)  # zeros are valid indices, and no slow numbers
+            self._state = cupy.zeros(LINE * (1 + 2 * num_veus), np.uint32)
+            self._waits = cupy.zeros((1, 2), np.int32)
+
+    def launch_us(self, streams: Array, bounds: Array, offsets: Sequence[int], rounds: int = 3) -> float:
+        """Least microseconds of a launch; `offsets` are the bytes where arguments begin."""
+        cupy, found = self._cupy, []
+        with device_errors(cupy, "time kernels"), self._device:
+            args = cupy.asarray(self._memory.data.ptr + np.array(offsets, np.int64))
+            table, lanes = cupy.asarray(streams), cupy.asarray(bounds)
+            cupy.cuda.runtime.deviceSynchronize()
+            limit_ns = np.uint64(10**9)
+            head = (table, lanes, self._waits, args, self._state, np.int32(0), np.int32(len(streams)), limit_ns)
+            for _ in range(1 + rounds):
+                begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+                begin.record(self._stream)
+                self._kernel((self._num_veus,), (self._threads,), head, shared_mem=self._shared, stream=self._stream)
+                end.record(self._stream)
+                end.synchronize()
+                found.append(1000 * cupy.cuda.get_elapsed_time(begin, end))
+        return float(min(found[1:]))
