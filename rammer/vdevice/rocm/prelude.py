@@ -53,6 +53,7 @@ INLINE float mk_half_to_float(unsigned short h) { return (float)__builtin_bit_ca
 INLINE unsigned short mk_float_to_half(float f) { return __builtin_bit_cast(unsigned short, (__fp16)f); }
 extern __shared__ __align__(128) char mk_arena[];
 #define MK_ARENA mk_arena
+#define MK_TENSOR(type, args, n) ((type)((__attribute__((address_space(1))) void *const *)(args))[n])
 #define MK_COLD INLINE
 #define MK_WAVE(tid) __builtin_amdgcn_readfirstlane(tid)
 #define MK_DIVIDE(a, b) ((a) * __builtin_amdgcn_rcpf(b))

@@ -112,4 +112,6 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         peak_gflops=round(2 * per_cu, 1),
         launch_us=8.0,  # estimates until measured: a HIP launch
         barrier_us=1.5,  # a counter in L2 that another CU sees
+        sync_us=round(40e-3 / gpu.ghz, 4),
+        load_us=round(0.6 / gpu.ghz, 3),  # from L2
     )

@@ -36,6 +36,7 @@ unsigned long long mk_now_ns()
 float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
 MK_COLD  // of a function that is hardly ever called
 MK_WAVE(tid)  // the wave's first thread, where the dialect has counted syncs: a branch on it is the whole wave's
+MK_TENSOR(type, args, n)  // args[n], a pointer to global memory
 MK_ARENA  // char *: the block's shared memory
 MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
 MK_PATIENCE  // polls between two looks at a clock, 2^n - 1
@@ -104,6 +105,7 @@ INLINE unsigned short mk_float_to_half(float f) {
 }
 extern __shared__ __align__(128) char mk_arena[];
 #define MK_ARENA mk_arena
+#define MK_TENSOR(type, args, n) ((type)(args)[n])
 #define MK_DIVIDE(a, b) __fdividef(a, b)
 #define MK_PATIENCE 255
 """,

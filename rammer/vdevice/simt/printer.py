@@ -125,7 +125,7 @@ def function(printer: SimtPrinter, quiet: set[str]) -> str:
         kind = f"{'' if n < program.num_outputs else 'const '}{printer.ctype[b.dtype]} *"
         restrict = b.name in quiet and (n >= program.num_outputs or b.name not in read)
         parameters += f"{kind}{'__restrict__ ' if restrict else ''}{b.name}, "
-        arguments += f"({kind})args[{n}], "
+        arguments += f"MK_TENSOR({kind}, args, {n}), "
     tid = "MK_WAVE(tid)" if printer.extra_syncs else "tid"
     rest = f" else for (int n = 0; n < {printer.extra_syncs}; n++) mk_sync();" if printer.extra_syncs else ""
     lines = [
