@@ -67,7 +67,9 @@ def test_bench_compares_policies(model: str) -> None:
 
 def test_doctor_and_cache() -> None:
     text = call("doctor").output
-    assert "cpu" in text and "not available yet" in text and "wavefront" in text
+    assert "cpu" in text and "ready" in text and "wavefront" in text
+    devices = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+    assert {"interpreter", "cpu", "cuda", "rocm", "ipu"} <= set(devices)
     assert "kernel" in call("cache").output
 
 
