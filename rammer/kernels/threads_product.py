@@ -194,7 +194,7 @@ def tiles(problem: Problem, p: Sides) -> list[Tile]:
         wave = problem.spec.wave
         while prod(threads) * split % wave and threads[0] * (threads[1] + 1) * split <= most:
             threads[1] += 1
-        if prod(threads) * split > most or prod(threads) * split < min(wave, most):
+        if prod(threads) * split > most or prod(threads) * split % min(wave, most):
             continue
         tasks = prod(-(-extents[a] // s) for a, s in steps.items())
         rounds = -(-tasks // problem.spec.num_veus)
