@@ -114,7 +114,7 @@ def aligned(expr: TensorExpr) -> TensorExpr:
             if stage is None or load.dynamic:
                 continue
             axes = dict(reader.axes)
-            new = {}
+            new: dict[str, str] = {}
             for (axis, extent), ix in zip(stage.axes, load.index, strict=True):
                 names = variables(ix)
                 wanted = next(iter(names)) if len(names) == 1 else ""
