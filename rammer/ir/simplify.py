@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, rewrite
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads, rewrite
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, Sync
 
@@ -143,7 +143,8 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
         if r.index.coef(loop.var):
             cuts |= {c for c in _cuts(r, loop.var, inner) if loop.start < c < loop.stop}
     parallel = loop.kind in (Kind.THREAD, Kind.TASK)
-    if loop.kind in (Kind.SERIAL, Kind.UNROLLED) and _looks_up(loop.body, loop.var):
+    picks = loop.kind is Kind.UNROLLED and _picks(loop.body, loop.var)
+    if picks or (loop.kind in (Kind.SERIAL, Kind.UNROLLED) and _looks_up(loop.body, loop.var)):
         bodies = (_substitute(loop.body, {loop.var: Index(n)}) for n in range(loop.start, loop.stop))
         return tuple(s for body in bodies for s in simplify_body(body, env, split))
     whole = len(cuts) > MAX_PIECES or loop.kind is Kind.THREAD or (parallel and _has_sync(loop.body))
@@ -213,6 +214,23 @@ def _looks_up(body: Body, name: str) -> bool:
             case For() | Alloc() if _looks_up(s.body, name):
                 return True
             case If(_, then) if _looks_up(then, name):
+                return True
+    return False
+
+
+def _picks(body: Body, name: str) -> bool:
+    """Whether a variable decides which elements of a vector the lanes pick: x[16*i + 4*(lane // 4) + name]."""
+    for s in body:
+        match s:
+            case For(lane, _, count, Kind.VECTOR, stores):
+                indices = [ix for st in stores if isinstance(st, Store) for ld, _ in loads(st.value) for ix in ld.index]
+                for ix in indices:
+                    mixed = any(not isinstance(a, str) and lane in variables(a.arg) for a, _ in ix.terms)
+                    if mixed and ix.coef(name) % count:
+                        return True
+            case For() | Alloc() if _picks(s.body, name):
+                return True
+            case If(_, then) if _picks(then, name):
                 return True
     return False
 

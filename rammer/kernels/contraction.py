@@ -21,6 +21,8 @@ from rammer.kernels.tiling import cut, lane_axis, place, stage_loops, task_count
 
 MAX_VECTORS = 8
 WORST_COST = 3.5  # of a lane axis; beyond, the generic nest is better
+MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked from x are shared
+MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
 COPY_ROWS = 16  # uses of a weight that pay for copying it
 
 
@@ -35,6 +37,7 @@ class Product:
     w: Load
     group: int  # lanes that share x: a vector must not cross a multiple of it
     row_group: int = 1  # rows that share w
+    mixed: bool = False  # a vector holds several narrow groups: each lane picks its x from a vector of channels
 
 
 def product(problem: Problem, stage: Stage) -> Product | None:
@@ -76,6 +79,9 @@ def _with_lane(problem: Problem, stage: Stage, x: Load, w: Load, axis: str, exte
     if not any(ix == var(axis) for ix in w.index):
         return None
     group = _shared(stage, x, axis)
+    mixed = _mixed(problem, x, axis, group)
+    if mixed:
+        group = problem.lanes
     if group % problem.lanes and group < extent:
         return None
     if any(axis in variables(r.index) for r in scalar_conditions(stage.body)):
@@ -83,7 +89,21 @@ def _with_lane(problem: Problem, stage: Stage, x: Load, w: Load, axis: str, exte
     groups = {a: _shared(stage, w, a) for a, e in stage.axes if a != axis and e > 1 and a in _names(x)}
     rows = [(a, g) for a, g in groups.items() if g > 1]
     row, size = max(reversed(rows), key=lambda item: (min(item[1], 4), item == rows[-1])) if rows else (None, 1)
-    return Product(stage, axis, row, x, w, group, size)
+    return Product(stage, axis, row, x, w, group, size, mixed)
+
+
+def _mixed(problem: Problem, x: Load, axis: str, group: int) -> bool:
+    """Whether lanes of several groups read one vector of blocked channels, each the channels of its own group."""
+    layout = dict(problem.expr.inputs)[x.tensor].layout if x.tensor in dict(problem.expr.inputs) else None
+    if layout is None or not 1 < group < problem.lanes or problem.lanes % group or x.dynamic:
+        return False
+    inner = layout.digits[-1]
+    own = Div(var(axis), group)
+    return (
+        (inner.div, inner.mod) == (1, problem.lanes)
+        and dict(x.index[inner.dim].terms).get(own) == group
+        and not any(axis in variables(ix) for d, ix in enumerate(x.index) if d != inner.dim)
+    )
 
 
 def _shared(stage: Stage, load: Load, axis: str) -> int:
@@ -210,7 +230,8 @@ def _tasks(
     """Cut the axis that saves traffic: rows if x is the larger operand, lanes if the weights are."""
     extents = dict(p.stage.axes)
     lanes = problem.lanes
-    ranked = blocks(problem, width, height)
+    most = MAX_PICKED_ROWS if p.mixed else height
+    ranked = [b for b in blocks(problem, width, height) if b.rows <= most]
     if not ranked:
         return (), None
     block = ranked[0]
@@ -235,7 +256,7 @@ def _tasks(
     steps = {loop.axis: loop.step for loop in tasks}
     tall = min(steps.get(p.row or "", height), height)
     broad = -(-min(steps.get(p.lane, extents[p.lane]), p.group) // lanes)
-    fitting = [b for b in blocks(problem, broad, tall) if _fits(b, steps, p, lanes)]
+    fitting = [b for b in blocks(problem, broad, tall) if b.rows <= most and _fits(b, steps, p, lanes)]
     return tasks, (fitting[0] if fitting else None)
 
 
@@ -335,7 +356,11 @@ def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Di
     first = [a for a in reduce if a in blocked]
     window = [a for a in reduce if a not in blocked and a in guarded]
     last = [a for a in reduce if a not in blocked and a not in guarded]
-    loops = [*(Loop(a, blocked[a]) for a in first), *(Loop(a) for a in window), *(Loop(a) for a in last)]
+    if p.mixed:  # neighbouring places share the vectors that are picked from x, once both loops are unrolled
+        window, last = [], [*window[:-1], *last, *window[-1:]]
+    near = last[-2:] if p.mixed and prod(reduce[a] for a in last[-2:]) <= MAX_PICKED else []
+    loops = [*(Loop(a, blocked[a]) for a in first), *(Loop(a) for a in window)]
+    loops += [Loop(a, 1, Kind.UNROLLED if a in near else Kind.SERIAL) for a in last]
     loops += [Loop(a) for a in first]
     places = {a: d for d, ix in enumerate(p.w.index) for a in reduce if ix == var(a)}
     digits = [Digit(places[a], blocked[a]) for a in first if a in places]

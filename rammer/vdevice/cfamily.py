@@ -23,7 +23,7 @@ from rammer.ir.expr import (
     result_dtype,
     rewrite,
 )
-from rammer.ir.index import Index, bounds, substitute, var, variables
+from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Store, Sync, TileProgram
 
@@ -166,13 +166,29 @@ class CFamilyPrinter:
         starts = (index.const, *(c for atom, c in index.terms if atom != lane))
         return self.dtypes[buffer] in SINGLE and (self.alignment == 1 or all(c % self.alignment == 0 for c in starts))
 
+    def picked(self, buffer: str, index: Index, lane: str) -> tuple[Index, tuple[int, ...]] | None:
+        """Where a vector begins, and which of its elements each lane picks, for x[16*i + 4*(lane // 4)].
+
+        None if lanes do not pick from one vector, or differently in different places.
+        """
+        fixed = Index(index.const % self.lanes, tuple(t for t in index.terms if lane in variables(Index(0, (t,)))))
+        base = index - fixed
+        size = next((b.size for b in self.program.arguments if b.name == buffer), 1)
+        if self.alignment != 1 or not self.strided or self.dtypes[buffer] is not DType.F32 or size % self.lanes:
+            return None
+        if variables(fixed) != {lane} or not self._whole(base):
+            return None
+        chosen = tuple(simplify(substitute(fixed, {lane: Index(n)}), {}).const for n in range(self.lanes))
+        return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
+
     def _lane_ok(self, value: Scalar, lane: str) -> bool:
         """Whether the value can be printed for all lanes at once, as float vectors and masks."""
         if not _depends(value, lane):
             return self.type_of(value) in (*SINGLE, DType.BOOL, None)
         match value:
             case Load(buffer, (index,), dynamic):
-                return self._access_ok(buffer, index, lane) and not any(_depends(d.value, lane) for d in dynamic)
+                fits = self._access_ok(buffer, index, lane) or self.picked(buffer, index, lane) is not None
+                return fits and not any(_depends(d.value, lane) for d in dynamic)
             case Cast(arg, dtype):
                 return dtype in SINGLE and self.type_of(arg) in SINGLE and self._lane_ok(arg, lane)
             case Call("pow", (base, Const(power))) if power in POWERS:
@@ -377,6 +393,11 @@ class CFamilyPrinter:
         kind = self.dtypes[buffer]
         if buffer in self.wide:
             return self.element(buffer, index, lane), bool(lane and index.coef(lane))
+        if lane and not dynamic and not self._access_ok(buffer, index, lane) and lane in variables(index):
+            pick = self.picked(buffer, index, lane)
+            assert pick is not None, index
+            vector = f"V({self.place(buffer, self.index(pick[0]), self.lanes)})"
+            return f"__builtin_shufflevector({vector}, {vector}, {', '.join(map(str, pick[1]))})", True
         step = index.coef(lane) if lane else 0
         wide = step != 0
         text = self.index(index - var(lane) * step if wide and lane else index)

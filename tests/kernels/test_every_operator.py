@@ -164,6 +164,19 @@ def cases() -> dict[str, Operation]:
         pads=(1, 1, 1, 1),
         group=40,
     )
+    for channels, narrow, stride in ((64, 4, 1), (24, 4, 1), (48, 8, 2)):  # several groups in one vector
+        add(
+            f"conv-blocked-groups-of-{narrow}-{channels}",
+            "conv",
+            t(1, channels, 9, 13, blocked=True),
+            t(channels, narrow, 3, 3),
+            t(channels),
+            static=("w", "bias"),
+            out_layout=BLOCKED,
+            strides=(stride, stride),
+            pads=(1, 1, 1, 1),
+            group=channels // narrow,
+        )
     pool = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     add("max_pool", "max_pool", t(1, 5, 14, 15), **pool)
     add("max_pool-indices", "max_pool", t(1, 5, 14, 15), indices=True, **pool)
