@@ -159,11 +159,13 @@ class RProgramBuilder:
 
     def sync(self) -> None:
         """Make every lane wait for all slots so far: a global barrier, the only kind on SyncModel.GLOBAL devices."""
-        ends = [Position(u, len(lane) - 1) for u, lane in enumerate(self._lanes) if lane]
+        ends = tuple(Position(u, len(lane) - 1) for u, lane in enumerate(self._lanes) if lane)
+        place = {end.veu: n for n, end in enumerate(ends)}
         done = tuple(map(len, self._lanes))
         for veu in range(self.num_veus):
             self._clock[veu] = done
-            self._push(veu, BarrierRTask(tuple(e for e in ends if e.veu != veu)))
+            n = place.get(veu)
+            self._push(veu, BarrierRTask(ends if n is None else ends[:n] + ends[n + 1 :]))
 
     def build(self) -> RProgram:
         """The finished rProgram."""

@@ -117,9 +117,10 @@ class Assembly:
             ends.append(now + self.spec.barrier_us)
         self.ready_us = [now + self.spec.barrier_us] * self.spec.num_veus
 
-    def is_synced(self, needs: Needs) -> bool:
-        """Whether a global barrier lies behind everything needed."""
-        return all(where.order < self._synced[where.veu] for where, _ in needs.last)
+    def is_synced(self, task: TaskUid) -> bool:
+        """Whether a global barrier, or the end of an rProgram, lies behind an rTask."""
+        where = self._builder.find(task)
+        return where is None or where.order < self._synced[where.veu]
 
     def mark(self) -> Checkpoint:
         """The present state, for `undo`."""

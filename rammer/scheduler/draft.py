@@ -102,12 +102,19 @@ class Draft:
         """
         if assembly.is_empty:
             return {op: [NOTHING] * self.kernels[op].num_rtasks for op in operator_ids}
-        found = {op: self._operator_needs(op, assembly) for op in operator_ids}
         if self.spec.sync is SyncModel.GLOBAL:
-            if not all(assembly.is_synced(n) for needs in found.values() for n in needs):
+            if any(self._needs_sync(op, assembly) for op in operator_ids):
                 assembly.sync()
-            return {op: [NOTHING] * len(needs) for op, needs in found.items()}
-        return found
+            return {op: [NOTHING] * self.kernels[op].num_rtasks for op in operator_ids}
+        return {op: self._operator_needs(op, assembly) for op in operator_ids}
+
+    def _needs_sync(self, operator_id: int, assembly: Assembly) -> bool:
+        """Whether some rTask of the operator needs one that no global barrier lies behind."""
+        return any(
+            not assembly.is_synced(TaskUid(producer, needed))
+            for producer, pairs in self.dependencies.edges(operator_id)
+            for needed in sorted(set(pairs[:, 1].tolist()))
+        )
 
     def _operator_needs(self, operator_id: int, assembly: Assembly) -> list[Needs]:
         """Producers of which every rTask needs everything are looked at once, not once per rTask."""

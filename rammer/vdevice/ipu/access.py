@@ -128,6 +128,7 @@ def accesses(kernel: RKernel) -> Accesses:
     return Accesses(made, tuple(chosen), patterns)
 
 
+@lru_cache(maxsize=4096)
 def working_sets(kernel: RKernel) -> NDArray[np.int64]:
     """Bytes that every rTask touches, its scratch included."""
     sizes = [t.dtype.itemsize for t in (*kernel.operation.outputs, *kernel.operation.inputs)]
