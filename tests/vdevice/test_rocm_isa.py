@@ -1,0 +1,157 @@
+"""The machine's own words: what AMD's instructions do around every publication and every wait, and own mathematics."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from math import erf
+
+import numpy as np
+import pytest
+from simt_plans import chain, mirror, placed
+from test_rocm_build import in_hip
+
+from rammer.ir.tensor import Array
+from rammer.vdevice.library import Library
+from rammer.vdevice.rocm.build import hip_compiler
+from rammer.vdevice.rocm.prelude import MATH, hip
+from rammer.vdevice.rocm.spec import FAMILIES
+from rammer.vdevice.simt.image import make_program
+from rammer.vdevice.toolchain import c_compiler
+
+MEET, MET = r"s_barrier(_signal)?\b", r"s_barrier(_wait)?\b"  # two instructions from gfx12 on
+GRAPH = chain(2)
+ACROSS = [[0], [[(0, 0)], 1]]
+# arch -> what every thread does before the block sync of a publication; after that of a wait
+PROTOCOL = {
+    "gfx906": (("s_waitcnt vmcnt(0)",), ("buffer_wbinvl1_vol",)),
+    "gfx908": (("s_waitcnt vmcnt(0)",), ("buffer_wbinvl1_vol",)),
+    "gfx90a": (("s_waitcnt vmcnt(0)",), ("buffer_wbinvl1_vol",)),
+    "gfx942": (("buffer_wbl2 sc1", "s_waitcnt vmcnt(0)"), ("buffer_inv sc1",)),
+    "gfx1100": (("s_waitcnt_vscnt null, 0x0",), ("buffer_gl1_inv", "buffer_gl0_inv")),
+    "gfx1201": (("s_wait_storecnt 0x0",), ("global_inv scope:SCOPE_DEV",)),
+}
+
+
+REVERSE = """
+static __device__ void mirror_{threads}(void *const *args, char *scratch, int rtask, int tid, int *status) {{
+  float *s = (float *)scratch, *o = (float *)args[0]; const float *a = (const float *)args[1];
+  s[tid] = a[tid]; mk_sync();
+  o[tid] = s[tid] + 2 * s[{last} - tid]; mk_sync();
+}}
+"""
+
+
+def instructions(arch: str, *, quiet: bool = False) -> list[str]:
+    """A program in which vEU 0 publishes and vEU 1 waits, in Figure 9's form, with blocks of several waves."""
+    dialect = replace(hip(FAMILIES[arch].wave), quiet_arguments=quiet)
+    plan = placed(GRAPH, [in_hip(mirror(GRAPH, 256))] * 2, ACROSS)
+    text = make_program(plan, dialect, branches=True).text
+    assembly = hip_compiler().assembly(text, arch)
+    body = assembly[assembly.index("\nrammer_run:") : assembly.index(".Lfunc_end0")]
+    lines = (re.sub(r"\s+", " ", line.split(";")[0].split("//")[0].strip()) for line in body.splitlines())
+    return [line for line in lines if line and not line.startswith(".p2align")]
+
+
+def index_of(lines: list[str], pattern: str, start: int, step: int) -> int:
+    at = start
+    while not re.match(pattern, lines[at]):
+        at += step
+    return at
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_all_waves_finish_their_stores_before_anybody_publishes(arch: str) -> None:
+    before, _ = PROTOCOL[arch]
+    lines = instructions(arch)
+    published = [n for n, line in enumerate(lines) if re.match(r"global_store_(dword|b32) .* offset:128\b", line)]
+    assert len(published) == 1, "the counter of vEU 0 is line 1 of the state"
+    barrier = index_of(lines, MEET, published[0], -1)
+    data = index_of(lines, r"(flat|global)_store", barrier, -1)
+    between = lines[data + 1 : barrier]
+    found = [next((n for n, line in enumerate(between) if _does(line, part)), -1) for part in before]
+    assert found == sorted(found) and -1 not in found, f"{before} missing in {between}"
+
+
+def _does(line: str, wanted: str) -> bool:
+    """`s_waitcnt vmcnt(0) lgkmcnt(0)` waits for vmcnt(0) too; `s_wait_loadcnt_dscnt` is no store's."""
+    return line.startswith(wanted.split(" ")[0]) and wanted.split(" ", 1)[-1] in line
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_waits_poll_past_the_cache_and_then_empty_it(arch: str) -> None:
+    _, after = PROTOCOL[arch]
+    lines = instructions(arch)
+    polls = [n for n, line in enumerate(lines) if line.startswith("s_sleep")]
+    assert polls
+    for at in polls:
+        barrier = index_of(lines, MET, at, 1)
+        assert not any(re.match(r"buffer_(wbinvl1|inv|gl1)", line) for line in lines[at:barrier]), "a fence per poll"
+        following = lines[barrier + 1 : index_of(lines, MET, barrier + 1, 1)]
+        assert all(any(line.startswith(part) for line in following) for part in after), following
+
+
+def test_other_waves_run_the_syncs_of_a_task_by_branches_of_whole_waves() -> None:
+    """A wave that runs both sides of a branch would meet the others twice."""
+    kernels = [
+        in_hip(mirror(GRAPH, 64, text=REVERSE), num_block_syncs=2, scratch_bytes=256),
+        in_hip(mirror(GRAPH, 256)),
+    ]
+    made = make_program(placed(GRAPH, kernels, [[0, 1], []]), hip(64))
+    assert "if (MK_WAVE(tid) < 64) mirror_64(" in made.text and "n < 2; n++) mk_sync();" in made.text
+    assembly = hip_compiler().assembly(made.text, "gfx906")
+    guard = re.search(r"v_readfirstlane_b32 (s\d+), v0\n\ts_cmp_\w+ \1, (64|63)\n(.*\n)?\ts_cbranch_scc", assembly)
+    assert guard, "no branch on the wave's first thread"
+    syncs = assembly[guard.end() :].split("s_cbranch", 1)[0]
+    assert syncs.count("\ts_barrier") == 2, syncs  # the other side's
+
+
+@pytest.fixture(scope="module")
+def own_math() -> Library:
+    """The device's functions, compiled for the host."""
+    ones = ("exp", "log", "sin", "cos", "tanh", "erf")
+    text = f"#define INLINE static inline\ntypedef long long int64_t;\n{MATH}\n"
+    text = text.replace("INFINITY", "__builtin_inf()").replace("NAN", '__builtin_nan("")')
+    text += "".join(f"double t_{f}(double x) {{ return mk_{f}(x); }}\n" for f in ones)
+    text += "double t_pow(double x, double y) { return mk_pow(x, y); }\n"
+    text += "double t_erff(double x) { return mk_erff((float)x); }\n"
+    return Library(c_compiler().compile_shared(text))
+
+
+ORDINARY = np.concatenate([np.linspace(-30, 30, 901), np.logspace(-12, 2, 57), -np.logspace(-12, 2, 57)])
+EDGES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e308, -1e308, 5e-324, 710.5, -746.0, 1e5, 3e8])
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "rtol"),
+    [
+        ("exp", np.exp, 1e-15),
+        ("log", np.log, 1e-15),
+        ("sin", np.sin, 1e-13),
+        ("cos", np.cos, 1e-13),
+        ("tanh", np.tanh, 1e-15),
+        ("erf", np.vectorize(erf), 1e-14),
+        ("erff", np.vectorize(erf), 3e-7),
+    ],
+)
+def test_functions(own_math: Library, name: str, wanted: Callable[[Array], Array], rtol: float) -> None:
+    function = own_math.function(f"t_{name}", ctypes.c_double, ctypes.c_double)
+    x = np.concatenate([ORDINARY, EDGES])
+    if name in ("sin", "cos"):
+        x = x[~(np.abs(x) > 1e6) | ~np.isfinite(x)]
+    with np.errstate(all="ignore"):
+        reference = wanted(x)
+    found = np.array([function(v) for v in x.tolist()])
+    np.testing.assert_allclose(found, reference, rtol=rtol, atol=1e-15 if name in ("sin", "cos") else 5e-324)
+
+
+def test_powers(own_math: Library) -> None:
+    function = own_math.function("t_pow", ctypes.c_double, ctypes.c_double, ctypes.c_double)
+    special = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, np.inf, -np.inf, np.nan, 1e10, 7.25]
+    pairs = np.array([(x, y) for x in special for y in special])
+    with np.errstate(all="ignore"):
+        reference = np.power(pairs[:, 0], pairs[:, 1])
+    found = np.array([function(x, y) for x, y in pairs.tolist()])
+    np.testing.assert_allclose(found, reference, rtol=1e-13)
