@@ -40,7 +40,13 @@ class Index:
         total = dict(self.terms)
         for atom, coef in other.terms:
             total[atom] = total.get(atom, 0) + coef
-        return Index(self.const + other.const, tuple(sorted(((a, c) for a, c in total.items() if c), key=_order)))
+        terms = [term for term in total.items() if term[1]]
+        if len(terms) > 1:
+            try:
+                terms.sort()  # plain variables: atoms differ, so coefficients are never compared
+            except TypeError:
+                terms.sort(key=_order)
+        return Index(self.const + other.const, tuple(terms))
 
     def __sub__(self, other: Index | int) -> Index:
         return self + other * -1
@@ -65,7 +71,10 @@ class Index:
         return " + ".join([*parts, str(self.const)] if self.const or not parts else parts)
 
     def coef(self, name: str) -> int:
-        return next((c for a, c in self.terms if a == name), 0)
+        for atom, coef in self.terms:
+            if atom == name:
+                return coef
+        return 0
 
 
 def _order(term: tuple[Atom, int]) -> str:
