@@ -12,6 +12,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
+from rammer.vdevice.cpu.printer import CpuPrinter
 
 PLACEHOLDER = "rammer_kernel"
 
@@ -30,7 +31,7 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
         if kernel.body.language != "c":
             raise LoweringError(f"{kernel.name} is written in {kernel.body.language!r}, not in C")
         return EmittedKernel(kernel.body.symbol, kernel.body.text)
-    text = function(CFamilyPrinter(kernel.body, max(spec.lanes, 4)))
+    text = function(CpuPrinter(kernel.body, max(spec.lanes, 4)))
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol))
 

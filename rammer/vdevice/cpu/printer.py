@@ -1,0 +1,114 @@
+"""C for CPUs: register blocks unrolled along the sum, weights fetched before they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from rammer.ir.expr import Call, Load, loads
+from rammer.ir.index import Index, substitute, variables
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, Store, TileProgram
+from rammer.vdevice.cfamily import CFamilyPrinter
+
+LINE = 16  # float32 of a cache line
+MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
+MAX_FETCHED = 64  # lines asked for at once: caches queue about as many
+MAX_STEPS = 64  # stores of an unrolled body
+
+
+class CpuPrinter(CFamilyPrinter):
+    """Prints one tile program for a core with caches.
+
+    Where tiles of a register block walk past a panel of weights, each asks for a piece of the next panel, so that it
+    lies in the second cache when its turn comes, wherever it came from.
+    """
+
+    def __init__(self, program: TileProgram, lanes: int) -> None:
+        super().__init__(program, lanes)
+        self._inputs = {b.name: b for b in program.arguments[program.num_outputs :] if b.scope is Scope.ARGUMENT}
+        self._fetches: dict[int, list[str]] = {}  # id of a loop -> lines at its beginning
+
+    def loop(self, loop: For, depth: int) -> list[str]:
+        if loop.kind is Kind.SERIAL:
+            for inner, lines in self._next_panels(loop):
+                self._fetches.setdefault(id(inner), []).extend(lines)
+        lines = super().loop(loop, depth)
+        if loop.kind is not Kind.SERIAL or not lines[0].startswith("for "):
+            return lines
+        if fetches := self._fetches.pop(id(loop), []):
+            lines[1:1] = fetches
+        times = _unrolling(loop)
+        return [f"#pragma unroll {times}", *lines] if times > 1 else lines
+
+    def _next_panels(self, outer: For) -> Iterator[tuple[For, list[str]]]:
+        """Loops inside `outer` that walk past a panel of weights, with the lines that fetch the panel after it."""
+        seen: set[tuple[str, int]] = set()
+        for path, buffer, index in _vector_loads(outer.body, ()):
+            if (
+                buffer not in self._inputs
+                or self.dtypes[buffer].itemsize != 4
+                or not (far := index.coef(outer.var)) > 0
+            ):
+                continue
+            moving = [n for n, loop in enumerate(path) if loop.var in variables(index)]
+            still = [n for n, lp in enumerate(path) if n not in moving and lp.kind is Kind.SERIAL]
+            if not still or not moving or any(n < still[0] for n in moving) or (buffer, id(path[still[0]])) in seen:
+                continue
+            walk, inside = path[still[0]], [path[n] for n in moving]
+            if any(not isinstance(atom, str) for atom, _ in index.terms):
+                continue
+            first = substitute(index, {lp.var: Index(lp.start) for lp in inside})
+            last = substitute(index, {lp.var: Index(lp.stop - 1) for lp in inside})
+            size = (last - first).const + 1
+            lines = size // LINE
+            if size > 4 * prod(lp.stop - lp.start for lp in inside) or lines < MIN_PANEL or (last - first).terms:
+                continue
+            seen.add((buffer, id(walk)))
+            share = min(-(-lines // (walk.stop - walk.start)), MAX_FETCHED)
+            place = self.index(first + far - walk.start * share * LINE)
+            at = f"{place} + {share * LINE}*{walk.var}"
+            yield (
+                walk,
+                [
+                    "  #pragma unroll",
+                    f"  for (long ahead = 0; ahead < {share * LINE}; ahead += {LINE}) "
+                    f"__builtin_prefetch(&{buffer}[{at} + ahead], 0, 2);",
+                ],
+            )
+
+
+def _vector_loads(body: Body, path: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...], str, Index]]:
+    """What vector loops load, with all loops around each load, outermost first."""
+    for s in body:
+        match s:
+            case For():
+                yield from _vector_loads(s.body, (*path, s))
+            case Alloc(_, inner) | If(_, inner):
+                yield from _vector_loads(inner, path)
+            case Store(_, _, value) if path and path[-1].kind is Kind.VECTOR:
+                for load, _ in loads(value):
+                    if not load.dynamic and load.index[0].coef(path[-1].var) == 1:
+                        yield path, load.tensor, load.index[0]
+
+
+def _unrolling(loop: For) -> int:
+    """How often the body of a loop around a register block is repeated: the steps of a loop take issue slots too."""
+    stores = _block(loop.body)
+    count = loop.stop - loop.start
+    if stores < 4:
+        return 1
+    return next((n for n in (4, 2) if count % n == 0 and n * stores <= MAX_STEPS), 1)
+
+
+def _block(body: Body) -> int:
+    """Sums of a register block that a body goes on with, if it does nothing else; else 0."""
+    total = 0
+    for s in body:
+        match s:
+            case For(_, start, stop, Kind.UNROLLED, inner) if inside := _block(inner):
+                total += (stop - start) * inside
+            case For(_, _, _, Kind.VECTOR, (Store(b, ix, Call(_, (Load(c, (iy,)), *_))),)) if (b, ix) == (c, iy):
+                total += 1
+            case _:
+                return 0
+    return total
