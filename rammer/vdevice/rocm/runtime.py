@@ -57,9 +57,10 @@ def probe() -> Availability:
 def _module() -> ModuleType:
     """hip-python's module. Raises DeviceError."""
     try:
-        return importlib.import_module("hip.hip")
-    except ImportError as error:
+        module: ModuleType = importlib.import_module("hip").hip
+    except (ImportError, AttributeError) as error:
         raise DeviceError(f"an AMD GPU is used through hip-python: {error}", hint=f"{INSTALL}; or {EMULATE}") from error
+    return module
 
 
 class Hip:
