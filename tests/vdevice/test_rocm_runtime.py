@@ -38,11 +38,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
     folder = tmp_path_factory.mktemp("rocm") / "lib"
     folder.mkdir()
     path = folder / "libamdhip64.so"
-    path.write_bytes(c_compiler().compile_shared(Path(__file__).with_name("hip_stub.c").read_text()))
-    stub = ctypes.CDLL(str(path), mode=os.RTLD_GLOBAL)
+    text = Path(__file__).with_name("hip_stub.c").read_text()
+    path.write_bytes(c_compiler().compile_shared(text, ("-Wl,-soname,libamdhip64.so",)))
+    stub = ctypes.CDLL(str(path), mode=os.RTLD_GLOBAL)  # hip-python 7 opens what has this name already
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROCM_PATH", str(folder.parent))
-        patch.setenv("LD_LIBRARY_PATH", str(folder))
         runtime._module.cache_clear()
         if find_gpu(0).name != "Stub MI50":
             pytest.skip("hip-python has loaded a real library")
