@@ -34,6 +34,14 @@ from rammer.vdevice.ipu.spec import MODELS, parse_arch
 
 ARCH = "gc2:8"
 POLICIES = ("sequential", "round_robin", "wavefront")
+MODELS_OF_THE_PAPER = (
+    "resnext29",
+    "nasnet_cifar",
+    "alexnet",
+    "lstm_tc_unrolled",
+    "deepspeech2_unrolled",
+    "seq2seq_unrolled",
+)  # reduced in size
 
 
 @pytest.fixture(scope="module")
@@ -178,12 +186,12 @@ def test_random_graphs(ipu: VDevice, seed: int, policy: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", ["lstm_tc_unrolled", "deepspeech2_unrolled", "seq2seq_unrolled"])
-def test_recurrent_models(ipu: VDevice, name: str, policy: str) -> None:
+@pytest.mark.parametrize("name", MODELS_OF_THE_PAPER)
+def test_models_of_the_paper(ipu: VDevice, name: str, policy: str) -> None:
     from benchmarks.models.build import build
 
     model = build(name, 1, "small")
-    with compile_for(str(model.path), policy, "gc2:16") as program:
+    with compile_for(str(model.path), policy, "gc200:32") as program:
         found = program.run(dict(model.inputs))
     for output, value in model.outputs.items():
         np.testing.assert_allclose(found[output], value, rtol=1e-3, atol=1e-4)
