@@ -12,7 +12,6 @@ from rammer.vdevice.simt.printer import EmittedKernel
 from rammer.vdevice.simt.table import ABI, END, LINE, Streams
 
 ENTRY = "rammer_run"
-INLINE_LIMIT = 200_000  # characters of kernels; larger programs call their tasks, for the compiler's sake
 ALIGNMENT = 128
 
 
@@ -60,7 +59,7 @@ def _call(kernel: EmittedKernel, args: str, rtask: str) -> str:
 def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, body: str) -> str:
     texts = {k.symbol: k.text for k in kernels}
     total = sum(map(len, texts.values()))
-    qualifier = "__forceinline__" if total <= INLINE_LIMIT else "__noinline__"
+    qualifier = "__forceinline__" if total <= dialect.inline_limit else "__noinline__"
     parts = [
         f"// rammer, {dialect.language}, ABI {ABI}: {len(texts)} tasks, {block} threads per vEU\n",
         prelude(dialect),

@@ -22,6 +22,7 @@ class Dialect:
     counted_sync: bool = False
     quiet_arguments: bool = True
     wave: int = 32  # threads that run in step
+    inline_limit: int = 200_000  # characters of tasks; beyond it they are called, for registers and compile time
 
 
 CONTRACT = """\
@@ -105,11 +106,16 @@ INLINE unsigned short mk_float_to_half(float f) {
 }
 extern __shared__ __align__(128) char mk_arena[];
 #define MK_ARENA mk_arena
-#define MK_TENSOR(type, args, n) ((type)(args)[n])
+INLINE void *mk_global(void *p) {  // so that loads are of global memory, and not of any
+  __builtin_assume(__isGlobal(p));
+  return p;
+}
+#define MK_TENSOR(type, args, n) ((type)mk_global((args)[n]))
 #define MK_DIVIDE(a, b) __fdividef(a, b)
 #define MK_PATIENCE 255
 """,
     partial_sync=True,
+    inline_limit=40_000,
 )
 
 # One text for all devices. Functions of vectors apply those of scalars to every lane, so that tails equal bodies.
