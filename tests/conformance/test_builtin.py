@@ -25,6 +25,12 @@ class TestCpuOversubscribed(VDeviceConformance):
     device = 6
 
 
+class TestCuda(VDeviceConformance):
+    """A real GPU; skipped with the reason where there is none."""
+
+    vdevice = "cuda"
+
+
 class TestCudaEmulator(VDeviceConformance):
     """The text for a GPU on the host: blocks take turns in one OS thread."""
 
