@@ -110,7 +110,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
             MemoryLevel("HBM", gpu.dram_gib << 30, "device", gpu.dram_gbps),
         ),
         peak_gflops=round(2 * per_cu, 1),
-        launch_us=8.0,  # estimates until measured: a HIP launch
+        launch_us=5.0,  # estimates until measured: a HIP launch behind another
         barrier_us=1.5,  # a counter in L2 that another CU sees
         sync_us=round(40e-3 / gpu.ghz, 4),
         load_us=round(0.6 / gpu.ghz, 3),  # from L2
