@@ -23,6 +23,7 @@ TILE = 4  # outputs of a tile along each side
 PLANES = (TILE + TAPS - 1) ** 2
 MAX_SCHEDULES = 2
 WORTH = 0.95  # of the direct form's estimated time; above, it is not tried
+WHOLE = 0.9  # of the cost of several tasks: at most, for a single one to be tried
 MAX_NEAR_TILES = 6  # more tiles share weights that come from a farther cache
 # Measured cost of one vector's transform, in vector multiply-adds; weights that stay in the nearest cache cost less.
 INPUT_COST, OUTPUT_COST, WEIGHT_COST, NEAR_COST = 480.0, 350.0, 390.0, 115.0
@@ -55,7 +56,9 @@ class Plan:
 
 
 def kernels(problem: Problem) -> list[RKernel]:
-    """Up to MAX_SCHEDULES rKernels, cheapest first; none where the direct form is no dearer, or if RAMMER_WINOGRAD=0.
+    """Up to MAX_SCHEDULES rKernels, cheapest first, and one of a single rTask where cutting costs much.
+
+    None where the direct form is no dearer, or if RAMMER_WINOGRAD=0.
 
     They need a cache for each vEU: the transformed planes are several times the size of what they stand for.
     """
@@ -74,7 +77,12 @@ def schedules(problem: Problem, worth: float = WORTH) -> Iterator[tuple[TensorEx
     points = prod(extent for a, extent in conv.root.axes if a != conv.o)
     direct = points * conv.rows.taps * conv.columns.taps * conv.depth * _vectors(problem, conv.extents[conv.o])
     costs = {plan: _cost(problem, conv, plan) for plan in _plans(problem, conv)}
-    for plan in sorted((p for p in costs if costs[p] < worth * direct), key=lambda p: costs[p])[:MAX_SCHEDULES]:
+    ranked = sorted((p for p in costs if costs[p] < worth * direct), key=lambda p: costs[p])
+    chosen = [p for p in ranked if p.tasks][:MAX_SCHEDULES]
+    whole = [p for p in ranked if not p.tasks][:1]  # for graphs that have other work at the same time
+    if not chosen or (whole and costs[whole[0]] < WHOLE * costs[chosen[0]]):
+        chosen += whole
+    for plan in chosen:
         expr = rewritten(problem, conv, TILE, plan.chunk)
         yield expr, _schedule(problem, conv, plan, expr)
 
@@ -101,7 +109,7 @@ def _plans(problem: Problem, conv: Convolution) -> Iterator[Plan]:
             continue
         columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
         rows = _even(down, most // across) if columns == across else 1
-        for want in task_counts(problem):
+        for want in dict.fromkeys((*task_counts(problem), 1)):
             by_outs = [(conv.o, extents[conv.o], outs if conv.groups == 1 else conv.outs)]
             by_rows = [*((n, extents[n], 1) for n in conv.batch), (conv.rows.axis, conv.rows.extent, TILE)]
             for axes in (by_outs + by_rows, by_rows + by_outs):
