@@ -269,6 +269,21 @@ def cache(clear: bool) -> None:
     out.print(escape(toolchain.cache_summary()), highlight=False)
 
 
+@main.command()
+@click.argument("source", type=click.Path(exists=True, dir_okay=False))
+@click.option("-o", "--output", required=True, help="The file to write.")
+@click.option("--threads", default=256, show_default=True, help="Threads of a block that the kernel is launched with.")
+def convert(source: str, output: str, threads: int) -> None:
+    """Convert the CUDA kernel in SOURCE to HIP that an rKernel for AMD GPUs can hold."""
+    from rammer.vdevice.rocm.convert import convert as to_hip
+
+    made = to_hip(Path(source).read_text(encoding="utf-8"), threads)
+    Path(output).write_text(made.text, encoding="utf-8")
+    syncs = "an unknown number of" if made.num_block_syncs is None else made.num_block_syncs
+    line = f"{made.symbol}: {threads} threads, {made.scratch_bytes} bytes of scratch, {syncs} block syncs"
+    out.print(f"{escape(line)}; wrote {escape(output)}", highlight=False)
+
+
 @main.command("demo")
 @click.option("--html", default="rammer-demo.html", show_default=True, help="Where to write the timeline.")
 @click.option("--seconds", default=2.0, show_default=True, help="Time to measure, per network.")
