@@ -79,7 +79,7 @@ class Problem:
         return max(flops(self.expr) + heavy, 1) / (1e3 * max(self.spec.peak_gflops, 1.0)) + traffic / (1e3 * rate)
 
     def span(self, axis: str) -> int:
-        return self.spans.get(axis, 1)
+        return max(self.spans.get(axis, 1), 1)  # an axis of a tensor without elements spans 0
 
     def lane_stride(self, tensor: str, index: tuple[Index, ...], axis: str, stage: Stage) -> int | None:
         """What a lane along `axis` adds to the address: 0, 1, another constant, or None where it jumps."""

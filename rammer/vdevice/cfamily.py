@@ -312,7 +312,7 @@ class CFamilyPrinter:
             place = self.place(s.buffer, self.index(s.index - var(lane) * s.index.coef(lane)), reach)
             vector = self.wide_text(s.value, lane, count)
             return f"vscatter(&{place}, {s.index.coef(lane)}, {vector}, {count or self.lanes});"
-        if s.buffer in self.wide and lane and not whole and s.buffer in self.folded:
+        if s.buffer in self.wide and lane and not whole and (s.buffer in self.folded or _merges(s)):
             target = self.element(s.buffer, s.index, lane)
             return f"{target} = vfirst({count}, {self.wide_text(s.value, lane, count)}, {target});"
         moves = lane and s.index.coef(lane) and s.buffer not in self.wide
@@ -567,6 +567,11 @@ def _depends(value: Scalar, lane: str) -> bool:
         case Select(where, then, other):
             return any(lane in variables(r.index) for r in where) or _depends(then, lane) or _depends(other, lane)
     return False
+
+
+def _merges(s: Store) -> bool:
+    """Whether the store updates an element by a function to which a missing lane's zero is not neutral: max, min, mul."""
+    return isinstance(s.value, Call) and s.value.fn != "add" and Load(s.buffer, (s.index,)) in s.value.args
 
 
 def _accesses(s: Store) -> list[tuple[str, Index]]:

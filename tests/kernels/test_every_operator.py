@@ -179,6 +179,9 @@ def cases() -> dict[str, Operation]:
         )
     pool = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     add("max_pool", "max_pool", t(1, 5, 14, 15), **pool)
+    edge = {"kernel": (2, 2), "strides": (1, 1), "pads": (0, 0, 1, 1)}
+    add("max_pool-edge", "max_pool", t(1, 3, 32, 32), **edge)  # the last vector of a row has one lane in the padding
+    add("reshape-empty", "reshape", t(0, 3, 4), shape=(3, 4, 0))
     add("max_pool-indices", "max_pool", t(1, 5, 14, 15), indices=True, **pool)
     add("max_pool-blocked", "max_pool", t(1, 20, 14, 15, blocked=True), out_layout=BLOCKED, **pool)
     add("max_pool-u8", "max_pool", t(1, 5, 14, 15, dtype=DType.U8), **pool)
