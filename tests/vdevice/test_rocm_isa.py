@@ -13,12 +13,16 @@ import pytest
 from simt_plans import chain, mirror, placed
 from test_rocm_build import in_hip
 
-from rammer.ir.tensor import Array
+from rammer.ir.operator import Operations
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import Array, TensorType
+from rammer.kernels import candidates
 from rammer.vdevice.library import Library
 from rammer.vdevice.rocm.build import hip_compiler
 from rammer.vdevice.rocm.prelude import MATH, hip
-from rammer.vdevice.rocm.spec import FAMILIES
+from rammer.vdevice.rocm.spec import FAMILIES, choose_gpu, make_spec
 from rammer.vdevice.simt.image import make_program
+from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.toolchain import c_compiler
 
 MEET, MET = r"s_barrier(_signal)?\b", r"s_barrier(_wait)?\b"  # two instructions from gfx12 on
@@ -106,6 +110,15 @@ def test_other_waves_run_the_syncs_of_a_task_by_branches_of_whole_waves() -> Non
     assert guard, "no branch on the wave's first thread"
     syncs = assembly[guard.end() :].split("s_cbranch", 1)[0]
     assert syncs.count("\ts_barrier") == 2, syncs  # the other side's
+
+
+def test_only_constants_are_restrict() -> None:
+    """With restrict on what another block wrote in this launch, the compiler may read it through the scalar cache."""
+    made = Operations(OPS).define("matmul", (TensorType((8, 32)), TensorType((32, 64))))
+    operation = replace(made, static=(False, True))
+    for kernel in candidates(operation, make_spec(choose_gpu("gfx906"), 2)):
+        names = [b.name for b in kernel.body.arguments]  # type: ignore[union-attr]
+        assert re.findall(r"__restrict__ (\w+)", emit(kernel, hip(64), 256).text) == [names[-1]]
 
 
 @pytest.fixture(scope="module")
