@@ -9,7 +9,7 @@ from math import prod
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Load, Stage, inline, loads
 from rammer.ir.graph import Graph
-from rammer.ir.index import var, variables
+from rammer.ir.index import Atom, Div, Index, var, variables
 from rammer.ir.operator import Operation, ROperator
 from rammer.ir.passes.editor import Editor, identity
 from rammer.ir.passes.structure import is_pointwise
@@ -30,8 +30,8 @@ class Channels(Enum):
 def choose_layouts(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Block the channels of what convolutions read and write, and of what lies between; convert at the edges.
 
-    Tensors with fewer channels than lanes, or with a single position, stay row-major; and everything where vEUs have many
-    threads, whose neighbours read neighbours anyway.
+    Tensors with fewer channels than lanes, or with a single position, stay row-major, and what convolutions of groups
+    that straddle blocks read and write; and everything where vEUs have many threads: they read neighbours anyway.
     """
     if spec.lanes < 2 or spec.max_threads > 1:
         return graph
@@ -140,6 +140,15 @@ def channel_reads(operation: Operation, lanes: int) -> tuple[Channels, ...]:
     return tuple(next((w for w in worst if w in found[name]), Channels.OTHER) for name, _ in expr.inputs)
 
 
+def _whole_blocks(atom: Atom, inputs: int, channel: str, lanes: int) -> bool:
+    """Whether groups (`inputs` channels summed for each of them) begin with a block, or share one evenly."""
+    if not isinstance(atom, Div) or atom.arg != var(channel):
+        return False
+    if atom.by % lanes == 0:
+        return inputs % lanes == 0
+    return lanes % atom.by == 0 and inputs == atom.by
+
+
 def _channel(load: Load, stage: Stage, lanes: int) -> Channels:
     if len(load.index) < 2 or len(stage.axes) < 2 or any(d.dim == 1 for d in load.dynamic):
         return Channels.OTHER
@@ -151,5 +160,6 @@ def _channel(load: Load, stage: Stage, lanes: int) -> Channels:
         return Channels.SAME if index.const % lanes == 0 else Channels.OTHER
     summed = {a for a, _ in stage.reduce}
     if summed & variables(index) and variables(index) <= summed | {channel}:
-        return Channels.SUMMED
+        groups = [(a, c) for a, c in index.terms if channel in variables(Index(0, ((a, c),)))]
+        return Channels.SUMMED if all(_whole_blocks(a, c, channel, lanes) for a, c in groups) else Channels.OTHER
     return Channels.OTHER

@@ -314,6 +314,19 @@ def test_channels_are_blocked_between_convolutions() -> None:
     assert sum(op.kind == "concat" for op in optimized.operators) == 0
 
 
+@pytest.mark.parametrize(
+    ("channels", "group", "blocked"),
+    [(64, 16, True), (32, 4, True), (64, 2, True), (32, 32, True), (48, 2, False), (24, 4, False)],
+)
+def test_groups_that_straddle_blocks_stay_row_major(channels: int, group: int, blocked: bool) -> None:
+    graph = model(lambda b, x: b.conv(b.conv(x, channels, group=group), channels, group=group), (1, channels, 4, 4))
+    optimized = optimize(graph, SPEC)
+    assert_same(graph, optimized)
+    layout = channel_blocked(4, SPEC.lanes) if blocked else None
+    inner = next(op for op in optimized.operators if "conv" in op.kind and "convert" not in op.kind)
+    assert optimized.types[inner.outputs[0]].layout == layout
+
+
 def test_odd_channels_are_converted_at_the_edges() -> None:
     def build(b: Net, x: TensorId) -> TensorId:
         y = b.add("concat", b.conv(x, 20), b.conv(x, 20), axis=1)
