@@ -52,7 +52,7 @@ class Index:
         return self + other * -1
 
     def __mul__(self, factor: int) -> Index:
-        return Index(self.const * factor, tuple((a, c * factor) for a, c in self.terms if factor))
+        return Index(self.const * factor, tuple([(a, c * factor) for a, c in self.terms]) if factor else ())
 
     def __floordiv__(self, by: int) -> Index:
         if by == 1 or not self.terms:

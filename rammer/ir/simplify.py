@@ -255,15 +255,20 @@ def _has_sync(body: Body) -> bool:
 
 def _substitute(body: Body, values: dict[str, Index]) -> Body:
     def place(index: Index) -> Index:
-        for atom, _ in index.terms:
+        const, kept = index.const, []
+        for term in index.terms:
+            atom = term[0]
             if not isinstance(atom, str):
-                return substitute(index, values) if not values.keys().isdisjoint(variables(index)) else index
-        for name, value in values.items():
-            if (coef := index.coef(name)) and not value.terms:
-                index = Index(index.const + coef * value.const, tuple(t for t in index.terms if t[0] != name))
-            elif coef:
+                if not values.keys().isdisjoint(variables(atom.arg)):
+                    return substitute(index, values)
+                kept.append(term)
+            elif (value := values.get(atom)) is None:
+                kept.append(term)
+            elif value.terms:
                 return substitute(index, values)
-        return index
+            else:
+                const += term[1] * value.const
+        return index if len(kept) == len(index.terms) else Index(const, tuple(kept))
 
     def value_of(value: Scalar) -> Scalar:
         return rewrite(value, lambda ld: Load(ld.tensor, tuple(map(place, ld.index)), ld.dynamic), place)

@@ -75,6 +75,11 @@ class KernelCompiler:
         source = Source(fingerprint(self._context, text), "", None, text)
         return self._compile([source], silent)[source.key][1]
 
+    def keys(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
+        """What identifies each kernel's machine code: its text, the compiler and its flags."""
+        self._sources = self._emitted(kernels)
+        return {k: source.key for k, source in self._sources.items()}
+
     def compile(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
         """Machine code of all kernels, from the cache where it has them. Raises ToolchainError, DeviceError.
 

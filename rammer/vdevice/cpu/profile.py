@@ -34,15 +34,15 @@ def measure_kernels(
     wanted = [k for k in dict.fromkeys(kernels) if not isinstance(k.body, ForeignSource) or k.body.language == "c"]
     if not wanted:
         return {}
-    compiled = compiler.compile(wanted, progress)
     store = profile_store(machine, compiler.toolchain)
-    keys = {k: kernel_key(k, compiled.keys[k]) for k in wanted}
+    keys = {k: kernel_key(k, key) for k, key in compiler.keys(wanted).items()}
     with store:
         known = store.get(keys.values())
     found = {k: known[key] for k, key in keys.items() if key in known}
     groups = [g for g in _by_operation(wanted).values() if any(k not in found for k in g)]
     if not groups:
         return found
+    compiled = compiler.compile([k for group in groups for k in group], progress)
     runtime = Runtime(compiler.runtime())
     libraries = {name: Library(data) for name, data in compiled.objects.items()}
     address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
