@@ -161,7 +161,8 @@ class _Lowering:
             values[loop.axis] += offset
             self.env[name] = (0, max(count - 1, 0))
             bands[depth] = _Band(name, count, loop)
-            block[loop.axis] = min(loop.step, size)
+            padded = loop.step > size and loop.axis in dict(stage.axes) and self.fills(stage, loop.axis, loop.step)
+            block[loop.axis] = loop.step if padded else min(loop.step, size)
         for axis, left in block.items():
             if left > 1:
                 raise self.fail(stage, f"axis {axis!r} is walked in steps of {left}", hint=f"add Loop({axis!r})")
@@ -313,7 +314,7 @@ class _Lowering:
         return tuple(body), result
 
     def wrap(self, bands: list[_Band], body: Body, depth: int = 0, host: str | None = None) -> Body:
-        """Put `body` into the loops, with what the host has computed inside them; guards move out as far as possible."""
+        """Put `body` into the loops, with what the host computes inside them; guards move out as far as possible."""
         for n in reversed(range(len(bands))):
             band = bands[n]
             if host is not None:
@@ -353,6 +354,12 @@ class _Lowering:
                 r for r in ranges if bounds(r.index, self.env)[0] < 0 or bounds(r.index, self.env)[1] >= r.high
             )
         return result
+
+    def fills(self, stage: Stage, axis: str, step: int) -> bool:
+        """Whether an axis shorter than a block may be walked to the block's end, in the padding of every operand."""
+        read = {ld.tensor for body in (stage.body, stage.epilogue) if body is not None for ld, _ in loads(body)}
+        placed = read & self.stages.keys() - self.home.keys()
+        return not placed and step <= self.room(stage, axis, outputs=True)
 
     def room(self, stage: Stage, axis: str, outputs: bool) -> int:
         """How far `axis` may run with every access inside its buffer: past the edge, if layouts pad it."""

@@ -164,6 +164,10 @@ def cases() -> dict[str, Operation]:
         pads=(1, 1, 1, 1),
         group=40,
     )
+    x = t(1, 11, 9, 13, blocked=True)  # less than a block
+    few = {"out_layout": BLOCKED, "pads": (1, 1, 1, 1), "group": 11}
+    add("conv-blocked-few", "conv", x, t(11, 11, 1, 1), t(11), static=("w", "bias"), out_layout=BLOCKED)
+    add("conv-blocked-few-depthwise", "conv", x, t(11, 1, 3, 3), static=("w",), **few)
     for channels, narrow, stride in ((64, 4, 1), (24, 4, 1), (48, 8, 2)):  # several groups in one vector
         add(
             f"conv-blocked-groups-of-{narrow}-{channels}",

@@ -30,8 +30,9 @@ class Channels(Enum):
 def choose_layouts(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Block the channels of what convolutions read and write, and of what lies between; convert at the edges.
 
-    Tensors with fewer channels than lanes, or with a single position, stay row-major, and what convolutions of groups
-    that straddle blocks read and write; and everything where vEUs have many threads: they read neighbours anyway.
+    Tensors whose channels fill no more than half a block, or with a single position, stay row-major, and what
+    convolutions of groups that straddle blocks read and write; and everything where vEUs have many threads: they read
+    neighbours anyway.
     """
     if spec.lanes < 2 or spec.max_threads > 1:
         return graph
@@ -97,7 +98,7 @@ class _Chooser:
         return (
             kind.rank in (4, 5)
             and kind.dtype is DType.F32
-            and kind.shape[1] >= self.lanes
+            and 2 * kind.shape[1] > self.lanes
             and kind.size > 0
             and prod(kind.shape[2:]) > 1
         )
