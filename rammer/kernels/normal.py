@@ -105,7 +105,7 @@ def cleaned(expr: TensorExpr) -> TensorExpr:
 
 
 def aligned(expr: TensorExpr) -> TensorExpr:
-    """Stages renamed so that one read at its own position has its reader's axis names: fusions come with names apart."""
+    """Stages renamed so that one read at its own position has its reader's axis names."""
     stages = {s.name: s for s in expr.stages}
     for name in reversed([s.name for s in expr.stages]):
         reader = stages[name]

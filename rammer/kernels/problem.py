@@ -143,8 +143,7 @@ class Problem:
         """Lower, and say tasks and packing in terms of the operation's own axes."""
         program = lower(self.expr, schedule)
         digits = tuple(replace(d, step=max(d.step // self.span(d.axis), 1)) for d in program.digits)
-        text = "; ".join(f"{lp.axis}/{lp.step}{lp.kind.value[0]}" for lp in schedule.loops)
-        return RKernel(schedule.name, self.operation, replace(program, digits=digits), schedule.packing, text)
+        return RKernel(schedule.name, self.operation, replace(program, digits=digits), schedule.packing, str(schedule))
 
 
 def worth_keeping(expr: TensorExpr) -> frozenset[str]:

@@ -19,6 +19,9 @@ class Loop:
     step: int = 1
     kind: Kind = Kind.SERIAL
 
+    def __str__(self) -> str:
+        return f"{self.axis}/{self.step}{self.kind.value[0]}"
+
 
 @dataclass(frozen=True, slots=True)
 class At:
@@ -37,6 +40,11 @@ class At:
     gap: int = 0
     pad: int = 0  # elements left free after each row: of the innermost dimension
 
+    def __str__(self) -> str:
+        loops = " ".join(map(str, self.loops))
+        rest = f"{self.scope.value} {self.order} {self.gap} {self.pad}"
+        return f"{self.stage} in {self.inside or 'root'}[{self.depth}]: {loops}, {rest}"
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -48,3 +56,8 @@ class Schedule:
     packing: tuple[tuple[str, Layout], ...] = ()
     threads: int = 1
     split_padding: bool = False  # True: interior without guards, at several times the code
+
+    def __str__(self) -> str:
+        """All of it but the packing: schedules that differ have different texts."""
+        more = [*map(str, self.stages), *(["split"] if self.split_padding else [])]
+        return "; ".join([" ".join(map(str, self.loops)), *more, f"threads {self.threads}"])

@@ -570,7 +570,7 @@ def _depends(value: Scalar, lane: str) -> bool:
 
 
 def _merges(s: Store) -> bool:
-    """Whether the store updates an element by a function to which a missing lane's zero is not neutral: max, min, mul."""
+    """Whether the store updates an element by a function to which zero is not neutral: max, min, mul."""
     return isinstance(s.value, Call) and s.value.fn != "add" and Load(s.buffer, (s.index,)) in s.value.args
 
 

@@ -8,13 +8,16 @@ import sqlite3
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from rammer import config
-from rammer.ir.kernel import RKernel
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.operator import Operation
 
 Answer = TypeVar("Answer")
 
@@ -35,6 +38,32 @@ def kernel_key(kernel: RKernel, text: str) -> str:
     sizes = (t.nbytes for t in (*kernel.operation.outputs, *kernel.input_types()))
     parts = (text, str(kernel.num_rtasks), *map(str, sizes))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _generators() -> str:
+    """A fingerprint of the code that turns an operation and a schedule into text."""
+    package = Path(__file__).parents[1]
+    files = sorted(f for folder in ("ir", "kernels", "vdevice") for f in (package / folder).rglob("*.py"))
+    return hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()
+
+
+def recipe_keys(kernels: Sequence[RKernel], spec: VDeviceSpec) -> dict[RKernel, str]:
+    """Keys that stand for the texts of kernels and need no printing of them: what the texts are made from.
+
+    An operation, a schedule, a spec and the generators' own code decide a text. Kernels with foreign texts have none.
+    """
+    common = f"{_generators()}\0{spec}"
+    operations: dict[Operation, str] = {}
+    found = {}
+    for k in kernels:
+        if isinstance(k.body, ForeignSource):
+            continue
+        if k.operation not in operations:
+            operations[k.operation] = f"{k.operation.expr}\0{k.operation.static}"
+        parts = (common, operations[k.operation], k.name, k.schedule, str(k.packing))
+        found[k] = "recipe " + hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return found
 
 
 def profile_store(device: str, toolchain: str) -> ProfileStore:

@@ -59,7 +59,7 @@ class KernelCompiler:
     """Compiles for one spec with the C compiler of this process."""
 
     def __init__(self, spec: VDeviceSpec, host: Host) -> None:
-        self._spec = spec
+        self.spec = spec
         self._compiler: Compiler = c_compiler()
         self._flags = arch_flags(spec.arch, self._compiler.family, host)
         self.toolchain = f"{self._compiler.version} {' '.join(self._flags)}"
@@ -115,7 +115,7 @@ class KernelCompiler:
     def _source(self, kernel: RKernel) -> Source:
         body = kernel.body
         if not isinstance(body, ForeignSource):
-            emitted = emit(kernel, self._spec)
+            emitted = emit(kernel, self.spec)
             return Source(
                 fingerprint(self._prelude, emitted.symbol, emitted.text), emitted.symbol, emitted, emitted.text
             )
@@ -154,7 +154,7 @@ class KernelCompiler:
 
     def _compile_batch(self, batch: Sequence[Source]) -> bytes:
         emitted = [s.emitted for s in batch if s.emitted is not None]
-        text = translation_unit(emitted, self._spec) if emitted else batch[0].text
+        text = translation_unit(emitted, self.spec) if emitted else batch[0].text
         return self._compiler.compile_shared(text, self._flags, timeout_s=120 + 10 * len(batch))
 
     def _read(self, name: str) -> bytes:

@@ -16,7 +16,7 @@ from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
 from rammer.vdevice.placement import aligned
-from rammer.vdevice.profiles import kernel_key, profile_store
+from rammer.vdevice.profiles import kernel_key, profile_store, recipe_keys
 
 ROUNDS = 3  # measurements of a kernel; the least one counts
 SHARE_S = 0.003  # seconds for one kernel, where the budget allows it
@@ -35,11 +35,19 @@ def measure_kernels(
     if not wanted:
         return {}
     store = profile_store(machine, compiler.toolchain)
-    keys = {k: kernel_key(k, key) for k, key in compiler.keys(wanted).items()}
+    recipes = recipe_keys(wanted, compiler.spec)
+    with store:
+        known = store.get(recipes.values())
+    found = {k: known[key] for k, key in recipes.items() if key in known}
+    groups = _unknown(wanted, found)
+    if not groups:
+        return found
+    keys = {k: kernel_key(k, key) for k, key in compiler.keys([k for group in groups for k in group]).items()}
     with store:
         known = store.get(keys.values())
-    found = {k: known[key] for k, key in keys.items() if key in known}
-    groups = [g for g in _by_operation(wanted).values() if any(k not in found for k in g)]
+        found |= {k: known[key] for k, key in keys.items() if key in known}
+        store.put({recipes[k]: found[k] for k, key in keys.items() if key in known and k in recipes})
+    groups = _unknown(wanted, found)
     if not groups:
         return found
     compiled = compiler.compile([k for group in groups for k in group], progress)
@@ -58,8 +66,14 @@ def measure_kernels(
         done += len(group)
         progress("profile", done, total)
     with store:
-        store.put({keys[k]: us for k, us in found.items() if keys[k] not in known})
+        store.put({keys[k]: us for k, us in found.items() if k in keys and keys[k] not in known})
+        store.put({recipes[k]: us for k, us in found.items() if k in recipes})
     return found
+
+
+def _unknown(kernels: Sequence[RKernel], found: Mapping[RKernel, float]) -> list[list[RKernel]]:
+    """The candidates of every operation of which some have no time yet."""
+    return [g for g in _by_operation(kernels).values() if any(k not in found for k in g)]
 
 
 def _measure_group(
