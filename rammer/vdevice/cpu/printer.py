@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from rammer.ir.expr import Call, Load, loads
-from rammer.ir.index import Index, substitute, variables
+from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, Store, TileProgram
 from rammer.vdevice.cfamily import CFamilyPrinter
 
@@ -64,11 +64,14 @@ class CpuPrinter(CFamilyPrinter):
             if size > 4 * prod(lp.stop - lp.start for lp in inside) or lines < MIN_PANEL or (last - first).terms:
                 continue
             seen.add((buffer, id(walk)))
-            share = min(-(-lines // (walk.stop - walk.start)), MAX_FETCHED)
-            place = self.index(first + far - walk.start * share * LINE)
-            at = f"{place} + {share * LINE}*{walk.var}"
+            spread = [walk, *[lp for lp in inside if lp.kind is Kind.SERIAL][:-1]][:2]  # not in the innermost loop
+            counts = [lp.stop - lp.start for lp in spread]
+            share = min(-(-lines // prod(counts)), MAX_FETCHED)
+            steps = [share * LINE * prod(counts[n + 1 :]) for n in range(len(spread))]
+            turns = sum(((var(lp.var) - lp.start) * s for lp, s in zip(spread, steps, strict=True)), Index())
+            at = self.index(first + far + turns)
             yield (
-                walk,
+                spread[-1],
                 [
                     "  #pragma unroll",
                     f"  for (long ahead = 0; ahead < {share * LINE}; ahead += {LINE}) "
