@@ -159,6 +159,7 @@ BAD: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("slice", (F((4, 2)),), {"starts": (0,), "steps": (1,), "shape": (2,)}),
     ("concat", (F((2, 3)), F((2, 4))), {"axis": 0}),
     ("concat", (F((2, 3)), F((3,))), {"axis": 0}),
+    ("concat", (F((0,)), F(())), {"axis": 0}),
     ("concat", (F((2, 3)), F((2, 3), DType.I8)), {"axis": 0}),
     ("concat", (F((2, 3)),), {"axis": 2}),
     ("concat", (), {"axis": 0}),

@@ -78,7 +78,7 @@ def _concat(*xs: TensorType, axis: int) -> TensorExpr:
     require(len(xs) > 0, "concat: no operands", "it takes one or more")
     dtype = same_dtype("concat", xs)
     p = normal_axis("concat", axis, xs[0].rank)
-    rest = {(t.shape[:p], t.shape[p + 1 :]) for t in xs}
+    rest = {(t.rank, t.shape[:p], t.shape[p + 1 :]) for t in xs}
     require(len(rest) == 1, f"concat: {listed(xs)} at axis {p}", "all other dimensions must be equal")
     axes = point_axes((*xs[0].shape[:p], sum(t.shape[p] for t in xs), *xs[0].shape[p + 1 :]))
     here, along = variables_of(axes), var(f"a{p}")
