@@ -65,7 +65,17 @@ def interleaved(programs: Mapping[str, Program], seconds: float) -> dict[str, Sa
 
 def policy_table(programs: Mapping[str, Program], samples: Mapping[str, Samples]) -> Table:
     """Policies side by side; ratios are to the first one."""
-    table = Table(Column("policy", no_wrap=True), "rPrograms", "rTasks", "barriers", "estimate ms", "min ms", "median ms", "n", "speed-up")
+    table = Table(
+        Column("policy", no_wrap=True),
+        "rPrograms",
+        "rTasks",
+        "barriers",
+        "estimate ms",
+        "min ms",
+        "median ms",
+        "n",
+        "speed-up",
+    )
     first = next(iter(samples.values()))
     for name, program in programs.items():
         report, mine = program.report(), samples[name]
@@ -90,7 +100,15 @@ def operator_table(program: Program, rows: int) -> Table:
     grouped: dict[tuple[str, str], list[Any]] = {}
     for o in report.operators:
         grouped.setdefault((o.kind, o.rkernel), []).append(o)
-    table = Table(Column("operator", no_wrap=True), Column("rKernel", overflow="fold"), "count", "rTasks each", "µs per rTask", "GFLOP/s", "of all work")
+    table = Table(
+        Column("operator", no_wrap=True),
+        Column("rKernel", overflow="fold"),
+        "count",
+        "rTasks each",
+        "µs per rTask",
+        "GFLOP/s",
+        "of all work",
+    )
     cost = {key: sum(o.rtask_us * o.num_rtasks for o in found) for key, found in grouped.items()}
     for key in sorted(grouped, key=lambda k: -cost[k])[:rows]:
         kind, rkernel = key
