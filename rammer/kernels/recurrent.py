@@ -18,6 +18,7 @@ from rammer.kernels.tiling import cut, lane_axis, place_one, stage_loops, stage_
 
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a prefetcher follows
 MOST_GATES = 4
+WORTH_BARRIERS = 8  # barriers that an operation must outlast, for its second task to pay
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
@@ -30,6 +31,8 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     extents = dict(root.axes)
     lanes = problem.lanes
     counts = task_counts(problem)
+    if counts == [1] and problem.microseconds > WORTH_BARRIERS * problem.spec.barrier_us:
+        counts = [1, problem.spec.num_veus]  # tiny, but a step of a long chain: nothing else runs beside it
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
         counts = [counts[0], 1]  # every task would repeat what all of them need
     seen = set()
