@@ -1,0 +1,63 @@
+"""Two policies on one model, in one process, in turn: the median ratio with a bootstrap interval.
+
+python -m benchmarks.policies [--seconds 16] [--policies sequential,wavefront] MODEL…
+"""
+
+from __future__ import annotations
+
+import time
+
+import click
+import numpy as np
+
+import rammer
+from benchmarks.models.build import build
+
+RUNS = 3  # in a row, of each policy: the first finds cold caches
+RESAMPLES = 2000
+
+
+def measure(name: str, policies: tuple[str, str], seconds: float) -> str:
+    """One line: minima, medians, and how much faster the second policy is."""
+    built = build(name)
+    programs = [rammer.compile(str(built.path), "cpu", policy=p) for p in policies]
+    blocks: list[list[float]] = [[], []]  # median milliseconds of each row of runs
+    least = [float("inf")] * 2
+    for program in programs:
+        program.run(built.inputs)
+    stop, turn = time.perf_counter() + seconds, 0
+    while time.perf_counter() < stop:
+        for which in (0, 1) if turn % 2 else (1, 0):
+            row = []
+            for _ in range(RUNS):
+                start = time.perf_counter()
+                programs[which].run(built.inputs)
+                row.append((time.perf_counter() - start) * 1e3)
+            blocks[which].append(float(np.median(row)))
+            least[which] = min(least[which], *row)
+        turn += 1
+    for program in programs:
+        program.close()
+    first, second = map(np.asarray, blocks)
+    random = np.random.default_rng(0)
+    picks = random.integers(0, turn, (RESAMPLES, turn))
+    ratios = np.median(first[picks], axis=1) / np.median(second[picks], axis=1)
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    texts = [f"{p} min {m:.3f} median {np.median(b):.3f} ms" for p, m, b in zip(policies, least, blocks, strict=True)]
+    ratio = np.median(first) / np.median(second)
+    return f"{name}: n={RUNS * turn}; {texts[0]}; {texts[1]}; ratio {ratio:.4f} [{low:.4f}, {high:.4f}]"
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True)
+@click.option("--seconds", default=16.0, show_default=True, help="Per model.")
+@click.option("--policies", default="sequential,wavefront", show_default=True)
+def main(models: tuple[str, ...], seconds: float, policies: str) -> None:
+    """Compare two policies on MODELS (names of benchmarks.models)."""
+    first, second = policies.split(",")
+    for name in models:
+        click.echo(measure(name, (first, second), seconds))
+
+
+if __name__ == "__main__":
+    main()
