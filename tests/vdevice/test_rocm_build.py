@@ -14,7 +14,11 @@ import rammer
 from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.operator import Operations, attributes
+from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import TensorType
+from rammer.kernels import candidates
 from rammer.vdevice.rocm import build
 from rammer.vdevice.rocm.build import HSACO, RESOURCES, Resources, check_fits, compile_code_object, hip_compiler
 from rammer.vdevice.rocm.device import CompiledOnly, RocmVDevice
@@ -23,6 +27,8 @@ from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.rocm.runtime import probe
 from rammer.vdevice.rocm.spec import FAMILIES, GPUS, choose_gpu, make_spec, of_device
 from rammer.vdevice.simt.image import make_program
+from rammer.vdevice.simt.megakernel import program_text
+from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.toolchain import object_store
 
 GRAPH = chain(2)
@@ -63,6 +69,22 @@ def test_the_compilers_words() -> None:
     assert object_store().stats() == before
     with pytest.raises(ToolchainError, match="no kernel 'rammer_run'"):
         compile_code_object('extern "C" __attribute__((global)) void other() {}\n', "gfx906")
+
+
+@pytest.mark.parametrize("arch", ["gfx906", "gfx90a"])
+def test_the_compiler_unrolls_no_more_than_fits(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first convolution of AlexNet: left to itself clang unrolls it until a thousand registers spill."""
+    attrs = {"strides": (4, 4), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
+    inputs = (TensorType((1, 3, 227, 227)), TensorType((64, 3, 11, 11)))
+    operation = Operations(OPS).define("conv", inputs, attributes(**attrs))
+    dialect = hip(FAMILIES[arch].wave)
+    for kernel in candidates(operation, make_spec(choose_gpu(arch))):
+        text = program_text([emit(kernel, dialect, 256)], dialect, 256, 4)
+        needs = compile_code_object(text, arch).resources
+        assert needs.spilled_vgprs == needs.stack_bytes == 0
+        with monkeypatch.context() as patch:  # no limit first: what spills is compiled again
+            patch.setattr(build, "UNROLLING", ((), build.UNROLLING[-1]))
+            assert compile_code_object(text, arch).resources.spilled_vgprs == 0
 
 
 HUNGRY = """

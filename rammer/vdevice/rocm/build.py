@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +26,15 @@ HSACO, RESOURCES = "program.hsaco", "resources.json"
 FLAGS = (
     *("--offload-device-only", "-nogpuinc", "-nogpulib", "-O3", "-w", "-fwrapv", "-ffp-contract=fast"),
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math"),
+)
+# Kernels say which loops to unroll. The compiler would unroll others until registers spill; at worst it may none.
+UNROLLING = (
+    tuple(
+        word
+        for name in ("unroll-threshold", "amdgpu-unroll-threshold-local", "amdgpu-unroll-threshold-private")
+        for word in ("-mllvm", f"-{name}=200")
+    ),
+    ("-fno-unroll-loops",),
 )
 SIMDS = 4  # of a CU
 TIMEOUT_S = 600.0
@@ -66,20 +76,20 @@ class HipCompiler:
     version: str
 
     def assembly(self, text: str, arch: str) -> str:
-        """The program in the GPU's assembly language. Raises ToolchainError."""
+        """The program in the GPU's assembly language, for people and tests. Raises ToolchainError."""
         with tempfile.TemporaryDirectory(prefix="rammer-hip-") as folder:
             target = Path(folder, "program.s")
-            self._compile(text, arch, folder, "-S", "-o", str(target))
+            self._compile(text, arch, folder, *UNROLLING[0], "-S", "-o", str(target))
             return target.read_text(encoding="utf-8")
 
-    def code_object(self, text: str, arch: str) -> bytes:
+    def code_object(self, text: str, arch: str, flags: Sequence[str] = ()) -> bytes:
         """The program as a code object. Raises ToolchainError with the compiler's own words."""
         with tempfile.TemporaryDirectory(prefix="rammer-hip-") as folder:
             assembly, unlinked, target = (str(Path(folder, f"program.{end}")) for end in ("s", "o", "hsaco"))
             if not self.linker:
-                self._compile(text, arch, folder, "--no-gpu-bundle-output", "-o", target)
+                self._compile(text, arch, folder, *flags, "--no-gpu-bundle-output", "-o", target)
             else:
-                self._compile(text, arch, folder, "-S", "-o", assembly)
+                self._compile(text, arch, folder, *flags, "-S", "-o", assembly)
                 machine = ("-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", code_object_flag())
                 assemble = [*self.command, "-x", "assembler", *machine, "-c", assembly, "-o", unlinked]
                 run(assemble, folder=folder, timeout_s=TIMEOUT_S)
@@ -131,18 +141,25 @@ def compile_code_object(text: str, arch: str) -> CodeObject:
     """A code object for one arch ("gfx90a"), from the cache if it is there. Raises ToolchainError, and DeviceError
     for a program that does not fit into the registers.
     """
-    compiler = hip_compiler()
-    key = fingerprint("hip", compiler.version, code_object_flag(), arch, *FLAGS, text)
-    store = object_store()
-    data = store.read(found[key]) if (found := store.find([key])) else None
-    if data is None:
-        data = compiler.code_object(text, arch)
-        store.add([key], data)
-    return CodeObject(data, resources(read_kernels(data), arch))
+    compiler, store = hip_compiler(), object_store()
+    for flags in UNROLLING:
+        key = fingerprint("hip", compiler.version, code_object_flag(), arch, *FLAGS, *flags, text)
+        data = store.read(found[key]) if (found := store.find([key])) else None
+        if data is None:
+            data = compiler.code_object(text, arch, flags)
+            store.add([key], data)
+        made = CodeObject(data, resources(read_kernels(data), arch))
+        if not made.resources.spilled_vgprs:
+            return made
+    raise DeviceError(
+        f"the program needs more than the {FAMILIES[arch].vgprs} registers that a thread has on {arch}: "
+        f"{made.resources.spilled_vgprs} spill to memory",
+        hint="kernels with smaller tiles or fewer threads",
+    )
 
 
 def resources(kernels: dict[str, Kernel], arch: str) -> Resources:
-    """The megakernel's needs. Raises ToolchainError if it is not there, DeviceError if it spills."""
+    """The megakernel's needs. Raises ToolchainError if it is not there."""
     if ENTRY not in kernels:
         raise ToolchainError(f"the code object has no kernel {ENTRY!r}, only {sorted(kernels)}", hint=_INSTALL)
     k = kernels[ENTRY]
@@ -150,16 +167,9 @@ def resources(kernels: dict[str, Kernel], arch: str) -> Resources:
     given = -(-max(k.vgprs, 1) // family.granule) * family.granule
     waves = min(family.max_waves, family.vgpr_file // given)
     per_cu = SIMDS * waves // -(-k.max_threads // k.wave)
-    found = Resources(
+    return Resources(
         k.vgprs, k.sgprs, k.spilled_vgprs, k.spilled_sgprs, k.stack_bytes, k.lds_bytes, k.wave, per_cu, k.code_bytes
     )
-    if k.spilled_vgprs:
-        raise DeviceError(
-            f"the program needs more than the {family.vgprs} registers that a thread has on {arch}: "
-            f"{k.spilled_vgprs} spill to memory",
-            hint="kernels with smaller tiles or fewer threads",
-        )
-    return found
 
 
 def check_fits(plan: ExecutionPlan, program: SimtProgram, gpu: Gpu, needs: Resources) -> None:

@@ -53,6 +53,12 @@ INLINE float mk_half_to_float(unsigned short h) { return (float)__builtin_bit_ca
 INLINE unsigned short mk_float_to_half(float f) { return __builtin_bit_cast(unsigned short, (__fp16)f); }
 extern __shared__ __align__(128) char mk_arena[];
 #define MK_ARENA mk_arena
+// Else what many tasks compute from their thread's number would leave the loop, and fill the registers.
+#define MK_HERE(tid) mk_here(tid)
+INLINE int mk_here(int tid) {
+  asm volatile("" : "+v"(tid));
+  return tid;
+}
 #define MK_TENSOR(type, args, n) ((type)((__attribute__((address_space(1))) void *const *)(args))[n])
 #define MK_COLD INLINE
 #define MK_WAVE(tid) __builtin_amdgcn_readfirstlane(tid)

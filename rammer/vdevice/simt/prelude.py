@@ -37,6 +37,7 @@ unsigned long long mk_now_ns()
 float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
 MK_COLD  // of a function that is hardly ever called
 MK_WAVE(tid)  // the wave's first thread, where the dialect has counted syncs: a branch on it is the whole wave's
+MK_HERE(tid)  // tid; a compiler may be kept from computing with it outside of the task, in the loop over all tasks
 MK_TENSOR(type, args, n)  // args[n], a pointer to global memory
 MK_ARENA  // char *: the block's shared memory
 MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
@@ -110,6 +111,7 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
   __builtin_assume(__isGlobal(p));
   return p;
 }
+#define MK_HERE(tid) (tid)
 #define MK_TENSOR(type, args, n) ((type)mk_global((args)[n]))
 #define MK_DIVIDE(a, b) __fdividef(a, b)
 #define MK_PATIENCE 255

@@ -135,7 +135,7 @@ def function(printer: SimtPrinter, quiet: set[str]) -> str:
         "}",
         f"MK_TASK void {PLACEHOLDER}(void *const *args, char *scratch, int rtask, int tid, int *status) {{",
         f"  {f'if ({tid} < {program.num_threads}) ' if printer.leaves else ''}"
-        f"{PLACEHOLDER}_body({arguments}scratch, rtask, tid, status);{rest}",
+        f"{PLACEHOLDER}_body({arguments}scratch, rtask, MK_HERE(tid), status);{rest}",
         "}",
     ]
     return "\n".join(lines) + "\n"

@@ -48,6 +48,7 @@ unsigned long long simt_now_ns();
 }
 #define __syncthreads() simt_sync(0, (int)blockDim.x)
 #define MK_ARENA simt_arena()
+#define MK_HERE(tid) (tid)
 #define MK_TENSOR(type, args, n) ((type)(args)[n])
 #define MK_COLD static __noinline__
 #define MK_WAVE(tid) (tid)
