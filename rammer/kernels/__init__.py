@@ -9,7 +9,7 @@ from rammer.ir.operator import Operation
 from rammer.kernels import contraction, generic, recurrent, threads, winograd_schedule
 from rammer.kernels.problem import Problem
 
-MAX_CANDIDATES = 6
+MAX_CANDIDATES = 2
 
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:

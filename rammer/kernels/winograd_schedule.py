@@ -21,7 +21,7 @@ from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
 
 TILE = 4  # outputs of a tile along each side
 PLANES = (TILE + TAPS - 1) ** 2
-MAX_SCHEDULES = 2
+MAX_SCHEDULES = 1
 WORTH = 0.95  # of the direct form's estimated time; above, it is not tried
 WHOLE = 0.9  # of the cost of several tasks: at most, for a single one to be tried
 MAX_NEAR_TILES = 6  # more tiles share weights that come from a farther cache
