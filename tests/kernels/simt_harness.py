@@ -55,6 +55,7 @@ HOST = """\
 #define MK_DIVIDE(a, b) ((a) / (b))
 #define MK_TENSOR(type, args, n) ((type)(args)[n])
 #define MK_COLD static
+#define MK_HERE(tid) (tid)
 static ucontext_t home, fibers[1024];
 static char *stacks[1024];
 static int current, syncs[1024], done[1024];
