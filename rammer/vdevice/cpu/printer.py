@@ -14,6 +14,9 @@ LINE = 16  # float32 of a cache line
 MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
 MAX_FETCHED = 64  # lines asked for at once: caches queue about as many
 MAX_STEPS = 64  # stores of an unrolled body
+STREAMED = 1 << 20  # float32: weights as large come from far away in every run
+AHEAD = 512  # float32: the core by itself asks for less at once: 17 instead of 21 GB/s from far memory
+MAX_ROWS = 4  # sums for each vector of streamed weights: beyond, arithmetic takes longer than reading
 
 
 class CpuPrinter(CFamilyPrinter):
@@ -37,6 +40,7 @@ class CpuPrinter(CFamilyPrinter):
             return lines
         if fetches := self._fetches.pop(id(loop), []):
             lines[1:1] = fetches
+        lines[1:1] = self._stream(loop)
         times = _unrolling(loop)
         return [f"#pragma unroll {times}", *lines] if times > 1 else lines
 
@@ -78,6 +82,22 @@ class CpuPrinter(CFamilyPrinter):
                     f"__builtin_prefetch(&{buffer}[{at} + ahead], 0, 2);",
                 ],
             )
+
+    def _stream(self, loop: For) -> Iterator[str]:
+        """Lines that ask for what the loop reads soon, where it reads large weights once, one after the other."""
+        for path, buffer, index in _vector_loads(loop.body, (loop,)):
+            step = index.coef(loop.var)
+            block = prod(lp.stop - lp.start for lp in path[1:] if lp.var in variables(index))
+            large = (
+                buffer in self._inputs and self._inputs[buffer].size >= STREAMED and self.dtypes[buffer].itemsize == 4
+            )
+            if large and step == block and step >= LINE and block <= _block(loop.body) * self.lanes <= MAX_ROWS * step:
+                start = substitute(index, {lp.var: Index(lp.start) for lp in path[1:]})
+                yield "  #pragma unroll"
+                yield (
+                    f"  for (long ahead = 0; ahead < {step}; ahead += {LINE}) "
+                    f"__builtin_prefetch(&{buffer}[{self.index(start + AHEAD)} + ahead], 0, 2);"
+                )
 
 
 def _vector_loads(body: Body, path: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...], str, Index]]:
