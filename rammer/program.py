@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rammer import artifact
-from rammer.errors import ArtifactError, InputError, did_you_mean
+from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.report import Report
-from rammer.vdevice.base import Executable, Image, Port, Progress, VDevice, silent
+from rammer.usage import Usage, usage_of
+from rammer.vdevice.base import (
+    DeviceArrays,
+    Executable,
+    Image,
+    Port,
+    Progress,
+    SlotTimes,
+    TimedExecutable,
+    VDevice,
+    silent,
+)
+
+MIN_PROFILED = 4  # runs, however slow
+
+HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory, and of it pinned for CUDA and for ROCm
 
 
 class Program:
@@ -58,16 +75,47 @@ class Program:
         return self._executable
 
     def report(self) -> Report:
-        """What was compiled, and what the scheduler believed about it."""
+        """What was compiled, what the scheduler believed about it, and what `profile` has measured."""
         return self._report
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Outputs by name. Raises InputError for a wrong name, dtype, rank or shape, before anything runs."""
-        arrays = self._checked(inputs)
+        """Outputs by name. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
+
+        If an input lies in a GPU's memory (DLPack, `__cuda_array_interface__`), the outputs stay there: they are
+        CuPy arrays, and nothing passes through the host but inputs that lie on it.
+        """
+        self._check_names(inputs)
+        resident = [name for name, value in inputs.items() if on_gpu(value)]
+        arrays = {} if resident else self._checked(inputs)
         with self._turn():
             if self._closed:
                 raise InputError("the program is closed", hint="compile or load it again")
-            return self._executable.run(arrays)
+            if not resident:
+                return self._executable.run(arrays)
+            if not isinstance(self._executable, DeviceArrays):
+                raise InputError(
+                    f"input {resident[0]!r} lies on a GPU, the program runs on the host", hint="copy it to the host"
+                )
+            host = {n: _as_array(n, v, self._ports[n]) for n, v in inputs.items() if n not in resident}
+            return self._executable.run_device({**inputs, **host})
+
+    def profile(self, inputs: Mapping[str, Any], *, seconds: float = 0.5) -> Usage:
+        """Run for some time and measure where it goes; `report` then includes it.
+
+        Raises DeviceError where the vDevice does not time its rTasks.
+        """
+        executable = self._executable
+        if not isinstance(executable, TimedExecutable):
+            raise DeviceError(f"vDevice {self.target!r} does not time its rTasks", hint="profile on the cpu")
+        arrays = self._checked(inputs)
+        runs: list[SlotTimes] = []
+        stop = time.monotonic() + seconds
+        with self._turn():
+            while len(runs) < MIN_PROFILED or time.monotonic() < stop:
+                runs.append(executable.run_timed(arrays)[1])
+        usage = usage_of(runs)
+        self._report = replace(self._report, usage=usage)
+        return usage
 
     def __call__(self, *arrays: Any) -> Any:
         if len(arrays) != len(self.inputs):
@@ -78,6 +126,10 @@ class Program:
         return values[0] if len(values) == 1 else values
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        self._check_names(inputs)
+        return {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
+
+    def _check_names(self, inputs: Mapping[str, Any]) -> None:
         if unknown := [n for n in inputs if n not in self._ports]:
             raise InputError(
                 f"no input named {unknown[0]!r}; inputs are {', '.join(self._ports) or '(none)'}",
@@ -85,7 +137,6 @@ class Program:
             )
         if missing := [n for n in self._ports if n not in inputs]:
             raise InputError(f"missing inputs: {', '.join(missing)}")
-        return {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
 
     def _turn(self) -> threading.Lock:
         """The lock of this process: a child forked while another thread ran has nobody to release the parent's."""
@@ -122,6 +173,15 @@ class Program:
         return f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)})>"
 
 
+def on_gpu(value: Any) -> bool:
+    """Whether an array lies in memory that the host cannot read."""
+    if isinstance(value, np.ndarray | np.generic):
+        return False
+    if hasattr(value, "__dlpack_device__"):
+        return int(value.__dlpack_device__()[0]) not in HOST_MEMORY
+    return hasattr(value, "__cuda_array_interface__")
+
+
 def _as_array(name: str, value: Any, port: Port) -> Array:
     """The value as a contiguous NumPy array of the port's exact type; NumPy and DLPack memory is not copied."""
     if not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__"):
@@ -133,18 +193,5 @@ def _as_array(name: str, value: Any, port: Port) -> Array:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"input {name!r}: not an array: {error}") from error
-    wanted = port.type
-    if array.dtype != wanted.dtype.numpy:
-        raise InputError(
-            f"input {name!r}: dtype {array.dtype}, the program takes {wanted.dtype.value}",
-            hint=f"convert it with .astype({wanted.dtype.value!r})",
-        )
-    if array.ndim != wanted.rank:
-        raise InputError(f"input {name!r}: rank {array.ndim}, the program takes rank {wanted.rank}: {wanted}")
-    for axis, (got, extent) in enumerate(zip(array.shape, wanted.shape, strict=True)):
-        if got != extent:
-            raise InputError(
-                f"input {name!r}: dimension {axis} is {got}, the program takes {extent} (shape {wanted.shape})",
-                hint="shapes are fixed when the model is compiled; compile with shapes={name: …} for another one",
-            )
+    port.check(array.dtype.name, array.shape)
     return np.ascontiguousarray(array)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rammer.errors import ArtifactError
@@ -10,6 +10,7 @@ from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask
 from rammer.scheduler.timeline import Timeline
+from rammer.usage import Usage
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,19 @@ class Report:
     weight_bytes: int
     estimated_us: float
     estimated_utilisation: float
+    estimated_overhead: float
     phases_s: dict[str, float]
     notes: list[str] = field(default_factory=list)
     operators: list[OperatorRow] = field(default_factory=list)
+    usage: Usage | None = None  # of the last `Program.profile`
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        data = asdict(replace(self, usage=None))
+        return {**data, "usage": self.usage and self.usage.to_json()}
 
     def to_save(self) -> dict[str, Any]:
-        """Without the time that compiling took, which no other compilation would take."""
-        return {**self.to_json(), "phases_s": {}}
+        """Without the time that compiling and running took, which would be another one the next time."""
+        return {**self.to_json(), "phases_s": {}, "usage": None}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:
@@ -67,7 +71,9 @@ class Report:
             f"{self.num_operators} rOperators with {self.num_rkernels} rKernels; {self.num_rtasks} rTasks and "
             f"{self.num_barriers} barrier-rTasks in {self.num_rprograms} rProgram(s)",
             f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
-            f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}",
+            f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}, "
+            f"launches and barriers {self.estimated_overhead:.1%}",
+            *([str(self.usage)] if self.usage else []),
         ]
         if self.phases_s:
             lines.append("compile: " + ", ".join(f"{what} {s:.2f} s" for what, s in self.phases_s.items()))
@@ -102,6 +108,7 @@ def make_report(plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phas
         weight_bytes=weight_bytes,
         estimated_us=timeline.total_us,
         estimated_utilisation=timeline.utilisation,
+        estimated_overhead=timeline.overhead,
         phases_s=phases_s,
         notes=list(plan.notes),
         operators=rows,

@@ -5,8 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.errors import InputError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
@@ -48,6 +52,24 @@ class Port:
     name: str
     type: TensorType
 
+    def check(self, dtype: str, shape: Sequence[int]) -> None:
+        """Raise InputError unless an array has exactly this port's dtype, rank and shape."""
+        wanted = self.type
+        if dtype != wanted.dtype.value:
+            raise InputError(
+                f"input {self.name!r}: dtype {dtype}, the program takes {wanted.dtype.value}",
+                hint=f"convert it with .astype({wanted.dtype.value!r})",
+            )
+        if len(shape) != wanted.rank:
+            raise InputError(f"input {self.name!r}: rank {len(shape)}, the program takes rank {wanted.rank}: {wanted}")
+        for axis, (got, extent) in enumerate(zip(shape, wanted.shape, strict=True)):
+            if got != extent:
+                raise InputError(
+                    f"input {self.name!r}: dimension {axis} is {got}, the program takes {extent} "
+                    f"(shape {wanted.shape})",
+                    hint="shapes are fixed when the model is compiled; compile with shapes={name: …} for another one",
+                )
+
 
 @dataclass(frozen=True)
 class Image:
@@ -74,6 +96,34 @@ class Executable(Protocol):
 
     def close(self) -> None:
         """Free threads and memory; later runs are errors."""
+
+
+@dataclass(frozen=True)
+class SlotTimes:
+    """Measured times of one run: for every rProgram and vEU an array [slots, 2] of begin and end, in µs.
+
+    `operators` has the operator of every slot, -1 for barrier-rTasks.
+    """
+
+    programs: tuple[tuple[Array, ...], ...]
+    operators: tuple[tuple[NDArray[np.int32], ...], ...]
+    total_us: float
+
+
+@runtime_checkable
+class TimedExecutable(Executable, Protocol):
+    """A loaded program that can tell when each slot began and ended."""
+
+    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+        """As `run`, with the times of one run. Copying inputs and outputs is not in it."""
+
+
+@runtime_checkable
+class DeviceArrays(Protocol):
+    """A loaded program that takes arrays in its device's memory, and leaves its outputs there."""
+
+    def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """As `run`; inputs are unchecked but for their names. Raises InputError for one that does not fit its port."""
 
 
 class VDevice(ABC):

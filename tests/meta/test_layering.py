@@ -27,8 +27,9 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline"}, {"numpy"}),
     "rammer.plugins": ({"hookspecs", "errors", "config"}, {"pluggy"}),
     "rammer.artifact": ({"vdevice.base", "ir", "errors", "config"}, {"numpy"}),
-    "rammer.report": ({"scheduler.timeline", "ir", "errors", "config"}, set()),
-    "rammer.program": ({"artifact", "report", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
+    "rammer.usage": ({"vdevice.base"}, {"numpy"}),
+    "rammer.report": ({"usage", "scheduler.timeline", "ir", "errors", "config"}, set()),
+    "rammer.program": ({"artifact", "report", "usage", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
     "rammer.compiler": (
         {"artifact", "program", "report", "plugins", "scheduler", "trace"}
         | {"vdevice.base", "frontend", "ir", "errors", "config"},

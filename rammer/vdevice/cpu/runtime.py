@@ -7,14 +7,15 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.tensor import Array, TensorType
-from rammer.vdevice.base import Image
+from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.memory import allocate, gather
 from rammer.vdevice.cpu.spec import ARCHES, Host
@@ -61,14 +62,6 @@ class Runtime:
         self.now_ns = library.function("rammer_now_ns", i64)
         self.ticks = library.function("rammer_ticks", ctypes.c_uint64)
         self.measure = library.function("rammer_measure", ctypes.c_double, pointer, pointer, pointer, i64, i64)
-
-
-@dataclass(frozen=True)
-class SlotTimes:
-    """Measured times of one run: for every rProgram and vEU an array [slots, 2] of begin and end, in µs."""
-
-    programs: tuple[tuple[Array, ...], ...]
-    total_us: float
 
 
 class CpuExecutable:
@@ -188,12 +181,17 @@ class CpuExecutable:
             outputs = {name: view.copy() for name, view in self._outputs}
             us_per_tick = self._us_per_tick()
             times = (self._times - np.uint64(begin)).astype(np.float64) * us_per_tick
+        return outputs, SlotTimes(
+            self._by_lane(times), self._by_lane(self._table.operators), (end - begin) * us_per_tick
+        )
+
+    def _by_lane(self, slots: NDArray[Any]) -> tuple[tuple[NDArray[Any], ...], ...]:
+        """An array of all slots, cut into rPrograms and lanes."""
         bounds, veus = self._table.bounds, self._num_veus
-        programs = tuple(
-            tuple(times[bounds[p * veus + v] : bounds[p * veus + v + 1]] for v in range(veus))
+        return tuple(
+            tuple(slots[bounds[p * veus + v] : bounds[p * veus + v + 1]] for v in range(veus))
             for p in range((len(bounds) - 1) // veus)
         )
-        return outputs, SlotTimes(programs, (end - begin) * us_per_tick)
 
     def _run(self, inputs: Mapping[str, Array], timed: int) -> None:
         if self._closed:
@@ -317,4 +315,4 @@ def _checked_table(image: Image, host: Host) -> Table:
     return table
 
 
-__all__ = ["CpuExecutable", "Library", "Runtime", "SlotTimes"]
+__all__ = ["CpuExecutable", "Library", "Runtime"]

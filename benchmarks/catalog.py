@@ -1,0 +1,43 @@
+"""Every model by name: the paper's, and the onnx package's with the prefix `light_`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks import light
+from benchmarks.floors import Recurrence, Work, count
+from benchmarks.store import BuiltModel, Scale
+
+LIGHT = "light_"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A built model; `module` names the torch module that it was exported from, empty if there is none."""
+
+    built: BuiltModel
+    module: str
+    batch: int
+    work: Work
+    recurrences: tuple[Recurrence, ...]
+
+
+def paper_names() -> list[str]:
+    from benchmarks.models import CATALOG  # torch takes seconds to import
+
+    return list(CATALOG)
+
+
+def light_names() -> list[str]:
+    return [LIGHT + name for name in light.NAMES]
+
+
+def prepare(name: str, batch: int = 1, scale: Scale = "full") -> Entry:
+    """Make or reuse a model; light ones have no choice of batch and scale. Raises RammerError for an unknown name."""
+    if name.startswith(LIGHT):
+        built = light.build(name.removeprefix(LIGHT))
+        return Entry(built, "", 1, count(built.path), ())
+    from benchmarks.models import build, find
+
+    built = build(name, batch, scale)
+    return Entry(built, name, batch, count(built.path), find(name).recurrences(scale))
