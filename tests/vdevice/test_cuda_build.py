@@ -14,9 +14,10 @@ from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ToolchainError
 from rammer.vdevice.cuda import build
 from rammer.vdevice.cuda.build import CUBIN, RESOURCES, Resources, check_fits, compile_cubin
-from rammer.vdevice.cuda.device import CompiledOnly, CudaVDevice
-from rammer.vdevice.cuda.runtime import probe
+from rammer.vdevice.cuda.device import CudaVDevice
+from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
+from rammer.vdevice.simt.device import CompiledOnly
 from rammer.vdevice.simt.image import make_program
 from rammer.vdevice.simt.prelude import CUDA
 
@@ -117,12 +118,11 @@ def test_without_nvrtc_compiling_says_what_to_install(monkeypatch: pytest.Monkey
 )
 def test_what_does_not_fit_is_refused(program: dict[str, int], resources: Resources, num_veus: int, text: str) -> None:
     """Blocks that wait for blocks that are not there would wait for ever."""
-    made = make_program(PLAN, CUDA)
-    header = {**made.streams.header, **program}
-    made = replace(made, streams=replace(made.streams, header=header))
-    check_fits(PLAN, make_program(PLAN, CUDA), choose_gpu("h200"), FINE)
+    fits = make_program(PLAN, CUDA)
+    check_fits(2, fits.threads, fits.shared_bytes, choose_gpu("h200"), FINE)
+    needs = {"threads": fits.threads, "shared_bytes": fits.shared_bytes, **program}
     with pytest.raises(DeviceError, match=text):
-        check_fits(replace(PLAN, spec=replace(PLAN.spec, num_veus=num_veus)), made, choose_gpu("h200"), resources)
+        check_fits(num_veus, gpu=choose_gpu("h200"), resources=resources, **needs)
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -2,185 +2,221 @@
 
 from __future__ import annotations
 
-import ctypes
+import json
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from fake_cupy import CUDADriverError, CUDARuntimeError, FakeCupy, OnGpu, OutOfMemoryError
 from simt_plans import agree, chain, image, mirror, placed, values
 
-from rammer.errors import ArtifactError, DeviceError
+import rammer
+from rammer.demo import lstm_stack
+from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
-from rammer.vdevice.base import silent
-from rammer.vdevice.cuda import profile, runtime
-from rammer.vdevice.cuda.build import CUBIN, Cubin, Resources
-from rammer.vdevice.cuda.runtime import CudaExecutable, find_gpu
+from rammer.vdevice.base import Image, silent
+from rammer.vdevice.cuda import device, driver, profile
+from rammer.vdevice.cuda.build import CUBIN, RESOURCES, Cubin, Resources
+from rammer.vdevice.cuda.device import CudaVDevice
+from rammer.vdevice.cuda.driver import find_gpu, load_cupy, probe
+from rammer.vdevice.cuda.runtime import CudaExecutable
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
-from rammer.vdevice.library import Library
-from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.image import SOURCE
 
 GRAPH = chain(3)
 LANES = [[0, [(1, 1)], 2], [[(0, 0)], 1]]
-
-
-class DeviceArray(np.ndarray[Any, Any]):
-    """What runtime.py uses of cupy.ndarray."""
-
-    @property
-    def data(self) -> Any:  # type: ignore[override]
-        return SimpleNamespace(ptr=self.ctypes.data)
-
-    def set(self, value: Any, stream: Any = None) -> None:
-        assert value.dtype == self.dtype and value.shape == self.shape
-        self[...] = value
-
-    def get(self, stream: Any = None) -> Any:
-        return np.array(self)
-
-
-class CudaError(Exception):
-    """An error of the driver."""
-
-
-class DeviceStream(nullcontext[None]):
-    def synchronize(self) -> None: ...
-
-
-class Kernel:
-    """A function of a module: runs the program's text on the host."""
-
-    max_dynamic_shared_size_bytes = 0
-    launches = 0
-    fails = False
-
-    def __init__(self, text: str) -> None:
-        self.library = Library(compile_host(text))
-
-    def __call__(self, grid: Any, block: Any, args: Any, *, shared_mem: int, stream: Any) -> None:
-        if Kernel.fails:
-            raise CudaError("cudaErrorCooperativeLaunchTooLarge")
-        Kernel.launches += 1
-        assert shared_mem == self.max_dynamic_shared_size_bytes
-        words = [a.ctypes.data if isinstance(a, np.ndarray) else int(a) for a in args]
-        assert len(words) == 8
-        run = self.library.function("simt_run", ctypes.c_int, ctypes.c_void_p, *(ctypes.c_long,) * 5)
-        packed = np.array(words, np.int64)
-        assert run(packed.ctypes.data, grid[0], block[0], shared_mem, 1, 0) == 0
-
-
-def device_array(value: Any) -> DeviceArray:
-    whole = np.zeros(value.nbytes + 256, np.uint8)
-    first = -whole.ctypes.data % 256
-    out = whole[first : first + value.nbytes].view(value.dtype).reshape(value.shape)
-    out[...] = value
-    return out.view(DeviceArray)
-
-
-def raw_module(*, path: str, enable_cooperative_groups: bool) -> Any:
-    assert enable_cooperative_groups
-    return SimpleNamespace(get_function=lambda name: Kernel(Path(path).read_text()))
+CODE = Resources(64, 0, 0, 1, "NVRTC 13.5")
 
 
 @pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    properties = {
-        "name": b"NVIDIA H200",
-        "major": 9,
-        "minor": 0,
-        "multiProcessorCount": 132,
-        "sharedMemPerBlockOptin": 227 << 10,
-        "l2CacheSize": 50 << 20,
-        "totalGlobalMem": 141 << 30,
-    }
-    event = SimpleNamespace(record=lambda s: None, synchronize=lambda: None)
-    fake = SimpleNamespace(
-        empty=lambda n, dtype: device_array(np.full(n, 255, dtype)),
-        zeros=lambda n, dtype: device_array(np.zeros(n, dtype)),
-        asarray=lambda a: device_array(np.asarray(a)),
-        copyto=np.copyto,
-        from_dlpack=np.from_dlpack,
-        RawModule=raw_module,
-        cuda=SimpleNamespace(
-            Device=lambda n: nullcontext(),
-            Stream=lambda non_blocking: DeviceStream(),
-            Event=lambda: event,
-            get_elapsed_time=lambda a, b: 0.5,
-            runtime=SimpleNamespace(
-                CUDARuntimeError=CudaError,
-                deviceSynchronize=lambda: None,
-                getDeviceCount=lambda: 1,
-                getDeviceProperties=lambda n: properties,
-            ),
-            driver=SimpleNamespace(CUDADriverError=CudaError),
-            memory=SimpleNamespace(OutOfMemoryError=MemoryError),
-        ),
-    )
-    monkeypatch.setattr(runtime, "_cupy", lambda: fake)
-    Kernel.launches, Kernel.fails = 0, False
-    fake.properties = properties
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
+    fake = FakeCupy()
+    monkeypatch.setattr(driver, "_module", lambda: fake)
     yield fake
 
 
-def executable(lanes: Any = LANES, programs: int = 1) -> CudaExecutable:
+def made(lanes: Any = LANES, resources: Resources = CODE) -> Image:
+    """A program of two vEUs whose cubin is its text."""
     plan = placed(GRAPH, [mirror(GRAPH)] * 3, lanes)
-    made = image(plan)
-    made = replace(made, files={**made.files, CUBIN: made.files[SOURCE]})
-    return CudaExecutable(made, 0, choose_gpu("h200"))
+    found = image(plan)
+    files = {**found.files, CUBIN: found.files[SOURCE], RESOURCES: json.dumps(asdict(resources)).encode()}
+    return replace(found, files=files)
 
 
-def test_a_run(cupy: Any) -> None:
+def executable(lanes: Any = LANES, **options: Any) -> CudaExecutable:
+    return CudaExecutable(made(lanes), 0, choose_gpu("h200"), **options)
+
+
+def test_a_run(cupy: FakeCupy) -> None:
     loaded = executable()
+    uploads = cupy.calls.count("empty")
     for seed in range(3):
         assert agree(GRAPH, loaded, seed)  # type: ignore[arg-type]
-    assert Kernel.launches == 3
+    assert cupy.calls.count("launch") == 3 and cupy.calls.count("empty") == uploads == 2  # weights, arena: once
     assert loaded.times_us(4) == [500.0] * 4
 
 
-def test_arrays_on_the_device(cupy: Any) -> None:
+def test_a_graph_is_recorded_once(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments are frozen in it: another limit of the watchdog needs another one."""
+    loaded = executable(graph=True)
+    for seed in range(3):
+        assert agree(GRAPH, loaded, seed)  # type: ignore[arg-type]
+    assert cupy.calls.count("begin_capture") == 1 and cupy.calls.count("Graph.launch") == 3
+    monkeypatch.setenv("RAMMER_WATCHDOG_SECONDS", "7")
+    assert agree(GRAPH, loaded)  # type: ignore[arg-type]
+    assert cupy.calls.count("begin_capture") == 2 and cupy.calls.count("launch") == 2
+    cupy.fails["launch"] = CUDADriverError("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: no")
+    monkeypatch.setenv("RAMMER_WATCHDOG_SECONDS", "8")
+    with pytest.raises(DeviceError, match="CAPTURE_UNSUPPORTED"):
+        loaded.run(values())
+    assert cupy.capturing is None, "the stream was left in capture"
+    cupy.fails.clear()
+    assert agree(GRAPH, loaded)  # type: ignore[arg-type]
+    monkeypatch.setenv("RAMMER_CUDA_GRAPH", "1")
+    assert executable()._recording and not executable(graph=False)._recording
+
+
+@pytest.mark.parametrize("how", ["dlpack", "interface"])
+def test_arrays_on_the_device(cupy: FakeCupy, how: str) -> None:
     loaded = executable()
     x = values()
     wanted = loaded.run(x)
-    found = loaded.run_device({"x": x["x"]})
+    found = loaded.run_device({"x": OnGpu(x["x"], how)})
+    assert type(found["t2"]).__name__ == "Array", "outputs stay on the GPU"
     np.testing.assert_array_equal(found["t2"], wanted["t2"])
+    again = loaded.run_device(x)  # host arrays are uploaded
+    np.testing.assert_array_equal(again["t2"], wanted["t2"])
+    assert not np.shares_memory(found["t2"], again["t2"]), "a later run changed an output"
 
 
-def test_failures_are_ours_and_pass(cupy: Any) -> None:
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (OnGpu(np.zeros(64, np.float64)), "dtype float64, the program takes float32"),
+        (OnGpu(np.zeros((8, 8), np.float32)), "rank 2"),
+        (OnGpu(np.zeros(63, np.float32)), "dimension 0 is 63, the program takes 64"),
+        (OnGpu(np.zeros(128, np.float32)[::2]), "not contiguous"),
+        (OnGpu(np.zeros(64, np.float32), number=3), "lies on GPU 3, the program on GPU 0"),
+    ],
+)
+def test_arrays_that_do_not_fit(cupy: FakeCupy, given: OnGpu, text: str) -> None:
     loaded = executable()
-    Kernel.fails = True
-    with pytest.raises(DeviceError, match="failed to run the program: cudaErrorCooperativeLaunchTooLarge"):
-        loaded.run(values())
-    Kernel.fails = False
+    with pytest.raises(InputError, match=text):
+        loaded.run_device({"x": given})
     assert agree(GRAPH, loaded)  # type: ignore[arg-type]
+
+
+def test_an_array_that_cupy_refuses(cupy: FakeCupy) -> None:
+    loaded = executable()
+    cupy.fails["from_dlpack"] = BufferError("strange memory")
+    with pytest.raises(InputError, match="input 'x': cannot be read on the GPU: strange memory"):
+        loaded.run_device({"x": OnGpu(values()["x"])})
+    cupy.fails["from_dlpack"] = CUDARuntimeError("cudaErrorInvalidValue: no")
+    with pytest.raises(DeviceError, match="cudaErrorInvalidValue"):
+        loaded.run_device({"x": OnGpu(values()["x"])})
+
+
+def test_programs_take_arrays_of_the_gpu(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through `Program`, from a compilation on: one array on the GPU leaves all outputs there."""
+    monkeypatch.setattr(device, "probe", lambda: driver.Availability(True))
+    monkeypatch.setattr(device, "compile_cubin", lambda text, arch: Cubin(text.encode(), CODE, ""))
+    cupy.properties["multiProcessorCount"] = 4
+    x = np.random.default_rng(0).standard_normal((2, 1, 8)).astype(np.float32)
+    with rammer.compile(lstm_stack(1, 2, 8), "cuda", tune_seconds=0) as program:
+        wanted = program(x)
+        found = program(OnGpu(x))
+        assert isinstance(wanted, np.ndarray) and type(found).__name__ == "Array"
+        np.testing.assert_array_equal(found, wanted)
+        with pytest.raises(InputError, match="dtype float64"):
+            program(OnGpu(x.astype(np.float64)))
+        with pytest.raises(InputError, match="no input named"):
+            program.run({"y": OnGpu(x)})
+        assert program.executable.times_us(2) == [500.0] * 2  # type: ignore[attr-defined]
+    with (
+        rammer.compile(lstm_stack(1, 2, 8), "cuda", device="emulator:4", tune_seconds=0) as program,
+        pytest.raises(InputError, match="lies on a GPU, the program runs on the host"),
+    ):
+        program(OnGpu(x))
+
+
+def test_failures_are_ours_and_pass(cupy: FakeCupy) -> None:
+    loaded = executable()
+    for error, text in (
+        (CUDADriverError("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: too many"), "cannot hold all vEUs at once"),
+        (CUDADriverError("CUDA_ERROR_ILLEGAL_ADDRESS: oops"), "the process has lost the GPU"),
+        (CUDARuntimeError("cudaErrorNew: what"), "nvidia-smi"),
+    ):
+        cupy.fails["launch"] = error
+        with pytest.raises(DeviceError, match=f"failed to run the program: (.|\n)*{text}"):
+            loaded.run(values())
+    cupy.fails.clear()
+    assert agree(GRAPH, loaded)  # type: ignore[arg-type]
+    loaded.close()
     loaded.close()
     with pytest.raises(DeviceError, match="closed"):
         loaded.run(values())
+    assert cupy.calls[-1] == "free_all_blocks"
 
 
-def test_a_deadlock_leaves_the_gpu_usable(cupy: Any) -> None:
-    loaded = executable([[0, [(1, 1)], 2], [[(0, 2)], 1]])
-    for _ in range(2):
-        with pytest.raises(DeviceError, match="waited in vain"):
-            loaded.run(values())
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        ("Module.load", CUDADriverError("CUDA_ERROR_NO_BINARY_FOR_GPU: no"), "compile with arch= of this GPU"),
+        ("Module.load", CUDADriverError("CUDA_ERROR_INVALID_IMAGE: no"), "update NVIDIA's driver"),
+        ("funcSetAttribute", CUDADriverError("CUDA_ERROR_INVALID_VALUE: no"), "failed to load the program"),
+        (
+            "empty",
+            OutOfMemoryError("Out of memory allocating 5,000 bytes"),
+            r"to load the program(.|\n)*3072 of 144384 MiB",
+        ),
+    ],
+)
+def test_failures_to_load_leave_nothing_behind(cupy: FakeCupy, call: str, error: Exception, text: str) -> None:
+    cupy.fails[call] = error
+    with pytest.raises(DeviceError, match=text):
+        executable()
+    assert cupy.calls[-1] == "free_all_blocks"
+    cupy.fails.clear()
+    assert agree(GRAPH, executable())  # type: ignore[arg-type]
 
 
-def test_images_for_others_are_refused(cupy: Any) -> None:
-    made = image(placed(GRAPH, [mirror(GRAPH)] * 3, LANES))
+def test_a_deadlock_leaves_the_gpu_usable(cupy: FakeCupy) -> None:
+    for graph in (False, True):
+        loaded = executable([[0, [(1, 1)], 2], [[(0, 2)], 1]], graph=graph)
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="waited in vain"):
+                loaded.run(values())
+
+
+def test_images_for_others_are_refused(cupy: FakeCupy) -> None:
+    h200, whole = choose_gpu("h200"), made()
+
+    def without(name: str) -> Image:
+        return replace(whole, files={n: data for n, data in whole.files.items() if n != name})
+
     with pytest.raises(ArtifactError, match="no machine code"):
-        CudaExecutable(made, 0, choose_gpu("h200"))
+        CudaExecutable(without(CUBIN), 0, h200)
+    with pytest.raises(ArtifactError, match=r"'resources\.json' is damaged"):
+        CudaExecutable(without(RESOURCES), 0, h200)
     with pytest.raises(ArtifactError, match="the program is for sm_90, a100 is sm_80"):
-        CudaExecutable(replace(made, files={**made.files, CUBIN: b""}), 0, choose_gpu("a100"))
+        CudaExecutable(whole, 0, choose_gpu("a100"))
+    with pytest.raises(DeviceError, match="2 vEUs cannot all be on h200 at once: .* on each of 0 SMs"):
+        CudaExecutable(whole, 0, replace(h200, num_sms=0))
+    cupy.blocks_per_sm = 0
+    with pytest.raises(DeviceError, match="2 vEUs, h200 holds 0 of them at once"):
+        CudaExecutable(whole, 0, h200)
+    cupy.driver_version = 12040
+    with pytest.raises(DeviceError, match=r"for CUDA 12.4; the program's machine code is of NVRTC 13.5(.|\n)*12"):
+        CudaExecutable(whole, 0, h200)
 
 
-def test_finding_the_gpu(cupy: Any) -> None:
+def test_finding_the_gpu(cupy: FakeCupy) -> None:
     assert find_gpu(0).name == "h200"
     with pytest.raises(DeviceError, match="no NVIDIA GPU 3; there are 1"):
         find_gpu(3)
@@ -189,29 +225,72 @@ def test_finding_the_gpu(cupy: Any) -> None:
         find_gpu(0)
 
 
-def test_kernels_are_timed_and_times_kept(cupy: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_missing_is_said(cupy: FakeCupy) -> None:
+    cupy.count = 0
+    with pytest.raises(DeviceError, match=r"shows no NVIDIA GPU(.|\n)*CUDA_VISIBLE_DEVICES"):
+        load_cupy()
+    cupy.fails["getDeviceCount"] = CUDARuntimeError("cudaErrorInsufficientDriver: too old")
+    cupy.driver_version = 11080
+    with pytest.raises(DeviceError, match=r"cudaErrorInsufficientDriver(.|\n)*CUDA 11.8(.|\n)*update NVIDIA's driver"):
+        load_cupy()
+    cupy.driver_version = 0
+    with pytest.raises(DeviceError, match=r"no driver for NVIDIA GPUs(.|\n)*emulator"):
+        load_cupy()
+
+
+def test_probing_loads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(driver, "NODES", (str(tmp_path / "nvidia0"),))
+    assert probe().reason == "this machine has no NVIDIA GPU"
+    (tmp_path / "nvidia0").touch()
+
+    def absent(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.ctypes, "CDLL", absent)
+        assert probe().reason == "there is an NVIDIA GPU, but no driver for it"
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name: None)
+    assert probe().hint == "pip install cupy-cuda13x"
+    monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name: name)
+    assert probe().ok
+
+
+def test_a_vdevice_on_it(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From `open` to a measured plan; another arch is compiled for, and says that it cannot run."""
+    monkeypatch.setattr(device, "probe", lambda: driver.Availability(True))
+    monkeypatch.setattr(device, "compile_cubin", lambda text, arch: Cubin(text.encode(), CODE, ""))
+    vdevice = CudaVDevice()
+    assert vdevice.spec.num_veus == 132
+    assert vdevice.program_us(placed(GRAPH, [mirror(GRAPH)] * 3, LANES)) == 500.0
+    other = CudaVDevice(arch="sm_80")
+    assert other.spec.arch == "sm_80" and "the GPU here is h200 (sm_90)" in other.missing
+    with pytest.raises(DeviceError, match="no cuda device 'gpu'"):
+        CudaVDevice(device="gpu")
+
+
+def test_kernels_are_timed_and_times_kept(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every lane runs its tasks; what is measured once is not measured again."""
     monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path))
-    code = Resources(64, 0, 0, 1)
     monkeypatch.setattr(profile, "nvrtc_version", lambda: "NVRTC 0")
-    monkeypatch.setattr(profile, "compile_cubin", lambda text, arch: Cubin(text.encode(), code, ""))
+    monkeypatch.setattr(profile, "compile_cubin", lambda text, arch: Cubin(text.encode(), CODE, ""))
     clock = iter(range(1, 10**6))
-    cupy.cuda.get_elapsed_time = lambda a, b: float(next(clock))
+    cupy.elapsed_ms = lambda: float(next(clock))
     operation = Operations(OPS).define("matmul", (TensorType((8, 32)), TensorType((32, 64))), ())
     kernels = candidates(operation, make_spec(choose_gpu("h200"), 2))
     first = profile.measure_kernels(kernels, 0, choose_gpu("h200"), 2, 10.0, silent)
     assert set(first) == set(kernels) and all(t > 0 for t in first.values())
-    launches = Kernel.launches
+    launches = cupy.calls.count("launch")
     assert launches == 4 * (1 + len(kernels))
     assert profile.measure_kernels(kernels, 0, choose_gpu("h200"), 2, 10.0, silent) == first
-    assert Kernel.launches == launches
+    assert cupy.calls.count("launch") == launches
 
 
 def test_without_cupy_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(runtime.importlib, "import_module", absent)
-    runtime._cupy.cache_clear()
+    monkeypatch.setattr(driver.importlib, "import_module", absent)
+    driver._module.cache_clear()
     with pytest.raises(DeviceError, match="pip install cupy-cuda13x"):
         find_gpu(0)

@@ -179,7 +179,7 @@ def test_a_vdevice_on_it(stub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     vdevice = RocmVDevice()
     assert vdevice.gpu.num_cus == 60 and vdevice.spec.num_veus == 60
     other = RocmVDevice(arch="gfx90a")
-    assert other.spec.arch == "gfx90a" and "the GPU here is Stub MI50 (gfx906)" in other._missing
+    assert other.spec.arch == "gfx90a" and "the GPU here is Stub MI50 (gfx906)" in other.missing
     monkeypatch.setenv("STUB_FAIL", "hipGetDeviceCount")
     monkeypatch.setenv("STUB_CODE", "100")
     assert probe().reason == "ROCm's library is here, but it finds no AMD GPU" and "group render" in probe().hint

@@ -11,10 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from rammer.errors import DeviceError, ToolchainError
-from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.cuda.spec import Gpu
-from rammer.vdevice.simt.image import SimtProgram
-from rammer.vdevice.simt.megakernel import ENTRY
 from rammer.vdevice.toolchain import fingerprint, object_store
 
 CUBIN, RESOURCES = "program.cubin", "resources.json"
@@ -35,6 +32,7 @@ class Resources:
     stack_bytes: int
     spill_bytes: int
     code_bytes: int
+    compiler: str = ""  # "NVRTC 13.5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +69,12 @@ def compile_cubin(text: str, arch: str) -> Cubin:
     store = object_store()
     if (found := store.find([key])) and (data := store.read(found[key])) and (cubin := _unpack(data)):
         return cubin
-    cubin = _compile(text, arch)
+    cubin = _compile(text, arch, version)
     store.add([key], _pack(cubin))
     return cubin
 
 
-def _compile(text: str, arch: str) -> Cubin:
+def _compile(text: str, arch: str, version: str) -> Cubin:
     bindings = nvrtc()
     options = [o.encode() for o in (f"-arch={arch}", *OPTIONS)]
     _, program = bindings.nvrtcCreateProgram(text.encode(), b"program.cu", 0, [], [])
@@ -92,7 +90,7 @@ def _compile(text: str, arch: str) -> Cubin:
         data = _read(bindings.nvrtcGetCUBINSize, bindings.nvrtcGetCUBIN, program)
     finally:
         bindings.nvrtcDestroyProgram(program)
-    return Cubin(data, _resources(log, code_bytes(data)), log)
+    return Cubin(data, _resources(log, code_bytes(data), version), log)
 
 
 def _read(size: Any, read: Any, program: Any) -> bytes:
@@ -102,14 +100,14 @@ def _read(size: Any, read: Any, program: Any) -> bytes:
     return data
 
 
-def _resources(log: str, code_bytes: int) -> Resources:
+def _resources(log: str, code_bytes: int, version: str) -> Resources:
     entry = _ENTRY.search(log)
     tail = log[entry.end() :] if entry else log
     spills, registers = _SPILLS.search(tail), _REGISTERS.search(tail)
     if not spills or not registers:
         raise ToolchainError(f"NVRTC's log tells no registers:\n{log[:2000]}", hint="please report it with the version")
     stack, stores, loads = map(int, spills.groups())
-    return Resources(int(registers[1]), stack, max(stores, loads), code_bytes)
+    return Resources(int(registers[1]), stack, max(stores, loads), code_bytes, version)
 
 
 def code_bytes(elf: bytes) -> int:
@@ -138,29 +136,33 @@ def _hint(bindings: ModuleType, arch: str) -> str:
     return "this text was made by rammer or a plugin: please report it"
 
 
-def check_fits(plan: ExecutionPlan, program: SimtProgram, gpu: Gpu, resources: Resources) -> None:
+def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, resources: Resources) -> None:
     """Raise DeviceError unless every vEU's block can be on the GPU at the same time; a block that waits must not keep
     another one out.
     """
     shared = gpu.shared_kib << 10
-    if program.shared_bytes > shared:
+    if shared_bytes > shared:
         raise DeviceError(
-            f"a vEU needs {program.shared_bytes} bytes of shared memory, a block on {gpu.name} has {shared}",
+            f"a vEU needs {shared_bytes} bytes of shared memory, a block on {gpu.name} has {shared}",
             hint="kernels with smaller tiles; or compile for another arch",
         )
-    threads = program.threads
     granule = -(-resources.registers * 32 // 256) * 256 * -(-threads // 32)  # registers are given to warps in 256s
     if granule > REGISTERS_OF_SM:
         raise DeviceError(
             f"a vEU of {threads} threads with {resources.registers} registers does not fit an SM of {gpu.name}",
             hint="kernels with fewer threads",
         )
-    per_sm = min(REGISTERS_OF_SM // max(granule, 1), shared // max(program.shared_bytes, 1), 2048 // threads, 16)
-    if plan.spec.num_veus > per_sm * gpu.num_sms:
+    per_sm = min(REGISTERS_OF_SM // max(granule, 1), shared // max(shared_bytes, 1), 2048 // threads, 16)
+    if num_veus > per_sm * gpu.num_sms:
         raise DeviceError(
-            f"{plan.spec.num_veus} vEUs cannot all be on {gpu.name} at once: {per_sm} on each of {gpu.num_sms} SMs",
+            f"{num_veus} vEUs cannot all be on {gpu.name} at once: {per_sm} on each of {gpu.num_sms} SMs",
             hint="fewer vEUs",
         )
+
+
+def resources_file(resources: Resources) -> bytes:
+    """`RESOURCES` of an image."""
+    return json.dumps(asdict(resources), sort_keys=True).encode()
 
 
 def _pack(cubin: Cubin) -> bytes:
@@ -176,6 +178,3 @@ def _unpack(data: bytes) -> Cubin | None:
         return Cubin(data[8 + size :], Resources(**head["resources"]), str(head["log"]))
     except (ValueError, KeyError, TypeError):
         return None
-
-
-__all__ = ["CUBIN", "ENTRY", "RESOURCES", "Cubin", "Resources", "check_fits", "compile_cubin", "nvrtc_version"]

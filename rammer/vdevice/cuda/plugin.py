@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 def open_cuda(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
     """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
-    from rammer.vdevice.cuda.device import CudaEmulator, CudaVDevice, emulated_veus
+    from rammer.vdevice.cuda.device import CudaVDevice, cuda_emulator
+    from rammer.vdevice.simt.device import emulated_veus
 
     if isinstance(device, str) and device.startswith("emulator"):
-        return CudaEmulator(arch=arch, num_veus=emulated_veus(device))
+        return cuda_emulator(arch=arch, num_veus=emulated_veus(device))
     return CudaVDevice(arch=arch, device=device)
 
 
 def probe() -> Availability:
     """Whether cupy, a driver and a GPU are here. The emulator needs none of them."""
-    from rammer.vdevice.cuda.runtime import probe
+    from rammer.vdevice.cuda.driver import probe
 
     return probe()
 

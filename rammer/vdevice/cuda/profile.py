@@ -12,14 +12,14 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cuda.build import OPTIONS, Cubin, compile_cubin, nvrtc_version
-from rammer.vdevice.cuda.runtime import KernelTimer
+from rammer.vdevice.cuda.driver import Kernel, device_errors, load_cupy
 from rammer.vdevice.cuda.spec import Gpu
 from rammer.vdevice.placement import aligned
 from rammer.vdevice.profiles import kernel_key, profile_store
 from rammer.vdevice.simt.megakernel import header_bytes, program_text
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.printer import EmittedKernel, emit
-from rammer.vdevice.simt.table import END
+from rammer.vdevice.simt.table import END, LINE
 
 BATCH = 24  # kernels of one compiler call
 TASKS = 32  # of a vEU in one launch: many enough that launching does not count
@@ -77,6 +77,41 @@ def _measure_batch(
         table, bounds = lanes(functions.index(emitted[k]), k.num_rtasks, len(offsets), num_veus)
         times[k] = max((timer.launch_us(table, bounds, offsets) - empty) / TASKS, SHORTEST_US)
     return times
+
+
+class KernelTimer:
+    """Times tasks of one compiled text: every vEU runs some of them in turn, waiting for nobody. `nbytes` is the most
+    memory that one kernel's arguments take.
+    """
+
+    def __init__(self, number: int, cubin: bytes, threads: int, shared_bytes: int, num_veus: int, nbytes: int) -> None:
+        self._cupy = cupy = load_cupy()
+        self._device = cupy.cuda.Device(number)
+        self._num_veus = num_veus
+        with device_errors(cupy, "load kernels"), self._device:
+            self._kernel = Kernel(cupy, cubin, threads, shared_bytes)
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._memory = cupy.zeros(max(nbytes, 1), np.uint8)  # zeros are valid indices, and no slow numbers
+            self._state = cupy.zeros(LINE * (1 + 2 * num_veus), np.uint32)
+            self._waits = cupy.zeros((1, 2), np.int32)
+
+    def launch_us(self, streams: Array, bounds: Array, offsets: Sequence[int], rounds: int = 3) -> float:
+        """Least microseconds of a launch; `offsets` are the bytes where arguments begin."""
+        cupy, found = self._cupy, []
+        with device_errors(cupy, "time kernels"), self._device:
+            args = cupy.asarray(self._memory.data.ptr + np.array(offsets, np.int64))
+            table, lanes = cupy.asarray(streams), cupy.asarray(bounds)
+            cupy.cuda.runtime.deviceSynchronize()
+            limit_ns = np.uint64(10**9)
+            head = (table, lanes, self._waits, args, self._state, np.int32(0), np.int32(len(streams)), limit_ns)
+            for _ in range(1 + rounds):
+                begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+                begin.record(self._stream)
+                self._kernel.launch(self._num_veus, head, self._stream)
+                end.record(self._stream)
+                end.synchronize()
+                found.append(1000 * float(cupy.cuda.get_elapsed_time(begin, end)))
+        return float(min(found[1:]))
 
 
 def lanes(function: int, num_rtasks: int, num_args: int, num_veus: int) -> tuple[Array, Array]:

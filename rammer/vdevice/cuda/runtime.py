@@ -1,184 +1,141 @@
-"""Programs on an NVIDIA GPU. The only file that imports cupy."""
+"""Programs on an NVIDIA GPU: one arena, weights uploaded once, one cooperative launch per rProgram."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-import importlib.util
-import tempfile
+import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from rammer import config
-from rammer.errors import ArtifactError, DeviceError
+from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.tensor import Array
-from rammer.vdevice.base import Availability, Image
-from rammer.vdevice.cuda.build import CUBIN
-from rammer.vdevice.cuda.spec import Gpu, of_device
+from rammer.vdevice.base import Image, Port
+from rammer.vdevice.cuda.build import CUBIN, RESOURCES, Resources, check_fits
+from rammer.vdevice.cuda.driver import Kernel, check_driver, device_errors, load_cupy
+from rammer.vdevice.cuda.spec import Gpu
 from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.simt.image import checked_streams, failure, port_places, weight
-from rammer.vdevice.simt.megakernel import ENTRY
 from rammer.vdevice.simt.table import LINE
 
-INSTALL = "pip install cupy-cuda13x"
-EMULATE = 'device="emulator" runs the program on the host'
 STATE_HEAD = 16  # words that tell whether a run went well
-
-
-def probe() -> Availability:
-    """Whether cupy, a driver and a device are here. Loads neither cupy nor the driver's state."""
-    nodes = ("/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")
-    if not any(Path(n).exists() for n in nodes):
-        return Availability(False, "this machine has no NVIDIA GPU", EMULATE)
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return Availability(False, "there is an NVIDIA GPU, but no driver for it", "install NVIDIA's driver")
-    if importlib.util.find_spec("cupy") is None:
-        return Availability(False, "there is an NVIDIA GPU, but the package cupy is not installed", INSTALL)
-    return Availability(True)
-
-
-@lru_cache(maxsize=1)
-def _cupy() -> ModuleType:
-    """Cupy, with a driver behind it. Raises DeviceError."""
-    try:
-        cupy = importlib.import_module("cupy")
-    except ImportError as error:
-        raise DeviceError(f"an NVIDIA GPU is used through cupy: {error}", hint=f"{INSTALL}; or {EMULATE}") from error
-    if not cupy.cuda.is_available():
-        raise DeviceError("cupy finds no NVIDIA GPU and driver", hint=EMULATE)
-    return cupy
-
-
-def find_gpu(number: int) -> Gpu:
-    """The GPU with this number. Raises DeviceError."""
-    runtime = _cupy().cuda.runtime
-    count = runtime.getDeviceCount()
-    if not 0 <= number < count:
-        raise DeviceError(f"no NVIDIA GPU {number}; there are {count}", hint="device= is the GPU's number, from 0")
-    properties = runtime.getDeviceProperties(number)
-    major, minor = properties["major"], properties["minor"]
-    name = properties["name"].decode()
-    if (major, minor) < (7, 0):
-        raise DeviceError(
-            f"{name} is sm_{major}{minor}; programs need sm_70 or later",
-            hint="older GPUs do not let the threads of a warp progress on their own",
-        )
-    return of_device(
-        name,
-        f"sm_{major}{minor}",
-        properties["multiProcessorCount"],
-        properties["sharedMemPerBlockOptin"],
-        properties["l2CacheSize"],
-        properties["totalGlobalMem"],
-    )
-
-
-@contextmanager
-def device_errors(cupy: ModuleType, doing: str) -> Iterator[None]:
-    """Cupy's errors become ours."""
-    cuda = cupy.cuda
-    try:
-        yield
-    except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.memory.OutOfMemoryError) as error:
-        memory = isinstance(error, cuda.memory.OutOfMemoryError)
-        hint = "the model needs more memory than the GPU has free" if memory else "nvidia-smi shows what the GPU does"
-        raise DeviceError(f"the GPU failed to {doing}: {error}", hint=hint) from error
-
-
-def _load_kernel(cupy: ModuleType, cubin: bytes, shared_bytes: int) -> Any:
-    """The entry of a program, which launches cooperatively: refused, not hung, if its blocks cannot all be there."""
-    with tempfile.TemporaryDirectory(prefix="rammer-") as folder:
-        path = Path(folder, CUBIN)
-        path.write_bytes(cubin)
-        kernel = cupy.RawModule(path=str(path), enable_cooperative_groups=True).get_function(ENTRY)
-        kernel.max_dynamic_shared_size_bytes = shared_bytes
-        return kernel
+HELD = ("_weights", "_arena", "_state", "_args", "_stream_table", "_waits", "_bounds", "_kernel", "_graph")
 
 
 class CudaExecutable:
-    """A program ready to run on a GPU: arena and weights lie there, a run copies inputs in and outputs out."""
+    """A program ready to run on a GPU: arena and weights lie there, a run copies inputs in and outputs out.
 
-    def __init__(self, image: Image, number: int, gpu: Gpu) -> None:
-        self.streams = streams = checked_streams(image)
-        header = streams.header
-        if CUBIN not in image.files:
-            raise ArtifactError(
-                "the program holds no machine code for a GPU",
-                hint='it was compiled with device="emulator": again without',
-            )
-        if header["arch"] != gpu.arch:
-            raise ArtifactError(
-                f"the program is for {header['arch']}, {gpu.name} is {gpu.arch}", hint=f"compile with arch={gpu.arch!r}"
-            )
-        self._cupy = cupy = _cupy()
-        self._device = cupy.cuda.Device(number)
-        self._lock = threading.Lock()
+    `graph`: launches are recorded once as a CUDA graph and replayed; RAMMER_CUDA_GRAPH is its default.
+    """
+
+    def __init__(self, image: Image, number: int, gpu: Gpu, *, graph: bool | None = None) -> None:
+        self.streams = checked_streams(image)
         self._closed = False
-        with self._errors("load"):
-            self._kernel = _load_kernel(cupy, image.files[CUBIN], int(header["shared_bytes"]))
-            self._stream = cupy.cuda.Stream(non_blocking=True)
-            sizes = [aligned(weight(image, name).nbytes) for name in header["weights"]]
-            places = np.cumsum([0, *sizes])
-            self._weights = cupy.empty(max(int(places[-1]), 1), np.uint8)
-            for name, at in zip(header["weights"], places, strict=False):
-                flat = np.ascontiguousarray(weight(image, name)).reshape(-1).view(np.uint8)
-                self._weights[at : at + flat.nbytes].set(flat)
-            self._arena = cupy.empty(max(int(header["arena_bytes"]), 1), np.uint8)
-            self._state = cupy.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
-            first = self._weights.data.ptr
-            bases = np.array([*(first + int(p) for p in places[:-1]), self._arena.data.ptr], np.int64)
-            self._args = cupy.asarray(bases[streams.arg_base] + streams.arg_offset)  # ARENA is -1: the last
-            self._stream_table = cupy.asarray(np.ascontiguousarray(streams.instructions))
-            self._waits = cupy.asarray(np.ascontiguousarray(streams.waits))
-            self._bounds = cupy.asarray(np.ascontiguousarray(streams.bounds))
-            self._inputs, self._outputs = (
-                [
-                    (p.name, self._view(places, place, p.type.nbytes, p.type.dtype.numpy, p.type.shape))
-                    for p, place in some
-                ]
-                for some in port_places(image, streams)
-            )
-            self._dtypes = {p.name: p.type.dtype.numpy for p in image.outputs}
-            cupy.cuda.runtime.deviceSynchronize()
+        self._lock = threading.Lock()
+        self._number = number
+        self._graph: Any = None
+        self._graph_limit = 0
+        self._recording = config.get("RAMMER_CUDA_GRAPH") == "1" if graph is None else graph
+        resources = _checked(image, gpu)
+        self._cupy = cupy = load_cupy()
+        check_driver(cupy, resources.compiler)
+        self._device = cupy.cuda.Device(number)
+        try:
+            with self._errors("load"):
+                self._load(image, gpu)
+        except BaseException:
+            self.close()
+            raise
 
-    def _view(self, places: Array, place: tuple[int, int], nbytes: int, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
+    def _load(self, image: Image, gpu: Gpu) -> None:
+        cupy, streams, header = self._cupy, self.streams, self.streams.header
+        self._kernel = Kernel(cupy, image.files[CUBIN], int(header["threads"]), int(header["shared_bytes"]))
+        room = self._kernel.blocks_per_sm() * gpu.num_sms
+        if streams.num_veus > room:
+            raise DeviceError(
+                f"the program has {streams.num_veus} vEUs, {gpu.name} holds {room} of them at once",
+                hint="compile it for this GPU: device= without arch=",
+            )
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        sizes = [aligned(weight(image, name).nbytes) for name in header["weights"]]
+        places = np.cumsum([0, *sizes])
+        self._weights = cupy.empty(max(int(places[-1]), 1), np.uint8)
+        for name, at in zip(header["weights"], places, strict=False):
+            flat = np.ascontiguousarray(weight(image, name)).reshape(-1).view(np.uint8)
+            self._weights[at : at + flat.nbytes].set(flat)
+        self._arena = cupy.empty(max(int(header["arena_bytes"]), 1), np.uint8)
+        self._state = cupy.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
+        first = self._weights.data.ptr
+        bases = np.array([*(first + int(p) for p in places[:-1]), self._arena.data.ptr], np.int64)
+        self._args = cupy.asarray(bases[streams.arg_base] + streams.arg_offset)  # ARENA is -1: the last
+        self._stream_table = cupy.asarray(np.ascontiguousarray(streams.instructions))
+        self._waits = cupy.asarray(np.ascontiguousarray(streams.waits))
+        self._bounds = cupy.asarray(np.ascontiguousarray(streams.bounds))
+        self._inputs, self._outputs = (
+            [(p, self._view(places, place, p)) for p, place in some] for some in port_places(image, streams)
+        )
+        cupy.cuda.runtime.deviceSynchronize()
+
+    def _view(self, places: Array, place: tuple[int, int], port: Port) -> Any:
         base, offset = place
         block, at = (self._arena, offset) if base == ARENA else (self._weights, int(places[base]) + offset)
-        if at + nbytes > block.size:
+        if at + port.type.nbytes > block.size:
             raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
-        if dtype.name == "bfloat16":
-            dtype = np.dtype(np.uint16)  # cupy knows no bfloat16: its bits are moved
-        return block[at : at + nbytes].view(dtype).reshape(shape)
+        return block[at : at + port.type.nbytes].view(_bits(port)).reshape(port.type.shape)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""
         with self._lock, self._errors("run"):
-            for name, view in self._inputs:
-                view.set(inputs[name].view(view.dtype), self._stream)
-            self._launch()
-            return {p: view.get(self._stream).view(self._dtypes[p]) for p, view in self._outputs}
+            for port, view in self._inputs:
+                view.set(inputs[port.name].view(view.dtype), self._stream)
+            self._go()
+            self._check()
+            return {p.name: view.get(self._stream).view(p.type.dtype.numpy) for p, view in self._outputs}
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """As `run`, from arrays on the GPU (`__cuda_array_interface__` or DLPack) to cupy's, never over the host."""
+        """As `run`, from arrays on the GPU (DLPack or `__cuda_array_interface__`) to cupy's; NumPy's are uploaded.
+
+        Whatever was enqueued before on the streams that arrays name, or on cupy's current one, comes first; outputs
+        are there when this returns. Raises InputError for an array of another dtype or shape, or not contiguous.
+        """
         cupy = self._cupy
-        with self._lock, self._errors("run"), self._stream:
-            for name, view in self._inputs:
-                given = inputs[name]
-                array = cupy.asarray(given) if hasattr(given, "__cuda_array_interface__") else cupy.from_dlpack(given)
-                cupy.copyto(view, array, casting="no")
-            self._launch()
-            found = {p: view.copy() for p, view in self._outputs}
-            self._stream.synchronize()
+        with self._lock, self._errors("run"):
+            self._stream.wait_event(cupy.cuda.get_current_stream().record())
+            with self._stream:
+                for port, view in self._inputs:
+                    given = inputs[port.name]
+                    if isinstance(given, np.ndarray):
+                        view.set(given.view(view.dtype), self._stream)
+                    else:
+                        array = self._array(port, given)
+                        view.data.copy_from_device_async(array.data, view.nbytes, self._stream)
+                self._go()
+                found = {p.name: view.copy() for p, view in self._outputs}
+                self._check()  # waits for all of it
             return found
+
+    def _array(self, port: Port, given: Any) -> Any:
+        """Somebody's array on this GPU as one of cupy's, not copied."""
+        cupy = self._cupy
+        try:
+            array = cupy.from_dlpack(given) if hasattr(given, "__dlpack__") else cupy.asarray(given)
+        except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, cupy.cuda.runtime.CUDARuntimeError):
+                raise
+            raise InputError(f"input {port.name!r}: cannot be read on the GPU: {error}") from error
+        dtype = array.dtype.name
+        port.check("bfloat16" if dtype == "uint16" and port.type.dtype.value == "bfloat16" else dtype, array.shape)
+        if int(array.device.id) != self._number:
+            raise InputError(
+                f"input {port.name!r}: lies on GPU {array.device.id}, the program on GPU {self._number}",
+                hint="copy it there, or compile with device= of that GPU",
+            )
+        if not array.flags.c_contiguous:
+            raise InputError(f"input {port.name!r}: is not contiguous", hint="pass .contiguous() of it")
+        return array
 
     def times_us(self, repeats: int = 20) -> list[float]:
         """Microseconds of single runs on the GPU, by events; inputs are what they were last."""
@@ -187,20 +144,36 @@ class CudaExecutable:
             for _ in range(repeats):
                 begin, end = cupy.cuda.Event(), cupy.cuda.Event()
                 begin.record(self._stream)
-                self._enqueue()
+                self._go()
                 end.record(self._stream)
                 end.synchronize()
-                found.append(1000 * cupy.cuda.get_elapsed_time(begin, end))
+                found.append(1000 * float(cupy.cuda.get_elapsed_time(begin, end)))
             self._check()
         return found
 
-    def _launch(self) -> None:
-        self._enqueue()
-        self._check()
+    def _go(self) -> None:
+        """Enqueue a run: its launches, or the graph of them."""
+        limit_ns = int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9)
+        if not self._recording:
+            self._launch(limit_ns)
+            return
+        if self._graph is None or self._graph_limit != limit_ns:  # arguments are part of a graph
+            self._graph, self._graph_limit = self._recorded(limit_ns), limit_ns
+        self._graph.launch(self._stream)
 
-    def _enqueue(self) -> None:
-        streams, header = self.streams, self.streams.header
-        limit_ns = np.uint64(int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9))
+    def _recorded(self, limit_ns: int) -> Any:
+        with self._stream:
+            self._stream.begin_capture()
+            try:
+                self._launch(limit_ns)
+            except BaseException:
+                with suppress(RuntimeError):  # the stream must not stay in capture; the first error is the one to see
+                    self._stream.end_capture()
+                raise
+            return self._stream.end_capture()
+
+    def _launch(self, limit_ns: int) -> None:
+        streams = self.streams
         for program in range(streams.num_programs):
             arguments = (
                 self._stream_table,
@@ -210,19 +183,17 @@ class CudaExecutable:
                 self._state,
                 np.int32(program),
                 np.int32(streams.span(program)),
-                limit_ns,
+                np.uint64(limit_ns),
             )
-            threads = int(header["threads"])
-            shared = int(header["shared_bytes"])
-            self._kernel((streams.num_veus,), (threads,), arguments, shared_mem=shared, stream=self._stream)
+            self._kernel.launch(streams.num_veus, arguments, self._stream)
 
     def _check(self) -> None:
         """Wait for the run and raise what it reports."""
         head = self._state[:STATE_HEAD].get(self._stream)
         if head[2] or head[3]:
             state = self._state.get(self._stream)
-            self._state.fill(0)
-            self._cupy.cuda.runtime.deviceSynchronize()
+            self._state.set(np.zeros_like(state), self._stream)
+            self._stream.synchronize()
             if error := failure(self.streams, state):
                 raise error
 
@@ -238,41 +209,34 @@ class CudaExecutable:
         """Free the GPU's memory; later runs raise DeviceError."""
         with self._lock:
             self._closed = True
-            for name in ("_weights", "_arena", "_state", "_args", "_stream_table", "_waits", "_bounds", "_kernel"):
+            for name in HELD:
                 setattr(self, name, None)
             self._inputs, self._outputs = [], []
+            self._cupy.get_default_memory_pool().free_all_blocks()
 
 
-class KernelTimer:
-    """Times tasks of one compiled text: every vEU runs some of them in turn, waiting for nobody. `nbytes` is the most
-    memory that one kernel's arguments take.
-    """
+def _checked(image: Image, gpu: Gpu) -> Resources:
+    """What the image's machine code needs. Raises ArtifactError, DeviceError for code that this GPU cannot run."""
+    header = checked_streams(image).header
+    if CUBIN not in image.files:
+        raise ArtifactError(
+            "the program holds no machine code for a GPU", hint='it was compiled with device="emulator": again without'
+        )
+    if header["arch"] != gpu.arch:
+        raise ArtifactError(
+            f"the program is for {header['arch']}, {gpu.name} is {gpu.arch}", hint=f"compile with arch={gpu.arch!r}"
+        )
+    try:
+        resources = Resources(**json.loads(image.files[RESOURCES]))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ArtifactError(
+            f"the program's file {RESOURCES!r} is damaged: {error}", hint="compile the model again"
+        ) from error
+    check_fits(int(header["num_veus"]), int(header["threads"]), int(header["shared_bytes"]), gpu, resources)
+    return resources
 
-    def __init__(self, number: int, cubin: bytes, threads: int, shared_bytes: int, num_veus: int, nbytes: int) -> None:
-        self._cupy = cupy = _cupy()
-        self._device = cupy.cuda.Device(number)
-        self._num_veus, self._threads, self._shared = num_veus, threads, shared_bytes
-        with device_errors(cupy, "load kernels"), self._device:
-            self._kernel = _load_kernel(cupy, cubin, shared_bytes)
-            self._stream = cupy.cuda.Stream(non_blocking=True)
-            self._memory = cupy.zeros(max(nbytes, 1), np.uint8)  # zeros are valid indices, and no slow numbers
-            self._state = cupy.zeros(LINE * (1 + 2 * num_veus), np.uint32)
-            self._waits = cupy.zeros((1, 2), np.int32)
 
-    def launch_us(self, streams: Array, bounds: Array, offsets: Sequence[int], rounds: int = 3) -> float:
-        """Least microseconds of a launch; `offsets` are the bytes where arguments begin."""
-        cupy, found = self._cupy, []
-        with device_errors(cupy, "time kernels"), self._device:
-            args = cupy.asarray(self._memory.data.ptr + np.array(offsets, np.int64))
-            table, lanes = cupy.asarray(streams), cupy.asarray(bounds)
-            cupy.cuda.runtime.deviceSynchronize()
-            limit_ns = np.uint64(10**9)
-            head = (table, lanes, self._waits, args, self._state, np.int32(0), np.int32(len(streams)), limit_ns)
-            for _ in range(1 + rounds):
-                begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-                begin.record(self._stream)
-                self._kernel((self._num_veus,), (self._threads,), head, shared_mem=self._shared, stream=self._stream)
-                end.record(self._stream)
-                end.synchronize()
-                found.append(1000 * cupy.cuda.get_elapsed_time(begin, end))
-        return float(min(found[1:]))
+def _bits(port: Port) -> np.dtype[Any]:
+    """The dtype of a port for cupy, which knows no bfloat16: its bits are moved."""
+    dtype = port.type.dtype.numpy
+    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype

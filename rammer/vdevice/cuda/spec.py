@@ -10,7 +10,6 @@ from rammer.vdevice.simt.megakernel import header_bytes
 
 MAX_THREADS = 256  # of a vEU: every thread may have 255 registers
 MAX_ARGS = MAX_THREADS
-EMULATED_VEUS = 8
 
 
 @dataclass(frozen=True, slots=True)

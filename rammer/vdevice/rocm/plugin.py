@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 def open_rocm(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
     """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
-    from rammer.vdevice.rocm.device import RocmEmulator, RocmVDevice, emulated_veus
+    from rammer.vdevice.rocm.device import RocmVDevice, rocm_emulator
+    from rammer.vdevice.simt.device import emulated_veus
 
     if isinstance(device, str) and device.startswith("emulator"):
-        return RocmEmulator(arch=arch, num_veus=emulated_veus(device))
+        return rocm_emulator(arch=arch, num_veus=emulated_veus(device))
     return RocmVDevice(arch=arch, device=device)
 
 

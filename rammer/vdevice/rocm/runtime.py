@@ -23,13 +23,13 @@ from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.rocm.build import HSACO
 from rammer.vdevice.rocm.elf import arch_of
 from rammer.vdevice.rocm.spec import GPUS, Gpu, of_device
+from rammer.vdevice.simt.device import EMULATE
 from rammer.vdevice.simt.image import checked_streams, failure, port_places, weight
 from rammer.vdevice.simt.megakernel import ENTRY
 from rammer.vdevice.simt.table import LINE
 
 INSTALL = "pip install hip-python"
 INSTALL_ROCM = "install ROCm's HIP runtime (libamdhip64.so); ROCM_PATH or LD_LIBRARY_PATH say where it is"
-EMULATE = 'device="emulator" runs the program on the host'
 NODES = ("/dev/kfd", "/dev/dxg")  # of the kernel's driver; under WSL
 COUNTER_KHZ = 100_000  # of the clock that mk_now_ns believes in
 HINTS = {

@@ -10,7 +10,6 @@ from rammer.vdevice.simt.megakernel import header_bytes
 
 MAX_THREADS = 256  # of a vEU: one wave of 64 per SIMD, which leaves each thread all registers
 MAX_ARGS = MAX_THREADS
-EMULATED_VEUS = 8
 LDS_BYTES = 64 << 10  # of a CU, and of a block
 
 

@@ -1,0 +1,169 @@
+"""NVIDIA's driver through cupy: what is here, kernels, and errors in our words. Nothing else imports cupy."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rammer.errors import DeviceError
+from rammer.vdevice.base import Availability
+from rammer.vdevice.cuda.spec import Gpu, of_device
+from rammer.vdevice.simt.device import EMULATE
+from rammer.vdevice.simt.megakernel import ENTRY
+
+INSTALL = "pip install cupy-cuda13x"
+UPDATE = "update NVIDIA's driver"
+NODES = ("/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")
+LOST = "the process has lost the GPU: start it again; if it happens twice, please report it"
+OTHER_CODE = f"compile with arch= of this GPU, or {UPDATE}"
+HINTS = {
+    "cudaErrorInsufficientDriver": UPDATE,
+    "cudaErrorNoDevice": f"does CUDA_VISIBLE_DEVICES hide it? {EMULATE}",
+    "cudaErrorDevicesUnavailable": "another process uses the GPU alone",
+    "cudaErrorMemoryAllocation": "the model needs more memory than the GPU has free",
+    "CUDA_ERROR_OUT_OF_MEMORY": "the model needs more memory than the GPU has free",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": OTHER_CODE,
+    "CUDA_ERROR_INVALID_IMAGE": OTHER_CODE,
+    "CUDA_ERROR_INVALID_SOURCE": OTHER_CODE,
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": UPDATE,
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "the GPU cannot hold all vEUs at once: is another program using it?",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "the display's driver stops long programs: use a GPU without a display",
+    "cudaErrorLaunchTimeout": "the display's driver stops long programs: use a GPU without a display",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": LOST,
+    "cudaErrorIllegalAddress": LOST,
+    "CUDA_ERROR_LAUNCH_FAILED": LOST,
+    "cudaErrorLaunchFailure": LOST,
+}
+
+
+def probe() -> Availability:
+    """Whether cupy, a driver and a device are here. Loads neither cupy nor the driver's state."""
+    if not any(Path(n).exists() for n in NODES):
+        return Availability(False, "this machine has no NVIDIA GPU", EMULATE)
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Availability(False, "there is an NVIDIA GPU, but no driver for it", "install NVIDIA's driver")
+    if importlib.util.find_spec("cupy") is None:
+        return Availability(False, "there is an NVIDIA GPU, but the package cupy is not installed", INSTALL)
+    return Availability(True)
+
+
+@lru_cache(maxsize=1)
+def _module() -> ModuleType:
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        raise DeviceError(f"an NVIDIA GPU is used through cupy: {error}", hint=f"{INSTALL}; or {EMULATE}") from error
+
+
+def load_cupy() -> ModuleType:
+    """Cupy, with a driver and a GPU behind it. Raises DeviceError."""
+    cupy = _module()
+    runtime = cupy.cuda.runtime
+    version = int(runtime.driverGetVersion())
+    if not version:
+        raise DeviceError("there is no driver for NVIDIA GPUs", hint=f"install NVIDIA's driver; or {EMULATE}")
+    try:
+        count = int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        what = f"; it is for CUDA {_cuda(version)}" if "Insufficient" in str(error) else ""
+        raise DeviceError(f"the driver shows no NVIDIA GPU: {error}{what}", hint=_hint(error)) from error
+    if not count:
+        raise DeviceError("the driver shows no NVIDIA GPU", hint=HINTS["cudaErrorNoDevice"])
+    return cupy
+
+
+def find_gpu(number: int) -> Gpu:
+    """The GPU with this number. Raises DeviceError."""
+    runtime = load_cupy().cuda.runtime
+    count = runtime.getDeviceCount()
+    if not 0 <= number < count:
+        raise DeviceError(f"no NVIDIA GPU {number}; there are {count}", hint="device= is the GPU's number, from 0")
+    properties = runtime.getDeviceProperties(number)
+    major, minor = properties["major"], properties["minor"]
+    name = properties["name"].decode()
+    if (major, minor) < (7, 0):
+        raise DeviceError(
+            f"{name} is sm_{major}{minor}; programs need sm_70 or later",
+            hint="older GPUs do not let the threads of a warp progress on their own",
+        )
+    return of_device(
+        name,
+        f"sm_{major}{minor}",
+        properties["multiProcessorCount"],
+        properties["sharedMemPerBlockOptin"],
+        properties["l2CacheSize"],
+        properties["totalGlobalMem"],
+    )
+
+
+def check_driver(cupy: ModuleType, compiler: str) -> None:
+    """Raise DeviceError if the driver is of an older CUDA than the compiler ("NVRTC 13.5"): it loads no such code."""
+    version, made = int(cupy.cuda.runtime.driverGetVersion()), compiler.removeprefix("NVRTC ")
+    major = made.partition(".")[0]
+    if major.isdecimal() and int(major) > version // 1000:
+        raise DeviceError(
+            f"the driver is for CUDA {_cuda(version)}; the program's machine code is of {compiler}",
+            hint=f"{UPDATE}, or compile with NVRTC {version // 1000}",
+        )
+
+
+def _cuda(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _hint(error: Exception) -> str:
+    return HINTS.get(str(error).partition(":")[0], "nvidia-smi shows what the GPU does")
+
+
+@contextmanager
+def device_errors(cupy: ModuleType, doing: str) -> Iterator[None]:
+    """Cupy's errors become ours."""
+    cuda = cupy.cuda
+    try:
+        yield
+    except cuda.memory.OutOfMemoryError as error:
+        free, total = (n >> 20 for n in cuda.runtime.memGetInfo())
+        raise DeviceError(
+            f"the GPU has no memory to {doing}: {error}; {free} of {total} MiB are free",
+            hint="the model needs more memory than the GPU has free",
+        ) from error
+    except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
+        raise DeviceError(f"the GPU failed to {doing}: {error}", hint=_hint(error)) from error
+
+
+class Kernel:
+    """The entry of a program. It launches cooperatively: refused, not hung, if its blocks cannot all be there."""
+
+    def __init__(self, cupy: ModuleType, cubin: bytes, threads: int, shared_bytes: int) -> None:
+        driver = cupy.cuda.driver
+        module = cupy.cuda.Module()
+        module.load(cubin)
+        self._function = module.get_function(ENTRY)
+        self._threads, self._shared = threads, shared_bytes
+        most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.funcSetAttribute(self._function.ptr, most, shared_bytes)
+        self._occupancy = driver.occupancyMaxActiveBlocksPerMultiprocessor
+
+    def blocks_per_sm(self) -> int:
+        """Blocks that an SM of this GPU holds at once."""
+        return int(self._occupancy(self._function.ptr, self._threads, self._shared))
+
+    def launch(self, blocks: int, arguments: Sequence[Any], stream: Any) -> None:
+        """Enqueue one launch."""
+        self._function(
+            (blocks,),
+            (self._threads,),
+            tuple(arguments),
+            shared_mem=self._shared,
+            stream=stream,
+            enable_cooperative_groups=True,
+        )
