@@ -188,9 +188,13 @@ def _read(kind: TensorType, intervals: Intervals) -> Pattern:
         low, high = low // block * block, min(-(-high // block) * block, prod(physical))
         return Pattern(low, ((1, high - low),))
     found = find_pattern(intervals)
-    if found is None or found.num_pieces > MOST_PIECES:
+    if found is None:
         return Pattern(low, ((1, high - low),))
-    return found
+    levels = found.levels
+    while prod(count for _, count in levels[:-1]) > MOST_PIECES:  # the innermost pieces become one, gaps included
+        *outer, (distance, count), (_, length) = levels
+        levels = (*outer, (1, (count - 1) * distance + length))
+    return Pattern(found.start, levels)
 
 
 def _task_loops(body: Body) -> dict[str, tuple[int, int]]:

@@ -13,6 +13,7 @@ from rammer.ir.tile import Alloc, Body, Buffer, For, If, Store, TileProgram
 
 NARROWED = {DType.F64: DType.F32, DType.I64: DType.I32}
 INT32 = np.iinfo(np.int32)
+LARGEST = float(np.finfo(np.float32).max)
 
 # element type -> (type in a codelet, poplar::Type)
 POPLAR = {
@@ -33,9 +34,11 @@ def on_tile(dtype: DType) -> DType:
 
 
 def to_tile(array: Array, dtype: DType, what: str) -> Array:
-    """Values as a tile holds them. Raises DeviceError for an integer of more than 32 bits."""
+    """Values as a tile holds them: float64 rounded to float32. Raises DeviceError for a number that 32 bits lack."""
     if dtype is DType.I64 and array.size and (array.min() < INT32.min or array.max() > INT32.max):
         raise DeviceError(f"{what} holds an integer of more than 32 bits", hint="an IPU has no wider integers")
+    if dtype is DType.F64 and bool((np.isfinite(array) & (np.abs(array) > LARGEST)).any()):
+        raise DeviceError(f"{what} holds a number beyond float32's {LARGEST:.3g}", hint="an IPU has no wider numbers")
     return np.ascontiguousarray(array, on_tile(dtype).numpy)
 
 
