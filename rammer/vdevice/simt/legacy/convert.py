@@ -1,4 +1,4 @@
-"""A checked CUDA kernel as the text of an rTask: block and thread indices from the rTask's number and the vEU's threads.
+"""A checked CUDA kernel as the text of an rTask: its indices come from the rTask's number and the vEU's threads.
 
 The same text serves CUDA and, the paper's hipify step, HIP. Paper: §4.1.4, §4.2.1, Figure 10.
 """
@@ -121,18 +121,18 @@ def convert_source(
     sync = {"cuda": f"{'rk' if ragged else 'mk'}_sync_part({whole})", COUNTING: "mk_counted_sync()"}.get(
         language, "mk_sync()"
     )
-    digest = hashlib.sha256(repr((text_of(source.body), source.name, launch, language, whole, syncs)).encode())
+    digest = hashlib.sha256(repr((source.digest, launch, language, whole, syncs)).encode())
     symbol = f"imported_{digest.hexdigest()[:16]}"
     names = _names(source, symbol)
     parameters, numbers, arguments = [], [], []
     num_outputs = len({n for role, n in places if role == "output"})
     for p, (role, n) in zip(source.parameters, places, strict=True):
         if role == "number":
-            numbers.append(f"  {p.ctype} {p.name} = {_number(n, p.ctype)};")
+            numbers.append(f"  {RENAMED.get(p.ctype, p.ctype)} {names.get(p.name, p.name)} = {_number(n, p.ctype)};")
             continue
         kind = f"{'const ' if p.const else ''}{RENAMED.get(p.ctype, p.ctype)} *"
         quiet = "__restrict__ " if p.restrict and language == "cuda" else ""
-        parameters.append(f"{kind}{quiet}{p.name}, ")
+        parameters.append(f"{kind}{quiet}{names.get(p.name, p.name)}, ")
         arguments.append(f"MK_TENSOR({kind}, args, {int(n) + (num_outputs if role == 'input' else 0)}), ")
     body = text_of(_rewritten(source.body, names, sync))
     macros = "".join(
@@ -209,7 +209,7 @@ def _rewritten(tokens: Sequence[Token], names: Mapping[str, str], sync: str) -> 
 
 
 def _number(value: int | float, ctype: str) -> str:
-    if isinstance(value, bool) or isinstance(value, int):
+    if isinstance(value, int):
         return f"({ctype})({value}ll)" if abs(value) > 2**31 - 1 else str(int(value))
     return f"{value!r}{'f' if ctype == 'float' else ''}"
 

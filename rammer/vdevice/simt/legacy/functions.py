@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rammer.vdevice.simt.legacy.tokens import word_set
+
 # CUDA's names by those of rammer's prelude, where one has the same meaning but for what NaN does in fmaxf and fminf.
 RENAMED = {
     "__expf": "expf",
@@ -46,9 +48,9 @@ RENAMED = {
     "size_t": "uint64_t",
     "uint": "uint32_t",
 }
-SAME = frozenset(
+SAME = word_set(
     "expf logf sinf cosf powf sqrtf erff fabsf floorf ceilf rintf fmodf copysignf "
-    "exp log sin cos pow sqrt erf tanh fabs floor ceil rint fmod copysign".split()
+    "exp log sin cos pow sqrt erf tanh fabs floor ceil rint fmod copysign"
 )
 CASTS = frozenset(("static_cast", "reinterpret_cast", "sizeof", "const_cast"))
 CALLED = SAME | RENAMED.keys() | {"__ldg"}

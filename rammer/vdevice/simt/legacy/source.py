@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from rammer.errors import LoweringError
 from rammer.ir.tensor import DType
 from rammer.vdevice.simt.legacy.functions import CALLED, CASTS
 from rammer.vdevice.simt.legacy.statements import (
+    ASSIGN,
     QUALIFIERS,
     SYNC,
     TYPES,
@@ -21,11 +23,11 @@ from rammer.vdevice.simt.legacy.statements import (
     parse,
     walk,
 )
-from rammer.vdevice.simt.legacy.tokens import Token, check_words, closing, refusal, split, text_of, tokenize
+from rammer.vdevice.simt.legacy.tokens import Token, check_words, closing, refusal, split, text_of, tokenize, word_set
 
-HEADERS = frozenset(
+HEADERS = word_set(
     "cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h math.h math_constants.h cmath stdint.h "
-    "cstdint stddef.h cstddef".split()
+    "cstdint stddef.h cstddef"
 )
 CTYPES: Mapping[str, DType] = {
     "float": DType.F32,
@@ -45,8 +47,9 @@ CTYPES: Mapping[str, DType] = {
 }
 INDICES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _WIDTH = {**{t: d.itemsize for t, d in CTYPES.items()}, "unsigned": 4, "unsigned int": 4, "uint32_t": 4, "uint": 4}
-_SHARED_TYPE = re.compile(r"(?:(?:const|unsigned|signed|long|short|char|int|float|double|bool|uint|u?int\d+_t)\s*)+")
-_CONTROL = frozenset("if for while do switch return else case default break continue".split())
+_CONTROL = word_set("if for while do switch return else case default break continue")
+_DROPPED = word_set("__device__ __host__ __forceinline__ __inline__ __noinline__ static inline constexpr")
+_HIDDEN = _CONTROL | ASSIGN | word_set("__syncthreads __shared__ __global__ __device__ static { } ; ++ --")
 MAX_SHARED = 1 << 20
 
 
@@ -91,6 +94,7 @@ class Source:
     """A checked file. `helpers` are whole functions without their qualifiers, `body` the kernel's statements."""
 
     name: str = ""
+    digest: str = ""  # of the text
     line: int = 0
     parameters: list[Parameter] = field(default_factory=list)
     macros: dict[str, Macro] = field(default_factory=dict)
@@ -112,7 +116,7 @@ class Source:
 
 def read_source(text: str) -> Source:
     """Read and check a file. Raises LoweringError with the line and the reason of what is refused."""
-    source = Source()
+    source = Source(digest=hashlib.sha256(text.encode()).hexdigest())
     tokens = _directives(tokenize(text), source)
     _count_kernels(tokens)
     check_words(tokens)
@@ -195,10 +199,8 @@ def _check_macro(macro: Macro) -> None:
     for n, token in enumerate(macro.body):
         if token.text in ("(", "["):
             closing(macro.body, n)
-        hidden = token.text in _CONTROL or token.text in (SYNC, "__shared__", "__global__", "__device__", "static")
-        if hidden or token.text in ("{", "}", ";", "=", "++", "--") or re.fullmatch(r"(\W{1,2})=", token.text):
-            if token.text not in ("==", "!=", "<=", ">="):
-                raise refusal(token.line, token.text, "a macro may only be an expression")
+        if token.text in _HIDDEN:
+            raise refusal(token.line, token.text, "a macro may only be an expression")
     depth = 0
     for token in macro.body:
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(token.text, 0)
@@ -317,25 +319,13 @@ def _is_type(word: str, source: Source) -> bool:
 
 
 def _helper(head: list[Token], body: list[Token], source: Source) -> None:
-    dropped = (
-        "__device__",
-        "__host__",
-        "__forceinline__",
-        "__inline__",
-        "__noinline__",
-        "static",
-        "inline",
-        "constexpr",
-    )
-    kept = [t for t in head if t.text not in dropped]
+    kept = [t for t in head if t.text not in _DROPPED]
     opening = next(n for n, t in enumerate(kept) if t.text == "(")
     name = kept[opening - 1]
     if opening < 2 or name.kind != "name" or name.text in source.helpers or name.text in CALLED:
         raise refusal(head[0].line, text_of(head).strip(), "a function has a type and a name of its own")
-    if any(
-        t.text not in TYPES and t.text not in ("const", "*") and not _is_type(t.text, source)
-        for t in kept[: opening - 1]
-    ):
+    returned = [t.text for t in kept[: opening - 1]]
+    if any(t not in TYPES and t not in ("const", "*") and not _is_type(t, source) for t in returned):
         raise refusal(head[0].line, text_of(head).strip(), "functions are of plain types")
     if closing(kept, opening) != len(kept) - 1 or any(t.text in ("&", "=") for t in kept[opening:]):
         raise refusal(head[0].line, text_of(head).strip(), "parameters are values and pointers, none has a default")

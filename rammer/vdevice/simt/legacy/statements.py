@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rammer.vdevice.simt.legacy.tokens import Token, closing, refusal, split
+from rammer.vdevice.simt.legacy.tokens import Token, closing, refusal, split, word_set
 
 SYNC = "__syncthreads"
 MAX_DEPTH = 64  # of nested statements
-TYPES = frozenset(
+TYPES = word_set(
     "void bool char short int long float double unsigned signed auto int8_t uint8_t int16_t uint16_t int32_t uint32_t "
-    "int64_t uint64_t size_t uint".split()
+    "int64_t uint64_t size_t uint"
 )
-QUALIFIERS = frozenset("const constexpr static inline extern mutable".split())
-_ASSIGN = frozenset("= += -= *= /= %= &= |= ^= <<= >>=".split())
+QUALIFIERS = word_set("const constexpr static inline extern mutable")
+ASSIGN = word_set("= += -= *= /= %= &= |= ^= <<= >>=")
 _STEPS = ("++", "--")
 _LOOPS = ("for", "while", "do")
 
@@ -239,16 +239,14 @@ class _Varying:
                 self.names |= {t.text for t in tokens[n + 1 : n + 3] if t.kind == "name"}  # others may write it
             elif before is not None and before.text in TYPES and token.text == "&":
                 self.names |= _names(tokens)  # a reference: two names for one thing
-            elif before is not None and before.text in TYPES and token.text == "*":
-                pointed = True
-            elif token.text in self.writers:
-                pointed = True
+            pointed |= before is not None and before.text in TYPES and token.text == "*"
+            pointed |= token.text in self.writers
         if pointed:  # another name for an array
             self.names |= _names(tokens) & self.arrays
         if not (varying or self.varies(tokens)):
             return
         for n, token in enumerate(tokens):
-            if token.text in _ASSIGN or token.text in _STEPS:
+            if token.text in ASSIGN or token.text in _STEPS:
                 self.names |= _before(tokens, n)
             if token.text in _STEPS:
                 self.names |= _names(tokens[n + 1 : n + 3])

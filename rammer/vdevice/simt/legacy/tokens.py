@@ -11,6 +11,11 @@ from rammer.errors import LoweringError
 MAX_TEXT = 256 << 10  # characters of a file
 
 
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """`kind`: name, number, string or mark. `space` is what stood before it, comments gone, newlines kept."""
@@ -68,40 +73,11 @@ _REFUSED = re.compile("|".join(f"(?P<r{n}>{p})" for n, p in enumerate(REFUSED)))
 _REASONS = tuple(REFUSED.values())
 
 # Names with two leading underscores that are understood; any other is refused.
-RESERVED = frozenset(
-    [
-        "__syncthreads",
-        "__ldg",
-        "__restrict__",
-        "__restrict",
-        "__shared__",
-        "__global__",
-        "__device__",
-        "__host__",
-        "__launch_bounds__",
-        "__forceinline__",
-        "__inline__",
-        "__noinline__",
-        "__align__",
-        "__expf",
-        "__logf",
-        "__fdividef",
-        "__sinf",
-        "__cosf",
-        "__powf",
-        "__fmul_rn",
-        "__fadd_rn",
-        "__fsub_rn",
-        "__fdiv_rn",
-        "__fmaf_rn",
-        "__frcp_rn",
-        "__fsqrt_rn",
-        "__frsqrt_rn",
-        "__saturatef",
-        "__mul24",
-        "__int_as_float",
-        "__float_as_int",
-    ]
+RESERVED = word_set(
+    "__syncthreads __ldg __restrict__ __restrict __shared__ __global__ __device__ __host__ __launch_bounds__ "
+    "__forceinline__ __inline__ __noinline__ __align__ __expf __logf __fdividef __sinf __cosf __powf __fmul_rn "
+    "__fadd_rn __fsub_rn __fdiv_rn __fmaf_rn __frcp_rn __fsqrt_rn __frsqrt_rn __saturatef __mul24 __int_as_float "
+    "__float_as_int "
 )
 
 
@@ -150,7 +126,7 @@ def _check_mark(token: Token, behind: Token | None) -> None:
 def check_words(tokens: Sequence[Token]) -> None:
     """Refuse words with no counterpart. Raises LoweringError with the first one's line."""
     for token in tokens:
-        if token.kind == "string":
+        if token.kind == "string" and token.text != '"C"':
             raise refusal(token.line, token.text, "there is no text in a kernel")
         if token.kind != "name":
             continue
