@@ -14,6 +14,7 @@ from rammer.ir.passes.fuse import fuse
 from rammer.ir.passes.gates import gather_gates
 from rammer.ir.passes.layout import choose_layouts
 from rammer.ir.passes.mark_static import mark_static
+from rammer.ir.passes.moves import merge_slices, split_activations
 from rammer.ir.passes.place import place
 from rammer.ir.passes.simplify import simplify
 from rammer.ir.passes.split_products import split_products
@@ -40,7 +41,9 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         eliminate_dead,
         fold_constants,
         simplify,
+        merge_slices,
         fold_norms,
+        split_activations,
         eliminate_common,
         split_products,
         gather_gates,

@@ -18,6 +18,7 @@ from rammer.ir.passes.fold_constants import fold_constants
 from rammer.ir.passes.fold_norms import fold_norms
 from rammer.ir.passes.fuse import fuse
 from rammer.ir.passes.gates import gather_gates
+from rammer.ir.passes.moves import merge_slices, split_activations
 from rammer.ir.passes.place import place
 from rammer.ir.passes.simplify import simplify
 from rammer.ir.passes.stack_rows import stack_rows
@@ -148,6 +149,40 @@ def test_scales_go_into_weights(name: str) -> None:
     build, shape, wanted = NORMS[name]
     graph = model(build, shape)
     assert after(graph, simplify, fold_norms, fold_norms) == wanted
+
+
+def piece(b: Net, x: TensorId, starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]) -> TensorId:
+    return b.add("slice", x, starts=(0, 0, *starts), steps=(1, 1, *steps), shape=(2, 16, *shape))
+
+
+@pytest.mark.parametrize(
+    ("size", "left"),
+    [(4, {"slice": 1}), (5, {"slice": 1, "pad": 1})],  # at odd sizes the last element is padding
+)
+def test_shifted_pooling_of_one_element_is_a_slice(size: int, left: dict[str, int]) -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        x = b.add("pad", x, pads=(0, 0, 0, 0, 0, 0, 1, 1))
+        x = piece(b, x, (1, 0), (1, 1), (size, size + 1))
+        x = piece(b, x, (0, 1), (1, 1), (size, size))
+        return b.add("average_pool", x, kernel=(1, 1), strides=(2, 2))
+
+    assert after(model(build, (2, 16, size, size)), merge_slices) == left
+
+
+def test_slices_of_what_others_read_stay() -> None:
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        first = piece(b, x, (1, 1), (1, 2), (3, 2))
+        return piece(b, first, (2, 0), (-1, 1), (3, 2)), b.add("relu", first)
+
+    assert after(model(build), merge_slices) == {"slice": 2, "relu": 1}
+
+
+def test_activations_come_before_concatenation() -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        return b.add("relu", b.add("concat", b.add("tanh", x), b.add("exp", x), axis=1))
+
+    assert after(model(build), split_activations) == {"tanh": 1, "exp": 1, "relu": 2, "concat": 1}
+    assert after(model(build), split_activations, fuse) == {"tanh+relu": 1, "exp+relu": 1, "concat": 1}
 
 
 def test_a_shared_convolution_keeps_its_weights() -> None:

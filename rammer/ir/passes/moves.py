@@ -1,0 +1,105 @@
+"""Move less: a slice of a slice is one slice, padding that is cut off is not made, activations come before a concat."""
+
+from __future__ import annotations
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator, attributes
+from rammer.ir.passes.editor import Editor
+from rammer.ir.passes.structure import is_elementwise
+from rammer.ir.tensor import TensorId
+
+_POOLS = frozenset({"average_pool", "max_pool"})
+
+
+def merge_slices(graph: Graph) -> Graph:
+    """Pooling over windows of one element becomes a slice; slices are merged, and taken before padding."""
+    editor = Editor(graph)
+    for n in list(editor.operators):
+        op = editor.operators[n]
+        if op.kind in _POOLS:
+            op = _pool_as_slice(editor, n, op)
+        if op.kind == "slice":
+            _merge(editor, op)
+    return editor.finish()
+
+
+def _pool_as_slice(editor: Editor, n: int, op: ROperator) -> ROperator:
+    attrs = dict(op.operation.attrs)
+    kind = op.operation.inputs[0]
+    pads, strides, kernel = attrs.get("pads", ()), attrs.get("strides", ()), attrs["kernel"]
+    assert isinstance(pads, tuple) and isinstance(strides, tuple) and isinstance(kernel, tuple)
+    if set(kernel) != {1} or any(pads) or len(op.outputs) > 1:
+        return op
+    steps = (1, 1, *(strides or (1,) * len(kernel)))
+    cut = attributes(starts=(0,) * kind.rank, steps=steps, shape=op.operation.outputs[0].shape)
+    editor.remove(n)
+    editor.add(op.name, editor.interner.define("slice", (kind,), cut), op.inputs, op.outputs)
+    return editor.operators[editor.producer[op.outputs[0]]]
+
+
+def _merge(editor: Editor, op: ROperator) -> None:
+    """Take the slice of what the slice or padding before it reads, as long as nobody else reads that one."""
+    while (first := editor.producer.get(op.inputs[0])) is not None:
+        n = editor.producer[op.outputs[0]]
+        before, cut = editor.operators[first], op.operation
+        if before.kind not in ("slice", "pad") or editor.only_reader(op.inputs[0]) != n:
+            return
+        starts, steps, shape = cut.attr("starts"), cut.attr("steps"), cut.attr("shape")
+        kind = before.operation.inputs[0]
+        around: list[tuple[int, int]] = [(0, 0)] * kind.rank
+        if before.kind == "slice":
+            inner = list(zip(before.operation.attr("starts"), before.operation.attr("steps"), strict=True))
+            starts = tuple(s + at * step for (s, step), at in zip(inner, starts, strict=True))
+            steps = tuple(step * by for (_, step), by in zip(inner, steps, strict=True))
+        else:
+            attrs = dict(before.operation.attrs)
+            pads = attrs["pads"]
+            assert isinstance(pads, tuple)
+            if attrs.get("mode", "constant") != "constant" or min(*pads, *steps) < 0 or 0 in shape:
+                return
+            begins = pads[: kind.rank]
+            ranges = [_inside(*d) for d in zip(starts, steps, shape, begins, kind.shape, strict=True)]
+            if any(last < low for low, last in ranges):
+                return
+            around = [(low, e - 1 - last) for (low, last), e in zip(ranges, shape, strict=True)]
+            starts = tuple(s + low * by - b for s, by, b, (low, _) in zip(starts, steps, begins, ranges, strict=True))
+            shape = tuple(last - low + 1 for low, last in ranges)
+        editor.remove(n)
+        editor.remove(first)
+        made = editor.interner.define("slice", (kind,), attributes(starts=starts, steps=steps, shape=shape))
+        if any(map(any, around)):
+            (piece,) = editor.add(op.name, made, before.inputs)
+            more = dict(before.operation.attrs) | {"pads": (*(b for b, _ in around), *(e for _, e in around))}
+            padded = editor.interner.define("pad", made.outputs, attributes(**more))
+            editor.add(before.name, padded, (piece,), op.outputs)
+        else:
+            (piece,) = editor.add(op.name, made, before.inputs, op.outputs)
+        op = editor.operators[editor.producer[piece]]
+
+
+def _inside(start: int, step: int, count: int, begin: int, extent: int) -> tuple[int, int]:
+    """First and last position of a slice that lies inside of what was padded."""
+    return max(-((start - begin) // step), 0), min((extent - 1 + begin - start) // step, count - 1)
+
+
+def split_activations(graph: Graph) -> Graph:
+    """f(concat(a, b)) = concat(f(a), f(b)) for images: then f costs nothing where a and b are computed."""
+    editor = Editor(graph)
+    for n in list(editor.operators):
+        op = editor.operators[n]
+        source = editor.producer.get(op.inputs[0]) if len(op.inputs) == 1 else None
+        if source is None or not is_elementwise(op.operation) or editor.only_reader(op.inputs[0]) != n:
+            continue
+        concat = editor.operators[source]
+        kind = concat.operation.outputs[0]
+        images = kind.rank >= 4 and kind.shape == op.operation.outputs[0].shape
+        if concat.kind != "concat" or not images or concat.operation.attr("axis") % kind.rank != 1:
+            continue
+        editor.remove(n)
+        parts: list[TensorId] = []
+        for tensor in concat.inputs:
+            f = editor.interner.define(op.kind, (editor.types[tensor],), op.operation.attrs)
+            parts += editor.add(op.name, f, (tensor,))
+        types = tuple(editor.types[t] for t in parts)
+        editor.add(concat.name, editor.interner.define("concat", types, concat.operation.attrs), parts, op.outputs)
+    return editor.finish()
