@@ -69,8 +69,8 @@ class CudaExecutable:
         self._arena = cupy.empty(max(int(header["arena_bytes"]), 1), np.uint8)
         self._state = cupy.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
         first = self._weights.data.ptr
-        bases = np.array([*(first + int(p) for p in places[:-1]), self._arena.data.ptr], np.int64)
-        self._args = cupy.asarray(bases[streams.arg_base] + streams.arg_offset)  # ARENA is -1: the last
+        constants = [first + int(p) for p in places[:-1]]
+        self._args = cupy.asarray(streams.addresses(constants, self._arena.data.ptr))
         self._stream_table = cupy.asarray(np.ascontiguousarray(streams.instructions))
         self._waits = cupy.asarray(np.ascontiguousarray(streams.waits))
         self._bounds = cupy.asarray(np.ascontiguousarray(streams.bounds))

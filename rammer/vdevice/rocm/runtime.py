@@ -176,8 +176,8 @@ class RocmExecutable:
             self._arena = self._memory(held, int(header["arena_bytes"]))
             self._zeros = np.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
             self._state = self._upload(held, self._zeros)
-            bases = np.array([*(self._weights + p for p in self._places[:-1]), self._arena], np.int64)
-            self._args = self._upload(held, bases[streams.arg_base] + streams.arg_offset)  # ARENA is -1: the last
+            constants = [self._weights + p for p in self._places[:-1]]
+            self._args = self._upload(held, streams.addresses(constants, self._arena))
             self._stream = self._upload(held, streams.instructions)
             self._waits = self._upload(held, streams.waits)
             self._bounds = self._upload(held, streams.bounds)

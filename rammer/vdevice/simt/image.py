@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Port
 from rammer.vdevice.placement import Places, aligned, port
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.simt.printer import EmittedKernel, emit
-from rammer.vdevice.simt.table import ABI, LINE, Streams, streams_of
+from rammer.vdevice.simt.residency import Residency, make_resident
+from rammer.vdevice.simt.slices import VECTOR_BYTES, reading_copies
+from rammer.vdevice.simt.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
 TABLE, SOURCE = "table.bin", "program.cu"
-VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class SimtProgram:
     text: str
     streams: Streams
     weights: dict[str, Array]
+    notes: tuple[str, ...] = ()  # what was decided here, for people
 
     @property
     def threads(self) -> int:
@@ -44,74 +47,127 @@ def fingerprint(target: str, arch: str) -> str:
     return f"{target}-abi{ABI}-{arch}"
 
 
-def make_program(plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False) -> SimtProgram:
-    """Emit a plan. `branches`: as a branch per vEU, Figure 9's form. Raises DeviceError, LoweringError."""
+def make_program(
+    plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False, resident: bool = True
+) -> SimtProgram:
+    """Emit a plan. Raises DeviceError, LoweringError.
+
+    `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there.
+    """
     graph, spec = plan.graph, plan.spec
     if plan.memory is None:
         raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
     places = Places(graph, plan.memory.offsets)
-    first_arg, num_args = [], []
-    args: list[tuple[int, int]] = []
-    keys: list[tuple[RKernel, frozenset[int]]] = []
+    operands: list[list[tuple[int, int]]] = []  # by operator: outputs, then inputs
     for op, kernel in zip(graph.operators, plan.kernels, strict=True):
         packing = dict(kernel.packing)
         mine = [places.find(t, graph.types[t].layout) for t in op.outputs]
         for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
             mine.append(places.find(tensor, packing.get(name, kind.layout)))
-        first_arg.append(len(args))
-        num_args.append(len(mine))
-        args += mine
-        keys.append((kernel, frozenset(n for n, (_, at) in enumerate(mine) if at % VECTOR_BYTES)))
-
-    max_args = max(num_args, default=0)
+        operands.append(mine)
+    scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
+    kept = Residency(end=scratch)
+    if resident:
+        inputs_of = [mine[len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
+        kept = make_resident(plan, inputs_of, aligned(scratch), spec.scratch_bytes)
+    max_args = max([len(mine) for mine in operands] + [KEEP_ARGS] * bool(kept.loads), default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
     block = -(-most // dialect.wave) * dialect.wave
     if block > spec.max_threads:
         raise DeviceError(
             f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
         )
-    numbers: dict[str, int] = {}
-    kernels: list[EmittedKernel] = []
-    functions = []
-    emitted: dict[tuple[RKernel, frozenset[int]], EmittedKernel] = {}
-    for key in keys:
-        if key not in emitted:
-            emitted[key] = emit(key[0], dialect, block, key[1])
-        found = emitted[key]
-        if found.symbol not in numbers:
-            numbers[found.symbol] = len(kernels)
-            kernels.append(found)
-        functions.append(numbers[found.symbol])
-
-    inputs = [places.find(t, None) for t in graph.inputs]
-    outputs = [places.find(t, None) for t in graph.outputs]
+    calls = _Calls(plan, dialect, block, operands, kept)
+    arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
-    scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
     header = {
         "abi": ABI,
         "language": dialect.language,
         "arch": spec.arch,
         "num_veus": spec.num_veus,
         "num_programs": len(plan.programs),
-        "num_kernels": len(kernels),
+        "num_kernels": len(calls.kernels),
         "threads": block,
         "max_args": max_args,
         "scratch_bytes": scratch,
-        "shared_bytes": header_bytes(0 if branches else max_args) + aligned(scratch),
+        "resident_bytes": kept.nbytes,
+        "shared_bytes": header_bytes(0 if branches else max_args) + aligned(kept.end),
         "arena_bytes": plan.memory.arena_bytes,
-        "inputs": inputs,
-        "outputs": outputs,
+        "inputs": [places.find(t, None) for t in graph.inputs],
+        "outputs": [places.find(t, None) for t in graph.outputs],
         "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
         "weights": list(weights),
     }
-    base, offset = np.array(args, np.int64).reshape(-1, 2).T
-    arrays = streams_of(plan, functions, first_arg, num_args)
+    base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
     streams = Streams(header, **arrays, arg_base=base.astype(np.int32), arg_offset=offset)
     if branches:
-        text = branches_text(kernels, dialect, block, streams)
+        text = branches_text(calls.kernels, dialect, block, streams)
     else:
-        text = program_text(kernels, dialect, block, max_args)
-    return SimtProgram(text, streams, weights)
+        text = program_text(calls.kernels, dialect, block, max_args, copies=bool(kept.loads))
+    return SimtProgram(text, streams, weights, (str(kept),) if kept.loads else ())
+
+
+class _Calls:
+    """Functions and arguments of a plan's rTasks; what is called in the same way is there once."""
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        dialect: Dialect,
+        block: int,
+        operands: Sequence[list[tuple[int, int]]],
+        kept: Residency,
+    ) -> None:
+        self.kernels: list[EmittedKernel] = []
+        self.args: list[tuple[int, int]] = []
+        self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
+        self._emitted: dict[tuple[RKernel, frozenset[int], frozenset[int]], int] = {}
+        self._numbers: dict[str, int] = {}
+        self._tasks: dict[tuple[int, tuple[tuple[int, int], ...]], Task] = {}
+        slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
+        for uid in sorted(slot.uid for slot in slots if isinstance(slot, RTask)):
+            self.task(uid)  # in an order that does not depend on the schedule, so that neither does the text
+
+    def task(self, uid: TaskUid) -> Task:
+        """How an rTask is called, with copies for the operands that it has them of."""
+        n = uid.operator_id
+        copies = tuple(sorted(self._kept.copies.get(uid, {}).items()))
+        if (n, copies) not in self._tasks:
+            kernel, mine = self._plan.kernels[n], list(self._operands[n])
+            outputs = len(self._plan.graph.operators[n].outputs)
+            for position, at in copies:
+                mine[outputs + position] = NUMBER, at
+            positions = frozenset(position for position, _ in copies)
+            loose = frozenset(k for k, (base, at) in enumerate(mine) if base != NUMBER and at % VECTOR_BYTES)
+            function = self._function(kernel, loose, positions)
+            self._tasks[n, copies] = Task(function, len(self.args), len(mine))
+            self.args += mine
+        return self._tasks[n, copies]
+
+    def _function(self, kernel: RKernel, loose: frozenset[int], positions: frozenset[int]) -> int:
+        key = (kernel, loose, positions)
+        if key not in self._emitted:
+            if positions:
+                copied = frozenset(len(kernel.operation.outputs) + position for position in positions)
+                made = emit(reading_copies(kernel, positions), self._dialect, self._block, loose, copied)
+            else:
+                made = emit(kernel, self._dialect, self._block, loose)
+            if made.symbol not in self._numbers:
+                self._numbers[made.symbol] = len(self.kernels)
+                self.kernels.append(made)
+            self._emitted[key] = self._numbers[made.symbol]
+        return self._emitted[key]
+
+    def keeps(self) -> dict[TaskUid, list[int]]:
+        """The first arguments of what is copied before an rTask."""
+        found: dict[TaskUid, list[int]] = {}
+        for uid, copied in self._kept.loads.items():
+            for load in copied:
+                run = load.run
+                numbers = (run.target, run.nbytes, run.count, run.source_step, run.target_step, run.unit)
+                found.setdefault(uid, []).append(len(self.args))
+                self.args += [(load.constant, run.source), *((NUMBER, n) for n in numbers)]
+        return found
 
 
 def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes]) -> Image:
@@ -124,7 +180,7 @@ def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes
         tuple(port(graph, t) for t in graph.outputs),
         {TABLE: program.streams.to_bytes(), SOURCE: program.text.encode(), **files},
         program.weights,
-        plan,
+        replace(plan, notes=(*plan.notes, *program.notes)),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rammer.vdevice.simt.prelude import Dialect, prelude
 from rammer.vdevice.simt.printer import EmittedKernel
-from rammer.vdevice.simt.table import ABI, END, LINE, Streams
+from rammer.vdevice.simt.table import ABI, END, KEEP, LINE, Streams
 
 ENTRY = "rammer_run"
 ALIGNMENT = 128
@@ -20,16 +20,21 @@ def header_bytes(max_args: int) -> int:
     return -(-(16 + 4 * 32 + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
 
 
-def program_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int) -> str:
-    """The table-driven program: its size does not grow with the number of rTasks."""
+def program_text(
+    kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, *, copies: bool = False
+) -> str:
+    """The table-driven program: its size does not grow with the number of rTasks. `copies`: it has KEEPs."""
     cases = "".join(f"      case {n}: {_call(k, 'argv', 'now->rtask')} break;\n" for n, k in enumerate(kernels))
-    body = LOOP.replace("CASES", cases)
+    if copies:
+        cases += f"      case {KEEP}: mk_keep(argv, scratch, tid); break;\n"
+    body = (COPY if copies else "") + LOOP.replace("CASES", cases)
     return _text(kernels, dialect, block, max_args, body)
 
 
 def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, streams: Streams) -> str:
     """The program as a branch per vEU, the form of Figure 9: for small programs, and for people."""
     lines: list[str] = []
+    copies = ""
     num_veus = streams.num_veus
     for p in range(streams.num_programs):
         for v in range(num_veus):
@@ -41,11 +46,14 @@ def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int
                 waits = ", ".join(f"{u}:{o}" for u, o in streams.waits[wait : wait + nwaits].tolist())
                 if nwaits:
                     lines.append(f"    WAIT({wait}, {nwaits}, {order})  // {waits}")
-                if fn >= 0:
+                if fn == KEEP:
+                    lines.append(f"    mk_keep(args + {args}, scratch, tid);")
+                    copies = COPY
+                elif fn >= 0:
                     lines.append(f"    TASK({order}, {_call(kernels[fn], f'args + {args}', str(rtask))})")
                 lines.append(f"    DONE({step})")
             lines.append("  }")
-    body = BRANCHES.replace("LANES_OF_ALL", "\n".join(lines))
+    body = copies + BRANCHES.replace("LANES_OF_ALL", "\n".join(lines))
     return _text(kernels, dialect, block, 0, body)
 
 
@@ -133,6 +141,29 @@ INLINE void mk_finish(Run run, int span, int tid) {
     mk_store_relaxed(run.state + 1, 0);
     mk_store_release(run.state, run.base + span);
   }
+}
+
+"""
+
+# Only in programs in which something is copied.
+COPY = """\
+// Rows of a constant into the block's own memory, where they stay. Nobody writes the one or reads the other meanwhile.
+INLINE void mk_rows(const char *__restrict__ from, char *__restrict__ to, int bytes, int rows, int64_t from_step,
+                    int to_step, int unit, int tid) {
+  const int each = bytes / unit;
+#pragma unroll 4
+  for (int i = tid; i < rows * each; i += $THREADS) {
+    const int row = i / each, at = i % each * unit;
+    const char *source = from + row * from_step + at;
+    char *target = to + row * to_step + at;
+    if (unit == 16) *(vf *)target = *(const vf *)source;
+    else if (unit == 4) *(float *)target = *(const float *)source;
+    else *target = *source;
+  }
+}
+INLINE void mk_keep(void *const *args, char *scratch, int tid) {
+  mk_rows(MK_TENSOR(const char *, args, 0), scratch + (int64_t)args[1], (int)(int64_t)args[2], (int)(int64_t)args[3],
+          (int64_t)args[4], (int)(int64_t)args[5], (int)(int64_t)args[6], tid);
 }
 
 """

@@ -11,7 +11,7 @@ from rammer.ir.expr import Range, loads
 from rammer.ir.index import Index
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Store, Stmt, Sync, TileProgram
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.simt.prelude import Dialect
 
@@ -33,17 +33,25 @@ class EmittedKernel:
     extra_syncs: int = 0  # and lets them run as many block syncs
 
 
-def emit(kernel: RKernel, dialect: Dialect, block: int, loose: frozenset[int] = frozenset()) -> EmittedKernel:
+def emit(
+    kernel: RKernel,
+    dialect: Dialect,
+    block: int,
+    loose: frozenset[int] = frozenset(),
+    copied: frozenset[int] = frozenset(),
+) -> EmittedKernel:
     """The text of a kernel for blocks of `block` threads; equal bodies get equal symbols.
 
-    `loose` are the arguments that may not start at a multiple of 16 bytes. Raises LoweringError.
+    `loose` are the arguments that may not start at a multiple of 16 bytes; `copied` those that lie in the block's own
+    memory, at a number of bytes from the scratch. Raises LoweringError.
     """
     body = kernel.body
     if isinstance(body, ForeignSource):
         if body.language != dialect.language:
             raise LoweringError(f"{kernel.name} is written in {body.language!r}, not in {dialect.language!r}")
         counted = dialect.counted_sync and body.num_threads % dialect.wave == 0 and body.num_block_syncs is not None
-        if body.num_threads not in (1, block) and body.num_block_syncs != 0 and not counted:
+        own = body.own_syncs and dialect.partial_sync
+        if body.num_threads not in (1, block) and body.num_block_syncs != 0 and not (counted or own):
             raise LoweringError(
                 f"{kernel.name} syncs its {body.num_threads} threads; the vEUs have {block}",
                 hint="give it as many threads as the vEUs have, or no block syncs",
@@ -55,7 +63,7 @@ def emit(kernel: RKernel, dialect: Dialect, block: int, loose: frozenset[int] = 
     quiet = {b.name for b, static in inputs if static}
     if dialect.quiet_arguments:
         quiet = {b.name for b in body.arguments}
-    text = function(SimtPrinter(body, dialect, block, loose), quiet)
+    text = function(SimtPrinter(body, dialect, block, loose), quiet, copied)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), body.num_threads)
 
@@ -103,6 +111,10 @@ class SimtPrinter(CFamilyPrinter):
     def square(self, loop: For) -> str | None:
         return None
 
+    def mma(self, s: Mma) -> str:
+        places = ((s.acc, s.acc_at), (s.a, s.a_at), (s.b, s.b_at))
+        return f"mk_mma_{s.precision}({', '.join(f'{name} + {self.index(at)}' for name, at in places)});"
+
     def store(self, s: Store, lane: str | None, count: int = 0) -> str:
         text = super().store(s, lane, count)
         guarded = self.shares_syncs and s.buffer in self.memory
@@ -113,7 +125,7 @@ class SimtPrinter(CFamilyPrinter):
         return " && ".join(f"({kind})({self.index(r.index - r.low)}) < {r.high - r.low}" for r in where)
 
 
-def function(printer: SimtPrinter, quiet: set[str]) -> str:
+def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> str:
     """The worker with typed parameters, and the device function of fixed signature that calls it.
 
     Quiet arguments are restrict, but for outputs that the rTask reads: no other pointer leads to them meanwhile.
@@ -125,7 +137,7 @@ def function(printer: SimtPrinter, quiet: set[str]) -> str:
         kind = f"{'' if n < program.num_outputs else 'const '}{printer.ctype[b.dtype]} *"
         restrict = b.name in quiet and (n >= program.num_outputs or b.name not in read)
         parameters += f"{kind}{'__restrict__ ' if restrict else ''}{b.name}, "
-        arguments += f"MK_TENSOR({kind}, args, {n}), "
+        arguments += f"({kind})(scratch + (int64_t)args[{n}]), " if n in copied else f"MK_TENSOR({kind}, args, {n}), "
     tid = "MK_WAVE(tid)" if printer.extra_syncs else "tid"
     rest = f" else for (int n = 0; n < {printer.extra_syncs}; n++) mk_sync();" if printer.extra_syncs else ""
     lines = [
@@ -158,7 +170,7 @@ def block_syncs(body: Body) -> int | None:
     return total
 
 
-def _statements(body: Body) -> Iterator[Store | Alloc | Sync | If | For]:
+def _statements(body: Body) -> Iterator[Stmt]:
     for s in body:
         yield s
         if isinstance(s, For | Alloc):

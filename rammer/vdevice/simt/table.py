@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import BarrierRTask, Position, RTask
+from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice.placement import ARENA
 
-ABI = 1  # of the megakernel, the streams and the state; changes with any of them
+ABI = 2  # of the megakernel, the streams and the state; changes with any of them
 LINE = 32  # words of a cache line: each vEU's counter has its own
-END, ONLY_WAIT = -1, -2  # `fn` of an instruction without a task
+END, ONLY_WAIT, KEEP = -1, -2, -3  # `fn` of an instruction without a task
+NUMBER = -2  # `arg_base` of an argument that is a number and no address
+KEEP_ARGS = 7  # of a KEEP: source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 
 Ints = NDArray[np.int32]
 
@@ -27,7 +29,8 @@ Ints = NDArray[np.int32]
 class Streams:
     """Lanes of all rPrograms. An instruction is eight int32: function, rTask, first argument, number of arguments,
     first wait, number of waits, step to publish when done (0: nobody waits for it), order of its slot. A barrier-rTask
-    is part of the rTask behind it. Every lane ends with an instruction of its own.
+    is part of the rTask behind it. A KEEP copies rows of a constant into the vEU's own memory; an rTask that reads the
+    copy has its place, in bytes from the scratch, as an argument. Every lane ends with an instruction of its own.
     """
 
     header: Mapping[str, Any]
@@ -35,8 +38,8 @@ class Streams:
     instructions: Ints  # [instructions, 8]
     waits: Ints  # [waits, 2] vEU, order
     operators: Ints  # [instructions] operator of the rTask, or -1
-    arg_base: Ints  # [args] placement.ARENA, or the number of a constant
-    arg_offset: NDArray[np.int64]  # [args] bytes
+    arg_base: Ints  # [args] placement.ARENA, NUMBER, or the number of a constant
+    arg_offset: NDArray[np.int64]  # [args] bytes; the value of a NUMBER
 
     @property
     def num_veus(self) -> int:
@@ -105,19 +108,39 @@ class Streams:
             and bool(np.all(np.diff(self.bounds) >= 1))
             and bool(np.all(fn[ends] == END))
             and int(np.sum(fn == END)) == len(ends) + 2
-            and bool(np.all((fn >= ONLY_WAIT) & (fn < self.header["num_kernels"])))
+            and bool(np.all((fn >= KEEP) & (fn < self.header["num_kernels"])))
             and bool(np.all((rtask >= 0) & (step >= 0) & (order >= 0)))
             and bool(np.all((args >= 0) & (nargs >= 0) & (args + nargs <= len(self.arg_base))))
             and bool(np.all(nargs <= min(self.header["max_args"], self.header["threads"])))
             and bool(np.all((wait >= 0) & (nwaits >= 0) & (wait + nwaits <= len(self.waits))))
             and bool(np.all((self.waits[:, 0] >= 0) & (self.waits[:, 0] < self.num_veus) & (self.waits[:, 1] >= 0)))
             and len(self.arg_base) == len(self.arg_offset)
-            and bool(np.all((self.arg_base >= ARENA) & (self.arg_base < len(self.header["weights"]))))
+            and bool(np.all((self.arg_base >= NUMBER) & (self.arg_base < len(self.header["weights"]))))
             and bool(np.all(self.arg_offset >= 0))
             and bool(np.all(self.arg_offset[self.arg_base == ARENA] <= self.header["arena_bytes"]))
         )
-        if not sound:
+        if not sound or not self._copies_are_sound():
             raise ValueError("an index points outside of its array")
+
+    def _copies_are_sound(self) -> bool:
+        """Whether all that is copied lies in the vEU's memory."""
+        rows = self.instructions[self.instructions[:, 0] == KEEP]
+        if np.any(rows[:, 3] != KEEP_ARGS):
+            return False
+        args = rows[:, 2:3] + np.arange(KEEP_ARGS)
+        _, target, nbytes, count, source_step, target_step, unit = self.arg_offset[args].T
+        return (
+            bool(np.all(self.arg_base[args[:, 0]] >= 0))
+            and bool(np.all(self.arg_base[args[:, 1:]] == NUMBER))
+            and bool(np.all((nbytes > 0) & (count > 0) & np.isin(unit, (1, 4, 16)) & (source_step >= 0)))
+            and bool(np.all(target + (count - 1) * target_step + nbytes <= self.header["shared_bytes"]))
+        )
+
+    def addresses(self, constants: Sequence[int], arena: int) -> NDArray[np.int64]:
+        """The arguments, for constants and an arena at these addresses."""
+        bases = np.array([*constants, 0, arena], np.int64)  # NUMBER is -2, ARENA -1
+        found: NDArray[np.int64] = bases[self.arg_base] + self.arg_offset
+        return found
 
     def span(self, program: int) -> int:
         """What an rProgram adds to the epoch: more than any counter grows in it."""
@@ -135,14 +158,29 @@ _ARRAYS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """How an rTask is called: the number of its function, and where its arguments are."""
+
+    function: int
+    first_arg: int
+    num_args: int
+
+
 def streams_of(
-    plan: ExecutionPlan, functions: Sequence[int], first_arg: Sequence[int], num_args: Sequence[int]
+    plan: ExecutionPlan, tasks: Callable[[TaskUid], Task], copies: Mapping[TaskUid, Sequence[int]]
 ) -> dict[str, Array]:
-    """The arrays of a plan's lanes; `functions`, `first_arg` and `num_args` are by operator."""
+    """The arrays of a plan's lanes; `copies` has the first arguments of the KEEPs before an rTask."""
     instructions: list[tuple[int, ...]] = []
     operators: list[int] = []
     waits: list[tuple[int, int]] = []
     bounds = [0]
+
+    def copy(order: int, ahead: RTask) -> None:
+        for args in copies.get(ahead.uid, ()):
+            instructions.append((KEEP, 0, args, KEEP_ARGS, 0, 0, 0, order))
+            operators.append(ahead.uid.operator_id)
+
     for program in plan.programs:
         awaited = {w for lane in program.lanes for slot in lane if isinstance(slot, BarrierRTask) for w in slot.waits}
         for veu in range(plan.spec.num_veus):
@@ -150,13 +188,18 @@ def streams_of(
             first = len(waits)  # of the barrier that the next rTask takes along
             for order, slot in enumerate(lane):
                 step = order + 1 if Position(veu, order) in awaited else 0
+                follower = lane[order + 1] if order + 1 < len(lane) else None
+                if isinstance(slot, RTask) and not (order and isinstance(lane[order - 1], BarrierRTask)):
+                    copy(order, slot)
+                elif isinstance(slot, BarrierRTask) and isinstance(follower, RTask):
+                    copy(order, follower)  # the wait is time to copy
                 if isinstance(slot, RTask):
                     n, rtask = slot.uid
-                    found = (functions[n], rtask, first_arg[n], num_args[n])
+                    task = tasks(slot.uid)
+                    found = (task.function, rtask, task.first_arg, task.num_args)
                     operators.append(n)
                 else:
                     waits += [(w.veu, w.order) for w in slot.waits]
-                    follower = lane[order + 1] if order + 1 < len(lane) else None
                     if isinstance(follower, RTask) and not step:
                         continue
                     found = (ONLY_WAIT, 0, 0, 0)

@@ -17,6 +17,7 @@ from rammer.vdevice.base import Image
 from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.simt.emulator.compile import host_text, part
 from rammer.vdevice.simt.image import SOURCE, checked_streams, port_places, weight
+from rammer.vdevice.simt.table import NUMBER
 
 FLAGS = ("-x", "c++", "-std=gnu++17", "-O1", "-g", "-w", "-fsanitize=thread", "-fno-exceptions", "-fno-rtti")
 MAX_PROGRAMS = 64
@@ -71,11 +72,11 @@ def _file(image: Image, inputs: Mapping[str, Array], seed: int) -> bytes:
     memory = np.full(starts[-1], 0xFF, np.uint8)
     for w, at in zip(weights, starts, strict=False):
         memory[at : at + w.nbytes] = np.ascontiguousarray(w).reshape(-1).view(np.uint8)
-    bases = np.array([*starts[:-1], 0], np.int64)  # ARENA is -1: the last
     for port, (base, offset) in next(port_places(image, streams)):
         at = offset if base == ARENA else int(starts[base]) + offset
         memory[at : at + port.type.nbytes] = np.ascontiguousarray(inputs[port.name]).reshape(-1).view(np.uint8)
-    args = bases[streams.arg_base] + streams.arg_offset
+    offsets = streams.addresses(starts[:-1].tolist(), 0)
+    args = np.where(streams.arg_base == NUMBER, ~offsets, offsets)  # the others will be addresses in the memory
     arrays = [memory, args, streams.instructions, streams.bounds, streams.waits]
     spans = [streams.span(p) for p in range(streams.num_programs)]
     head = [streams.num_veus, header["threads"], header["shared_bytes"], streams.num_programs]

@@ -56,8 +56,7 @@ class EmulatorExecutable:
         self._weights = [_aligned_copy(weight(image, name)) for name in header["weights"]]
         self._arena = _memory(int(header["arena_bytes"]))
         self._state = np.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
-        bases = np.array([*(w.ctypes.data for w in self._weights), self._arena.ctypes.data], np.int64)
-        self._args = bases[streams.arg_base] + streams.arg_offset  # ARENA is -1: the last
+        self._args = streams.addresses([w.ctypes.data for w in self._weights], self._arena.ctypes.data)
         self._stream = _aligned_copy(streams.instructions)
         self._waits, self._bounds = _aligned_copy(streams.waits), _aligned_copy(streams.bounds)
         self._inputs, self._outputs = (
