@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rammer.errors import ScheduleError
+
+Orders = NDArray[np.int32]  # of slots
+ALWAYS = np.iinfo(np.int32).max  # more slots than a lane can have
 
 
 class TaskUid(NamedTuple):
@@ -58,11 +65,30 @@ class RProgram:
                     yield Position(veu, order), slot.uid
 
 
+@dataclass(slots=True, eq=False)
+class Front:
+    """Slots to wait for, the last one of each lane, lanes ascending. rTasks that wait for the same share one."""
+
+    slots: tuple[Position, ...]
+    lanes: NDArray[np.intp]
+    orders: Orders
+    behind: Orders | None = None  # per vEU, how many of its slots lie before all these, if anybody asked
+    essential: NDArray[np.bool_] | None = None  # the slots that do not lie before others of them
+
+
 class Mark(NamedTuple):
     """A state of a builder to come back to."""
 
     lengths: tuple[int, ...]
-    clocks: tuple[tuple[int, ...], ...]
+    clocks: tuple[Orders, ...]
+
+
+class Removed(NamedTuple):
+    """What `undo` took back, for `redo`: the ends of the lanes, and what they know."""
+
+    lanes: list[list[Slot]]
+    history: list[list[Orders]]
+    clocks: tuple[Orders, ...]
 
 
 class RProgramBuilder:
@@ -78,10 +104,13 @@ class RProgramBuilder:
         self._where: dict[TaskUid, Position] = {}
         self._pending: dict[TaskUid, list[TaskUid]] = {}
         # _clock[v][u], u != v: slots of u known to be complete when lane v reaches its end; _history: the same per
-        # slot. It changes at barriers only, so slots between two barriers share one tuple.
-        self._clock: list[tuple[int, ...]] = [(0,) * num_veus for _ in range(num_veus)]
-        self._history: list[list[tuple[int, ...]]] = [[] for _ in range(num_veus)]
-        self._merged: tuple[dict[int, int], tuple[int, ...]] = ({}, ())  # the last slots waited for; all known there
+        # slot. It changes at barriers only, so slots between two barriers share one array, and none is written to.
+        # _known: the same as a matrix in which every lane knows all of itself.
+        nothing = np.zeros(num_veus, np.int32)
+        self._clock = [nothing] * num_veus
+        self._history: list[list[Orders]] = [[] for _ in range(num_veus)]
+        self._known = np.zeros((num_veus, num_veus), np.int32)
+        np.fill_diagonal(self._known, ALWAYS)
 
     def __contains__(self, task: object) -> bool:
         return task in self._where
@@ -93,48 +122,73 @@ class RProgramBuilder:
         """The rTask's slot, or None if it was not appended here."""
         return self._where.get(task)
 
-    def known(self, veu: int) -> tuple[int, ...]:
+    def known(self, veu: int) -> Orders:
         """Per other vEU, how many of its slots are surely complete when lane `veu` reaches its end."""
         return self._clock[veu]
+
+    def front(self, last: Mapping[int, int]) -> Front:
+        """The slots at `last`, an order per lane, for `append` and `knows`. Holds until the next `undo`."""
+        lanes = np.array(sorted(last), np.intp)
+        orders = np.array([last[u] for u in lanes.tolist()], np.int32)
+        return Front(tuple(map(Position, lanes.tolist(), orders.tolist())), lanes, orders)
+
+    def knows(self, veu: int, front: Front) -> bool:
+        """Whether lane `veu` needs no barrier-rTask to see a front."""
+        return bool((self._known[veu, front.lanes] > front.orders).all())
+
+    def informed(self, front: Front) -> NDArray[np.bool_]:
+        """`knows` of every lane."""
+        known: NDArray[np.bool_] = np.all(self._known[:, front.lanes] > front.orders, axis=1)
+        return known
 
     def wait(self, task: TaskUid, on: Iterable[TaskUid]) -> None:
         """Make `task` wait for rTasks appended earlier; emits the barrier-rTask when `task` is appended."""
         self._pending.setdefault(task, []).extend(on)
 
-    def append(self, task: TaskUid, veu: int) -> Position:
-        """Place `task` at the end of lane `veu`, after a barrier-rTask if it must wait. Returns its slot."""
+    def append(self, task: TaskUid, veu: int, after: Front | None = None) -> Position:
+        """Place `task` at the end of lane `veu`, after a barrier-rTask if it must wait. Returns its slot.
+
+        It waits for what `wait` said, or else for `after`.
+        """
         if task in self._where:
             raise ScheduleError(f"rTask {task} appended twice", hint="every rTask has one slot")
         if not 0 <= veu < self.num_veus:
             raise ScheduleError(f"rTask {task}: no vEU {veu}", hint=f"vEUs are 0 … {self.num_veus - 1}")
+        if needed := self._pending.pop(task, None):
+            after = self._front_of(task, needed)
+        if after is not None and after.slots and not self.knows(veu, after):
+            self._push(veu, BarrierRTask(self._advance(veu, after)))
+        position = self._push(veu, RTask(task))
+        self._where[task] = position
+        return position
+
+    def _front_of(self, task: TaskUid, tasks: Iterable[TaskUid]) -> Front:
         last: dict[int, int] = {}
-        clock = self._clock[veu]
-        for needed in self._pending.pop(task, ()):
+        for needed in tasks:
             if (where := self._where.get(needed)) is None:
                 raise ScheduleError(
                     f"rTask {task} waits for {needed}, which has no slot",
                     hint="an rTask may only wait for rTasks appended earlier to the same rProgram",
                 )
             last[where.veu] = max(last.get(where.veu, -1), where.order)
-        if any(u != veu and order >= clock[u] for u, order in last.items()):
-            self._push(veu, BarrierRTask(self._advance(veu, last)))
-        position = self._push(veu, RTask(task))
-        self._where[task] = position
-        return position
+        return self.front(last)
 
-    def _advance(self, veu: int, last: dict[int, int]) -> tuple[Position, ...]:
+    def _advance(self, veu: int, front: Front) -> tuple[Position, ...]:
         """Let lane `veu` know what lies before these slots; returns those that nothing else implies."""
-        if last != self._merged[0]:  # the rTasks of one operator often wait for the same slots
-            self._merged = (
-                last,
-                tuple(map(max, zip(*{self._history[u][order] for u, order in last.items()}, strict=True))),
-            )
-        behind = list(map(max, self._merged[1], self._clock[veu]))
-        waits = tuple(Position(u, order) for u, order in sorted(last.items()) if u != veu and behind[u] <= order)
-        for target in waits:
-            behind[target.veu] = target.order + 1
-        self._clock[veu] = tuple(behind)
-        return waits
+        if front.behind is None or front.essential is None:
+            clocks = {id(c): c for c in (self._history[u][order] for u, order in front.slots)}
+            front.behind = np.maximum.reduce(list(clocks.values()))
+            front.essential = front.behind[front.lanes] <= front.orders
+        awaited = front.essential & (self._known[veu, front.lanes] <= front.orders)
+        clock = np.maximum(front.behind, self._clock[veu])
+        clock[front.lanes[awaited]] = front.orders[awaited] + 1
+        self._learn(veu, clock)
+        return tuple(compress(front.slots, awaited.tolist()))
+
+    def _learn(self, veu: int, clock: Orders) -> None:
+        self._clock[veu] = clock
+        self._known[veu] = clock
+        self._known[veu, veu] = ALWAYS
 
     def _push(self, veu: int, slot: Slot) -> Position:
         order = len(self._lanes[veu])
@@ -146,24 +200,42 @@ class RProgramBuilder:
         """The present state, for `undo`."""
         return Mark(tuple(map(len, self._lanes)), tuple(self._clock))
 
-    def undo(self, mark: Mark) -> None:
+    def undo(self, mark: Mark) -> Removed:
         """Take back everything appended since `mark`, and every open wait."""
         self._pending.clear()
-        self._merged = ({}, ())
+        removed = Removed([], [], tuple(self._clock))
         for lane, history, length in zip(self._lanes, self._history, mark.lengths, strict=True):
+            removed.lanes.append(lane[length:])
+            removed.history.append(history[length:])
             for slot in lane[length:]:
                 if isinstance(slot, RTask):
                     del self._where[slot.uid]
             del lane[length:], history[length:]
-        self._clock = list(mark.clocks)
+        self._remember(mark.clocks)
+        return removed
+
+    def redo(self, removed: Removed) -> None:
+        """Append again what `undo` took back; the builder is in the state that it left."""
+        for veu, (lane, slots) in enumerate(zip(self._lanes, removed.lanes, strict=True)):
+            for order, slot in enumerate(slots, len(lane)):
+                if isinstance(slot, RTask):
+                    self._where[slot.uid] = Position(veu, order)
+            lane.extend(slots)
+            self._history[veu].extend(removed.history[veu])
+        self._remember(removed.clocks)
+
+    def _remember(self, clocks: Sequence[Orders]) -> None:
+        for veu, clock in enumerate(clocks):
+            if clock is not self._clock[veu]:
+                self._learn(veu, clock)
 
     def sync(self) -> None:
         """Make every lane wait for all slots so far: a global barrier, the only kind on SyncModel.GLOBAL devices."""
         ends = tuple(Position(u, len(lane) - 1) for u, lane in enumerate(self._lanes) if lane)
         place = {end.veu: n for n, end in enumerate(ends)}
-        done = tuple(map(len, self._lanes))
+        done = np.array(list(map(len, self._lanes)), np.int32)
         for veu in range(self.num_veus):
-            self._clock[veu] = done
+            self._learn(veu, done)
             n = place.get(veu)
             self._push(veu, BarrierRTask(ends if n is None else ends[:n] + ends[n + 1 :]))
 

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.program import Mark, Position, RProgram, RProgramBuilder, TaskUid
+from rammer.ir.program import Front, Mark, Position, Removed, RProgram, RProgramBuilder, TaskUid
+
+Times = NDArray[np.float64]
+FEW = 6  # lanes that are cheaper to look at one by one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Needs:
     """What an rTask must see of an rProgram: the last needed slot of each lane, and when it ends.
 
     Lanes run in order, so that slot stands for all needed before it (Paper: §3.3, "only include the last one").
+    rTasks that need the same share one, and so what was found out about it.
     """
 
-    last: tuple[tuple[Position, TaskUid], ...] = ()
+    front: Front | None = None  # None: nothing of this rProgram
     end_us: float = 0.0  # when the last of them is done
     veu: int = -1  # on this vEU
     other_end_us: float = 0.0  # when the last one on any other vEU is done
-    past: set[int] = field(default_factory=set)  # vEUs whose lanes were seen to need no barrier for this any more
+    starts_us: Times = field(default_factory=lambda: np.zeros(0))  # per lane, as of `seen` changes to lanes
+    seen: int = -1
+
+    @property
+    def last(self) -> tuple[Position, ...]:
+        return self.front.slots if self.front else ()
 
 
 NOTHING = Needs()
@@ -31,8 +43,17 @@ class Checkpoint(NamedTuple):
     """A state of an Assembly to come back to."""
 
     mark: Mark
-    ready_us: tuple[float, ...]
+    ready_us: Times
     synced: tuple[int, ...]
+
+
+class Undone(NamedTuple):
+    """What `Assembly.undo` took back, for `redo`."""
+
+    removed: Removed
+    ready_us: Times
+    synced: tuple[int, ...]
+    ends: list[list[float]]
 
 
 class Assembly:
@@ -44,10 +65,11 @@ class Assembly:
 
     def __init__(self, spec: VDeviceSpec) -> None:
         self.spec = spec
-        self.ready_us = [0.0] * spec.num_veus
+        self.ready_us: Times = np.zeros(spec.num_veus)
         self._builder = RProgramBuilder(spec.num_veus)
         self._ends: list[list[float]] = [[] for _ in range(spec.num_veus)]
         self._synced = (0,) * spec.num_veus  # per lane, its slots before the last global barrier
+        self._grown: list[int] = []  # the lanes that grew, one after the other
 
     @property
     def is_empty(self) -> bool:
@@ -56,66 +78,84 @@ class Assembly:
     @property
     def time_us(self) -> float:
         """time(P): the launch, and the longest lane; 0 for an rProgram without slots. Paper: Alg. 1."""
-        return 0.0 if self.is_empty else self.spec.launch_us + max(self.ready_us)
+        return 0.0 if self.is_empty else self.spec.launch_us + float(self.ready_us.max())
+
+    def find(self, task: TaskUid) -> Position | None:
+        """The rTask's slot, or None if it is not in this rProgram."""
+        return self._builder.find(task)
 
     def needs(self, tasks: Iterable[TaskUid], also: Needs = NOTHING) -> Needs:
         """What lies in this rProgram of `tasks`; those of earlier rPrograms are complete anyway.
 
         The answer holds until the next `undo`.
         """
-        last = {where.veu: (where, task) for where, task in also.last}
+        last = dict(also.last)
         find = self._builder.find
         for task in tasks:
             where = find(task)
             if where is not None:
                 veu, order = where
-                if veu not in last or last[veu][0].order < order:
-                    last[veu] = (where, task)
-        return self._needs(last)
+                if last.get(veu, -1) < order:
+                    last[veu] = order
+        return self.needs_last(last)
 
-    def _needs(self, last: dict[int, tuple[Position, TaskUid]]) -> Needs:
+    def needs_last(self, last: Mapping[int, int]) -> Needs:
+        """What an rTask needs that must see the slots at `last`, an order per lane. Holds until the next `undo`."""
         if not last:
             return NOTHING
-        ends = sorted(((self._ends[w.veu][w.order], w.veu) for w, _ in last.values()), reverse=True)
-        return Needs(tuple(last.values()), *ends[0], ends[1][0] if len(ends) > 1 else 0.0)
+        ends = sorted(((self._ends[veu][order], veu) for veu, order in last.items()), reverse=True)
+        return Needs(self._builder.front(last), *ends[0], ends[1][0] if len(ends) > 1 else 0.0)
 
     def start_us(self, veu: int, needs: Needs) -> float:
         """When an rTask with these needs would start on `veu`, after a barrier-rTask if it must have one."""
-        ready = self.ready_us[veu]
-        if not needs.last:
+        ready = float(self.ready_us[veu])
+        if needs.front is None:
             return ready
         foreign = needs.other_end_us if veu == needs.veu else needs.end_us
         if foreign > ready:
             return foreign + self.spec.barrier_us
-        if veu in needs.past:
-            return ready
-        known = self._builder.known(veu)
-        for where, _ in needs.last:
-            if where.veu != veu and where.order >= known[where.veu]:
-                return ready + self.spec.barrier_us
-        needs.past.add(veu)
-        return ready
+        return ready if self._builder.knows(veu, needs.front) else ready + self.spec.barrier_us
+
+    def starts_us(self, needs: Needs) -> Times:
+        """`start_us` of every lane; of lanes that did not grow since the last question, nothing is computed anew."""
+        if needs.front is None:
+            return self.ready_us
+        grown = self._grown[needs.seen :] if needs.seen >= 0 else range(self.spec.num_veus)
+        needs.seen = len(self._grown)
+        if len(grown) > FEW:
+            foreign = np.full(self.spec.num_veus, needs.end_us)
+            foreign[needs.veu] = needs.other_end_us
+            informed = (self.ready_us >= foreign) & self._builder.informed(needs.front)
+            behind_barrier = np.maximum(self.ready_us, foreign) + self.spec.barrier_us
+            needs.starts_us = np.where(informed, self.ready_us, behind_barrier)
+        else:
+            if not needs.starts_us.size:
+                needs.starts_us = np.zeros(self.spec.num_veus)
+            for veu in grown:
+                needs.starts_us[veu] = self.start_us(veu, needs)
+        return needs.starts_us
 
     def place(self, task: TaskUid, veu: int, rtask_us: float, needs: Needs = NOTHING) -> None:
         """Append an rTask that takes `rtask_us`."""
-        start = self.start_us(veu, needs)
-        if needs.last:
-            self._builder.wait(task, [uid for _, uid in needs.last])
-        where = self._builder.append(task, veu)
+        start = float(self.ready_us[veu])
+        where = self._builder.append(task, veu, needs.front)
         ends = self._ends[veu]
-        if where.order > len(ends):
-            ends.append(start)  # the barrier-rTask
+        if where.order > len(ends):  # after a barrier-rTask
+            start = max(start, needs.other_end_us if veu == needs.veu else needs.end_us) + self.spec.barrier_us
+            ends.append(start)
         end = self.ready_us[veu] = start + rtask_us
         ends.append(end)
+        self._grown.append(veu)
 
     def sync(self) -> None:
         """A barrier of all lanes: every rTask so far is done before any further one begins."""
-        now = max(self.ready_us)
+        now = float(self.ready_us.max())
         self._synced = tuple(map(len, self._ends))
         self._builder.sync()
         for ends in self._ends:
             ends.append(now + self.spec.barrier_us)
-        self.ready_us = [now + self.spec.barrier_us] * self.spec.num_veus
+        self.ready_us[:] = now + self.spec.barrier_us
+        self._grown.extend(range(self.spec.num_veus))
 
     def is_synced(self, task: TaskUid) -> bool:
         """Whether a global barrier, or the end of an rProgram, lies behind an rTask."""
@@ -124,15 +164,24 @@ class Assembly:
 
     def mark(self) -> Checkpoint:
         """The present state, for `undo`."""
-        return Checkpoint(self._builder.mark(), tuple(self.ready_us), self._synced)
+        return Checkpoint(self._builder.mark(), self.ready_us.copy(), self._synced)
 
-    def undo(self, state: Checkpoint) -> None:
+    def undo(self, state: Checkpoint) -> Undone:
         """Take back everything placed since `mark`."""
-        self._builder.undo(state.mark)
-        self.ready_us = list(state.ready_us)
-        self._synced = state.synced
-        for ends, length in zip(self._ends, state.mark.lengths, strict=True):
-            del ends[length:]
+        ends = []
+        for lane, length in zip(self._ends, state.mark.lengths, strict=True):
+            ends.append(lane[length:])
+            del lane[length:]
+        undone = Undone(self._builder.undo(state.mark), self.ready_us, self._synced, ends)
+        self.ready_us, self._synced = state.ready_us.copy(), state.synced
+        return undone
+
+    def redo(self, undone: Undone) -> None:
+        """Place again what `undo` took back, on the state that it left."""
+        self._builder.redo(undone.removed)
+        self.ready_us, self._synced = undone.ready_us.copy(), undone.synced
+        for lane, ends in zip(self._ends, undone.ends, strict=True):
+            lane.extend(ends)
 
     def build(self) -> RProgram:
         """The finished rProgram."""

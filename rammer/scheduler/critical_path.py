@@ -139,7 +139,7 @@ class _Run:
             if home.veu >= 0 and free_at[home.veu] <= now + max(home.worth_us, TIE_US):
                 where, reason = home.veu, home.reason
             self._place(task, where, reason)
-            free_at[where] = self.assembly.ready_us[where]
+            free_at[where] = float(self.assembly.ready_us[where])
             heappush(free, (free_at[where], where))
             if where != veu:
                 heappush(free, (now, veu))
@@ -165,7 +165,7 @@ class _Run:
         self.placements.append(placement)
         self.draft.settle([placement])
         for reader in self._readers.get(task, ()):
-            self._arrived(reader, self.assembly.ready_us[veu])
+            self._arrived(reader, float(self.assembly.ready_us[veu]))
         self._unplaced[operator_id] -= 1
         if not self._unplaced[operator_id] and self._whole_readers[operator_id]:
             everything = (TaskUid(operator_id, r) for r in range(self.draft.kernels[operator_id].num_rtasks))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rammer.ir.dependency import Dependencies
 from rammer.ir.device import SyncModel
@@ -81,7 +85,7 @@ class Draft:
         """
         self.kernels.update(wave)
         wanted = self.needs(wave, assembly)
-        now = min(assembly.ready_us)
+        now = float(assembly.ready_us.min())
         alike: dict[tuple[float, float], list[_Candidate]] = {}
         for operator_id, needs in wanted.items():
             us = self.rtask_us(operator_id)
@@ -117,19 +121,38 @@ class Draft:
         )
 
     def _operator_needs(self, operator_id: int, assembly: Assembly) -> list[Needs]:
-        """Producers of which every rTask needs everything are looked at once, not once per rTask."""
+        """Each producer is looked up once, and rTasks that need the same of all producers share one answer."""
         num_rtasks = self.kernels[operator_id].num_rtasks
-        by_all: list[TaskUid] = []
-        by_some: list[list[TaskUid]] = [[] for _ in range(num_rtasks)]
+        by_all: dict[int, int] = {}
+        by_some: list[NDArray[np.int64]] = []  # rows of reader, vEU, order
         for producer, pairs in self.dependencies.edges(operator_id):
             produced = self.kernels[producer].num_rtasks
+            found = [assembly.find(TaskUid(producer, r)) for r in range(produced)]
             if len(pairs) == num_rtasks * produced:
-                by_all.extend(TaskUid(producer, r) for r in range(produced))
+                for where in found:
+                    if where is not None and by_all.get(where.veu, -1) < where.order:
+                        by_all[where.veu] = where.order
             else:
-                for rtask_id, needed in pairs.tolist():
-                    by_some[rtask_id].append(TaskUid(producer, needed))
-        common = assembly.needs(by_all)
-        return [assembly.needs(tasks, common) if tasks else common for tasks in by_some]
+                slots = np.array([(-1, -1) if where is None else where for where in found], np.int64)
+                rows = np.column_stack((pairs[:, 0], slots[pairs[:, 1]]))
+                by_some.append(rows[rows[:, 1] >= 0])
+        common = assembly.needs_last(by_all)
+        if not by_some:
+            return [common] * num_rtasks
+        rows = np.concatenate(by_some)
+        implied = np.full(self.spec.num_veus, -1)
+        implied[list(by_all)] = list(by_all.values())
+        rows = rows[rows[:, 2] > implied[rows[:, 1]]]
+        rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+        begins = np.searchsorted(rows[:, 0], np.arange(num_rtasks + 1))
+        known: dict[bytes, Needs] = {b"": common}
+        answers = []
+        for begin, end in pairwise(begins.tolist()):
+            mine = rows[begin:end, 1:]
+            if (needs := known.get(key := mine.tobytes())) is None:
+                needs = known[key] = assembly.needs_last({**by_all, **dict(mine.tolist())})  # of each vEU the last
+            answers.append(needs)
+        return answers
 
     def sequential_us(self) -> float:
         """What RammerBase would take: every operator's fastest rKernel, launched alone."""

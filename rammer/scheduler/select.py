@@ -131,19 +131,18 @@ def select_veu(assembly: Assembly, needs: Needs, home: int | None = None, slack_
     Among equals: `home`, where its static weights were used last (also if that is later by up to `slack_us`), then the
     vEU that made an operand, then the first.
     """
-    ready = assembly.ready_us
-    starts = [assembly.start_us(veu, needs) for veu in range(len(ready))] if needs.last else ready
-    earliest = min(starts)
+    starts = assembly.starts_us(needs)
+    earliest = float(starts.min())
     if home is not None and starts[home] <= earliest + max(slack_us, TIE_US):
-        return Place(home, starts[home], "static weights")
-    latest = earliest + TIE_US
-    if needs.last:
-        made_here = [w.veu for w, _ in needs.last if starts[w.veu] <= latest]
-        if made_here:
-            veu = needs.veu if needs.veu in made_here else min(made_here)
-            return Place(veu, starts[veu], "operand")
-    veu = next(v for v, start in enumerate(starts) if start <= latest)
-    return Place(veu, starts[veu], "earliest")
+        return Place(home, float(starts[home]), "static weights")
+    early = starts <= earliest + TIE_US
+    if needs.front is not None:
+        made_here = needs.front.lanes[early[needs.front.lanes]]
+        if made_here.size:
+            veu = needs.veu if early[needs.veu] else int(made_here[0])
+            return Place(veu, float(starts[veu]), "operand")
+    veu = int(early.argmax())
+    return Place(veu, float(starts[veu]), "earliest")
 
 
 def count(reasons: Iterable[str]) -> str:

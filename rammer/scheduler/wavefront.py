@@ -8,7 +8,7 @@ from rammer import config
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
-from rammer.scheduler.assembly import Assembly
+from rammer.scheduler.assembly import Assembly, Undone
 from rammer.scheduler.draft import Draft, Placement
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import count, select_rkernels, wave_bound_us
@@ -67,10 +67,21 @@ class Trial:
         options = {n: draft.market.options(draft.graph.operators[n].operation) for n in wave}
         self.bound_us = wave_bound_us(list(options.values()), draft.spec.num_veus)
         before = assembly.mark()
+        tried: list[tuple[dict[int, RKernel], list[Placement], Undone]] = []
+        present: dict[int, RKernel] = {}
 
         def price(kernels: dict[int, RKernel]) -> float:
-            assembly.undo(before)
-            self.placements = draft.schedule_wave(kernels, assembly)
+            nonlocal present
+            if present:
+                tried.append((present, self.placements, assembly.undo(before)))
+            present = kernels
+            for known, self.placements, undone in tried:
+                if known == kernels:
+                    assembly.redo(undone)
+                    draft.kernels.update(kernels)
+                    break
+            else:
+                self.placements = draft.schedule_wave(kernels, assembly)
             return assembly.time_us
 
         self.kernels, self.reason = select_rkernels(options, draft.spec.num_veus, price)
