@@ -168,7 +168,7 @@ def _step(vectors: int, rows: int) -> float:
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no product; otherwise schedules by task count and register block."""
-    p = product(problem, problem.root)
+    p = product(problem, problem.root) or _shown(problem)
     if p is None or _lane_cost(problem, p, dict(problem.root.axes)[p.lane]) > WORST_COST:
         return
     seen = set()
@@ -180,6 +180,17 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
                 yield schedule
             if n:
                 break
+
+
+def _shown(problem: Problem) -> Product | None:
+    """The product that is an output itself, and that a point-wise root reads at its own position."""
+    root, placed = problem.root, problem.placed
+    if root.reduce or len(placed) != 1 or placed[0].axes != root.axes:
+        return None
+    own = tuple(var(a) for a, _ in root.axes)
+    found = [ld for ld, _ in loads(root.body) if ld.tensor == placed[0].name]
+    output = placed[0].name in dict(problem.expr.outputs)
+    return product(problem, placed[0]) if output and all(ld.index == own and not ld.dynamic for ld in found) else None
 
 
 def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule | None:
@@ -203,20 +214,25 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
         lane_outer = (Loop(p.lane, p.group),)
     lane_outer = (*lane_outer, Loop(p.lane, panel))
     row_block = (Loop(p.row, 1, Kind.UNROLLED),) if p.row and block.rows > 1 else ()
-    inner = (*reduce, *row_block, Loop(p.lane, lanes, Kind.UNROLLED), Loop(p.lane, 1, Kind.VECTOR))
+    inner = (*row_block, Loop(p.lane, lanes, Kind.UNROLLED), Loop(p.lane, 1, Kind.VECTOR))
     far = [a for a in outer if a not in names[-1:] and extents[a] > 1]
     batch = [a for a in far if any(a in variables(ix) for ix in p.w.index)]  # each has weights of its own
     plain = [a for a in outer if a not in batch]
-    chunk = _chunk(problem, p, panel, reduce, steps, block)
+    shown = stage.name != problem.root.name
+    chunk = () if shown else _chunk(problem, p, panel, reduce, steps, block)
     middle = (*lane_outer, *chunk, *(Loop(a) for a in plain), *row_loops)
     if not chunk and _rows_outside(problem, p, steps):
         middle = (*(Loop(a) for a in plain), *lane_outer, *row_loops)
-    loops = (*tasks, *(Loop(a) for a in batch), *middle, *inner)
+    outer_loops = (*tasks, *(Loop(a) for a in batch), *middle)
+    loops = (*outer_loops, *inner) if shown else (*outer_loops, *reduce, *inner)
     packing = []
     if problem.packable(p.w, p.lane):
         packing.append((p.w.tensor, _panels(p, panel, digits)))
     packing += _epilogue_packing(problem, p, panel)
-    stages = place(problem, len(tasks) - 1)
+    if shown:  # a register block is stored, and what reads it follows while it is near
+        stages: tuple[At, ...] = (At(stage.name, len(outer_loops) - 1, (*reduce, *inner)),)
+    else:
+        stages = place(problem, len(tasks) - 1)
     if not packing or packing[0][0] != p.w.tensor:
         stages = (*stages, *_transposed(problem, p, loops.index(Loop(p.lane, panel))))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
