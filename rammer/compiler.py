@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from rammer import artifact, config
-from rammer.errors import DeviceError, RammerError, VerificationError
+from rammer.errors import DeviceError, RammerError, VerificationError, did_you_mean
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
@@ -63,6 +63,7 @@ def compile(
     arch: str | None = None,
     device: str | int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str | None = None,
     tune_seconds: float | None = None,
     progress: Progress = silent,
     registry: PluginRegistry | None = None,
@@ -71,7 +72,8 @@ def compile(
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
     their defaults. `device` selects among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds`
-    bounds the time spent measuring rKernels.
+    bounds the time spent measuring rKernels. `precision` is what products of float32 may be rounded to: "fp32" (the
+    default: exact), or where the vDevice offers them "tf32" and "bf16", for its matrix units.
     """
     registry = registry or PluginRegistry()
     trace = Trace()
@@ -79,6 +81,7 @@ def compile(
     target = target or config.get("RAMMER_VDEVICE")
     chosen = registry.policy(policy or config.get("RAMMER_POLICY"))
     vdevice = registry.open(target, arch=arch, device=device)
+    _use_precision(vdevice, precision or config.get("RAMMER_PRECISION"))
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
@@ -110,11 +113,25 @@ def compile(
         with clock("build"):
             image = vdevice.build(plan, progress=progress)
         weight_bytes = sum(a.nbytes for a in image.weights.values())
-        report = make_report(plan, timeline, weight_bytes, clock.seconds)
+        report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
         return Program(image, vdevice, report)
     except BaseException:
         vdevice.close()
         raise
+
+
+def _use_precision(vdevice: VDevice, precision: str) -> None:
+    """Let kernels of the vDevice round their operands. Raises DeviceError where it cannot."""
+    spec = vdevice.spec
+    if precision not in spec.precisions:
+        vdevice.close()
+        raise DeviceError(
+            f"vDevice {spec.name!r} ({spec.arch}) does not compute in {precision!r}, but in "
+            f"{' or '.join(spec.precisions)}",
+            hint=did_you_mean(precision, spec.precisions),
+        )
+    if precision != spec.precision:
+        vdevice.spec = replace(spec, precision=precision)
 
 
 def find_candidates(graph: Graph, vdevice: VDevice, registry: PluginRegistry) -> dict[Operation, list[RKernel]]:

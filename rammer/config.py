@@ -49,11 +49,13 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RAMMER_DUMP_DIR", "", "folder that receives graph, plan, timeline, source and build log of every compile"
         ),
+        Flag("RAMMER_KERNELS_DIR", "", "folder of imported kernels; the platform's folder for user data by default"),
         Flag("RAMMER_NUM_VEUS", "", "vEUs of the CPU; by default one per physical core that this process may use"),
         Flag("RAMMER_VECTOR_LANES", "", "fp32 lanes of the CPU's vectors: 4, 8 or 16; by default what the CPU has"),
         Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores"),
         Flag("RAMMER_SPIN_MS", "3", "milliseconds for which idle vEU threads of the CPU spin before they sleep"),
         Flag("RAMMER_WATCHDOG_SECONDS", "60", "seconds without progress after which a waiting vEU stops the run"),
+        Flag("RAMMER_PRECISION", "fp32", "what operands of products may be rounded to where none is named: tf32, bf16"),
         Flag("RAMMER_CUDA_GRAPH", "0", "1 records the launches of a program on an NVIDIA GPU as one CUDA graph"),
         Flag("RAMMER_TUNE_SECONDS", "20", "time budget for measuring candidate kernels in one compile"),
         Flag("RAMMER_WINOGRAD", "1", "0 computes 3x3 convolutions only directly, with smaller rounding errors"),

@@ -47,6 +47,8 @@ class VDeviceSpec:
     barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
     sync_us: float = 0.0  # cost of one block sync, if vEUs have many threads
     load_us: float = 0.0  # until data from main memory are there, if threads wait for them
+    precisions: tuple[str, ...] = ("fp32",)  # of products of float32 that it offers
+    precision: str = "fp32"  # the one that kernels may use: "tf32" and "bf16" round operands, for matrix units
 
     def level(self, name: str) -> MemoryLevel | None:
         return next((m for m in self.memory if m.name == name), None)

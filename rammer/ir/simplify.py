@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads, rewrite
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, Sync
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Stmt, Store, Sync
 
 MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 
@@ -281,6 +281,8 @@ def _substitute(body: Body, values: dict[str, Index]) -> Body:
                 return If(tuple(Range(place(r.index), r.low, r.high) for r in where), _substitute(then, values))
             case For() | Alloc():
                 return replace(stmt, body=_substitute(stmt.body, values))
+            case Mma():
+                return replace(stmt, acc_at=place(stmt.acc_at), a_at=place(stmt.a_at), b_at=place(stmt.b_at))
         return stmt
 
     return tuple(map(one, body))

@@ -69,6 +69,27 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
+class Mma:
+    """A wave multiplies on its matrix unit: acc[16, 8] += a[16, depth] · b[depth, 8], operands rounded to `precision`.
+
+    Every thread holds a fragment in registers; with g = thread // 4 and t = thread % 4 of its wave, and i < depth/4:
+    acc[2h + c] is (8h + g, 2t + c), a[2i + h] is (8h + g, 4i + t) and b[i] is (4i + t, g), for h, c of 0 and 1.
+    All threads of a wave meet here.
+    """
+
+    precision: str
+    acc: str
+    acc_at: Index
+    a: str
+    a_at: Index
+    b: str
+    b_at: Index
+
+
+MMA_DEPTH = {"tf32": 8, "bf16": 16}  # terms of one Mma, by precision
+
+
+@dataclass(frozen=True, slots=True)
 class If:
     where: tuple[Range, ...]
     then: Body
@@ -84,7 +105,7 @@ class For:
     stride: int = 1  # THREAD, TASK: var = id // stride % stop
 
 
-Stmt: TypeAlias = "Store | Alloc | Sync | If | For"
+Stmt: TypeAlias = "Store | Alloc | Sync | Mma | If | For"
 Body: TypeAlias = "tuple[Stmt, ...]"
 
 

@@ -55,9 +55,10 @@ class Schedule:
     stages: tuple[At, ...] = ()
     packing: tuple[tuple[str, Layout], ...] = ()
     threads: int = 1
+    mma: str = ""  # the precision of a root that waves multiply on their matrix units; see `threads_tensor`
     split_padding: bool = False  # True: interior without guards, at several times the code
 
     def __str__(self) -> str:
         """All of it but the packing: schedules that differ have different texts."""
-        more = [*map(str, self.stages), *(["split"] if self.split_padding else [])]
+        more = [*map(str, self.stages), *(["split"] if self.split_padding else []), *([self.mma] if self.mma else [])]
         return "; ".join([" ".join(map(str, self.loops)), *more, f"threads {self.threads}"])

@@ -14,16 +14,17 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
-from rammer.kernels import threads_moves, threads_product
+from rammer.kernels import threads_moves, threads_product, threads_tensor
 from rammer.kernels.lower import lower
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.threads_lower import group, lower_threads
-from rammer.kernels.threads_product import padded, sides, tiles
+from rammer.kernels.threads_product import Sides, padded, sides, tiles
 from rammer.kernels.tiling import cut, output_order
 
 MAX_CANDIDATES = 6
 MOST_PRODUCTS = 4
+MOST_TENSOR = 3
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
 BLOCK = 256  # threads of a task, if the vEU has as many: more would leave too few registers for each
 KEPT = 4  # results of a reduction that one thread holds at once
@@ -58,13 +59,27 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     p = sides(problem)
     if p is None:
         return []
-    found: list[RKernel] = []
+    found = multiplied(problem, p, spec)
     ranked = tiles(problem, p)
     efficient = min(ranked, key=lambda t: t.work, default=None)  # in time of all tasks: when the vEUs are full anyway
     if efficient in ranked[MOST_PRODUCTS:]:
         ranked.insert(1, efficient)
     for tile in ranked[:MOST_PRODUCTS]:
         for schedule in threads_product.schedules(problem, p, tile):
+            kernel = thread_kernel(problem, schedule)
+            if kernel.scratch_bytes <= spec.scratch_bytes:
+                found.append(kernel)
+                break
+    return found
+
+
+def multiplied(problem: Problem, p: Sides, spec: VDeviceSpec) -> list[RKernel]:
+    """Kernels on matrix units, the best guess first; none if the precision asked for has none."""
+    found: list[RKernel] = []
+    if not threads_tensor.offered(problem, p):
+        return found
+    for chosen in threads_tensor.tiles(problem, p)[:MOST_TENSOR]:
+        for schedule in threads_tensor.schedules(problem, p, chosen):
             kernel = thread_kernel(problem, schedule)
             if kernel.scratch_bytes <= spec.scratch_bytes:
                 found.append(kernel)

@@ -6,12 +6,13 @@ know how large each axis is. Numbers past the end wrap around, so that only stor
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import REDUCERS, Call, Const, Load, Range, Scalar, Stage, TensorExpr
+from rammer.ir.expr import REDUCERS, Call, Const, Load, Range, Scalar, Stage, TensorExpr, loads
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Stmt, Store, Sync, TileProgram
+from rammer.ir.tile import MMA_DEPTH, Alloc, Body, Buffer, For, If, Kind, Mma, Scope, Stmt, Store, Sync, TileProgram
 from rammer.kernels.lower import Guards, Values, _Band, _Lowering, _Nest, _strides, _without_padding
 from rammer.kernels.normal import identity
 from rammer.kernels.schedule import Loop, Schedule
@@ -33,11 +34,21 @@ def lower_threads(expr: TensorExpr, schedule: Schedule) -> TileProgram:
     return program
 
 
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """What makes the values of a nest's axes: their own digits, numbers over groups of them, and the groups' blocks."""
+
+    own: Values
+    lines: Values
+    blocks: dict[str, int]
+
+
 class _ThreadLowering(_Lowering):
     def __init__(self, expr: TensorExpr, schedule: Schedule) -> None:
         super().__init__(expr, schedule)
         self.tails: dict[str, list[Range]] = {}  # per stage: what keeps wrapped numbers from being stored twice
         self.whole: set[tuple[str, int]] = set()  # (stage, dimension) whose box holds whatever is read
+        self.numbers = _Numbers({}, {}, {})  # of the root
 
     def bands(
         self, stage: Stage, loops: tuple[Loop, ...], origin: Values, extent: dict[str, int], prefix: str
@@ -71,23 +82,22 @@ class _ThreadLowering(_Lowering):
             bands[depth] = _Band(name, count, loop)
             left[axis] = loop.step
         reduce = dict(stage.reduce)
+        lines = {axis: number.pop(axis) for axis in totals}
+        values = self.counted(number, lines, left)
         for axis, total in totals.items():
-            line, inner = number[axis], 1
+            line, names = lines[axis], members(axis)
             over = bounds(line, self.env)[1] >= total
-            names = members(axis)
-            for n, a in reversed(list(enumerate(names))):
-                block = left[a]
-                digit = line // inner
-                digit = simplify(digit % block if n or over else digit, self.env)
-                number[a] += digit
+            for a in names:
+                digit = values[a] - number[a]
                 guards[a] = [(ix + digit, size) for ix, size in guards[a]]
-                inner *= block
-                left[a] = 1
             if over and names and names[0] in reduce:
                 guards[names[0]].append((line, total))
             elif over:
                 tails[axis] = Range(line, 0, total)
-            left[axis] = 1
+        if stage.name not in self.at:
+            self.numbers = _Numbers(number, lines, dict(left))
+        for axis in totals:
+            left |= dict.fromkeys((axis, *members(axis)), 1)
         for axis, rest in left.items():
             if rest > 1:
                 raise self.fail(stage, f"axis {axis!r} is walked in steps of {rest}", hint=f"add Loop({axis!r})")
@@ -99,8 +109,20 @@ class _ThreadLowering(_Lowering):
         if stride != self.schedule.threads:
             raise self.fail(stage, f"thread loops make {stride} threads, not {self.schedule.threads}")
         self.tails[stage.name] = list(tails.values())
-        values = {a: number[a] for a in own}
-        return _Nest(nest, values, {a: tuple(Range(ix, 0, n) for ix, n in g) for a, g in guards.items()})
+        ranges = {a: tuple(Range(ix, 0, n) for ix, n in g) for a, g in guards.items()}
+        return _Nest(nest, {a: values[a] for a in own}, ranges)
+
+    def counted(self, number: Values, lines: Values, left: dict[str, int]) -> Values:
+        """The axes, with their part of the numbers that count through several of them; `left` are their blocks."""
+        values = dict(number)
+        for axis, line in lines.items():
+            names, inner = members(axis), 1
+            over = bounds(line, self.env)[1] >= prod(left[a] for a in names)
+            for n, a in reversed(list(enumerate(names))):
+                digit = line // inner
+                values[a] += simplify(digit % left[a] if n or over else digit, self.env)
+                inner *= left[a]
+        return values
 
     def hull(
         self, stage: Stage, p: int, reads: list[tuple[list[Index], set[int]]], fixed: set[str]
@@ -167,17 +189,24 @@ class _ThreadLowering(_Lowering):
         block = {b.loop.axis for b in bands if b.loop.kind is Kind.UNROLLED}
         term, skipped = _without_padding(stage, {a for name in block for a in (members(name) or (name,))})
         needed += tuple(Range(substitute(r.index, values), r.low, r.high) for r in skipped)
-        update: Body = (Store(acc.name, at, Call(combine, (Load(acc.name, (at,)), self.resolve(term, values)))),)
-        update = (If(needed, update),) if needed else update
         start = Const(identity(stage.combine, dtype), dtype)
         result: Scalar = Load(acc.name, (at,))
+        if self.schedule.mma and not host:
+            if needed or across or everywhere:
+                raise self.fail(stage, "threads of a wave cannot multiply together under a condition")
+            value = result if stage.epilogue is None else self.resolve(stage.epilogue, values, result)
+            steps = self.multiply(bands, first, term, acc, at, host)
+            body = (*self.wrap(kept, (Store(acc.name, at, start),)), *steps, *self.wrap(kept, out(value)))
+            return self.wrap(bands[:first], (Alloc(acc, body),), 0, host)
+        update: Body = (Store(acc.name, at, Call(combine, (Load(acc.name, (at,)), self.resolve(term, values)))),)
+        update = (If(needed, update),) if needed else update
         fold: Body = ()
         lane = sum((var(b.var) * b.stride for b in across), Index())
         if across:
             fold, result = self._tree(stage, bands, across, kept, acc, at, combine)
         value = result if stage.epilogue is None else self.resolve(stage.epilogue, values, result)
         leader = (Range(lane, 0, 1),) if across else ()
-        body: Body = (
+        body = (
             *self.wrap(kept, (Store(acc.name, at, start),)),
             *self.wrap(bands[first:], update, first, host),
             *fold,
@@ -185,6 +214,42 @@ class _ThreadLowering(_Lowering):
         )
         body = (Alloc(acc, body),)
         return self.wrap(bands[:first], (If(everywhere, body),) if everywhere else body, 0, host)
+
+    def multiply(self, bands: list[_Band], first: int, term: Scalar, acc: Buffer, at: Index, host: str) -> Body:
+        """The loops of a sum on matrix units: fragments of both operands into registers, then all their products.
+
+        The innermost loops are those of `threads_tensor`: blocks of rows, blocks of columns, halves, columns, terms of
+        a thread, and terms of its neighbours. The operand that is copied first has the rows.
+        """
+        assert isinstance(term, Call)
+        down, along, half, column, mine, terms = bands[-6:]
+        threads = [b for b in bands if b.loop.kind is Kind.THREAD]
+        row, four = threads[-2], threads[-1]
+        neighbours = {terms.var: var(four.var)}
+        numbers = self.numbers
+        across = {four.var: Index(), column.var: var(row.var)}  # columns of b are spread as rows of a are
+        slow, fast = down.loop.axis, along.loop.axis
+        lines = numbers.lines | {fast: Index()}  # a tile lies where the other operand stands still
+        straight = self.counted(numbers.own, lines, numbers.blocks)
+        lines = numbers.lines | {slow: Index(), fast: substitute(numbers.lines[fast], across)}
+        turned = self.counted(numbers.own, lines, numbers.blocks)
+        sides: list[Scalar] = []
+        rows = self.schedule.stages[0].stage
+        for arg in sorted(term.args, key=lambda a: not any(ld.tensor in (rows, f"{rows}_s") for ld, _ in loads(a))):
+            own = turned if sides else straight
+            sides.append(self.resolve(arg, {a: substitute(ix, neighbours) for a, ix in own.items()}))
+        depth = MMA_DEPTH[self.schedule.mma] // 4
+        a = Buffer(f"{acc.name}_a", down.extent * 2 * depth, Scope.REGISTER)
+        b = Buffer(f"{acc.name}_b", along.extent * depth, Scope.REGISTER)
+        a_at, b_at = var(down.var) * (2 * depth) if down.extent > 1 else Index(), Index()
+        b_at = var(along.var) * depth if along.extent > 1 else b_at
+        start = substitute(at, {half.var: Index(), column.var: Index()})
+        body: Body = (
+            *self.wrap([down, half, mine], (Store(a.name, a_at + var(mine.var) * 2 + var(half.var), sides[0]),)),
+            *self.wrap([along, mine], (Store(b.name, b_at + var(mine.var), sides[1]),)),
+            *self.wrap([down, along], (Mma(self.schedule.mma, acc.name, start, a.name, a_at, b.name, b_at),)),
+        )
+        return self.wrap(bands[first:-6], (Alloc(a, (Alloc(b, body),)),), first, host)
 
     def _outside(self, stage: Stage, guards: Guards) -> tuple[Range, ...]:
         """What must hold where a result is stored."""
@@ -237,9 +302,9 @@ def _walks(loop: Loop, reduce: set[str]) -> bool:
 
 
 def _stray_sync(body: Body, conditional: bool) -> bool:
-    """Whether some threads could miss a Sync."""
+    """Whether some threads could miss a Sync, or a product that their wave makes together."""
     return any(
-        (isinstance(s, Sync) and conditional)
+        (isinstance(s, Sync | Mma) and conditional)
         or (isinstance(s, For | Alloc) and _stray_sync(s.body, conditional))
         or (isinstance(s, If) and _stray_sync(s.then, True))
         for s in body

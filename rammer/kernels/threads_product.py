@@ -263,14 +263,14 @@ def _schedule(problem: Problem, p: Sides, tile: Tile, deep: str, chunk: int, win
     depth = loops.index(Loop(deep, chunk))
     packing, at = [], []
     for load, axes in ((p.a, p.slow), (p.b, p.fast)):
-        order = _scratch_order(load, axes)
-        names = _copied_axes(problem, load.tensor)
+        order = scratch_order(load, axes)
+        names = copied_axes(problem, load.tensor)
         free = load.tensor in problem.static and problem.expr.type_of(load.tensor).layout is None
         if free and order != tuple(range(len(order))):
             packing.append((load.tensor, Layout(tuple(Digit(d) for d in order))))
             names = [names[d] for d in order]
-        copying, pad = _copying(problem, p, load, tile, names, order[-1], threads)
-        at.append(At(load.tensor, depth, copying, order=order, pad=pad))
+        how, pad = copying(problem, p, load, tile, names, order[-1], threads)
+        at.append(At(load.tensor, depth, how, order=order, pad=pad))
     name = f"{problem.operation.kind}_{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}_t{tile.tasks}"
     return Schedule(name, loops, tuple(at), tuple(packing), threads=threads)
 
@@ -281,7 +281,7 @@ def _inner(chunk: int, points: int, window: list[str]) -> tuple[tuple[int, Kind]
     return ((together, Kind.SERIAL), (1, Kind.UNROLLED)) if together > 1 else ((1, Kind.SERIAL),)
 
 
-def _copying(
+def copying(
     problem: Problem, p: Sides, load: Load, tile: Tile, names: list[str], last: int, threads: int
 ) -> tuple[tuple[Loop, ...], int]:
     """The loops that stage an operand, `names` in order of memory, and the padding of its rows in scratch.
@@ -302,14 +302,14 @@ def _copying(
     return (Loop(every, lanes * threads), Loop(every, lanes, Kind.THREAD), Loop(every, 1, Kind.VECTOR)), 0
 
 
-def _copied_axes(problem: Problem, tensor: str) -> list[str]:
+def copied_axes(problem: Problem, tensor: str) -> list[str]:
     """Axes of the stage that copies an operand, or of the operand if it is a stage."""
     if tensor in problem.stages:
         return [a for a, _ in problem.stages[tensor].axes]
     return [f"{tensor}{d}" for d in range(problem.expr.type_of(tensor).rank)]
 
 
-def _scratch_order(load: Load, axes: tuple[str, ...]) -> tuple[int, ...]:
+def scratch_order(load: Load, axes: tuple[str, ...]) -> tuple[int, ...]:
     """Dimensions of the staged box, those that move with the tile innermost."""
     moves = [bool(variables(ix) & set(axes)) for ix in load.index]
     return tuple(sorted(range(len(moves)), key=lambda d: (moves[d], d)))

@@ -13,7 +13,7 @@ from math import ceil, gcd, sqrt
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select, loads
 from rammer.ir.index import Index, evaluate, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Scope, Store, Sync, TileProgram
 
 COSTLY = {
     "exp": 12,
@@ -32,6 +32,7 @@ VECTOR = 4  # elements that a thread loads at once, if they are neighbours
 BANKS = 32  # elements of scratch that threads can access at once, and neighbours in one transfer from a cache
 PENDING = 8  # loads that a thread has under way
 DIVISION_SLOTS = 4  # of an address
+MMA_SLOTS = 8  # of a product on matrix units, which many threads make together
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ def thread_us(program: TileProgram, spec: VDeviceSpec, gbps: float) -> float:
 
 class _Model:
     def __init__(self, program: TileProgram) -> None:
+        self.on_matrix_units = _multiplies(program.body)
+        self.digits: list[For] = []  # of the thread's number, around a statement
         self.scope = {b.name: b.scope for b in (*program.arguments, *program.scratch)}
         self.itemsize = {b.name: b.dtype.itemsize for b in program.arguments}
         self.neighbour = ""  # the variable that differs between neighbouring threads
@@ -88,6 +91,11 @@ class _Model:
             match stmt:
                 case Sync():
                     done = Work(syncs=1)
+                case Mma():
+                    every = 1.0
+                    for lp in loops:
+                        every *= lp.stop - lp.start if lp.kind is Kind.UNROLLED else 1
+                    done = Work(slots=MMA_SLOTS * every)
                 case Store():
                     done = self.store(stmt, loops)
                 case If(_, inner) | Alloc(_, inner):
@@ -96,7 +104,9 @@ class _Model:
                     outside = self.neighbour
                     if stmt.kind is Kind.THREAD and stmt.stride == 1:
                         self.neighbour = stmt.var
+                    self.digits.append(stmt)
                     done = self.body(stmt.body, loops)
+                    self.digits.pop()
                     self.neighbour = outside
                 case For(kind=Kind.SERIAL):
                     done = self.body(stmt.body, (*loops, stmt)).times(stmt.stop - stmt.start)
@@ -139,12 +149,24 @@ class _Model:
         transfers = 1  # that a wave needs
         if apart > joined:
             transfers = gcd(apart, BANKS) if scope is not Scope.ARGUMENT else min(apart, BANKS // 2)
+        if self.on_matrix_units and scope is not Scope.ARGUMENT:
+            transfers = self.conflicts(flat)
         divisions = sum(not isinstance(atom, str) for atom, _ in flat.terms)
         slots = count * (SCRATCH_SLOTS * transfers / joined + DIVISION_SLOTS * divisions / (2 if block else 1))
         if scope is not Scope.ARGUMENT:
             return Work(slots=slots)
         self.touched[buffer] = self.touched.get(buffer, 0.0) + count * serial
         return Work(slots=slots, far=count / joined if waits else 0.0)
+
+    def conflicts(self, index: Index) -> int:
+        """Most elements of one bank that a wave's threads access together."""
+        names = dict.fromkeys(variables(index), 0)
+        places = set()
+        for thread in range(BANKS):
+            own = {lp.var: thread // lp.stride % lp.stop for lp in self.digits if lp.var in names}
+            places.add(int(evaluate(index, {**names, **own})))
+        banks = [place % BANKS for place in places]
+        return max(map(banks.count, banks))
 
     def apart(self, index: Index) -> int:
         """How many elements lie between what neighbouring threads access."""
@@ -153,6 +175,18 @@ class _Model:
             return 0
         zero = dict.fromkeys(names, 0)
         return abs(int(evaluate(index, {**zero, self.neighbour: 1}) - evaluate(index, zero)))
+
+
+def _multiplies(body: Body) -> bool:
+    """Whether a program uses matrix units: its threads then access scratch in both directions at once."""
+    for stmt in body:
+        match stmt:
+            case Mma():
+                return True
+            case For(body=inner) | Alloc(body=inner) | If(then=inner):
+                if _multiplies(inner):
+                    return True
+    return False
 
 
 def _arithmetic(value: Scalar) -> float:

@@ -25,7 +25,7 @@ from rammer.ir.expr import (
 )
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, Scope, Store, Sync, TileProgram
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
@@ -89,6 +89,8 @@ class CFamilyPrinter:
                     lines += [f"{pad}{{ {self.alloc(buffer)}", *self.body(inner, depth + 1), pad + "}"]
                 case Sync():
                     lines.append(pad + self.sync())
+                case Mma():
+                    lines.append(pad + self.mma(stmt))
                 case Store():
                     lines.append(pad + self.store(stmt, None))
                 case If(where, then):
@@ -241,6 +243,8 @@ class CFamilyPrinter:
                 case If(_, then):
                     if not self._only_vectors(name, then):
                         return False
+                case Mma(acc=acc, a=a, b=b) if name in (acc, a, b):
+                    return False
                 case Store():
                     for buffer, index in _accesses(stmt):
                         if buffer == name and not self._whole(index - index.const):
@@ -353,6 +357,10 @@ class CFamilyPrinter:
     def one_access(self, buffer: str, index: Index) -> bool:
         """Whether a whole vector that starts at `index` is one access, and not one per element."""
         return True
+
+    def mma(self, s: Mma) -> str:
+        """A product on matrix units. Raises LoweringError where the language has none."""
+        raise LoweringError(f"{self.program.name}: this language has no matrix units")
 
     # scalars
 

@@ -63,6 +63,24 @@ static void mk_sync() { syncs[current]++; swapcontext(&fibers[current], &home); 
 static void mk_sync_part(int) { mk_sync(); }
 static float mk_half_to_float(unsigned short h) { _Float16 x; memcpy(&x, &h, 2); return x; }
 static unsigned short mk_float_to_half(float f) { _Float16 x = f; unsigned short h; memcpy(&h, &x, 2); return h; }
+static float fragments[1024][12];
+static void meet() { swapcontext(&fibers[current], &home); }
+static float tf32(float x) { unsigned u; memcpy(&u, &x, 4); u = (u + 0x1000) & ~0x1fffu; memcpy(&x, &u, 4); return x; }
+static float bfloat(float x) {
+  unsigned u; memcpy(&u, &x, 4); u = (u + 0x7fff + (u >> 16 & 1)) & ~0xffffu; memcpy(&x, &u, 4); return x;
+}
+static void mma(float *c, const float *a, const float *b, int steps, float (*round)(float)) {
+  int tid = current, g = tid % 32 / 4, t = tid % 4;
+  for (int i = 0; i < 2 * steps; i++) fragments[tid][i] = round(a[i]);
+  for (int i = 0; i < steps; i++) fragments[tid][8 + i] = round(b[i]);
+  meet();
+  float (*wave)[12] = fragments + tid / 32 * 32;
+  for (int h = 0; h < 2; h++) for (int e = 0; e < 2; e++) for (int i = 0; i < steps; i++) for (int n = 0; n < 4; n++)
+    c[2 * h + e] += wave[4 * g + n][2 * i + h] * wave[4 * (2 * t + e) + n][8 + i];
+  meet();
+}
+static void mk_mma_tf32(float *c, const float *a, const float *b) { mma(c, a, b, 2, tf32); }
+static void mk_mma_bf16(float *c, const float *a, const float *b) { mma(c, a, b, 4, bfloat); }
 typedef void Task(void *const *, char *, int, int, int *);
 static Task *task;
 static void *const *task_args;

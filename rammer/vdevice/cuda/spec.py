@@ -10,6 +10,7 @@ from rammer.vdevice.simt.megakernel import header_bytes
 
 MAX_THREADS = 256  # of a vEU: every thread may have 255 registers
 MAX_ARGS = MAX_THREADS
+TENSOR_ARCH = 80  # whose tensor cores take tf32 and bf16
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +106,5 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         barrier_us=1.0,  # a counter in global memory that another SM sees
         sync_us=round(40e-3 / gpu.ghz, 4),
         load_us=round(0.6 / gpu.ghz, 3),  # from L2
+        precisions=("fp32", "tf32", "bf16") if int(gpu.arch.removeprefix("sm_")) >= TENSOR_ARCH else ("fp32",),
     )

@@ -71,7 +71,7 @@ enum { SIMT_UNORDERED = 1 };  // a switch is no synchronisation
 
 enum { SIMT_READY, SIMT_BLOCKED, SIMT_DONE };
 enum { SIMT_OK = 0, SIMT_DIVERGED = 1, SIMT_NO_MEMORY = 2 };
-enum { SIMT_BARRIERS = 2 };
+enum { SIMT_BARRIERS = 2 + 32 };  // of the block, of its first threads, of every wave
 
 static SIMT_UNSEEN char *simt_pages(unsigned long bytes) {
   char *p = (char *)mmap(0, bytes, 3, SIMT_MAP, -1, 0);
@@ -84,6 +84,7 @@ struct simt_fiber {
   simt_block *block;
   void *stack, *tsan;
   int state, barrier;
+  float fragment[12];  // what the other threads of its wave may read
 };
 struct simt_block {
   simt_fiber *fibers;
@@ -108,6 +109,10 @@ static void *simt_argument;
 
 extern "C" SIMT_FAR simt_thread *simt_self() { return &simt_me->now->self; }
 extern "C" SIMT_FAR char *simt_arena() { return simt_me->now->block->arena; }
+extern "C" SIMT_FAR float *simt_fragment(int lane) {
+  simt_fiber *f = simt_me->now;
+  return f->block->fibers[(f->self.thread.x & ~31u) + lane].fragment;
+}
 extern "C" SIMT_FAR void simt_progress() { simt_me->pauses = 0; }
 
 // One worker's time stands still until nothing can happen any more; then a limit is over at once.

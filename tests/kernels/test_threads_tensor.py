@@ -1,0 +1,138 @@
+"""Products on matrix units: fragments on host fibers against the expression, instructions by NVRTC."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernel_harness import compare, operation, random_inputs
+from simt_harness import GPU, SimtRunner, build
+from test_every_operator import CASES
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import Array, DType, TensorType
+from rammer.kernels import candidates
+from rammer.scheduler.thread_time import thread_us
+from rammer.vdevice.simt.prelude import CUDA, prelude
+from rammer.vdevice.simt.printer import emit
+
+
+def t(*shape: int) -> TensorType:
+    return TensorType(shape, DType.F32)
+
+
+def operations() -> dict[str, Operation]:
+    """Whole tiles and overhanging ones, long sums and the shortest, both operands along memory and across it."""
+    conv = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    return {
+        "matmul": operation("matmul", t(64, 96), t(96, 128), static=("b",)),
+        "matmul-transposed": operation("matmul", t(48, 72), t(132, 48), trans_a=True, trans_b=True),
+        "matmul-odd": operation("matmul", t(3, 37, 16), t(3, 16, 45)),
+        "conv": operation("conv", t(2, 16, 9, 16), t(40, 16, 3, 3), t(40), static=("w", "bias"), **conv),
+        "conv-1x1": operation("conv", t(1, 48, 5, 7), t(36, 48, 1, 1), static=("w",)),
+        "conv-grouped": operation("conv", t(1, 64, 6, 8), t(64, 16, 3, 3), static=("w",), group=4, **conv),
+        "conv-strided": operation("conv", t(1, 16, 19, 22), t(20, 16, 3, 3), strides=(2, 2), pads=(1, 0, 1, 2)),
+    }
+
+
+OPERATIONS = operations()
+
+
+def spec(precision: str) -> VDeviceSpec:
+    return replace(GPU, num_veus=5, precision=precision)
+
+
+def rounded(x: Array, precision: str) -> Array:
+    """What the unit makes of its operands."""
+    if precision == "bf16":
+        return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return ((x.view(np.uint32) + 0x1000) & ~np.uint32(0x1FFF)).view(np.float32)
+
+
+@pytest.fixture(scope="module", params=["tf32", "bf16"])
+def built(request: pytest.FixtureRequest):
+    precision = str(request.param)
+    cases = {}
+    for name, op in OPERATIONS.items():
+        cases[name] = (op, [k for k in candidates(op, spec(precision)) if f"_{precision}_" in k.name])
+    return precision, build(cases)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_fragments_multiply(built, name: str) -> None:
+    """With operands that the unit does not round the result is that of float32; with others it is rounded theirs."""
+    precision, library = built
+    op, kernels = library.kernels[name]
+    assert kernels, f"no kernel of {name} uses matrix units"
+    plain = random_inputs(op)
+    exact = {n: rounded(a, precision) for n, a in plain.items()}
+    products = {n for n, kind in op.expr.inputs if n != "bias"}
+    half = {n: rounded(a, precision) if n in products else a for n, a in plain.items()}
+    for kernel, symbol in kernels:
+        for given, meant in ((exact, exact), (plain, half)):
+            runner = SimtRunner(kernel, library.library, symbol, given)
+            for got, want in zip(runner.run(), evaluate_expr(op.expr, meant), strict=True):
+                compare(got, want, 2e-5, kernel.name)
+
+
+def test_float32_stays_exact_unless_asked() -> None:
+    for op in OPERATIONS.values():
+        assert not any("mma" in emit(k, CUDA, 256).text for k in candidates(op, spec("fp32")))
+
+
+@pytest.mark.parametrize("name", ["matmul-half", "lstm_cell", "softmax", "conv-depthwise"])
+def test_what_does_not_fit_the_unit_is_computed_as_before(name: str) -> None:
+    """Other types, sums that do not fill the unit's depth, few rows."""
+    op = CASES.get(name) or operation("matmul", t(64, 52), t(52, 64))
+    names = [k.name for k in candidates(op, spec("tf32"))]
+    assert names == [k.name for k in candidates(op, spec("fp32"))]
+
+
+def test_the_model_of_time_prefers_matrix_units() -> None:
+    op = operation("matmul", t(512, 512), t(512, 512), static=("b",))
+    gpu = replace(GPU, precision="tf32")
+    us = {k.name: k.num_rtasks * thread_us(k.body, gpu, 40.0) for k in candidates(op, gpu)}  # type: ignore[arg-type]
+    assert "_tf32_" in min(us, key=us.__getitem__)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_machine_code_has_matrix_instructions(arch: str, precision: str) -> None:
+    """Compiled for real GPUs: nothing spills, and every kernel's PTX multiplies on the unit."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and NVRTC are not installed")
+    from test_threads_nvrtc import RESOURCES
+
+    text = prelude(CUDA) + "#define MK_TASK static __device__ __forceinline__\n"
+    large = operation("conv", t(1, 64, 28, 28), t(64, 64, 3, 3), t(64), static=("w", "bias"), pads=(1, 1, 1, 1))
+    entries = 0
+    for op in (operation("matmul", t(512, 512), t(512, 512), static=("b",)), large):
+        for kernel in candidates(op, replace(GPU, precision=precision)):
+            if f"_{precision}_" in kernel.name:
+                e = emit(kernel, CUDA, kernel.num_threads)
+                text += e.text + (
+                    f'extern "C" __global__ __launch_bounds__({kernel.num_threads}, 1) void entry_{entries}'
+                    "(void *const *args, int rtask, int *status) "
+                    f"{{ {e.symbol}(args, mk_arena, rtask, threadIdx.x, status); }}\n"
+                )
+                entries += 1
+    _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"k.cu", 0, [], [])
+    options = [f"-arch={arch}".encode(), b"-std=c++17", b"--ptxas-options=-v", b"-default-device"]
+    (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert result == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()[:4000]
+    _, size = nvrtc.nvrtcGetPTXSize(program)
+    ptx = b" " * size
+    nvrtc.nvrtcGetPTX(program, ptx)
+    nvrtc.nvrtcDestroyProgram(program)
+    found = RESOURCES.findall(log.decode())
+    assert len(found) == entries >= 4
+    assert not [f for f in found if int(f[2]) or int(f[3])], "registers spill"
+    shape = "m16n8k8.row.col.f32.tf32" if precision == "tf32" else "m16n8k16.row.col.f32.bf16"
+    bodies = ptx.decode().split(".visible .entry")[1:]
+    assert all(f"mma.sync.aligned.{shape}" in body for body in bodies)
