@@ -14,7 +14,7 @@ class ForeignSource:
     """A hand-written or imported kernel body in one language of a vDevice.
 
     `text` defines a function `symbol`; its calling convention is the backend's. `digits` say which box of the root's
-    axes an rTask computes.
+    axes an rTask computes. `own_syncs`: its block syncs are of its own threads, whatever the vEU has.
     """
 
     language: str
@@ -24,6 +24,7 @@ class ForeignSource:
     num_threads: int = 1
     scratch_bytes: int = 0
     num_block_syncs: int | None = None
+    own_syncs: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

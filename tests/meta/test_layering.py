@@ -111,8 +111,7 @@ def test_imports_follow_the_layering(path: Path) -> None:
             )
             assert allowed, f"{module} must not import {name} ({path.name}:{line})"
             for backend in BACKENDS:
-                # `rammer convert` is about one pair of languages, so the command line may name the backend that has it
-                inside = module.startswith(f"rammer.vdevice.{backend}") or name == "rammer.vdevice.rocm.convert"
+                inside = module.startswith(f"rammer.vdevice.{backend}")
                 assert inside or not rest.startswith(f"vdevice.{backend}"), (
                     f"{module} names backend {backend!r} (line {line})"
                 )

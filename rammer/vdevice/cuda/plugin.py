@@ -43,5 +43,6 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel
     if "cuda" not in spec.languages:
         return []
     from rammer.kernels import candidates
+    from rammer.vdevice.simt.legacy.store import imported
 
-    return candidates(operation, spec)
+    return [*candidates(operation, spec), *imported(operation, spec, "cuda")]

@@ -135,7 +135,7 @@ class Record:
 
 def read_record(path: str | os.PathLike[str]) -> Record:
     """Read and check a record's file. Raises ArtifactError, LoweringError. Nothing of it is executed."""
-    return parse_record(_read(Path(path), MAX_BYTES), folder=Path(path).parent)
+    return parse_record(read_text(Path(path)), folder=Path(path).parent)
 
 
 def parse_record(text: str, *, folder: Path | None = None) -> Record:
@@ -428,11 +428,11 @@ def _text(check: _Check, folder: Path | None) -> str:
         return str(source)
     if folder is None or not _NAME.fullmatch(file):
         raise ArtifactError(f"the record's file {file[:80]!r} is no plain name of a file beside it")
-    return _read(folder / file, MAX_BYTES)
+    return read_text(folder / file)
 
 
-def _read(path: Path, most: int) -> str:
-    """A regular file of limited size, as text. Raises ArtifactError."""
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """A file of limited size, as text; links are not followed. Raises ArtifactError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:

@@ -1,0 +1,91 @@
+"""Kernels in the interchange form of the Rammer artifact's database (NNFusion's `kernel_db`), as records.
+
+An entry has `tvm_func_name`, `op_type`, `parameters`, `code`, `gridDim`, `blockDim`; what is not in it (which parameter
+is what, tiles, syncs) follows from the operator, or from verification. Everything is float32.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rammer.errors import ArtifactError
+from rammer.vdevice.simt.legacy.record import SCHEMA, Record, from_json, parse_record, read_text
+
+MAX_FILE = 64 << 20
+MAX_ENTRIES = 1024
+_TWO = ["input0", "input1", "output0"]
+
+
+def read_any(path: str | Path) -> list[Record]:
+    """The record of a file, or all kernels of a file of the artifact. Raises ArtifactError, LoweringError."""
+    path = Path(path)
+    text = read_text(path, MAX_FILE)
+    if '"schema"' in text:
+        return [parse_record(text, folder=path.parent)]
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path} is no JSON: {error}", hint="docs/kernels.md describes records") from None
+    entries = data if isinstance(data, list) else [data]
+    if not entries or len(entries) > MAX_ENTRIES:
+        raise ArtifactError(f"{path} has {len(entries)} kernels; 1 to {MAX_ENTRIES} are read")
+    return [_record(entry, n) for n, entry in enumerate(entries)]
+
+
+def _record(entry: Any, number: int) -> Record:
+    if not isinstance(entry, dict) or not isinstance(entry.get("parameters"), dict) or "op_type" not in entry:
+        raise ArtifactError(f"kernel {number} has no 'schema', and is no entry of the artifact's database")
+    kind, parameters = str(entry["op_type"]), entry["parameters"]
+    makers = {"Dot": _dot, "Convolution": _convolution, "Fused_Convolution_Relu": _convolution_relu}
+    if kind not in makers:
+        raise ArtifactError(
+            f"kernel {number}: op_type {kind[:80]!r} does not say what it computes", hint=f"known: {', '.join(makers)}"
+        )
+    operator, inputs, output = makers[kind](parameters)
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", str(entry.get("tvm_func_name", kind)))[:64].lstrip("_.-") or kind
+    record = from_json(
+        {
+            "schema": SCHEMA,
+            "name": name,
+            "operator": operator,
+            "inputs": [{"dtype": "float32", "shape": shape} for shape in inputs],
+            "grid": entry.get("gridDim"),
+            "block": entry.get("blockDim"),
+            "arguments": _TWO,
+            "source": entry.get("code"),
+            "origin": "kernel_db of the Rammer artifact (NNFusion)",
+        }
+    )
+    if list(record.operation.outputs[0].shape) != output:
+        raise ArtifactError(f"kernel {name!r}: its output is {record.operation.outputs[0]}, not of shape {output}")
+    return record
+
+
+_Parts = tuple[list[dict[str, Any]], list[Any], Any]
+
+
+def _dot(p: Mapping[str, Any]) -> _Parts:
+    attrs = {"trans_a": bool(p.get("transpose_A", False)), "trans_b": bool(p.get("transpose_B", False))}
+    operator = {"kind": "matmul", "attrs": attrs, "inputs": ["input0", "input1"]}
+    return [operator], [p.get("arg0_shape"), p.get("arg1_shape")], p.get("out_shape")
+
+
+def _convolution(p: Mapping[str, Any]) -> _Parts:
+    below = p.get("padding_below_diff")
+    attrs = {
+        "strides": p.get("window_movement_strides"),
+        "dilations": p.get("window_dilation_strides"),
+        "pads": [*below, *below] if isinstance(below, Sequence) else below,
+        "group": 1,
+    }
+    operator = {"kind": "conv", "attrs": attrs, "inputs": ["input0", "input1"]}
+    return [operator], [p.get("input_shape"), p.get("filter_shape")], p.get("output_shape")
+
+
+def _convolution_relu(p: Mapping[str, Any]) -> _Parts:
+    operator, inputs, output = _convolution(p)
+    return [*operator, {"kind": "relu", "inputs": ["step0"]}], inputs, output

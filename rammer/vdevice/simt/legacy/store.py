@@ -1,0 +1,117 @@
+"""The user's store of imported kernels: one JSON file each, in a folder of their own. What compile() picks from.
+
+Only records that were verified here are offered: a claim inside of a foreign file counts for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from rammer import config
+from rammer.errors import ArtifactError, RammerError, did_you_mean
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.vdevice.simt.legacy.record import MAX_BYTES, Record, from_json, to_json
+from rammer.vdevice.simt.legacy.verify import Verified
+
+FORM = 1  # of what verification showed; kernels verified in another form are verified again
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record in the store. `verified`: it was executed here, and its tiles and syncs are known."""
+
+    record: Record
+    verified: bool
+    max_error: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+
+def store_folder() -> Path:
+    """The folder, RAMMER_KERNELS_DIR or the platform's; looking for kernels makes none."""
+    if text := config.get("RAMMER_KERNELS_DIR"):
+        return Path(text)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "rammer" / "kernels"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "rammer" / "kernels"
+
+
+def stored_kernels() -> list[Stored]:
+    """All records of the store, by name. One that cannot be read is left out with a warning.
+
+    Raises RammerError if others may write to the folder: what lies there is compiled and run.
+    """
+    if not store_folder().is_dir():
+        return []
+    found = []
+    for path in sorted(config.private_dir(store_folder()).glob("*.json")):
+        info = path.stat()
+        try:
+            found.append(_load(path, info.st_mtime_ns, info.st_size))
+        except RammerError as error:
+            warnings.warn(f"imported kernel {path} is not used: {error.what}", RuntimeWarning, stacklevel=2)
+    return found
+
+
+def add(record: Record, verified: Verified | None = None) -> Stored:
+    """Put a record into the store, in place of one of its name. Raises RammerError."""
+    stored = Stored(verified.record, True, verified.max_error) if verified else Stored(record, False)
+    evidence = {"form": FORM, "digest": stored.record.digest, "max_error": stored.max_error} if verified else None
+    text = json.dumps({"record": to_json(stored.record), "verified": evidence}, indent=1)
+    folder = config.private_dir(store_folder())
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False, encoding="utf-8") as file:
+        file.write(text)
+    os.replace(file.name, folder / f"{record.name}.json")
+    return stored
+
+
+def find(name: str) -> Stored:
+    """A record by name. Raises ArtifactError."""
+    known = {s.name: s for s in stored_kernels()}
+    if name not in known:
+        hint = did_you_mean(name, known) or "`rammer kernels list` lists them"
+        raise ArtifactError(f"no imported kernel {name!r}", hint=hint)
+    return known[name]
+
+
+def remove(name: str) -> None:
+    """Delete a record. Raises ArtifactError."""
+    find(name)
+    (store_folder() / f"{name}.json").unlink()
+
+
+def imported(operation: Operation, spec: VDeviceSpec, language: str) -> Iterator[RKernel]:
+    """Verified kernels of the store for an operation: the same expression, hence kinds, attributes, shapes, types.
+
+    A kernel reads and writes plain row-major tensors, and has no more threads than a vEU.
+    """
+    for stored in stored_kernels():
+        fits = stored.verified and stored.record.launch.threads <= spec.max_threads
+        if fits and stored.record.expr == operation.expr:
+            yield stored.record.rkernel(operation, language, spec.wave)
+
+
+@lru_cache(maxsize=1024)
+def _load(path: Path, modified_ns: int, nbytes: int) -> Stored:
+    """Read a file of the store; the same one only once."""
+    if nbytes > 2 * MAX_BYTES:
+        raise ArtifactError(f"it has {nbytes} bytes")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        record, evidence = from_json(data["record"]), data["verified"]
+        known = evidence is not None and (evidence["form"], evidence["digest"]) == (FORM, record.digest)
+        return Stored(record, known, float(evidence["max_error"]) if known else 0.0)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArtifactError(f"it is damaged: {error}", hint="import it again") from None
