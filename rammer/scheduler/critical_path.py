@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rammer.errors import ScheduleError
 from rammer.ir.device import SyncModel
@@ -62,39 +67,47 @@ class _Run:
         self.draft = draft
         self.assembly = Assembly(draft.spec)
         self.placements: list[Placement] = []
-        self._common: dict[int, Needs] = {}
         self._read_dependencies()
         self._rank_us = self._ranks()
         self._pending: list[tuple[float, float, TaskUid]] = []  # (release, -rank, rTask): operands known, not yet there
         self._waiting: list[tuple[float, int]] = []  # (-rank, operator) with rTasks that could run now
         self._ready: dict[int, _Queue] = {}
-        for operator_id, missing in enumerate(self._missing):
-            for rtask_id, number in enumerate(missing):
-                if not number:
-                    self._release(TaskUid(operator_id, rtask_id))
+        for batches in self._batches:
+            for batch in batches:
+                if not batch.missing:
+                    self._release(batch)
         self._go()
 
     def _read_dependencies(self) -> None:
-        """Fill in what each rTask misses; a producer needed whole counts as one."""
+        """Fill in what rTasks miss; a producer needed whole counts as one."""
         num_rtasks = [self.draft.kernels[n].num_rtasks for n in range(len(self.draft.kernels))]
-        self._missing = [[0] * n for n in num_rtasks]
-        self._release_us = [[0.0] * n for n in num_rtasks]
-        self._operands: list[list[list[TaskUid]]] = [[[] for _ in range(n)] for n in num_rtasks]
+        self._batches: list[list[_Batch]] = []
+        self._batch: list[list[_Batch]] = []  # of each rTask
+        self._common: dict[int, Needs] = {}  # of the whole producers
         self._whole: list[list[int]] = [[] for _ in num_rtasks]
-        self._readers: dict[TaskUid, list[TaskUid]] = {}
+        self._readers: dict[TaskUid, list[_Batch]] = {}
         self._whole_readers: list[list[int]] = [[] for _ in num_rtasks]
         self._unplaced = list(num_rtasks)
         for consumer, number in enumerate(num_rtasks):
+            some: list[NDArray[np.int64]] = []  # rows of reader, producer, operand
             for producer, pairs in self.draft.dependencies.edges(consumer):
                 if len(pairs) == number * num_rtasks[producer]:
                     self._whole[consumer].append(producer)
                     self._whole_readers[producer].append(consumer)
-                    self._missing[consumer] = [m + 1 for m in self._missing[consumer]]
-                    continue
-                for reader, operand in pairs.tolist():
-                    self._operands[consumer][reader].append(TaskUid(producer, operand))
-                    self._readers.setdefault(TaskUid(producer, operand), []).append(TaskUid(consumer, reader))
-                    self._missing[consumer][reader] += 1
+                else:
+                    some.append(np.insert(pairs, 1, producer, axis=1))
+            self._batches.append([])
+            self._batch.append([])
+            known: dict[bytes, _Batch] = {}
+            for key, operands in _by_reader(some, number):
+                if (batch := known.get(key)) is None:
+                    tasks = tuple(TaskUid(*row) for row in operands.tolist())
+                    batch = known[key] = _Batch(consumer, tasks, len(tasks) + len(self._whole[consumer]))
+                    self._batches[consumer].append(batch)
+                    for operand in tasks:
+                        self._readers.setdefault(operand, []).append(batch)
+                batch.rtasks.append(len(self._batch[consumer]))
+                self._batch[consumer].append(batch)
 
     def _ranks(self) -> list[float]:
         """Per operator, the longest way from its start to the end of the graph."""
@@ -107,9 +120,10 @@ class _Run:
                 ranks[n] = draft.rtask_us(n) * rounds + draft.spec.barrier_us + after
         return ranks
 
-    def _release(self, task: TaskUid) -> None:
-        at = self._release_us[task.operator_id][task.rtask_id]
-        heappush(self._pending, (at, -self._rank_us[task.operator_id], task))
+    def _release(self, batch: _Batch) -> None:
+        for rtask_id in batch.rtasks:
+            task = TaskUid(batch.operator_id, rtask_id)
+            heappush(self._pending, (batch.release_us, -self._rank_us[batch.operator_id], task))
 
     def _go(self) -> None:
         free = [(0.0, veu) for veu in range(self.draft.spec.num_veus)]
@@ -148,39 +162,65 @@ class _Run:
         """Where the rTask has its static weights, or else the last of its own operands."""
         if (veu := self.draft.home(task)) is not None:
             return _Home(veu, self.draft.reload_us(task.operator_id), "static weights")
-        if operands := self._operands[task.operator_id][task.rtask_id]:
-            return _Home(self.assembly.needs(operands).veu, self.draft.spec.barrier_us, "operand")
-        return _HOMELESS
+        batch = self._batch[task.operator_id][task.rtask_id]
+        if not batch.operands:
+            return _HOMELESS
+        if batch.made_on < 0:
+            batch.made_on = self.assembly.needs(batch.operands).veu
+        return _Home(batch.made_on, self.draft.spec.barrier_us, "operand")
+
+    def _needs(self, batch: _Batch) -> Needs:
+        if batch.needs is None:
+            if (common := self._common.get(batch.operator_id)) is None:
+                whole = self._whole[batch.operator_id]
+                tasks = (TaskUid(p, r) for p in whole for r in range(self.draft.kernels[p].num_rtasks))
+                common = self._common[batch.operator_id] = self.assembly.needs(tasks)
+            batch.needs = self.assembly.needs(batch.operands, common) if batch.operands else common
+        return batch.needs
 
     def _place(self, task: TaskUid, veu: int, reason: str) -> None:
         operator_id, rtask_id = task
-        common = self._common.get(operator_id)
-        if common is None:
-            whole = (TaskUid(p, r) for p in self._whole[operator_id] for r in range(self.draft.kernels[p].num_rtasks))
-            common = self._common[operator_id] = self.assembly.needs(whole)
-        operands = self._operands[operator_id][rtask_id]
-        needs = self.assembly.needs(operands, common) if operands else common
+        needs = self._needs(self._batch[operator_id][rtask_id])
         self.assembly.place(task, veu, self.draft.rtask_us(operator_id), needs)
         placement = Placement(task, veu, reason)
         self.placements.append(placement)
         self.draft.settle([placement])
-        for reader in self._readers.get(task, ()):
-            self._arrived(reader, float(self.assembly.ready_us[veu]))
+        for batch in self._readers.get(task, ()):
+            self._arrived(batch, float(self.assembly.ready_us[veu]))
         self._unplaced[operator_id] -= 1
         if not self._unplaced[operator_id] and self._whole_readers[operator_id]:
             everything = (TaskUid(operator_id, r) for r in range(self.draft.kernels[operator_id].num_rtasks))
             end_us = self.assembly.needs(everything).end_us
             for consumer in self._whole_readers[operator_id]:
-                for r in range(self.draft.kernels[consumer].num_rtasks):
-                    self._arrived(TaskUid(consumer, r), end_us)
+                for batch in self._batches[consumer]:
+                    self._arrived(batch, end_us)
 
-    def _arrived(self, reader: TaskUid, at_us: float) -> None:
-        operator_id, rtask_id = reader
-        release_us = self._release_us[operator_id]
-        release_us[rtask_id] = max(release_us[rtask_id], at_us)
-        self._missing[operator_id][rtask_id] -= 1
-        if not self._missing[operator_id][rtask_id]:
-            self._release(reader)
+    def _arrived(self, batch: _Batch, at_us: float) -> None:
+        batch.release_us = max(batch.release_us, at_us)
+        batch.missing -= 1
+        if not batch.missing:
+            self._release(batch)
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """rTasks of an operator that need the same, and what was found out for all of them."""
+
+    operator_id: int
+    operands: tuple[TaskUid, ...]  # of producers that the operator does not need whole
+    missing: int  # operands and whole producers that are not placed yet
+    rtasks: list[int] = field(default_factory=list)
+    release_us: float = 0.0
+    made_on: int = -1  # where the last of the operands was made
+    needs: Needs | None = None
+
+
+def _by_reader(some: list[NDArray[np.int64]], num_readers: int) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
+    """Of rows (reader, producer, operand): for each reader its rows, and a key that tells whether two have the same."""
+    rows = np.concatenate(some) if some else np.zeros((0, 3), np.int64)
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    for begin, end in pairwise(np.searchsorted(rows[:, 0], np.arange(num_readers + 1)).tolist()):
+        yield rows[begin:end, 1:].tobytes(), rows[begin:end, 1:]
 
 
 class _Home(NamedTuple):
