@@ -1,0 +1,235 @@
+"""Constants that stay in shared memory: what a slice is, what is kept and for how long, and the same results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from simt_plans import spec
+
+import rammer
+from rammer.demo import lstm_stack
+from rammer.errors import ArtifactError
+from rammer.ir.dependency import expand, read_elements
+from rammer.ir.operator import Operation, Operations, attributes
+from rammer.ir.ops import OPS
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RTask
+from rammer.ir.tensor import TensorType
+from rammer.kernels import candidates
+from rammer.program import Program
+from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer.vdevice.simt.image import make_image, make_program
+from rammer.vdevice.simt.prelude import CUDA
+from rammer.vdevice.simt.residency import make_resident
+from rammer.vdevice.simt.slices import Slice, slice_of
+from rammer.vdevice.simt.table import KEEP, Streams
+
+POLICIES = ["sequential", "wavefront", "round_robin", "list"]
+
+
+@lru_cache(maxsize=8)
+def recurrent(policy: str = "wavefront", layers: int = 2, steps: int = 4, hidden: int = 36, veus: int = 3) -> Program:
+    """36 units: tasks of nine units and of four, rows that are no multiple of a vector's four."""
+    model = lstm_stack(layers, steps, hidden)
+    return rammer.compile(model, "cuda", device=f"emulator:{veus}", policy=policy, tune_seconds=0)
+
+
+def both_ways(steps: int, hidden: int) -> onnx.ModelProto:
+    """An LSTM from both ends: two chains that need their weights at the same time."""
+    random = np.random.default_rng(0)
+    shapes = {"w": (2, 4 * hidden, hidden), "r": (2, 4 * hidden, hidden), "b": (2, 8 * hidden)}
+    weights = [
+        numpy_helper.from_array((random.standard_normal(shape) / 8).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    node = helper.make_node("LSTM", ["x", *shapes], ["y"], hidden_size=hidden, direction="bidirectional")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, 1, hidden])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [steps, 2, 1, hidden])
+    graph = helper.make_graph([node], "both_ways", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def inputs_of(program: Program) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {p.name: random.standard_normal(p.type.shape).astype(np.float32) for p in program.inputs}
+
+
+def static(kind: str, shapes: tuple[tuple[int, ...], ...], attrs: dict[str, object]) -> Operation:
+    """An operation whose inputs after the first are constants."""
+    operations = Operations(OPS)
+    made = operations.define(kind, tuple(TensorType(s) for s in shapes), attributes(**attrs))  # type: ignore[arg-type]
+    return operations.retype(made, made.inputs, made.outputs, (False, *(True,) * (len(shapes) - 1)))
+
+
+CONV = {"pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "group": 1}
+
+
+def operations() -> list[Operation]:
+    cells = {op.operation: None for op in recurrent().plan.graph.operators}
+    products = [
+        static("matmul", ((4, 40), (40, 100)), {}),
+        static("matmul", ((1, 64), (64, 72)), {}),
+        static("conv", ((1, 8, 9, 9), (20, 8, 3, 3)), CONV),
+    ]
+    return [*cells, *products]
+
+
+def elements(part: Slice, rtask: int) -> np.ndarray:
+    rows = [
+        np.arange(run.nbytes // part.itemsize) + (run.source + n * run.source_step) // part.itemsize
+        for run in part.runs(rtask)
+        for n in range(run.count)
+    ]
+    return np.concatenate(rows) if rows else np.zeros(0, np.int64)
+
+
+def test_a_slice_is_what_an_rtask_reads() -> None:
+    """All of it, inside the operand, each element once; and hardly more where whole rows are read."""
+    seen = 0
+    for operation in operations():
+        for kernel in candidates(operation, spec(4)):
+            for position, known in enumerate(operation.static):
+                part = slice_of(kernel, position)
+                if part is None:
+                    assert not known or operation.kind == "conv", kernel.name
+                    continue
+                reads = read_elements(kernel, position)
+                for rtask in range(kernel.num_rtasks):
+                    copied, wanted = elements(part, rtask), expand(reads[rtask])
+                    assert np.isin(wanted, copied).all(), kernel.name
+                    assert len(np.unique(copied)) == len(copied) and copied.min() >= 0
+                    assert copied.max() < part.elements
+                    if "lstm_cell" in operation.kind:
+                        assert len(copied) <= max(len(wanted) + 8, 1.05 * len(wanted)), kernel.name
+                seen += 1
+    assert seen > 20
+
+
+def test_gates_of_a_unit_are_four_rows() -> None:
+    cell = next(o for o in operations() if o.kind == "lstm_cell")
+    kernel = next(k for k in candidates(cell, spec(4)) if k.num_rtasks == 4)
+    part = slice_of(kernel, 3)
+    assert part is not None and part.folds == ((36 * 36, 9 * 36),)
+    (run,) = part.runs(2)
+    assert (run.source, run.nbytes, run.count, run.source_step) == (2 * 9 * 36 * 4, 9 * 36 * 4, 4, 36 * 36 * 4)
+
+
+def run(plan: ExecutionPlan, inputs: dict[str, np.ndarray], *, branches: bool = False, resident: bool = True) -> object:
+    image = make_image(plan, make_program(plan, CUDA, branches=branches, resident=resident), {})
+    executable = EmulatorExecutable(image, poison=True)
+    return executable, executable.run(inputs)["y"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("branches", [False, True], ids=["table", "figure9"])
+def test_results_do_not_change_by_a_bit(policy: str, branches: bool) -> None:
+    """Shared memory is NaN at first: what is not copied, or overwritten while it is needed, would show."""
+    program = recurrent(policy)
+    inputs = inputs_of(program)
+    _, wanted = run(program.plan, inputs, resident=False)
+    executable, found = run(program.plan, inputs, branches=branches)
+    assert isinstance(executable, EmulatorExecutable)
+    np.testing.assert_array_equal(found, wanted)
+    assert bool(executable.streams.header["resident_bytes"]) == (policy != "sequential")
+    for executable.deterministic, executable.seed in ((True, 3), (False, 0), (False, 4)):
+        np.testing.assert_array_equal(executable.run(inputs)["y"], wanted)
+
+
+def test_the_report_says_what_stays() -> None:
+    notes = [n for n in recurrent().report().notes if n.startswith("resident:")]
+    assert len(notes) == 1 and "KiB of constants in the shared memory of 3 vEUs" in notes[0]
+    assert notes[0] in recurrent().plan.notes
+
+
+def test_weights_are_read_once_from_main_memory() -> None:
+    """Every recurrent matrix is copied once in all, not once per step; layers that follow each other share room."""
+    program = recurrent("wavefront", 3, 6, 64, 2)
+    header = make_program(program.plan, CUDA).streams.header
+    recurrent_bytes = 3 * 4 * 64 * 64 * 4
+    assert recurrent_bytes <= header["resident_bytes"] < 1.2 * recurrent_bytes + 8 * 1024
+    assert header["shared_bytes"] < recurrent_bytes
+
+
+def kept(plan: ExecutionPlan, room: int) -> tuple[int, int, int]:
+    """Bytes of copies, rTasks that read them, and bytes of shared memory that they take."""
+    program = make_program(plan, CUDA, resident=False)
+    places = [[(0, 0)] * len(op.inputs) for op in plan.graph.operators]
+    for n, op in enumerate(plan.graph.operators):
+        constants = {t: k for k, t in enumerate(plan.graph.constants)}
+        places[n] = [(constants.get(t, -1), 0) for t in op.inputs]
+    base = program.streams.header["scratch_bytes"] // 128 * 128 + 128
+    found = make_resident(plan, places, base, base + room)
+    assert found.end <= base + room
+    return found.nbytes, len(found.copies), found.end - base
+
+
+def test_what_does_not_fit_stays_in_main_memory() -> None:
+    program = rammer.compile(both_ways(4, 36), "cuda", device="emulator:1", tune_seconds=0)
+    plan = program.plan
+    all_bytes, all_tasks, size = kept(plan, 1 << 20)
+    some_bytes, some_tasks, less = kept(plan, size - 1)
+    assert 0 < some_bytes < all_bytes and 0 < some_tasks < all_tasks and less < size
+    assert kept(plan, 0) == (0, 0, 0)
+    scratch = int(make_program(plan, CUDA).streams.header["scratch_bytes"]) + 128
+    tight = replace(plan, spec=replace(plan.spec, scratch_bytes=scratch + less))
+    header = make_program(tight, CUDA).streams.header
+    assert 0 < header["resident_bytes"] < make_program(plan, CUDA).streams.header["resident_bytes"]
+    inputs = inputs_of(program)
+    np.testing.assert_array_equal(run(tight, inputs)[1], run(plan, inputs, resident=False)[1])  # type: ignore[index]
+
+
+def test_copies_never_overlap_while_both_are_needed() -> None:
+    plan = recurrent("round_robin", 3, 5, 64, 2).plan
+    streams = make_program(plan, CUDA).streams
+    for veu in range(streams.num_veus):
+        rows = streams.lane(0, veu)
+        copied = {}
+        for row in rows.tolist():
+            if row[0] == KEEP:
+                _, target, nbytes, count, _, step, _ = streams.arg_offset[row[2] : row[2] + row[3]].tolist()
+                for n in range(count):
+                    span = range(target + n * step, target + n * step + nbytes)
+                    copied = {k: v for k, v in copied.items() if k.stop <= span.start or span.stop <= k.start}
+                    copied[span] = row[2]
+            elif row[0] >= 0:
+                args = slice(row[2], row[2] + row[3])
+                for base, at in zip(streams.arg_base[args].tolist(), streams.arg_offset[args].tolist(), strict=True):
+                    assert base != -2 or any(at == span.start for span in copied), "a copy that is no longer there"
+    assert (streams.instructions[:, 0] == KEEP).any()
+
+
+@pytest.mark.parametrize("wild", [(1, 1 << 20), (2, 1 << 20), (3, 1 << 20), (2, -4), (6, 5)])
+def test_copies_out_of_range_are_refused(wild: tuple[int, int]) -> None:
+    streams = make_program(recurrent().plan, CUDA).streams
+    first = streams.instructions[streams.instructions[:, 0] == KEEP][0]
+    offsets = streams.arg_offset.copy()
+    offsets[first[2] + wild[0]] = wild[1]
+    with pytest.raises(ArtifactError, match="damaged"):
+        Streams.from_bytes(replace(streams, arg_offset=offsets).to_bytes())
+
+
+def test_a_lost_copy_shows() -> None:
+    program = recurrent()
+    image = make_image(program.plan, make_program(program.plan, CUDA), {})
+    executable = EmulatorExecutable(image, poison=True)
+    stream = executable._stream
+    stream[np.flatnonzero(stream[:, 0] == KEEP)[0], 0] = -2
+    assert np.isnan(executable.run(inputs_of(program))["y"]).any()
+
+
+def test_only_what_several_operators_read_is_kept() -> None:
+    """rTasks of one operator find what they share in a cache."""
+    program = recurrent()
+    plan = program.plan
+    constants = list(plan.graph.constants)
+    places = [[(constants.index(t) if t in constants else -1, 0) for t in op.inputs] for op in plan.graph.operators]
+    found = make_resident(plan, places, 0, 1 << 20)
+    lanes = [slot for lane in plan.programs[0].lanes for slot in lane if isinstance(slot, RTask)]
+    assert found.copies.keys() <= {slot.uid for slot in lanes}
+    kinds = {plan.graph.operators[uid.operator_id].kind for uid in found.copies}
+    assert kinds == {"lstm_cell"}
