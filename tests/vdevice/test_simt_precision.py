@@ -1,0 +1,51 @@
+"""Products that may be rounded: through `compile`, run under the emulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rammer
+from rammer.errors import DeviceError
+from rammer.frontend.builder import GraphBuilder
+from rammer.ir.graph import Graph
+from rammer.ir.tensor import Array
+
+
+def network() -> tuple[Graph, Array, Array]:
+    """relu(x·a)·b in rows and columns that tiles overhang, its input, and its value in float64."""
+    random = np.random.default_rng(0)
+    x, a, b = (random.standard_normal(s).astype(np.float32) for s in ((40, 64), (64, 72), (72, 24)))
+    net = GraphBuilder()
+    hidden = net.add("relu", net.add("matmul", net.input("x", x.shape), net.constant(a)))
+    net.output(net.add("matmul", hidden, net.constant(b)))
+    return net.build(), x, np.maximum(x.astype(np.float64) @ a, 0) @ b
+
+
+@pytest.mark.parametrize(("precision", "low", "high"), [("fp32", 0, 1e-6), ("tf32", 1e-5, 1e-3), ("bf16", 1e-4, 1e-2)])
+def test_errors_are_those_of_the_precision(precision: str, low: float, high: float) -> None:
+    """Within what rounding of the operands explains, and not less: the unit was used."""
+    graph, x, wanted = network()
+    with rammer.compile(graph, "cuda", device="emulator:3", precision=precision, tune_seconds=0) as program:
+        used = {k.name for k in program.plan.kernels if f"_{precision}_" in k.name}
+        assert bool(used) == (precision != "fp32")
+        error = np.abs(program(x) - wanted).max() / np.abs(wanted).max()
+    assert low <= error < high
+
+
+def test_the_default_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _, _ = network()
+    monkeypatch.setenv("RAMMER_PRECISION", "bf16")
+    with rammer.compile(graph, "cuda", device="emulator:3", tune_seconds=0) as program:
+        assert program.plan.spec.precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "precision"),
+    [("cpu", {}, "tf32"), ("cuda", {"arch": "sm_75"}, "tf32"), ("rocm", {}, "bf16"), ("cuda", {}, "fp16")],
+)
+def test_a_vdevice_that_cannot_says_so(target: str, options: dict[str, str], precision: str) -> None:
+    graph, _, _ = network()
+    device = None if target == "cpu" else "emulator"
+    with pytest.raises(DeviceError, match=f"does not compute in '{precision}', but in fp32"):
+        rammer.compile(graph, target, device=device, precision=precision, **options)  # type: ignore[arg-type]
