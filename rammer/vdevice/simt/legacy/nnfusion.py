@@ -6,6 +6,7 @@ is what, tiles, syncs) follows from the operator, or from verification. Everythi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ from rammer.vdevice.simt.legacy.record import SCHEMA, Record, from_json, parse_r
 
 MAX_FILE = 64 << 20
 MAX_ENTRIES = 1024
-_TWO = ["input0", "input1", "output0"]
 
 
 def read_any(path: str | Path) -> list[Record]:
@@ -40,13 +40,20 @@ def _record(entry: Any, number: int) -> Record:
     if not isinstance(entry, dict) or not isinstance(entry.get("parameters"), dict) or "op_type" not in entry:
         raise ArtifactError(f"kernel {number} has no 'schema', and is no entry of the artifact's database")
     kind, parameters = str(entry["op_type"]), entry["parameters"]
-    makers = {"Dot": _dot, "Convolution": _convolution, "Fused_Convolution_Relu": _convolution_relu}
+    makers = {
+        "Dot": _dot,
+        "Convolution": _convolution,
+        "Fused_Convolution_Relu": _relu,
+        "Fused_Convolution_Add_Relu": _add_relu,
+    }
     if kind not in makers:
         raise ArtifactError(
             f"kernel {number}: op_type {kind[:80]!r} does not say what it computes", hint=f"known: {', '.join(makers)}"
         )
     operator, inputs, output = makers[kind](parameters)
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", str(entry.get("tvm_func_name", kind)))[:64].lstrip("_.-") or kind
+    digest = hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:10]
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", str(entry.get("tvm_func_name", ""))).strip("_.-")
+    name = f"{name[:52] or kind}_{digest}"
     record = from_json(
         {
             "schema": SCHEMA,
@@ -55,7 +62,7 @@ def _record(entry: Any, number: int) -> Record:
             "inputs": [{"dtype": "float32", "shape": shape} for shape in inputs],
             "grid": entry.get("gridDim"),
             "block": entry.get("blockDim"),
-            "arguments": _TWO,
+            "arguments": ["input0", "input1", "output0", *(f"input{n}" for n in range(2, len(inputs)))],
             "source": entry.get("code"),
             "origin": "kernel_db of the Rammer artifact (NNFusion)",
         }
@@ -86,6 +93,14 @@ def _convolution(p: Mapping[str, Any]) -> _Parts:
     return [operator], [p.get("input_shape"), p.get("filter_shape")], p.get("output_shape")
 
 
-def _convolution_relu(p: Mapping[str, Any]) -> _Parts:
+def _relu(p: Mapping[str, Any]) -> _Parts:
     operator, inputs, output = _convolution(p)
     return [*operator, {"kind": "relu", "inputs": ["step0"]}], inputs, output
+
+
+def _add_relu(p: Mapping[str, Any]) -> _Parts:
+    """What is added is one number per channel; it is the parameter behind the output."""
+    operator, inputs, output = _relu(p)
+    operator[0]["inputs"].append("input2")
+    channels = output[1:2] if isinstance(output, Sequence) else output
+    return operator, [*inputs, channels], output
