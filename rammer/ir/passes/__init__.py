@@ -16,6 +16,7 @@ from rammer.ir.passes.layout import choose_layouts
 from rammer.ir.passes.mark_static import mark_static
 from rammer.ir.passes.moves import merge_slices, split_activations
 from rammer.ir.passes.place import place
+from rammer.ir.passes.projections import join_projections
 from rammer.ir.passes.simplify import simplify
 from rammer.ir.passes.split_products import split_products
 from rammer.ir.passes.stack_rows import stack_rows
@@ -37,6 +38,11 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         # where barriers are global and vEUs many, layers that run side by side are worth more than large products
         return stack_rows(graph, across_waves=spec.sync is not SyncModel.GLOBAL)
 
+    def project(graph: Graph) -> Graph:
+        # many threads share the work of a product better than that of a cell
+        alone = spec.max_threads == 1 and spec.sync is not SyncModel.GLOBAL
+        return join_projections(graph) if alone else graph
+
     return (
         eliminate_dead,
         fold_constants,
@@ -50,6 +56,7 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         stack,
         simplify,
         eliminate_common,
+        project,
         fuse,
         layouts,
         place,

@@ -220,6 +220,21 @@ def lstm_cells(steps: int = 4, batch: int = 2, width: int = 8) -> Graph:
     return b.build()
 
 
+def fed_back_cells(steps: int = 3, batch: int = 2, width: int = 8, transposed: bool = True) -> Graph:
+    """LSTM cells whose input is the state before: every step has a projection of its own."""
+    b = Net(7)
+    x = b.input("x", (batch, width))
+    h, c = b.input("h", (batch, width)), b.input("c", (batch, width))
+    w = b.weight(4 * width, width) if transposed else b.weight(width, 4 * width)
+    bias, r = b.weight(4 * width), b.weight(4, width, width)
+    for _ in range(steps):
+        gx = b.add("add", b.add("matmul", x, w, trans_b=transposed), bias)
+        c, h = b.add("lstm_cell", b.add("reshape", gx, shape=(batch, 4, width)), h, c, r)
+        x = h
+    b.output(b.add("relu", h), "y")
+    return b.build()
+
+
 def attention() -> Graph:
     b = Net(6)
     x = b.input("x", (1, 12, 32))

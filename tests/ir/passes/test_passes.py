@@ -12,6 +12,7 @@ from pass_models import (
     assert_same,
     attention,
     densenet_block,
+    fed_back_cells,
     grouped_block,
     inception_block,
     lstm,
@@ -38,6 +39,8 @@ MODELS: dict[str, Callable[[], Graph]] = {
     "decoder separate": lambda: lstm(feedback=True),
     "lstm cells": lstm_cells,
     "lstm cells batch 1": lambda: lstm_cells(batch=1),
+    "fed-back cells": fed_back_cells,
+    "fed-back cells, weights turned": lambda: fed_back_cells(transposed=False),
 }
 
 

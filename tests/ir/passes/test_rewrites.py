@@ -8,7 +8,7 @@ from collections.abc import Callable
 import networkx as nx
 import numpy as np
 import pytest
-from pass_models import SPEC, Net, assert_same
+from pass_models import SPEC, Net, assert_same, fed_back_cells, lstm_cells
 
 from rammer.ir.graph import Graph
 from rammer.ir.passes import optimize
@@ -20,6 +20,7 @@ from rammer.ir.passes.fuse import fuse
 from rammer.ir.passes.gates import gather_gates
 from rammer.ir.passes.moves import merge_slices, split_activations
 from rammer.ir.passes.place import place
+from rammer.ir.passes.projections import join_projections
 from rammer.ir.passes.simplify import simplify
 from rammer.ir.passes.stack_rows import stack_rows
 from rammer.ir.tensor import DType, TensorId, channel_blocked
@@ -270,6 +271,13 @@ def test_products_of_the_same_rows_are_one() -> None:
 
     assert after(model(build, (5, 16)), gather_gates, fuse) == {"gate_matmul+gate+add+mul": 1}
     assert after(model(build, (500, 16)), gather_gates)["matmul"] == 3
+
+
+def test_cells_project_what_only_they_read() -> None:
+    kinds = after(fed_back_cells(), stack_rows, join_projections)
+    assert kinds == {"matmul+lstm_cell": 3, "relu": 1}
+    kinds = after(lstm_cells(), join_projections)
+    assert kinds["matmul"] == 1 and kinds["lstm_cell"] == 4
 
 
 def test_rows_are_stacked_unless_they_depend_on_each_other() -> None:
