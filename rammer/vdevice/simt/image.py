@@ -14,6 +14,7 @@ from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Port
 from rammer.vdevice.placement import Places, aligned, port
+from rammer.vdevice.simt.ahead import ahead
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.simt.printer import EmittedKernel, emit
@@ -122,7 +123,7 @@ class _Calls:
         self.args: list[tuple[int, int]] = []
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
         self._emitted: dict[tuple[RKernel, frozenset[int], frozenset[int]], int] = {}
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
         self._tasks: dict[tuple[int, tuple[tuple[int, int], ...]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
         for uid in sorted(slot.uid for slot in slots if isinstance(slot, RTask)):
@@ -152,10 +153,13 @@ class _Calls:
                 made = emit(reading_copies(kernel, positions), self._dialect, self._block, loose, copied)
             else:
                 made = emit(kernel, self._dialect, self._block, loose)
-            if made.symbol not in self._numbers:
-                self._numbers[made.symbol] = len(self.kernels)
+            if self._dialect.asks_ahead:
+                name, text = ahead(kernel, positions, self._block)
+                made = replace(made, ahead=name, ahead_text=text)
+            if (made.symbol, made.ahead) not in self._numbers:
+                self._numbers[made.symbol, made.ahead] = len(self.kernels)
                 self.kernels.append(made)
-            self._emitted[key] = self._numbers[made.symbol]
+            self._emitted[key] = self._numbers[made.symbol, made.ahead]
         return self._emitted[key]
 
     def keeps(self) -> dict[TaskUid, list[int]]:
@@ -221,7 +225,7 @@ def failure(streams: Streams, state: Array) -> InputError | DeviceError | None:
             hint="a slow device needs a larger RAMMER_WATCHDOG_SECONDS; otherwise the plan has a deadlock",
         )
     if state[3]:
-        lines = state[LINE * (1 + streams.num_veus) :].reshape(streams.num_veus, LINE)
+        lines = _lines(streams, state)
         bad = sorted((int(line[1]), int(line[0]) - 1, veu) for veu, line in enumerate(lines) if line[0])
         program, order, veu = bad[0]
         return InputError(
@@ -231,8 +235,14 @@ def failure(streams: Streams, state: Array) -> InputError | DeviceError | None:
     return None
 
 
+def _lines(streams: Streams, state: Array) -> Array:
+    """What every vEU left behind."""
+    veus = streams.num_veus
+    return state[LINE * (1 + veus) : LINE * (1 + 2 * veus)].reshape(veus, LINE)
+
+
 def _stopped(streams: Streams, state: Array) -> str:
-    lines = state[LINE * (1 + streams.num_veus) :].reshape(streams.num_veus, LINE)
+    lines = _lines(streams, state)
     waiting = [f"{veu}:{int(line[2]) - 1}" for veu, line in enumerate(lines) if line[2]]
     return f"; waiting slots (vEU:order): {', '.join(waiting[:8])}{' …' if len(waiting) > 8 else ''}" if waiting else ""
 

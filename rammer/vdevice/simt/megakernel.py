@@ -27,7 +27,9 @@ def program_text(
     cases = "".join(f"      case {n}: {_call(k, 'argv', 'now->rtask')} break;\n" for n, k in enumerate(kernels))
     if copies:
         cases += f"      case {KEEP}: mk_keep(argv, scratch, tid); break;\n"
-    body = (COPY if copies else "") + LOOP.replace("CASES", cases)
+    asks = "".join(f" case {n}: {k.ahead}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.ahead)
+    asking = f"      switch (fn) {{{asks} }}\n" if asks else ""
+    body = (COPY if copies else "") + LOOP.replace("CASES", cases).replace("ASKING", asking)
     return _text(kernels, dialect, block, max_args, body)
 
 
@@ -44,6 +46,8 @@ def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int
             lines.append(f"  {'else ' if lines else ''}if (program == {p} && veu == {v}) {{")
             for fn, rtask, args, _, wait, nwaits, step, order in lane.tolist():
                 waits = ", ".join(f"{u}:{o}" for u, o in streams.waits[wait : wait + nwaits].tolist())
+                if nwaits and fn >= 0 and kernels[fn].ahead:
+                    lines.append(f"    {kernels[fn].ahead}(args + {args}, {rtask}, tid);")
                 if nwaits:
                     lines.append(f"    WAIT({wait}, {nwaits}, {order})  // {waits}")
                 if fn == KEEP:
@@ -66,13 +70,14 @@ def _call(kernel: EmittedKernel, args: str, rtask: str) -> str:
 
 def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, body: str) -> str:
     texts = {k.symbol: k.text for k in kernels}
+    asking = {k.ahead: k.ahead_text for k in kernels if k.ahead}
     total = sum(map(len, texts.values()))
     qualifier = "__forceinline__" if total <= dialect.inline_limit else "__noinline__"
     parts = [
         f"// rammer, {dialect.language}, ABI {ABI}: {len(texts)} tasks, {block} threads per vEU\n",
         prelude(dialect),
         f"#define MK_TASK static __device__ {qualifier}\n\n",
-        "\n".join(texts.values()),
+        "\n".join([*texts.values(), *asking.values()]),
         "\n",
         (COMMON + body)
         .replace("$ENTRY", ENTRY)
@@ -92,6 +97,18 @@ COMMON = """\
 struct __align__(16) Instr { int fn, rtask, args, nargs, wait, nwaits, step, order; };
 struct Wait { int veu, order; };
 struct Run { unsigned *state; unsigned base; int program, veu; unsigned long long limit_ns; };
+
+// Behind the state of a text that is to be profiled: four clocks of every instruction, when its wait began, its task
+// began and its task ended; of a lane's last one the time and the clock at its begin and at its end.
+#ifdef MK_PROFILE
+#define MK_STAMP(n, which, what) if (tid == 0) \
+  ((unsigned long long *)(state + $LINE * (1 + 2 * gridDim.x)))[4 * (n) + which] = what;
+#ifndef mk_time_ns
+#define mk_time_ns() mk_now_ns()
+#endif
+#else
+#define MK_STAMP(n, which, what)
+#endif
 
 // When the wait began, or 0 to give up: another vEU did, or nothing came for too long. The first to notice reports.
 MK_COLD unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long long since) {
@@ -184,22 +201,26 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
   mk_sync();
   if (tid < ring[0].nargs) both[tid] = args[ring[0].args + tid];
   mk_sync();
+  MK_STAMP(bounds[run.veu + 1] - 1, 0, mk_time_ns())
+  MK_STAMP(bounds[run.veu + 1] - 1, 1, mk_clock())
   for (int pc = 0;; pc++) {
     const Instr *now = ring + (pc & 3), *next = ring + (pc + 1 & 3);
     const int fn = now->fn;
     if (fn == $END) break;
+    MK_STAMP(bounds[run.veu] + pc, 0, mk_clock())
     // These loads are under way while the slot waits and runs.
     int word = 0;
     if (tid < 8) word = words[8 * (pc + 2) + tid];
     void *argument = 0;
     if (tid < next->nargs) argument = args[next->args + tid];
+    void *const *argv = both + (pc & 1) * $MAX_ARGS;
     if (now->nwaits) {
-      mk_wait(run, waits + now->wait, now->nwaits, now->order, tid, stop);
+ASKING      mk_wait(run, waits + now->wait, now->nwaits, now->order, tid, stop);
       mk_sync();
       if (*stop) break;
       mk_acquire();
     }
-    void *const *argv = both + (pc & 1) * $MAX_ARGS;
+    MK_STAMP(bounds[run.veu] + pc, 1, mk_clock())
     int status = 0;
     switch (fn) {
 CASES      default: break;
@@ -209,8 +230,11 @@ CASES      default: break;
     if (tid < next->nargs) both[(~pc & 1) * $MAX_ARGS + tid] = argument;
     if (now->step) mk_release();
     mk_sync();  // the block's writes come before the release, and before its next task
+    MK_STAMP(bounds[run.veu] + pc, 2, mk_clock())
     if (tid == 0 && now->step) mk_store_release(state + $LINE * (1 + run.veu), run.base + now->step);
   }
+  MK_STAMP(bounds[run.veu + 1] - 1, 2, mk_time_ns())
+  MK_STAMP(bounds[run.veu + 1] - 1, 3, mk_clock())
   mk_sync();
   mk_finish(run, span, tid);
 }

@@ -13,7 +13,8 @@ class Dialect:
     """A C++ for GPUs. `primitives` defines what `CONTRACT` lists, and <math.h>'s functions if the compiler does
     not know them; `partial_sync`: whether some threads of a block can meet without the others. `counted_sync`: where
     they cannot, the others run as many block syncs as the task has (§4.2.1 of the paper). `quiet_arguments`: whether
-    a task's tensors may be called restrict although other blocks write them during this launch.
+    a task's tensors may be called restrict although other blocks write them during this launch. `asks_ahead`: whether
+    there is `mk_ahead`.
     """
 
     language: str  # of `VDeviceSpec.languages`
@@ -21,6 +22,7 @@ class Dialect:
     partial_sync: bool
     counted_sync: bool = False
     quiet_arguments: bool = True
+    asks_ahead: bool = False
     wave: int = 32  # threads that run in step
     inline_limit: int = 200_000  # characters of tasks; beyond it they are called, for registers and compile time
 
@@ -33,7 +35,8 @@ unsigned mk_arrive(unsigned *)  // add 1, acquire and release: what was there
 void mk_sync(), mk_sync_part(int threads)  // of a block, of its first threads
 void mk_release(), mk_acquire()  // of every thread, before and after a block sync: for devices where one is not enough
 void mk_pause()  // in a spin
-unsigned long long mk_now_ns()
+void mk_ahead(const char *)  // soon this will be read: a hint, if the dialect asks ahead
+unsigned long long mk_now_ns(), mk_clock()  // the same everywhere; as fine as can be, but each vEU's own
 float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
 MK_COLD  // of a function that is hardly ever called
 MK_WAVE(tid)  // the wave's first thread, where the dialect has counted syncs: a branch on it is the whole wave's
@@ -90,11 +93,17 @@ INLINE unsigned long long mk_now_ns() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
   return t;
 }
+INLINE unsigned long long mk_clock() {
+  unsigned long long t;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(t));
+  return t;
+}
 INLINE void mk_sync() { __syncthreads(); }
 INLINE void mk_sync_part(int threads) { asm volatile("bar.sync 1, %0;" :: "r"(threads) : "memory"); }
 INLINE void mk_release() {}
 INLINE void mk_acquire() {}
 INLINE void mk_pause() {}
+INLINE void mk_ahead(const char *p) { asm volatile("prefetch.global.L2 [%0];" :: "l"(p)); }
 #define MK_COLD static __device__ __noinline__
 INLINE float mk_half_to_float(unsigned short h) {
   float f;
@@ -142,6 +151,7 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
 #define MK_PATIENCE 255
 """,
     partial_sync=True,
+    asks_ahead=True,
     inline_limit=40_000,
 )
 

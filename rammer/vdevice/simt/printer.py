@@ -11,7 +11,7 @@ from rammer.ir.expr import Range, loads
 from rammer.ir.index import Index
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Store, Stmt, Sync, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Stmt, Store, Sync, TileProgram
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.simt.prelude import Dialect
 
@@ -31,6 +31,8 @@ class EmittedKernel:
     num_threads: int
     guarded: bool = False  # the caller keeps the extra threads out,
     extra_syncs: int = 0  # and lets them run as many block syncs
+    ahead: str = ""  # a function that asks for constants before the rTask waits,
+    ahead_text: str = ""  # and its text
 
 
 def emit(

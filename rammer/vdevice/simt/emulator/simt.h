@@ -44,7 +44,7 @@ void simt_sync(int barrier, int threads);
 void simt_pause();
 void simt_progress();
 char *simt_arena();
-unsigned long long simt_now_ns();
+unsigned long long simt_now_ns(), simt_clock_ns();
 float *simt_fragment(int lane);
 }
 #define __syncthreads() simt_sync(0, (int)blockDim.x)
@@ -56,7 +56,10 @@ float *simt_fragment(int lane);
 #define MK_DIVIDE(a, b) ((a) / (b))
 #define MK_PATIENCE 0
 #define mk_pause() simt_pause()
+#define mk_ahead(p) ((void)*(const volatile char *)(p))  // a hint that must not lead out of memory
 #define mk_now_ns() simt_now_ns()
+#define mk_clock() simt_clock_ns()
+#define mk_time_ns() simt_clock_ns()  // the other one may stand still
 #define mk_sync() __syncthreads()
 #define mk_sync_part(threads) simt_sync(1, threads)
 #define mk_release() __atomic_thread_fence(__ATOMIC_RELEASE)
