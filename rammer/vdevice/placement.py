@@ -30,6 +30,28 @@ def port(graph: Graph, tensor: TensorId) -> Port:
     return Port(tensor, kind)
 
 
+def constant_key(graph: Graph, tensor: TensorId, layout: Layout | None) -> tuple[tuple[TensorId, Layout | None], int]:
+    """What a kernel that reads a constant in `layout` shares with others: (tensor, layout), and its first element.
+
+    A view in its root's own layout lies inside of it; in any other layout it is a constant of its own.
+    """
+    root, offset = graph.storage(tensor)
+    if layout == graph.types[tensor].layout:
+        return (root, graph.types[root].layout), offset
+    return (tensor, layout), 0
+
+
+def constant_value(graph: Graph, tensor: TensorId) -> Array:
+    """A constant's value, also through views: a view's physical elements are those of its root."""
+    root, offset = graph.storage(tensor)
+    value, whole, kind = graph.constants[root], graph.types[root], graph.types[tensor]
+    if root == tensor:
+        return value
+    flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
+    part = flat[offset : offset + prod(kind.physical_shape)]
+    return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)
+
+
 class Places:
     """Where tensors lie: in the arena, or in a constant; every constant is packed once per layout."""
 
@@ -47,12 +69,8 @@ class Places:
             if root not in self._offsets:
                 raise DeviceError(f"the memory plan has no place for {root!r}")
             return ARENA, self._offsets[root] + offset * itemsize
-        if layout == graph.types[tensor].layout:
-            return self._number(root, graph.types[root].layout), offset * itemsize
-        return self._number(tensor, layout), 0
-
-    def _number(self, tensor: TensorId, layout: Layout | None) -> int:
-        return self._numbers.setdefault((tensor, layout), len(self._numbers))
+        key, first = constant_key(graph, tensor, layout)
+        return self._numbers.setdefault(key, len(self._numbers)), first * itemsize
 
     def pack(self, allocate: Callable[[int], NDArray[np.uint8]]) -> dict[str, Array]:
         """The constants in their layouts, named w0 … by number, all in one block of memory."""
@@ -67,22 +85,12 @@ class Places:
         with ThreadPoolExecutor() as pool:  # NumPy copies without the GIL
             for n, ((tensor, layout), kind) in enumerate(zip(self._numbers, kinds, strict=True)):
                 out = block[at : at + kind.nbytes].view(kind.dtype.numpy)
-                running.append(pool.submit(arrange, self._value(tensor), layout, out))
+                running.append(pool.submit(arrange, constant_value(self._graph, tensor), layout, out))
                 weights[f"w{n}"] = out.reshape(kind.physical_shape)
                 at += aligned(kind.nbytes)
         for future in running:
             future.result()
         return weights
-
-    def _value(self, tensor: TensorId) -> Array:
-        """A constant's value, also through views: a view's physical elements are those of its root."""
-        root, offset = self._graph.storage(tensor)
-        value, whole, kind = self._graph.constants[root], self._graph.types[root], self._graph.types[tensor]
-        if root == tensor:
-            return value
-        flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
-        part = flat[offset : offset + prod(kind.physical_shape)]
-        return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)
 
 
 def arrange(array: Array, layout: Layout | None, out: Array) -> None:

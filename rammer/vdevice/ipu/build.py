@@ -7,13 +7,15 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Port, Progress
 from rammer.vdevice.ipu.codelets import registrations, source
-from rammer.vdevice.ipu.memory import check_memory
-from rammer.vdevice.ipu.placement import Placement, place
+from rammer.vdevice.ipu.loops import roll
+from rammer.vdevice.ipu.memory import check_memory, fits
+from rammer.vdevice.ipu.placement import place
+from rammer.vdevice.ipu.program import Placement
 from rammer.vdevice.ipu.sdk import HOST, build_emulated, build_with_sdk, require_sdk
 from rammer.vdevice.ipu.spec import Arch
 from rammer.vdevice.ipu.tables import plan_text
 
-ABI = 1
+ABI = 2
 CODELETS, HOST_CPP, TABLES = "codelets.cpp", "host.cpp", "plan.txt"
 EMULATOR, MODEL, HARDWARE = "emulator", "model", "hardware"
 DEVICES = (EMULATOR, MODEL, HARDWARE)
@@ -29,8 +31,11 @@ def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
     if plan.spec.num_veus != arch.num_veus:
         raise DeviceError(f"the plan is for {plan.spec.num_veus} vEUs, {arch.name} has {arch.num_veus}")
     placed = place(plan, arch)
+    rolled = roll(placed)
+    if fits(rolled):  # loops keep what they touch from their begin to their end
+        placed = rolled
     check_memory(placed)
-    classes = [c for of_kernel in placed.classes for c in of_kernel]
+    classes = list(placed.codelets())
     texts = {
         CODELETS: source(classes),
         "codelets_emulated.cpp": registrations(classes),

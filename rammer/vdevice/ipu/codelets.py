@@ -177,6 +177,40 @@ def _stores(body: Body) -> Iterable[Store]:
                 yield from _stores(inner)
 
 
+TAKE, PUT, RESET = "Take", "Put", "Reset"  # vertices of a loop
+
+
+def bookkeeping(kind: str, dtype: DType, count: int) -> EmittedCodelet:
+    """A vertex that takes the step's `count` elements out of an array, puts them into it, or sets the step to 0."""
+    edges = {
+        TAKE: (("now", "Output", dtype), ("step", "InOut", DType.I32), ("all", "Input", dtype)),
+        PUT: (("all", "InOut", dtype), ("step", "InOut", DType.I32), ("now", "Input", dtype)),
+        RESET: (("step", "Output", DType.I32),),
+    }[kind]
+    move = {
+        TAKE: f"for (int i = 0; i < {count}; ++i) t_now[i] = t_all[t_step[0] * {count} + i];",
+        PUT: f"for (int i = 0; i < {count}; ++i) t_all[t_step[0] * {count} + i] = t_now[i];",
+    }
+    name = RESET if kind == RESET else f"{kind}_{dtype.value}_{count}"
+    fields = tuple(EmittedField(f"t_{what}", what, type_, access, count) for what, access, type_ in edges)
+    lines = [f"  {f.access}<Vector<{POPLAR[f.dtype][0]}, VectorLayout::ONE_PTR>> {f.name};" for f in fields]
+    done = ["    t_step[0] = 0;"] if kind == RESET else [f"    {move[kind]}", "    t_step[0] += 1;"]
+    text = "\n".join(
+        [
+            f"class {name} : public Vertex {{",
+            "public:",
+            *lines,
+            "  bool compute() {",
+            *done,
+            "    return true;",
+            "  }",
+            "};",
+        ]
+    )
+    cycles = VERTEX_CYCLES + 2 + (0 if kind == RESET else 4 * count)
+    return EmittedCodelet(name, text, fields, (), (), False, False, cycles, 64 + 4 * 16)
+
+
 def source(classes: Iterable[EmittedCodelet]) -> str:
     """The codelet file: what popc compiles."""
     texts = {c.name: c.text for c in classes}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.vdevice.ipu.access import accesses
-from rammer.vdevice.ipu.placement import Placement
+from rammer.vdevice.ipu.program import Execute, Gather, Placement, Repeat, Scatter, Step, Undefined
 
 Bytes = NDArray[np.int64]
 
@@ -43,25 +43,20 @@ class TileMemory:
 
 def tile_memory(placed: Placement) -> TileMemory:
     """Count weights, code, vertex state, live variables and exchange buffers of every tile."""
-    tiles, count = placed.arch.tiles, placed.sets.count
+    tiles = placed.arch.tiles
     fixed = {name: np.zeros(tiles, np.int64) for name in ("weights", "code", "state")}
-    live = np.zeros((count + 3, tiles), np.int64)  # row 0: inputs arrive; row s + 1: set s; then outputs leave
-    buffers = np.zeros((count + 3, tiles), np.int64)
-    first = np.full(len(placed.variables), count + 2)
-    last = np.full(len(placed.variables), -1)
+    first, last, when = _lives(placed)
+    end = int(last.max(initial=0)) + 2
+    live = np.zeros((end, tiles), np.int64)
+    buffers = np.zeros((end, tiles), np.int64)
     present: set[tuple[int, str]] = set()
     scratch: dict[tuple[int, int], int] = {}
-    for n, kernel in enumerate(placed.plan.kernels):
-        table, where, when = accesses(kernel), placed.tiles(n).tolist(), placed.sets.sets[n].tolist()
-        for variable, _ in placed.arguments[n]:
-            if when:
-                first[variable] = min(first[variable], min(when) + 1)
-                last[variable] = max(last[variable], max(when) + 1)
-        num_outputs = len(kernel.operation.outputs)
-        for rtask, (tile, step) in enumerate(zip(where, when, strict=True)):
+    for group in placed.groups:
+        table = group.table
+        for rtask, (tile, step) in enumerate(zip(group.tiles.tolist(), group.sets.tolist(), strict=True)):
             if table.chosen[rtask] < 0:
                 continue
-            codelet = placed.classes[n][table.chosen[rtask]]
+            codelet = table.classes[table.chosen[rtask]]
             fixed["state"][tile] += codelet.state_bytes + 4 * codelet.has_status
             if (tile, codelet.name) not in present:
                 present.add((tile, codelet.name))
@@ -69,40 +64,77 @@ def tile_memory(placed: Placement) -> TileMemory:
             for f in codelet.scratch:
                 scratch[tile, step] = scratch.get((tile, step), 0) + -(-f.size * f.dtype.itemsize // 8) * 8
             for position, pattern in enumerate(table.patterns[rtask]):
-                variable, base = placed.arguments[n][position]
+                variable, base = group.arguments[position]
                 home = placed.variables[variable].home
                 low, high = base + pattern.start, base + pattern.start + pattern.size
                 remote = pattern.num_pieces > 1 or (
-                    position >= num_outputs
+                    position >= table.num_outputs
                     and (pattern.start < 0 or high > len(home) or bool((home[low:high] != tile).any()))
                 )
                 if remote:
-                    buffers[step + 1, tile] += -(-pattern.size * placed.variables[variable].itemsize // 8) * 8
+                    nbytes = -(-pattern.size * placed.variables[variable].itemsize // 8) * 8
+                    buffers[when[step], tile] += nbytes
     fixed["state"] += _worst(scratch, tiles)
-    inputs, outputs = placed.plan.graph.inputs, placed.plan.graph.outputs
-    for tensor in inputs:
-        first[placed.ports[tensor][0]] = 0
-        last[placed.ports[tensor][0]] = max(last[placed.ports[tensor][0]], 0)
-    for tensor in outputs:
-        last[placed.ports[tensor][0]] = count + 1
     for v, owner in enumerate(placed.variables):
-        nbytes = np.bincount(owner.home, minlength=tiles) * owner.itemsize
+        here = np.bincount(owner.home, minlength=tiles) * owner.itemsize
         if owner.value is not None:
-            fixed["weights"] += nbytes
+            fixed["weights"] += here
         elif last[v] >= first[v]:
-            live[first[v]] += nbytes
-            live[last[v] + 1] -= nbytes
+            live[first[v]] += here
+            live[last[v] + 1] -= here
     live = live.cumsum(axis=0)
     worst = (live + buffers).argmax(axis=0)
-    here = np.arange(tiles)
+    every = np.arange(tiles)
     model = placed.arch.model
     return TileMemory(
         **fixed,
-        activations=live[worst, here],
-        buffers=buffers[worst, here],
+        activations=live[worst, every],
+        buffers=buffers[worst, every],
         limit=model.tile_bytes,
         reserve=model.reserve,
     )
+
+
+def _lives(placed: Placement) -> tuple[Bytes, Bytes, dict[int, int]]:
+    """First and last use of every variable, and the time of every compute set; inputs arrive at time 0."""
+    touched: list[dict[int, None]] = [{} for _ in range(placed.num_sets)]
+    for group in placed.groups:
+        for step in np.unique(group.sets).tolist():
+            touched[step].update((variable, None) for variable, _ in group.arguments)
+    first = np.full(len(placed.variables), np.iinfo(np.int64).max)
+    last = np.full(len(placed.variables), -1)
+    when: dict[int, int] = {}
+    now = 0
+
+    def use(variables: Iterable[int]) -> None:
+        for v in variables:
+            first[v], last[v] = min(first[v], now), now
+
+    def walk(steps: Iterable[Step]) -> None:
+        nonlocal now
+        for step in steps:
+            now += 1
+            match step:
+                case Execute(number):
+                    when[number] = now
+                    use(touched[number])
+                case Gather(rows, _, variable) | Scatter(rows, _, variable):
+                    use([variable, *(row[0] for row in rows if row is not None)])
+                case Undefined(variable):
+                    use([variable])
+                case Repeat(_, body):
+                    begin = now
+                    walk(body)
+                    inside = last >= begin  # what a loop touches lives through all of it
+                    first[inside] = np.minimum(first[inside], begin)
+                    last[inside] = now
+
+    graph = placed.plan.graph
+    use(placed.ports[t][0] for t in graph.inputs)
+    walk(placed.steps)
+    now += 1
+    use(placed.ports[t][0] for t in graph.outputs)
+    return first, last, when
 
 
 def _worst(scratch: dict[tuple[int, int], int], tiles: int) -> Bytes:
@@ -111,6 +143,12 @@ def _worst(scratch: dict[tuple[int, int], int], tiles: int) -> Bytes:
     for (tile, _), nbytes in scratch.items():
         found[tile] = max(found[tile], nbytes)
     return found
+
+
+def fits(placed: Placement) -> bool:
+    """Whether every tile has room for what lies on it."""
+    memory = tile_memory(placed)
+    return bool((memory.total <= memory.limit).all())
 
 
 def check_memory(placed: Placement) -> TileMemory:

@@ -2,59 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import DeviceError
 from rammer.ir.dependency import written_elements
 from rammer.ir.graph import Graph
 from rammer.ir.memory import memory_owners
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array, DType, Layout, TensorId, pack, unpack
+from rammer.ir.tensor import Array, DType, Layout, TensorId, pack
 from rammer.vdevice.ipu.access import accesses, working_sets
-from rammer.vdevice.ipu.codelets import EmittedCodelet, codelets
 from rammer.vdevice.ipu.narrow import on_tile, to_tile
+from rammer.vdevice.ipu.program import Execute, Group, Homes, Placement, Variable, vertex_table
 from rammer.vdevice.ipu.sets import ComputeSets, compute_sets
 from rammer.vdevice.ipu.spec import Arch
+from rammer.vdevice.placement import constant_key, constant_value, port
 
-Homes = NDArray[np.int32]  # the tile of every element
 GRAIN = 32  # elements of a piece where a tensor is spread over tiles
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable of the Poplar graph: a memory owner, or a constant in one layout."""
-
-    name: str
-    dtype: DType
-    count: int
-    home: Homes
-    value: Array | None = None  # of a constant, as the tile holds it
-    produced: Homes = field(default_factory=lambda: np.zeros(0, np.int32))  # -1 where no rTask writes
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A plan with tiles and variables; `arguments` are (variable, first element) by operator, outputs first."""
-
-    plan: ExecutionPlan
-    arch: Arch
-    sets: ComputeSets
-    variables: tuple[Variable, ...]
-    arguments: tuple[tuple[tuple[int, int], ...], ...]
-    ports: dict[TensorId, tuple[int, int]]  # of graph inputs and outputs
-    classes: tuple[tuple[EmittedCodelet, ...], ...]  # by operator
-
-    def tiles(self, operator_id: int) -> NDArray[np.int64]:
-        """The tile of every rTask of an operator."""
-        return self.sets.veus[operator_id] % self.arch.tiles
 
 
 def place(plan: ExecutionPlan, arch: Arch) -> Placement:
@@ -68,12 +33,7 @@ def place(plan: ExecutionPlan, arch: Arch) -> Placement:
         for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
             found.append(finder.find(tensor, packing.get(name, kind.layout)))
         arguments.append(tuple(found))
-    for tensor in (*graph.inputs, *graph.outputs):
-        if graph.types[tensor].layout is not None:
-            raise DeviceError(
-                f"input or output {tensor!r} has a blocked layout", hint="passes must keep ports row-major"
-            )
-    ports = {t: finder.find(t, None) for t in (*graph.inputs, *graph.outputs)}
+    ports = {t: finder.find(port(graph, t).name, None) for t in (*graph.inputs, *graph.outputs)}
     sizes = finder.sizes()
     homes = [np.full(n, -1, np.int32) for _, _, n in sizes]
     tiles = [v % arch.tiles for v in sets.veus]
@@ -90,10 +50,14 @@ def place(plan: ExecutionPlan, arch: Arch) -> Placement:
     cursor = 0
     variables = []
     for (name, dtype, _), home, made in zip(sizes, homes, produced, strict=True):
-        cursor = _spread(home, arch.tiles, cursor)
+        cursor = spread(home, arch.tiles, cursor)
         variables.append(Variable(name, dtype, len(home), home, finder.values.get(name), made))
-    emitted = tuple(codelets(k) for k in plan.kernels)
-    return Placement(plan, arch, sets, tuple(variables), tuple(arguments), ports, emitted)
+    groups = tuple(
+        Group(op.kind, vertex_table(kernel), arguments[n], sets.sets[n], tiles[n])
+        for n, (op, kernel) in enumerate(zip(graph.operators, plan.kernels, strict=True))
+    )
+    steps = tuple(map(Execute, range(sets.count)))
+    return Placement(plan, arch, tuple(variables), groups, sets.count, steps, ports)
 
 
 def _place_read(
@@ -141,7 +105,7 @@ def _room(plan: ExecutionPlan, sets: ComputeSets, tiles: list[NDArray[np.int64]]
     return room
 
 
-def _spread(home: Homes, tiles: int, cursor: int) -> int:
+def spread(home: Homes, tiles: int, cursor: int) -> int:
     """Deal elements without a home to the tiles in turn, in pieces; returns the next tile."""
     free = np.flatnonzero(home < 0)
     if free.size:
@@ -164,19 +128,11 @@ class _Finder:
 
     def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
         """(variable, first element)."""
-        graph = self.graph
-        root, offset = graph.storage(tensor)
-        if root not in graph.constants:
+        root, offset = self.graph.storage(tensor)
+        if root not in self.graph.constants:
             return self._numbers[root, None], offset
-        if layout == graph.types[tensor].layout:
-            return self._number(root, graph.types[root].layout), offset
-        return self._number(tensor, layout), 0
-
-    def _number(self, tensor: TensorId, layout: Layout | None) -> int:
-        key = (tensor, layout)
-        if key not in self._numbers or self._numbers[key] < self._owners:
-            self._numbers[key] = len(self._numbers)
-        return self._numbers[key]
+        key, offset = constant_key(self.graph, tensor, layout)
+        return self._numbers.setdefault(key, len(self._numbers)), offset
 
     def sizes(self) -> list[tuple[str, DType, int]]:
         """Name, type and elements of every variable; keeps the values of constants."""
@@ -186,19 +142,9 @@ class _Finder:
             name = f"{'t' if n < self._owners else 'w'}{n}"
             count = prod(kind.physical_shape)
             if n >= self._owners:
-                value = self._value(tensor)
+                value = constant_value(self.graph, tensor)
                 flat = (pack(value, layout) if layout else value).reshape(-1)
                 self.values[name] = to_tile(flat, kind.dtype, f"constant {tensor!r}")
                 count = flat.size
             found.append((name, on_tile(kind.dtype), count))
         return found
-
-    def _value(self, tensor: TensorId) -> Array:
-        """A constant's value, also through views."""
-        root, offset = self.graph.storage(tensor)
-        value, whole, kind = self.graph.constants[root], self.graph.types[root], self.graph.types[tensor]
-        if root == tensor:
-            return value
-        flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
-        part = flat[offset : offset + prod(kind.physical_shape)]
-        return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)

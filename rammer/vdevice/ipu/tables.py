@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 import numpy as np
 
-from rammer.ir.kernel import RKernel
-from rammer.ir.operator import flops
 from rammer.ir.tensor import DType
-from rammer.vdevice.ipu.access import accesses
-from rammer.vdevice.ipu.codelets import EmittedCodelet
 from rammer.vdevice.ipu.narrow import POPLAR
-from rammer.vdevice.ipu.placement import Homes, Placement
+from rammer.vdevice.ipu.program import (
+    Execute,
+    Gather,
+    Placement,
+    Repeat,
+    Scatter,
+    Step,
+    Undefined,
+    VertexTable,
+    runs_of,
+)
 
 
 class _Scratch:
@@ -23,14 +28,12 @@ class _Scratch:
         tiles = placed.arch.tiles
         most: dict[DType, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
         used: dict[tuple[DType, int, int], int] = {}
-        for n, kernel in enumerate(placed.plan.kernels):
-            if not any(c.scratch for c in placed.classes[n]):
+        for group in placed.groups:
+            table = group.table
+            if not any(c.scratch for c in table.classes):
                 continue
-            chosen = accesses(kernel).chosen
-            for rtask, (tile, step) in enumerate(
-                zip(placed.tiles(n).tolist(), placed.sets.sets[n].tolist(), strict=True)
-            ):
-                for f in placed.classes[n][chosen[rtask]].scratch if chosen[rtask] >= 0 else ():
+            for rtask, (tile, step) in enumerate(zip(group.tiles.tolist(), group.sets.tolist(), strict=True)):
+                for f in table.classes[table.chosen[rtask]].scratch if table.chosen[rtask] >= 0 else ():
                     key = (f.dtype, tile, step)
                     used[key] = used.get(key, 0) + aligned(f.size)
                     here = most.setdefault(f.dtype, np.zeros(tiles, np.int64))
@@ -64,7 +67,7 @@ def _lines(placed: Placement) -> Iterator[str]:
     homes = [
         f"{n} {low} {high} {tile}"
         for n, v in enumerate(placed.variables)
-        for low, high, tile in _runs(np.where(v.produced < 0, v.home, -1))
+        for low, high, tile in runs_of(np.where(v.produced < 0, v.home, -1))
     ]
     for dtype, sizes in scratch.sizes.items():
         homes += [
@@ -79,40 +82,33 @@ def _lines(placed: Placement) -> Iterator[str]:
         starts = " ".join(map(str, (sizes.cumsum() - sizes).tolist()))
         yield f"{scratch.variables[dtype]} {arch.tiles} {starts}"
 
-    kinds: list[dict[str, None]] = [{} for _ in range(placed.sets.count)]
-    for n, op in enumerate(plan.graph.operators):
-        for step in np.unique(placed.sets.sets[n]).tolist():
-            kinds[step][op.kind] = None
-    yield f"sets {placed.sets.count}"
+    kinds: list[dict[str, None]] = [{} for _ in range(placed.num_sets)]
+    for group in placed.groups:
+        for step in np.unique(group.sets).tolist():
+            kinds[step][group.kind] = None
+    yield f"sets {placed.num_sets}"
     for step, names in enumerate(kinds):
         yield f"s{step}/{'+'.join(names)}"
 
-    kernels = list(dict.fromkeys(plan.kernels))
-    classes = {(k, i): c for k in kernels for i, c in enumerate(placed.classes[plan.kernels.index(k)])}
-    numbers = {key: n for n, key in enumerate(classes)}
-    yield f"classes {len(classes)}"
-    for (kernel, variant), codelet in classes.items():
-        yield _class(kernel, variant, codelet, scratch)
-    yield f"kernels {len(kernels)}"
-    for kernel in kernels:
-        table = accesses(kernel)
-        yield f"{kernel.num_rtasks} {len(kernel.operation.outputs) + len(kernel.operation.inputs)}"
+    tables = {table: n for n, table in enumerate(dict.fromkeys(group.table for group in placed.groups))}
+    numbers = {key: n for n, key in enumerate((t, v) for t in tables for v in range(len(t.classes)))}
+    yield f"classes {len(numbers)}"
+    for table, variant in numbers:
+        yield _class(table, variant, scratch)
+    yield f"kernels {len(tables)}"
+    for table in tables:
+        yield f"{len(table.chosen)} {len(table.sizes)}"
         for chosen, row in zip(table.chosen, table.patterns, strict=True):
-            number = numbers[kernel, chosen] if chosen >= 0 else -1
+            number = numbers[table, chosen] if chosen >= 0 else -1
             yield f"{number} {' '.join(str(p.start) for p in row)}"
 
-    status = 0
-    for n, kernel in enumerate(plan.kernels):
-        status += sum(c >= 0 and placed.classes[n][c].has_status for c in accesses(kernel).chosen)
-    yield f"status {status}"
+    yield f"status {sum(c >= 0 and g.table.classes[c].has_status for g in placed.groups for c in g.table.chosen)}"
 
-    yield f"operators {len(plan.kernels)}"
-    index = {kernel: n for n, kernel in enumerate(kernels)}
-    for n, kernel in enumerate(plan.kernels):
-        where = " ".join(f"{v} {base}" for v, base in placed.arguments[n])
-        yield f"{index[kernel]} {len(placed.arguments[n])} {where}"
-        pairs = np.stack([placed.sets.sets[n], placed.tiles(n)], 1)
-        yield " ".join(map(str, pairs.reshape(-1).tolist()))
+    yield f"operators {len(placed.groups)}"
+    for group in placed.groups:
+        where = " ".join(f"{v} {base}" for v, base in group.arguments)
+        yield f"{tables[group.table]} {len(group.arguments)} {where}"
+        yield " ".join(map(str, np.stack([group.sets, group.tiles], 1).reshape(-1).tolist()))
 
     weights = [n for n, v in enumerate(placed.variables) if v.value is not None and v.count]
     yield f"weights {len(weights)}"
@@ -123,15 +119,32 @@ def _lines(placed: Placement) -> Iterator[str]:
         for tensor in tensors:
             number, base = placed.ports[tensor]
             yield f"{number} {base} {graph.types[tensor].size}"
+    yield from _steps(placed.steps)
 
 
-def _class(kernel: RKernel, variant: int, codelet: EmittedCodelet, scratch: _Scratch) -> str:
-    table = accesses(kernel)
-    work = round(flops(kernel.operation.expr) / max(kernel.num_rtasks, 1))
-    words: list[object] = [codelet.name, codelet.cycles, work, int(codelet.has_status), len(codelet.edges)]
-    kinds = (*kernel.operation.outputs, *kernel.input_types())
-    for f, levels, kind in zip(codelet.edges, table.variants[variant].levels, kinds, strict=True):
-        words += [f.name, int(f.access == "Output"), prod(kind.physical_shape), len(levels)]
+def _steps(steps: tuple[Step, ...]) -> Iterator[str]:
+    yield f"steps {len(steps)}"
+    for step in steps:
+        match step:
+            case Execute(number):
+                yield f"execute {number}"
+            case Undefined(variable):
+                yield f"undefined {variable}"
+            case Repeat(rounds, body):
+                yield f"repeat {rounds}"
+                yield from _steps(body)
+            case Gather(rows, runs, variable) | Scatter(rows, runs, variable):
+                places = " ".join("-1 0" if row is None else f"{row[0]} {row[1]}" for row in rows)
+                pieces = " ".join(f"{begin} {end}" for begin, end in runs)
+                word = "gather" if isinstance(step, Gather) else "scatter"
+                yield f"{word} {variable} {len(rows)} {places} {len(runs)} {pieces}"
+
+
+def _class(table: VertexTable, variant: int, scratch: _Scratch) -> str:
+    codelet = table.classes[variant]
+    words: list[object] = [codelet.name, codelet.cycles, table.flops, int(codelet.has_status), len(codelet.edges)]
+    for f, levels, size in zip(codelet.edges, table.levels[variant], table.sizes, strict=True):
+        words += [f.name, int(f.access == "Output"), size, len(levels)]
         for distance, count in levels:
             words += [distance, count]
     words.append(len(codelet.values))
@@ -142,14 +155,3 @@ def _class(kernel: RKernel, variant: int, codelet: EmittedCodelet, scratch: _Scr
     for f in codelet.scratch:
         words += [f.name, scratch.variables[f.dtype], aligned(f.size)]
     return " ".join(map(str, words))
-
-
-def _runs(home: Homes) -> Iterator[tuple[int, int, int]]:
-    """(begin, end, tile) of runs of one tile; elements of tile -1 are left out."""
-    if not home.size:
-        return
-    cuts = np.flatnonzero(np.diff(home)) + 1
-    starts, ends = np.append(0, cuts), np.append(cuts, home.size)
-    for low, high in zip(starts.tolist(), ends.tolist(), strict=True):
-        if home[low] >= 0:
-            yield low, high, int(home[low])

@@ -73,7 +73,7 @@ public:
       total.bytes += c->bytes;
       total.flops += c->flops;
       total.vertices += c->vertices;
-      total.supersteps += std::max(c->supersteps, unsigned(c->vertices > 0));
+      total.supersteps += c->supersteps;
     }
     auto fullest = std::max_element(memory_.begin(), memory_.end());
     const Target &t = g_->target;
@@ -121,6 +121,9 @@ private:
       break;
     case Step::REPEAT:
       for (unsigned i = 0; i < s.count; ++i) execute(*s.children[0]);
+      break;
+    case Step::UNDEFINED:
+      each_region(s.target, [](unsigned char *at, std::size_t n) { std::memset(at, 0xff, n); });
       break;
     case Step::SYNC: {
       auto &c = copy_costs_[&s];

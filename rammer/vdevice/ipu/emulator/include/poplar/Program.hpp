@@ -4,7 +4,7 @@
 
 namespace poplar::emulator {
 struct Step {
-  enum Kind { SEQUENCE, EXECUTE, COPY, FROM_HOST, TO_HOST, REPEAT, SYNC } kind = SEQUENCE;
+  enum Kind { SEQUENCE, EXECUTE, COPY, FROM_HOST, TO_HOST, REPEAT, SYNC, UNDEFINED } kind = SEQUENCE;
   std::vector<std::shared_ptr<Step>> children;
   ComputeSet set;
   Tensor source, target;
@@ -44,6 +44,12 @@ struct Repeat : Program {
 };
 struct Sync : Program {
   explicit Sync(SyncType, const DebugContext & = {}) { step_->kind = emulator::Step::SYNC; }
+};
+struct WriteUndef : Program {  // what the tensor holds is no longer wanted
+  explicit WriteUndef(const Tensor &t, const DebugContext & = {}) {
+    step_->kind = emulator::Step::UNDEFINED;
+    step_->target = t;
+  }
 };
 struct Copy : Program {
   Copy(const Tensor &source, const Tensor &target, bool = false, const DebugContext & = {}) {

@@ -204,15 +204,24 @@ public:
       return pieces;
     };
     Exchange x;
+    std::map<int, std::uint64_t> within;  // bytes that stay on their tile
     auto from = split(source), to = split(target);
     for (std::size_t i = 0, j = 0; i < from.size() && j < to.size();) {
       std::size_t n = std::min(from[i].end - from[i].begin, to[j].end - to[j].begin);
       x.move(from[i].variable, from[i].begin, from[i].begin + n, from[i].tile, to[j].tile);
+      if (from[i].tile == to[j].tile) within[to[j].tile] += n * source.elementType().size;
       if ((from[i].begin += n) == from[i].end) ++i;
       if ((to[j].begin += n) == to[j].end) ++j;
     }
     Cost c;
     c.name = "Copy";
+    unsigned rate = g_.target.getMemcpyBytesPerCycle();
+    for (auto &[tile, bytes] : within) {
+      std::uint64_t cycles = (bytes + rate - 1) / rate;
+      c.compute = std::max(c.compute, cycles);
+      c.busy += cycles;
+      ++c.tiles;
+    }
     c.add(x, g_);
     return c;
   }
@@ -246,6 +255,7 @@ public:
             if (e.field->access != Access::INPUT) use(e.tensor, program, true);
         break;
       case Step::COPY: use(s.source, program, false), use(s.target, program, true); break;
+      case Step::UNDEFINED:
       case Step::FROM_HOST: use(s.target, program, true); break;
       case Step::TO_HOST: use(s.source, program, false); break;
       default: for (auto &c : s.children) self(self, *c, program);

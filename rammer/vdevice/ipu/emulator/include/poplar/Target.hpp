@@ -24,6 +24,7 @@ public:
   unsigned getBytesPerTile() const { return bytes_; }
   unsigned getNumWorkerContexts() const { return workers_; }
   unsigned getExchangeBytesPerCycle() const { return exchange_bytes_; }
+  unsigned getMemcpyBytesPerCycle() const { return 4; }  // a load and a store of 8 bytes are two instructions
   unsigned getMaxIPUSyncDelay() const { return sync_cycles_; }
   double getTileClockFrequency() const { return hz_; }
   unsigned getDataPathWidth() const { return 64; }
