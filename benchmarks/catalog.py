@@ -9,6 +9,7 @@ from benchmarks.floors import Recurrence, Work, count
 from benchmarks.store import BuiltModel, Scale
 
 LIGHT = "light_"
+BATCHED = ("resnext29", "resnext29_grouped", "lstm_tc_lstm", "lstm_tc_unrolled")  # with larger batches, as in §5.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ NAMES = (
     "zfnet512",
 )
 
+LARGEST = ("resnet50", "densenet121", "vgg19", "inception_v2", "squeezenet")  # the ones that are compared with peers
+
 # Role of a weight by the operator that reads it and the input's position.
 ROLES = {
     ("Conv", 1): "kernel",

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,11 @@ class Limits:
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Limits:
+        """The inverse of `as_json`."""
+        return Limits(data["threads"], data["gflops"], tuple(Level(**level) for level in data["levels"]))
 
 
 def measure(threads: int) -> Limits:

@@ -1,4 +1,4 @@
-"""Measure rammer against its peers: `python -m benchmarks.run --models lstm_tc_lstm,alexnet --seconds 5`.
+"""Measure rammer against its peers: `python -m benchmarks.run --models lstm_tc_lstm,resnext29:4 --seconds 5`.
 
 One process per peer; all peers of a model are alive at once and are visited in turns, a few runs each, so that a
 change of the machine's clock or load meets all of them alike.
@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,83 +19,129 @@ from typing import Any
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import light
-from benchmarks.floors import Floor, Work, count, floor
+from benchmarks import catalog, forms, light
+from benchmarks.floors import Recurrence, Work, floor
 from benchmarks.limits import Limits, measure
 from benchmarks.peers import PEERS, Task, limit_threads
-from benchmarks.report import OWN, geometric_mean_speed, limits_table, results_table, summarize, wide_console
-from benchmarks.store import BuiltModel, Scale
-from benchmarks.worker import Visit, Worker
+from benchmarks.report import print_results, summarize, wide_console
+from benchmarks.store import Scale
+from benchmarks.worker import Overdue, Visit, Worker
 from rammer.errors import RammerError, did_you_mean
 
 RESULTS = Path(__file__).parent / "results"
-LIGHT = "light_"  # prefix of the onnx package's models
 VISITS = 12  # rounds, whatever the total
+TRIAL = 2  # rounds after which a peer that is HOPELESS times slower than the fastest is not visited any more
+HOPELESS = 4.0
 ANSWER_S = 120.0
-
-
-def prepare(name: str, batch: int, scale: Scale) -> tuple[BuiltModel, Work, tuple[Any, ...]]:
-    """The built model, its work and its recurrences. Raises RammerError for an unknown name."""
-    if name.startswith(LIGHT):
-        built = light.build(name.removeprefix(LIGHT))
-        return built, count(built.path), ()
-    from benchmarks.models import build, find  # torch takes seconds to import
-
-    built = build(name, batch, scale)
-    return built, count(built.path), find(name).recurrences(scale)
+DEFAULT_PEERS = ("rammer", "rammer-sequential", "onnxruntime", "openvino", "torch", "torch-compile", "jax")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to measure; `runs` and `seconds` bound the timed runs per peer and model."""
 
-    batch: int
     scale: Scale
     threads: int
     runs: int
     seconds: float
     load_timeout_s: float
+    cold: bool
+    again: bool
+
+
+class Comparison:
+    """All peers of one model, alive at once; `results` has what they answered, or the reason of their failure."""
+
+    def __init__(self, entry: catalog.Entry, options: Options, say: Callable[[str], None]) -> None:
+        self.results: dict[str, dict[str, Any]] = {}
+        self._entry, self._options, self._say = entry, options, say
+        self._workers: dict[str, Worker] = {}
+        self._samples: dict[str, list[float]] = {}
+
+    def load(self, peers: list[str]) -> None:
+        """One after the other, so that load times are not disturbed."""
+        path, options = str(self._entry.built.path), self._options
+        for peer in peers:
+            self._say(f"loading {peer}")
+            task = Task(peer, path, self._entry.module, options.scale, options.threads, cold=options.cold)
+            try:
+                task = forms.choose(task, options.load_timeout_s, self._say, options.again)
+            except RammerError as failure:
+                self.results[peer] = {"failed": failure.what}
+                continue
+            self._workers[peer] = Worker(task)
+            self._observe(peer, lambda worker: worker.loaded(options.load_timeout_s))
+            if self.results[peer].get("timeout"):
+                forms.remember_timeout(task, options.load_timeout_s)
+
+    def visit(self, number: int) -> None:
+        """One round, in rotating order."""
+        options = self._options
+        visit = Visit(max(1, -(-options.runs // VISITS)), options.seconds / VISITS)
+        hopeful = self._hopeful() if number >= TRIAL else list(self._workers)
+        self._say(f"round {number + 1} of {VISITS}, {len(hopeful)} peers")
+        turn = number % max(1, len(hopeful))
+        for peer in hopeful[turn:] + hopeful[:turn]:
+            samples = self._samples.setdefault(peer, [])
+            self._observe(peer, lambda worker, samples=samples: samples.extend(worker.visit(visit, ANSWER_S)))
+
+    def finish(self) -> None:
+        """Add the summaries and what peers tell at their end."""
+        for peer in list(self._workers):
+            self._say(f"asking {peer}")
+            self.results[peer].update(summarize(self._samples[peer]))
+            self._observe(peer, lambda worker: worker.finish(ANSWER_S))
+
+    def stop(self) -> None:
+        """End all processes."""
+        for worker in self._workers.values():
+            worker.stop()
+
+    def _hopeful(self) -> list[str]:
+        best = min((min(self._samples[peer]) for peer in self._workers), default=0.0)
+        return [peer for peer in self._workers if min(self._samples[peer]) <= HOPELESS * best]
+
+    def _observe(self, peer: str, ask: Callable[..., Any]) -> None:
+        """Add an answer to the peer's result; a failure becomes its result and ends its worker."""
+        try:
+            self.results.setdefault(peer, {}).update(ask(self._workers[peer]) or {})
+        except RammerError as failure:
+            self.results[peer] = {"failed": failure.what, "timeout": isinstance(failure, Overdue)}
+            self._workers.pop(peer).stop()
 
 
 def compare_peers(
-    built: BuiltModel, source: str, peers: list[str], options: Options, progress: Progress
+    entry: catalog.Entry, peers: list[str], options: Options, say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
     """Per peer: samples and what was observed beside them, or the reason of its failure."""
-    results: dict[str, dict[str, Any]] = {}
-    workers: dict[str, Worker] = {}
-    bar = progress.add_task("loading", total=len(peers) + VISITS)
+    comparison = Comparison(entry, options, say)
     try:
-        for peer in peers:  # one after the other, so that load times are not disturbed
-            progress.update(bar, description=f"{built.path.stem}: loading {peer}")
-            task = Task(peer, str(built.path), source, options.scale, options.threads)
-            workers[peer] = Worker(task)
-            _observe(results, workers, peer, lambda w: w.loaded(options.load_timeout_s))
-            progress.advance(bar)
-        samples: dict[str, list[float]] = {peer: [] for peer in workers}
-        visit = Visit(max(1, -(-options.runs // VISITS)), options.seconds / VISITS)
+        comparison.load(peers)
         for number in range(VISITS):
-            progress.update(bar, description=f"{built.path.stem}: round {number + 1} of {VISITS}")
-            order = list(workers)
-            for peer in order[number % max(1, len(order)) :] + order[: number % max(1, len(order))]:
-                _observe(results, workers, peer, lambda w, p=peer: samples[p].extend(w.visit(visit, ANSWER_S)))
-            progress.advance(bar)
-        for peer in list(workers):
-            results[peer].update(summarize(samples[peer]))
-            _observe(results, workers, peer, lambda w: w.finish(ANSWER_S))
+            comparison.visit(number)
+        comparison.finish()
     finally:
-        for worker in workers.values():
-            worker.stop()
-        progress.remove_task(bar)
-    return results
+        comparison.stop()
+    return comparison.results
 
 
-def _observe(results: dict[str, dict[str, Any]], workers: dict[str, Worker], peer: str, ask: Any) -> None:
-    """Add an answer to the peer's result; a failure becomes its result and ends its worker."""
-    try:
-        results.setdefault(peer, {}).update(ask(workers[peer]) or {})
-    except RammerError as failure:
-        results[peer] = {"failed": failure.what}
-        workers.pop(peer).stop()
+def measure_model(
+    name: str, peers: list[str], options: Options, say: Callable[[str], None]
+) -> tuple[dict[str, Any], Limits]:
+    """The entry of the result file for NAME or NAME:BATCH, and the machine's limits right after."""
+    say("building")
+    bare, _, batch = name.partition(":")
+    entry = catalog.prepare(bare, int(batch or 1), options.scale)
+    results = compare_peers(entry, peers, options, say)
+    limits = measure(options.threads)
+    return {
+        "batch": entry.batch,
+        "work": asdict(entry.work),
+        "recurrences": [asdict(chain) for chain in entry.recurrences],
+        "limits_after": limits.as_json(),
+        "load_average": os.getloadavg(),
+        "peers": results,
+    }, limits
 
 
 def machine() -> dict[str, Any]:
@@ -123,62 +170,75 @@ def commit() -> dict[str, Any]:
     return {"id": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
 
 
-def describe(batch: int, work: Work, least: Floor, peers: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """One model's entry of the result file."""
-    return {"batch": batch, "work": asdict(work), "floor": {**asdict(least), "ms": least.ms}, "peers": peers}
+def with_floor(entry: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """One model's entry of the result file, with its floor under `limits`."""
+    chains = tuple(Recurrence(**chain) for chain in entry["recurrences"])
+    least = floor(Work(**entry["work"]), limits, chains, entry["batch"])
+    return {**entry, "floor": {**asdict(least), "ms": least.ms}}
 
 
 def chosen(text: str, known: list[str], what: str) -> list[str]:
     """Names of a comma-separated list. Raises a usage error for an unknown one."""
     names = [name for name in text.split(",") if name]
     for name in names:
-        if name not in known:
-            raise click.BadParameter(f"no {what} named {name!r}; {did_you_mean(name, known) or ', '.join(known)}")
+        if (bare := name.partition(":")[0]) not in known:
+            raise click.BadParameter(f"no {what} named {name!r}; {did_you_mean(bare, known) or ', '.join(known)}")
     return names
 
 
-def _known_models() -> list[str]:
-    from benchmarks.models import CATALOG
-
-    return [*CATALOG, *(LIGHT + name for name in light.NAMES)]
+def suite(name: str) -> list[str]:
+    """Models by purpose: the paper's, its batch sizes, the light ones of the onnx package, or all."""
+    suites = {
+        "paper": catalog.paper_names(),
+        "batch": [f"{model}:{batch}" for batch in (4, 16) for model in catalog.BATCHED],
+        "light": [catalog.LIGHT + model for model in light.LARGEST],
+    }
+    return suites[name] if name in suites else [model for models in suites.values() for model in models]
 
 
 @click.command()
-@click.option("--models", default="", help="Comma-separated; all of the paper's when empty; light_NAME for the others.")
-@click.option("--peers", default="", help=f"Comma-separated, of {', '.join(PEERS)}.")
+@click.option("--models", default="", help="Comma-separated; NAME:4 for batch 4, light_NAME for the onnx package's.")
+@click.option("--suite", "suite_name", type=click.Choice(["paper", "batch", "light", "all"]), default="paper")
+@click.option("--peers", default=",".join(DEFAULT_PEERS), show_default=True, help=f"Of {', '.join(PEERS)}.")
 @click.option("--runs", default=1000, show_default=True, help="Timed runs per peer and model at most.")
-@click.option("--seconds", default=5.0, show_default=True, help="Timed seconds per peer and model at most.")
-@click.option("--batch", default=1, show_default=True)
+@click.option("--seconds", default=3.0, show_default=True, help="Timed seconds per peer and model at most.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--scale", type=click.Choice(["full", "small"]), default="full", show_default=True)
 @click.option("--load-timeout", "load_timeout_s", default=240.0, show_default=True, help="Seconds to load and compile.")
+@click.option("--cold", is_flag=True, help="rammer compiles with an empty cache, and again with a full one.")
+@click.option(
+    "--again", is_flag=True, help="Forget which form of a peer is fastest, and which one did not load in time."
+)
+@click.option("--resume", is_flag=True, help="Keep the models that the result file has already.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Result file instead of benchmarks/results/.")
-def main(models: str, peers: str, output: Path | None, **values: Any) -> None:
-    """Measure, write a JSON file and print a table."""
+def main(models: str, suite_name: str, peers: str, resume: bool, output: Path | None, **values: Any) -> None:
+    """Measure, write a JSON file and print tables."""
     options = Options(**values)
-    known = _known_models()
-    names = chosen(models, known, "model") or [name for name in known if not name.startswith(LIGHT)]
-    selected = chosen(peers, list(PEERS), "peer") or [name for name, peer in PEERS.items() if peer.by_default]
+    known = [*catalog.paper_names(), *catalog.light_names()]
+    names = chosen(models, known, "model") or suite(suite_name)
+    selected = chosen(peers, list(PEERS), "peer")
     limit_threads(options.threads)
     console = wide_console()
-    now = datetime.datetime.now(datetime.UTC)
-    head = commit()
+    now, head = datetime.datetime.now(datetime.UTC), commit()
     output = output or RESULTS / f"{now:%Y%m%d-%H%M%S}-{head['id'][:8]}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    measured: list[tuple[str, int, Work, tuple[Any, ...], dict[str, dict[str, Any]]]] = []
+    earlier = json.loads(output.read_text()) if resume and output.exists() else None
+    entries: dict[str, dict[str, Any]] = earlier["models"] if earlier else {}
     limits: Limits = measure(options.threads)
+    if earlier:
+        limits = limits.best(Limits.from_json(earlier["limits"]))
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=len(names))
         for name in names:
-            built, work, recurrences = prepare(name, options.batch, options.scale)
-            source = "" if name.startswith(LIGHT) else name
-            results = compare_peers(built, source, selected, options, progress)
-            measured.append((name, options.batch if source else 1, work, recurrences, results))
-            limits = limits.best(measure(options.threads))
-            entries = {
-                name: describe(size, work, floor(work, limits, chains, size), results)
-                for name, size, work, chains, results in measured
-            }
+            if name not in entries:
+
+                def say(what: str, name: str = name) -> None:
+                    progress.update(bar, description=f"{name}: {what}")
+
+                entries[name], near = measure_model(name, selected, options, say)
+                entries[name]["commit"], limits = head, limits.best(near)
+            entries = {key: with_floor(entry, limits) for key, entry in entries.items()}
             content = {
                 "date": now.isoformat(),
                 "commit": head,
@@ -189,12 +249,16 @@ def main(models: str, peers: str, output: Path | None, **values: Any) -> None:
                 "limits": limits.as_json(),
                 "models": entries,
             }
-            output.write_text(json.dumps(content, indent=1))  # after every model, so that an interrupted run keeps them
-    console.print(limits_table(limits), results_table(entries))
-    for peer in selected:
-        if peer.startswith(OWN) and (speed := geometric_mean_speed(entries, peer)):
-            console.print(f"{peer}: {speed:.2f} x the best peer of each model (geometric mean)")
+            _replace(output, json.dumps(content, indent=1))  # after every model, so that an interrupted run keeps them
+            progress.advance(bar)
+    print_results(console, content)
     console.print(f"written to {output}", highlight=False)
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import resource
+import os
+import signal
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory import forget_peak, peak_mb
 from benchmarks.peers import PEERS, Task, worst_error
-from benchmarks.store import stored
+from benchmarks.store import Arrays, stored
 from rammer.errors import RammerError
+
+TOLERANCE = 1e-3  # a larger relative error is no rounding
+
+
+class Overdue(RammerError):
+    """A peer that takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,41 +34,35 @@ class Visit:
 
 def serve(pipe: connection.Connection, task: Task) -> None:
     """Child's main: answers a loaded-message, then samples per Visit; None ends it."""
+    os.setpgid(0, 0)  # what it starts, compilers above all, ends with it
     try:
         built = stored(Path(task.path))
-        load = PEERS[task.peer].prepare(built, task)
-        forget_peak()
+        prepared = PEERS[task.peer].prepare(built, task)
+        before_mb = forget_peak()
         start = time.perf_counter()
-        run = load()
-        outputs = run(built.inputs)
+        loaded = prepared.load()
+        outputs = loaded.run(built.inputs)
         load_s = time.perf_counter() - start
-        error = worst_error(outputs, built.outputs)
-        pipe.send({"load_s": load_s, "error": error})
+        known = {"form": task.form} if task.form else {}
+        pipe.send({**known, **prepared.known, "load_s": load_s, "error": _checked(outputs, built.outputs)})
         while (visit := pipe.recv()) is not None:
-            pipe.send({"samples_ms": _visit(run, built.inputs, visit)})
-        error = max(error, worst_error(run(built.inputs), built.outputs))  # it may go wrong after many runs
-        pipe.send({"error": error, "peak_mb": peak_mb()})
+            pipe.send({"samples_ms": _visit(loaded.run, built.inputs, visit)})
+        memory = {"peak_mb": peak_mb(), "model_mb": peak_mb() - before_mb}
+        error = _checked(loaded.run(built.inputs), built.outputs)  # it may go wrong after many runs
+        pipe.send({"last_error": error, **memory, **loaded.observe(built.inputs)})
     except Exception as failure:  # whatever a peer raises is its result, and must not stop the others
         pipe.send({"failed": " ".join(f"{type(failure).__name__}: {failure}".split())[:400]})
 
 
-def forget_peak() -> None:
-    """Let `peak_mb` count from here on, where the system can."""
-    switch = Path("/proc/self/clear_refs")
-    if switch.exists():
-        switch.write_text("5")
+def _checked(outputs: Arrays, expected: Arrays) -> float:
+    """The error of a run. Raises RammerError if it is wrong."""
+    error = worst_error(outputs, expected)
+    if not error < TOLERANCE:  # NaN is wrong, too
+        raise RammerError(f"wrong output: relative error {error:.1e}")
+    return error
 
 
-def peak_mb() -> float:
-    """Most resident memory of this process since `forget_peak`, in MiB."""
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage also counts the parent's memory at the fork
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _visit(run: Any, inputs: Any, visit: Visit) -> list[float]:
+def _visit(run: Callable[[Arrays], Arrays], inputs: Arrays, visit: Visit) -> list[float]:
     run(inputs)
     samples: list[float] = []
     end = time.perf_counter() + visit.seconds
@@ -90,15 +94,17 @@ class Worker:
         return samples
 
     def finish(self, timeout_s: float) -> dict[str, Any]:
-        """Peak memory and last error; ends the process. Raises RammerError with the peer's reason."""
+        """Memory, last error, what the peer observed; ends the process. Raises RammerError with the peer's reason."""
         self._send(None)
         answer = self._answer(timeout_s)
         self._process.join(timeout_s)
         return answer
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
-        if self._process.is_alive():
+        """End the process and what it started, whatever it is doing."""
+        if self._process.pid is not None and self._process.is_alive():
+            with suppress(ProcessLookupError):  # it ends, or has not begun, just now
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -111,10 +117,10 @@ class Worker:
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         if not self._pipe.poll(timeout_s):
-            raise RammerError(f"no answer within {timeout_s:.0f} s")
+            raise Overdue(f"no answer within {timeout_s:.0f} s")
         try:
             answer: dict[str, Any] = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self._raise_ended()
         if "failed" in answer:
             raise RammerError(answer["failed"])

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from onnx import helper, numpy_helper
 
-from benchmarks import compare
-from benchmarks.peers import worst_error
-from benchmarks.report import best_peer, geometric_mean_speed, results_table, summarize
+from benchmarks import compare, forms
+from benchmarks.peers import Task, drop_equal_sizes, worst_error
+from benchmarks.report import best_peer, geometric_mean_speed, results_table, summarize, summary_table
+from benchmarks.store import reuse
+from benchmarks.worker import Worker
 from rammer.errors import RammerError
 
 ROOT = Path(__file__).parents[2]
 
 
 def result(*samples: float) -> dict[str, object]:
-    return {**summarize(list(samples)), "error": 1e-6, "load_s": 0.1, "peak_mb": 50.0}
+    return {**summarize(list(samples)), "error": 1e-6, "load_s": 0.1, "peak_mb": 50.0, "model_mb": 9.0}
 
 
 def models(own: float) -> dict[str, dict[str, object]]:
     peers = {"rammer": result(own, own), "onnxruntime": result(4.0, 5.0), "openvino": {"failed": "not installed"}}
-    return {"net": {"batch": 1, "floor": {"ms": 1.0}, "peers": peers}}
+    return {"net": {"batch": 1, "floor": {"ms": 1.0}, "work": {"weight_bytes": 1 << 20}, "peers": peers}}
 
 
 def test_best_peer_is_the_fastest_that_is_not_ours() -> None:
@@ -35,7 +40,7 @@ def test_best_peer_is_the_fastest_that_is_not_ours() -> None:
 
 def test_speed_is_a_ratio_of_minima() -> None:
     assert geometric_mean_speed(models(2.0), "rammer") == pytest.approx(2.0)
-    assert results_table(models(2.0)).row_count == 3
+    assert results_table(models(2.0)).row_count == 3 and summary_table(models(2.0)).row_count == 1
 
 
 def test_error_is_relative_to_the_largest_value() -> None:
@@ -50,6 +55,52 @@ def test_compare_says_what_changed(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps({"models": models(own)}))
     output = CliRunner().invoke(compare.main, [str(tmp_path / "base"), str(tmp_path / "new")]).output
     assert "faster" in output and "rammer: 2.000 x" in output
+
+
+def test_equal_splits_lose_their_sizes() -> None:
+    sizes = [numpy_helper.from_array(np.array(s), name) for name, s in (("equal", [2, 2]), ("other", [1, 3]))]
+    nodes = [helper.make_node("Split", ["x", name], ["a", "b"], axis=0) for name in ("equal", "other")]
+    model = helper.make_model(helper.make_graph(nodes, "g", [], [], sizes))
+    assert drop_equal_sizes(model) == 1
+    assert [list(node.input) for node in model.graph.node] == [["x"], ["x", "other"]]
+
+
+class TestWorkers:
+    """Processes, with peers that do nothing but harm."""
+
+    @pytest.fixture
+    def task(self, tmp_path: Path) -> Task:
+        def make() -> tuple[bytes, dict[str, Any], dict[str, Any]]:
+            return b"no model", {"x": np.ones(2, np.float32)}, {"y": np.ones(2, np.float32)}
+
+        return Task("onnxruntime", str(reuse("net", {}, make, tmp_path).path), "", "full", 1)
+
+    def test_a_peer_that_fails_says_why(self, task: Task) -> None:
+        pytest.importorskip("onnxruntime", reason="the peer that is given a bad file")
+        worker = Worker(task)
+        with pytest.raises(RammerError, match="net.onnx"):
+            worker.loaded(60)
+        worker.stop()
+
+    def test_a_process_that_dies_is_no_answer(self, task: Task) -> None:
+        worker = Worker(task)
+        (child,) = multiprocessing.active_children()
+        child.kill()
+        with pytest.raises(RammerError, match="exit code -9"):
+            worker.loaded(60)
+        worker.stop()
+
+
+def test_who_did_not_load_in_time_is_tried_again_only_with_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "KNOWN", tmp_path / "forms.json")
+    task = Task("jax", str(reuse("net", {}, lambda: (b"", {}, {}), tmp_path).path), "", "full", 1)
+    forms.remember_timeout(task, 10)
+    with pytest.raises(RammerError, match="no answer within 10 s"):
+        forms.choose(task, 10, print, again=False)
+    assert forms.choose(task, 20, print, again=False) == task
+    assert json.loads(forms.KNOWN.read_text())
 
 
 @pytest.mark.slow
@@ -68,9 +119,12 @@ def test_a_run_measures_checks_and_survives_a_failing_peer(tmp_path: Path) -> No
         "--seconds",
         "0.1",
     ]
-    options = ["--peers", "onnxruntime,torch", "--json", str(output), "--load-timeout", "300"]
-    subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True, timeout=600)
+    options = ["--peers", "rammer,onnxruntime,torch", "--json", str(output), "--load-timeout", "300"]
+    for _ in range(2):  # the second time everything is there already
+        subprocess.run([*command, *options, "--resume"], cwd=ROOT, check=True, capture_output=True, timeout=600)
     content = json.loads(output.read_text())
-    peer = content["models"]["lstm_tc_lstm"]["peers"]["onnxruntime"]
-    assert peer["error"] < 1e-5 and peer["n"] == len(peer["samples_ms"]) >= 12
+    peers = content["models"]["lstm_tc_lstm"]["peers"]
+    assert peers["onnxruntime"]["error"] < 1e-5
+    assert peers["onnxruntime"]["n"] == len(peers["onnxruntime"]["samples_ms"]) >= 12
+    assert 0 < peers["rammer"]["usage"]["overhead"] < 1 and peers["rammer"]["compile"]["s"] > 0
     assert content["limits"]["gflops"] > 0 and content["commit"]["id"]
