@@ -25,6 +25,7 @@ class Usage:
     waiting: float  # in barrier-rTasks
     scheduling: float
     operator_us: tuple[float, ...]  # by operator: of all vEUs together
+    emulated: bool = False  # times of an emulator
 
     @property
     def overhead(self) -> float:
@@ -39,7 +40,8 @@ class Usage:
 
     def __str__(self) -> str:
         return (
-            f"measured {self.run_us / 1e3:.3f} ms a run: {self.overhead:.1%} of the vEUs' time is outside of rTasks "
+            f"{'emulated' if self.emulated else 'measured'} {self.run_us / 1e3:.3f} ms a run: "
+            f"{self.overhead:.1%} of the vEUs' time is outside of rTasks "
             f"({self.waiting:.1%} in barriers); no vEU is in an rTask for {self.scheduling:.1%} of the run"
         )
 
@@ -68,6 +70,7 @@ def usage_of(runs: Sequence[SlotTimes]) -> Usage:
         waiting / room,
         idle / total,
         tuple((busy / len(chosen)).tolist()),
+        chosen[0].emulated,
     )
 
 

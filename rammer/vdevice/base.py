@@ -108,6 +108,7 @@ class SlotTimes:
     programs: tuple[tuple[Array, ...], ...]
     operators: tuple[tuple[NDArray[np.int32], ...], ...]
     total_us: float
+    emulated: bool = False  # by a device whose clock says nothing about a real one
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.vdevice.base import Image, silent
-from rammer.vdevice.cuda import device, driver, profile
+from rammer.vdevice.cuda import device, driver, profile, runtime
 from rammer.vdevice.cuda.build import CUBIN, RESOURCES, Cubin, Resources
 from rammer.vdevice.cuda.device import CudaVDevice
 from rammer.vdevice.cuda.driver import find_gpu, load_cupy, probe
@@ -80,6 +80,27 @@ def test_a_graph_is_recorded_once(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatc
     assert agree(GRAPH, loaded)  # type: ignore[arg-type]
     monkeypatch.setenv("RAMMER_CUDA_GRAPH", "1")
     assert executable()._recording and not executable(graph=False)._recording
+
+
+def test_a_timed_run(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a second kernel with clocks, compiled once; the whole run's time is that of events."""
+    compiled: list[str] = []
+
+    def compile_once(text: str, arch: str) -> Cubin:
+        compiled.append(arch)
+        return Cubin(text.encode(), CODE, "")
+
+    monkeypatch.setattr(runtime, "compile_cubin", compile_once)
+    loaded = executable()
+    wanted = loaded.run(values())
+    for _ in range(2):
+        outputs, times = loaded.run_timed(values())
+        np.testing.assert_array_equal(outputs["t2"], wanted["t2"])
+    assert compiled == ["sm_90"] and times.total_us == 500.0 and not times.emulated
+    assert [o.tolist() for o in times.operators[0]] == [[0, -1, 2], [-1, 1]]
+    loaded.close()
+    with pytest.raises(DeviceError, match="closed"):
+        loaded.run_timed(values())
 
 
 @pytest.mark.parametrize("how", ["dlpack", "interface"])
@@ -206,7 +227,7 @@ def test_images_for_others_are_refused(cupy: FakeCupy) -> None:
         CudaExecutable(without(RESOURCES), 0, h200)
     with pytest.raises(ArtifactError, match="the program is for sm_90, a100 is sm_80"):
         CudaExecutable(whole, 0, choose_gpu("a100"))
-    with pytest.raises(DeviceError, match="2 vEUs cannot all be on h200 at once: .* on each of 0 SMs"):
+    with pytest.raises(DeviceError, match=r"2 vEUs cannot all be on h200 at once: .* on each of 0 SMs"):
         CudaExecutable(whole, 0, replace(h200, num_sms=0))
     cupy.blocks_per_sm = 0
     with pytest.raises(DeviceError, match="2 vEUs, h200 holds 0 of them at once"):

@@ -13,16 +13,17 @@ import numpy as np
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.tensor import Array
-from rammer.vdevice.base import Image, Port
-from rammer.vdevice.cuda.build import CUBIN, RESOURCES, Resources, check_fits
+from rammer.vdevice.base import Image, Port, SlotTimes
+from rammer.vdevice.cuda.build import CUBIN, RESOURCES, Resources, check_fits, compile_cubin
 from rammer.vdevice.cuda.driver import Kernel, check_driver, device_errors, load_cupy
 from rammer.vdevice.cuda.spec import Gpu
 from rammer.vdevice.placement import ARENA, aligned
-from rammer.vdevice.simt.image import checked_streams, failure, port_places, weight
+from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
+from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places, weight
 from rammer.vdevice.simt.table import LINE
 
 STATE_HEAD = 16  # words that tell whether a run went well
-HELD = ("_weights", "_arena", "_state", "_args", "_stream_table", "_waits", "_bounds", "_kernel", "_graph")
+HELD = ("_weights", "_arena", "_state", "_args", "_stream_table", "_waits", "_bounds", "_kernel", "_graph", "_clocked")
 
 
 class CudaExecutable:
@@ -37,9 +38,11 @@ class CudaExecutable:
         self._lock = threading.Lock()
         self._number = number
         self._graph: Any = None
+        self._clocked: tuple[Kernel, Any] | None = None  # a second kernel with clocks, and its state
         self._graph_limit = 0
         self._recording = config.get("RAMMER_CUDA_GRAPH") == "1" if graph is None else graph
         resources = _checked(image, gpu)
+        self._text = image.files[SOURCE].decode()
         self._cupy = cupy = load_cupy()
         check_driver(cupy, resources.compiler)
         self._device = cupy.cuda.Device(number)
@@ -151,11 +154,36 @@ class CudaExecutable:
             self._check()
         return found
 
+    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+        """As `run`, with the clocks of every slot, by a text of its own that records them. Raises ToolchainError.
+
+        The run's time is by events, launches included; recording costs every slot some stores.
+        """
+        cupy, streams = self._cupy, self.streams
+        with self._lock, self._errors("profile"):
+            if self._clocked is None:
+                header = streams.header
+                cubin = compile_cubin(profiled(self._text), str(header["arch"]))
+                kernel = Kernel(cupy, cubin.data, int(header["threads"]), int(header["shared_bytes"]))
+                self._clocked = kernel, cupy.zeros(state_words(streams), np.uint32)
+            kernel, state = self._clocked
+            for port, view in self._inputs:
+                view.set(inputs[port.name].view(view.dtype), self._stream)
+            begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+            begin.record(self._stream)
+            self._launch(_limit_ns(), kernel, state)
+            end.record(self._stream)
+            end.synchronize()
+            self._check(state)
+            outputs = {p.name: view.get(self._stream).view(p.type.dtype.numpy) for p, view in self._outputs}
+            total_us = 1000 * float(cupy.cuda.get_elapsed_time(begin, end))
+            return outputs, slot_times(streams, state.get(self._stream), total_us)
+
     def _go(self) -> None:
         """Enqueue a run: its launches, or the graph of them."""
-        limit_ns = int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9)
+        limit_ns = _limit_ns()
         if not self._recording:
-            self._launch(limit_ns)
+            self._launch(limit_ns, self._kernel, self._state)
             return
         if self._graph is None or self._graph_limit != limit_ns:  # arguments are part of a graph
             self._graph, self._graph_limit = self._recorded(limit_ns), limit_ns
@@ -165,14 +193,14 @@ class CudaExecutable:
         with self._stream:
             self._stream.begin_capture()
             try:
-                self._launch(limit_ns)
+                self._launch(limit_ns, self._kernel, self._state)
             except BaseException:
                 with suppress(RuntimeError):  # the stream must not stay in capture; the first error is the one to see
                     self._stream.end_capture()
                 raise
             return self._stream.end_capture()
 
-    def _launch(self, limit_ns: int) -> None:
+    def _launch(self, limit_ns: int, kernel: Kernel, state: Any) -> None:
         streams = self.streams
         for program in range(streams.num_programs):
             arguments = (
@@ -180,21 +208,22 @@ class CudaExecutable:
                 self._bounds[program * streams.num_veus :],
                 self._waits,
                 self._args,
-                self._state,
+                state,
                 np.int32(program),
                 np.int32(streams.span(program)),
                 np.uint64(limit_ns),
             )
-            self._kernel.launch(streams.num_veus, arguments, self._stream)
+            kernel.launch(streams.num_veus, arguments, self._stream)
 
-    def _check(self) -> None:
+    def _check(self, state: Any = None) -> None:
         """Wait for the run and raise what it reports."""
-        head = self._state[:STATE_HEAD].get(self._stream)
+        state = self._state if state is None else state
+        head = state[:STATE_HEAD].get(self._stream)
         if head[2] or head[3]:
-            state = self._state.get(self._stream)
-            self._state.set(np.zeros_like(state), self._stream)
+            found = state.get(self._stream)
+            state.set(np.zeros_like(found), self._stream)
             self._stream.synchronize()
-            if error := failure(self.streams, state):
+            if error := failure(self.streams, found):
                 raise error
 
     @contextmanager
@@ -234,6 +263,10 @@ def _checked(image: Image, gpu: Gpu) -> Resources:
         ) from error
     check_fits(int(header["num_veus"]), int(header["threads"]), int(header["shared_bytes"]), gpu, resources)
     return resources
+
+
+def _limit_ns() -> int:
+    return int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9)
 
 
 def _bits(port: Port) -> np.dtype[Any]:

@@ -41,6 +41,7 @@ INLINE unsigned mk_exchange(unsigned *p, unsigned old, unsigned v) {
 INLINE unsigned mk_arrive(unsigned *p) { return __hip_atomic_fetch_add(p, 1u, __ATOMIC_ACQ_REL, MK_AGENT); }
 // Of a counter at 100 MHz: where it is slower, the host allows less time.
 INLINE unsigned long long mk_now_ns() { return 10 * __builtin_readsteadycounter(); }
+INLINE unsigned long long mk_clock() { return __builtin_readcyclecounter(); }
 INLINE void mk_sync() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   __builtin_amdgcn_s_barrier();

@@ -115,12 +115,16 @@ extern "C" SIMT_FAR float *simt_fragment(int lane) {
 }
 extern "C" SIMT_FAR void simt_progress() { simt_me->pauses = 0; }
 
-// One worker's time stands still until nothing can happen any more; then a limit is over at once.
-extern "C" SIMT_FAR unsigned long long simt_now_ns() {
-  if (simt_me->alone) return simt_me->stuck ? 1ull << 62 : 2;
+extern "C" SIMT_FAR unsigned long long simt_clock_ns() {
   simt_timespec t;
   clock_gettime(SIMT_MONOTONIC, &t);
   return t.sec * 1000000000ull + t.nsec;
+}
+
+// One worker's time stands still until nothing can happen any more; then a limit is over at once.
+extern "C" SIMT_FAR unsigned long long simt_now_ns() {
+  if (simt_me->alone) return simt_me->stuck ? 1ull << 62 : 2;
+  return simt_clock_ns();
 }
 
 static SIMT_UNSEEN void simt_go(simt_fiber *to) {

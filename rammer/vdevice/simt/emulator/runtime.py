@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 
 import numpy as np
 
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.tensor import Array
-from rammer.vdevice.base import Image
+from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.library import Library
 from rammer.vdevice.placement import ARENA, aligned
+from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places, weight
 from rammer.vdevice.simt.table import LINE
@@ -51,8 +53,9 @@ class EmulatorExecutable:
         if SOURCE not in image.files:
             raise ArtifactError(f"the program lacks its file {SOURCE!r}", hint="compile the model again")
         self._library = Library(compile_host(image.files[SOURCE].decode()))
-        i64 = ctypes.c_long
-        self._run = self._library.function("simt_run", ctypes.c_int, ctypes.POINTER(_Arguments), *(i64,) * 5)
+        self._run = _entry(self._library)
+        self._text = image.files[SOURCE].decode()
+        self._clocked: EmulatorExecutable | None = None
         self._weights = [_aligned_copy(weight(image, name)) for name in header["weights"]]
         self._arena = _memory(int(header["arena_bytes"]))
         self._state = np.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
@@ -86,6 +89,26 @@ class EmulatorExecutable:
                 self._launch(program)
             self._check()
             return {name: view.copy() for name, view in self._outputs}
+
+    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+        """As `run`, with the host's clock at every slot: the way is a GPU's, the times are not."""
+        timed = self._profiled()
+        outputs = timed.run(inputs)
+        return outputs, slot_times(self.streams, timed._state, emulated=True)
+
+    def _profiled(self) -> EmulatorExecutable:
+        """A second program that shares all but text and state with this one."""
+        with self._lock:
+            if self._closed:
+                raise DeviceError("the program is closed", hint="compile or load it again")
+            if self._clocked is None:
+                timed = copy(self)
+                timed._lock = threading.Lock()
+                timed._library = Library(compile_host(profiled(self._text)))
+                timed._run = _entry(timed._library)
+                timed._state = np.zeros(state_words(self.streams), np.uint32)
+                self._clocked = timed
+            return self._clocked
 
     def _launch(self, program: int) -> None:
         streams, header = self.streams, self.streams.header
@@ -130,8 +153,15 @@ class EmulatorExecutable:
         """Free the memory; later runs raise DeviceError."""
         with self._lock:
             self._closed = True
-            self._inputs, self._outputs, self._weights = [], [], []
+            self._inputs, self._outputs, self._weights, self._clocked = [], [], [], None
             self._arena = _memory(0)
+
+
+def _entry(library: Library) -> Callable[..., int]:
+    run: Callable[..., int] = library.function(
+        "simt_run", ctypes.c_int, ctypes.POINTER(_Arguments), *(ctypes.c_long,) * 5
+    )
+    return run
 
 
 def _memory(nbytes: int) -> Array:
