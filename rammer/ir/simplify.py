@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads, rewrite
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Stmt, Store, Sync
 
@@ -23,10 +23,27 @@ def simplify_body(body: Body, env: Bounds, split: bool = False) -> Body:
 
 
 def simplify_index(index: Index, env: Bounds) -> Index:
-    """`simplify`, and put digits of one number together again: 7 * (x // 7) + x % 7 = x."""
-    index = simplify(index, env)
+    """`simplify` with what stands still as a number; digits come together again: 7 * (x // 7) + x % 7 = x."""
+    index = simplify(_fixed(index, env), env)
     atoms = [a for a, _ in index.terms if not isinstance(a, str)]
     return _recombine(index, env) if len(atoms) > 1 else index
+
+
+def _fixed(index: Index, env: Bounds) -> Index:
+    """The index with variables that have one value replaced by it."""
+    const, kept = index.const, []
+    for term in index.terms:
+        atom, coef = term
+        if not isinstance(atom, str):
+            still = {n: Index(env[n][0]) for n in variables(atom.arg) if n in env and env[n][0] == env[n][1]}
+            if still:
+                return _fixed(substitute(index, still), env)
+            kept.append(term)
+        elif (span := env.get(atom)) is not None and span[0] == span[1]:
+            const += coef * span[0]
+        else:
+            kept.append(term)
+    return index if len(kept) == len(index.terms) else Index(const, tuple(kept))
 
 
 def _recombine(index: Index, env: Bounds) -> Index:
@@ -72,6 +89,9 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
             return (Alloc(buffer, simplify_body(body, env, split)),)
         case For():
             return _partition(stmt, env, split)
+        case Mma():
+            acc, a, b = (simplify_index(index, env) for index in (stmt.acc_at, stmt.a_at, stmt.b_at))
+            return (replace(stmt, acc_at=acc, a_at=a, b_at=b),)
     return (stmt,)
 
 
@@ -133,7 +153,7 @@ def _padding(call: Call) -> Scalar:
 def _partition(loop: For, env: Bounds, split: bool) -> Body:
     """Split a loop at every point where one of its conditions turns from open to decided."""
     if loop.stop - loop.start == 1:
-        return simplify_body(_substitute(loop.body, {loop.var: Index(loop.start)}), env, split)
+        return simplify_body(loop.body, {**env, loop.var: (loop.start, loop.start)}, split)
     if loop.stop <= loop.start:
         return ()
     inner = {**env, loop.var: (loop.start, loop.stop - 1)}
@@ -145,8 +165,8 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
     parallel = loop.kind in (Kind.THREAD, Kind.TASK)
     picks = loop.kind is Kind.UNROLLED and _picks(loop.body, loop.var)
     if picks or (loop.kind in (Kind.SERIAL, Kind.UNROLLED) and _looks_up(loop.body, loop.var)):
-        bodies = (_substitute(loop.body, {loop.var: Index(n)}) for n in range(loop.start, loop.stop))
-        return tuple(s for body in bodies for s in simplify_body(body, env, split))
+        steps = range(loop.start, loop.stop)
+        return tuple(s for n in steps for s in simplify_body(loop.body, {**env, loop.var: (n, n)}, split))
     whole = len(cuts) > MAX_PIECES or loop.kind is Kind.THREAD or (parallel and _has_sync(loop.body))
     points = [loop.start, loop.stop] if whole else sorted(cuts)
     pieces: list[Stmt] = []
@@ -156,7 +176,7 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
             here = Range(Index(0, ((loop.var, 1),)), low, high)
             pieces += [If((here,), body)] if len(points) > 2 and body else body
         elif high - low == 1 and loop.kind is not Kind.VECTOR:
-            pieces += simplify_body(_substitute(loop.body, {loop.var: Index(low)}), env, split)
+            pieces += simplify_body(loop.body, {**env, loop.var: (low, low)}, split)
         elif body := simplify_body(loop.body, {**env, loop.var: (low, high - 1)}, split):
             pieces.append(replace(loop, start=low, stop=high, body=body))
     return (replace(loop, body=tuple(pieces)),) if parallel else tuple(pieces)
@@ -251,38 +271,3 @@ def _has_sync(body: Body) -> bool:
         or (isinstance(s, If) and _has_sync(s.then))
         for s in body
     )
-
-
-def _substitute(body: Body, values: dict[str, Index]) -> Body:
-    def place(index: Index) -> Index:
-        const, kept = index.const, []
-        for term in index.terms:
-            atom = term[0]
-            if not isinstance(atom, str):
-                if not values.keys().isdisjoint(variables(atom.arg)):
-                    return substitute(index, values)
-                kept.append(term)
-            elif (value := values.get(atom)) is None:
-                kept.append(term)
-            elif value.terms:
-                return substitute(index, values)
-            else:
-                const += term[1] * value.const
-        return index if len(kept) == len(index.terms) else Index(const, tuple(kept))
-
-    def value_of(value: Scalar) -> Scalar:
-        return rewrite(value, lambda ld: Load(ld.tensor, tuple(map(place, ld.index)), ld.dynamic), place)
-
-    def one(stmt: Stmt) -> Stmt:
-        match stmt:
-            case Store(buffer, index, value):
-                return Store(buffer, place(index), value_of(value))
-            case If(where, then):
-                return If(tuple(Range(place(r.index), r.low, r.high) for r in where), _substitute(then, values))
-            case For() | Alloc():
-                return replace(stmt, body=_substitute(stmt.body, values))
-            case Mma():
-                return replace(stmt, acc_at=place(stmt.acc_at), a_at=place(stmt.a_at), b_at=place(stmt.b_at))
-        return stmt
-
-    return tuple(map(one, body))

@@ -69,7 +69,7 @@ def with_residual(op: Operation) -> Operation:
 def kernels(op: Operation, spec: VDeviceSpec = SLOW_SPEC) -> list[RKernel]:
     """All Winograd kernels of an operation, whether or not they pay."""
     problem = Problem.of(op, spec, flat=False)
-    return [replace(problem, expr=e).kernel(s) for e, s in winograd_schedule.schedules(problem, worth=float("inf"))]
+    return [replace(problem, expr=e).kernel(s) for e, s, _ in winograd_schedule.schedules(problem, worth=float("inf"))]
 
 
 CASES = {
@@ -144,10 +144,14 @@ def test_matrices_are_exact(m: int) -> None:
     np.testing.assert_allclose(a @ ((g @ w) * (b @ d)), [d[i : i + 3] @ w for i in range(m)], rtol=1e-12)
 
 
-def test_offered_beside_direct_kernels_where_it_pays() -> None:
+def test_offered_where_it_pays_alone_where_that_is_certain() -> None:
+    def kinds(op: Operation) -> set[str]:
+        return {k.name.split("_")[0] for k in candidates(op, SPEC)}
+
     large = conv(256, 256, 16, 16, group=4)
-    names = [k.name for k in candidates(large, SPEC)]
-    assert any(n.startswith("winograd_f4") for n in names) and any(n.startswith("conv") for n in names)
+    assert kinds(large) == {"winograd"}
+    assert kinds(conv(112, 224, 13, 13)) == {"winograd", "conv"}
+    assert kinds(conv(64, 64, 4, 4)) == {"conv"}
     with config.override(RAMMER_WINOGRAD="0"):
         assert not any(k.name.startswith("winograd") for k in candidates(large, SPEC))
     scratch_only = replace(SPEC, memory=tuple(replace(level, managed="scratch") for level in SPEC.memory))

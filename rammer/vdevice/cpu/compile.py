@@ -138,7 +138,7 @@ class KernelCompiler:
         batches = [[s] for s in missing if s.emitted is None]
         costs = {s.key: len(s.text) + 2000 for s in missing if s.emitted is not None}
         by_key = {s.key: s for s in missing}
-        calls = max(jobs, -(-len(costs) // BATCH))
+        calls = -(-len(costs) // (BATCH * jobs)) * jobs  # as many for each job: none ends alone
         batches += [[by_key[k] for k in group] for group in share(costs, calls if len(costs) > jobs else len(costs))]
 
         done = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import TypeAlias
 
 from rammer.ir.expr import Call, Load, loads
 from rammer.ir.index import Index, substitute, var, variables
@@ -30,6 +31,11 @@ class CpuPrinter(CFamilyPrinter):
         super().__init__(program, lanes)
         self._inputs = {b.name: b for b in program.arguments[program.num_outputs :] if b.scope is Scope.ARGUMENT}
         self._fetches: dict[int, list[str]] = {}  # id of a loop -> lines at its beginning
+        self._loads: dict[int, list[_VectorLoad]] = {}  # id of a loop -> what vector loops inside it load
+        for path, buffer, index in _vector_loads(program.body, ()):
+            if buffer in self._inputs and self._inputs[buffer].dtype.itemsize == 4:
+                for n, outer in enumerate(path):
+                    self._loads.setdefault(id(outer), []).append((path[n + 1 :], buffer, index))
 
     def loop(self, loop: For, depth: int) -> list[str]:
         if loop.kind is Kind.SERIAL:
@@ -47,12 +53,8 @@ class CpuPrinter(CFamilyPrinter):
     def _next_panels(self, outer: For) -> Iterator[tuple[For, list[str]]]:
         """Loops inside `outer` that walk past a panel of weights, with the lines that fetch the panel after it."""
         seen: set[tuple[str, int]] = set()
-        for path, buffer, index in _vector_loads(outer.body, ()):
-            if (
-                buffer not in self._inputs
-                or self.dtypes[buffer].itemsize != 4
-                or not (far := index.coef(outer.var)) > 0
-            ):
+        for path, buffer, index in self._loads.get(id(outer), ()):
+            if not (far := index.coef(outer.var)) > 0:
                 continue
             moving = [n for n, loop in enumerate(path) if loop.var in variables(index)]
             still = [n for n, lp in enumerate(path) if n not in moving and lp.kind is Kind.SERIAL]
@@ -85,14 +87,12 @@ class CpuPrinter(CFamilyPrinter):
 
     def _stream(self, loop: For) -> Iterator[str]:
         """Lines that ask for what the loop reads soon, where it reads large weights once, one after the other."""
-        for path, buffer, index in _vector_loads(loop.body, (loop,)):
+        for path, buffer, index in self._loads.get(id(loop), ()):
             step = index.coef(loop.var)
-            block = prod(lp.stop - lp.start for lp in path[1:] if lp.var in variables(index))
-            large = (
-                buffer in self._inputs and self._inputs[buffer].size >= STREAMED and self.dtypes[buffer].itemsize == 4
-            )
+            block = prod(lp.stop - lp.start for lp in path if lp.var in variables(index))
+            large = self._inputs[buffer].size >= STREAMED
             if large and step == block and step >= LINE and block <= _block(loop.body) * self.lanes <= MAX_ROWS * step:
-                start = substitute(index, {lp.var: Index(lp.start) for lp in path[1:]})
+                start = substitute(index, {lp.var: Index(lp.start) for lp in path})
                 yield "  #pragma unroll"
                 yield (
                     f"  for (long ahead = 0; ahead < {step}; ahead += {LINE}) "
@@ -100,7 +100,10 @@ class CpuPrinter(CFamilyPrinter):
                 )
 
 
-def _vector_loads(body: Body, path: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...], str, Index]]:
+_VectorLoad: TypeAlias = "tuple[tuple[For, ...], str, Index]"
+
+
+def _vector_loads(body: Body, path: tuple[For, ...]) -> Iterator[_VectorLoad]:
     """What vector loops load, with all loops around each load, outermost first."""
     for s in body:
         match s:
