@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from rammer.errors import LoweringError
 from rammer.ir.dependency import Intervals, read_elements, union, written_elements
 from rammer.ir.evaluate import holds
-from rammer.ir.expr import Dynamic, Load, Path, loads, rewrite
+from rammer.ir.expr import Dynamic, Load, Path, Range, loads, rewrite
 from rammer.ir.index import Index, evaluate, substitute, var, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.simplify import simplify_index
@@ -87,6 +88,8 @@ def accesses(kernel: RKernel) -> Accesses:
     program = kernel.body
     if not isinstance(program, TileProgram):
         raise LoweringError(f"{kernel.name} is written in {program.language!r}: an IPU needs its elements as well")
+    tasks = _task_loops(program.body)
+    program = _unpinned(program, tasks)
     operation = kernel.operation
     outputs = [written_elements(kernel, n) for n in range(len(operation.outputs))]
     inputs = [read_elements(kernel, n) for n in range(len(operation.inputs))]
@@ -95,7 +98,6 @@ def accesses(kernel: RKernel) -> Accesses:
     columns: list[list[Pattern]] = []
     for name, elements in zip(names, outputs, strict=False):
         columns.append(_patterns(elements.sets, elements.chosen, lambda s, n=name: _written(kernel, n, s)))  # type: ignore[misc]
-    tasks = _task_loops(program.body)
     for kind, elements, name in zip(kinds, inputs, names[len(outputs) :], strict=True):
         sets, which = elements.sets, elements.chosen
         if program.scratch:
@@ -267,6 +269,58 @@ def _loaded(program: TileProgram, name: str, tasks: Mapping[str, tuple[int, int]
         touched[points[inside]] = True
     edges = np.flatnonzero(np.diff(np.concatenate([[False], touched, [False]])))
     return edges.reshape(-1, 2)
+
+
+def _unpinned(program: TileProgram, tasks: Mapping[str, tuple[int, int]]) -> TileProgram:
+    """The program with task digits back in the indices of branches for one digit, whose value stands there.
+
+    What is the same for all rTasks must look the same in all branches. In a branch for v = 3, i + f * (v - 3) is i for
+    any f; the right one is found where v is open, or by comparing branches.
+    """
+    factors = {b.name: {v: _step(program.body, b.name, v) for v in tasks} for b in program.arguments}
+
+    def place(name: str, index: Index, pins: Mapping[str, int]) -> Index:
+        for v, pin in pins.items():
+            index += (var(v) - pin) * factors.get(name, {}).get(v, 0)
+        return index
+
+    def walk(body: Body, pins: Mapping[str, int]) -> Body:
+        moved: list[Stmt] = []
+        for stmt in body:
+            match stmt:
+                case Store(buffer, index, value):
+                    value = rewrite(value, lambda ld: replace(ld, index=(place(ld.tensor, ld.index[0], pins),)))
+                    moved.append(Store(buffer, place(buffer, index, pins), value))
+                case For() | Alloc():
+                    moved.append(replace(stmt, body=walk(stmt.body, pins)))
+                case If(where, then):
+                    moved.append(If(where, walk(then, {**pins, **_pins(where, tasks)})))
+                case _:
+                    moved.append(stmt)
+        return tuple(moved)
+
+    return replace(program, body=walk(program.body, {}))
+
+
+def _pins(where: tuple[Range, ...], tasks: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """Task digits that have one value under a condition."""
+    return {v: r.low for r in where for v in tasks if r.index == var(v) and r.high - r.low == 1}
+
+
+def _step(body: Body, name: str, v: str) -> int:
+    """What a step of a task digit adds to the indices of a buffer; 0 where that is not clear."""
+    open_: set[int] = set()
+    pinned: dict[int, int] = {}
+    for index, _, path, _ in _indices(body, name):
+        pins = {k: c for where, wanted in path if wanted for k, c in _pins(where, {v: (0, 0)}).items()}
+        if v not in pins:
+            open_.add(index.coef(v))
+        else:
+            pinned[pins[v]] = min(pinned.get(pins[v], index.const), index.const)
+    if open_:
+        return open_.pop() if len(open_) == 1 else 0
+    steps = {(b - a) // (n - m) for (m, a), (n, b) in pairwise(sorted(pinned.items()))}
+    return steps.pop() if len(steps) == 1 else 0
 
 
 def _factors(program: TileProgram, name: str, tasks: Mapping[str, tuple[int, int]]) -> tuple[int, ...] | None:
