@@ -13,7 +13,7 @@ from rammer import artifact, config
 from rammer.errors import DeviceError, RammerError, VerificationError, did_you_mean
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
+from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
 from rammer.ir.passes import Watch, optimize
@@ -102,7 +102,7 @@ def compile(
             plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
-        plan = replace(plan, notes=(*plan.notes, *_bounded(plan)))
+        plan = replace(plan, notes=(*plan.notes, *_imported(plan), *_bounded(plan)))
         for note in plan.notes:
             trace.say(CHOICES, note)
         timeline = simulate(plan, profiler.rtask_us)
@@ -197,6 +197,12 @@ def _verify_pass(before: Graph) -> Watch:
             raise
 
     return check
+
+
+def _imported(plan: ExecutionPlan) -> list[str]:
+    """A note that names the rKernels that came from records."""
+    names = sorted({k.name for k in plan.kernels if isinstance(k.body, ForeignSource) and k.schedule})
+    return [f"imported rKernels: {', '.join(names)}"] if names else []
 
 
 def _bounded(plan: ExecutionPlan) -> list[str]:
