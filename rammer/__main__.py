@@ -163,7 +163,9 @@ def run(verbose: int, /, model: str, files: dict[str, str], folder: str | None, 
 @main.command()
 @click.argument("model")
 @click.option("--policies", default="sequential,wavefront", show_default=True, help="Policies to compare.")
-@click.option("--seconds", default=2.0, show_default=True, help="Time to measure, in all.")
+@click.option(
+    "--seconds", default=2.0, show_default=True, help="Time to measure runs, and again to measure their parts."
+)
 @click.option("--operators", default=15, show_default=True, help="Rows of the table of operators.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @compile_options
@@ -184,6 +186,7 @@ def bench(
     programs = {name: _open(model, policy=name, **options) for name in names}
     try:
         samples = measure.interleaved(programs, seconds)
+        measure.profile(programs, seconds)
         if as_json:
             data = {n: {**samples[n].summary(), "report": programs[n].report().to_json()} for n in names}
             click.echo(json.dumps(data, indent=1))

@@ -13,7 +13,8 @@ from rich.table import Column, Table
 
 from rammer.ir.tensor import Array, DType
 from rammer.program import Program
-from rammer.vdevice.base import Port
+from rammer.report import OperatorRow
+from rammer.vdevice.base import Port, TimedExecutable
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,13 @@ def interleaved(programs: Mapping[str, Program], seconds: float) -> dict[str, Sa
     return {name: Samples(s) for name, s in samples.items()}
 
 
+def profile(programs: Mapping[str, Program], seconds: float) -> None:
+    """Let the programs' reports say where their time goes, where the vDevice can tell."""
+    for program in programs.values():
+        if isinstance(program.executable, TimedExecutable):
+            program.profile(random_inputs(program.inputs, 0), seconds=seconds / len(programs))
+
+
 def policy_table(programs: Mapping[str, Program], samples: Mapping[str, Samples]) -> Table:
     """Policies side by side; ratios are to the first one."""
     table = Table(
@@ -74,6 +82,7 @@ def policy_table(programs: Mapping[str, Program], samples: Mapping[str, Samples]
         "min ms",
         "median ms",
         "n",
+        "outside rTasks",
         "speed-up",
     )
     first = next(iter(samples.values()))
@@ -88,18 +97,23 @@ def policy_table(programs: Mapping[str, Program], samples: Mapping[str, Samples]
             f"{mine.min_ms:.3f}",
             f"{mine.median_ms:.3f}",
             str(len(mine.seconds)),
+            f"{report.usage.overhead:.1%}" if report.usage else "-",
             f"{first.median_ms / mine.median_ms:.2f}×",
         )
     return table
 
 
 def operator_table(program: Program, rows: int) -> Table:
-    """The operators that the profile says cost most."""
+    """The operators that cost most: measured in runs where the vDevice can tell, or as the scheduler believed."""
     report = program.report()
-    total = sum(o.rtask_us * o.num_rtasks for o in report.operators) or 1.0
-    grouped: dict[tuple[str, str], list[Any]] = {}
-    for o in report.operators:
+    believed = [o.rtask_us * o.num_rtasks for o in report.operators]
+    spent = report.usage.operator_us if report.usage else believed
+    total = sum(spent) or 1.0
+    grouped: dict[tuple[str, str], list[OperatorRow]] = {}
+    cost: dict[tuple[str, str], float] = {}
+    for o, us in zip(report.operators, spent, strict=True):
         grouped.setdefault((o.kind, o.rkernel), []).append(o)
+        cost[o.kind, o.rkernel] = cost.get((o.kind, o.rkernel), 0.0) + us
     table = Table(
         Column("operator", no_wrap=True),
         Column("rKernel", overflow="fold"),
@@ -108,19 +122,18 @@ def operator_table(program: Program, rows: int) -> Table:
         "µs per rTask",
         "GFLOP/s",
         "of all work",
+        title="measured" if report.usage else "estimated",
     )
-    cost = {key: sum(o.rtask_us * o.num_rtasks for o in found) for key, found in grouped.items()}
     for key in sorted(grouped, key=lambda k: -cost[k])[:rows]:
         kind, rkernel = key
         found = grouped[key]
-        mflop = sum(o.mflop for o in found)
         table.add_row(
             escape(kind),
             escape(rkernel),
             str(len(found)),
             str(found[0].num_rtasks),
-            f"{found[0].rtask_us:.2f}",
-            f"{mflop * 1e-3 / (cost[key] * 1e-6):.0f}" if cost[key] else "-",
+            f"{cost[key] / sum(o.num_rtasks for o in found):.2f}",
+            f"{sum(o.mflop for o in found) * 1e3 / cost[key]:.0f}" if cost[key] else "-",
             f"{cost[key] / total:.1%}",
         )
     return table

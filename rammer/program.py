@@ -113,7 +113,7 @@ class Program:
         with self._turn():
             while len(runs) < MIN_PROFILED or time.monotonic() < stop:
                 runs.append(executable.run_timed(arrays)[1])
-        usage = usage_of(runs)
+        usage = usage_of(runs, self._report.num_operators)
         self._report = replace(self._report, usage=usage)
         return usage
 

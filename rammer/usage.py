@@ -46,11 +46,10 @@ class Usage:
         )
 
 
-def usage_of(runs: Sequence[SlotTimes]) -> Usage:
+def usage_of(runs: Sequence[SlotTimes], num_operators: int) -> Usage:
     """Sum up the faster half of the runs: an interrupted run tells of the machine."""
     chosen = sorted(runs, key=lambda run: run.total_us)[: (len(runs) + 1) // 2]
     num_veus = max((len(lanes) for lanes in chosen[0].programs), default=1)
-    num_operators = 1 + max((int(o.max(initial=-1)) for lanes in chosen[0].operators for o in lanes), default=-1)
     busy, waiting, idle, total = np.zeros(num_operators), 0.0, 0.0, 0.0
     for run in chosen:
         total += run.total_us

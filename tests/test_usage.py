@@ -21,7 +21,7 @@ def times(*lanes: list[tuple[int, float, float]], total: float) -> SlotTimes:
 
 def test_time_is_split_into_rtasks_barriers_and_nothing() -> None:
     run = times([(0, 1, 4), (-1, 4, 5), (1, 5, 9)], [(0, 0, 2)], total=10)
-    usage = usage_of([run])
+    usage = usage_of([run], 2)
     assert usage.in_rtasks == pytest.approx(9 / 20) and usage.overhead == pytest.approx(11 / 20)
     assert usage.waiting == pytest.approx(1 / 20)
     assert usage.scheduling == pytest.approx(2 / 10)  # from 4 to 5 and from 9 to 10
@@ -30,7 +30,7 @@ def test_time_is_split_into_rtasks_barriers_and_nothing() -> None:
 
 def test_slow_runs_do_not_count() -> None:
     quick, slow = times([(0, 0, 1)], total=1), times([(0, 0, 1)], total=100)
-    assert usage_of([slow, quick]).run_us == 1
+    assert usage_of([slow, quick], 1).run_us == 1
 
 
 def test_a_profile_is_part_of_the_report_but_not_of_a_saved_program() -> None:

@@ -36,7 +36,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
-    "rammer.measure": ({"program", "vdevice.base", "ir"}, {"numpy", "rich"}),
+    "rammer.measure": ({"program", "report", "vdevice.base", "ir"}, {"numpy", "rich"}),
     "rammer.demo": (
         {"", "measure", "viz", "errors", "scheduler.timeline", "vdevice.base", "ir"},
         {"numpy", "onnx", "rich"},
