@@ -1,4 +1,4 @@
-"""Kernels as users have them, and records of them: 1-D to 3-D, static and dynamic shared memory, odd numbers of threads."""
+"""Kernels as users have them, and records of them: 1-D to 3-D, static and dynamic shared memory, odd blocks."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from rammer.vdevice.simt.legacy.statements import (
     Statement,
     check_syncs,
     fixed_syncs,
+    free_names,
     parse,
     walk,
 )
@@ -277,8 +278,8 @@ def _kernel(head: list[Token] | Sequence[Token], source: Source) -> None:
     for n, token in enumerate(head):
         if token.text == "__launch_bounds__":
             end = closing(head, n + 1)
-            number = text_of(split(head[n + 2 : end], ",")[0]).strip()
-            source.bounds = int(number) if number.isdecimal() else 0
+            number = split(head[n + 2 : end], ",")[0]
+            source.bounds = _size(number, token.line, "__launch_bounds__", source)
             head = head[:n] + head[end + 1 :]
             break
     opening = next(n for n, t in enumerate(head) if t.text == "(")
@@ -422,8 +423,8 @@ _FOLD: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _size(tokens: Sequence[Token], line: int, shown: str, source: Source) -> int:
-    """The value of a constant expression. Raises LoweringError."""
-    why = "the size of a shared array is a number, or made of numbers that the file names"
+    """The value of a constant expression: of an array's size, say. Raises LoweringError."""
+    why = "the size is no number, and not made of numbers that the file names"
     words = _expanded(tokens, source, 0, line, shown)
     text = "".join("//" if w == "/" else re.sub(r"[uUlL]+$", "", w) if w[0].isdigit() else w for w in words)
     if not words or len(text) > 200 or not re.fullmatch(r"(?:\d+|0[xX][0-9a-fA-F]+|//|[-+*%()])+", text):
@@ -487,7 +488,7 @@ def _varying(source: Source) -> set[str]:
     size = -1
     while size != len(names):
         size = len(names)
-        names |= {m.name for m in source.macros.values() if any(t.text in names for t in m.body)}
+        names |= {m.name for m in source.macros.values() if not names.isdisjoint(free_names(m.body))}
     return names
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rammer.vdevice.simt.legacy.tokens import Token, closing, refusal, split, word_set
 
@@ -201,8 +202,8 @@ class _Varying:
     def __init__(self, names: set[str], arrays: set[str], writers: set[str]) -> None:
         self.names, self.arrays, self.writers = names, arrays, writers
 
-    def varies(self, tokens: Iterable[Token]) -> bool:
-        return any(t.text in self.names for t in tokens if t.kind == "name")
+    def varies(self, tokens: Sequence[Token]) -> bool:
+        return not self.names.isdisjoint(free_names(tokens))
 
     def leaves_early(self, loop: Statement) -> bool:
         """Whether some thread may end a round of the loop before others do."""
@@ -252,8 +253,14 @@ class _Varying:
                 self.names |= _names(tokens[n + 1 : n + 3])
 
 
-def _names(tokens: Iterable[Token]) -> set[str]:
-    return {t.text for t in tokens if t.kind == "name"} - TYPES - QUALIFIERS
+def free_names(tokens: Sequence[Token]) -> set[str]:
+    """Names that stand for something by themselves: not the x of blockIdx.x."""
+    members = {id(t) for before, t in pairwise(tokens) if before.text in (".", "->")}
+    return {t.text for t in tokens if t.kind == "name" and id(t) not in members}
+
+
+def _names(tokens: Sequence[Token]) -> set[str]:
+    return free_names(tokens) - TYPES - QUALIFIERS
 
 
 def _before(tokens: Sequence[Token], at: int) -> set[str]:
