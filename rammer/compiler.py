@@ -64,6 +64,7 @@ def compile(
     device: str | int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     precision: str | None = None,
+    form: str = "table",
     tune_seconds: float | None = None,
     progress: Progress = silent,
     registry: PluginRegistry | None = None,
@@ -73,7 +74,8 @@ def compile(
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
     their defaults. `device` selects among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds`
     bounds the time spent measuring rKernels. `precision` is what products of float32 may be rounded to: "fp32" (the
-    default: exact), or where the vDevice offers them "tf32" and "bf16", for its matrix units.
+    default: exact), or where the vDevice offers them "tf32" and "bf16", for its matrix units. `form`: a GPU's
+    program may also be written out as "branches", one per vEU, if it is small (the paper's Figure 9).
     """
     registry = registry or PluginRegistry()
     trace = Trace()
@@ -82,6 +84,7 @@ def compile(
     chosen = registry.policy(policy or config.get("RAMMER_POLICY"))
     vdevice = registry.open(target, arch=arch, device=device)
     _use_precision(vdevice, precision or config.get("RAMMER_PRECISION"))
+    _use_form(vdevice, form)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
@@ -132,6 +135,17 @@ def _use_precision(vdevice: VDevice, precision: str) -> None:
         )
     if precision != spec.precision:
         vdevice.spec = replace(spec, precision=precision)
+
+
+def _use_form(vdevice: VDevice, form: str) -> None:
+    """Let the vDevice emit programs in a form. Raises DeviceError where it cannot."""
+    if form not in vdevice.forms:
+        vdevice.close()
+        raise DeviceError(
+            f"vDevice {vdevice.spec.name!r} emits no program as {form!r}, but as {' or '.join(vdevice.forms)}",
+            hint=did_you_mean(form, vdevice.forms),
+        )
+    vdevice.form = form
 
 
 def find_candidates(graph: Graph, vdevice: VDevice, registry: PluginRegistry) -> dict[Operation, list[RKernel]]:

@@ -131,6 +131,8 @@ class VDevice(ABC):
     """A virtual device: vEUs that run rTasks in order, and a barrier between them. Paper: §3.2."""
 
     spec: VDeviceSpec
+    forms: tuple[str, ...] = ("table",)  # in which it can emit a program, the default first
+    form: str = "table"
 
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent

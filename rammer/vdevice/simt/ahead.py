@@ -32,7 +32,7 @@ def ahead(kernel: RKernel, copied: frozenset[int], block: int) -> tuple[str, str
         return "", ""
     text = "".join(parts)
     name = "a_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return name, f"INLINE void {name}(void *const *args, int rtask, int tid) {{\n{text}}}\n"
+    return name, f"MK_TASK void {name}(void *const *args, int rtask, int tid) {{\n{text}}}\n"
 
 
 def _asking(part: Slice, argument: int, block: int) -> str:

@@ -19,6 +19,7 @@ from rammer.vdevice.simt.image import SimtProgram, checked_streams, make_image, 
 from rammer.vdevice.simt.prelude import Dialect
 
 EMULATED_VEUS = 8
+FORMS = ("table", "branches")
 EMULATE = 'device="emulator" runs the program on the host'
 
 
@@ -42,6 +43,7 @@ class GpuExecutable(Executable, Protocol):
 class GpuVDevice(VDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
 
+    forms = FORMS
     name: ClassVar[str]  # of the target
     brand: ClassVar[str]
     gpu: Any  # the backend's description of it
@@ -91,7 +93,7 @@ class GpuVDevice(VDevice):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
-        program = make_program(plan, self.dialect())
+        program = make_program(plan, self.dialect(), branches=self.form == "branches")
         progress("compile", 0, 1)
         files = self.compile(plan, program)
         progress("compile", 1, 1)
@@ -134,6 +136,8 @@ class CompiledOnly:
 class SimtEmulator(VDevice):
     """The text for a GPU, run on the host: a test device. Results and synchronisation are real, times are not."""
 
+    forms = FORMS
+
     def __init__(
         self, spec: VDeviceSpec, dialect: Callable[[VDeviceSpec], Dialect], *, deterministic: bool = True
     ) -> None:
@@ -143,7 +147,7 @@ class SimtEmulator(VDevice):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
-        program = make_program(plan, self._dialect(plan.spec))
+        program = make_program(plan, self._dialect(plan.spec), branches=self.form == "branches")
         progress("compile", 0, 1)
         compile_host(program.text)
         progress("compile", 1, 1)

@@ -23,6 +23,7 @@ from rammer.vdevice.simt.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
 TABLE, SOURCE = "table.bin", "program.cu"
+MOST_BRANCHED = 512  # rTasks of a program in Figure 9's form: some seconds of NVRTC
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,12 @@ def make_program(
     `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there.
     """
     graph, spec = plan.graph, plan.spec
+    if branches and plan.num_rtasks > MOST_BRANCHED:
+        raise DeviceError(
+            f"the program has {plan.num_rtasks} rTasks; as branches it may have {MOST_BRANCHED}, for code size and "
+            "compile time grow faster than their number",
+            hint='form="table" takes any number',
+        )
     if plan.memory is None:
         raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
     places = Places(graph, plan.memory.offsets)

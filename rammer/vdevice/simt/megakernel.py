@@ -30,13 +30,14 @@ def program_text(
     asks = "".join(f" case {n}: {k.ahead}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.ahead)
     asking = f"      switch (fn) {{{asks} }}\n" if asks else ""
     body = (COPY if copies else "") + LOOP.replace("CASES", cases).replace("ASKING", asking)
-    return _text(kernels, dialect, block, max_args, body)
+    return _text(kernels, dialect, block, max_args, body, sum({k.symbol: len(k.text) for k in kernels}.values()))
 
 
 def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, streams: Streams) -> str:
     """The program as a branch per vEU, the form of Figure 9: for small programs, and for people."""
     lines: list[str] = []
     copies = ""
+    called = 0
     num_veus = streams.num_veus
     for p in range(streams.num_programs):
         for v in range(num_veus):
@@ -54,11 +55,12 @@ def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int
                     lines.append(f"    mk_keep(args + {args}, scratch, tid);")
                     copies = COPY
                 elif fn >= 0:
+                    called += len(kernels[fn].text)
                     lines.append(f"    TASK({order}, {_call(kernels[fn], f'args + {args}', str(rtask))})")
                 lines.append(f"    DONE({step})")
             lines.append("  }")
     body = copies + BRANCHES.replace("LANES_OF_ALL", "\n".join(lines))
-    return _text(kernels, dialect, block, 0, body)
+    return _text(kernels, dialect, block, 0, body, called)
 
 
 def _call(kernel: EmittedKernel, args: str, rtask: str) -> str:
@@ -68,11 +70,11 @@ def _call(kernel: EmittedKernel, args: str, rtask: str) -> str:
     return f"{guard}{kernel.symbol}({args}, scratch, {rtask}, tid, &status);{rest}"
 
 
-def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, body: str) -> str:
+def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, body: str, called: int) -> str:
+    """The whole program; `called` is the size of all texts that would be inlined."""
     texts = {k.symbol: k.text for k in kernels}
     asking = {k.ahead: k.ahead_text for k in kernels if k.ahead}
-    total = sum(map(len, texts.values()))
-    qualifier = "__forceinline__" if total <= dialect.inline_limit else "__noinline__"
+    qualifier = "__forceinline__" if called <= dialect.inline_limit else "__noinline__"
     parts = [
         f"// rammer, {dialect.language}, ABI {ABI}: {len(texts)} tasks, {block} threads per vEU\n",
         prelude(dialect),
@@ -178,7 +180,7 @@ INLINE void mk_rows(const char *__restrict__ from, char *__restrict__ to, int by
     else *target = *source;
   }
 }
-INLINE void mk_keep(void *const *args, char *scratch, int tid) {
+MK_TASK void mk_keep(void *const *args, char *scratch, int tid) {
   mk_rows(MK_TENSOR(const char *, args, 0), scratch + (int64_t)args[1], (int)(int64_t)args[2], (int)(int64_t)args[3],
           (int64_t)args[4], (int)(int64_t)args[5], (int)(int64_t)args[6], tid);
 }
@@ -241,8 +243,12 @@ CASES      default: break;
 """
 
 BRANCHES = """\
+MK_TASK void mk_wait_once(Run run, const Wait *waits, int n, int order, int tid, volatile int *stop) {
+  mk_wait(run, waits, n, order, tid, stop);
+  mk_sync();
+}
 #define WAIT(first, n, order) \\
-  mk_wait(run, waits + first, n, order, tid, stop); mk_sync(); if (*stop) goto end; mk_acquire();
+  mk_wait_once(run, waits + first, n, order, tid, stop); if (*stop) goto end; mk_acquire();
 #define TASK(order, call) { int status = 0; call if (status) mk_bad_index(run, order); }
 #define DONE(step) if (step) mk_release(); mk_sync(); \\
   if (step && tid == 0) mk_store_release(state + $LINE * (1 + veu), run.base + step);
