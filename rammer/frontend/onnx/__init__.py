@@ -15,6 +15,7 @@ from rammer.frontend.onnx.importer import Importer
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.node import Node, handles
 from rammer.frontend.onnx.tensors import ExternalData
+from rammer.frontend.onnx.wire import take_weights
 from rammer.ir.graph import Graph
 
 __all__ = ["Limits", "Node", "handles", "load"]
@@ -38,9 +39,9 @@ def load(
     path = "" if isinstance(source, bytes | ModelProto) else os.fspath(source)
     folder = os.fspath(base_dir) if base_dir is not None else (os.path.dirname(path) or ".") if path else None
     try:
-        model = source if isinstance(source, ModelProto) else _parse(source, limits)
+        model, weights = (source, {}) if isinstance(source, ModelProto) else _parse(source, limits)
         given = {name: tuple(int(e) for e in shape) for name, shape in (shapes or {}).items()}
-        return Importer(model, ExternalData(folder, limits), limits, given, constants or {}).run()
+        return Importer(model, weights, ExternalData(folder, limits), limits, given, constants or {}).run()
     except ModelError as error:
         error.locate(path=path)
         raise
@@ -48,7 +49,8 @@ def load(
         raise ModelError("the model is nested too deeply", path=path) from None
 
 
-def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> ModelProto:
+def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[ModelProto, dict[str, memoryview]]:
+    """The message without its large weights, and these."""
     data = source if isinstance(source, bytes) else _read(os.fspath(source), limits)
     if len(data) > limits.file_bytes:
         raise ModelError(
@@ -58,8 +60,9 @@ def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> ModelProto
         raise ModelError("the model is empty", hint="an ONNX file was expected")
     try:
         model = ModelProto()
-        model.ParseFromString(data)
-        return model
+        rest, weights = take_weights(data)
+        model.ParseFromString(rest)
+        return model, weights
     except DecodeError as error:
         raise ModelError(f"this is no ONNX model: {error}", hint="an ONNX file in protobuf form was expected") from None
 

@@ -70,12 +70,13 @@ class Importer:
     def __init__(
         self,
         model: ModelProto,
+        weights: Mapping[str, memoryview],
         external: ExternalData,
         limits: Limits,
         shapes: Mapping[str, Shape],
         constants: Mapping[str, Any],
     ) -> None:
-        self.model, self.external, self.limits = model, external, limits
+        self.model, self.weights, self.external, self.limits = model, weights, external, limits
         self.shapes, self.constants = shapes, constants
         self.functions: dict[FunctionKey, FunctionProto] = {}
         self.num_nodes = 0
@@ -133,9 +134,8 @@ class Importer:
             if not tensor.name or tensor.name in names:
                 raise ModelError(f"initializer name {tensor.name!r} is {'used twice' if tensor.name else 'empty'}")
             names.add(tensor.name)
-            scope.values[tensor.name] = self.builder.constant(
-                decode(tensor, self.external), "" if scope.parent else tensor.name
-            )
+            value = decode(tensor, self.external, self.weights.get(tensor.name) if scope.parent is None else None)
+            scope.values[tensor.name] = self.builder.constant(value, "" if scope.parent else tensor.name)
         for value in graph.input:
             if value.name in names and scope.parent is None:
                 self._check_declared(value, scope.values[value.name])

@@ -152,8 +152,11 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
     return b"".join(blocks)
 
 
-def decode(tensor: TensorProto, external: ExternalData) -> Array:
-    """The array of a TensorProto, read-only. Raises ModelError for anything that does not fit together."""
+def decode(tensor: TensorProto, external: ExternalData, taken: memoryview | None = None) -> Array:
+    """The array of a TensorProto, read-only; `taken` is its raw data, if that was taken out of it.
+
+    Raises ModelError for anything that does not fit together.
+    """
     what = f"tensor {tensor.name!r}"
     dtype = element_type(tensor.data_type, what)
     shape = tuple(tensor.dims)
@@ -169,7 +172,7 @@ def decode(tensor: TensorProto, external: ExternalData) -> Array:
     if tensor.HasField("segment"):
         raise ModelError(f"{what} is stored in segments", hint="store it as raw_data")
     filled = [f for f in _ALL_FIELDS if len(getattr(tensor, f))]
-    raw = tensor.HasField("raw_data")
+    raw = taken is not None or tensor.HasField("raw_data")
     if tensor.data_location == TensorProto.EXTERNAL:
         if filled or raw:
             raise ModelError(f"{what} is external but also has data inside the model")
@@ -180,7 +183,7 @@ def decode(tensor: TensorProto, external: ExternalData) -> Array:
             f"{what} of type {dtype.value} has its data in {seen}", hint=f"use raw_data or {_FIELDS[dtype]}"
         )
     if raw:
-        data = tensor.raw_data
+        data = tensor.raw_data if taken is None else taken
         if len(data) != nbytes:
             raise ModelError(f"{what} has {len(data)} bytes of data; {dtype.value}{list(shape)} needs {nbytes}")
         return _from_bytes(data, dtype, shape)
@@ -190,7 +193,7 @@ def decode(tensor: TensorProto, external: ExternalData) -> Array:
     return _from_field(values, dtype, what).reshape(shape)
 
 
-def _from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
+def _from_bytes(data: bytes | memoryview, dtype: DType, shape: tuple[int, ...]) -> Array:
     if dtype is DType.BOOL:  # any non-zero byte is true; NumPy must not see other bit patterns
         return np.not_equal(np.frombuffer(data, np.uint8), 0).reshape(shape)
     little = np.frombuffer(data, dtype.numpy.newbyteorder("<") if dtype is not DType.BF16 else "<u2")
