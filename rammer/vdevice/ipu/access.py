@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -63,6 +63,13 @@ class Pattern:
 NOTHING = Pattern(0, ((1, 0),))
 
 
+class Origin(NamedTuple):
+    """The first element of a field: of rTask 0, and the task digits that move it along."""
+
+    start: int
+    moving: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A codelet class of a kernel: its tile program with indices into fields. `at` names arguments whose first element
@@ -104,18 +111,15 @@ def accesses(kernel: RKernel) -> Accesses:
             sets = tuple(union([elements[r], _loaded(program, name, tasks, r)]) for r in range(kernel.num_rtasks))
             which = tuple(range(kernel.num_rtasks))
         columns.append(_patterns(sets, which, lambda s, k=kind: _read(k, s)))  # type: ignore[misc]
-    patterns = tuple(zip(*columns, strict=True))
-    idle = [all(p.size == 0 for p in row[: len(outputs)]) for row in patterns]
-    offsets = []
+    idle = [all(c[r].size == 0 for c in columns[: len(outputs)]) for r in range(kernel.num_rtasks)]
+    origins = []
     for n, name in enumerate(names):
-        factors = _factors(program, name, tasks)
-        moves = None if factors is None else _moves(factors, tasks, kernel.num_rtasks)
         busy = [(r, p) for r, p in enumerate(columns[n]) if p.size and not idle[r]]
-        if moves is not None and n >= len(outputs) and (whole := _unclipped(busy, moves, program.arguments[n].size)):
-            for r, _ in busy:
-                columns[n][r] = Pattern(int(moves[r]) + whole.start, whole.levels)
-        starts = {columns[n][r].start - (0 if moves is None else int(moves[r])) for r, _ in busy}
-        offsets.append(None if moves is None or len(starts) > 1 else starts.pop() if starts else 0)
+        size = program.arguments[n].size if n >= len(outputs) else 0
+        origin, moved = _origin(busy, _factors(program, name, tasks), tasks, kernel.num_rtasks, size)
+        for r, pattern in moved.items():
+            columns[n][r] = pattern
+        origins.append(origin)
     patterns = tuple(zip(*columns, strict=True))
     variants: dict[tuple[Levels, ...], int] = {}
     chosen = []
@@ -123,8 +127,8 @@ def accesses(kernel: RKernel) -> Accesses:
         key = tuple(p.levels for p in row)
         chosen.append(-1 if skip else variants.setdefault(key, len(variants)))
     made = tuple(
-        Variant(_rewritten(program, dict(zip(names, zip(key, offsets, strict=True), strict=True)), tasks),
-                tuple(o is None for o in offsets), key)
+        Variant(_rewritten(program, dict(zip(names, zip(key, origins, strict=True), strict=True))),
+                tuple(o is None for o in origins), key)
         for key in variants
     )  # fmt: skip
     return Accesses(made, tuple(chosen), patterns)
@@ -323,22 +327,47 @@ def _step(body: Body, name: str, v: str) -> int:
     return steps.pop() if len(steps) == 1 else 0
 
 
-def _factors(program: TileProgram, name: str, tasks: Mapping[str, tuple[int, int]]) -> tuple[int, ...] | None:
-    """What one step of every task digit adds to all indices into a buffer; None where they differ or are divided."""
-    found: set[tuple[int, ...]] = set()
+def _factors(program: TileProgram, name: str, tasks: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """What one step of a task digit adds to all indices into a buffer; digits that add no one number are left out."""
+    found: dict[str, set[int]] = {v: set() for v in tasks}
     for index, *_ in _indices(program.body, name):
-        divided = Index(0, tuple(t for t in index.terms if not isinstance(t[0], str)))
-        if variables(divided) & tasks.keys():
-            return None
-        found.add(tuple(index.coef(v) for v in tasks))
-    return None if len(found) > 1 else found.pop() if found else (0,) * len(tasks)
+        divided = variables(Index(0, tuple(t for t in index.terms if not isinstance(t[0], str))))
+        for v, steps in found.items():
+            steps |= {index.coef(v)} if v not in divided else {0, 1}
+    return {v: steps.pop() if steps else 0 for v, steps in found.items() if len(steps) < 2}
 
 
-def _moves(factors: tuple[int, ...], tasks: Mapping[str, tuple[int, int]], count: int) -> NDArray[np.int64]:
+def _origin(
+    busy: list[tuple[int, Pattern]],
+    factors: Mapping[str, int],
+    tasks: Mapping[str, tuple[int, int]],
+    count: int,
+    size: int,
+) -> tuple[Origin | None, dict[int, Pattern]]:
+    """Where fields begin, as a function of some task digits, and patterns that differ from the given ones then.
+
+    Most digits move the field along, some do not: where every rTask reads all rows, say. None if no choice of them
+    explains all fields. Fields may be larger than needed if `size`, that of the argument, is given.
+    """
+    for number in range(len(factors), -1, -1):
+        for moving in combinations(factors, number):
+            moves = _moves({v: factors[v] for v in moving}, tasks, count)
+            if size and (whole := _unclipped(busy, moves, size)):
+                return Origin(whole.start, moving), {
+                    r: Pattern(int(moves[r]) + whole.start, whole.levels) for r, _ in busy
+                }
+            starts = {p.start - int(moves[r]) for r, p in busy} or {0}
+            if len(starts) == 1:
+                return Origin(starts.pop(), moving), {}
+    return None, {}
+
+
+def _moves(factors: Mapping[str, int], tasks: Mapping[str, tuple[int, int]], count: int) -> NDArray[np.int64]:
     """How far the indices of every rTask lie from those of rTask 0."""
     rtask = np.arange(count)
     total = np.zeros(count, np.int64)
-    for factor, (stride, extent) in zip(factors, tasks.values(), strict=True):
+    for v, factor in factors.items():
+        stride, extent = tasks[v]
         total += factor * (rtask // stride % extent)
     return total
 
@@ -370,23 +399,23 @@ def _inside(part: Pattern, whole: Pattern) -> bool:
     return bool((starts >= 0).all() and (starts + part.levels[-1][1] <= whole.levels[-1][1]).all())
 
 
-def _rewritten(
-    program: TileProgram, fields: Mapping[str, tuple[Levels, int | None]], tasks: Mapping[str, tuple[int, int]]
-) -> TileProgram:
+def _rewritten(program: TileProgram, fields: Mapping[str, tuple[Levels, Origin | None]]) -> TileProgram:
     """The program with indices into the fields of its arguments."""
-    nowhere = dict.fromkeys(tasks, Index())
 
     def place(name: str, index: Index, env: dict[str, tuple[int, int]]) -> Index:
         if name not in fields:
             return index
-        levels, offset = fields[name]
-        rest = index - var(f"{name}_at") if offset is None else substitute(index, nowhere) - offset
+        levels, origin = fields[name]
+        if origin is None:
+            rest = index - var(f"{name}_at")
+        else:
+            rest = substitute(index, dict.fromkeys(origin.moving, Index())) - origin.start
         weight, total = prod(count for _, count in levels), Index()
         for distance, count in levels:
             weight //= max(count, 1)
             total += (rest // distance if distance > 1 else rest) * weight
             rest = rest % distance
-        return simplify_index(total, env) if offset is not None else total
+        return simplify_index(total, env) if origin is not None else total
 
     def walk(body: Body, env: dict[str, tuple[int, int]]) -> Body:
         moved: list[Stmt] = []
@@ -414,7 +443,7 @@ def _rewritten(
     return replace(program, arguments=arguments, body=walk(program.body, {}))
 
 
-def _in_field(dynamic: Dynamic, field: tuple[Levels, int | None] | None) -> Dynamic:
+def _in_field(dynamic: Dynamic, field: tuple[Levels, Origin | None] | None) -> Dynamic:
     """A data-dependent step in the field. All positions it can reach are held, so its digit keeps its distance."""
     if field is None or len(field[0]) == 1:
         return dynamic

@@ -14,7 +14,7 @@ from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Store, TileProgram
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.ipu.access import Variant, accesses
-from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, body_cycles, code_bytes
+from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, code_bytes, vertex_cycles
 from rammer.vdevice.ipu.narrow import POPLAR, narrow
 from rammer.vdevice.ipu.spec import WORKERS
 
@@ -135,7 +135,7 @@ def _emit(variant: Variant, num_outputs: int) -> EmittedCodelet:
 
 
 def _cycles(program: TileProgram, split: For | None) -> int:
-    whole = body_cycles(program.body)
+    whole = vertex_cycles(program.body)
     if split is None:
         return VERTEX_CYCLES + round(whole)
     count = split.stop - split.start

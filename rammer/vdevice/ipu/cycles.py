@@ -2,34 +2,79 @@
 
 from __future__ import annotations
 
-from rammer.ir.expr import Call, Cast, Iota, Load, Scalar, Select
-from rammer.ir.index import Index
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Store
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
+from math import prod
+
+from rammer.ir.evaluate import holds
+from rammer.ir.expr import Call, Cast, Iota, Load, Range, Scalar, Select
+from rammer.ir.index import Index, variables
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store
 
 VERTEX_CYCLES = 25  # entry and exit of a vertex
 MOST_UNROLLED = 64  # instructions of a loop that a compiler unrolls
+MOST_RTASKS = 64  # of a kernel whose instructions are counted
 LOOP_CYCLES = 2  # counter and branch of one round
 # Instructions beyond loads; the rest are one. Transcendental ones have hardware help in single precision.
 CALL_CYCLES = {"div": 4, "sqrt": 4, "exp": 4, "log": 6, "tanh": 3, "sigmoid": 3, "erf": 25, "sin": 25, "cos": 25,
                "pow": 12, "mod": 20, "fmod": 20, "max": 2, "min": 2, "where": 2, "reciprocal": 4}  # fmt: skip
 
 
-def body_cycles(body: Body, registers: frozenset[str] = frozenset()) -> float:
-    """Instructions of one worker that runs all of it; conditions are taken to hold."""
+def vertex_cycles(body: Body) -> float:
+    """Instructions of one worker that runs all of it, for the rTask that has most to do."""
+    extents: dict[str, int] = {}
+    cuts: dict[str, set[int]] = {}
+    for stmt in _statements(body):
+        if isinstance(stmt, For) and stmt.kind is Kind.TASK:
+            extents[stmt.var] = stmt.stop
+        elif isinstance(stmt, If):
+            for r in stmt.where:
+                for v in variables(r.index):
+                    cuts.setdefault(v, set()).update((r.low, r.high))
+    values = [sorted({min(max(c, 0), n - 1) for c in (0, n // 2, n - 1, *cuts.get(v, ()))}) for v, n in extents.items()]
+    if prod(map(len, values)) > MOST_RTASKS:
+        values = [[n // 2] if len(found) > 3 else found for found, n in zip(values, extents.values(), strict=True)]
+    rtasks = islice(product(*values), MOST_RTASKS)
+    return max(_cycles(body, frozenset(), dict(zip(extents, digits, strict=True)), {}) for digits in rtasks)
+
+
+def _statements(body: Body) -> Iterator[Stmt]:
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, For | Alloc):
+            yield from _statements(stmt.body)
+        elif isinstance(stmt, If):
+            yield from _statements(stmt.then)
+
+
+def _cycles(body: Body, registers: frozenset[str], digits: Mapping[str, int], loops: Mapping[str, range]) -> float:
     total = 0.0
     for stmt in body:
         match stmt:
-            case For(_, start, stop, kind, inner):
+            case For(v, start, stop, kind, inner):
                 rounds = 1 if kind is Kind.TASK else stop - start
                 control = 0 if kind in (Kind.TASK, Kind.UNROLLED, Kind.VECTOR) else LOOP_CYCLES
-                total += rounds * (body_cycles(inner, registers) + control)
+                around = loops if kind is Kind.TASK else {**loops, v: range(start, stop)}
+                total += rounds * (_cycles(inner, registers, digits, around) + control)
             case If(where, then):
-                total += 2 * len(where) + body_cycles(then, registers)
+                part = prod(_part(r, digits, loops) for r in where)
+                total += 2 * len(where) + (part * _cycles(then, registers, digits, loops) if part else 0)
             case Alloc(buffer, inner):
-                total += body_cycles(inner, registers | {buffer.name})
+                total += _cycles(inner, registers | {buffer.name}, digits, loops)
             case Store(buffer, index, value):
                 total += _value(value, registers) + (0 if buffer in registers else 1 + _index(index))
     return total
+
+
+def _part(condition: Range, digits: Mapping[str, int], loops: Mapping[str, range]) -> float:
+    """How often a condition holds, where it depends on digits and one loop; 1 where it is not known."""
+    used = variables(condition.index)
+    free = used - digits.keys()
+    if len(free) > 1 or not free <= loops.keys():
+        return 1.0
+    values = {v: digits[v] for v in used & digits.keys()}
+    rounds = [{**values, v: n} for v in free for n in loops[v]] if free else [values]
+    return sum(holds(condition, at) for at in rounds) / len(rounds) if rounds else 0.0
 
 
 def _value(value: Scalar, registers: frozenset[str]) -> float:
@@ -71,5 +116,5 @@ def _instructions(body: Body) -> float:
             case Alloc(_, inner):
                 total += _instructions(inner)
             case Store():
-                total += body_cycles((stmt,))
+                total += _cycles((stmt,), frozenset(), {}, {})
     return total
