@@ -14,12 +14,14 @@ from rammer import measure
 from rammer.demo import lstm_stack
 from rammer.ir.evaluate import evaluate_graph
 from rammer.plugins import PluginRegistry
+from rammer.vdevice.cpu.spec import ARCHES, host
 
 POLICIES = sorted(PluginRegistry(third_party=False).policies())
 # name -> what to hand to compile; a backend that runs only under emulation is tested under it
 TARGETS: dict[str, dict[str, object]] = {
     "cpu": {"target": "cpu", "device": 2},
     "cpu, 5 vEUs": {"target": "cpu", "device": 5},
+    "cpu, 8 lanes": {"target": "cpu", "device": 2, "lanes": 8},
     "cpu, 4 lanes": {"target": "cpu", "device": 2, "lanes": 4},
     "interpreter": {"target": "interpreter", "device": 3},
     "cuda": {"target": "cuda", "device": "emulator"},
@@ -112,6 +114,8 @@ def test_every_target_and_policy(target: str, model: str, policy: str, monkeypat
     if target == "ipu" and policy == "list":
         pytest.skip("list waits for single rTasks; IPU tiles synchronise globally")
     if lanes := options.pop("lanes", None):
+        if not any(arch.lanes == lanes and host().runs(arch) for arch in ARCHES.values()):
+            pytest.skip(f"this CPU has no vectors of {lanes} lanes")
         monkeypatch.setenv("RAMMER_VECTOR_LANES", str(lanes))
     graph = rammer.load(MODELS[model]())
     with rammer.compile(graph, policy=policy, registry=registry, tune_seconds=0, **options) as program:
