@@ -83,12 +83,12 @@ def compile(
     target = target or config.get("RAMMER_VDEVICE")
     chosen = registry.policy(policy or config.get("RAMMER_POLICY"))
     vdevice = registry.open(target, arch=arch, device=device)
-    _use_precision(vdevice, precision or config.get("RAMMER_PRECISION"))
-    _use_form(vdevice, form)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
     try:
+        _use_precision(vdevice, precision or config.get("RAMMER_PRECISION"))
+        _use_form(vdevice, form)
         with clock("load"):
             graph = load(model, shapes=shapes)
         verify = config.integer("RAMMER_VERIFY") or 0
