@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Container, Sequence
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import VerificationError
-from rammer.ir.program import BarrierRTask, Position, RProgram, TaskUid
+from rammer.ir.program import BarrierRTask, RProgram, RTask, TaskUid
 
 Slots = NDArray[np.int64]  # numbers of slots, counted through programs, lanes and orders
 
@@ -36,24 +35,27 @@ class HappensBefore:
     def __init__(self, programs: Sequence[RProgram]) -> None:
         self.num_veus = max((len(p) for p in programs), default=0)
         self.task_slots: dict[TaskUid, int] = {}
-        places: list[tuple[int, int, int]] = []
-        known: list[int] = []
-        clocks: list[NDArray[np.int32]] = [np.zeros(self.num_veus, np.int32)]
+        places: list[Slots] = []
+        known: list[Slots] = []
+        clocks = [np.zeros((1, self.num_veus), np.int32)]  # row 0: nothing is known
+        first_slot, first_row = 0, 1
         for number, program in enumerate(programs):
-            bases = [*accumulate(map(len, program.lanes), initial=len(places))]
-            for position, uid in program.tasks():
-                self.task_slots[uid] = bases[position.veu] + position.order
-            rows = _clocks(program, number, clocks, self.num_veus)
-            for veu, lane in enumerate(program.lanes):
-                row = 0
-                for order in range(len(lane)):
-                    row = rows.get((veu, order), row)
-                    known.append(row)
-                    places.append((number, veu, order))
-        table = np.array(places, np.int64).reshape(-1, 3)
+            slots = [slot for lane in program.lanes for slot in lane]
+            self.task_slots.update((s.uid, first_slot + n) for n, s in enumerate(slots) if isinstance(s, RTask))
+            lengths = np.array([len(lane) for lane in program.lanes], np.int64)
+            veu = np.repeat(np.arange(len(lengths)), lengths)
+            order = np.arange(len(slots)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            places.append(np.stack([np.full(len(slots), number), veu, order], 1))
+            is_barrier = np.array([isinstance(s, BarrierRTask) for s in slots], bool)
+            barriers = _Barriers([s for s in slots if isinstance(s, BarrierRTask)], veu[is_barrier], order[is_barrier])
+            clocks.append(_clocks(program, number, barriers, self.num_veus))
+            last = np.cumsum(is_barrier) - 1  # the last barrier so far, if it is in the same lane
+            known.append(np.where((last >= 0) & (np.append(barriers.veu, -1)[last] == veu), first_row + last, 0))
+            first_slot, first_row = first_slot + len(slots), first_row + len(barriers.veu)
+        table = np.concatenate([np.zeros((0, 3), np.int64), *places])
         self.program, self.veu, self.order = table[:, 0], table[:, 1], table[:, 2]
-        self._known = np.array(known, np.int64)
-        self._clocks = np.stack(clocks)
+        self._known = np.concatenate([np.zeros(0, np.int64), *known])
+        self._clocks: NDArray[np.int32] = np.concatenate(clocks)
 
     def place(self, slot: int) -> Place:
         return Place(int(self.program[slot]), int(self.veu[slot]), int(self.order[slot]))
@@ -74,84 +76,120 @@ class HappensBefore:
 
     def known(self, slots: Slots) -> NDArray[np.int32]:
         """[n, num_veus]: how many slots of each vEU are complete when slot slots[i] starts (of its own rProgram)."""
-        rows = self._clocks[self._known[slots]]
+        rows: NDArray[np.int32] = self._clocks[self._known[slots]]
         rows[np.arange(len(slots)), self.veu[slots]] = self.order[slots]
         return rows
 
 
-def _clocks(
-    program: RProgram, number: int, clocks: list[NDArray[np.int32]], num_veus: int
-) -> dict[tuple[int, int], int]:
-    """Append the clock of every barrier of a program to `clocks`; returns the row of each barrier's slot."""
-    barriers = [[o for o, s in enumerate(lane) if isinstance(s, BarrierRTask)] for lane in program.lanes]
-    needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for veu, orders in enumerate(barriers):
-        for k, order in enumerate(orders):
-            slot = program[veu][order]
-            assert isinstance(slot, BarrierRTask)
-            _check_targets(program, number, Position(veu, order), slot)
-            needed = needs[veu, order] = [(veu, orders[k - 1])] if k else []
-            for wait in slot.waits:
-                if (last := bisect_right(barriers[wait.veu], wait.order)) > 0:
-                    needed.append((wait.veu, barriers[wait.veu][last - 1]))
-    rows: dict[tuple[int, int], int] = {}
-    followers: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for node, needed in needs.items():
-        for other in needed:
-            followers.setdefault(other, []).append(node)
-    open_needs = {node: len(needed) for node, needed in needs.items()}
-    ready = [node for node, count in open_needs.items() if not count]
-    while ready:
-        veu, order = node = ready.pop()
-        slot = program[veu][order]
-        assert isinstance(slot, BarrierRTask)
-        clock = np.zeros(num_veus, np.int32)
-        for other in needs[node]:
-            np.maximum(clock, clocks[rows[other]], out=clock)
-        for wait in slot.waits:
-            clock[wait.veu] = max(clock[wait.veu], wait.order + 1)
-        rows[node] = len(clocks)
-        clocks.append(clock)
-        for follower in followers.get(node, ()):
-            open_needs[follower] -= 1
-            if not open_needs[follower]:
-                ready.append(follower)
-    if len(rows) < len(needs):
+class _Barriers:
+    """The barriers of an rProgram, lane by lane, as arrays."""
+
+    def __init__(self, slots: Sequence[BarrierRTask], veu: Slots, order: Slots) -> None:
+        self.veu, self.order = veu, order
+        flat = chain.from_iterable(chain.from_iterable(slot.waits for slot in slots))
+        self.waits = np.fromiter(flat, np.int64).reshape(-1, 2)  # of all barriers, one after the other: vEU, order
+        counts = np.array([len(slot.waits) for slot in slots], np.int64)
+        self.ends = np.cumsum(counts)
+        self.owner = np.repeat(np.arange(len(slots)), counts)  # of each wait
+
+    def before_waits(self) -> Slots:
+        """For each wait, the last barrier at or before its target in the target's lane; -1 if there is none."""
+        span = max(self.order.max(initial=0), self.waits[:, 1].max(initial=0)) + 1
+        found = np.searchsorted(self.veu * span + self.order, self.waits[:, 0] * span + self.waits[:, 1], "right") - 1
+        result: Slots = np.where((found >= 0) & (self.veu[found] == self.waits[:, 0]), found, -1)
+        return result
+
+
+def _clocks(program: RProgram, number: int, barriers: _Barriers, num_veus: int) -> NDArray[np.int32]:
+    """The clock of every barrier of a program: a lane goes on until one that waits for a barrier without a clock."""
+    count = len(barriers.veu)
+    table = np.zeros((count, num_veus), np.int32)
+    if not count:
+        return table
+    _check_targets(program, number, barriers)
+    before = barriers.before_waits()
+    has = np.zeros(count, bool)
+    next_of = np.searchsorted(barriers.veu, np.arange(num_veus)).tolist()
+    end_of = [*next_of[1:], count]
+    parked: dict[int, list[int]] = {}
+    runnable = list(range(num_veus))
+    while runnable:
+        veu = runnable.pop()
+        for n in range(next_of[veu], end_of[veu]):
+            waits = slice(int(barriers.ends[n - 1]) if n else 0, int(barriers.ends[n]))
+            needed = before[waits]
+            needed = needed[needed >= 0]
+            open_needs = needed[~has[needed]]
+            if open_needs.size:
+                next_of[veu] = n
+                parked.setdefault(int(open_needs[0]), []).append(veu)
+                break
+            if n and barriers.veu[n - 1] == veu:
+                needed = np.append(needed, n - 1)
+            clock = table[n]
+            np.max(table[needed], axis=0, out=clock, initial=0)
+            target, order = barriers.waits[waits].T
+            clock[target] = np.maximum(clock[target], order + 1)
+            has[n] = True
+            runnable.extend(parked.pop(n, ()))
+    if not has.all():
         raise VerificationError(
             "R103",
-            f"barriers wait for each other: {_cycle(program, number, needs, rows)}",
+            f"barriers wait for each other: {_cycle(program, number, *_named(barriers, before, has))}",
             hint="an rTask may only wait for rTasks appended earlier",
         )
-    return rows
+    return table
 
 
-def _check_targets(program: RProgram, number: int, at: Position, barrier: BarrierRTask) -> None:
-    where = Place(number, *at)
-    seen: set[int] = set()
-    for wait in barrier.waits:
-        target = Place(number, *wait)
-        if not (0 <= wait.veu < len(program) and 0 <= wait.order < len(program[wait.veu])):
-            raise VerificationError(
-                "R102",
-                f"{where} waits for {target}, which does not exist",
-                hint="a barrier waits for slots of its rProgram",
-            )
-        if wait.veu == at.veu:
-            raise VerificationError(
-                "R102", f"{where} waits for {target} on its own lane", hint="lane order needs no barrier"
-            )
-        if wait.veu in seen:
-            raise VerificationError(
-                "R102", f"{where} waits for vEU {wait.veu} twice", hint="name the last order needed on each vEU"
-            )
-        seen.add(wait.veu)
+def _named(
+    barriers: _Barriers, before: Slots, has: NDArray[np.bool_]
+) -> tuple[dict[tuple[int, int], list[tuple[int, int]]], set[tuple[int, int]]]:
+    """What each barrier needs, by (vEU, order), and which have a clock."""
+    names = list(zip(barriers.veu.tolist(), barriers.order.tolist(), strict=True))
+    needs: dict[tuple[int, int], list[tuple[int, int]]] = {
+        name: [names[n - 1]] if n and names[n - 1][0] == name[0] else [] for n, name in enumerate(names)
+    }
+    for owner, needed in zip(barriers.owner.tolist(), before.tolist(), strict=True):
+        if needed >= 0:
+            needs[names[owner]].append(names[needed])
+    return needs, {name for name, known in zip(names, has, strict=True) if known}
+
+
+def _check_targets(program: RProgram, number: int, barriers: _Barriers) -> None:
+    veu, order = barriers.waits.T
+    lengths = np.array([len(lane) for lane in program.lanes], np.int64)
+    exists = (veu >= 0) & (veu < len(program)) & (order >= 0)
+    exists[exists] = order[exists] < lengths[veu[exists]]
+    own = veu == barriers.veu[barriers.owner]
+    again = np.ones(len(veu), bool)
+    again[np.unique(barriers.owner * (len(program) + 1) + veu, return_index=True)[1]] = False
+    wrong = np.flatnonzero(~exists | own | again)
+    if not wrong.size:
+        return
+    n = int(wrong[0])
+    at = int(barriers.owner[n])
+    where = Place(number, int(barriers.veu[at]), int(barriers.order[at]))
+    target = Place(number, int(veu[n]), int(order[n]))
+    if not exists[n]:
+        raise VerificationError(
+            "R102",
+            f"{where} waits for {target}, which does not exist",
+            hint="a barrier waits for slots of its rProgram",
+        )
+    if own[n]:
+        raise VerificationError(
+            "R102", f"{where} waits for {target} on its own lane", hint="lane order needs no barrier"
+        )
+    raise VerificationError(
+        "R102", f"{where} waits for vEU {target.veu} twice", hint="name the last order needed on each vEU"
+    )
 
 
 def _cycle(
     program: RProgram,
     number: int,
     needs: dict[tuple[int, int], list[tuple[int, int]]],
-    rows: dict[tuple[int, int], int],
+    rows: Container[tuple[int, int]],
 ) -> str:
     """The slots around which barriers wait for each other, each needing the next."""
     node = next(n for n in needs if n not in rows)
