@@ -342,13 +342,16 @@ def import_command(files: tuple[str, ...], now: bool) -> None:
     from rammer.vdevice.simt.legacy import store
     from rammer.vdevice.simt.legacy.nnfusion import read_any
 
-    for record in [r for file in files for r in read_any(file)]:
-        if now:
-            _verify(record)
-        else:
-            store.add(record)
-            line = f"{record.name}: kept; `rammer kernels verify {record.name}` executes and admits it"
-            out.print(escape(line), highlight=False)
+    for records, refused in map(read_any, files):
+        for error in refused:
+            err.print(f"[yellow]refused:[/] {escape('; '.join([*error.__notes__, error.what]))}", highlight=False)
+        for record in records:
+            if now:
+                _verify(record)
+            else:
+                store.add(record)
+                line = f"{record.name}: kept; `rammer kernels verify {record.name}` executes and admits it"
+                out.print(escape(line), highlight=False)
 
 
 @kernels.command("verify")

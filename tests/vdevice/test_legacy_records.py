@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from legacy_kernels import MATMUL, TANH, matmul_data, record, reverse_data, softmax_data, tanh_data, tensor
 
+from rammer import config
 from rammer.__main__ import main
 from rammer.errors import ArtifactError, LoweringError, RammerError
 from rammer.vdevice.simt.legacy import store, verify
@@ -137,6 +139,31 @@ def test_hostile_files_are_refused(tmp_path: Path) -> None:
         here.write_text(json.dumps({**without(tanh_data(), "source"), "file": file}))
         with pytest.raises(ArtifactError, match="no plain name"):
             read_record(here)
+
+
+def test_damaged_records_raise_nothing_else() -> None:
+    """Entries and characters changed at random: a record or an error of ours, always."""
+    random = Random(config.integer("RAMMER_SEED") or 0)
+    junk: list[Any] = [None, True, -1, 1 << 65, 1.5, "", "x" * 100, [], [[]], {}, {"kind": "conv"}, "input0", [0] * 99]
+    for n in range(300):
+        data = json.loads(json.dumps((matmul_data(), softmax_data(), tanh_data(), reverse_data())[n % 4]))
+        node, key = data, random.choice(list(data))
+        while isinstance(node[key], (dict, list)) and node[key] and random.random() < 0.7:
+            node = node[key]
+            key = random.choice(list(node)) if isinstance(node, dict) else random.randrange(len(node))
+        if key == "source":
+            at = random.randrange(len(node[key]))
+            node[key] = (
+                node[key][:at]
+                + random.choice(["", "(", "}", ";", "#", "__shared__", "[", "\\\n"])
+                + node[key][at + 3 :]
+            )
+        else:
+            node[key] = random.choice(junk)
+        try:
+            record(data)
+        except RammerError:
+            continue
 
 
 @pytest.mark.parametrize(
@@ -275,15 +302,19 @@ def test_kernels_of_the_artifact(tmp_path: Path) -> None:
     shapes = {"arg0_shape": [32, 20], "arg1_shape": [20, 32], "out_shape": [32, 32]}
     path = tmp_path / "db.json"
     path.write_text(json.dumps([entry("Dot", {**shapes, "transpose_A": False, "transpose_B": False}, text)]))
-    (made,) = read_any(path)
+    ((made,), _) = read_any(path)
     assert made.name.startswith("dot_kernel0_") and made.operation.kind == "matmul"
     assert verify.check(made).syncs == 4
     window = {"window_movement_strides": [1, 1], "window_dilation_strides": [1, 1], "padding_below_diff": [1, 1]}
     shapes = {"input_shape": [1, 8, 16, 16], "filter_shape": [4, 8, 3, 3], "output_shape": [1, 4, 16, 16], **window}
     code = "__global__ void c(float *a, float *w, float *o, float *b) { o[threadIdx.x] = a[0] * w[0] + b[0]; }"
     path.write_text(json.dumps(entry("Fused_Convolution_Add_Relu", shapes, code)))
-    (made,) = read_any(path)
+    ((made,), _) = read_any(path)
     assert made.operation.kind == "conv+relu" and made.launch.arguments == ("input0", "input1", "output0", "input2")
+    mixed = [entry("Dot", {"arg0_shape": [4, 5]}, code), entry("Fused_Convolution_Add_Relu", shapes, code)]
+    path.write_text(json.dumps(mixed))
+    (kept, refused) = read_any(path)
+    assert len(kept) == len(refused) == 1 and refused[0].__notes__ == [f"kernel 0 of {path}"]
     for changes, message in (
         ({"op_type": "Mystery"}, "does not say what it computes"),
         ({"parameters": {**shapes, "output_shape": [1, 4, 8, 8]}}, "not of shape"),

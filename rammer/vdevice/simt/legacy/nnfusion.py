@@ -13,19 +13,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rammer.errors import ArtifactError
+from rammer.errors import ArtifactError, RammerError
 from rammer.vdevice.simt.legacy.record import SCHEMA, Record, from_json, parse_record, read_text
 
 MAX_FILE = 64 << 20
 MAX_ENTRIES = 1024
 
 
-def read_any(path: str | Path) -> list[Record]:
-    """The record of a file, or all kernels of a file of the artifact. Raises ArtifactError, LoweringError."""
+def read_any(path: str | Path) -> tuple[list[Record], list[RammerError]]:
+    """The record of a file; or the kernels of a file of the artifact, and why others of them are refused.
+
+    Raises ArtifactError, LoweringError for a record or a file that is refused as a whole.
+    """
     path = Path(path)
     text = read_text(path, MAX_FILE)
     if '"schema"' in text:
-        return [parse_record(text, folder=path.parent)]
+        return [parse_record(text, folder=path.parent)], []
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -33,7 +36,17 @@ def read_any(path: str | Path) -> list[Record]:
     entries = data if isinstance(data, list) else [data]
     if not entries or len(entries) > MAX_ENTRIES:
         raise ArtifactError(f"{path} has {len(entries)} kernels; 1 to {MAX_ENTRIES} are read")
-    return [_record(entry, n) for n, entry in enumerate(entries)]
+    records: list[Record] = []
+    refused: list[RammerError] = []
+    for n, entry in enumerate(entries):
+        try:
+            records.append(_record(entry, n))
+        except RammerError as error:
+            error.add_note(f"kernel {n} of {path}")
+            refused.append(error)
+    if not records:
+        raise refused[0]
+    return records, refused
 
 
 def _record(entry: Any, number: int) -> Record:

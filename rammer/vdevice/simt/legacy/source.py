@@ -7,7 +7,7 @@ import hashlib
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rammer.errors import LoweringError
 from rammer.ir.tensor import DType
@@ -50,7 +50,7 @@ INDICES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _WIDTH = {**{t: d.itemsize for t, d in CTYPES.items()}, "unsigned": 4, "unsigned int": 4, "uint32_t": 4, "uint": 4}
 _CONTROL = word_set("if for while do switch return else case default break continue")
 _DROPPED = word_set("__device__ __host__ __forceinline__ __inline__ __noinline__ static inline constexpr")
-_HIDDEN = _CONTROL | ASSIGN | word_set("__syncthreads __shared__ __global__ __device__ static { } ; ++ --")
+_HIDDEN = _CONTROL | ASSIGN | word_set("__syncthreads __shared__ __global__ __device__ static { } ; ++ -- # ##")
 MAX_SHARED = 1 << 20
 
 
@@ -148,36 +148,38 @@ def read_source(text: str) -> Source:
 def _directives(tokens: list[Token], source: Source) -> list[Token]:
     """Take lines that begin with # out; macros are kept, headers that nothing is needed from dropped."""
     kept: list[Token] = []
-    at = 0
+    at, pragma = 0, ""
     while at < len(tokens):
         token = tokens[at]
         starts = not at or "\n" in token.space.replace("\\\n", "")
         if token.text != "#" or not starts:
             if token.text == "#":
                 raise refusal(token.line, "#", "only lines may begin with it")
-            kept.append(token)
-            at += 1
+            kept.append(replace(token, space=token.space + pragma) if pragma else token)
+            at, pragma = at + 1, ""
             continue
         end = at + 1
         while end < len(tokens) and "\n" not in tokens[end].space.replace("\\\n", ""):
             end += 1
-        kept += _directive(tokens[at:end], source)
+        pragma = _directive(tokens[at:end], source) or pragma
         at = end
     return kept
 
 
-def _directive(line: Sequence[Token], source: Source) -> list[Token]:
+def _directive(line: Sequence[Token], source: Source) -> str:
+    """Take a directive in; returns the one that stays: #pragma unroll, for the loop behind it."""
     words = [t.text for t in line]
     what = "#" + (words[1] if len(words) > 1 else "")
     if what == "#include":
         header = text_of(line[2:]).strip().strip('<>"')
         if header not in HEADERS:
             raise refusal(line[0].line, f"#include {header}", "there are no headers")
-        return []
+        return ""
     if what == "#pragma" and words[2:3] == ["once"]:
-        return []
+        return ""
     if what == "#pragma" and words[2:3] == ["unroll"]:
-        return []  # the compiler unrolls loops of known length by itself
+        times = [w for w in words[3:] if w.isdecimal()]
+        return f"\n#pragma unroll {times[0] if times else ''}\n"
     if what != "#define" or len(line) < 3 or line[2].kind != "name":
         raise refusal(line[0].line, what, "#define of an expression is the only directive")
     name = line[2]
@@ -192,7 +194,7 @@ def _directive(line: Sequence[Token], source: Source) -> list[Token]:
             raise refusal(name.line, name.text, "a macro's parameters are names")
         body = body[end + 1 :]
     source.macros[name.text] = Macro(name.text, parameters, tuple(body))
-    return []
+    return ""
 
 
 def _check_macro(macro: Macro) -> None:

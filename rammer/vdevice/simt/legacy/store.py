@@ -98,9 +98,10 @@ def imported(operation: Operation, spec: VDeviceSpec, language: str) -> Iterator
     A kernel reads and writes plain row-major tensors, and has no more threads than a vEU.
     """
     for stored in stored_kernels():
-        fits = stored.verified and stored.record.launch.threads <= spec.max_threads
-        if fits and stored.record.expr == operation.expr:
-            yield stored.record.rkernel(operation, language, spec.wave)
+        record = stored.record
+        fits = stored.verified and record.launch.threads <= spec.max_threads and record.inputs == operation.inputs
+        if fits and record.expr == operation.expr:
+            yield record.rkernel(operation, language, spec.wave)
 
 
 @lru_cache(maxsize=1024)
@@ -110,7 +111,8 @@ def _load(path: Path, modified_ns: int, nbytes: int) -> Stored:
         raise ArtifactError(f"it has {nbytes} bytes")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        record, evidence = from_json(data["record"]), data["verified"]
+        evidence = data["verified"]
+        record = from_json(data["record"], checked=evidence is not None)
         known = evidence is not None and (evidence["form"], evidence["digest"]) == (FORM, record.digest)
         return Stored(record, known, float(evidence["max_error"]) if known else 0.0)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
