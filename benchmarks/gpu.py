@@ -1,0 +1,270 @@
+"""Everything about an NVIDIA GPU in one run: microbenchmarks, all models against their peers, and our two policies.
+
+`benchmarks/h200.sh`, or `python -m benchmarks.gpu [--models …] [--peers …]`; `--dry-run` tries the code on a machine
+without a GPU: small models, our programs on the emulator, torch on the CPU, and no number that means anything.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import catalog, gpu_micro
+from benchmarks.catalog import Entry
+from benchmarks.gpu_micro import Micro
+from benchmarks.gpu_peers import PEERS, Results, Task, Worker
+from benchmarks.store import Arrays, Scale
+from rammer.errors import DeviceError, RammerError, did_you_mean
+from rammer.vdevice.cuda.driver import find_gpu, probe
+from rammer.vdevice.cuda.spec import Gpu, choose_gpu
+
+RESULTS = Path(__file__).parent / "results"
+ROUNDS = 4  # visits of each peer, in turns
+DRY_MODELS = ("lstm_tc_lstm", "alexnet")
+DRY_PEERS = ("rammer", "rammer-sequential", "rammer-tf32", "torch", "torch-graph")
+DRY = "DRY RUN: an emulator and a CPU. Errors are real, times mean nothing."
+OWN = ("rammer", "rammer-graph")
+BASE = "rammer-sequential"
+EXACT = ("torch", "torch-graph", "torch-max", "jax")  # what is compared with ours in float32
+
+
+def available(peers: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Those whose packages are here, and why the others are left out."""
+    missing = {p: f"{PEERS[p].needs} is not installed" for p in peers if not _importable(PEERS[p].needs)}
+    return [p for p in peers if p not in missing], missing
+
+
+def _importable(package: str) -> bool:
+    return not package or importlib.util.find_spec(package) is not None
+
+
+def state_of_gpu() -> str:
+    """Clocks and driver as nvidia-smi tells them; nothing is changed. Empty without it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ""
+    asked = "name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw"
+    argv = [program, f"--query-gpu={asked}", "--format=csv,noheader"]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False).stdout.strip()
+
+
+def reference(name: str, scale: Scale, inputs: Arrays, outputs: Arrays) -> Arrays:
+    """The outputs in float64, by torch on the CPU; called in a process of its own."""
+    import torch
+
+    from benchmarks.models import find
+
+    module = find(name).build_module(scale).double()
+    (output,) = outputs
+    with torch.inference_mode():
+        value = module(*(torch.from_numpy(v).double() for v in inputs.values()))
+    return {output: np.asarray(value.numpy())}
+
+
+def reference_of(entry: Entry, scale: Scale) -> tuple[Arrays, str]:
+    """Reference outputs, and what they are; kept beside the model."""
+    if not entry.module or not _importable("torch"):
+        return entry.built.outputs, "float32: no torch module of this model, or no torch"
+    kept = entry.built.path.with_suffix(".fp64.npz")
+    if not (kept.exists() and kept.stat().st_mtime >= entry.built.path.stat().st_mtime):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            values = pool.submit(reference, entry.module, scale, entry.built.inputs, entry.built.outputs).result()
+        np.savez(kept, allow_pickle=False, **values)
+    with np.load(kept, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}, "float64"
+
+
+def compare(
+    entry: Entry, peers: Sequence[str], gpu: int | None, scale: Scale, runs: int, load_timeout_s: float
+) -> tuple[dict[str, Results], str]:
+    """All peers of a model: loaded one after the other, visited in turns there and back."""
+    wanted, kind = reference_of(entry, scale)
+    workers: dict[str, Worker] = {}
+    try:
+        for peer in peers:
+            task = Task(peer, str(entry.built.path), entry.module, scale, gpu)
+            workers[peer] = Worker(task, wanted, 0 if gpu is None else 20)
+            workers[peer].wait(load_timeout_s)
+        for number in range(ROUNDS):
+            order = list(workers) if number % 2 == 0 else list(workers)[::-1]
+            for peer in order:
+                workers[peer].ask(max(runs // ROUNDS, 1), load_timeout_s)
+        for worker in workers.values():
+            worker.ask(None, load_timeout_s)
+    finally:
+        for worker in workers.values():
+            worker.stop()
+    return {peer: worker.results for peer, worker in workers.items()}, kind
+
+
+def summary(samples: Sequence[float]) -> dict[str, float]:
+    """Median, p10 and p90; empty without samples."""
+    if not samples:
+        return {}
+    low, high = np.quantile(samples, (0.1, 0.9))
+    return {"median": statistics.median(samples), "p10": float(low), "p90": float(high), "n": len(samples)}
+
+
+def ratios(models: dict[str, dict[str, Any]], over: Sequence[str], under: Sequence[str]) -> dict[str, float]:
+    """By model: the best median of `over` per best median of `under`, where both exist."""
+    found = {}
+    for name, model in models.items():
+        best = []
+        for group in (over, under):
+            times = [model["peers"][p]["warm"].get("median") for p in group if p in model["peers"]]
+            best.append(min((t for t in times if t), default=None))
+        if best[0] and best[1]:
+            found[name] = best[0] / best[1]
+    return found
+
+
+def entry_json(entry: Entry, found: dict[str, Results], kind: str, gbps: float | None) -> dict[str, Any]:
+    """A model's part of the result file."""
+    peers = {}
+    for peer, results in found.items():
+        times = {what: summary(getattr(results, f"{what}_ms")) for what in ("warm", "flushed", "latency")}
+        peers[peer] = {**times, **results.as_json()}
+    floor = entry.work.weight_bytes / (gbps * 1e6) if gbps else None  # every weight read once from device memory
+    return {"work": asdict(entry.work), "weights_floor_ms": floor, "reference": kind, "peers": peers}
+
+
+def micro_table(found: Sequence[Micro]) -> Table:
+    """Microbenchmarks, with the reason of those that failed."""
+    table = Table("microbenchmark", "median", "least", "", box=None)
+    for m in found:
+        shown = (
+            ("", "", m.failed) if m.median is None or m.least is None else (f"{m.median:.3f}", f"{m.least:.3f}", m.unit)
+        )
+        table.add_row(m.what, *shown)
+    return table
+
+
+def model_table(name: str, model: dict[str, Any]) -> Table:
+    """One model: medians in ms, relative errors, and reasons."""
+    floor = model["weights_floor_ms"]
+    title = f"{name}" + (f", weights from memory once: {floor:.3f} ms" if floor else "")
+    columns = ("peer", "warm ms", "p10", "p90", "flushed ms", "call ms", "load s", "error", "in rTasks", "scheduling")
+    table = Table(*columns, "", title=title, title_justify="left", box=None)
+    for peer, r in model["peers"].items():
+        usage = r["notes"].get("usage", {})
+        table.add_row(
+            peer,
+            *(f"{r['warm'][k]:.4f}" if r["warm"] else "" for k in ("median", "p10", "p90")),
+            f"{r['flushed']['median']:.4f}" if r["flushed"] else "",
+            f"{r['latency']['median']:.4f}" if r["latency"] else "",
+            f"{r['load_s']:.1f}" if r["load_s"] else "",
+            f"{max(r['errors'].values()):.1e}" if r["errors"] else "",
+            f"{usage['in_rtasks']:.1%}" if usage else "",
+            f"{usage['scheduling']:.1%}" if usage else "",
+            r["failed"],
+        )
+    return table
+
+
+def conclusions(models: dict[str, dict[str, Any]]) -> list[str]:
+    """Geometric means over the models that have both sides."""
+    lines = []
+    for what, over, under in (
+        ("rammer, of the best peer in float32", EXACT, OWN),
+        ("rammer, of our sequential policy with the same kernels", (BASE,), ("rammer",)),
+        ("rammer, of the sequential policy, both as graphs", (f"{BASE}-graph",), ("rammer-graph",)),
+    ):
+        found = ratios(models, over, under)
+        if found:
+            mean = statistics.geometric_mean(found.values())
+            each = ", ".join(f"{n} {r:.2f}" for n, r in found.items())
+            lines.append(f"speed of {what}: {mean:.2f} (geometric mean of {len(found)}): {each}")
+    return lines
+
+
+def _chosen(text: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
+    names = [n for n in text.split(",") if n]
+    for n in names:
+        if n not in known:
+            raise click.BadParameter(f"{n!r}; {did_you_mean(n, known) or ', '.join(known)}")
+    return names or list(default)
+
+
+def find(dry: bool, number: int) -> Gpu:
+    """The GPU; in a dry run the one that is emulated. Raises DeviceError."""
+    if dry:
+        return choose_gpu("h200")
+    answer = probe()
+    if not answer.ok:
+        raise DeviceError(answer.reason, hint="--dry-run tries the code without one")
+    return find_gpu(number)
+
+
+@click.command()
+@click.option("--models", default="", help="Comma-separated; all of the paper's when empty.")
+@click.option("--peers", default="", help=f"Comma-separated, of {', '.join(PEERS)}; all when empty.")
+@click.option("--runs", default=200, show_default=True, help="Timed runs per peer and model.")
+@click.option("--device", "number", default=0, show_default=True, help="The GPU's number.")
+@click.option("--load-timeout", "load_timeout_s", default=300.0, show_default=True, help="Seconds to load and compile.")
+@click.option("--dry-run", "dry", is_flag=True, help="Without a GPU: small models on the emulator.")
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Result file instead of benchmarks/results/.")
+def main(
+    models: str, peers: str, runs: int, number: int, load_timeout_s: float, dry: bool, output: Path | None
+) -> None:
+    """Check, time and print."""
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    try:
+        gpu = find(dry, number)
+    except RammerError as error:
+        raise SystemExit(f"no GPU to measure: {error}") from error
+    names = _chosen(models, catalog.paper_names(), DRY_MODELS if dry else catalog.paper_names())
+    selected, missing = available(_chosen(peers, list(PEERS), DRY_PEERS if dry else list(PEERS)))
+    scale: Scale = "small" if dry else "full"
+    now = datetime.datetime.now(datetime.UTC)
+    output = output or RESULTS / f"gpu-{now:%Y%m%d-%H%M%S}{'-dry' if dry else ''}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    console.print(DRY if dry else f"{gpu.name}, {gpu.arch}, {gpu.num_sms} SMs; {state_of_gpu()}", highlight=False)
+    for peer, reason in missing.items():
+        console.print(f"{peer} is left out: {reason}", highlight=False)
+    micro = gpu_micro.compiled(gpu.arch) if dry else gpu_micro.measure(number, gpu.arch, gpu.num_sms)
+    console.print(micro_table(micro))
+    gbps = next((m.median for m in micro if m.unit == "GB/s"), None)
+    content: dict[str, Any] = {
+        "date": now.isoformat(),
+        "dry_run": dry,
+        "gpu": asdict(gpu),
+        "state": {"before": state_of_gpu()},
+        "runs": runs,
+        "left_out": missing,
+        "micro": [asdict(m) for m in micro],
+        "models": {},
+    }
+    for name in names:
+        try:
+            entry = catalog.prepare(name, scale=scale)
+            found, kind = compare(entry, selected, None if dry else number, scale, runs, load_timeout_s)
+        except RammerError as error:
+            console.print(f"{name}: {error}", highlight=False)
+            continue
+        content["models"][name] = entry_json(entry, found, kind, gbps)
+        console.print(model_table(name, content["models"][name]))
+        content["state"]["after"] = state_of_gpu()
+        output.write_text(json.dumps(content, indent=1))  # after every model, so that an interrupted run keeps them
+    for line in [] if dry else conclusions(content["models"]):
+        console.print(line, highlight=False)
+    console.print(f"{DRY + ' ' if dry else ''}written to {output}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
