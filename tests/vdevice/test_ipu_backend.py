@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,6 @@ from rammer.vdevice.ipu.access import Pattern, accesses, find_pattern, working_s
 from rammer.vdevice.ipu.build import emit
 from rammer.vdevice.ipu.memory import tile_memory
 from rammer.vdevice.ipu.placement import place as place_on_tiles
-from rammer.vdevice.ipu.sdk import find_sdk
 from rammer.vdevice.ipu.sets import compute_sets
 from rammer.vdevice.ipu.spec import MODELS, parse_arch
 
@@ -274,37 +272,6 @@ def test_names_of_archs() -> None:
     for name in (*MODELS, "gc2:64", "bow:2x6", "gc200x6"):
         assert parse_arch(name).name == name
     assert parse_arch("gc2:4x6").num_veus == 24 and parse_arch("gc2:4x6").tile(7) == 3
-
-
-def test_without_an_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("POPLAR_SDK", "POPLAR_SDK_ENABLED"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(DeviceError, match=r"no Poplar SDK for gc2.*popc is not on PATH") as error:
-        PluginRegistry().open("ipu", arch="gc2:8", device="hardware")
-    assert "enable.sh" in error.value.hint
-    with pytest.raises(DeviceError, match="did you mean 'hardware'"):
-        PluginRegistry().open("ipu", device="hardwear")
-
-
-def test_commands_of_an_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Found where the variable says or on PATH; codelets for the model and the chip, the host program with -lpoplar."""
-    popc = tmp_path / "poplar-3.3" / "bin" / "popc"
-    popc.parent.mkdir(parents=True)
-    popc.write_text("#!/bin/sh\nexit 0\n")
-    popc.chmod(0o755)
-    monkeypatch.delenv("POPLAR_SDK_ENABLED", raising=False)
-    monkeypatch.setenv("POPLAR_SDK", str(tmp_path))
-    sdk = find_sdk()
-    assert sdk is not None and sdk.popc == str(popc)
-    compile_codelets, compile_host = sdk.commands(parse_arch("gc2"))
-    assert compile_codelets[:4] == [str(popc), "-O3", "--target", "cpu,ipu1"]
-    assert "-lpoplar" in compile_host and f"-I{popc.parent.parent}/include" in compile_host
-    assert not any("emulator" in word for word in (*compile_codelets, *compile_host))
-    monkeypatch.delenv("POPLAR_SDK")
-    monkeypatch.setenv("PATH", f"{popc.parent}{os.pathsep}{os.environ['PATH']}")
-    sdk = find_sdk()
-    assert sdk is not None and sdk.root is None
 
 
 def test_emitted_text_knows_no_emulator(ipu: VDevice) -> None:

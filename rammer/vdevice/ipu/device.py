@@ -9,8 +9,9 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.ipu.access import accesses
-from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, build_image
+from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, MODEL, build_image
 from rammer.vdevice.ipu.codelets import codelets
+from rammer.vdevice.ipu.hardware import find_hardware, require_hardware
 from rammer.vdevice.ipu.runtime import IpuExecutable
 from rammer.vdevice.ipu.sdk import find_sdk, require_sdk
 from rammer.vdevice.ipu.spec import EXCHANGE_BYTES_PER_CYCLE, make_spec, parse_arch
@@ -19,18 +20,20 @@ from rammer.vdevice.ipu.spec import EXCHANGE_BYTES_PER_CYCLE, make_spec, parse_a
 class IpuVDevice(VDevice):
     """An IPU, Graphcore's model of one, or rammer's emulator.
 
-    `arch` is a model with a number of tiles (`gc2`, `gc200:64`); `device` is "emulator", "model" or "hardware", by
-    default hardware where an SDK is found and the emulator elsewhere.
+    `arch` is a model with a number of tiles (`gc2`, `gc200:64`); `device` is "emulator", "model" or "hardware". Without
+    an SDK the default is the emulator; with one it is the hardware, or the model where poptorch finds no IPU.
     """
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         self.arch = parse_arch(arch)
-        self.device = str(device) if device is not None else HARDWARE if find_sdk() else EMULATOR
+        self.device = str(device) if device is not None else _default_device()
         if self.device not in DEVICES:
             hint = did_you_mean(self.device, DEVICES)
             raise DeviceError(f"no IPU device {self.device!r}; known: {', '.join(DEVICES)}", hint=hint)
         if self.device != EMULATOR:
             require_sdk(self.arch)
+        if self.device == HARDWARE:
+            require_hardware(self.arch)
         self.spec = make_spec(self.arch)
 
     def rkernels_us(
@@ -64,3 +67,9 @@ class IpuVDevice(VDevice):
     def load(self, image: Image) -> IpuExecutable:
         """An image ready to run. Raises ArtifactError, DeviceError."""
         return IpuExecutable(image)
+
+
+def _default_device() -> str:
+    if find_sdk() is None:
+        return EMULATOR
+    return MODEL if find_hardware().available is False else HARDWARE

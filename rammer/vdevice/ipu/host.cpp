@@ -126,7 +126,7 @@ Device find_device(const std::string &kind, Tables &tables) {
     std::vector<Device> devices = manager.getDevices(TargetType::IPU, 1);
     for (Device &d : devices)
       if (d.attach()) return std::move(d);
-    throw std::runtime_error("no IPU is free: " + std::to_string(devices.size()) + " found");
+    throw std::runtime_error("no IPU is free; found: " + std::to_string(devices.size()));
   }
   IPUModel model(version.c_str());
   model.tilesPerIPU = unsigned(tiles);

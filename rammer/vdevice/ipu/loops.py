@@ -79,7 +79,7 @@ def roll(placed: Placement) -> Placement:
 
 
 class _Finder:
-    """Finds compute sets in which equal kernels run on equal tiles again."""
+    """Finds compute sets in which equal kernels run on equal tiles with equal weights again."""
 
     def __init__(self, placed: Placement) -> None:
         self.count = placed.num_sets
@@ -93,7 +93,9 @@ class _Finder:
             if not len(group.sets):
                 continue
             low, high = int(group.sets.min()), int(group.sets.max())
-            kind = kinds.setdefault((group.table, group.tiles.tobytes(), (group.sets - low).tobytes()), len(kinds))
+            weights = tuple(v for v, _ in group.arguments if placed.variables[v].value is not None)
+            key = (group.table, weights, group.tiles.tobytes(), (group.sets - low).tobytes())
+            kind = kinds.setdefault(key, len(kinds))
             self._crossed[low + 1 : high + 1] = True
             for s in np.unique(group.sets).tolist():
                 here[s].append((s - low, kind, n))
