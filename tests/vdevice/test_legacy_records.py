@@ -42,6 +42,13 @@ def test_a_record_has_a_canonical_form() -> None:
     assert record({**matmul_data(), "key": first.key}).key == first.key
 
 
+def test_the_record_of_the_manual_is_one(tmp_path: Path) -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+    (tmp_path / "k.json").write_text(manual[manual.index("    {\n") : manual.index("    }\n") + 6])
+    (tmp_path / "matmul.cu").write_text(MATMUL)
+    assert read_record(tmp_path / "k.json").key == record(matmul_data()).key
+
+
 def test_reading_executes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(*_: object, **__: object) -> None:
         pytest.fail("something is executed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -389,8 +390,14 @@ def _steps(data: Json, num_inputs: int) -> tuple[Step, ...]:
         if bad := [i for i in inputs if not isinstance(i, str) or i not in known]:
             raise ArtifactError(f"{where}: no input {str(bad[0])[:80]!r}", hint=f"known: {', '.join(sorted(known))}")
         values = {str(k): _attribute(f"{where}: {k[:80]!r}", v) for k, v in attrs.items()}
-        steps.append(Step(kind, attributes(**values), tuple(inputs)))
+        steps.append(Step(kind, attributes(**{**_defaults(kind), **values}), tuple(inputs)))
     return tuple(steps)
+
+
+def _defaults(kind: str) -> dict[str, Any]:
+    """Attributes that an operator has if none are given: in the canonical form they are there."""
+    parameters = inspect.signature(OPS[kind].express).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
 
 def _attribute(where: str, value: Json, depth: int = 0) -> Any:
