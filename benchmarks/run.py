@@ -23,14 +23,14 @@ from benchmarks import catalog, forms, light
 from benchmarks.floors import Recurrence, Work, floor
 from benchmarks.limits import Limits, measure
 from benchmarks.peers import PEERS, Task, limit_threads
-from benchmarks.report import print_results, summarize, wide_console
+from benchmarks.report import is_own, print_results, summarize, wide_console
 from benchmarks.store import Scale
 from benchmarks.worker import Overdue, Visit, Worker
 from rammer.errors import RammerError, did_you_mean
 
 RESULTS = Path(__file__).parent / "results"
 VISITS = 12  # rounds, whatever the total
-TRIAL = 2  # rounds after which a peer that is HOPELESS times slower than the fastest is not visited any more
+TRIAL = 2  # rounds after which a peer that is HOPELESS times slower than the best one is not visited any more
 HOPELESS = 4.0
 ANSWER_S = 120.0
 DEFAULT_PEERS = ("rammer", "rammer-sequential", "onnxruntime", "openvino", "torch", "torch-compile", "jax")
@@ -98,8 +98,10 @@ class Comparison:
             worker.stop()
 
     def _hopeful(self) -> list[str]:
-        best = min((min(self._samples[peer]) for peer in self._workers), default=0.0)
-        return [peer for peer in self._workers if min(self._samples[peer]) <= HOPELESS * best]
+        """Ours, and the peers that may be the best one."""
+        least = {peer: min(self._samples[peer]) for peer in self._workers}
+        best = min((ms for peer, ms in least.items() if not is_own(peer)), default=0.0)
+        return [peer for peer, ms in least.items() if is_own(peer) or ms <= HOPELESS * best]
 
     def _observe(self, peer: str, ask: Callable[..., Any]) -> None:
         """Add an answer to the peer's result; a failure becomes its result and ends its worker."""
