@@ -1,0 +1,151 @@
+"""The GPU benchmark without a GPU: its host side on a stand-in for cupy, its refusal, its arithmetic, a dry run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "vdevice"))
+from fake_cupy import CUDADriverError, FakeCupy
+
+from benchmarks import gpu, gpu_micro, gpu_peers, store
+from rammer.demo import lstm_stack
+from rammer.errors import RammerError
+from rammer.vdevice.cuda import device, driver, runtime
+from rammer.vdevice.cuda.build import Cubin, Resources
+from rammer.vdevice.cuda.driver import probe
+
+SCRIPT = Path(gpu.__file__).with_name("h200.sh")
+CODE = Resources(64, 0, 0, 1, "NVRTC 13.5")
+needs_no_gpu = pytest.mark.skipif(probe().ok, reason="this machine has an NVIDIA GPU")
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
+    fake = FakeCupy()
+    fake.properties["multiProcessorCount"] = 4
+    monkeypatch.setattr(driver, "_module", lambda: fake)
+    monkeypatch.setitem(sys.modules, "cupy", fake)  # type: ignore[misc]
+    monkeypatch.setattr(device, "probe", lambda: driver.Availability(True))
+    for module in (device, runtime, gpu_micro):
+        monkeypatch.setattr(module, "compile_cubin", lambda text, arch: Cubin(text.encode(), CODE, ""))
+    return fake
+
+
+@needs_no_gpu
+def test_without_a_gpu_it_says_so_and_fails() -> None:
+    done = subprocess.run(["sh", str(SCRIPT)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "no NVIDIA GPU to measure" in done.stderr
+    result = CliRunner().invoke(gpu.main, [])
+    assert result.exit_code and "no GPU to measure: this machine has no NVIDIA GPU" in str(result.output)
+
+
+def test_microbenchmarks_report_what_fails(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind of barrier, launches, graphs and copies; an error of one is its result."""
+    monkeypatch.setattr(gpu_micro, "BYTES", 1 << 10)
+    calls: list[tuple[int, bool]] = []
+
+    def function(grid: Any, block: Any, args: Any, *, stream: Any, enable_cooperative_groups: bool) -> None:
+        calls.append((grid[0], enable_cooperative_groups))
+        if cupy.fails and len(args) == 2 and grid[0] == 8:
+            raise cupy.fails["cluster"]
+
+    cupy.cuda.Module = lambda: SimpleNamespace(load=lambda cubin: None, get_function=lambda name: function)
+    cupy.cuda.runtime.memset = lambda *_: None
+    found = {m.what: m for m in gpu_micro.measure(0, "sm_90", 12)}
+    assert len(found) == 4 + 5 + 1 and all(m.median for m in found.values())
+    assert found["barrier: counter, 12 blocks"].median == pytest.approx(500 / gpu_micro.ROUNDS)
+    assert (8, False) in calls and (12, True) in calls
+    assert found["copy in device memory, bytes read and written"].unit == "GB/s"
+    cupy.fails["cluster"] = CUDADriverError("CUDA_ERROR_INVALID_CLUSTER_SIZE: no")
+    found = {m.what: m for m in gpu_micro.measure(0, "sm_90", 12)}
+    assert "INVALID_CLUSTER_SIZE" in found["barrier: cluster"].failed and len(found) == 10
+
+
+def test_micro_kernels_compile() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and NVRTC are not installed")
+    assert all("compiled for sm_90" in m.failed for m in gpu_micro.compiled("sm_90"))
+    assert [m.what for m in gpu_micro.compiled("sm_80") if "compiled" not in m.failed] == ["barrier: cluster"]
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> store.BuiltModel:
+    import rammer
+    from rammer.ir.evaluate import evaluate_graph
+
+    model = lstm_stack(1, 2, 8)
+    x = np.random.default_rng(0).standard_normal((2, 1, 8)).astype(np.float32)
+    outputs = evaluate_graph(rammer.load(model), {"x": x})
+    made = store.reuse("tiny", {"by": "test"}, lambda: (model.SerializeToString(), {"x": x}, outputs), tmp_path)
+    return made
+
+
+@pytest.mark.parametrize("peer", ["rammer", "rammer-graph", "rammer-sequential"])
+def test_our_side_on_a_gpu(cupy: FakeCupy, built: store.BuiltModel, peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load, check, measure twice, notes: the child's whole life, in this process."""
+    monkeypatch.setenv("RAMMER_TUNE_SECONDS", "0")
+    cupy.cuda.runtime.memset = lambda *_: cupy.note("memset")
+    asked, answers = iter([4, 8, None]), []
+    pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
+    task = gpu_peers.Task(peer, str(built.path), "", "small", 0)
+    gpu_peers.serve(pipe, task, built.outputs, 2)  # type: ignore[arg-type]
+    assert not [a for a in answers if "failed" in a], answers
+    assert answers[0]["errors"]["y"] < 1e-6 and answers[1]["warm_ms"] == [0.5] * 4
+    assert answers[2]["flushed_ms"] == [0.5] * 2 and cupy.calls.count("memset") == 3
+    assert ("Graph.launch" in cupy.calls) == (peer == "rammer-graph")
+    assert answers[3]["notes"]["usage"]["emulated"] is False
+
+
+def test_a_peer_that_cannot_says_why(built: store.BuiltModel) -> None:
+    answers: list[dict[str, Any]] = []
+    pipe = SimpleNamespace(recv=lambda: None, send=answers.append)
+    gpu_peers.serve(pipe, gpu_peers.Task("torch", str(built.path), "", "small", None), built.outputs, 0)  # type: ignore[arg-type]
+    assert "there is no torch module of this model" in answers[0]["failed"]
+
+
+def test_wrong_outputs_are_no_results() -> None:
+    one = {"y": np.ones(4)}
+    assert gpu_peers.relative_errors({"y": np.full(4, 1.5, np.float32)}, one) == {"y": 0.5}
+    with pytest.raises(RammerError, match="no numbers"):
+        gpu_peers.relative_errors({"y": np.full(4, np.nan)}, one)
+    with pytest.raises(RammerError, match="shape"):
+        gpu_peers.relative_errors({"y": np.ones(5)}, one)
+
+
+def test_conclusions_compare_medians_of_models_that_have_both() -> None:
+    def model(**medians: float) -> dict[str, Any]:
+        return {"peers": {p: {"warm": {"median": m} if m else {}} for p, m in medians.items()}}
+
+    models = {
+        "a": model(**{"rammer": 2.0, "rammer-graph": 1.0, "torch": 8.0, "torch-max": 4.0, "rammer-sequential": 6.0}),
+        "b": model(**{"rammer": 1.0, "torch": 0, "torch-tf32": 0.1}),
+    }
+    assert gpu.ratios(models, gpu.EXACT, gpu.OWN) == {"a": 4.0}
+    lines = gpu.conclusions(models)
+    assert "best peer in float32: 4.00 (geometric mean of 1): a 4.00" in lines[0]
+    assert "same kernels: 3.00" in lines[1] and len(lines) == 2
+    assert gpu.summary([]) == {} and gpu.summary([1, 2, 3])["median"] == 2
+
+
+@pytest.mark.slow
+def test_a_dry_run(tmp_path: Path) -> None:
+    """All of it but the GPU: processes, references in float64, tables, the result file."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    output = tmp_path / "dry.json"
+    options = ["--dry-run", "--models", "lstm_tc_lstm", "--runs", "4", "--json", str(output)]
+    result = CliRunner().invoke(gpu.main, [*options, "--peers", "rammer,rammer-sequential,torch-graph"])
+    assert result.exit_code == 0, result.output
+    content = json.loads(output.read_text())
+    peers = content["models"]["lstm_tc_lstm"]["peers"]
+    assert content["dry_run"] and content["models"]["lstm_tc_lstm"]["reference"] == "float64"
+    assert max(peers["rammer"]["errors"].values()) < 1e-5 and peers["rammer"]["notes"]["usage"]["emulated"]
+    assert "needs a GPU" in peers["torch-graph"]["failed"]
+    assert "times mean nothing" in result.output and "speed of rammer" not in result.output
