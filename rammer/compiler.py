@@ -99,13 +99,14 @@ def compile(
             candidates = find_candidates(graph, vdevice, registry)
         with clock("profile"):
             budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
+            candidates, left_out = drop_spilled(candidates, vdevice, budget_s, progress)
             profiler = profile(candidates, vdevice, budget_s, progress)
         with clock("schedule"):
             plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
             plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
-        plan = replace(plan, notes=(*plan.notes, *_imported(plan), *_bounded(plan)))
+        plan = replace(plan, notes=(*plan.notes, *left_out, *_imported(plan), *_bounded(plan)))
         for note in plan.notes:
             trace.say(CHOICES, note)
         timeline = simulate(plan, profiler.rtask_us)
@@ -127,7 +128,6 @@ def _use_precision(vdevice: VDevice, precision: str) -> None:
     """Let kernels of the vDevice round their operands. Raises DeviceError where it cannot."""
     spec = vdevice.spec
     if precision not in spec.precisions:
-        vdevice.close()
         raise DeviceError(
             f"vDevice {spec.name!r} ({spec.arch}) does not compute in {precision!r}, but in "
             f"{' or '.join(spec.precisions)}",
@@ -140,7 +140,6 @@ def _use_precision(vdevice: VDevice, precision: str) -> None:
 def _use_form(vdevice: VDevice, form: str) -> None:
     """Let the vDevice emit programs in a form. Raises DeviceError where it cannot."""
     if form not in vdevice.forms:
-        vdevice.close()
         raise DeviceError(
             f"vDevice {vdevice.spec.name!r} emits no program as {form!r}, but as {' or '.join(vdevice.forms)}",
             hint=did_you_mean(form, vdevice.forms),
@@ -173,6 +172,29 @@ def profile(
     kernels = [k for options in candidates.values() for k in options]
     measured = vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
     return MeasuredProfiler(measured, EstimatingProfiler(vdevice.spec))
+
+
+def drop_spilled(
+    candidates: Mapping[Operation, Sequence[RKernel]], vdevice: VDevice, budget_s: float, progress: Progress
+) -> tuple[dict[Operation, list[RKernel]], list[str]]:
+    """The candidates whose values all fit into registers, and notes on the others. Raises DeviceError if none is left.
+
+    Only what the budget reaches is looked at; the program as a whole is looked at when it is built.
+    """
+    kernels = [k for options in candidates.values() for k in options]
+    found = vdevice.rkernels_registers(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
+    spilled = {k: needs for k, needs in found.items() if needs.spilled_bytes}
+    kept = {operation: [k for k in options if k not in spilled] for operation, options in candidates.items()}
+    for operation, options in candidates.items():
+        if options and not kept[operation]:
+            listed = ", ".join(f"{k.name} ({spilled[k].spilled_bytes})" for k in options)
+            raise DeviceError(
+                f"{operation.kind}: all rKernels spill registers on {vdevice.spec.arch}, bytes per thread: {listed}",
+                hint="offer one with smaller tiles through rammer_rkernels",
+            )
+    notes = [f"{k.name} is no candidate: {needs.spilled_bytes} bytes per thread spill" for k, needs in spilled.items()]
+    rest = [f"{len(notes) - MAX_BOUNDED} more rKernels are no candidates"] if len(notes) > MAX_BOUNDED else []
+    return kept, [*notes[:MAX_BOUNDED], *rest]
 
 
 def load_program(
