@@ -19,7 +19,7 @@ from rich.table import Table
 
 import rammer
 from rammer import config, demo, measure, viz
-from rammer.errors import InputError, RammerError
+from rammer.errors import DeviceError, InputError, RammerError
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
 from rammer.scheduler.timeline import Timeline, simulate
@@ -203,6 +203,7 @@ def bench(
 @click.option("--svg", help="Write the timeline as SVG.")
 @click.option("--html", help="Write the timeline as one self-contained page.")
 @click.option("--trace", help="Write the timeline as Chrome trace JSON (for Perfetto).")
+@click.option("--supersteps", help="Run once, and write estimated cycles by superstep as Chrome trace JSON (ipu).")
 @click.option("--plan", "plan_file", help="Write the rPrograms in their textual form.")
 @click.option("--width", type=int, help="Columns of the text chart.  [default: the terminal's]")
 @compile_options
@@ -214,6 +215,7 @@ def show(
     svg: str | None,
     html: str | None,
     trace: str | None,
+    supersteps: str | None,
     plan_file: str | None,
     width: int | None,
     **options: Any,
@@ -235,6 +237,21 @@ def show(
             if path:
                 Path(path).write_text(text(timeline, plan), encoding="utf-8")
                 out.print(f"wrote {escape(path)}", highlight=False)
+        if supersteps:
+            profile = _superstep_profile(program)
+            click.echo(f"{profile}\n{profile.timeline()}")
+            Path(supersteps).write_text(
+                viz.superstep_trace(profile.steps, profile.totals["clock_hz"]), encoding="utf-8"
+            )
+            out.print(f"wrote {escape(supersteps)}", highlight=False)
+
+
+def _superstep_profile(program: Program) -> viz.SuperstepProfile:
+    """Cycles of a run on zeros. Raises DeviceError where nobody counts them."""
+    if not isinstance(program.executable, viz.CountsSupersteps):
+        raise DeviceError(f"{program.target!r} has no supersteps", hint="target='ipu' with device='emulator' has")
+    program.run({p.name: np.zeros(p.type.shape, p.type.dtype.numpy) for p in program.inputs})
+    return program.executable.profile()
 
 
 def _timeline(program: Program) -> Timeline:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from xml.sax.saxutils import escape
 
 from rammer.ir.plan import ExecutionPlan
@@ -27,6 +27,42 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _BARRIER, _LAUNCH, _OTHER = "·", "▸", "#"
 _BY_NAME = 12  # up to so many operators each have a colour of their own; beyond, each kind has one
 _LEGEND = 24  # entries of a legend
+
+
+class Superstep(Protocol):
+    """A step of a machine whose parts all wait for each other, with its cycles."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def exchange(self) -> int: ...
+    @property
+    def sync(self) -> int: ...
+    @property
+    def compute(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def vertices(self) -> int: ...
+    @property
+    def tiles(self) -> int: ...
+
+
+class SuperstepProfile(Protocol):
+    """One run of such a machine."""
+
+    @property
+    def totals(self) -> Mapping[str, int]: ...
+    @property
+    def steps(self) -> Sequence[Superstep]: ...
+    def timeline(self) -> str: ...
+
+
+@runtime_checkable
+class CountsSupersteps(Protocol):
+    """An executable that knows what its last run cost."""
+
+    def profile(self) -> SuperstepProfile: ...
 
 
 class Bar(NamedTuple):
@@ -267,6 +303,24 @@ def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False
             arrows += 1
     document = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"policy": plan.policy, "times": "us"}}
     return json.dumps(document, separators=(",", ":"))
+
+
+def superstep_trace(steps: Iterable[Superstep], clock_hz: float) -> str:
+    """Trace Event JSON of one run by estimated cycles: a thread each for exchange, synchronisation and computing."""
+    phases = ("exchange", "sync", "compute")
+    events: list[dict[str, Any]] = [_meta("process_name", 0, "supersteps, estimated")]
+    for thread, phase in enumerate(phases):
+        events += [_meta("thread_name", thread, phase), _sort(thread)]
+    now_us = 0.0
+    for number, step in enumerate(steps):
+        cycles = (step.exchange, step.sync, step.compute)
+        args = {"superstep": number, "bytes": step.bytes, "vertices": step.vertices, "tiles": step.tiles}
+        for thread, (phase, count) in enumerate(zip(phases, cycles, strict=True)):
+            end_us = now_us + count / clock_hz * 1e6
+            if count:
+                events.append(_slice(_printable(step.name), phase, thread, now_us, end_us, {**args, "cycles": count}))
+            now_us = end_us
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":"))
 
 
 def _bars(timeline: Timeline, plan: ExecutionPlan, only: int | None = None) -> Iterator[Bar]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rammer
+from rammer import viz
+from rammer.__main__ import main
+from rammer.demo import lstm_stack
 from rammer.errors import DeviceError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.evaluate import evaluate_graph
@@ -223,6 +229,21 @@ def test_profile_and_timeline(ipu: VDevice) -> None:
     assert totals["cycles"] == sum(s.compute + s.exchange + s.sync for s in profile.steps)
     assert profile.estimated_us == pytest.approx(totals["cycles"] / 1600)
     assert "estimated" in str(profile) and len(profile.timeline().splitlines()) == len(profile.steps)
+    trace = json.loads(viz.superstep_trace(profile.steps, totals["clock_hz"]))["traceEvents"]
+    bars = [e for e in trace if e["ph"] == "X"]
+    assert sum(e["args"]["cycles"] for e in bars) == totals["cycles"]
+    assert max(e["ts"] + e["dur"] for e in bars) == pytest.approx(profile.estimated_us, abs=0.01)
+
+
+def test_supersteps_on_the_command_line(ipu: VDevice, tmp_path: Path) -> None:
+    model, trace = tmp_path / "model.onnx", tmp_path / "trace.json"
+    onnx.save(lstm_stack(1, 2, 8), model)
+    ipu_options = ["--target", "ipu", "--device", "emulator", "--arch", ARCH]
+    done = CliRunner().invoke(main, ["show", str(model), *ipu_options, "--supersteps", str(trace)])
+    assert done.exit_code == 0, done.output
+    assert "estimated" in done.output and json.loads(trace.read_text())["traceEvents"]
+    done = CliRunner().invoke(main, ["show", str(model), "--target", "cpu", "--supersteps", str(trace)])
+    assert done.exit_code == 1
 
 
 def test_a_saved_program_runs_again(ipu: VDevice, tmp_path: Path) -> None:
