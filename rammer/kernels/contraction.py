@@ -264,7 +264,9 @@ def _tasks(
     weights = prod(problem.expr.type_of(p.w.tensor).shape)
     data = prod(problem.expr.type_of(p.x.tensor).shape)
     units = prod(-(-e // g) for _, e, g in rows) if rows else 1
-    first_rows = (data >= weights and units >= want) or (bool(rows) and -(-extents[p.lane] // lane_grain) < want)
+    matrix = len(rows) == 1 and 4 * weights <= problem.own_cache / 2  # readers of single rows need not wait for all
+    first_rows = (data >= weights or matrix) and units >= want
+    first_rows = first_rows or (bool(rows) and -(-extents[p.lane] // lane_grain) < want)
     if second:
         first_rows = not first_rows
     axes = [*rows, by_lane] if first_rows else [by_lane, *rows]
@@ -340,7 +342,7 @@ def _names(load: Load) -> set[str]:
 
 def _rows_outside(problem: Problem, p: Product, steps: dict[str, int]) -> bool:
     """Whether all weights of a task stay in its cache while x does not: then walk the rows once."""
-    cache = next((m.nbytes for m in reversed(problem.spec.memory) if m.owner == "veu"), 1 << 20)
+    cache = problem.own_cache
     extents = dict(p.stage.axes)
     share_x = share_w = 1.0
     for axis, step in steps.items():

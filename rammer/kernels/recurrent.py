@@ -5,7 +5,7 @@ Each task owns some units: all gates of a unit are computed where its state is. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from rammer.ir.index import variables
@@ -33,6 +33,8 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     counts = task_counts(problem)
     if counts == [1] and problem.microseconds > WORTH_BARRIERS * problem.spec.barrier_us:
         counts = [1, problem.spec.num_veus]  # tiny, but a step of a long chain: nothing else runs beside it
+    elif counts != [1] and _weights(products.values(), problem) <= problem.own_cache / 4:
+        counts = [counts[0], 1]  # chains side by side, one on each vEU, do without barriers
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
         counts = [counts[0], 1]  # every task would repeat what all of them need
     seen = set()
@@ -64,6 +66,11 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         yield Schedule(
             f"{problem.operation.kind}_{lane}{lanes}_t{count}", (*tasks, *inner), tuple(stages), tuple(packing.items())
         )
+
+
+def _weights(products: Iterable[Product], problem: Problem) -> int:
+    """Bytes of the weights of all products."""
+    return sum(problem.expr.type_of(p.w.tensor).nbytes for p in products)
 
 
 def _reads_all(problem: Problem, name: str) -> bool:

@@ -81,7 +81,9 @@ class Market:
             )
         return Options(
             fastest=min(fitting, key=lambda o: (o.alone_us, o.work_us, o.kernel.name)),
-            efficient=min(fitting, key=lambda o: (o.work_us, o.alone_us, o.kernel.name)),
+            efficient=min(
+                fitting, key=lambda o: (o.work_us + o.kernel.num_rtasks * spec.barrier_us, o.alone_us, o.kernel.name)
+            ),
             least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),
             least_work_us=min(o.work_us for o in fitting),
         )

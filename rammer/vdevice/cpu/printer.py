@@ -17,6 +17,7 @@ MAX_FETCHED = 64  # lines asked for at once: caches queue about as many
 MAX_STEPS = 64  # stores of an unrolled body
 STREAMED = 1 << 20  # float32: weights as large come from far away in every run
 AHEAD = 512  # float32: the core by itself asks for less at once: 17 instead of 21 GB/s from far memory
+SMALL = 1024  # float32: inputs up to this are asked for at once
 MAX_ROWS = 4  # sums for each vector of streamed weights: beyond, arithmetic takes longer than reading
 
 
@@ -36,6 +37,20 @@ class CpuPrinter(CFamilyPrinter):
             if buffer in self._inputs and self._inputs[buffer].dtype.itemsize == 4:
                 for n, outer in enumerate(path):
                     self._loads.setdefault(id(outer), []).append((path[n + 1 :], buffer, index))
+
+    def scratch(self) -> list[str]:
+        """Declarations; and where something is summed, requests for small inputs, which another core may have written.
+
+        A sum would wait for each of their lines in turn.
+        """
+        lines = super().scratch()
+        for name, buffer in self._inputs.items() if _sums(self.program.body) else ():
+            if buffer.size <= SMALL and self.dtypes[name].itemsize == 4:
+                lines += [
+                    "  #pragma unroll 4",
+                    f"  for (long n = 0; n < {buffer.size}; n += {LINE}) __builtin_prefetch(&{name}[n], 0, 3);",
+                ]
+        return lines
 
     def loop(self, loop: For, depth: int) -> list[str]:
         if loop.kind is Kind.SERIAL:
@@ -101,6 +116,17 @@ class CpuPrinter(CFamilyPrinter):
 
 
 _VectorLoad: TypeAlias = "tuple[tuple[For, ...], str, Index]"
+
+
+def _sums(body: Body) -> bool:
+    """Whether the body has accumulators."""
+    for s in body:
+        match s:
+            case Alloc(buffer, inner) if buffer.scope is Scope.REGISTER or _sums(inner):
+                return True
+            case For(_, _, _, _, inner) | If(_, inner) if _sums(inner):
+                return True
+    return False
 
 
 def _vector_loads(body: Body, path: tuple[For, ...]) -> Iterator[_VectorLoad]:

@@ -133,7 +133,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
         ),
         peak_gflops=round(peak, 1),
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
-        barrier_us=0.1,  # measured: a counter seen by another core, 0.05-0.25 µs
+        barrier_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
     )
 
 
