@@ -36,7 +36,8 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache() -> object:
-    """Tests never touch the user's cache, but share one among runs: kernels are keyed by content."""
+    """Tests never touch the user's cache and imported kernels, but share a cache among runs: it is keyed by content."""
     if "RAMMER_CACHE_DIR" not in os.environ:
         os.environ["RAMMER_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"rammer-test-cache-{os.getuid()}")
+    os.environ.setdefault("RAMMER_KERNELS_DIR", str(Path(tempfile.gettempdir(), f"rammer-test-kernels-{os.getuid()}")))
     return None

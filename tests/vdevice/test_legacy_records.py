@@ -226,6 +226,14 @@ def test_kernels_that_are_wrong_are_found_out(body: str, text: str) -> None:
         verify.check(record(scale(body)))
 
 
+def test_nan_and_infinity_are_values_too() -> None:
+    """log of negative numbers; and they must be written, not left as they were."""
+    root = {"operator": {"kind": "log"}}
+    assert verify.check(record(scale("y[i] = logf(x[i]);", **root))).max_error < 1e-5
+    with pytest.raises(ArtifactError, match="output0 differs"):
+        verify.check(record(scale("if (x[i] > 0) y[i] = logf(x[i]);", **root)))
+
+
 def test_declared_syncs_and_tiles_are_checked() -> None:
     good = "y[i] = -x[i];"
     with pytest.raises(ArtifactError, match="declares 3 block syncs, and every thread runs 0"):
