@@ -127,6 +127,14 @@ class DeviceArrays(Protocol):
         """As `run`; inputs are unchecked but for their names. Raises InputError for one that does not fit its port."""
 
 
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """What the compiler says about a thread of an rKernel: registers, and bytes of values that do not fit into them."""
+
+    used: int
+    spilled_bytes: int
+
+
 class VDevice(ABC):
     """A virtual device: vEUs that run rTasks in order, and a barrier between them. Paper: §3.2."""
 
@@ -138,6 +146,12 @@ class VDevice(ABC):
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, float]:
         """Measured microseconds of one rTask on one vEU. A kernel left out is estimated from the spec."""
+        return {}
+
+    def rkernels_registers(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, Registers]:
+        """What rKernels need alone, read back from their machine code. One that spills is no candidate."""
         return {}
 
     def program_us(self, plan: ExecutionPlan) -> float | None:

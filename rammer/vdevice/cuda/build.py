@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from rammer.errors import DeviceError, ToolchainError
+from rammer.vdevice.base import Registers
 from rammer.vdevice.cuda.spec import Gpu
 from rammer.vdevice.toolchain import fingerprint, object_store
 
@@ -20,6 +21,11 @@ OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--diag-suppress=177")
 REGISTERS_OF_SM = 65536
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_EACH = re.compile(
+    r"Compiling entry function '(\w+)'(?:(?!Compiling entry).)*? (\d+) bytes spill stores, (\d+) bytes spill loads"
+    r"(?:(?!Compiling entry).)*?Used (\d+) registers",
+    re.S,
+)
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _LINE = re.compile(r"program\.cu\((\d+)\): error")
 
@@ -91,6 +97,14 @@ def _compile(text: str, arch: str, version: str) -> Cubin:
     finally:
         bindings.nvrtcDestroyProgram(program)
     return Cubin(data, _resources(log, code_bytes(data), version), log)
+
+
+def read_registers(cubin: Cubin) -> dict[str, Registers]:
+    """What each kernel of a cubin needs, by name."""
+    return {
+        name: Registers(int(used), max(int(stores), int(loads)))
+        for name, stores, loads, used in _EACH.findall(cubin.log)
+    }
 
 
 def _read(size: Any, read: Any, program: Any) -> bytes:

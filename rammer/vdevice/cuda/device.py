@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.vdevice.base import Availability, Image, Progress, silent
-from rammer.vdevice.cuda.build import CUBIN, RESOURCES, check_fits, compile_cubin, resources_file
+from rammer.vdevice.base import Availability, Image, Progress, Registers, silent
+from rammer.vdevice.cuda.build import CUBIN, RESOURCES, check_fits, compile_cubin, read_registers, resources_file
 from rammer.vdevice.cuda.driver import find_gpu, probe
 from rammer.vdevice.cuda.profile import measure_kernels
 from rammer.vdevice.cuda.runtime import CudaExecutable
@@ -16,6 +16,7 @@ from rammer.vdevice.cuda.spec import Gpu, choose_gpu, make_spec
 from rammer.vdevice.simt.device import EMULATED_VEUS, GpuVDevice, SimtEmulator
 from rammer.vdevice.simt.image import SimtProgram
 from rammer.vdevice.simt.prelude import CUDA, Dialect
+from rammer.vdevice.simt.registers import read_registers as simt_registers
 
 
 class CudaVDevice(GpuVDevice):
@@ -46,6 +47,16 @@ class CudaVDevice(GpuVDevice):
 
     def open(self, image: Image) -> CudaExecutable:
         return CudaExecutable(image, self.number, self.gpu)
+
+    def rkernels_registers(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, Registers]:
+        """What ptxas says about each rKernel alone; needs no GPU. Raises ToolchainError."""
+
+        def compile(text: str) -> Mapping[str, Registers]:
+            return read_registers(compile_cubin(text, self.spec.arch))
+
+        return simt_registers(kernels, CUDA, budget_s, progress, compile)
 
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent

@@ -16,6 +16,7 @@ from pathlib import Path
 from rammer import config
 from rammer.errors import DeviceError, ToolchainError
 from rammer.ir.plan import ExecutionPlan
+from rammer.vdevice.base import Registers
 from rammer.vdevice.rocm.elf import Kernel, read_kernels
 from rammer.vdevice.rocm.spec import FAMILIES, LDS_BYTES, Gpu
 from rammer.vdevice.simt.image import SimtProgram
@@ -141,13 +142,8 @@ def compile_code_object(text: str, arch: str) -> CodeObject:
     """A code object for one arch ("gfx90a"), from the cache if it is there. Raises ToolchainError, and DeviceError
     for a program that does not fit into the registers.
     """
-    compiler, store = hip_compiler(), object_store()
     for flags in UNROLLING:
-        key = fingerprint("hip", compiler.version, code_object_flag(), arch, *FLAGS, *flags, text)
-        data = store.read(found[key]) if (found := store.find([key])) else None
-        if data is None:
-            data = compiler.code_object(text, arch, flags)
-            store.add([key], data)
+        data = _code_object(text, arch, flags)
         made = CodeObject(data, resources(read_kernels(data), arch))
         if not made.resources.spilled_vgprs:
             return made
@@ -156,6 +152,28 @@ def compile_code_object(text: str, arch: str) -> CodeObject:
         f"{made.resources.spilled_vgprs} spill to memory",
         hint="kernels with smaller tiles or fewer threads",
     )
+
+
+def _code_object(text: str, arch: str, flags: Sequence[str]) -> bytes:
+    compiler, store = hip_compiler(), object_store()
+    key = fingerprint("hip", compiler.version, code_object_flag(), arch, *FLAGS, *flags, text)
+    data = store.read(found[key]) if (found := store.find([key])) else None
+    if data is None:
+        data = compiler.code_object(text, arch, flags)
+        store.add([key], data)
+    return data
+
+
+def read_registers(text: str, arch: str) -> dict[str, Registers]:
+    """What each kernel of a text needs, by name, unrolled no more than fits. Raises ToolchainError."""
+    found: dict[str, Registers] = {}
+    for flags in UNROLLING:
+        for name, kernel in read_kernels(_code_object(text, arch, flags)).items():
+            if name not in found or found[name].spilled_bytes:
+                found[name] = Registers(kernel.vgprs, 4 * kernel.spilled_vgprs)
+        if not any(needs.spilled_bytes for needs in found.values()):
+            break
+    return found
 
 
 def resources(kernels: dict[str, Kernel], arch: str) -> Resources:

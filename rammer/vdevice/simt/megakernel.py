@@ -24,7 +24,7 @@ def program_text(
     kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_args: int, *, copies: bool = False
 ) -> str:
     """The table-driven program: its size does not grow with the number of rTasks. `copies`: it has KEEPs."""
-    cases = "".join(f"      case {n}: {_call(k, 'argv', 'now->rtask')} break;\n" for n, k in enumerate(kernels))
+    cases = "".join(f"      case {n}: {task_call(k, 'argv', 'now->rtask')} break;\n" for n, k in enumerate(kernels))
     if copies:
         cases += f"      case {KEEP}: mk_keep(argv, scratch, tid); break;\n"
     asks = "".join(f" case {n}: {k.ahead}(argv, now->rtask, tid); break;" for n, k in enumerate(kernels) if k.ahead)
@@ -56,14 +56,15 @@ def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int
                     copies = COPY
                 elif fn >= 0:
                     called += len(kernels[fn].text)
-                    lines.append(f"    TASK({order}, {_call(kernels[fn], f'args + {args}', str(rtask))})")
+                    lines.append(f"    TASK({order}, {task_call(kernels[fn], f'args + {args}', str(rtask))})")
                 lines.append(f"    DONE({step})")
             lines.append("  }")
     body = copies + BRANCHES.replace("LANES_OF_ALL", "\n".join(lines))
     return _text(kernels, dialect, block, 0, body, called)
 
 
-def _call(kernel: EmittedKernel, args: str, rtask: str) -> str:
+def task_call(kernel: EmittedKernel, args: str, rtask: str) -> str:
+    """The call of a task, by the threads that it has."""
     tid = "MK_WAVE(tid)" if kernel.extra_syncs else "tid"
     guard = f"if ({tid} < {kernel.num_threads}) " if kernel.guarded else ""
     rest = f" else for (int n = 0; n < {kernel.extra_syncs}; n++) mk_sync();" if kernel.extra_syncs else ""

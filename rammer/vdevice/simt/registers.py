@@ -1,0 +1,63 @@
+"""What compilers say about single rKernels: each one as a kernel of its own, many to a text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.vdevice.base import Progress, Registers
+from rammer.vdevice.simt.megakernel import header_bytes, task_call
+from rammer.vdevice.simt.prelude import Dialect, prelude
+from rammer.vdevice.simt.printer import EmittedKernel, emit
+from rammer.vdevice.toolchain import parallel_jobs
+
+BATCH = 8  # kernels of one compiler call
+Compile = Callable[[str], Mapping[str, Registers]]  # a text -> its kernels by name
+
+
+def read_registers(
+    kernels: Sequence[RKernel], dialect: Dialect, budget_s: float, progress: Progress, compile: Compile
+) -> dict[RKernel, Registers]:
+    """Registers of every rKernel in the dialect's language, compiled for blocks that all of them fit into.
+
+    What the budget does not reach is left out. Raises ToolchainError.
+    """
+    wanted = [
+        k
+        for k in dict.fromkeys(kernels)
+        if not isinstance(k.body, ForeignSource) or k.body.language == dialect.language
+    ]
+    block = -(-max((k.num_threads for k in wanted), default=1) // dialect.wave) * dialect.wave
+    emitted = {k: emit(k, dialect, block) for k in wanted}
+    distinct = list({e.symbol: e for e in emitted.values()}.values())
+    batches = [distinct[n : n + BATCH] for n in range(0, len(distinct), BATCH)]
+    deadline = time.monotonic() + budget_s
+    found: dict[str, Registers] = {}
+
+    def read(batch: list[EmittedKernel]) -> Mapping[str, Registers]:
+        return compile(_text(batch, dialect, block)) if time.monotonic() < deadline else {}
+
+    with ThreadPoolExecutor(parallel_jobs()) as pool:
+        for done, part in enumerate(pool.map(read, batches), 1):
+            found |= part
+            progress("registers", done, len(batches))
+    return {k: found[_entry(e)] for k, e in emitted.items() if _entry(e) in found}
+
+
+def _entry(kernel: EmittedKernel) -> str:
+    return f"alone_{kernel.symbol}"
+
+
+def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int) -> str:
+    """A text with a kernel for each task: inlined, as where there are few."""
+    parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", *(k.text for k in kernels)]
+    for k in kernels:
+        parts.append(
+            f'extern "C" __global__ void __launch_bounds__({block}, 1)\n'
+            f"{_entry(k)}(void *const *args, int rtask, int *bad) {{\n"
+            f"  const int tid = threadIdx.x;\n  char *scratch = MK_ARENA + {header_bytes(0)};\n  int status = 0;\n"
+            f"  {task_call(k, 'args', 'rtask')}\n  if (status) *bad = status;\n}}\n"
+        )
+    return "\n".join(parts)
