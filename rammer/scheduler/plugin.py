@@ -9,9 +9,11 @@ from rammer.scheduler.critical_path import ListPolicy
 from rammer.scheduler.policy import Policy
 from rammer.scheduler.round_robin import RoundRobinPolicy
 from rammer.scheduler.sequential import SequentialPolicy
+from rammer.scheduler.stationary import StationaryPolicy
 from rammer.scheduler.wavefront import WavefrontPolicy
 
 
 @hookimpl
 def rammer_policies() -> Mapping[str, Callable[[], Policy]]:
-    return {p.name: p for p in (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy, ListPolicy)}
+    known = (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy, ListPolicy, StationaryPolicy)
+    return {p.name: p for p in known}

@@ -29,7 +29,7 @@ from rammer.vdevice.simt.residency import make_resident
 from rammer.vdevice.simt.slices import Slice, slice_of
 from rammer.vdevice.simt.table import KEEP, Streams
 
-POLICIES = ["sequential", "wavefront", "round_robin", "list"]
+POLICIES = ["sequential", "wavefront", "round_robin", "list", "stationary"]
 
 
 @lru_cache(maxsize=8)

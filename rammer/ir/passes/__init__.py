@@ -35,8 +35,8 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         return choose_layouts(graph, spec)
 
     def stack(graph: Graph) -> Graph:
-        # where barriers are global and vEUs many, layers that run side by side are worth more than large products
-        return stack_rows(graph, across_waves=spec.sync is not SyncModel.GLOBAL)
+        # where vEUs are many, layers that run side by side are worth more than large products
+        return stack_rows(graph, across_waves=spec.sync is not SyncModel.GLOBAL and spec.max_threads == 1)
 
     def project(graph: Graph) -> Graph:
         # many threads share the work of a product better than that of a cell

@@ -1,0 +1,175 @@
+"""Weights stay, work comes to them: the rTasks of recurrent operators have fixed vEUs. Beyond the paper."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+from rammer.errors import ScheduleError
+from rammer.ir.device import SyncModel
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import TaskUid
+from rammer.ir.tensor import TensorId
+from rammer.scheduler.assembly import Assembly
+from rammer.scheduler.draft import Draft
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.select import select_veu
+
+Weights: TypeAlias = tuple[TensorId, ...]  # the static operands of an operator
+Tile: TypeAlias = tuple[Weights, int, int]  # what an rTask reads of them: of how many rTasks, which one
+
+LEAST_BYTES = 1024  # of weights, that a vEU may be chosen for
+
+
+class StationaryPolicy:
+    """One rProgram, in which rTasks that read the same weights at every step are always on the same vEU.
+
+    All recurrent operators are cut into about as many rTasks: as many as balance the vEUs best, the whole program
+    considered, and not wave by wave. Tiles of weights are dealt out, largest load first, to vEUs whose own memory has
+    room for them. Other rTasks go where they start first. Raises ScheduleError on a device with global synchronisation.
+    """
+
+    name = "stationary"
+
+    def schedule(self, problem: Problem) -> ExecutionPlan:
+        if problem.spec.sync is SyncModel.GLOBAL:
+            raise ScheduleError(
+                f"policy 'stationary' needs rTask-level synchronisation, and {problem.spec.name!r} has none",
+                hint="use policy 'wavefront'",
+            )
+        draft = Draft(problem)
+        groups = recurrent_operators(problem)
+        fastest = {n: draft.market.options(op.operation).fastest.kernel for n, op in enumerate(draft.graph.operators)}
+        choices = [fastest | chosen for chosen in _tilings(problem, groups)] or [fastest]
+        homes, kernels = min(
+            ((_Homes(problem, groups, kernels), kernels) for kernels in choices), key=lambda found: found[0].bound_us
+        )
+        draft.kernels.update(kernels)
+        assembly = Assembly(problem.spec)
+        stayed = 0
+        for wave in problem.graph.wavefronts():
+            wanted = draft.needs(wave, assembly)
+            tasks = [(need.end_us, TaskUid(n, r), need) for n, needs in wanted.items() for r, need in enumerate(needs)]
+            for _, task, need in sorted(tasks, key=lambda found: found[:2]):
+                home = homes.of(task)
+                stayed += home is not None
+                veu = select_veu(assembly, need).veu if home is None else home
+                assembly.place(task, veu, homes.rtask_us(task), need)
+        programs = [] if assembly.is_empty else [assembly.build()]
+        notes = (
+            f"weights of {len(groups)} recurrent operators in {len(homes.veus)} tiles, the fullest vEU holds "
+            f"{homes.most_bytes / 1024:.0f} KiB",
+            f"rTasks at the vEU of their weights: {stayed} of {sum(k.num_rtasks for k in kernels.values())}",
+        )
+        return draft.finish(self.name, programs, assembly.time_us, notes)
+
+
+def recurrent_operators(problem: Problem) -> dict[Weights, list[int]]:
+    """Operators that share weights worth a home, by these weights."""
+    groups: dict[Weights, list[int]] = {}
+    for n, op in enumerate(problem.graph.operators):
+        statics = tuple(t for t, static in zip(op.inputs, op.operation.static, strict=True) if static)
+        if sum(problem.graph.types[t].nbytes for t in statics) >= LEAST_BYTES:
+            groups.setdefault(statics, []).append(n)
+    return {weights: numbers for weights, numbers in groups.items() if len(numbers) > 1}
+
+
+def _tilings(problem: Problem, groups: Mapping[Weights, Sequence[int]]) -> Iterator[dict[int, RKernel]]:
+    """rKernels of the recurrent operators, for every number of rTasks that some candidate has."""
+    spec, profiler = problem.spec, problem.profiler
+    options: dict[int, list[RKernel]] = {}
+    for n in (n for numbers in groups.values() for n in numbers):
+        fitting = []
+        for kernel in problem.candidates.get(problem.graph.operators[n].operation, ()):
+            needed = profiler.resources(kernel)
+            if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
+                fitting.append(kernel)
+        options[n] = sorted(fitting, key=lambda k: (k.num_rtasks, k.name))
+    for count in sorted({k.num_rtasks for kernels in options.values() for k in kernels}):
+        yield {
+            n: next((k for k in reversed(kernels) if k.num_rtasks <= count), kernels[0])
+            for n, kernels in options.items()
+            if kernels
+        }
+
+
+class _Homes:
+    """Which vEU has which tile of weights, for one choice of rKernels."""
+
+    def __init__(self, problem: Problem, groups: Mapping[Weights, Sequence[int]], kernels: Mapping[int, RKernel]):
+        self._problem = problem
+        self._kernels = kernels
+        self._draft = Draft(problem)
+        self._draft.kernels.update(kernels)
+        self._weights = {n: weights for weights, numbers in groups.items() for n in numbers}
+        self._saved_us: dict[int, float] = {}
+        self.veus: dict[Tile, int] = {}
+        self._resident: set[Tile] = set()
+        loads_us, nbytes = self._deal(groups)
+        self.most_bytes = max(nbytes, default=0)
+        self.bound_us = max(max(loads_us, default=0.0), self._path_us())
+
+    def of(self, task: TaskUid) -> int | None:
+        """The vEU of an rTask's weights, if they have one."""
+        return self.veus.get(self._tile(task))
+
+    def rtask_us(self, task: TaskUid) -> float:
+        """The rTask's time, less what it saves by weights in its vEU's own memory."""
+        us = self._draft.rtask_us(task.operator_id)
+        if self._tile(task) not in self._resident:
+            return us
+        return max(us - self._draft.reload_us(task.operator_id), 0.1 * us)
+
+    def _tile(self, task: TaskUid) -> Tile:
+        n, rtask = task
+        return self._weights.get(n, ()), self._kernels[n].num_rtasks, rtask
+
+    def _deal(self, groups: Mapping[Weights, Sequence[int]]) -> tuple[list[float], list[int]]:
+        """Tiles to vEUs, the largest loads first; the load in time and bytes of every vEU."""
+        spec, types = self._problem.spec, self._problem.graph.types
+        room = spec.scratch_bytes - max((k.scratch_bytes for k in self._kernels.values()), default=0)
+        tiles: dict[Tile, float] = {}
+        for numbers in groups.values():
+            for n in numbers:
+                for r in range(self._kernels[n].num_rtasks):
+                    tile = self._tile(TaskUid(n, r))
+                    tiles[tile] = tiles.get(tile, 0.0) + self._draft.rtask_us(n)
+        loads_us, nbytes = [0.0] * spec.num_veus, [0] * spec.num_veus
+        queue = [(0.0, veu) for veu in range(spec.num_veus)]
+        for tile, us in sorted(tiles.items(), key=lambda item: -item[1]):
+            weights, count, _ = tile
+            size = sum(types[t].nbytes for t in weights) // count
+            full = []
+            while queue and nbytes[queue[0][1]] + size > room:
+                full.append(heappop(queue))
+            if queue:
+                self._resident.add(tile)
+            else:
+                queue, full = full, []
+                heapify(queue)
+            _, veu = heappop(queue)
+            self.veus[tile] = veu
+            nbytes[veu] += size if tile in self._resident else 0
+            loads_us[veu] += us
+            for entry in (*full, (loads_us[veu], veu)):
+                heappush(queue, entry)
+        return loads_us, nbytes
+
+    def _path_us(self) -> float:
+        """The longest chain of operators, each with a barrier and as many rounds as its fullest vEU needs."""
+        graph, spec = self._problem.graph, self._problem.spec
+        shares = Counter((weights, count, veu) for (weights, count, _), veu in self.veus.items())
+        rounds: dict[tuple[Weights, int], int] = {}
+        for (weights, count, _), share in shares.items():
+            rounds[weights, count] = max(rounds.get((weights, count), 0), share)
+        ends: dict[int, float] = {}
+        for wave in graph.wavefronts():
+            for n in wave:
+                count = self._kernels[n].num_rtasks
+                times = rounds.get((self._weights.get(n, ()), count), -(-count // spec.num_veus))
+                before = max((ends[m] for m in graph.dfg.predecessors(n)), default=0.0)
+                ends[n] = before + times * self._draft.rtask_us(n) + spec.barrier_us
+        return max(ends.values(), default=0.0)
