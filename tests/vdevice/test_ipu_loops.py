@@ -1,0 +1,274 @@
+"""Unrolled networks as loops of a Poplar program: right in every round, however results are read; and what memory takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import rammer
+from rammer.demo import lstm_stack
+from rammer.errors import DeviceError
+from rammer.frontend.builder import GraphBuilder
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.graph import Graph
+from rammer.ir.tensor import Array, TensorId
+from rammer.plugins import PluginRegistry
+from rammer.vdevice.base import VDevice
+from rammer.vdevice.ipu import build
+from rammer.vdevice.ipu.codelets import source
+from rammer.vdevice.ipu.loops import roll
+from rammer.vdevice.ipu.memory import fits, tile_memory
+from rammer.vdevice.ipu.placement import place
+from rammer.vdevice.ipu.program import Placement, Repeat
+from rammer.vdevice.ipu.spec import MODELS, parse_arch
+
+ARCH = "gc2:8"
+POLICIES = ("sequential", "round_robin", "wavefront")
+
+
+@pytest.fixture(scope="module")
+def ipu() -> Iterator[VDevice]:
+    answer = PluginRegistry().vdevices()["ipu"][1].probe()
+    if not answer.ok:
+        pytest.skip(answer.reason)
+    yield PluginRegistry().open("ipu", arch=ARCH, device="emulator")
+
+
+def compiled(graph: Graph, policy: str = "wavefront", arch: str = ARCH) -> rammer.Program:
+    return rammer.compile(graph, "ipu", device="emulator", arch=arch, policy=policy, tune_seconds=5)
+
+
+def placed(program: rammer.Program, arch: str = ARCH) -> Placement:
+    return roll(place(program.plan, parse_arch(arch)))
+
+
+def rounds(program: rammer.Program) -> list[int]:
+    """Of every loop in the emitted program."""
+    return [int(n) for n in re.findall(r"^repeat (\d+)", program._image.files["plan.txt"].decode(), re.M)]
+
+
+def check(program: rammer.Program, graph: Graph) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(2):  # counters start anew
+        inputs = {p.name: random.standard_normal(p.type.shape).astype(p.type.dtype.numpy) for p in program.inputs}
+        found, wanted = program.run(inputs), evaluate_graph(graph, inputs)
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+class Recurrence:
+    """h[t] = tanh(h[t - 1] W) + …: cells that are not fused, as a product starts each."""
+
+    def __init__(self, width: int = 16) -> None:
+        self.builder, self.random, self.width = GraphBuilder(), np.random.default_rng(1), width
+
+    def weight(self) -> TensorId:
+        scale = self.width**-0.5
+        return self.builder.constant((self.random.standard_normal((self.width, self.width)) * scale).astype(np.float32))
+
+    def cell(self, h: TensorId, weight: TensorId, *others: TensorId) -> TensorId:
+        y = self.builder.add("tanh", self.builder.add("matmul", h, weight))
+        for other in others:
+            y = self.builder.add("add", y, other)
+        return y
+
+    def graph(self, *outputs: TensorId) -> Graph:
+        for output in outputs:
+            self.builder.output(output)
+        return self.builder.build()
+
+
+def chain(steps: int, back: int = 1, inputs: bool = False, outputs: tuple[int, ...] = (-1,)) -> Graph:
+    """A recurrence that looks `back` rounds back, with an input for each round or none."""
+    net = Recurrence()
+    weight, x = net.weight(), net.builder.input("x", (steps, net.width))
+    states = [net.builder.add("slice", x, starts=(n, 0), steps=(1, 1), shape=(1, net.width)) for n in range(back)]
+    for n in range(steps):
+        row = net.builder.add("slice", x, starts=(n, 0), steps=(1, 1), shape=(1, net.width))
+        states.append(net.cell(states[-1], weight, *([states[-back]] if back > 1 else []), *([row] if inputs else [])))
+    return net.graph(*(states[o] for o in outputs))
+
+
+CASES = {
+    "one round back": chain(12),
+    "three rounds back": chain(14, back=3),
+    "an operand per round": chain(12, inputs=True),
+    "the last states": chain(14, back=3, outputs=(-1, -2, -3)),
+    "states of the middle": chain(12, outputs=(-1, 5, 8)),
+    "every state": chain(12, inputs=True, outputs=tuple(range(1, 13))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recurrences(ipu: VDevice, name: str) -> None:
+    graph = CASES[name]
+    with compiled(graph) as program:
+        assert max(rounds(program), default=0) >= 6
+        check(program, graph)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_layers_of_a_recurrent_network(ipu: VDevice, policy: str) -> None:
+    """All states of the last layer are an output: rounds read parts of arrays, and write parts of one."""
+    graph = rammer.load(lstm_stack(2, 16, 16))
+    with compiled(graph, policy) as program:
+        assert rounds(program)
+        check(program, graph)
+
+
+def test_loops_change_no_result(ipu: VDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program whose loops find no room is emitted without them, and computes the same bits."""
+    graph = rammer.load(lstm_stack(1, 12, 16))
+    x = np.random.default_rng(0).standard_normal((12, 1, 16)).astype(np.float32)
+    with compiled(graph) as program:
+        (name,) = (p.name for p in program.inputs)
+        assert rounds(program)
+        looped = program.run({name: x})
+    monkeypatch.setattr(build, "fits", lambda _: False)
+    with compiled(graph) as program:
+        assert not rounds(program)
+        flat = program.run({name: x})
+    assert all((flat[name] == value).all() for name, value in looped.items())
+
+
+def test_a_program_does_not_grow_with_its_steps(ipu: VDevice) -> None:
+    """Vertices and codelets of 16 and of 64 steps are the same."""
+    small, large = (chain(n, inputs=True, outputs=tuple(range(1, n + 1))) for n in (16, 64))
+    with compiled(small) as few, compiled(large) as many:
+        assert len(many.plan.graph.operators) >= 3 * len(few.plan.graph.operators)
+        a, b = placed(few), placed(many)
+        assert a.num_vertices == b.num_vertices and a.num_sets == b.num_sets
+        names = [re.findall(r"class (\w+)", source(p.codelets())) for p in (a, b)]
+        assert len(names[0]) == len(names[1])
+
+
+def test_weights_that_differ_are_another_round(ipu: VDevice) -> None:
+    """Two layers in turn: a round is both of them, and no weights are copied from round to round."""
+    net = Recurrence()
+    weights = [net.weight(), net.weight()]
+    x = net.builder.input("x", (1, net.width))
+    h = x
+    for n in range(20):
+        h = net.cell(h, weights[n % 2])
+    graph = net.graph(h)
+    with compiled(graph) as program:
+        assert max(rounds(program)) <= 10
+        check(program, graph)
+        (loop,) = [s for s in placed(program).steps if isinstance(s, Repeat)]
+        assert loop.rounds >= 8
+
+
+def test_the_account_of_memory_covers_loops(ipu: VDevice) -> None:
+    for graph in (CASES["every state"], CASES["the last states"], rammer.load(lstm_stack(2, 16, 16))):
+        with compiled(graph) as program:
+            assert rounds(program)
+            check(program, graph)
+            ours = tile_memory(placed(program))
+            totals = program.executable.profile().totals  # type: ignore[attr-defined]
+        assert 0 <= int(ours.total.max()) - ours.reserve - totals["peak_tile_bytes"] <= 2048
+
+
+def test_no_loop_without_repetition(ipu: VDevice) -> None:
+    net = Recurrence()
+    h = net.builder.input("x", (1, net.width))
+    for _ in range(8):
+        h = net.cell(h, net.weight())
+    graph = net.graph(h)
+    with compiled(graph) as program:
+        assert not rounds(program)
+        flat = place(program.plan, parse_arch(ARCH))
+        assert roll(flat).steps == flat.steps and roll(flat).num_vertices == flat.num_vertices
+
+
+# memory: every part of the account
+
+
+def account(graph: Graph, arch: str = ARCH) -> tuple[Placement, dict[str, Array]]:
+    with compiled(graph, arch=arch) as program:
+        flat = place(program.plan, parse_arch(arch))
+    memory = tile_memory(flat)
+    return flat, {n: getattr(memory, n) for n in ("weights", "code", "state", "activations", "buffers")}
+
+
+def test_weights_code_and_state_are_counted(ipu: VDevice) -> None:
+    flat, parts = account(CASES["one round back"])
+    weights = sum(v.count * v.itemsize for v in flat.variables if v.value is not None)
+    assert parts["weights"].sum() == weights == 16 * 16 * 4
+    code = {(t, c.name): c.code_bytes for g in flat.groups for t in g.tiles.tolist() for c in g.table.classes}
+    assert parts["code"].sum() == sum(code.values())  # once per tile and class
+    assert parts["state"].sum() >= sum(g.table.classes[0].state_bytes for g in flat.groups)
+    net = Recurrence(256)
+    wide = net.graph(net.cell(net.builder.input("x", (1, 256)), net.weight()))
+    assert (account(wide)[1]["buffers"] > 0).sum() > 1  # every tile needs all of x
+
+
+def test_activations_take_each_others_place(ipu: VDevice) -> None:
+    """Far longer chains need no more memory for what lives between two cells."""
+    peaks = [int(account(chain(n))[1]["activations"].max()) for n in (8, 32)]
+    rows = [-(-n * 16 * 4 // 8) for n in (8, 32)]  # of the input, which is spread over 8 tiles
+    assert peaks[1] - peaks[0] <= rows[1] - rows[0] + 256
+
+
+def test_a_larger_arch_is_offered_where_it_would_fit(ipu: VDevice) -> None:
+    net = Recurrence(320)
+    h = net.builder.input("x", (1, net.width))
+    for _ in range(6):
+        h = net.cell(h, net.weight())
+    graph = net.graph(h)  # 2.4 MB of weights
+    with pytest.raises(DeviceError, match=r"gc2:8: 8 of 8 tiles") as error:
+        compiled(graph)
+    assert "all tiles together lack" in error.value.hint and "gc200" in error.value.hint
+    with compiled(graph, arch="gc200:8") as program:
+        assert fits(place(program.plan, parse_arch("gc200:8")))
+    with compiled(graph, arch="gc2:16") as program:
+        check(program, graph)
+
+
+# vEUs and models
+
+
+@pytest.mark.parametrize("arch", ["bow:4", "gc2:2x6", "gc200:4"])
+def test_models_and_workers_as_veus(arch: str) -> None:
+    graph = CASES["an operand per round"]
+    with compiled(graph, arch=arch) as program:
+        check(program, graph)
+        totals = program.executable.profile().totals  # type: ignore[attr-defined]
+    model = parse_arch(arch).model
+    assert totals["clock_hz"] == model.clock_ghz * 1e9 and totals["tile_bytes"] == model.tile_bytes
+    assert totals["tiles"] == parse_arch(arch).tiles
+
+
+def test_workers_of_a_tile_share_its_compute_sets() -> None:
+    """Six vEUs of a tile: their vertices run side by side, one worker each."""
+    vdevice = PluginRegistry().open("ipu", arch="gc2:2x6", device="emulator")
+    assert vdevice.spec.num_veus == 12
+    with compiled(CASES["one round back"], arch="gc2:2x6") as program:
+        flat = place(program.plan, parse_arch("gc2:2x6"))
+    assert {int(t) for g in flat.groups for t in g.tiles} <= {0, 1}
+
+
+def test_bow_is_a_faster_gc200() -> None:
+    bow, gc200 = MODELS["bow"], MODELS["gc200"]
+    assert replace(bow, name="gc200", clock_ghz=gc200.clock_ghz) == gc200 and bow.clock_ghz > gc200.clock_ghz
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["sequential", "wavefront"])
+def test_lstm_tc_with_100_steps(ipu: VDevice, policy: str) -> None:
+    """Four layers for a GC2: under 2 MB of C++ and tables, and as many vertices as a few cells have."""
+    from benchmarks.ipu import model_with_layers
+
+    model, inputs, wanted = model_with_layers("lstm_tc_unrolled", 4, steps=100)
+    with rammer.compile(model, "ipu", device="emulator", arch="gc2", policy=policy) as program:
+        found = program.run(inputs)
+        assert program.executable.source_bytes < 2 << 20  # type: ignore[attr-defined]
+        assert max(rounds(program)) >= 80
+        rolled = placed(program, "gc2")
+        print(f"{program.plan.num_rtasks} rTasks, {rolled.num_vertices} vertices; seconds: {program.report().seconds}")
+        assert rolled.num_vertices < program.plan.num_rtasks / 4
+        assert program.executable.profile().totals["peak_tile_bytes"] <= 256 << 10  # type: ignore[attr-defined]
+    np.testing.assert_allclose(found["output"], wanted["output"], rtol=1e-3, atol=1e-4)
