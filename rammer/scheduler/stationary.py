@@ -60,7 +60,7 @@ class StationaryPolicy:
                 assembly.place(task, veu, homes.rtask_us(task), need)
         programs = [] if assembly.is_empty else [assembly.build()]
         notes = (
-            f"weights of {len(groups)} recurrent operators in {len(homes.veus)} tiles, the fullest vEU holds "
+            f"recurrent weights: {len(groups)} sets in {len(homes.veus)} tiles, the fullest vEU holds "
             f"{homes.most_bytes / 1024:.0f} KiB",
             f"rTasks at the vEU of their weights: {stayed} of {sum(k.num_rtasks for k in kernels.values())}",
         )

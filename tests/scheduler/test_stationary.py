@@ -1,0 +1,61 @@
+"""Policy "stationary": every tile of recurrent weights has one vEU, for the whole program."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from test_policies import device, lanes_of, schedule
+
+from rammer.errors import ScheduleError
+from rammer.ir.device import SyncModel
+from rammer.ir.verify import verify_plan
+from rammer.scheduler.timeline import simulate
+from rammer.testing.problems import Job
+
+
+def layers(depth: int, steps: int, *tilings: tuple[int, float]) -> list[Job]:
+    """A recurrent network of several layers: each cell needs its layer's last step and the layer below."""
+    jobs = [Job("wide", ((512, 0.0),))]  # all tensors have as many elements as an operator has rTasks: 2 KiB
+    for s, layer in product(range(steps), range(depth)):
+        before = ([f"c{s - 1}.{layer}"] if s else []) + ([f"c{s}.{layer - 1}"] if layer else [])
+        jobs.append(Job(f"c{s}.{layer}", tilings, tuple(before), weights=f"w{layer}", kind=f"cell{len(before)}"))
+    return jobs
+
+
+@pytest.mark.parametrize("num_veus", [2, 3, 6])
+def test_tiles_never_move(num_veus: int) -> None:
+    plan = schedule("stationary", layers(3, 8, (2, 4.0), (4, 2.5)), device(num_veus))
+    verify_plan(plan)
+    assert len(plan.programs) == 1
+    for layer in range(3):
+        counts = {len(lanes_of(plan, f"c{s}.{layer}")) for s in range(8)}
+        assert len({tuple(lanes_of(plan, f"c{s}.{layer}")) for s in range(8)}) == len(counts) == 1
+
+
+def test_the_whole_program_is_balanced() -> None:
+    """Three layers of two tiles on six vEUs: one each, so that all layers work at once; not two layers on the same."""
+    plan = schedule("stationary", layers(3, 8, (2, 4.0)), device(6, barrier_us=0.1))
+    homes = [veu for layer in range(3) for veu in lanes_of(plan, f"c7.{layer}")]
+    assert sorted(homes) == list(range(6))
+    assert simulate(plan).total_us < 1.5 * (8 + 3 - 1) * 4.1 + 5.0
+
+
+def test_the_number_of_tiles_suits_the_device() -> None:
+    """Finer tiles where vEUs are many, coarser and cheaper ones where they are few."""
+    many, few = (schedule("stationary", layers(2, 10, (2, 4.0), (8, 1.5)), device(n, barrier_us=0.1)) for n in (16, 2))
+    assert {k.num_rtasks for k in many.kernels[1:]} == {8}
+    assert {k.num_rtasks for k in few.kernels[1:]} == {2}
+
+
+def test_what_is_not_recurrent_goes_where_it_starts_first() -> None:
+    jobs = [*layers(1, 4, (2, 4.0)), Job("odd", ((4, 1.0),), weights="w9")]
+    plan = schedule("stationary", jobs, device(4))
+    assert len(set(lanes_of(plan, "odd"))) > 1
+    assert plan.notes[0].startswith("recurrent weights: 1 sets in 2 tiles")
+    assert plan.notes[1] == "rTasks at the vEU of their weights: 8 of 524"
+
+
+def test_global_synchronisation_is_refused() -> None:
+    with pytest.raises(ScheduleError, match=r"'stationary' needs rTask-level synchronisation.*\n.*use policy"):
+        schedule("stationary", layers(1, 2, (2, 1.0)), device(2, sync=SyncModel.GLOBAL))
