@@ -1,12 +1,13 @@
 """Estimated speed-up on a Graphcore IPU: the recurrent models with 4 layers, as in §5.3.2 of the paper, emulated.
 
-Run `python -m benchmarks.ipu [--arch gc2]`. Nothing runs on an IPU: cycles are the emulator's.
+Run `python -m benchmarks.ipu [--arch gc2] [--json FILE]`. Nothing runs on an IPU: cycles are the emulator's.
 """
 
 from __future__ import annotations
 
-import time
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,8 @@ import rammer
 from benchmarks.models import rnn
 from benchmarks.models.build import find
 from rammer.errors import RammerError
+from rammer.vdevice.ipu.build import emit
+from rammer.vdevice.ipu.spec import parse_arch
 
 LAYERS = 4  # so that the models fit a GC2
 PAPER = "up to 5.37"  # Figure 20, against RammerBase
@@ -56,33 +59,48 @@ def model_with_layers(name: str, layers: int, steps: int | None = None) -> tuple
 @click.argument("names", nargs=-1)
 @click.option("--arch", default="gc2", show_default=True, help="gc2, gc200 or bow, with :tiles behind.")
 @click.option("--steps", type=int, help="Time steps, in place of the paper's.")
-def main(names: tuple[str, ...], arch: str, steps: int | None) -> None:
+@click.option("--json", "result", type=click.Path(path_type=Path), help="Add the figures to this file, model by model.")
+def main(names: tuple[str, ...], arch: str, steps: int | None, result: Path | None) -> None:
     """Compile NAMES (all three when empty) under both policies and print estimated times."""
-    console = Console(width=150)
-    table = Table("model", "policy", "estimated ms", "supersteps", "vertices", "tiles busy", "fullest tile", "C++ kB",
-                  "compile s", "largest error", "speed-up", box=None)  # fmt: skip
+    console = Console(width=170)
+    table = Table("model", "policy", "estimated ms", "supersteps", "compute", "exchange", "sync", "rTasks", "vertices",
+                  "tiles busy", "fullest tile", "C++ kB", "build s", "largest error", "speed-up", box=None)  # fmt: skip
+    figures: dict[str, Any] = json.loads(result.read_text()) if result and result.exists() else {}
     for name in names or MODELS:
         model, inputs, wanted = model_with_layers(name, LAYERS, steps)
         base = 0.0
         for policy in ("sequential", "wavefront"):
-            start = time.perf_counter()
             try:
                 program = rammer.compile(model, target="ipu", device="emulator", arch=arch, policy=policy)
             except RammerError as error:
                 console.print(f"{name}, {policy}: {error}", highlight=False, markup=False)
                 continue
-            seconds = time.perf_counter() - start
             with program:
                 found = program.run(inputs)
                 profile = program.executable.profile()  # type: ignore[attr-defined]
-                kilobytes = program.executable.source_bytes / 1e3  # type: ignore[attr-defined]
-            worst = max(float(np.abs(found[k] - v).max()) for k, v in wanted.items())
+                placed, _ = emit(program.plan, parse_arch(arch))
+                row = {
+                    "arch": arch,
+                    "estimated_us": profile.estimated_us,
+                    **profile.totals,
+                    "utilisation": profile.utilisation,
+                    "rtasks": program.plan.num_rtasks,
+                    "graph_vertices": placed.num_vertices,
+                    "source_bytes": program.executable.source_bytes,  # type: ignore[attr-defined]
+                    "build_seconds": program.report().seconds["build"],
+                    "largest_error": max(float(np.abs(found[k] - v).max()) for k, v in wanted.items()),
+                }
             base = base or profile.estimated_us
-            totals = profile.totals
+            row["speedup"] = base / profile.estimated_us
+            figures.setdefault(name, {})[policy] = row
+            if result:
+                result.write_text(json.dumps(figures, indent=1) + "\n")
+            parts = (f"{row[f'{part}_cycles'] / row['cycles']:.1%}" for part in ("compute", "exchange", "sync"))
             table.add_row(
-                name, policy, f"{profile.estimated_us / 1e3:.3f}", str(totals["supersteps"]), str(totals["vertices"]),
-                f"{profile.utilisation:.1%}", f"{totals['peak_tile_bytes'] / 1024:.0f} KiB", f"{kilobytes:.0f}",
-                f"{seconds:.0f}", f"{worst:.1e}", f"{base / profile.estimated_us:.2f}",
+                name, policy, f"{profile.estimated_us / 1e3:.3f}", str(row["supersteps"]), *parts, str(row["rtasks"]),
+                str(row["graph_vertices"]), f"{profile.utilisation:.1%}", f"{row['peak_tile_bytes'] / 1024:.0f} KiB",
+                f"{row['source_bytes'] / 1e3:.0f}", f"{row['build_seconds']:.0f}", f"{row['largest_error']:.1e}",
+                f"{row['speedup']:.2f}",
             )  # fmt: skip
     console.print(table)
     console.print(f"The paper reports {PAPER} times over RammerBase. All figures here are estimates of an emulator.")

@@ -18,10 +18,11 @@ import rammer
 from rammer import viz
 from rammer.__main__ import main
 from rammer.demo import lstm_stack
-from rammer.errors import DeviceError
+from rammer.errors import ArtifactError, DeviceError, LoweringError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
+from rammer.ir.kernel import ForeignSource
 from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import DType
@@ -287,6 +288,45 @@ def test_indices_of_data(ipu: VDevice) -> None:
 def test_wrong_arch(arch: str, text: str) -> None:
     with pytest.raises(DeviceError, match=text):
         PluginRegistry().open("ipu", arch=arch, device="emulator")
+
+
+def test_an_operator_without_a_codelet(ipu: VDevice) -> None:
+    """Text in another language says nothing about elements; a plugin may still offer it."""
+    plan = chain(ipu, [(0, 0), (1, 1), (2, 2)])
+    foreign = replace(plan.kernels[0], body=ForeignSource("c", "f", "void f(void) {}", plan.kernels[0].body.digits))
+    with pytest.raises(LoweringError, match=r"is written in 'c': an IPU needs its elements as well"):
+        ipu.build(replace(plan, kernels=(foreign, *plan.kernels[1:])))
+    assert foreign not in ipu.rkernels_us([foreign])
+
+
+def test_a_plan_for_other_veus(ipu: VDevice) -> None:
+    with pytest.raises(DeviceError, match="the plan is for 8 vEUs, gc2:4 has 4"):
+        emit(chain(ipu, [(0, 0), (1, 1), (2, 2)]), parse_arch("gc2:4"))
+
+
+def test_an_image_of_another_version(ipu: VDevice) -> None:
+    image = ipu.build(chain(ipu, [(0, 0), (1, 1), (2, 2)]))
+    with pytest.raises(ArtifactError, match="compile the model again"):
+        ipu.load(replace(image, fingerprint="ipu-abi0-emulator-gc2:8"))
+
+
+def test_a_closed_program(ipu: VDevice) -> None:
+    executable = ipu.load(ipu.build(chain(ipu, [(0, 0), (1, 1), (2, 2)])))
+    executable.close()
+    with pytest.raises(DeviceError, match="the program is closed"):
+        executable.run({})
+
+
+def test_double_precision_is_rounded_and_its_range_is_checked(ipu: VDevice) -> None:
+    builder = GraphBuilder()
+    x = builder.input("x", (3,), DType.F64)
+    builder.output(builder.add("add", x, x))
+    with compile_for(builder.build()) as program:
+        (found,) = program.run({"x": np.array([1 / 3, np.inf, -1e30])}).values()
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, [2 / 3, np.inf, -2e30], rtol=1e-7)
+        with pytest.raises(DeviceError, match=r"input 'x' holds a number beyond float32's 3.4e\+38"):
+            program.run({"x": np.array([0, 1e39, 0])})
 
 
 def test_names_of_archs() -> None:

@@ -1,4 +1,4 @@
-"""Unrolled networks as loops of a Poplar program: right in every round, however results are read; and what memory takes."""
+"""Unrolled networks as loops of a Poplar program, right in every round however results are read; and tile memory."""
 
 from __future__ import annotations
 
