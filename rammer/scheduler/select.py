@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rammer.errors import ScheduleError
@@ -59,6 +59,11 @@ class Market:
         if (found := self._options.get(operation)) is None:
             found = self._options[operation] = self._weigh(operation)
         return found
+
+    def insist(self, operation: Operation) -> None:
+        """Offer nothing but the most efficient rKernel of an operation."""
+        found = self.options(operation)
+        self._options[operation] = replace(found, fastest=found.efficient)
 
     def _weigh(self, operation: Operation) -> Options:
         spec, profiler = self.problem.spec, self.problem.profiler

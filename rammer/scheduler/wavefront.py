@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 from rammer import config
+from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
 from rammer.scheduler.assembly import Assembly, Undone
 from rammer.scheduler.draft import Draft, Placement
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import count, select_rkernels, wave_bound_us
+from rammer.scheduler.select import Market, count, select_rkernels, wave_bound_us
+
+MANY_NODES = 64  # of one operation: steps of a recurrent network
+MAX_TRIALS = 2
+MAX_RTASKS = 1 << 14  # of a plan that is drawn more than once
 
 
 class WavefrontPolicy:
@@ -26,7 +33,24 @@ class WavefrontPolicy:
     name = "wavefront"
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
+        """Algorithm 1; and again for steps of long chains, where waves see too little (beyond the paper).
+
+        What is best for one step after another keeps every vEU busy with one chain. So that chains run side by side,
+        all their steps must take the most efficient rKernel: tried for each such operation, kept if time(P) is less.
+        """
+        best_us, plan = self._drawn(problem, ())
+        chosen: tuple[Operation, ...] = ()
+        for operation in _steps(problem):
+            us, other = self._drawn(problem, (*chosen, operation))
+            if us < best_us:
+                best_us, plan, chosen = us, other, (*chosen, operation)
+        return plan
+
+    def _drawn(self, problem: Problem, efficient: tuple[Operation, ...]) -> tuple[float, ExecutionPlan]:
+        """The plan and its price, where some operations are computed by their most efficient rKernels only."""
         draft = Draft(problem)
+        for operation in efficient:
+            draft.market.insist(operation)
         current = Assembly(problem.spec)
         programs: list[RProgram] = []
         trials: list[Trial] = []
@@ -49,12 +73,28 @@ class WavefrontPolicy:
                 print(f"wave {len(trials)} {fate} rProgram {len(programs)}: {trial}", file=sys.stderr)
         if not current.is_empty:
             programs.append(current.build())
-        notes = (
+        notes: tuple[str, ...] = (
             f"waves: {len(trials)}, rPrograms: {len(programs)}",
             f"rKernels by wave: {count(t.reason for t in trials)}",
             f"vEUs by rTask: {count(p.reason for t in trials for p in t.placements)}",
         )
-        return draft.finish(self.name, programs, done_us + current.time_us, notes)
+        if efficient:
+            notes = (*notes, f"most efficient rKernels for all steps of {', '.join(o.kind for o in efficient)}")
+        price_us = done_us + current.time_us
+        return price_us, draft.finish(self.name, programs, price_us, notes)
+
+
+def _steps(problem: Problem) -> list[Operation]:
+    """Operations of very many nodes with a choice of rKernels, most nodes first; a few, in plans of moderate size."""
+    if problem.spec.sync is SyncModel.GLOBAL:
+        return []
+    market = Market(problem)
+    nodes = Counter(op.operation for op in problem.graph.operators)
+    options = {operation: market.options(operation) for operation in nodes}
+    if sum(options[o].fastest.kernel.num_rtasks * n for o, n in nodes.items()) > MAX_RTASKS:
+        return []
+    open_ones = [o for o, n in nodes.items() if n >= MANY_NODES and options[o].fastest != options[o].efficient]
+    return sorted(open_ones, key=lambda o: -nodes[o])[:MAX_TRIALS]
 
 
 class Trial:
