@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -140,11 +140,17 @@ class CudaExecutable:
             raise InputError(f"input {port.name!r}: is not contiguous", hint="pass .contiguous() of it")
         return array
 
-    def times_us(self, repeats: int = 20) -> list[float]:
-        """Microseconds of single runs on the GPU, by events; inputs are what they were last."""
+    def times_us(self, repeats: int = 20, before: Callable[[], None] | None = None) -> list[float]:
+        """Microseconds of single runs on the GPU, by events; inputs are what they were last.
+
+        `before` is called before each: to empty caches, for instance.
+        """
         cupy, found = self._cupy, []
         with self._lock, self._errors("run"):
             for _ in range(repeats):
+                if before is not None:
+                    before()
+                    cupy.cuda.runtime.deviceSynchronize()
                 begin, end = cupy.cuda.Event(), cupy.cuda.Event()
                 begin.record(self._stream)
                 self._go()
@@ -166,6 +172,7 @@ class CudaExecutable:
                 cubin = compile_cubin(profiled(self._text), str(header["arch"]))
                 kernel = Kernel(cupy, cubin.data, int(header["threads"]), int(header["shared_bytes"]))
                 self._clocked = kernel, cupy.zeros(state_words(streams), np.uint32)
+                cupy.cuda.runtime.deviceSynchronize()  # zeros are of another stream
             kernel, state = self._clocked
             for port, view in self._inputs:
                 view.set(inputs[port.name].view(view.dtype), self._stream)
