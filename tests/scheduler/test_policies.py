@@ -153,6 +153,17 @@ def test_weight_tiles_stay_on_their_veu() -> None:
     assert any("static weights" in note for note in plan.notes)
 
 
+def test_chains_run_side_by_side_though_no_wave_holds_both() -> None:
+    """Step by step two rTasks are faster; but without barriers one vEU per chain is."""
+    steps, cell = 70, ((2, 1.0), (1, 2.0))
+    chain = [Job(f"a{n}", cell, (f"a{n - 1}",) if n else ("start",), kind="cell") for n in range(steps)]
+    delay = [Job(f"z{n}", ((1, 0.0),), (f"z{n - 1}",) if n else ("start",), kind="nothing") for n in range(steps)]
+    late = [Job(f"b{n}", cell, (f"b{n - 1}" if n else f"z{steps - 1}",), kind="cell") for n in range(steps)]
+    plan = schedule("wavefront", [Job("start", ((1, 0.0),)), *chain, *delay, *late], device(2))
+    assert {n for job, n in used(plan).items() if job[0] in "ab"} == {1}
+    assert simulate(plan).total_us < 5.0 + 2.0 * steps + 5.0
+
+
 def test_operands_keep_tiles_on_their_veu() -> None:
     """Element-wise chains need no barrier at all."""
     chain = [Job("a", ((4, 3.0),)), Job("b", ((4, 1.0),), near=("a",)), Job("c", ((4, 2.0),), near=("b",))]
