@@ -211,7 +211,7 @@ def suite(name: str) -> list[str]:
 @click.option(
     "--again", is_flag=True, help="Forget which form of a peer is fastest, and which one did not load in time."
 )
-@click.option("--resume", is_flag=True, help="Keep the models that the result file has already.")
+@click.option("--resume", is_flag=True, help="Keep what the result file has already of models with all these peers.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Result file instead of benchmarks/results/.")
 def main(models: str, suite_name: str, peers: str, resume: bool, output: Path | None, **values: Any) -> None:
     """Measure, write a JSON file and print tables."""
@@ -233,7 +233,7 @@ def main(models: str, suite_name: str, peers: str, resume: bool, output: Path | 
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=len(names))
         for name in names:
-            if name not in entries:
+            if not set(selected) <= set(entries.get(name, {}).get("peers", ())):
 
                 def say(what: str, name: str = name) -> None:
                     progress.update(bar, description=f"{name}: {what}")
