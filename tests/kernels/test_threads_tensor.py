@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import ml_dtypes
@@ -79,6 +80,43 @@ def test_fragments_multiply(built, name: str) -> None:
                 compare(got, want, 2e-5, kernel.name)
 
 
+def drawn(seed: int) -> dict[str, Operation]:
+    """Products whose sums fill the unit's depth, of any other shape."""
+    draw = random.Random(seed)
+    found = {}
+    for n in range(6):
+        rows, terms, columns = draw.choice([17, 40, 64]), 16 * draw.randint(1, 4), draw.choice([9, 33, 72])
+        found[f"matmul-{n}"] = operation("matmul", t(rows, terms), t(terms, columns), static=("b",))
+        groups, inside, outside = draw.choice([1, 2, 3]), draw.choice([16, 32]), draw.choice([7, 16, 20])
+        kernel, stride = draw.choice([1, 2, 3]), draw.choice([1, 2])
+        found[f"conv-{n}"] = operation(
+            "conv",
+            t(draw.choice([1, 2]), inside * groups, draw.randint(5, 12), draw.randint(5, 12)),
+            t(outside * groups, inside, kernel, kernel),
+            static=("w",),
+            strides=(stride, stride),
+            pads=(draw.randint(0, 1),) * 2 + (draw.randint(0, 1),) * 2,
+            group=groups,
+        )
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_drawn_shapes(precision: str) -> None:
+    cases = {name: (op, candidates(op, spec(precision))) for name, op in drawn(7).items()}
+    cases = {n: (op, [k for k in ks if f"_{precision}_" in k.name]) for n, (op, ks) in cases.items()}
+    library = build({n: (op, ks) for n, (op, ks) in cases.items() if ks})
+    assert len(library.kernels) > 6
+    for op, kernels in library.kernels.values():
+        given = {n: rounded(a, precision) for n, a in random_inputs(op).items()}
+        for kernel, symbol in kernels:
+            for got, want in zip(
+                SimtRunner(kernel, library.library, symbol, given).run(), evaluate_expr(op.expr, given), strict=True
+            ):
+                compare(got, want, 2e-5, f"{kernel.name} {op.expr.inputs}")
+
+
 def test_float32_stays_exact_unless_asked() -> None:
     for op in OPERATIONS.values():
         assert not any("mma" in emit(k, CUDA, 256).text for k in candidates(op, spec("fp32")))
@@ -99,7 +137,10 @@ def test_the_model_of_time_prefers_matrix_units() -> None:
     assert "_tf32_" in min(us, key=us.__getitem__)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=SLOW), "sm_90", pytest.param("sm_120", marks=SLOW)])
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_machine_code_has_matrix_instructions(arch: str, precision: str) -> None:
     """Compiled for real GPUs: nothing spills, and every kernel's PTX multiplies on the unit."""
