@@ -101,6 +101,23 @@ def test_a_sync_too_few_or_too_many_is_reported(wrong: int) -> None:
         executable.run({"x": np.ones(512, np.float32), "y": values()["x"]})
 
 
+@pytest.mark.parametrize("branches", [False, True], ids=["table", "figure9"])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_broken_wait_list_ends_with_a_report(
+    deterministic: bool, branches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two vEUs that wait for each other; another input does not help, another program is not disturbed."""
+    if not deterministic:
+        monkeypatch.setenv("RAMMER_WATCHDOG_SECONDS", "0.05")
+    kernels = [in_hip(mirror(GRAPH, 64))] * 2
+    stuck = load(placed(GRAPH, kernels, [[[(1, 1)], 0], [[(0, 1)], 1]]), branches=branches)
+    stuck.deterministic = deterministic
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=r"vEU [01], order [01], waited in vain for vEU [01], order [01] \(mirror"):
+            stuck.run(values())
+    assert agree(GRAPH, load(placed(GRAPH, kernels, [[0], [[(0, 0)], 1]]), branches=branches))
+
+
 def test_foreign_kernels_without_a_count_are_refused() -> None:
     kernels = [in_hip(mirror(GRAPH, 64), num_block_syncs=None), in_hip(mirror(GRAPH, 256))]
     with pytest.raises(LoweringError, match="syncs its 64 threads"):

@@ -9,11 +9,15 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from simt_plans import chain, image, mirror, placed, values
+from test_rocm_build import in_hip
 
 import rammer
 from rammer.demo import lstm_stack
 from rammer.errors import ToolchainError
+from rammer.scheduler.plugin import rammer_policies
+from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.simt.emulator.races import find_races
+from rammer.vdevice.simt.image import make_image, make_program
 
 
 @lru_cache(maxsize=1)
@@ -40,9 +44,14 @@ def races(lanes: list[list[object]], text: str | None = None) -> str:
     return find_races(image(placed(GRAPH, [kernel] * 3, lanes)), values())
 
 
+def races_on_amd(lanes: list[list[object]]) -> str:
+    plan = placed(GRAPH, [in_hip(mirror(GRAPH, 64))] * 3, lanes)
+    return find_races(make_image(plan, make_program(plan, hip(64)), {}), values())
+
+
 @pytest.mark.slow
 def test_silent_on_a_good_plan() -> None:
-    assert races(GOOD) == ""
+    assert races(GOOD) == "" == races_on_amd(GOOD)
 
 
 @pytest.mark.slow
@@ -50,6 +59,8 @@ def test_silent_on_a_good_plan() -> None:
 def test_a_dropped_wait_is_a_race(lanes: list[list[object]]) -> None:
     report = races(lanes)
     assert "data race" in report and "mirror_32" in report
+    report = races_on_amd(lanes)
+    assert "data race" in report and "mirror_64" in report
 
 
 @pytest.mark.slow
@@ -71,6 +82,13 @@ def test_silent_on_a_model(policy: str) -> None:
     with rammer.compile(lstm_stack(1, 3, 16), "cuda", device="emulator:2", policy=policy, tune_seconds=0) as program:
         assert any("resident" in note for note in program.report().notes) == (policy == "wavefront")
         assert find_races(program._image, {"x": np.ones((3, 1, 16), np.float32)}) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", rammer_policies())
+def test_silent_on_every_policy_on_amd(policy: str) -> None:
+    with rammer.compile(lstm_stack(1, 2, 8), "rocm", device="emulator:2", policy=policy, tune_seconds=0) as program:
+        assert find_races(program._image, {"x": np.ones((2, 1, 8), np.float32)}) == ""
 
 
 def test_without_a_compiler_it_says_so() -> None:
