@@ -221,11 +221,16 @@ def test_a_larger_arch_is_offered_where_it_would_fit(ipu: VDevice) -> None:
     graph = net.graph(h)  # 2.4 MB of weights
     with pytest.raises(DeviceError, match=r"gc2:8: 8 of 8 tiles") as error:
         compiled(graph)
-    assert "all tiles together lack" in error.value.hint and "gc200" in error.value.hint
-    with compiled(graph, arch="gc200:8") as program:
-        assert fits(place(program.plan, parse_arch("gc200:8")))
-    with compiled(graph, arch="gc2:16") as program:
-        check(program, graph)
+    assert "all tiles together lack" in error.value.hint
+    offers = re.findall(r"arch='([a-z0-9:]+)'", error.value.hint)
+    assert [o.partition(":")[0] for o in offers] == ["gc2", "gc200", "bow"]
+    for arch in offers[:2]:
+        with compiled(graph, arch=arch) as program:
+            check(program, graph)
+    with compiled(graph, arch=offers[0]) as program:  # weights lie level
+        assert not fits(place(program.plan, parse_arch(offers[0])))
+        weights = tile_memory(place(program.plan, parse_arch(offers[0]), level=True)).weights
+    assert weights.max() - weights.min() <= 1024
 
 
 # vEUs and models

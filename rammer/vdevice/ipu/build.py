@@ -30,10 +30,7 @@ def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
     """The placed plan, and the texts of its program. Raises LoweringError, or DeviceError if a tile is too full."""
     if plan.spec.num_veus != arch.num_veus:
         raise DeviceError(f"the plan is for {plan.spec.num_veus} vEUs, {arch.name} has {arch.num_veus}")
-    placed = place(plan, arch)
-    rolled = roll(placed)
-    if fits(rolled):  # loops keep what they touch from their begin to their end
-        placed = rolled
+    placed = _fitting(plan, arch)
     check_memory(placed)
     classes = list(placed.codelets())
     texts = {
@@ -43,6 +40,16 @@ def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
         TABLES: plan_text(placed),
     }
     return placed, texts
+
+
+def _fitting(plan: ExecutionPlan, arch: Arch) -> Placement:
+    """The first placement that fits, or the last one: weights spread or level; with loops, which keep all they touch."""
+    for level in (False, True):
+        placed = place(plan, arch, level=level)
+        for option in (roll(placed), placed):
+            if fits(option):
+                return option
+    return placed
 
 
 def build_image(plan: ExecutionPlan, arch: Arch, device: str, progress: Progress) -> Image:

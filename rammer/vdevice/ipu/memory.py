@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
 from rammer.vdevice.ipu.program import Execute, Gather, Placement, Repeat, Scatter, Step, Undefined
+from rammer.vdevice.ipu.spec import MODELS, Arch
 
 Bytes = NDArray[np.int64]
+SPARE = 1.25  # tiles never fill evenly
 
 
 @dataclass(frozen=True)
@@ -158,14 +160,25 @@ def check_memory(placed: Placement) -> TileMemory:
     if not over:
         return memory
     need, room = int(memory.total.sum()), memory.limit * placed.arch.tiles
+    offers = " or ".join(f"arch={a.name!r}" for a in _larger(placed.arch, int((memory.total - memory.reserve).sum())))
     if need > room:
-        advice = (
-            f"all tiles together lack {need - room} bytes: use fewer layers, a smaller batch, or a larger arch (gc200)"
-        )
+        advice = f"all tiles together lack {need - room} bytes: use fewer layers or a smaller batch"
+        advice += f"; {offers} would hold as much" if offers else ""
     else:
-        advice = "the whole model would fit: more tiles (arch), another policy, or smaller tilings would balance it"
+        advice = "all tiles together have room: another policy or smaller tilings would balance them"
+        advice += f", {offers} would ease it" if offers else ""
     raise DeviceError(
         f"{placed.arch.name}: {over} of {placed.arch.tiles} tiles need more than their {memory.limit} bytes\n"
         + memory.table(),
         hint=advice,
     )
+
+
+def _larger(arch: Arch, nbytes: int) -> Iterator[Arch]:
+    """Of every model, as many tiles as hold these bytes with some room to spare, if it has them and they are more."""
+    have = arch.tiles * (arch.model.tile_bytes - arch.model.reserve)
+    for model in MODELS.values():
+        of_tile = model.tile_bytes - model.reserve
+        tiles = -(-int(max(nbytes, have) * SPARE) // of_tile)
+        if tiles <= model.tiles:
+            yield Arch(model, tiles, arch.veus_per_tile)

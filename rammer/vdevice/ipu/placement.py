@@ -22,8 +22,11 @@ from rammer.vdevice.placement import constant_key, constant_value, port
 GRAIN = 32  # elements of a piece where a tensor is spread over tiles
 
 
-def place(plan: ExecutionPlan, arch: Arch) -> Placement:
-    """Give every rTask and every element a tile. Raises LoweringError, DeviceError."""
+def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False) -> Placement:
+    """Give every rTask and every element a tile. Raises LoweringError, DeviceError.
+
+    `level`: spread weights go where least lies, which fits more than an even spread and sends from fewer tiles.
+    """
     graph, sets = plan.graph, compute_sets(plan, arch)
     finder = _Finder(graph)
     arguments = []
@@ -49,7 +52,13 @@ def place(plan: ExecutionPlan, arch: Arch) -> Placement:
     _place_read(plan, arguments, tiles, homes, room)
     cursor = 0
     variables = []
+    load = np.zeros(arch.tiles, np.int64)
+    for (name, dtype, _), home in zip(sizes, homes, strict=True):
+        if name in finder.values:
+            load += np.bincount(home[home >= 0], minlength=arch.tiles) * dtype.itemsize
     for (name, dtype, _), home, made in zip(sizes, homes, produced, strict=True):
+        if level and name in finder.values:
+            _fill(home, load, dtype.itemsize)
         cursor = spread(home, arch.tiles, cursor)
         variables.append(Variable(name, dtype, len(home), home, finder.values.get(name), made))
     groups = tuple(
@@ -113,6 +122,21 @@ def spread(home: Homes, tiles: int, cursor: int) -> int:
         home[free] = (cursor + np.arange(free.size) // piece) % tiles
         cursor = (cursor + -(-free.size // piece)) % tiles
     return cursor
+
+
+def _fill(home: Homes, load: NDArray[np.int64], itemsize: int) -> None:
+    """Give elements without a home to the tiles with the least bytes, in whole pieces, and add them to `load`."""
+    free = np.flatnonzero(home < 0)
+    piece = GRAIN * itemsize
+    low, high = 0, int(load.max(initial=0)) + free.size * itemsize + piece
+    while high - low > piece:  # the lowest level up to which tiles have room for all
+        middle = (low + high) // 2
+        room = int((np.maximum(middle - load, 0) // piece).sum()) * GRAIN
+        low, high = (low, middle) if room >= free.size else (middle, high)
+    pieces = np.maximum(high - load, 0) // piece
+    tiles = np.repeat(np.arange(len(load), dtype=np.int32), pieces * GRAIN)[: free.size]
+    home[free] = tiles
+    load += np.bincount(tiles, minlength=len(load)) * itemsize
 
 
 class _Finder:
