@@ -19,7 +19,7 @@ from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.memory import allocate, gather
 from rammer.vdevice.cpu.spec import ARCHES, Host
-from rammer.vdevice.cpu.table import ABI, ARENA, Table
+from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
 from rammer.vdevice.placement import ALIGNMENT, aligned
 

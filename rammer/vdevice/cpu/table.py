@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import ArtifactError
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
 from rammer.ir.tensor import Array
+from rammer.vdevice import tables
+from rammer.vdevice.placement import ARENA
 
 ABI = 1  # of runtime.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
-ARENA = -1  # `arg_base` of an argument in the arena; constants count from 0
 
 Ints = NDArray[np.int32]
 
@@ -37,36 +36,16 @@ class Table:
     arg_offset: NDArray[np.int64]  # [args] bytes
 
     def to_bytes(self) -> bytes:
-        """The file: length of the header, the header as JSON, then every array at a multiple of 64 bytes."""
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
-        listed = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
-        text = json.dumps({"arrays": listed, "header": dict(self.header)}, sort_keys=True).encode()
-        parts = [len(text).to_bytes(8, "little"), text]
-        for array in arrays.values():
-            parts.append(b"\0" * (-sum(map(len, parts)) % 64))
-            parts.append(array.tobytes())
-        return b"".join(parts)
+        """The file, see `rammer.vdevice.tables`."""
+        return tables.to_bytes(self.header, {name: getattr(self, name) for name in _ARRAYS})
 
     @staticmethod
     def from_bytes(data: bytes) -> Table:
         """Read and check a file. Raises ArtifactError."""
-        try:
-            size = int.from_bytes(data[:8], "little")
-            text = json.loads(data[8 : 8 + size])
-            at = 8 + size
-            arrays: dict[str, Array] = {}
-            for name, wanted in _ARRAYS.items():
-                dtype, shape = text["arrays"][name]
-                if dtype != np.dtype(wanted).str:
-                    raise ValueError(f"{name} has type {dtype}")
-                at += -at % 64
-                count = int(np.prod(shape, dtype=np.int64))
-                arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
-                at += arrays[name].nbytes
-            table = Table(text["header"], **arrays)
+        with tables.damage_reported():
+            header, arrays = tables.from_bytes(data, _ARRAYS)
+            table = Table(header, **arrays)
             table.check()
-        except (ValueError, KeyError, TypeError, IndexError, OverflowError, AttributeError, RecursionError) as error:
-            raise ArtifactError(f"the program's table is damaged: {error}", hint="compile the model again") from error
         return table
 
     def check(self) -> None:

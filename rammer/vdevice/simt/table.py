@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import ArtifactError
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
 from rammer.ir.tensor import Array
+from rammer.vdevice import tables
 from rammer.vdevice.placement import ARENA
 
 ABI = 2  # of the megakernel, the streams and the state; changes with any of them
@@ -64,36 +63,16 @@ class Streams:
         return int(self.operators[lane][found[0]]) if len(found) else -1
 
     def to_bytes(self) -> bytes:
-        """The file: length of the header, the header as JSON, then every array at a multiple of 64 bytes."""
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
-        listed = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
-        text = json.dumps({"arrays": listed, "header": dict(self.header)}, sort_keys=True).encode()
-        parts = [len(text).to_bytes(8, "little"), text]
-        for array in arrays.values():
-            parts.append(b"\0" * (-sum(map(len, parts)) % 64))
-            parts.append(array.tobytes())
-        return b"".join(parts)
+        """The file, see `rammer.vdevice.tables`."""
+        return tables.to_bytes(self.header, {name: getattr(self, name) for name in _ARRAYS})
 
     @staticmethod
     def from_bytes(data: bytes) -> Streams:
         """Read and check a file. Raises ArtifactError."""
-        try:
-            size = int.from_bytes(data[:8], "little")
-            text = json.loads(data[8 : 8 + size])
-            at = 8 + size
-            arrays: dict[str, Array] = {}
-            for name, wanted in _ARRAYS.items():
-                dtype, shape = text["arrays"][name]
-                if dtype != np.dtype(wanted).str:
-                    raise ValueError(f"{name} has type {dtype}")
-                at += -at % 64
-                count = int(np.prod(shape, dtype=np.int64))
-                arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
-                at += arrays[name].nbytes
-            streams = Streams(text["header"], **arrays)
+        with tables.damage_reported():
+            header, arrays = tables.from_bytes(data, _ARRAYS)
+            streams = Streams(header, **arrays)
             streams.check()
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise ArtifactError(f"the program's table is damaged: {error}", hint="compile the model again") from error
         return streams
 
     def check(self) -> None:
