@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import lru_cache
 
@@ -13,7 +14,7 @@ from simt_plans import spec
 
 import rammer
 from rammer.demo import lstm_stack
-from rammer.errors import ArtifactError
+from rammer.errors import ArtifactError, ToolchainError
 from rammer.ir.dependency import expand, read_elements
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
@@ -233,3 +234,18 @@ def test_only_what_several_operators_read_is_kept() -> None:
     assert found.copies.keys() <= {slot.uid for slot in lanes}
     kinds = {plan.graph.operators[uid.operator_id].kind for uid in found.copies}
     assert kinds == {"lstm_cell"}
+
+
+@pytest.mark.parametrize("policy", ["wavefront", "stationary"])
+@pytest.mark.parametrize(
+    ("target", "arch"), [("cuda", "sm_80"), ("cuda", "sm_90"), ("cuda", "sm_120"), ("rocm", "gfx90a")]
+)
+def test_machine_code_with_copies_does_not_spill(target: str, arch: str, policy: str) -> None:
+    try:
+        program = rammer.compile(lstm_stack(2, 3, 64), target, arch=arch, policy=policy, tune_seconds=0)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    with program:
+        assert any(note.startswith("resident:") for note in program.report().notes)
+        resources = json.loads(program._image.files["resources.json"])
+        assert resources.get("spill_bytes", 0) == resources.get("spilled_vgprs", 0) == resources["stack_bytes"] == 0
