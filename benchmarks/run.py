@@ -23,7 +23,7 @@ from benchmarks import catalog, forms, light
 from benchmarks.floors import Recurrence, Work, floor
 from benchmarks.limits import Limits, measure
 from benchmarks.peers import PEERS, Task, limit_threads
-from benchmarks.report import is_own, print_results, summarize, wide_console
+from benchmarks.report import OWN, is_own, print_results, summarize, wide_console
 from benchmarks.store import Scale
 from benchmarks.worker import Overdue, Visit, Worker
 from rammer.errors import RammerError, did_you_mean
@@ -63,7 +63,8 @@ class Comparison:
         path, options = str(self._entry.built.path), self._options
         for peer in peers:
             self._say(f"loading {peer}")
-            task = Task(peer, path, self._entry.module, options.scale, options.threads, cold=options.cold)
+            cold = options.cold and peer == OWN
+            task = Task(peer, path, self._entry.module, options.scale, options.threads, cold=cold)
             try:
                 task = forms.choose(task, options.load_timeout_s, self._say, options.again)
             except RammerError as failure:
