@@ -43,7 +43,7 @@ def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
 
 
 def _fitting(plan: ExecutionPlan, arch: Arch) -> Placement:
-    """The first placement that fits, or the last one: weights spread or level; with loops, which keep all they touch."""
+    """The first placement that fits, or the last: weights spread or level; with loops, which keep what they touch."""
     for level in (False, True):
         placed = place(plan, arch, level=level)
         for option in (roll(placed), placed):
