@@ -21,7 +21,7 @@ from rammer.vdevice.cpu.memory import allocate, gather
 from rammer.vdevice.cpu.spec import ARCHES, Host
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
-from rammer.vdevice.placement import ALIGNMENT, aligned
+from rammer.vdevice.placement import ALIGNMENT, ARENA, aligned
 
 PATIENCE_S = 5.0  # how long the end of the process waits for a daemon thread's run
 _DONE, _BAD_INDEX, _STALLED, _STUCK = range(4)
