@@ -320,6 +320,10 @@ def test_kernels_of_the_artifact(tmp_path: Path) -> None:
     ((made,), _) = read_any(path)
     assert made.name.startswith("dot_kernel0_") and made.operation.kind == "matmul"
     assert verify.check(made).syncs == 4
+    turned = {"arg0_shape": [32, 20], "arg1_shape": [20, 8], "out_shape": [32, 8], "transpose_B": True}
+    path.write_text(json.dumps(entry("Dot", turned, text)))
+    ((made,), _) = read_any(path)
+    assert [t.shape for t in made.inputs] == [(32, 20), (8, 20)]
     window = {"window_movement_strides": [1, 1], "window_dilation_strides": [1, 1], "padding_below_diff": [1, 1]}
     shapes = {"input_shape": [1, 8, 16, 16], "filter_shape": [4, 8, 3, 3], "output_shape": [1, 4, 16, 16], **window}
     code = "__global__ void c(float *a, float *w, float *o, float *b) { o[threadIdx.x] = a[0] * w[0] + b[0]; }"

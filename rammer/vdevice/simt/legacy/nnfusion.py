@@ -89,9 +89,14 @@ _Parts = tuple[list[dict[str, Any]], list[Any], Any]
 
 
 def _dot(p: Mapping[str, Any]) -> _Parts:
+    """Shapes are those before transposition; what lies in memory is transposed."""
     attrs = {"trans_a": bool(p.get("transpose_A", False)), "trans_b": bool(p.get("transpose_B", False))}
     operator = {"kind": "matmul", "attrs": attrs, "inputs": ["input0", "input1"]}
-    return [operator], [p.get("arg0_shape"), p.get("arg1_shape")], p.get("out_shape")
+    shapes = (p.get("arg0_shape"), p.get("arg1_shape"))
+    inputs = [
+        s[::-1] if turned and isinstance(s, list) else s for s, turned in zip(shapes, attrs.values(), strict=True)
+    ]
+    return [operator], inputs, p.get("out_shape")
 
 
 def _convolution(p: Mapping[str, Any]) -> _Parts:
