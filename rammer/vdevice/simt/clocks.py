@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from rammer.errors import DeviceError
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import SlotTimes
-from rammer.vdevice.simt.table import LINE, Streams
+from rammer.vdevice.simt.table import KEEP, LINE, Streams
 
 CLOCKS = 4  # of an instruction, 64 bits each
 
@@ -56,12 +56,13 @@ def _microseconds(clocks: Array, anchors: Array, first: int) -> NDArray[np.float
 def _lane(
     streams: Streams, low: int, end: int, times: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Slots of a lane: a wait that an rTask takes along is a slot of its own again."""
+    """Slots of a lane: a wait that an rTask takes along is a slot of its own again; copies are none."""
+    function = streams.instructions[low:end, 0]
     waits = streams.instructions[low:end, 5] > 0
-    tasks = streams.instructions[low:end, 0] >= 0
+    others = (~waits | (function >= 0)) & (function != KEEP)
     at = np.arange(end - low)
-    number = np.concatenate([at[waits], at[~waits | tasks]])
-    ready = np.concatenate([times[waits][:, :2], times[~waits | tasks][:, 1:]])
-    owners = np.concatenate([np.full(int(waits.sum()), -1), streams.operators[low:end][~waits | tasks]])
+    number = np.concatenate([at[waits], at[others]])
+    ready = np.concatenate([times[waits][:, :2], times[others][:, 1:]])
+    owners = np.concatenate([np.full(int(waits.sum()), -1), streams.operators[low:end][others]])
     order = np.argsort(number, kind="stable")
     return ready[order], owners[order].astype(np.int32)
