@@ -25,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import catalog, gpu_micro
+from benchmarks import catalog, gpu_micro, gpu_peers
 from benchmarks.catalog import Entry
 from benchmarks.gpu_micro import Micro
 from benchmarks.gpu_peers import PEERS, Results, Task, Worker
@@ -91,14 +91,14 @@ def reference_of(entry: Entry, scale: Scale) -> tuple[Arrays, str]:
 
 
 def compare(
-    entry: Entry, peers: Sequence[str], gpu: int | None, scale: Scale, runs: int, load_timeout_s: float
+    entry: Entry, peers: Sequence[str], gpu: int | None, scale: Scale, runs: int, load_timeout_s: float, programs: str
 ) -> tuple[dict[str, Results], str]:
     """All peers of a model: loaded one after the other, visited in turns there and back."""
     wanted, kind = reference_of(entry, scale)
     workers: dict[str, Worker] = {}
     try:
         for peer in peers:
-            task = Task(peer, str(entry.built.path), entry.module, scale, gpu)
+            task = Task(peer, str(entry.built.path), entry.module, scale, gpu, programs)
             workers[peer] = Worker(task, wanted, 0 if gpu is None else 20)
             workers[peer].wait(load_timeout_s)
         for number in range(ROUNDS):
@@ -201,6 +201,17 @@ def _chosen(text: str, known: Sequence[str], default: Sequence[str]) -> list[str
     return names or list(default)
 
 
+def _prepare(console: Console, names: Sequence[str], folder: Path | None, arch: str, dry: bool) -> None:
+    """Compile where there is time, so that a GPU's first minutes are for measuring."""
+    if folder is None:
+        raise click.UsageError("--prepare needs a folder: --programs DIR")
+    for name in names:
+        entry = catalog.prepare(name, scale="small" if dry else "full")
+        gpu_peers.prepare(entry.built.path, folder, arch)
+        reference_of(entry, "small" if dry else "full")
+        console.print(f"{name}: ready in {folder}", highlight=False)
+
+
 def find(dry: bool, number: int) -> Gpu:
     """The GPU; in a dry run the one that is emulated. Raises DeviceError."""
     if dry:
@@ -218,12 +229,27 @@ def find(dry: bool, number: int) -> Gpu:
 @click.option("--device", "number", default=0, show_default=True, help="The GPU's number.")
 @click.option("--load-timeout", "load_timeout_s", default=300.0, show_default=True, help="Seconds to load and compile.")
 @click.option("--dry-run", "dry", is_flag=True, help="Without a GPU: small models on the emulator.")
+@click.option("--programs", type=click.Path(path_type=Path), help="Folder of programs that --prepare has compiled.")
+@click.option(
+    "--prepare", "arch", help="Only compile, for this GPU or arch (h200, sm_90), into --programs: needs no GPU."
+)
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Result file instead of benchmarks/results/.")
 def main(
-    models: str, peers: str, runs: int, number: int, load_timeout_s: float, dry: bool, output: Path | None
+    models: str,
+    peers: str,
+    runs: int,
+    number: int,
+    load_timeout_s: float,
+    dry: bool,
+    programs: Path | None,
+    arch: str | None,
+    output: Path | None,
 ) -> None:
     """Check, time and print."""
     console = Console(width=None if sys.stdout.isatty() else 200)
+    if arch:
+        _prepare(console, _chosen(models, catalog.paper_names(), catalog.paper_names()), programs, arch, dry)
+        return
     try:
         gpu = find(dry, number)
     except RammerError as error:
@@ -253,7 +279,9 @@ def main(
     for name in names:
         try:
             entry = catalog.prepare(name, scale=scale)
-            found, kind = compare(entry, selected, None if dry else number, scale, runs, load_timeout_s)
+            found, kind = compare(
+                entry, selected, None if dry else number, scale, runs, load_timeout_s, str(programs or "")
+            )
         except RammerError as error:
             console.print(f"{name}: {error}", highlight=False)
             continue

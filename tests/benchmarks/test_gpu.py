@@ -104,6 +104,23 @@ def test_our_side_on_a_gpu(cupy: FakeCupy, built: store.BuiltModel, peer: str, m
     assert answers[3]["notes"]["usage"]["emulated"] is False
 
 
+def test_programs_compiled_before_are_loaded(
+    cupy: FakeCupy, built: store.BuiltModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled for a GPU that is not here, then measured on it without a compiler."""
+    monkeypatch.setattr(device, "probe", lambda: driver.Availability(False, "no GPU yet"))
+    cupy.properties["multiProcessorCount"] = 132
+    gpu_peers.prepare(built.path, tmp_path / "ready", "sm_90")
+    assert len(list((tmp_path / "ready").iterdir())) == 3
+    monkeypatch.setattr(device, "probe", lambda: driver.Availability(True))
+    monkeypatch.setattr(device, "compile_cubin", lambda text, arch: pytest.fail("compiled again"))
+    asked, answers = iter([None]), []
+    pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
+    task = gpu_peers.Task("rammer", str(built.path), "", "small", 0, str(tmp_path / "ready"))
+    gpu_peers.serve(pipe, task, built.outputs, 0)  # type: ignore[arg-type]
+    assert answers[-1].get("notes", {}).get("compiled_before"), answers
+
+
 def test_a_peer_that_cannot_says_why(built: store.BuiltModel) -> None:
     answers: list[dict[str, Any]] = []
     pipe = SimpleNamespace(recv=lambda: None, send=answers.append)
