@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -294,6 +295,21 @@ def test_rows_are_stacked_unless_they_depend_on_each_other() -> None:
     bound = model(lambda b, x: build(b, x, True), (6, 16))
     assert after(free, eliminate_common, stack_rows)["matmul"] == 1
     assert after(bound, stack_rows)["matmul"] == 3
+
+
+def test_layers_run_side_by_side_where_vEUs_are_many() -> None:
+    """A product of two layers' rows would wait for both; a device of many threads keeps them apart."""
+    b = Net()
+    x, w = b.input("x", (1, 16)), b.weight(16, 16)
+    below = b.add("matmul", x, w)
+    above = b.add("matmul", b.add("softmax", x, axis=1), w)
+    b.output(b.add("softmax", below, axis=1), "y0")
+    b.output(b.add("softmax", above, axis=1), "y1")
+    counts = {
+        threads: sum("matmul" in op.kind for op in optimize(b.build(), replace(SPEC, max_threads=threads)).operators)
+        for threads in (1, 256)
+    }
+    assert counts == {1: 1, 256: 2}
 
 
 def test_two_groups_that_depend_on_each_other_are_not_both_stacked() -> None:
