@@ -1,4 +1,4 @@
-"""SelectRKernels has a choice on GPUs: tilings into few large rTasks and into many small ones (paper: §5.3)."""
+"""SelectRKernels has a choice on GPUs: tilings into few large rTasks and into many small ones (paper: §5.2.4)."""
 
 from __future__ import annotations
 
