@@ -286,7 +286,7 @@ def test_a_vdevice_on_it(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> Non
     assert vdevice.program_us(placed(GRAPH, [mirror(GRAPH)] * 3, LANES)) == 500.0
     other = CudaVDevice(arch="sm_80")
     assert other.spec.arch == "sm_80" and "the GPU here is h200 (sm_90)" in other.missing
-    with pytest.raises(DeviceError, match="no cuda device 'gpu'"):
+    with pytest.raises(DeviceError, match="no CUDA device 'gpu'"):
         CudaVDevice(device="gpu")
 
 

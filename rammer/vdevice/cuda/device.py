@@ -22,7 +22,7 @@ from rammer.vdevice.simt.registers import read_registers as simt_registers
 class CudaVDevice(GpuVDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
 
-    name, brand = "cuda", "NVIDIA"
+    label, brand = "CUDA", "NVIDIA"
     gpu: Gpu
 
     def available(self) -> Availability:

@@ -21,7 +21,7 @@ from rammer.vdevice.simt.registers import read_registers as simt_registers
 class RocmVDevice(GpuVDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
 
-    name, brand = "rocm", "AMD"
+    label, brand = "ROCm", "AMD"
     gpu: Gpu
 
     def available(self) -> Availability:

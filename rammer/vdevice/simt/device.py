@@ -44,13 +44,13 @@ class GpuVDevice(VDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
 
     forms = FORMS
-    name: ClassVar[str]  # of the target
-    brand: ClassVar[str]
+    label: ClassVar[str]  # of the platform; the target's name in lower case
+    brand: ClassVar[str]  # of the GPUs
     gpu: Any  # the backend's description of it
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         wanted = self.choose(arch) if arch else None
-        self.number = device_number(device, self.name)
+        self.number = device_number(device, self.label)
         here = self.available()
         if not here.ok and (arch is None or device is not None):
             raise DeviceError(
@@ -168,11 +168,12 @@ def emulated_veus(device: str) -> int:
     return int(text)
 
 
-def device_number(device: str | int | None, target: str) -> int:
+def device_number(device: str | int | None, label: str) -> int:
     """The GPU's number in `device=` (1, "1", "cuda:1"); by default 0. Raises DeviceError."""
-    text = str(0 if device is None else device).removeprefix(f"{target}:")
+    prefix = f"{label.lower()}:"
+    text = str(0 if device is None else device).removeprefix(prefix)
     if not text.isdecimal():
         raise DeviceError(
-            f"no {target} device {device!r}", hint=f'device= is the GPU\'s number (0, "{target}:1"), or "emulator"'
+            f"no {label} device {device!r}", hint=f'device= is the GPU\'s number (0, "{prefix}1"), or "emulator"'
         )
     return int(text)
