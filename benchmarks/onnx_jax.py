@@ -101,6 +101,10 @@ def _slice(a: Attributes, x: Any, starts: Any, ends: Any, axes: Any, steps: Any 
     return x[tuple(where)]
 
 
+def _split(a: Attributes, x: Any, sizes: Any = None) -> Any:
+    return jnp.split(x, a["outputs"] if sizes is None else np.cumsum(sizes)[:-1].tolist(), a.get("axis", 0))
+
+
 def _reshape(a: Attributes, x: Any, shape: Any) -> Any:
     return x.reshape([x.shape[i] if d == 0 else int(d) for i, d in enumerate(shape)])
 
@@ -157,7 +161,7 @@ OPERATORS: dict[str, Translate] = {
     "Sigmoid": lambda a, x: jax.nn.sigmoid(x),
     "Slice": _slice,
     "Softmax": _softmax,
-    "Split": lambda a, x: jnp.split(x, a["outputs"], a.get("axis", 0)),
+    "Split": _split,
     "Squeeze": lambda a, x, axes: jnp.squeeze(x, tuple(int(axis) for axis in axes)),
     "Sum": lambda a, *xs: sum(xs[1:], xs[0]),
     "Tanh": lambda a, x: jnp.tanh(x),

@@ -78,7 +78,7 @@ class TestWorkers:
     def test_a_peer_that_fails_says_why(self, task: Task) -> None:
         pytest.importorskip("onnxruntime", reason="the peer that is given a bad file")
         worker = Worker(task)
-        with pytest.raises(RammerError, match="net.onnx"):
+        with pytest.raises(RammerError, match=r"net\.onnx"):
             worker.loaded(60)
         worker.stop()
 
