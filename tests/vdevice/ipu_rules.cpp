@@ -133,6 +133,36 @@ int rule(int n, char *out, int size) {
 }
 
 // What one vertex that leaves elements of its Output alone shows of them, and what was in the variable before.
+// a and its copy on tile 0 leave; then a is undefined, and leaves again. Returns cycles of the copy.
+unsigned long undefined_and_copy(float *out) {
+  Bench x;
+  Tensor here = x.g.addVariable(FLOAT, {16}, "here");
+  x.g.setTileMapping(here, 0);
+  DataStream in = x.g.addHostToDeviceFIFO("in", FLOAT, 16), copied = x.g.addDeviceToHostFIFO("copied", FLOAT, 16);
+  Sequence s;
+  s.add(Copy(in, x.a));
+  s.add(Copy(x.a, here));
+  s.add(Copy(here, copied));
+  s.add(WriteUndef(x.a));
+  s.add(Copy(x.a, x.g.addDeviceToHostFIFO("gone", FLOAT, 16)));
+  x.g.setTileMapping(x.b, 1);
+  Engine e(x.g, s);
+  e.load(x.device);
+  std::vector<float> ones(16, 1);
+  e.connectStream("in", ones.data());
+  e.connectStream("copied", out);
+  e.connectStream("gone", out + 16);
+  e.run(0);
+  std::ostringstream text;
+  e.printProfileSummary(text);
+  std::string key;
+  unsigned long value = 0, cycles = 0, exchange = 0;
+  for (std::istringstream lines(text.str()); lines >> key >> value;) {
+    if (key == "cycles") cycles = value;
+    if (key == "exchange_bytes") exchange = value;
+  }
+  return cycles + 1000 * exchange;
+}
 int partial_output(float *out) {
   Bench x;
   VertexRef v = x.g.addVertex(x.set, "Partial");

@@ -98,6 +98,14 @@ def test_elements_left_alone_are_nan(library: ctypes.CDLL) -> None:
     assert np.isnan(out[1::2]).all() and not np.isnan(out[::2]).any()
 
 
+def test_undefined_variables_and_copies_on_a_tile(library: ctypes.CDLL) -> None:
+    """What is undefined is NaN; 64 bytes that stay on their tile take 16 cycles, and no exchange."""
+    out = np.zeros(32, np.float32)
+    library.undefined_and_copy.restype = ctypes.c_ulong
+    assert library.undefined_and_copy(out.ctypes.data_as(ctypes.c_void_p)) == 16
+    assert (out[:16] == 1).all() and np.isnan(out[16:]).all()
+
+
 def test_costs(library: ctypes.CDLL) -> None:
     """Each round: 16 floats to tile 1 before the set, 16 back by the copy; a Vertex alone uses one worker in six."""
     out = ctypes.create_string_buffer(2000)
