@@ -87,7 +87,7 @@ def main(names: tuple[str, ...], arch: str, steps: int | None, result: Path | No
                     "rtasks": program.plan.num_rtasks,
                     "graph_vertices": placed.num_vertices,
                     "source_bytes": program.executable.source_bytes,  # type: ignore[attr-defined]
-                    "build_seconds": program.report().seconds["build"],
+                    "build_seconds": program.report().phases_s["build"],
                     "largest_error": max(float(np.abs(found[k] - v).max()) for k, v in wanted.items()),
                 }
             base = base or profile.estimated_us
