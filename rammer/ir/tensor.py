@@ -77,8 +77,11 @@ class Layout:
 
 
 def channel_blocked(rank: int, block: int) -> Layout:
-    """NC…{block}c: channels (dimension 1) in blocks of `block`, innermost."""
-    return Layout((Digit(0), Digit(1, block), *(Digit(d) for d in range(2, rank)), Digit(1, 1, block)))
+    """CN…{block}c: channels (dimension 1) in blocks of `block`, innermost.
+
+    Whole blocks are outermost, before the batch: concatenations and slices of channels are contiguous for any batch.
+    """
+    return Layout((Digit(1, block), Digit(0), *(Digit(d) for d in range(2, rank)), Digit(1, 1, block)))
 
 
 def pack(array: Array, layout: Layout) -> Array:

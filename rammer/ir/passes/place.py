@@ -9,7 +9,7 @@ from rammer.ir.graph import Graph, Storage, View
 from rammer.ir.index import Index, substitute
 from rammer.ir.operator import Operation, ROperator
 from rammer.ir.passes.structure import copy_expr
-from rammer.ir.tensor import Shape, TensorId, TensorType
+from rammer.ir.tensor import Digit, Shape, TensorId, TensorType
 
 
 def place(graph: Graph) -> Graph:
@@ -129,17 +129,19 @@ def concat_offsets(operation: Operation) -> list[int] | None:
     target = operation.outputs[0]
     parts = operation.inputs
     axis = _concat_axis(parts, target)
-    if axis is None or prod(target.shape[:axis]) != 1 or any(p.layout != target.layout for p in parts):
+    if axis is None or any(p.layout != target.layout for p in parts):
         return None
-    inner = prod(target.shape[axis + 1 :])
-    blocks = [d for d in target.layout.digits if d.dim == axis and d.mod] if target.layout else []
-    if target.layout and (axis != 1 or len(blocks) != 1):
+    digits = target.layout.digits if target.layout else tuple(map(Digit, range(target.rank)))
+    physical = target.physical_shape
+    place = next(p for p, d in enumerate(digits) if d.dim == axis)  # its most significant digit
+    if digits[place].mod or prod(physical[:place]) != 1:
         return None
+    step, inner = digits[place].div, prod(physical[place + 1 :])
     offsets, start = [], 0
     for part in parts:
-        if blocks and start % blocks[0].mod:
+        if start % step:
             return None
-        offsets.append(start * inner)
+        offsets.append(start // step * inner)
         start += part.shape[axis]
     return offsets
 
