@@ -23,6 +23,7 @@ MAX_VECTORS = 8
 WORST_COST = 3.5  # of a lane axis; beyond, the generic nest is better
 MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked from x are shared
 MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
+MIN_CHUNK_BLOCKS = 4  # of rows that pass by a part of a panel, at least
 COPY_ROWS = 16  # uses of a weight that pay for copying it
 
 
@@ -219,10 +220,14 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
     batch = [a for a in far if any(a in variables(ix) for ix in p.w.index)]  # each has weights of its own
     plain = [a for a in outer if a not in batch]
     shown = stage.name != problem.root.name
-    chunk = () if shown else _chunk(problem, p, panel, reduce, steps, block)
-    middle = (*lane_outer, *chunk, *(Loop(a) for a in plain), *row_loops)
-    if not chunk and _rows_outside(problem, p, steps):
+    outside = _rows_outside(problem, p, steps)
+    chunk = () if shown else _chunk(problem, p, panel, reduce, steps, block, outside)
+    within = (*(Loop(a) for a in plain if Loop(a) not in chunk), *row_loops)
+    middle = (*lane_outer, *chunk, *within)
+    if outside and not chunk:
         middle = (*(Loop(a) for a in plain), *lane_outer, *row_loops)
+    elif outside and len(lane_outer) == 1:
+        middle = (*chunk[:-1], *lane_outer, *chunk[-1:], *within)
     outer_loops = (*tasks, *(Loop(a) for a in batch), *middle)
     loops = (*outer_loops, *inner) if shown else (*outer_loops, *reduce, *inner)
     packing = []
@@ -297,11 +302,18 @@ def _multiple(grain: int, rows: int) -> int:
 
 
 def _chunk(
-    problem: Problem, p: Product, panel: int, reduce: tuple[Loop, ...], steps: dict[str, int], block: Block
+    problem: Problem,
+    p: Product,
+    panel: int,
+    reduce: tuple[Loop, ...],
+    steps: dict[str, int],
+    block: Block,
+    outside: bool,
 ) -> tuple[Loop, ...]:
     """Cut the reduction so that the weights of a panel stay in the nearest cache while all rows pass by.
 
     Sums of all rows then wait in a buffer beside it. Empty if the panel fits as it is, or the rows are too few.
+    Rows that go `outside` of the panels are so few that their x stays in the vEU's cache for all panels.
     """
     near = next((m.nbytes for m in problem.spec.memory if m.owner == "veu"), 1 << 15)
     extents = {**dict(p.stage.axes), **dict(p.stage.reduce)}
@@ -320,6 +332,8 @@ def _chunk(
         return ()
     loops: list[Loop] = []
     room = near  # of the sums; beyond, they would push the weights out
+    if outside:
+        room = min(room, problem.own_cache // 2 // (4 * depth) * item)
     held = prod(rows.values()) * item
     for axis, extent in rows.items():
         if held <= room or extent == 1:
@@ -329,9 +343,8 @@ def _chunk(
         if size < extent:
             loops.append(Loop(axis, size))
             held = held // extent * size
-    if any(lp.axis != p.row and lp.step == 1 for lp in loops) or any(
-        lp.axis == p.row and lp.step == block.rows for lp in loops
-    ):
+    taken = prod({**rows, **{lp.axis: lp.step for lp in loops}}.values())
+    if taken < MIN_CHUNK_BLOCKS * block.rows:
         return ()
     return (*loops, Loop(first.axis, fitting[-1] * first.step))
 
