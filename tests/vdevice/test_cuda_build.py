@@ -86,7 +86,7 @@ def test_an_image_says_what_it_needs() -> None:
     vdevice = CudaVDevice(arch="h100")
     plan = replace(placed(graph, [mirror(graph)], [[0]]), spec=replace(vdevice.spec, num_veus=1))
     image = vdevice.build(plan)
-    assert image.fingerprint == "cuda-abi2-sm_90" and CUBIN in image.files
+    assert image.fingerprint == "cuda-abi3-sm_90" and CUBIN in image.files
     assert json.loads(image.files[RESOURCES])["spill_bytes"] == 0
 
 

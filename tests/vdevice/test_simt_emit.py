@@ -62,7 +62,7 @@ def test_barriers_go_with_the_task_behind_them() -> None:
     # function, rTask, first argument, arguments, first wait, waits, step, order
     assert [row[4:] for row in first] == [[0, 0, 1, 0], [0, 1, 3, 2], [1, 1, 0, 3]]
     assert [row[0] for row in first] == [0, 0, ONLY_WAIT]
-    assert [row[4:] for row in second] == [[2, 1, 2, 1], [3, 1, 3, 2], [4, 0, 0, 3]]  # vEU 0 waits for the barrier
+    assert [row[4:] for row in second] == [[2, 1, 2, 1], [3, 1, 3, 2], [0, 0, 0, 3]]  # vEU 0 waits for the barrier
     assert streams.waits.tolist() == [[1, 1], [1, 2], [0, 0], [0, 2]]
     assert (streams.instructions[streams.bounds[1:] - 1, 0] == END).all()
     assert streams.span(0) > 3
@@ -110,3 +110,28 @@ def test_a_plan_without_memory_is_refused() -> None:
 
 def test_every_element_type_has_a_name() -> None:
     assert set(SimtPrinter.ctype) == set(DType)
+
+
+WAVE = [[0, [(1, 0), (2, 0)], 3], [1, [(0, 0), (2, 0)], 4], [2, [(0, 0), (1, 0)], 5], [[(0, 0), (1, 0), (2, 0)], 6]]
+
+
+def test_lanes_of_a_wave_share_a_list_and_a_lane_that_waits_for_itself_is_refused() -> None:
+    graph = chain(7)
+    streams = make_program(placed(graph, [mirror(graph)] * 7, WAVE), CUDA).streams
+    assert streams.waits.tolist() == [[0, 0], [1, 0], [2, 0]]
+    assert [streams.lane(0, v)[-1, 4:6].tolist() for v in range(4)] == [[0, 3]] * 4
+    streams.check()
+    ahead = streams.waits.copy()
+    ahead[1, 1] = 1  # vEU 1 would wait for its own barrier
+    twice = np.array([[0, 0], [1, 0], [1, 0]], np.int32)
+    for waits in (ahead, twice):
+        with pytest.raises(ArtifactError, match="waits for itself"):
+            Streams.from_bytes(replace(streams, waits=waits).to_bytes())
+
+
+def test_a_lane_whose_own_slot_is_still_to_come_has_a_list_of_its_own() -> None:
+    lanes = [[[(1, 0), (2, 0)], 0], [1, [(0, 1), (2, 0)], 3], [2], [[(0, 1), (1, 0), (2, 0)], 4]]
+    graph = chain(5)
+    streams = make_program(placed(graph, [mirror(graph)] * 5, lanes), CUDA).streams
+    assert streams.waits.tolist() == [[1, 0], [2, 0], [0, 1], [2, 0], [0, 1], [1, 0], [2, 0]]
+    streams.check()

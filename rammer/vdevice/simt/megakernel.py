@@ -46,7 +46,8 @@ def branches_text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int
                 continue
             lines.append(f"  {'else ' if lines else ''}if (program == {p} && veu == {v}) {{")
             for fn, rtask, args, _, wait, nwaits, step, order in lane.tolist():
-                waits = ", ".join(f"{u}:{o}" for u, o in streams.waits[wait : wait + nwaits].tolist())
+                awaited = streams.waits[wait : wait + nwaits].tolist()
+                waits = ", ".join(f"{u}:{o}" for u, o in awaited if u != v)
                 if nwaits and fn >= 0 and kernels[fn].ahead:
                     lines.append(f"    {kernels[fn].ahead}(args + {args}, {rtask}, tid);")
                 if nwaits:
@@ -135,6 +136,7 @@ MK_COLD unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long
 INLINE void mk_wait(Run run, const Wait *waits, int n, int order, int tid, volatile int *stop) {
   for (int w = tid; w < n; w += $THREADS) {
     Wait on = waits[w];
+    if (on.veu == run.veu) continue;  // lanes share lists; its own slots lie behind it
     const unsigned *step = run.state + $LINE * (1 + on.veu);
     unsigned long long since = 1;
     for (unsigned polls = 1; (int)(mk_load_relaxed(step) - run.base) <= on.order; polls++) {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice import tables
 from rammer.vdevice.placement import ARENA
+from rammer.vdevice.simt.waits import WaitLists
 
-ABI = 2  # of the megakernel, the streams and the state; changes with any of them
+ABI = 3  # of the megakernel, the streams and the state; changes with any of them
 LINE = 32  # words of a cache line: each vEU's counter has its own
 END, ONLY_WAIT, KEEP = -1, -2, -3  # `fn` of an instruction without a task
 NUMBER = -2  # `arg_base` of an argument that is a number and no address
@@ -30,6 +31,8 @@ class Streams:
     first wait, number of waits, step to publish when done (0: nobody waits for it), order of its slot. A barrier-rTask
     is part of the rTask behind it. A KEEP copies rows of a constant into the vEU's own memory; an rTask that reads the
     copy has its place, in bytes from the scratch, as an argument. Every lane ends with an instruction of its own.
+
+    Lanes share lists of waits. What a list says of the waiting lane itself lies behind it, and is skipped.
     """
 
     header: Mapping[str, Any]
@@ -100,6 +103,26 @@ class Streams:
         )
         if not sound or not self._copies_are_sound():
             raise ValueError("an index points outside of its array")
+        if not self._own_waits_are_over():
+            raise ValueError("a vEU waits for itself")
+
+    def _own_waits_are_over(self) -> bool:
+        """Whether what lists say of the waiting lane itself lies behind it, so that it may be skipped."""
+        fn, *_, first, nwaits, _, order = self.instructions.T
+        within = (fn[:-1] != END) & (fn[1:] != END)
+        if np.any(np.diff(order)[within] < 0):
+            return False
+        count = len(self.waits) + 1
+        at = np.lexsort((np.arange(count - 1), self.waits[:, 0]))  # by vEU, then place
+        places = self.waits[at, 0].astype(np.int64) * count + at
+        slots = np.flatnonzero(nwaits)
+        lane = np.searchsorted(self.bounds, slots, "right") - 1
+        begin = lane % self.num_veus * count + first[slots]
+        low, high = np.searchsorted(places, begin), np.searchsorted(places, begin + nwaits[slots])
+        own = high > low
+        awaited = self.waits[at[low[own]], 1]
+        barrier = order[slots[own]] - (fn[slots[own]] >= 0)  # an rTask takes the barrier of the slot before it along
+        return bool(np.all(high - low <= 1) and np.all(awaited < barrier))
 
     def _copies_are_sound(self) -> bool:
         """Whether all that is copied lies in the vEU's memory."""
@@ -152,8 +175,11 @@ def streams_of(
     """The arrays of a plan's lanes; `copies` has the first arguments of the KEEPs before an rTask."""
     instructions: list[tuple[int, ...]] = []
     operators: list[int] = []
-    waits: list[tuple[int, int]] = []
     bounds = [0]
+    lists = WaitLists()
+    taken = [lists.add(veu, order, slot.waits) for veu, order, slot in _barriers(plan)]
+    first_wait, num_waits, waits = lists.finish()
+    barriers = iter(taken)
 
     def copy(order: int, ahead: RTask) -> None:
         for args in copies.get(ahead.uid, ()):
@@ -164,7 +190,7 @@ def streams_of(
         awaited = {w for lane in program.lanes for slot in lane if isinstance(slot, BarrierRTask) for w in slot.waits}
         for veu in range(plan.spec.num_veus):
             lane = program.lanes[veu] if veu < len(program.lanes) else ()
-            first = len(waits)  # of the barrier that the next rTask takes along
+            wait = 0, 0  # of the barrier that the next rTask takes along
             for order, slot in enumerate(lane):
                 step = order + 1 if Position(veu, order) in awaited else 0
                 follower = lane[order + 1] if order + 1 < len(lane) else None
@@ -178,13 +204,14 @@ def streams_of(
                     found = (task.function, rtask, task.first_arg, task.num_args)
                     operators.append(n)
                 else:
-                    waits += [(w.veu, w.order) for w in slot.waits]
+                    number = next(barriers)
+                    wait = first_wait[number], num_waits[number]
                     if isinstance(follower, RTask) and not step:
                         continue
                     found = (ONLY_WAIT, 0, 0, 0)
                     operators.append(-1)
-                instructions.append((*found, first, len(waits) - first, step, order))
-                first = len(waits)
+                instructions.append((*found, *wait, step, order))
+                wait = 0, 0
             instructions.append((END, *(0,) * 7))
             operators.append(-1)
             bounds.append(len(instructions))
@@ -192,6 +219,15 @@ def streams_of(
     return {
         "bounds": np.array(bounds, np.int32),
         "instructions": np.array(instructions, np.int32).reshape(-1, 8),
-        "waits": np.array(waits, np.int32).reshape(-1, 2),
+        "waits": waits,
         "operators": np.array(operators, np.int32),
     }
+
+
+def _barriers(plan: ExecutionPlan) -> Iterator[tuple[int, int, BarrierRTask]]:
+    """Every barrier-rTask of a plan with its vEU and order, lane by lane."""
+    for program in plan.programs:
+        for veu, lane in enumerate(program.lanes):
+            for order, slot in enumerate(lane):
+                if isinstance(slot, BarrierRTask):
+                    yield veu, order, slot
