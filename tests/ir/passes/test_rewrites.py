@@ -356,14 +356,15 @@ def test_an_output_that_is_a_piece_of_a_tensor_is_a_copy() -> None:
     assert after(model(build, (4, 6)), place) == {"tanh": 1, "neg": 1, "slice": 1}
 
 
-def test_channels_are_blocked_between_convolutions() -> None:
+@pytest.mark.parametrize("batch", [1, 3])
+def test_channels_are_blocked_between_convolutions(batch: int) -> None:
     def build(b: Net, x: TensorId) -> TensorId:
         y = b.add("relu", b.conv(x, 24))  # the second block is partly padding
         y = b.add("add", b.pool(b.conv(y, 32), 3, 1), b.conv(y, 32, 1))
         y = b.add("concat", y, b.conv(y, 20), axis=1)
         return b.add("reduce", b.conv(y, 16), fn="mean", axes=(2, 3), keepdims=False)
 
-    graph = model(build, (1, 3, 8, 8))
+    graph = model(build, (batch, 3, 8, 8))
     optimized = optimize(graph, SPEC)
     assert_same(graph, optimized)
     blocked = channel_blocked(4, SPEC.lanes)
