@@ -122,6 +122,7 @@ def test_programs_compiled_before_are_loaded(
 
 
 def test_a_peer_that_cannot_says_why(built: store.BuiltModel) -> None:
+    pytest.importorskip("torch", reason="the peer is torch")
     answers: list[dict[str, Any]] = []
     pipe = SimpleNamespace(recv=lambda: None, send=answers.append)
     gpu_peers.serve(pipe, gpu_peers.Task("torch", str(built.path), "", "small", None), built.outputs, 0)  # type: ignore[arg-type]
