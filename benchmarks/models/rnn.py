@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ def _lstms(modules: nn.ModuleList) -> list[nn.LSTM]:
     return [module for module in modules if isinstance(module, nn.LSTM)]
 
 
-class Cell(nn.Module):
+class Cell(nn.Module, ABC):
     """One LSTM cell, written over `ops`: torch itself, or a Recorder."""
 
     one: torch.Tensor
@@ -50,9 +51,9 @@ class Cell(nn.Module):
         self.hidden = lstm.hidden_size
         self.register_buffer("one", torch.tensor(1.0))
 
+    @abstractmethod
     def gates(self, ops: Any, x: Any, h: Any) -> Sequence[Any]:
         """Pre-activations [batch, hidden] of i, j, f, o."""
-        raise NotImplementedError
 
     def step(self, ops: Any, x: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         """(x, (h, c)) -> (h', c')."""
@@ -119,11 +120,12 @@ def _tensorflow_weights(lstm: nn.LSTM) -> tuple[torch.Tensor, torch.Tensor, torc
     return w.T, u.T, bias
 
 
-class Unrolled(nn.Module):
+class Unrolled(nn.Module, ABC):
     """A net of cells over a time-major input [steps, batch, features]."""
 
+    @abstractmethod
     def run(self, ops: Any, x: Any, steps: int, batch: int) -> Any:
-        raise NotImplementedError
+        """All steps of `x`, written over `ops`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.run(torch, x, x.shape[0], x.shape[1])

@@ -260,7 +260,21 @@ def _schedule(problem: Problem, p: Sides, tile: Tile, deep: str, chunk: int, win
         Loop(slow, 1, Kind.UNROLLED),
         Loop(fast, along, Kind.UNROLLED),
     )
-    depth = loops.index(Loop(deep, chunk))
+    packing, at = operands(problem, p, tile, loops.index(Loop(deep, chunk)), threads)
+    name = f"{problem.operation.kind}_{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}_t{tile.tasks}"
+    return Schedule(name, loops, at, packing, threads=threads)
+
+
+def _inner(chunk: int, points: int, window: list[str]) -> tuple[tuple[int, Kind], ...]:
+    """Steps of the terms of a chunk: some are unrolled, so that loads of one hide behind products of another."""
+    together = next((n for n in (8, 4, 2) if chunk % n == 0 and n * points <= MAX_UNROLLED and not window), 1)
+    return ((together, Kind.SERIAL), (1, Kind.UNROLLED)) if together > 1 else ((1, Kind.SERIAL),)
+
+
+def operands(
+    problem: Problem, p: Sides, tile: Tile, depth: int, threads: int, pad: int | None = None
+) -> tuple[tuple[tuple[str, Layout], ...], tuple[At, ...]]:
+    """How constants are packed, and copies of both factors inside loop number `depth`; `pad` instead of their own."""
     packing, at = [], []
     for load, axes in ((p.a, p.slow), (p.b, p.fast)):
         order = scratch_order(load, axes)
@@ -269,16 +283,9 @@ def _schedule(problem: Problem, p: Sides, tile: Tile, deep: str, chunk: int, win
         if free and order != tuple(range(len(order))):
             packing.append((load.tensor, Layout(tuple(Digit(d) for d in order))))
             names = [names[d] for d in order]
-        how, pad = copying(problem, p, load, tile, names, order[-1], threads)
-        at.append(At(load.tensor, depth, how, order=order, pad=pad))
-    name = f"{problem.operation.kind}_{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}_t{tile.tasks}"
-    return Schedule(name, loops, tuple(at), tuple(packing), threads=threads)
-
-
-def _inner(chunk: int, points: int, window: list[str]) -> tuple[tuple[int, Kind], ...]:
-    """Steps of the terms of a chunk: some are unrolled, so that loads of one hide behind products of another."""
-    together = next((n for n in (8, 4, 2) if chunk % n == 0 and n * points <= MAX_UNROLLED and not window), 1)
-    return ((together, Kind.SERIAL), (1, Kind.UNROLLED)) if together > 1 else ((1, Kind.SERIAL),)
+        how, own = copying(problem, p, load, tile, names, order[-1], threads)
+        at.append(At(load.tensor, depth, how, order=order, pad=own if pad is None else pad))
+    return tuple(packing), tuple(at)
 
 
 def copying(

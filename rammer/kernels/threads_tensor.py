@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from rammer.ir.tensor import Digit, DType, Layout
+from rammer.ir.tensor import DType
 from rammer.ir.tile import MMA_DEPTH, Kind
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.threads_lower import group
-from rammer.kernels.threads_product import Sides, Tile, box, copied_axes, copying, scratch_order
+from rammer.kernels.threads_product import Sides, Tile, box, operands
 
 # waves of a task along slow and fast, blocks of 16 and of 8 points that each of them computes
 TILES = (
@@ -119,15 +119,6 @@ def _schedule(problem: Problem, p: Sides, chosen: Blocks, deep: str, chunk: int,
         Loop(deep, 1),
     )
     threads = prod(chosen.waves) * WAVE
-    packing, at = [], []
-    for load, axes in ((p.a, p.slow), (p.b, p.fast)):
-        order = scratch_order(load, axes)
-        names = copied_axes(problem, load.tensor)
-        free = load.tensor in problem.static and problem.expr.type_of(load.tensor).layout is None
-        if free and order != tuple(range(len(order))):
-            packing.append((load.tensor, Layout(tuple(Digit(d) for d in order))))
-            names = [names[d] for d in order]
-        how, _ = copying(problem, p, load, tile, names, order[-1], threads)
-        at.append(At(load.tensor, loops.index(Loop(deep, chunk)), how, order=order, pad=GAP))
+    packing, at = operands(problem, p, tile, loops.index(Loop(deep, chunk)), threads, GAP)
     name = f"{problem.operation.kind}_{spec.precision}_{rows}x{columns}_k{chunk}_x{threads}_t{tile.tasks}"
-    return Schedule(name, loops, tuple(at), tuple(packing), threads=threads, mma=spec.precision)
+    return Schedule(name, loops, at, packing, threads=threads, mma=spec.precision)

@@ -11,14 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import ScheduleError
-from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.draft import Draft, Placement
-from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import TIE_US, count
 from rammer.scheduler.wavefront import WavefrontPolicy
 
@@ -34,11 +32,7 @@ class ListPolicy:
     name = "list"
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
-        if problem.spec.sync is SyncModel.GLOBAL:
-            raise ScheduleError(
-                f"policy 'list' needs rTask-level synchronisation, and {problem.spec.name!r} has none",
-                hint="use policy 'wavefront'",
-            )
+        need_fine_sync(self.name, problem.spec)
         draft = Draft(problem)
         options = [draft.market.options(op.operation) for op in problem.graph.operators]
         choices = {

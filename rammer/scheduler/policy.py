@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rammer.ir.device import VDeviceSpec
+from rammer.errors import ScheduleError
+from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
@@ -31,3 +32,12 @@ class Policy(Protocol):
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         """A plan without memory (the compiler adds it). Raises ScheduleError; never falls back in silence."""
+
+
+def need_fine_sync(policy: str, spec: VDeviceSpec) -> None:
+    """Raise ScheduleError on a device with global synchronisation, for a policy whose rTasks wait for single others."""
+    if spec.sync is SyncModel.GLOBAL:
+        raise ScheduleError(
+            f"policy {policy!r} needs rTask-level synchronisation, and {spec.name!r} has none",
+            hint="use policy 'wavefront'",
+        )

@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from rammer.errors import ScheduleError
-from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.ir.tensor import TensorId
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
-from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import select_veu
 
 Weights: TypeAlias = tuple[TensorId, ...]  # the static operands of an operator
@@ -35,11 +33,7 @@ class StationaryPolicy:
     name = "stationary"
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
-        if problem.spec.sync is SyncModel.GLOBAL:
-            raise ScheduleError(
-                f"policy 'stationary' needs rTask-level synchronisation, and {problem.spec.name!r} has none",
-                hint="use policy 'wavefront'",
-            )
+        need_fine_sync(self.name, problem.spec)
         draft = Draft(problem)
         groups = recurrent_operators(problem)
         fastest = {n: draft.market.options(op.operation).fastest.kernel for n, op in enumerate(draft.graph.operators)}
