@@ -236,13 +236,22 @@ INLINE F_ P_log(F_ x) {
   r = P_sel(x == INFINITY, x, r);
   return P_sel((x < 0.0f) | (x != x), (x - x) / (x - x), r);
 }
-INLINE F_ P_sigmoid(F_ x) { return 1.0f / (1.0f + P_exp(-x)); }
-INLINE F_ P_tanh(F_ x) {  /* an odd polynomial near 0, where 1 - 2 / (e^2x + 1) loses digits */
-  F_ a = P_abs(x), z = x * x;
-  F_ p = ((((-5.70498872745e-3f * z + 2.06390887954e-2f) * z - 5.37397155531e-2f) * z + 1.33314422036e-1f) * z
-          - 3.33332819422e-1f) * z * x + x;
-  F_ q = 1.0f - 2.0f / (P_exp(a + a) + 1.0f);
-  return P_sel(a > 0.625f, P_sel(x < 0.0f, -q, q), p);
+INLINE F_ P_sigmoid(F_ x) {  /* as P_exp, where one power of two is enough; infinite from 88.4 on */
+  F_ y = P_minc(P_maxc(-x, P_splat(-87.0f)), P_splat(88.7f));
+  F_ t = y * 1.44269504f + 12582912.0f, n = t - 12582912.0f, r = y - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  F_ p = ((((1.9875691500e-4f * r + 1.3981999507e-3f) * r + 8.3334519073e-3f) * r + 4.1665795894e-2f) * r
+          + 1.6666665459e-1f) * r + 5.0000001201e-1f;
+  return 1.0f / (1.0f + (p * (r * r) + r + 1.0f) * P_float((P_bits(t) << 23) + 0x3f800000));
+}
+INLINE F_ P_tanh(F_ x) {  /* x times a quotient of polynomials in x^2 */
+  F_ z = x * x;
+  F_ p = (((((-2.76076847742355e-16f * z + 2.00018790482477e-13f) * z - 8.60467152213735e-11f) * z
+          + 5.12229709037114e-8f) * z + 1.48572235717979e-5f) * z + 6.37261928875436e-4f) * z + 4.89352455891786e-3f;
+  F_ q = ((1.19825839466702e-6f * z + 1.18534705686654e-4f) * z + 2.26843463243900e-3f) * z + 4.89352518554385e-3f;
+  F_ y = x * p / q;
+  y = P_sel(x > 7.9f, P_splat(1.0f), y);
+  return P_sel(x < -7.9f, P_splat(-1.0f), y);
 }
 INLINE F_ P_erf(F_ x) {
   F_ t = P_abs(x), s = x * x;

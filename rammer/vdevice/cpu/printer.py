@@ -37,6 +37,9 @@ class CpuPrinter(CFamilyPrinter):
             if buffer in self._inputs and self._inputs[buffer].dtype.itemsize == 4:
                 for n, outer in enumerate(path):
                     self._loads.setdefault(id(outer), []).append((path[n + 1 :], buffer, index))
+        self._fetched: set[str] = set()  # inputs asked for while others are summed
+        for sums, nest in _followers(program.body) if lanes == LINE else ():
+            self._fetch_for(sums, nest)
 
     def scratch(self) -> list[str]:
         """Declarations; and where something is summed, requests for small inputs, which another core may have written.
@@ -45,7 +48,7 @@ class CpuPrinter(CFamilyPrinter):
         """
         lines = super().scratch()
         for name, buffer in self._inputs.items() if _sums(self.program.body) else ():
-            if buffer.size <= SMALL and self.dtypes[name].itemsize == 4:
+            if buffer.size <= SMALL and self.dtypes[name].itemsize == 4 and name not in self._fetched:
                 lines += [
                     "  #pragma unroll 4",
                     f"  for (long n = 0; n < {buffer.size}; n += {LINE}) __builtin_prefetch(&{name}[n], 0, 3);",
@@ -64,6 +67,31 @@ class CpuPrinter(CFamilyPrinter):
         lines[1:1] = self._stream(loop)
         times = _unrolling(loop)
         return [f"#pragma unroll {times}", *lines] if times > 1 else lines
+
+    def _fetch_for(self, sums: tuple[For, ...], nest: For) -> None:
+        """While blocks of sums are computed, ask for the lines that the nest after them loads, if they are few.
+
+        It would wait for most of them in turn; many are left to the core, as they would push out the weights.
+        """
+        found: dict[tuple[str, Index], tuple[For, ...]] = {}
+        for path, buffer, index in _vector_loads((nest,), ()):
+            if buffer in self._inputs and self._inputs[buffer].dtype.itemsize == 4:
+                found.setdefault((buffer, substitute(index, {path[-1].var: Index()})), path[:-1])
+        blocks = [lp.stop - lp.start for lp in sums]
+        block = sum(((var(lp.var) - lp.start) * prod(blocks[n + 1 :]) for n, lp in enumerate(sums)), Index())
+        for path in dict.fromkeys(found.values()):
+            steps = [lp.stop - lp.start for lp in path]
+            wanted = [key for key, where in found.items() if where == path]
+            if prod(steps) * len(wanted) > MAX_FETCHED or any(lp.start for lp in path):
+                continue
+            share = -(-prod(steps) // prod(blocks))
+            lines = ["  #pragma unroll", f"  for (long turn = 0; turn < {share}; turn++) {{"]
+            lines.append(f"    const long ahead = {share} * ({self.index(block)}) + turn;")
+            for n, lp in enumerate(path):
+                lines.append(f"    const long {lp.var} = ahead / {prod(steps[n + 1 :])} % {steps[n]};")
+            lines += [f"    __builtin_prefetch(&{buffer}[{self.index(index)}], 0, 3);" for buffer, index in wanted]
+            self._fetches.setdefault(id(sums[-1]), []).extend([*lines, "  }"])
+            self._fetched |= {buffer for buffer, _ in wanted}
 
     def _next_panels(self, outer: For) -> Iterator[tuple[For, list[str]]]:
         """Loops inside `outer` that walk past a panel of weights, with the lines that fetch the panel after it."""
@@ -116,6 +144,32 @@ class CpuPrinter(CFamilyPrinter):
 
 
 _VectorLoad: TypeAlias = "tuple[tuple[For, ...], str, Index]"
+
+
+def _followers(body: Body) -> Iterator[tuple[tuple[For, ...], For]]:
+    """Serial loops around a register block of sums, with each nest after them in the same body that sums nothing."""
+    blocks: tuple[For, ...] = ()
+    for s in body:
+        match s:
+            case For() if _sums((s,)):
+                blocks = _block_path(s)
+                yield from _followers(s.body)
+            case For() if blocks:
+                yield blocks, s
+            case Alloc(_, inner) | If(_, inner):
+                yield from _followers(inner)
+
+
+def _block_path(nest: For) -> tuple[For, ...]:
+    """Serial loops from a nest's first down to the one that holds a register block; none if they do more than that."""
+    path: list[For] = []
+    body: Body = (nest,)
+    while len(body) == 1 and isinstance(loop := body[0], For) and loop.kind is Kind.SERIAL:
+        path.append(loop)
+        body = loop.body
+        if any(isinstance(s, Alloc) for s in body):
+            return tuple(path)
+    return ()
 
 
 def _sums(body: Body) -> bool:

@@ -6,6 +6,7 @@ typedef unsigned long long u64;
 typedef void (*kernel_fn)(char *const *args, char *scratch, long rtask, int *status);
 
 enum { DONE = 0, BAD_INDEX = 1, STALLED = 2, STUCK = 3, NO_THREAD = 4 };
+enum { MEASURED_PASSES = 4 };
 enum { PUBLISH = 1 };  // slot flag: another vEU waits for this slot
 
 // A slot of a lane. A barrier-rTask has kernel -1, its first wait in `args` and the number of waits in `rtask`.
@@ -357,16 +358,23 @@ EXPORT const i64 *rammer_report(pool *p) { return p->report; }
 EXPORT i64 rammer_now_ns(void) { return now_ns(); }
 EXPORT u64 rammer_ticks(void) { return ticks(); }
 
-// Nanoseconds of one rTask: rTasks in turn until all have run, or `limit_ns` is over.
+// Nanoseconds of one rTask: all rTasks in turn, the best of a few passes, as far as `limit_ns` goes. The first pass
+// finds cold caches.
 EXPORT double rammer_measure(kernel_fn kernel, char *const *args, char *scratch, i64 num_rtasks, i64 limit_ns) {
   int status = 0;
-  i64 done = 0, chunk = 1, begin = now_ns(), end = begin;
-  while (done < num_rtasks && end - begin < limit_ns) {
-    i64 stop = done + chunk < num_rtasks ? done + chunk : num_rtasks;
-    for (; done < stop; done++) kernel(args, scratch, done, &status);
-    i64 now = now_ns();
-    if (now - end < 20000) chunk *= 2;  // so that reading the clock does not count
-    end = now;
+  double best = 0;
+  i64 start = now_ns(), end = start, chunk = 1;
+  for (int pass = 0; pass < MEASURED_PASSES && (!pass || end - start < limit_ns); pass++) {
+    i64 done = 0, begin = end = now_ns();
+    while (done < num_rtasks && end - start < limit_ns) {
+      i64 stop = done + chunk < num_rtasks ? done + chunk : num_rtasks;
+      for (; done < stop; done++) kernel(args, scratch, done, &status);
+      i64 now = now_ns();
+      if (now - end < 20000) chunk *= 2;  // so that reading the clock does not count
+      end = now;
+    }
+    double mean = (double)(end - begin) / done;
+    if (!pass || (done == num_rtasks && mean < best)) best = mean;
   }
-  return (double)(end - begin) / done;
+  return best;
 }
