@@ -5,7 +5,7 @@ Each task owns some units: all gates of a unit are computed where its state is. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from rammer.ir.index import variables
@@ -18,6 +18,7 @@ from rammer.kernels.tiling import cut, lane_axis, place_one, stage_loops, stage_
 
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a prefetcher follows
 MOST_GATES = 4
+ENOUGH_ROWS = 8  # sums for each weight, of which reading the weights costs little beside arithmetic
 WORTH_BARRIERS = 8  # barriers that an operation must outlast, for its second task to pay
 
 
@@ -44,7 +45,10 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         if problem.span(lane) > 1:
             grain = problem.span(lane)
         rows = [(a, e, problem.span(a)) for a, e in root.axes if a != lane]
-        tasks = cut([(lane, extents[lane], grain), *rows], want, problem.spec.num_veus)
+        units = (lane, extents[lane], grain)
+        # Rows of their own take what they need from the step before at home: no barrier, no line of another vEU's.
+        apart = _independent_rows(problem, products.values(), want)
+        tasks = cut([*rows, units] if apart else [units, *rows], want, problem.spec.num_veus)
         if tasks in seen:
             continue
         seen.add(tasks)
@@ -57,7 +61,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
             if p is None:
                 stages.append(place_one(problem, stage, depth))
                 continue
-            at, layout = _gates(problem, p, depth, steps.get(lane, extents[lane]))
+            at, layout = _gates(problem, p, depth, steps)
             stages.append(at)
             if layout is not None:
                 packing.setdefault(p.w.tensor, layout)
@@ -66,6 +70,17 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         yield Schedule(
             f"{problem.operation.kind}_{lane}{lanes}_t{count}", (*tasks, *inner), tuple(stages), tuple(packing.items())
         )
+
+
+def _independent_rows(problem: Problem, products: Iterable[Product], want: int) -> bool:
+    """Whether each task can have rows enough to itself, and near it all the weights, which it then reads whole."""
+    products = list(products)
+    shared = {p.row for p in products}
+    extents = dict(problem.root.axes)
+    (row,) = shared if len(shared) == 1 else (None,)
+    if row not in extents or _weights(products, problem) > problem.own_cache / 2:
+        return False
+    return extents[row] % want == 0 and extents[row] // want >= ENOUGH_ROWS
 
 
 def _weights(products: Iterable[Product], problem: Problem) -> int:
@@ -82,16 +97,22 @@ def _reads_all(problem: Problem, name: str) -> bool:
     return False
 
 
-def _gates(problem: Problem, p: Product, depth: int, units: int) -> tuple[At, Layout | None]:
-    """The nest of a product inside a task of `units` lanes: gates, rows and vectors share a register block."""
+def _gates(problem: Problem, p: Product, depth: int, steps: Mapping[str, int]) -> tuple[At, Layout | None]:
+    """The nest of a product inside a task of `steps` along its axes.
+
+    Gates, rows and vectors share a register block, as far as it reaches; rows enough fill it with a single gate, of
+    which a panel of weights then stays in the nearest cache.
+    """
     lanes = problem.lanes
     extents = dict(p.stage.axes)
     by_weight = [a for a in extents if a != p.lane and any(a in variables(ix) for ix in p.w.index)]
     gates = prod(extents[a] for a in by_weight)
-    together = by_weight if gates <= MOST_GATES else []
+    height = min(extents[p.row], steps.get(p.row, extents[p.row])) if p.row else 1
+    together = by_weight if gates <= MOST_GATES and height < ENOUGH_ROWS else []
     width = gates if together else 1
-    vectors = -(-min(units, extents[p.lane], p.group) // lanes)
-    rows = min(extents[p.row], max(ACCUMULATORS // width, 1), 8) if p.row else 1
+    units = min(steps.get(p.lane, extents[p.lane]), extents[p.lane], p.group)
+    vectors = -(-units // lanes)
+    rows = min(height, max(ACCUMULATORS // width, 1), ENOUGH_ROWS)
     limit = max(ACCUMULATORS // (width * rows), 1)
     wide = max(v for v in range(1, min(vectors, limit, 8) + 1) if vectors % v == 0)
     panel = wide * lanes
