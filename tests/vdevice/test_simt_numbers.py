@@ -64,7 +64,9 @@ def floats(seed: int = 0) -> np.ndarray:
 
 def test_every_half_float_widens(library: Library) -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    np.testing.assert_array_equal(apply(library, "widen", every, np.float32), every.astype(np.float32))
+    with np.errstate(invalid="ignore"):  # NumPy on aarch64 mentions signalling NaNs
+        wanted = every.astype(np.float32)
+    np.testing.assert_array_equal(apply(library, "widen", every, np.float32), wanted)
     brain = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(apply(library, "widen_b", brain, np.float32), brain.astype(np.float32))
 

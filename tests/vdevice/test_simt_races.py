@@ -24,7 +24,7 @@ from rammer.vdevice.simt.image import make_image, make_program
 def why_not() -> str:
     if shutil.which("gcc") is None:
         return "no gcc"
-    probe = ["gcc", "-x", "c", "-fsanitize=thread", "-o", "/dev/null", "-"]
+    probe = ["gcc", "-x", "c++", "-fsanitize=thread", "-o", "/dev/null", "-"]
     done = subprocess.run(probe, input="int main(void) { return 0; }", text=True, capture_output=True)
     return "" if done.returncode == 0 else "gcc has no ThreadSanitizer"
 

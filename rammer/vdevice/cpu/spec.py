@@ -142,13 +142,15 @@ def _cpuinfo() -> tuple[frozenset[str], float, str]:
     """CPU features, clock in GHz, and model."""
     text = _read("/proc/cpuinfo")
     features: frozenset[str] = frozenset()
-    mhz, model = 0.0, platform.processor()
+    mhz, model, parts = 0.0, "", set[str]()
     for line in text.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features") and not features:
             features = frozenset(value.split())
         elif key.strip() == "model name":
             model = value.strip()
+        elif key.strip() in ("CPU implementer", "CPU part"):  # what Arm has in place of a model
+            parts.add(value.strip())
         elif key.strip() == "cpu MHz" and value.strip():
             mhz = max(mhz, float(value))
     if khz := _read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip():
@@ -158,6 +160,7 @@ def _cpuinfo() -> tuple[frozenset[str], float, str]:
         features = frozenset(names.replace("avx1.0", "avx").replace(".", "_").split())
         mhz = int(_sysctl("hw.cpufrequency_max") or 0) / 1e6
         model = _sysctl("machdep.cpu.brand_string")
+    model = model or " ".join((platform.processor(), *sorted(parts))).strip()
     return features, round(mhz / 1000, 1) or 3.0, model
 
 

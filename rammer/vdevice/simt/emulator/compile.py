@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from importlib.resources import files
 
 from rammer.errors import ToolchainError
@@ -19,7 +20,8 @@ def compile_host(text: str) -> bytes:
     """A shared object with `simt_run`. Raises ToolchainError."""
     compiler: Compiler = c_compiler()
     whole = host_text(text)
-    key = fingerprint("simt", compiler.version, compiler.family, *FLAGS, whole)
+    # No flag names the machine, and a cache may lie in a home directory that x86-64 and aarch64 machines share.
+    key = fingerprint("simt", platform.machine(), compiler.version, compiler.family, *FLAGS, whole)
     store = object_store()
     if (found := store.find([key])) and (data := store.read(found[key])):
         return data

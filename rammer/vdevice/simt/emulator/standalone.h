@@ -1,8 +1,9 @@
-// A program with its tables and memory from a file, run once: for sanitizers, which want a process of their own.
+// A program with its tables and memory from a file, run once: for sanitizers, which want a process of
+// their own, and for other machines, which have an emulator.
 
 extern "C" {
 int open(const char *, int, ...);
-long read(int, void *, unsigned long);
+long read(int, void *, unsigned long), write(int, const void *, unsigned long);
 void _exit(int);
 }
 
@@ -18,7 +19,7 @@ static SIMT_UNSEEN char *simt_section(int file, long bytes, unsigned long at_lea
   return to;
 }
 
-int main(int, char **argv) {
+int main(int argc, char **argv) {
   int file = open(argv[1], 0);
   simt_file *head = (simt_file *)simt_section(file, sizeof(simt_file), 0);
   char *memory = simt_section(file, head->memory, 128);
@@ -38,5 +39,5 @@ int main(int, char **argv) {
     int code = simt_run(&a, head->veus, head->threads, head->shared, 1, head->seed);
     if (code || a.state[2]) return 4;
   }
-  return 0;
+  return argc > 2 && write(1, memory, head->memory) != head->memory ? 5 : 0;
 }
