@@ -23,7 +23,8 @@ MAX_VECTORS = 8
 WORST_COST = 3.5  # of a lane axis; beyond, the generic nest is better
 MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked from x are shared
 MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
-MIN_CHUNK_BLOCKS = 4  # of rows that pass by a part of a panel, at least
+MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
+MAX_WHOLE = 2  # nearest caches that the channels of a panel fill before rows are cut for it: sums cost time as well
 COPY_ROWS = 16  # uses of a weight that pay for copying it
 
 
@@ -220,14 +221,8 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
     batch = [a for a in far if any(a in variables(ix) for ix in p.w.index)]  # each has weights of its own
     plain = [a for a in outer if a not in batch]
     shown = stage.name != problem.root.name
-    outside = _rows_outside(problem, p, steps)
-    chunk = () if shown else _chunk(problem, p, panel, reduce, steps, block, outside)
-    within = (*(Loop(a) for a in plain if Loop(a) not in chunk), *row_loops)
-    middle = (*lane_outer, *chunk, *within)
-    if outside and not chunk:
-        middle = (*(Loop(a) for a in plain), *lane_outer, *row_loops)
-    elif outside and len(lane_outer) == 1:
-        middle = (*chunk[:-1], *lane_outer, *chunk[-1:], *within)
+    within = (*(Loop(a) for a in plain), *row_loops)
+    middle = _order(problem, p, panel, () if shown else reduce, steps, block, lane_outer, within)
     outer_loops = (*tasks, *(Loop(a) for a in batch), *middle)
     loops = (*outer_loops, *inner) if shown else (*outer_loops, *reduce, *inner)
     packing = []
@@ -301,6 +296,57 @@ def _multiple(grain: int, rows: int) -> int:
     return size
 
 
+def _order(
+    problem: Problem,
+    p: Product,
+    panel: int,
+    reduce: tuple[Loop, ...],
+    steps: dict[str, int],
+    block: Block,
+    lane_outer: tuple[Loop, ...],
+    within: tuple[Loop, ...],
+) -> tuple[Loop, ...]:
+    """Loops around a register block: rows pass by a panel of weights, or all panels by the rows of a block.
+
+    Rows come first where x is large, so that it is read once, and where the output is row-major: a panel at a time
+    would write pieces of it that are a whole row apart, which fall on few sets of the caches and which no core fetches
+    ahead. Weights then come from the vEU's own cache in the order in which they lie, about as fast as from the nearest.
+    """
+    if _rows(p, steps) < MIN_BLOCKS * block.rows:
+        return (*lane_outer, *within)
+    packed = problem.packable(p.w, p.lane)
+    kind = dict(problem.expr.outputs).get(p.stage.name)
+    row_major = packed and kind is not None and kind.layout is None and p.stage.axes[-1][0] == p.lane
+    far = _share(problem, p.x, steps) > problem.own_cache / 2
+    strips = _strips(problem, p, panel, steps, within) if packed and (far or row_major) else ()
+    chunk = () if row_major and strips else _chunk(problem, p, panel, reduce, steps, block, far)
+    if row_major and len(chunk) > 1:
+        chunk = ()  # measured: slower than weights from the second cache
+    if strips and not chunk:
+        return (*lane_outer[:-1], *strips)
+    left = tuple(lp for lp in within if lp not in chunk)
+    if far and chunk and len(lane_outer) == 1:
+        return (*chunk[:-1], *lane_outer, *chunk[-1:], *left)
+    return (*lane_outer, *chunk, *left)
+
+
+def _strips(
+    problem: Problem, p: Product, panel: int, steps: dict[str, int], within: tuple[Loop, ...]
+) -> tuple[Loop, ...]:
+    """Rows, and inside of them panels: of all lanes, or of strips of lanes whose weights stay in a vEU's own cache.
+
+    Empty if these are single panels.
+    """
+    depth = prod(e for _, e in p.stage.reduce)
+    panels = -(-min(steps.get(p.lane, dict(p.stage.axes)[p.lane]), p.group) // panel)
+    most = max(problem.own_cache // 2 // (4 * depth * panel), 1)
+    size = max(n for n in range(1, panels + 1) if panels % n == 0 and n <= most)
+    if size == 1:
+        return ()
+    strip = (Loop(p.lane, size * panel),) if size < panels else ()
+    return (*strip, *within, Loop(p.lane, panel))
+
+
 def _chunk(
     problem: Problem,
     p: Product,
@@ -308,19 +354,19 @@ def _chunk(
     reduce: tuple[Loop, ...],
     steps: dict[str, int],
     block: Block,
-    outside: bool,
+    far: bool,
 ) -> tuple[Loop, ...]:
     """Cut the reduction so that the weights of a panel stay in the nearest cache while all rows pass by.
 
-    Sums of all rows then wait in a buffer beside it. Empty if the panel fits as it is, or the rows are too few.
-    Rows that go `outside` of the panels are so few that their x stays in the vEU's cache for all panels.
+    Sums of all rows then wait in a buffer beside it. Rows whose sums would push the weights out are cut, if there are
+    so many channels that this pays. Empty if the panel fits as it is. Rows of which x comes from `far` are so few that
+    their x stays in the vEU's cache for all panels.
     """
     near = next((m.nbytes for m in problem.spec.memory if m.owner == "veu"), 1 << 15)
     extents = {**dict(p.stage.axes), **dict(p.stage.reduce)}
     item = 4 * panel
     depth = prod(e for _, e in p.stage.reduce)
-    rows = {a: min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in _names(p.w)}
-    if depth * item <= near * 2 / 3 or prod(rows.values()) < 2 * block.rows or not reduce:
+    if depth * item <= near * 2 / 3 or not reduce:
         return ()
     first = reduce[0]
     unit = depth // extents[first.axis] * first.step * item
@@ -330,11 +376,12 @@ def _chunk(
     fitting = [u for u in range(1, units) if units % u == 0 and u * unit <= near / 2]
     if not fitting or fitting[-1] * unit < 64 * item:
         return ()
-    loops: list[Loop] = []
-    room = near  # of the sums; beyond, they would push the weights out
-    if outside:
-        room = min(room, problem.own_cache // 2 // (4 * depth) * item)
+    rows = {a: min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in _names(p.w)}
+    room = min(near, problem.own_cache // 2 // (4 * depth) * item) if far else near
     held = prod(rows.values()) * item
+    if held > room and extents[first.axis] * item <= MAX_WHOLE * near:
+        return ()
+    loops: list[Loop] = []
     for axis, extent in rows.items():
         if held <= room or extent == 1:
             continue
@@ -343,30 +390,25 @@ def _chunk(
         if size < extent:
             loops.append(Loop(axis, size))
             held = held // extent * size
-    taken = prod({**rows, **{lp.axis: lp.step for lp in loops}}.values())
-    if taken < MIN_CHUNK_BLOCKS * block.rows:
+    if prod({**rows, **{lp.axis: lp.step for lp in loops}}.values()) < MIN_BLOCKS * block.rows:
         return ()
     return (*loops, Loop(first.axis, fitting[-1] * first.step))
+
+
+def _rows(p: Product, steps: dict[str, int]) -> int:
+    """Points of a task that share weights."""
+    return prod(min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in _names(p.w))
 
 
 def _names(load: Load) -> set[str]:
     return {n for ix in load.index for n in variables(ix)}
 
 
-def _rows_outside(problem: Problem, p: Product, steps: dict[str, int]) -> bool:
-    """Whether all weights of a task stay in its cache while x does not: then walk the rows once."""
-    cache = problem.own_cache
-    extents = dict(p.stage.axes)
-    share_x = share_w = 1.0
-    for axis, step in steps.items():
-        part = min(step / extents[axis], 1.0)
-        if any(axis in variables(ix) for ix in p.x.index):
-            share_x *= part
-        if any(axis in variables(ix) for ix in p.w.index):
-            share_w *= part
-    weights = problem.expr.type_of(p.w.tensor).nbytes * share_w
-    data = problem.expr.type_of(p.x.tensor).nbytes * share_x
-    return weights < cache / 2 < data
+def _share(problem: Problem, load: Load, steps: dict[str, int]) -> float:
+    """Bytes of a tensor that a task reads."""
+    extents = dict((*problem.root.axes, *problem.root.reduce))
+    moving = [a for a in steps if any(a in variables(ix) for ix in load.index)]
+    return problem.expr.type_of(load.tensor).nbytes * prod(min(steps[a] / extents[a], 1.0) for a in moving)
 
 
 def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Digit, ...]]:

@@ -106,6 +106,8 @@ class CpuPrinter(CFamilyPrinter):
             walk, inside = path[still[0]], [path[n] for n in moving]
             if any(not isinstance(atom, str) for atom, _ in index.terms):
                 continue
+            if any(loop.kind is Kind.SERIAL and _sums(loop.body) for loop in inside):
+                continue  # a strip of panels, each used once for each turn of `walk`: it lies in the second cache
             first = substitute(index, {lp.var: Index(lp.start) for lp in inside})
             last = substitute(index, {lp.var: Index(lp.stop - 1) for lp in inside})
             size = (last - first).const + 1
