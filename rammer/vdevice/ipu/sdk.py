@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import shutil
 import tempfile
@@ -112,7 +113,7 @@ def build_emulated(files: dict[str, str]) -> bytes:
 def compile_emulated(files: dict[str, str], main: str, mode: Sequence[str], linked: bytes = b"") -> bytes:
     """Compile `main`, and link an object with it; results are kept by content."""
     argv = [*host_cxx(), *EMULATOR_FLAGS, *mode]
-    key = fingerprint(*argv, *files.values(), _headers(), linked.hex() if linked else "")
+    key = fingerprint(platform.machine(), *argv, *files.values(), _headers(), linked.hex() if linked else "")
     store = object_store()
     found = store.find([key])
     if key in found and (data := store.read(found[key])) is not None:

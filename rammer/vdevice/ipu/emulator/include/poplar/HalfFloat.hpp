@@ -1,2 +1,3 @@
 #pragma once
-typedef _Float16 half;
+#include "Binary16.hpp"
+typedef poplar::emulator::Binary16 half;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 #include <type_traits>
+#include "Binary16.hpp"
 
 namespace poplar {
 enum class VectorLayout { SPAN, SHORT_SPAN, ONE_PTR };
@@ -65,7 +66,7 @@ enum class Element { FLOAT, HALF, INT, UNSIGNED_INT, SHORT, UNSIGNED_SHORT, CHAR
 
 template <class T> constexpr Element element_of() {
   if constexpr (std::is_same_v<T, float>) return Element::FLOAT;
-  else if constexpr (std::is_same_v<T, _Float16>) return Element::HALF;
+  else if constexpr (std::is_same_v<T, Binary16>) return Element::HALF;
   else if constexpr (std::is_same_v<T, int>) return Element::INT;
   else if constexpr (std::is_same_v<T, unsigned>) return Element::UNSIGNED_INT;
   else if constexpr (std::is_same_v<T, short>) return Element::SHORT;
