@@ -171,7 +171,11 @@ def profile(
     """Measure where there is something to choose or to schedule; the spec's estimate stands in for the rest."""
     kernels = [k for options in candidates.values() for k in options]
     measured = vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
-    return MeasuredProfiler(measured, EstimatingProfiler(vdevice.spec))
+
+    def measure(plan: ExecutionPlan) -> float | None:
+        return vdevice.program_us(replace(plan, memory=plan_memory(plan)))
+
+    return MeasuredProfiler(measured, EstimatingProfiler(vdevice.spec), measure if budget_s > 0 else None)
 
 
 def drop_spilled(

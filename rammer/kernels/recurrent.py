@@ -19,6 +19,7 @@ from rammer.kernels.tiling import cut, lane_axis, place_one, stage_loops, stage_
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a prefetcher follows
 MOST_GATES = 4
 ENOUGH_ROWS = 8  # sums for each weight, of which reading the weights costs little beside arithmetic
+SOME_ROWS = 4  # sums for each weight, of which arithmetic takes as long as reading the weights
 WORTH_BARRIERS = 8  # barriers that an operation must outlast, for its second task to pay
 
 
@@ -34,7 +35,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     counts = task_counts(problem)
     if counts == [1] and problem.microseconds > WORTH_BARRIERS * problem.spec.barrier_us:
         counts = [1, problem.spec.num_veus]  # tiny, but a step of a long chain: nothing else runs beside it
-    elif counts != [1] and _weights(products.values(), problem) <= problem.own_cache / 4:
+    elif counts != [1] and _stay(problem, products.values()):
         counts = [counts[0], 1]  # chains side by side, one on each vEU, do without barriers
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
         counts = [counts[0], 1]  # every task would repeat what all of them need
@@ -81,6 +82,17 @@ def _independent_rows(problem: Problem, products: Iterable[Product], want: int) 
     if row not in extents or _weights(products, problem) > problem.own_cache / 2:
         return False
     return extents[row] % want == 0 and extents[row] // want >= ENOUGH_ROWS
+
+
+def _stay(problem: Problem, products: Iterable[Product]) -> bool:
+    """Whether a vEU keeps all the weights near it from step to step, beside what else passes by.
+
+    A cache gives some of half its size away, which many sums for each weight hide.
+    """
+    products = list(products)
+    extents = dict(problem.root.axes)
+    rows = min((extents.get(p.row or "", 1) for p in products), default=1)
+    return _weights(products, problem) <= problem.own_cache / (2 if rows >= SOME_ROWS else 4)
 
 
 def _weights(products: Iterable[Product], problem: Problem) -> int:

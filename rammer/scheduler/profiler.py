@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -10,6 +10,7 @@ from typing import Protocol
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
+from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tile import Alloc, Body, For, If, Kind, TileProgram
 from rammer.scheduler.thread_time import thread_us
 
@@ -27,6 +28,9 @@ class Profiler(Protocol):
 
     def rtask_us(self, kernel: RKernel) -> float:
         """Microseconds of one rTask on one vEU: measured where the device can, else estimated from the spec."""
+
+    def program_us(self, plan: ExecutionPlan) -> float | None:
+        """Microseconds of a whole plan, which needs no memory yet: measured; None where the device cannot."""
 
     def resources(self, kernel: RKernel) -> Resources:
         """What one rTask of the kernel occupies."""
@@ -51,6 +55,9 @@ class EstimatingProfiler:
                 found = max(self._arithmetic_us(kernel), self._memory_us(kernel))
             self._known[kernel] = found
         return found
+
+    def program_us(self, plan: ExecutionPlan) -> None:
+        """Nothing: what a plan is estimated to take is `simulate(plan)`."""
 
     def resources(self, kernel: RKernel) -> Resources:
         return Resources(kernel.num_threads, kernel.scratch_bytes)
@@ -79,15 +86,24 @@ class EstimatingProfiler:
 
 
 class MeasuredProfiler:
-    """Measured times, and another profiler for what was not measured."""
+    """Measured times, and another profiler for what was not measured. `measure` runs a plan."""
 
-    def __init__(self, times: Mapping[RKernel, float], fallback: Profiler) -> None:
+    def __init__(
+        self,
+        times: Mapping[RKernel, float],
+        fallback: Profiler,
+        measure: Callable[[ExecutionPlan], float | None] | None = None,
+    ) -> None:
         self.times = dict(times)
         self.fallback = fallback
+        self._measure = measure
 
     def rtask_us(self, kernel: RKernel) -> float:
         found = self.times.get(kernel)
         return self.fallback.rtask_us(kernel) if found is None else found
+
+    def program_us(self, plan: ExecutionPlan) -> float | None:
+        return self._measure(plan) if self._measure else None
 
     def resources(self, kernel: RKernel) -> Resources:
         return self.fallback.resources(kernel)

@@ -12,6 +12,7 @@ from rammer.ir.operator import Operation
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
 
+NOISE = 1.02  # times closer than this are equal: measured again, they come out the other way round
 TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
 
 
@@ -36,10 +37,11 @@ class Options:
 
 
 class Market:
-    """Prices the candidates of each distinct operation once."""
+    """Prices the candidates of each distinct operation once. `noise`: ratio up to which two prices are equal."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, noise: float = NOISE) -> None:
         self.problem = problem
+        self.noise = noise
         self._options: dict[Operation, Options] = {}
         self._times: dict[RKernel, float] = {}
 
@@ -85,13 +87,17 @@ class Market:
                 hint="offer a smaller tiling through rammer_rkernels",
             )
         return Options(
-            fastest=min(fitting, key=lambda o: (o.alone_us, o.work_us, o.kernel.name)),
-            efficient=min(
-                fitting, key=lambda o: (o.work_us + o.kernel.num_rtasks * spec.barrier_us, o.alone_us, o.kernel.name)
-            ),
+            fastest=_least(fitting, lambda o: o.alone_us, self.noise),
+            efficient=_least(fitting, lambda o: o.work_us + o.kernel.num_rtasks * spec.barrier_us, self.noise),
             least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),
             least_work_us=min(o.work_us for o in fitting),
         )
+
+
+def _least(options: Sequence[Option], price: Callable[[Option], float], noise: float) -> Option:
+    """The cheapest; of those hardly dearer, the one with the fewest rTasks, then the generator's first."""
+    limit = min(map(price, options)) * noise
+    return min((o for o in options if price(o) <= limit), key=lambda o: o.kernel.num_rtasks)
 
 
 class Selection(NamedTuple):

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 
 from rammer import config
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation
+from rammer.ir.operator import Operation, ROperator
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
+from rammer.ir.tensor import TensorId
 from rammer.scheduler.assembly import Assembly, Undone
 from rammer.scheduler.draft import Draft, Placement
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import Market, count, select_rkernels, wave_bound_us
+from rammer.scheduler.select import NOISE, Market, count, select_rkernels, wave_bound_us
 
 MANY_NODES = 64  # of one operation: steps of a recurrent network
 MAX_TRIALS = 2
 MAX_RTASKS = 1 << 14  # of a plan that is drawn more than once
+LOOSE = 1.06  # beside chains the generator's first choice may be dearer: it lets readers start before all is done
+CLOSE = 1.25  # plans whose prices are closer are measured: prices leave out what lines cost that another vEU has
 
 
 class WavefrontPolicy:
@@ -36,19 +40,27 @@ class WavefrontPolicy:
         """Algorithm 1; and again for steps of long chains, where waves see too little (beyond the paper).
 
         What is best for one step after another keeps every vEU busy with one chain. So that chains run side by side,
-        all their steps must take the most efficient rKernel: tried for each such operation, kept if time(P) is less.
+        all their steps must take the most efficient rKernel: tried for each such operation, kept if time(P) is less;
+        where that is close and the device can run it, if the plan is measured to take less.
         """
         best_us, plan = self._drawn(problem, ())
         chosen: tuple[Operation, ...] = ()
-        for operation in _steps(problem):
-            us, other = self._drawn(problem, (*chosen, operation))
-            if us < best_us:
-                best_us, plan, chosen = us, other, (*chosen, operation)
-        return plan
+        notes: list[str] = []
+        for steps in _steps(problem):
+            us, other = self._drawn(problem, (*chosen, *steps))
+            better = us < best_us
+            if max(us, best_us) < CLOSE * min(us, best_us) and (measured := _measured(problem, other, plan)):
+                side_by_side, without = measured
+                better = side_by_side < without
+                chains = f"{side_by_side:.0f} µs with chains of {steps[0].kind} side by side"
+                notes.append(f"measured: {chains}, {without:.0f} µs without")
+            if better:
+                best_us, plan, chosen = us, other, (*chosen, *steps)
+        return replace(plan, notes=(*plan.notes, *notes))
 
     def _drawn(self, problem: Problem, efficient: tuple[Operation, ...]) -> tuple[float, ExecutionPlan]:
         """The plan and its price, where some operations are computed by their most efficient rKernels only."""
-        draft = Draft(problem)
+        draft = Draft(problem, LOOSE if efficient else NOISE)
         for operation in efficient:
             draft.market.insist(operation)
         current = Assembly(problem.spec)
@@ -84,8 +96,17 @@ class WavefrontPolicy:
         return price_us, draft.finish(self.name, programs, price_us, notes)
 
 
-def _steps(problem: Problem) -> list[Operation]:
-    """Operations of very many nodes with a choice of rKernels, most nodes first; a few, in plans of moderate size."""
+def _measured(problem: Problem, *plans: ExecutionPlan) -> list[float] | None:
+    """Microseconds of every plan, or None if the device cannot run them."""
+    found = [us for plan in plans if (us := problem.profiler.program_us(plan)) is not None]
+    return found if len(found) == len(plans) else None
+
+
+def _steps(problem: Problem) -> list[tuple[Operation, ...]]:
+    """Operations of very many nodes with a choice of rKernels, most nodes first; a few, in plans of moderate size.
+
+    With each come others that work with the same weights: the first and the last step of a chain may be different.
+    """
     if problem.spec.sync is SyncModel.GLOBAL:
         return []
     market = Market(problem)
@@ -93,8 +114,28 @@ def _steps(problem: Problem) -> list[Operation]:
     options = {operation: market.options(operation) for operation in nodes}
     if sum(options[o].fastest.kernel.num_rtasks * n for o, n in nodes.items()) > MAX_RTASKS:
         return []
-    open_ones = [o for o, n in nodes.items() if n >= MANY_NODES and options[o].fastest != options[o].efficient]
-    return sorted(open_ones, key=lambda o: -nodes[o])[:MAX_TRIALS]
+    weights: dict[Operation, set[TensorId]] = {}
+    for op in problem.graph.operators:
+        if (largest := _largest_static(op)) is not None:
+            weights.setdefault(op.operation, set()).add(largest)
+    open_ones = [o for o in nodes if options[o].fastest != options[o].efficient]
+    found: list[tuple[Operation, ...]] = []
+    for operation in sorted((o for o in open_ones if nodes[o] >= MANY_NODES), key=lambda o: -nodes[o]):
+        if any(operation in steps for steps in found):
+            continue
+        same = (o for o in open_ones if o is not operation and weights.get(o, set()) & weights.get(operation, set()))
+        found.append((operation, *same))
+    return found[:MAX_TRIALS]
+
+
+def _largest_static(op: ROperator) -> TensorId | None:
+    """The largest of an operator's weights."""
+    static = [
+        (kind.nbytes, tensor)
+        for tensor, kind, is_static in zip(op.inputs, op.operation.inputs, op.operation.static, strict=True)
+        if is_static
+    ]
+    return max(static)[1] if static else None
 
 
 class Trial:

@@ -18,6 +18,7 @@ from rammer import config
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.plan import ExecutionPlan
 
 Answer = TypeVar("Answer")
 
@@ -64,6 +65,19 @@ def recipe_keys(kernels: Sequence[RKernel], spec: VDeviceSpec) -> dict[RKernel, 
         parts = (common, operations[k.operation], k.name, k.schedule, str(k.packing))
         found[k] = "recipe " + hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return found
+
+
+def plan_key(plan: ExecutionPlan) -> str | None:
+    """What a plan's time depends on: rKernels, operands, placement and order. None if a kernel's text is foreign."""
+    recipes = recipe_keys(list(dict.fromkeys(plan.kernels)), plan.spec)
+    if any(k not in recipes for k in plan.kernels):
+        return None
+    digest = hashlib.sha256()
+    for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
+        digest.update(f"{recipes[kernel]}\0{op.inputs}\0{op.outputs}\0".encode())
+    for program in plan.programs:
+        digest.update(f"{program.lanes}\0".encode())
+    return "plan " + digest.hexdigest()
 
 
 def profile_store(device: str, toolchain: str) -> ProfileStore:

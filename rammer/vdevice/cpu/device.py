@@ -10,7 +10,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
 from rammer.vdevice.cpu.compile import KernelCompiler
-from rammer.vdevice.cpu.profile import measure_kernels, measure_plan
+from rammer.vdevice.cpu.profile import known_plan_us, measure_kernels, measure_plan
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, host, make_spec
 
@@ -43,11 +43,15 @@ class CpuVDevice(VDevice):
         """Measured microseconds of a plan, all inputs zero; None for a CPU that is not this one."""
         if not self._is_here:
             return None
-        executable = self.load(self.build(plan))
-        try:
-            return measure_plan(plan, executable)
-        finally:
-            executable.close()
+
+        def measure() -> float:
+            executable = self.load(self.build(plan))
+            try:
+                return measure_plan(plan, executable)
+            finally:
+                executable.close()
+
+        return known_plan_us(plan, self._compiler, self._host.name, measure)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""

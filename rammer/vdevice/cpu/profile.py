@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
 from rammer.vdevice.placement import aligned
-from rammer.vdevice.profiles import kernel_key, profile_store, recipe_keys
+from rammer.vdevice.profiles import kernel_key, plan_key, profile_store, recipe_keys
 
 ROUNDS = 3  # measurements of a kernel; the least one counts
 SHARE_S = 0.003  # seconds for one kernel, where the budget allows it
@@ -103,6 +103,20 @@ def measure_plan(plan: ExecutionPlan, executable: CpuExecutable, budget_s: float
         if n >= 3 and time.monotonic() > deadline:
             break
     return best
+
+
+def known_plan_us(plan: ExecutionPlan, compiler: KernelCompiler, machine: str, measure: Callable[[], float]) -> float:
+    """Microseconds of a plan: from the cache if this `machine` measured it before, else from `measure`."""
+    if (key := plan_key(plan)) is None:
+        return measure()
+    store = profile_store(machine, compiler.toolchain)
+    with store:
+        known = store.get([key])
+    if key not in known:
+        known = {key: measure()}
+        with store:
+            store.put(known)
+    return known[key]
 
 
 def _by_operation(kernels: Sequence[RKernel]) -> dict[Operation, list[RKernel]]:
