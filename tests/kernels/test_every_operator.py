@@ -240,6 +240,8 @@ def cases() -> dict[str, Operation]:
         static=("r", "p"),
         clip=0.5,
     )
+    add("lstm_cell-b24", "lstm_cell", t(24, 4, 48), t(24, 48), t(24, 48), t(4, 48, 48), static=("r",))
+    add("gru_cell-b27", "gru_cell", t(27, 3, 40), t(27, 40), t(3, 40, 40), static=("r",), linear_before_reset=True)
     add("gru_cell", "gru_cell", t(2, 3, 48), t(2, 48), t(3, 48, 48), t(3, 48), static=("r",), linear_before_reset=True)
     add("gru_cell-reset", "gru_cell", t(2, 3, 48), t(2, 48), t(3, 48, 48), static=("r",), linear_before_reset=False)
     add("probe_fill", "probe_fill", shape=(3, 4), value=2.5)
@@ -263,3 +265,12 @@ def test_candidates_compute_the_expression(built, name: str) -> None:
 
 def test_every_kind_is_covered() -> None:
     assert {op.kind for op in CASES.values()} == set(OPS)
+
+
+def test_cells_of_many_rows_step_on_by_themselves() -> None:
+    """Rows are cut, so that an rTask needs no state but its own; few rows leave the units to be cut."""
+    for name, axis in (("lstm_cell-b24", "b"), ("gru_cell-b27", "b"), ("lstm_cell-b3", "j")):
+        first = candidates(CASES[name], SLOW_SPEC)[0]
+        assert first.num_rtasks > 1
+        cut = [a for a, (low, high) in first.box(0).items() if high - low < dict(first.operation.expr.root.axes)[a]]
+        assert cut == [axis], name

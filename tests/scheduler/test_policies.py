@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import networkx as nx
@@ -14,6 +15,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, TaskUid
 from rammer.ir.verify import verify_plan
 from rammer.scheduler.plugin import rammer_policies
+from rammer.scheduler.profiler import MeasuredProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.testing.problems import Job, make_problem, random_jobs
 
@@ -162,6 +164,38 @@ def test_chains_run_side_by_side_though_no_wave_holds_both() -> None:
     plan = schedule("wavefront", [Job("start", ((1, 0.0),)), *chain, *delay, *late], device(2))
     assert {n for job, n in used(plan).items() if job[0] in "ab"} == {1}
     assert simulate(plan).total_us < 5.0 + 2.0 * steps + 5.0
+
+
+@pytest.mark.parametrize("chains_us", [90.0, 110.0])
+def test_plans_of_close_prices_are_measured(chains_us: float) -> None:
+    """By their prices chains side by side are dearer here, since the second one starts late."""
+    cell = ((2, 1.0), (1, 2.0))
+    first = [Job(f"a{n}", cell, (f"a{n - 1}",) if n else (), weights="w", kind="cell") for n in range(70)]
+    second = [Job(f"b{n}", cell, (f"b{n - 1}",) if n else ("a9",), weights="u", kind="cell") for n in range(70)]
+    problem = make_problem([*first, *second, Job("last", cell, ("b69",), weights="u")], device(2, barrier_us=0.01))
+
+    def measure(plan: ExecutionPlan) -> float:
+        return chains_us if used(plan)["a1"] == 1 else 100.0
+
+    by_price = rammer_policies()["wavefront"]().schedule(problem)
+    assert used(by_price)["a1"] == 2 and not any("measured" in note for note in by_price.notes)
+    profiler = problem.profiler
+    assert isinstance(profiler, MeasuredProfiler)
+    problem = replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure))
+    plan = rammer_policies()["wavefront"]().schedule(problem)
+    if chains_us < 100.0:
+        assert set(used(plan).values()) == {1}  # the last step too: another operation, with the same weights
+    else:
+        assert used(plan)["a1"] == 2
+    note = f"measured: {chains_us:.0f} µs with chains of cell side by side, 100 µs without"
+    assert note in plan.notes
+
+
+def test_times_that_measurement_cannot_tell_apart_are_equal() -> None:
+    """The fewest rTasks then, and not what a moment's noise preferred."""
+    for us in (1.0, 1.015, 1.03):
+        plan = schedule("wavefront", [Job("a", ((4, 1.0), (2, 2 * us)))], device(2))
+        assert used(plan) == {"a": 2 if us < 1.02 else 4}
 
 
 def test_operands_keep_tiles_on_their_veu() -> None:

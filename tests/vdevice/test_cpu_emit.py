@@ -34,8 +34,15 @@ def softmax() -> Operation:
     return Operations(OPS).define("softmax", (TensorType((8, 200)),), attributes(axis=1))
 
 
+def cell() -> Operation:
+    made = Operations(OPS)
+    types = (TensorType((1, 4, 256)), TensorType((1, 256)), TensorType((1, 256)), TensorType((4, 256, 256)))
+    op = made.define("lstm_cell", types)
+    return made.retype(op, op.inputs, op.outputs, (False, False, False, True))
+
+
 @pytest.mark.parametrize(("name", "spec"), [("avx512", SPEC), ("neon", NEON)])
-@pytest.mark.parametrize("make", [matmul, conv, softmax], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", [matmul, conv, softmax, cell], ids=lambda f: f.__name__)
 def test_text(golden: Golden, make, name: str, spec: VDeviceSpec) -> None:
     op = make(64) if make is matmul else make()
     golden.check(emit(candidates(op, spec)[0], spec).text)

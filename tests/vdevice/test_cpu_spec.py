@@ -16,16 +16,20 @@ import numpy as np
 import pytest
 from handmade import chain, foreign, make_plan, reference
 
+import rammer
 from rammer import config
 from rammer.errors import DeviceError, RammerError
+from rammer.frontend.builder import GraphBuilder
 from rammer.ir.kernel import ForeignSource
+from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, Digit, Layout, channel_blocked, pack
+from rammer.vdevice.cpu import device as cpu_device
 from rammer.vdevice.cpu import spec as cpu_spec
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.cpu.plugin import probe
-from rammer.vdevice.cpu.runtime import Library
+from rammer.vdevice.cpu.runtime import Library, Runtime
 from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, host, make_spec
 from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
@@ -218,6 +222,21 @@ class TestProfile:
         assert times[kernels[0]] < times[kernels[1]] < times[kernels[2]]
         assert seen[-1] == ("profile", 3, 3)
 
+    def test_a_kernel_passes_over_its_rtasks_several_times(self) -> None:
+        """The first pass finds cold caches; a kernel that takes long passes once, or less."""
+        device = CpuVDevice(device=1)
+        count = "void mirror(char *const *a, char *s, long r, int *t) {{ ((long *)s)[r]++; {} }}"
+        slow = "for (volatile int i = 0; i < 3000000; i++);"
+        for text, passes in ((count.format(""), 4), (count.format(slow), 1)):
+            kernel = foreign(chain(1, 64).operators[0].operation, text)
+            compiled = device._compiler.compile([kernel])
+            name, symbol = compiled.where[kernel]
+            library, scratch = Library(compiled.objects[name]), np.zeros(8, np.int64)
+            runtime = Runtime(device._compiler.runtime())
+            args = np.zeros(4, np.int64)
+            assert runtime.measure(library.address(symbol), args.ctypes.data, scratch.ctypes.data, 3, 1_000_000) > 0
+            assert scratch.max() == passes and (passes == 1 or set(scratch[:3]) == {passes})
+
     def test_times_are_kept_for_this_machine(self) -> None:
         kernels = make_plan(chain(), CpuVDevice(device=1).spec).kernels
         steps: list[tuple[str, int, int]] = []
@@ -241,6 +260,26 @@ class TestProfile:
         device = CpuVDevice(device=2)
         measured = device.program_us(make_plan(chain(), device.spec))
         assert measured is not None and measured > 0
+
+    def test_a_plan_is_measured_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        runs: list[ExecutionPlan] = []
+
+        def measure(plan: ExecutionPlan, executable: object) -> float:
+            runs.append(plan)
+            return 10.0 * len(runs)
+
+        monkeypatch.setattr(cpu_device, "measure_plan", measure)
+        builder = GraphBuilder("two steps")
+        once = builder.add("softmax", builder.input("x", (64, 64)), axis=1)
+        builder.output(builder.add("softmax", once, axis=0), "y")
+        graph = builder.build()
+        plans = [rammer.compile(graph, policy=p).plan for p in ("wavefront", "sequential")]
+        assert plans[0] is not None and plans[1] is not None
+        devices = [CpuVDevice(), CpuVDevice()]
+        assert [d.program_us(plans[0]) for d in devices] == [10.0, 10.0]
+        assert devices[0].program_us(plans[1]) == 20.0  # other rPrograms are another plan
+        devices[1]._host = replace(HERE, name="another CPU")
+        assert devices[1].program_us(plans[0]) == 30.0
 
 
 def test_machines_are_data() -> None:
