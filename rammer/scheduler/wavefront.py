@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections.abc import Container, Mapping
 from dataclasses import replace
+from operator import itemgetter
 
 from rammer import config
-from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation, ROperator
+from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
-from rammer.ir.tensor import TensorId
 from rammer.scheduler.assembly import Assembly, Undone
+from rammer.scheduler.chains import chains, ran_alone
 from rammer.scheduler.draft import Draft, Placement
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import NOISE, Market, count, select_rkernels, wave_bound_us
+from rammer.scheduler.select import NOISE, Market, Options, count, select_rkernels, wave_bound_us
 
-MANY_NODES = 64  # of one operation: steps of a recurrent network
-MAX_TRIALS = 2
-MAX_RTASKS = 1 << 14  # of a plan that is drawn more than once
-LOOSE = 1.06  # beside chains the generator's first choice may be dearer: it lets readers start before all is done
+LOOSE = 1.2  # beside chains the generator's first choice may be dearer: it lets readers start before all is done
 CLOSE = 1.25  # plans whose prices are closer are measured: prices leave out what lines cost that another vEU has
 
 
@@ -46,23 +43,33 @@ class WavefrontPolicy:
         best_us, plan = self._drawn(problem, ())
         chosen: tuple[Operation, ...] = ()
         notes: list[str] = []
-        for steps in _steps(problem):
+        for steps in chains(problem):
             us, other = self._drawn(problem, (*chosen, *steps))
+            if ends := ran_alone(other):
+                us, other = min((us, other), self._drawn(problem, (*chosen, *steps), ends), key=itemgetter(0))
+            if other.programs == plan.programs:
+                continue
             better = us < best_us
             if max(us, best_us) < CLOSE * min(us, best_us) and (measured := _measured(problem, other, plan)):
                 side_by_side, without = measured
                 better = side_by_side < without
-                chains = f"{side_by_side:.0f} µs with chains of {steps[0].kind} side by side"
-                notes.append(f"measured: {chains}, {without:.0f} µs without")
+                how = f"{side_by_side:.0f} µs with chains of {steps[0].kind} side by side"
+                notes.append(f"measured: {how}, {without:.0f} µs without")
             if better:
                 best_us, plan, chosen = us, other, (*chosen, *steps)
         return replace(plan, notes=(*plan.notes, *notes))
 
-    def _drawn(self, problem: Problem, efficient: tuple[Operation, ...]) -> tuple[float, ExecutionPlan]:
-        """The plan and its price, where some operations are computed by their most efficient rKernels only."""
+    def _drawn(
+        self, problem: Problem, efficient: tuple[Operation, ...], free: Container[int] = ()
+    ) -> tuple[float, ExecutionPlan]:
+        """The plan and its price, where some operations are computed by their most efficient rKernels only.
+
+        Operators that are `free` choose all the same.
+        """
         draft = Draft(problem, LOOSE if efficient else NOISE)
+        held = Market(problem, draft.market.noise)
         for operation in efficient:
-            draft.market.insist(operation)
+            held.insist(operation)
         current = Assembly(problem.spec)
         programs: list[RProgram] = []
         trials: list[Trial] = []
@@ -70,9 +77,11 @@ class WavefrontPolicy:
         explain = (config.integer("RAMMER_DEBUG") or 0) >= 3
         for wave in problem.graph.wavefronts():
             before, before_us = current.mark(), current.time_us
-            trial = Trial(draft, wave, current)
+            operations = {n: problem.graph.operators[n].operation for n in wave}
+            options = {n: (draft.market if n in free else held).options(o) for n, o in operations.items()}
+            trial = Trial(draft, options, current)
             if before_us and current.time_us > before_us + problem.spec.launch_us + trial.bound_us:
-                alone = Trial(draft, wave, Assembly(problem.spec))
+                alone = Trial(draft, options, Assembly(problem.spec))
                 if current.time_us > before_us + alone.assembly.time_us:
                     current.undo(before)
                     programs.append(current.build())
@@ -102,50 +111,13 @@ def _measured(problem: Problem, *plans: ExecutionPlan) -> list[float] | None:
     return found if len(found) == len(plans) else None
 
 
-def _steps(problem: Problem) -> list[tuple[Operation, ...]]:
-    """Operations of very many nodes with a choice of rKernels, most nodes first; a few, in plans of moderate size.
-
-    With each come others that work with the same weights: the first and the last step of a chain may be different.
-    """
-    if problem.spec.sync is SyncModel.GLOBAL:
-        return []
-    market = Market(problem)
-    nodes = Counter(op.operation for op in problem.graph.operators)
-    options = {operation: market.options(operation) for operation in nodes}
-    if sum(options[o].fastest.kernel.num_rtasks * n for o, n in nodes.items()) > MAX_RTASKS:
-        return []
-    weights: dict[Operation, set[TensorId]] = {}
-    for op in problem.graph.operators:
-        if (largest := _largest_static(op)) is not None:
-            weights.setdefault(op.operation, set()).add(largest)
-    open_ones = [o for o in nodes if options[o].fastest != options[o].efficient]
-    found: list[tuple[Operation, ...]] = []
-    for operation in sorted((o for o in open_ones if nodes[o] >= MANY_NODES), key=lambda o: -nodes[o]):
-        if any(operation in steps for steps in found):
-            continue
-        same = (o for o in open_ones if o is not operation and weights.get(o, set()) & weights.get(operation, set()))
-        found.append((operation, *same))
-    return found[:MAX_TRIALS]
-
-
-def _largest_static(op: ROperator) -> TensorId | None:
-    """The largest of an operator's weights."""
-    static = [
-        (kind.nbytes, tensor)
-        for tensor, kind, is_static in zip(op.inputs, op.operation.inputs, op.operation.static, strict=True)
-        if is_static
-    ]
-    return max(static)[1] if static else None
-
-
 class Trial:
     """One wave appended to an rProgram with the rKernels that suit both; not yet final."""
 
-    def __init__(self, draft: Draft, wave: tuple[int, ...], assembly: Assembly) -> None:
+    def __init__(self, draft: Draft, options: Mapping[int, Options], assembly: Assembly) -> None:
         self.draft = draft
         self.assembly = assembly
         self.placements: list[Placement] = []
-        options = {n: draft.market.options(draft.graph.operators[n].operation) for n in wave}
         self.bound_us = wave_bound_us(list(options.values()), draft.spec.num_veus)
         before = assembly.mark()
         tried: list[tuple[dict[int, RKernel], list[Placement], Undone]] = []

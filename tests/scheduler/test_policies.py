@@ -172,21 +172,23 @@ def test_plans_of_close_prices_are_measured(chains_us: float) -> None:
     cell = ((2, 1.0), (1, 2.0))
     first = [Job(f"a{n}", cell, (f"a{n - 1}",) if n else (), weights="w", kind="cell") for n in range(70)]
     second = [Job(f"b{n}", cell, (f"b{n - 1}",) if n else ("a9",), weights="u", kind="cell") for n in range(70)]
-    problem = make_problem([*first, *second, Job("last", cell, ("b69",), weights="u")], device(2, barrier_us=0.01))
+    problem = make_problem([*first, *second, Job("last", cell, ("b69",), weights="u")], device(2, barrier_us=0.0))
 
     def measure(plan: ExecutionPlan) -> float:
-        return chains_us if used(plan)["a1"] == 1 else 100.0
+        return chains_us if used(plan)["a40"] == 1 else 100.0
 
     by_price = rammer_policies()["wavefront"]().schedule(problem)
-    assert used(by_price)["a1"] == 2 and not any("measured" in note for note in by_price.notes)
+    assert used(by_price)["a40"] == 2 and not any("measured" in note for note in by_price.notes)
     profiler = problem.profiler
     assert isinstance(profiler, MeasuredProfiler)
     problem = replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure))
     plan = rammer_policies()["wavefront"]().schedule(problem)
     if chains_us < 100.0:
-        assert set(used(plan).values()) == {1}  # the last step too: another operation, with the same weights
+        # both vEUs share the steps before the second chain begins, and after the first one has ended
+        alone = {job for job, n in used(plan).items() if n == 2}
+        assert {"a1", "b69", "last"} <= alone and not alone & {"a20", "a69", "b10", "b40"}
     else:
-        assert used(plan)["a1"] == 2
+        assert used(plan)["a40"] == 2
     note = f"measured: {chains_us:.0f} µs with chains of cell side by side, 100 µs without"
     assert note in plan.notes
 
