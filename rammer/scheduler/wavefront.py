@@ -47,7 +47,7 @@ class WavefrontPolicy:
             us, other = self._drawn(problem, (*chosen, *steps))
             if ends := ran_alone(other):
                 us, other = min((us, other), self._drawn(problem, (*chosen, *steps), ends), key=itemgetter(0))
-            if other.programs == plan.programs:
+            if (other.programs, other.kernels) == (plan.programs, plan.kernels):
                 continue
             better = us < best_us
             if max(us, best_us) < CLOSE * min(us, best_us) and (measured := _measured(problem, other, plan)):
@@ -64,7 +64,7 @@ class WavefrontPolicy:
     ) -> tuple[float, ExecutionPlan]:
         """The plan and its price, where some operations are computed by their most efficient rKernels only.
 
-        Operators that are `free` choose all the same.
+        Operators that are `free` choose as ever.
         """
         draft = Draft(problem, LOOSE if efficient else NOISE)
         held = Market(problem, draft.market.noise)
