@@ -16,7 +16,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
 from rammer.scheduler.assembly import NOTHING, Assembly, Needs
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import NOISE, TIE_US, Market, Place, select_veu
+from rammer.scheduler.select import TIE_US, Market, Place, select_veu
 
 
 class Placement(NamedTuple):
@@ -36,7 +36,7 @@ class _Candidate(NamedTuple):
 class Draft:
     """What the policies share. `kernels` grows as they choose; dependencies are looked up in it."""
 
-    def __init__(self, problem: Problem, noise: float = NOISE) -> None:
+    def __init__(self, problem: Problem, noise: float | None = None) -> None:
         self.graph = problem.graph
         self.spec = problem.spec
         self.market = Market(problem, noise)

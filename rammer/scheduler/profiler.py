@@ -14,6 +14,8 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tile import Alloc, Body, For, If, Kind, TileProgram
 from rammer.scheduler.thread_time import thread_us
 
+NOISE = 1.02  # of measured times: measured again, they come out the other way round
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -25,6 +27,9 @@ class Resources:
 
 class Profiler(Protocol):
     """Times and resources of rKernels on one device."""
+
+    noise: float
+    """The ratio up to which two of its times are equal."""
 
     def rtask_us(self, kernel: RKernel) -> float:
         """Microseconds of one rTask on one vEU: measured where the device can, else estimated from the spec."""
@@ -41,6 +46,8 @@ class EstimatingProfiler:
 
     A roofline, hence optimistic; good enough to compare tilings of one operation. Many threads: see `thread_time`.
     """
+
+    noise = 1.0
 
     def __init__(self, spec: VDeviceSpec) -> None:
         self.spec = spec
@@ -97,6 +104,7 @@ class MeasuredProfiler:
         self.times = dict(times)
         self.fallback = fallback
         self._measure = measure
+        self.noise = NOISE if times else fallback.noise
 
     def rtask_us(self, kernel: RKernel) -> float:
         found = self.times.get(kernel)

@@ -12,7 +12,6 @@ from rammer.ir.operator import Operation
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
 
-NOISE = 1.02  # times closer than this are equal: measured again, they come out the other way round
 TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
 
 
@@ -37,11 +36,11 @@ class Options:
 
 
 class Market:
-    """Prices the candidates of each distinct operation once. `noise`: ratio up to which two prices are equal."""
+    """Prices the candidates of each distinct operation once. `noise`: as a profiler's, instead of it."""
 
-    def __init__(self, problem: Problem, noise: float = NOISE) -> None:
+    def __init__(self, problem: Problem, noise: float | None = None) -> None:
         self.problem = problem
-        self.noise = noise
+        self.noise = problem.profiler.noise if noise is None else noise
         self._options: dict[Operation, Options] = {}
         self._times: dict[RKernel, float] = {}
 

@@ -16,7 +16,7 @@ from rammer.scheduler.assembly import Assembly, Undone
 from rammer.scheduler.chains import chains, ran_alone
 from rammer.scheduler.draft import Draft, Placement
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import NOISE, Market, Options, count, select_rkernels, wave_bound_us
+from rammer.scheduler.select import Market, Options, count, select_rkernels, wave_bound_us
 
 LOOSE = 1.2  # beside chains the generator's first choice may be dearer: it lets readers start before all is done
 CLOSE = 1.25  # plans whose prices are closer are measured: prices leave out what lines cost that another vEU has
@@ -66,7 +66,7 @@ class WavefrontPolicy:
 
         Operators that are `free` choose as ever.
         """
-        draft = Draft(problem, LOOSE if efficient else NOISE)
+        draft = Draft(problem, LOOSE if efficient else None)
         held = Market(problem, draft.market.noise)
         for operation in efficient:
             held.insist(operation)
