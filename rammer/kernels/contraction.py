@@ -25,6 +25,7 @@ MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked
 MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
 MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
 MAX_WHOLE = 2  # nearest caches that the channels of a panel fill before rows are cut for it: sums cost time as well
+MANY_ROWS = 16  # of a task: several register blocks
 COPY_ROWS = 16  # uses of a weight that pay for copying it
 
 
@@ -175,13 +176,23 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         return
     seen = set()
     for n, want in enumerate(task_counts(problem)):
-        for second in (False, True):
+        for second in (False,) if _by_rows(problem, p, want) else (False, True):
             schedule = _schedule(problem, p, want, second)
             if schedule is not None and (schedule.loops, schedule.packing) not in seen:
                 seen.add((schedule.loops, schedule.packing))
                 yield schedule
             if n:
                 break
+
+
+def _by_rows(problem: Problem, p: Product, want: int) -> bool:
+    """Whether a matrix is cut by rows in any case: rows enough, and weights that stay in the vEU's cache.
+
+    Alone columns may be as fast. But who reads single rows need not wait for all of them, nor take them from two vEUs.
+    """
+    rows = [e for a, e in p.stage.axes if a != p.lane and e > 1]
+    weights = problem.expr.type_of(p.w.tensor).nbytes
+    return len(rows) == 1 and rows[0] >= MANY_ROWS * want and weights <= problem.own_cache / 2
 
 
 def _shown(problem: Problem) -> Product | None:
