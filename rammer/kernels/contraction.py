@@ -186,13 +186,17 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 
 
 def _by_rows(problem: Problem, p: Product, want: int) -> bool:
-    """Whether a matrix is cut by rows in any case: rows enough, and weights that stay in the vEU's cache.
+    """Whether a near matrix is cut by rows in any case, as there are enough.
 
     Alone columns may be as fast. But who reads single rows need not wait for all of them, nor take them from two vEUs.
     """
-    rows = [e for a, e in p.stage.axes if a != p.lane and e > 1]
+    return _near_matrix(problem, p) and max(e for a, e in p.stage.axes if a != p.lane) >= MANY_ROWS * want
+
+
+def _near_matrix(problem: Problem, p: Product) -> bool:
+    """Whether rows are cut along a single axis, and all weights stay in the cache of a vEU that has some of them."""
     weights = problem.expr.type_of(p.w.tensor).nbytes
-    return len(rows) == 1 and rows[0] >= MANY_ROWS * want and weights <= problem.own_cache / 2
+    return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and weights <= problem.own_cache / 2
 
 
 def _shown(problem: Problem) -> Product | None:
@@ -275,8 +279,7 @@ def _tasks(
     weights = prod(problem.expr.type_of(p.w.tensor).shape)
     data = prod(problem.expr.type_of(p.x.tensor).shape)
     units = prod(-(-e // g) for _, e, g in rows) if rows else 1
-    matrix = len(rows) == 1 and 4 * weights <= problem.own_cache / 2  # readers of single rows need not wait for all
-    first_rows = (data >= weights or matrix) and units >= want
+    first_rows = (data >= weights or _near_matrix(problem, p)) and units >= want
     first_rows = first_rows or (bool(rows) and -(-extents[p.lane] // lane_grain) < want)
     if second:
         first_rows = not first_rows
