@@ -90,6 +90,12 @@ def random_inputs(op: Operation, seed: int = 0) -> dict[str, Array]:
     return values
 
 
+class Context(ctypes.Structure):
+    """`context` of runtime.c: a kernel's report, and memory that it may ask for ahead of its use."""
+
+    _fields_ = (("status", ctypes.c_int), ("start", ctypes.c_void_p), ("lines", ctypes.c_int64))
+
+
 class Runner:
     """One kernel, its arrays, and its compiled function."""
 
@@ -112,10 +118,10 @@ class Runner:
         self.outputs, self.arrays = outputs, arrays
         self.pointers = (ctypes.c_void_p * (len(outputs) + len(arrays)))(*(a.ctypes.data for a in (*outputs, *arrays)))
         self.scratch = aligned(np.full(max(kernel.scratch_bytes, 64), 0xFF, np.uint8))
-        self.status = ctypes.c_int(0)
+        self.context = Context(0, self.scratch.ctypes.data, 100)
 
     def __call__(self, rtask: int) -> None:
-        self.function(self.pointers, self.scratch.ctypes.data, rtask, ctypes.addressof(self.status))
+        self.function(self.pointers, self.scratch.ctypes.data, rtask, ctypes.addressof(self.context))
 
     def run(self) -> list[Array]:
         for task in range(self.kernel.num_rtasks):
@@ -163,7 +169,7 @@ def check_compiled(built: Built, name: str, rtol: float = 2e-5) -> None:
         runner = Runner(kernel, built.library, symbol, inputs)
         for got, want in zip(runner.run(), wanted, strict=True):
             compare(got, want, rtol, f"{kernel.name} {op.expr.inputs}")
-        assert runner.status.value == 0
+        assert runner.context.status == 0
         check_boxes(kernel, Runner(kernel, built.library, symbol, inputs))
 
 

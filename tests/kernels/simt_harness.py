@@ -133,7 +133,7 @@ class SimtRunner(Runner):
             ctypes.cast(self.pointers, ctypes.c_void_p),
             self.scratch.ctypes.data,
             rtask,
-            ctypes.addressof(self.status),
+            ctypes.addressof(self.context),
         )
         assert self.syncs == self.kernel.num_block_syncs, f"{self.kernel.name}: {self.syncs} syncs in rTask {rtask}"
 
@@ -175,6 +175,6 @@ def check(built: Built, name: str, rtol: float = 2e-5, boxes: bool = True) -> No
         runner = SimtRunner(kernel, built.library, symbol, inputs)
         for got, want in zip(runner.run(), wanted, strict=True):
             compare(got, want, rtol, f"{kernel.name} {op.expr.inputs}")
-        assert runner.status.value == 0
+        assert runner.context.status == 0
         if boxes:
             check_boxes(kernel, SimtRunner(kernel, built.library, symbol, inputs))

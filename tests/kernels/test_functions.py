@@ -35,7 +35,7 @@ def built() -> Built:
 def run(built: Built, name: str, *values: np.ndarray) -> tuple[np.ndarray, int]:
     op, ((kernel, symbol),) = built.kernels[name]
     runner = Runner(kernel, built.library, symbol, dict(zip((n for n, _ in op.expr.inputs), values, strict=True)))
-    return runner.run()[0], runner.status.value
+    return runner.run()[0], runner.context.status
 
 
 @pytest.mark.parametrize("name", UNARY)

@@ -11,10 +11,11 @@ from rammer.errors import DeviceError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress
+from rammer.vdevice.cpu.ahead import aheads
 from rammer.vdevice.cpu.compile import CompiledKernels, KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.table import ABI, Table, lanes_of
-from rammer.vdevice.placement import Places, port
+from rammer.vdevice.placement import ARENA, Places, port
 
 RUNTIME = "runtime.so"
 TABLE = "table.bin"
@@ -44,6 +45,12 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
             args.append(places.find(tensor, packing.get(name, kind.layout)))
 
+    asking = aheads(plan, compiled.capacity)
+    asked = [(ARENA, 0, 0)]
+    for a in asking.values():
+        where, start = args[first_arg[a.operator] + len(graph.operators[a.operator].outputs) + a.position]
+        asked.append((where, start + a.first, a.lines))
+
     header = {
         "abi": ABI,
         "arch": spec.arch,
@@ -58,9 +65,10 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     }
     weights = places.pack(allocate)
     header["weights"] = list(weights)
-    lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_arg)
+    ahead = {task: n for n, task in enumerate(asking, 1)}
+    lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_arg, ahead)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
-    table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset)
+    table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset, aheads=np.array(asked, np.int64))
     return Image(
         "cpu",
         fingerprint(spec.arch),

@@ -43,16 +43,21 @@ class Source:
 
 @dataclass(frozen=True)
 class CompiledKernels:
-    """For each rKernel its cache key, the object that holds it and its symbol; the objects by content hash."""
+    """For each rKernel its cache key, the object that holds it and its symbol; the objects by content hash.
+
+    `capacity`: the lines that an rTask can ask for ahead of their use.
+    """
 
     keys: Mapping[RKernel, str]
     where: Mapping[RKernel, tuple[str, str]]
     objects: Mapping[str, bytes]
+    capacity: Mapping[RKernel, int]
 
 
 def _located(sources: Mapping[RKernel, Source], found: Mapping[str, tuple[str, bytes]]) -> CompiledKernels:
     where = {kernel: (found[s.key][0], s.symbol) for kernel, s in sources.items()}
-    return CompiledKernels({k: s.key for k, s in sources.items()}, where, dict(found.values()))
+    capacity = {kernel: s.emitted.capacity if s.emitted else 0 for kernel, s in sources.items()}
+    return CompiledKernels({k: s.key for k, s in sources.items()}, where, dict(found.values()), capacity)
 
 
 class KernelCompiler:

@@ -19,10 +19,14 @@ PLACEHOLDER = "rammer_kernel"
 
 @dataclass(frozen=True, slots=True)
 class EmittedKernel:
-    """The C function `void symbol(char *const *args, char *scratch, long rtask, int *status)` of an rKernel."""
+    """The C function `void symbol(char *const *args, char *scratch, long rtask, int *status)` of an rKernel.
+
+    With a `capacity` it can ask for as many lines ahead of their use; then `status` is the first member of a context.
+    """
 
     symbol: str
     text: str
+    capacity: int = 0
 
 
 def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
@@ -31,13 +35,17 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
         if kernel.body.language != "c":
             raise LoweringError(f"{kernel.name} is written in {kernel.body.language!r}, not in C")
         return EmittedKernel(kernel.body.symbol, kernel.body.text)
-    text = function(CpuPrinter(kernel.body, max(spec.lanes, 4)))
+    printer = CpuPrinter(kernel.body, max(spec.lanes, 4))
+    text = function(printer, printer.capacity)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol))
+    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), printer.capacity)
 
 
-def function(printer: CFamilyPrinter) -> str:
-    """A worker with restrict parameters, which compilers believe, and the entry of fixed signature that calls it."""
+def function(printer: CFamilyPrinter, capacity: int = 0) -> str:
+    """A worker with restrict parameters, which compilers believe, and the entry of fixed signature that calls it.
+
+    With a `capacity` the worker gets `next`, what to ask for.
+    """
     program: TileProgram = printer.program
     names = [b.name for b in program.arguments]
     kinds = [
@@ -45,6 +53,9 @@ def function(printer: CFamilyPrinter) -> str:
     ]
     parameters = "".join(f"{k}restrict {b}, " for k, b in zip(kinds, names, strict=True))
     arguments = "".join(f"({k})args[{n}], " for n, k in enumerate(kinds))
+    if capacity:
+        parameters += "const ahead *restrict next, "
+        arguments += "&((const context *)status)->next, "
     lines = [
         f"static void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, int *restrict status) {{",
         *printer.scratch(),
@@ -116,6 +127,8 @@ typedef uint16_t bf16;
 #else
 #define ROLLED
 #endif
+typedef struct { const char *from; long long lines; } ahead;  /* as in runtime.c */
+typedef struct { int status; ahead next; } context;
 #define V(x) (*(vf *)&(x))                        /* the vector that starts at element x */
 #define VH(x) __builtin_convertvector(*(vh *)&(x), vf)
 #define VB(x) from_bits(__builtin_convertvector(*(vw *)&(x), vi) << 16)

@@ -12,12 +12,16 @@ from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, Store, TileProgram
 from rammer.vdevice.cfamily import CFamilyPrinter
 
 LINE = 16  # float32 of a cache line
+LINE_BYTES = 64
 MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
 MAX_FETCHED = 64  # lines asked for at once: caches queue about as many
 MAX_STEPS = 64  # stores of an unrolled body
 STREAMED = 1 << 20  # float32: weights as large come from far away in every run
 AHEAD = 512  # float32: the core by itself asks for less at once: 17 instead of 21 GB/s from far memory
 SMALL = 1024  # float32: inputs up to this are asked for at once
+ASKING_STEPS = 8  # of a sum for each line that is asked for ahead: faster, the queue of lines to come would fill up
+LEAST_STEPS = 64  # of a sum that asks
+LEAST_SUMS = 8  # of its register block: with fewer, a step takes no longer than asking
 MAX_ROWS = 4  # sums for each vector of streamed weights: beyond, arithmetic takes longer than reading
 
 
@@ -25,7 +29,8 @@ class CpuPrinter(CFamilyPrinter):
     """Prints one tile program for a core with caches.
 
     Where tiles of a register block walk past a panel of weights, each asks for a piece of the next panel, so that it
-    lies in the second cache when its turn comes, wherever it came from.
+    lies in the second cache when its turn comes, wherever it came from. And the first sums of a kernel ask for what the
+    table says that rTasks after this one need.
     """
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
@@ -37,6 +42,9 @@ class CpuPrinter(CFamilyPrinter):
             if buffer in self._inputs and self._inputs[buffer].dtype.itemsize == 4:
                 for n, outer in enumerate(path):
                     self._loads.setdefault(id(outer), []).append((path[n + 1 :], buffer, index))
+        self.capacity = 0  # lines that an rTask can ask for ahead of their use
+        self._asker: For | None = None  # the loop that does
+        self._ask_ahead(program.body)
         self._fetched: set[str] = set()  # inputs asked for while others are summed
         for sums, nest in _followers(program.body) if lanes == LINE else ():
             self._fetch_for(sums, nest)
@@ -65,8 +73,36 @@ class CpuPrinter(CFamilyPrinter):
         if fetches := self._fetches.pop(id(loop), []):
             lines[1:1] = fetches
         lines[1:1] = self._stream(loop)
-        times = _unrolling(loop)
+        times = ASKING_STEPS if loop is self._asker else _unrolling(loop)
         return [f"#pragma unroll {times}", *lines] if times > 1 else lines
+
+    def _ask_ahead(self, body: Body) -> None:
+        """Have the first suitable sums ask for `next`: a line every few steps, the last lines in the last block.
+
+        Sums that stream their weights from far memory have no time for it.
+        """
+        for path in _block_paths(body):
+            summing = _summing(path[-1].body)
+            if summing is None or any(self._stream(summing)):
+                continue
+            counts = [lp.stop - lp.start for lp in path]
+            pace = (summing.stop - summing.start) // ASKING_STEPS
+            self._asker, self.capacity = summing, prod(counts) * pace
+            turn = sum(((var(lp.var) - lp.start) * prod(counts[n + 1 :]) for n, lp in enumerate(path)), Index())
+            self._fetches.setdefault(id(path[-1]), []).extend(
+                [
+                    f"  const long asked = (next->lines + {pace - 1}) / {pace} * {pace} + "
+                    f"{pace} * ({self.index(turn - prod(counts))});",
+                    f"  const char *soon = asked < 0 ? (const char *)next : next->from + {LINE_BYTES} * asked;",
+                    f"  const long along = asked < 0 ? 0 : {LINE_BYTES};",
+                ]
+            )
+            step = self.index(var(summing.var) - summing.start)
+            self._fetches.setdefault(id(summing), []).append(
+                f"  if (({step}) % {ASKING_STEPS} == 0) "
+                f"__builtin_prefetch(soon + along * (({step}) / {ASKING_STEPS}), 0, 2);"
+            )
+            return
 
     def _fetch_for(self, sums: tuple[For, ...], nest: For) -> None:
         """While blocks of sums are computed, ask for the lines that the nest after them loads, if they are few.
@@ -160,6 +196,28 @@ def _followers(body: Body) -> Iterator[tuple[tuple[For, ...], For]]:
                 yield blocks, s
             case Alloc(_, inner) | If(_, inner):
                 yield from _followers(inner)
+
+
+def _block_paths(body: Body) -> Iterator[tuple[For, ...]]:
+    """Of every register block that has them for itself, the serial loops around it."""
+    for s in body:
+        match s:
+            case For() if path := _block_path(s):
+                yield path
+            case For(_, _, _, _, inner) | Alloc(_, inner) | If(_, inner):
+                yield from _block_paths(inner)
+
+
+def _summing(body: Body) -> For | None:
+    """The innermost loop of sums in a register block, if it is long enough to ask ahead."""
+    for s in body:
+        match s:
+            case For(_, start, stop, Kind.SERIAL, inner) if _block(inner) >= LEAST_SUMS:
+                steps = stop - start
+                return s if steps >= LEAST_STEPS and steps % ASKING_STEPS == 0 else None
+            case For(_, _, _, Kind.SERIAL, inner) | Alloc(_, inner) if found := _summing(inner):
+                return found
+    return None
 
 
 def _block_path(nest: For) -> tuple[For, ...]:

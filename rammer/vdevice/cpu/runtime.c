@@ -10,8 +10,12 @@ enum { MEASURED_PASSES = 4 };
 enum { PUBLISH = 1 };  // slot flag: another vEU waits for this slot
 
 // A slot of a lane. A barrier-rTask has kernel -1, its first wait in `args` and the number of waits in `rtask`.
-typedef struct { int kernel, rtask, args, flags; } slot;
+typedef struct { int kernel, rtask, args, flags, ahead; } slot;
 typedef struct { int veu, order; } position;
+typedef struct { const char *from; i64 lines; } ahead;  // what an rTask asks for while it computes
+
+// What a kernel is told besides its arguments, and where it reports: kernels that ask ahead know what follows `status`.
+typedef struct { int status; ahead next; } context;
 
 // What does not change between runs; filled in by runtime.py, which has the same struct.
 typedef struct {
@@ -21,6 +25,7 @@ typedef struct {
   const position *waits;
   const kernel_fn *kernels;
   char *const *args;
+  const ahead *aheads;  // the first one is nothing
   char *scratch;
   i64 scratch_stride;
   const i64 *cpus;  // the CPU of each vEU, or -1
@@ -33,7 +38,7 @@ typedef struct {
 typedef struct {
   _Alignas(128) i64 step;  // slots completed, counted on from the base of the dispatch
   _Alignas(128) unsigned done;  // the last dispatch completed
-  _Alignas(128) int status;  // set by kernels
+  _Alignas(128) context now;
   i64 failed;  // the first slot with a bad index, or -1
   i64 begun;   // slots begun, counted like `step`; only watchdogs read it
 } lane;
@@ -201,9 +206,10 @@ INLINE void walk(pool *p, i64 veu, int timed) {
       for (int w = 0; w < s->rtask; w++)
         if (!await(p, veu, s - first, t->waits[s->args + w], base)) return;
     } else {
-      t->kernels[s->kernel](t->args + s->args, scratch, s->rtask, &me->status);
-      if (__builtin_expect(me->status, 0)) {
-        me->status = 0;
+      me->now.next = t->aheads[s->ahead];
+      t->kernels[s->kernel](t->args + s->args, scratch, s->rtask, &me->now.status);
+      if (__builtin_expect(me->now.status, 0)) {
+        me->now.status = 0;
         if (me->failed < 0) me->failed = s - t->slots;
       }
     }
@@ -361,17 +367,17 @@ EXPORT u64 rammer_ticks(void) { return ticks(); }
 // Nanoseconds of one rTask: all rTasks in turn, the best of a few passes, as far as `limit_ns` goes. The first pass
 // finds cold caches.
 EXPORT double rammer_measure(kernel_fn kernel, char *const *args, char *scratch, i64 num_rtasks, i64 limit_ns) {
-  int status = 0;
+  context now = {0, {0, 0}};
   double best = 0;
   i64 start = now_ns(), end = start, chunk = 1;
   for (int pass = 0; pass < MEASURED_PASSES && (!pass || end - start < limit_ns); pass++) {
     i64 done = 0, begin = end = now_ns();
     while (done < num_rtasks && end - start < limit_ns) {
       i64 stop = done + chunk < num_rtasks ? done + chunk : num_rtasks;
-      for (; done < stop; done++) kernel(args, scratch, done, &status);
-      i64 now = now_ns();
-      if (now - end < 20000) chunk *= 2;  // so that reading the clock does not count
-      end = now;
+      for (; done < stop; done++) kernel(args, scratch, done, &now.status);
+      i64 passed = now_ns();
+      if (passed - end < 20000) chunk *= 2;  // so that reading the clock does not count
+      end = passed;
     }
     double mean = (double)(end - begin) / done;
     if (!pass || (done == num_rtasks && mean < best)) best = mean;

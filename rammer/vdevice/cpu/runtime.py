@@ -16,6 +16,7 @@ from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Image, SlotTimes
+from rammer.vdevice.cpu.ahead import LINE
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.memory import allocate, gather
 from rammer.vdevice.cpu.spec import ARCHES, Host
@@ -38,6 +39,7 @@ class _TableStruct(ctypes.Structure):
         ("waits", ctypes.c_void_p),
         ("kernels", ctypes.c_void_p),
         ("args", ctypes.c_void_p),
+        ("aheads", ctypes.c_void_p),
         ("scratch", ctypes.c_void_p),
         ("scratch_stride", ctypes.c_int64),
         ("cpus", ctypes.c_void_p),
@@ -91,6 +93,10 @@ class CpuExecutable:
         if np.any(table.arg_offset > sizes[table.arg_base]):
             raise ArtifactError("an argument lies outside of its memory", hint="compile the model again")
         self._args = bases[table.arg_base] + table.arg_offset  # ARENA is -1: the last
+        ahead_base, ahead_offset, lines = table.aheads.T
+        if np.any(ahead_offset + LINE * lines > sizes[ahead_base] + LINE):
+            raise ArtifactError("what is asked for ahead lies outside of its memory", hint="compile the model again")
+        self._aheads = np.stack([bases[ahead_base] + ahead_offset, lines], axis=1)
         self._times = np.zeros((len(table.slots), 2), np.uint64)
         self._inputs = [
             (p.name, self._view(place, p.type)) for p, place in zip(image.inputs, header["inputs"], strict=True)
@@ -129,11 +135,12 @@ class CpuExecutable:
             np.ascontiguousarray(table.waits),
             self._kernels,
             self._args,
+            self._aheads,
             self._scratch,
             veu_cpus,
             self._times,
         )
-        bounds, slots, waits, kernels, args, scratch, places, times = (a.ctypes.data for a in arrays)
+        bounds, slots, waits, kernels, args, aheads, scratch, places, times = (a.ctypes.data for a in arrays)
         struct = _TableStruct(
             num_veus=self._num_veus,
             num_programs=int(table.header["num_programs"]),
@@ -142,6 +149,7 @@ class CpuExecutable:
             waits=waits,
             kernels=kernels,
             args=args,
+            aheads=aheads,
             scratch=scratch,
             scratch_stride=self._stride,
             cpus=places,

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import RTask
+from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice import tables
 from rammer.vdevice.placement import ARENA
 
-ABI = 1  # of runtime.c, the table and the kernels; changes with any of them
+ABI = 2  # of runtime.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
 
 Ints = NDArray[np.int32]
@@ -23,17 +23,18 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Table:
-    """Lanes of all rPrograms. Slots are int32 [kernel, rtask, args, flags]; a barrier has kernel -1, its first wait
-    in `args` and the number of waits in `rtask`. Waits are [veu, order].
+    """Lanes of all rPrograms. Slots are int32 [kernel, rtask, args, flags, ahead]; a barrier has kernel -1, its first
+    wait in `args` and the number of waits in `rtask`. Waits are [veu, order].
     """
 
     header: Mapping[str, Any]
     bounds: NDArray[np.int64]  # [programs * veus + 1] first slot of every lane
-    slots: Ints  # [slots, 4]
+    slots: Ints  # [slots, 5]
     waits: Ints  # [waits, 2]
     operators: Ints  # [slots] operator of the slot's rTask, -1 for barriers
     arg_base: Ints  # [args] ARENA, or the number of a constant
     arg_offset: NDArray[np.int64]  # [args] bytes
+    aheads: NDArray[np.int64]  # [aheads, 3] base and offset, as for args, and lines; the first one is nothing
 
     def to_bytes(self) -> bytes:
         """The file, see `rammer.vdevice.tables`."""
@@ -55,7 +56,7 @@ class Table:
         numbers = (num_veus, num_programs, header["arena_bytes"], header["scratch_bytes"])
         if not all(type(n) is int and 0 <= n < 1 << 50 for n in numbers):
             raise ValueError("a size is no size")
-        kernel, rtask, args, _ = self.slots.astype(np.int64).T  # sums of int32 might wrap
+        kernel, rtask, args, _, ahead = self.slots.astype(np.int64).T  # sums of int32 might wrap
         barrier = kernel < 0
         arity = np.array([k[2] for k in header["kernels"]] or [0])
         sound = (
@@ -71,6 +72,9 @@ class Table:
             and len(self.arg_base) == len(self.arg_offset)
             and bool(np.all((self.arg_base >= ARENA) & (self.arg_base < len(header["weights"]))))
             and bool(np.all(self.arg_offset >= 0))
+            and bool(np.all((ahead >= 0) & (ahead < len(self.aheads))))
+            and bool(np.all((self.aheads[:, 0] >= ARENA) & (self.aheads[:, 0] < len(header["weights"]))))
+            and bool(np.all((self.aheads[:, 1:] >= 0) & (self.aheads[:, 1:] < 1 << 50)))
             and all(ARENA <= b < len(header["weights"]) and n >= 0 for b, n in (*header["inputs"], *header["outputs"]))
             and len(header["operators"]) > int(np.max(self.operators, initial=-1))
             and all(isinstance(k[0], str) and isinstance(k[1], str) for k in header["kernels"])
@@ -86,13 +90,16 @@ _ARRAYS = {
     "operators": "<i4",
     "arg_base": "<i4",
     "arg_offset": "<i8",
+    "aheads": "<i8",
 }
 
 
-def lanes_of(plan: ExecutionPlan, kernel_number: list[int], first_arg: list[int]) -> dict[str, Array]:
-    """The arrays of a plan's lanes; `kernel_number` and `first_arg` are by operator."""
+def lanes_of(
+    plan: ExecutionPlan, kernel_number: list[int], first_arg: list[int], ahead: Mapping[TaskUid, int]
+) -> dict[str, Array]:
+    """The arrays of a plan's lanes; `kernel_number` and `first_arg` are by operator, `ahead` by rTask."""
     num_veus = plan.spec.num_veus
-    slots: list[tuple[int, int, int, int]] = []
+    slots: list[tuple[int, int, int, int, int]] = []
     waits: list[tuple[int, int]] = []
     operators: list[int] = []
     bounds = [0]
@@ -105,19 +112,19 @@ def lanes_of(plan: ExecutionPlan, kernel_number: list[int], first_arg: list[int]
             for slot in lane:
                 if isinstance(slot, RTask):
                     n, rtask = slot.uid
-                    slots.append((kernel_number[n], rtask, first_arg[n], 0))
+                    slots.append((kernel_number[n], rtask, first_arg[n], 0, ahead.get(slot.uid, 0)))
                     operators.append(n)
                 else:
-                    slots.append((-1, len(slot.waits), len(waits), 0))
+                    slots.append((-1, len(slot.waits), len(waits), 0, 0))
                     operators.append(-1)
                     waits += [(w.veu, w.order) for w in slot.waits]
             bounds.append(len(slots))
         bounds += [len(slots)] * (num_veus - len(program.lanes))
         for n in range(first, len(slots)):
-            kernel, count, at, _ = slots[n]
+            kernel, count, at, *_ = slots[n]
             if kernel < 0:
                 awaited += [starts[veu] + order for veu, order in waits[at : at + count]]
-    table = np.array(slots, np.int32).reshape(-1, 4)
+    table = np.array(slots, np.int32).reshape(-1, 5)
     table[awaited, 3] |= PUBLISH
     return {
         "bounds": np.array(bounds, np.int64),

@@ -1,0 +1,74 @@
+"""Asking ahead, in kernels: a recorder in place of the instruction."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from kernel_harness import Runner, library, random_inputs
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.operator import Operation, Operations
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import TensorType
+from rammer.kernels import candidates
+from rammer.vdevice.cpu.ahead import LINE
+from rammer.vdevice.cpu.emit import emit, translation_unit
+from rammer.vdevice.cpu.spec import choose_arch, host
+
+ARCH = choose_arch(None, host())
+SPEC = VDeviceSpec("cpu", 2, ("c",), arch=ARCH.name, lanes=ARCH.lanes, registers=ARCH.registers, peak_gflops=100.0)
+
+PACE = 16  # lines of a block: sums of 128 products, a line for 8 of them
+
+# requests with the hint of the second cache are kept in memory, for everybody to read
+RECORDER = """
+long num_asked; const void *asked_for[1 << 16];
+static void record(const void *p, int hint) { if (hint == 2) asked_for[num_asked++ % (1 << 16)] = p; }
+#define __builtin_prefetch(p, write, hint) record(p, hint)
+"""
+
+
+def static(op: Operation, *which: bool) -> Operation:
+    made = Operations(OPS)
+    op = made.define(op.kind, op.inputs)
+    return made.retype(op, op.inputs, op.outputs, which)
+
+
+def matmul() -> Operation:
+    made = Operations(OPS)
+    return static(made.define("matmul", (TensorType((40, 128)), TensorType((128, 96)))), False, True)
+
+
+def cell() -> Operation:
+    types = (TensorType((4, 4, 128)), TensorType((4, 128)), TensorType((4, 128)), TensorType((4, 128, 128)))
+    return static(Operations(OPS).define("lstm_cell", types), False, False, False, True)
+
+
+@pytest.mark.parametrize("make", [matmul, cell], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
+def test_each_line_is_asked_for_once(make: Callable[[], Operation], share: float) -> None:
+    op = make()
+    inputs = random_inputs(op)
+    asking = 0
+    for kernel in candidates(op, SPEC):
+        emitted = emit(kernel, SPEC)
+        if not emitted.capacity:
+            continue
+        asking += 1
+        lib = library(RECORDER + translation_unit([emitted], SPEC))
+        runner = Runner(kernel, lib, emitted.symbol, inputs)
+        lines = int(emitted.capacity * share)
+        memory = np.zeros((lines + PACE) * LINE, np.uint8)
+        runner.context.start, runner.context.lines = memory.ctypes.data, lines
+        runner(0)
+        number = ctypes.c_long.in_dll(lib, "num_asked").value
+        asked_for = (ctypes.c_size_t * number).in_dll(lib, "asked_for")
+        found = [address - memory.ctypes.data for address in asked_for]
+        found = [offset for offset in found if 0 <= offset < memory.nbytes]  # panels of the kernel's own are elsewhere
+        assert found == [LINE * n for n in range(len(found))]  # in order, each once
+        assert lines <= len(found) < lines + PACE  # blocks ask whole
+        assert runner.context.status == 0
+    assert asking
