@@ -172,8 +172,8 @@ def profile(
     kernels = [k for options in candidates.values() for k in options]
     measured = vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
 
-    def measure(plan: ExecutionPlan) -> float | None:
-        return vdevice.program_us(replace(plan, memory=plan_memory(plan)))
+    def measure(plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
+        return vdevice.plans_us([replace(plan, memory=plan_memory(plan)) for plan in plans])
 
     return MeasuredProfiler(measured, EstimatingProfiler(vdevice.spec), measure if budget_s > 0 else None)
 

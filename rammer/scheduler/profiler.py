@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -34,8 +34,8 @@ class Profiler(Protocol):
     def rtask_us(self, kernel: RKernel) -> float:
         """Microseconds of one rTask on one vEU: measured where the device can, else estimated from the spec."""
 
-    def program_us(self, plan: ExecutionPlan) -> float | None:
-        """Microseconds of a whole plan, which needs no memory yet: measured; None where the device cannot."""
+    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
+        """Microseconds of whole plans, which need no memory yet: measured in turns; None where the device cannot."""
 
     def resources(self, kernel: RKernel) -> Resources:
         """What one rTask of the kernel occupies."""
@@ -63,7 +63,7 @@ class EstimatingProfiler:
             self._known[kernel] = found
         return found
 
-    def program_us(self, plan: ExecutionPlan) -> None:
+    def plans_us(self, plans: Sequence[ExecutionPlan]) -> None:
         """Nothing: what a plan is estimated to take is `simulate(plan)`."""
 
     def resources(self, kernel: RKernel) -> Resources:
@@ -93,13 +93,13 @@ class EstimatingProfiler:
 
 
 class MeasuredProfiler:
-    """Measured times, and another profiler for what was not measured. `measure` runs a plan."""
+    """Measured times, and another profiler for what was not measured. `measure` runs plans."""
 
     def __init__(
         self,
         times: Mapping[RKernel, float],
         fallback: Profiler,
-        measure: Callable[[ExecutionPlan], float | None] | None = None,
+        measure: Callable[[Sequence[ExecutionPlan]], Sequence[float] | None] | None = None,
     ) -> None:
         self.times = dict(times)
         self.fallback = fallback
@@ -110,8 +110,8 @@ class MeasuredProfiler:
         found = self.times.get(kernel)
         return self.fallback.rtask_us(kernel) if found is None else found
 
-    def program_us(self, plan: ExecutionPlan) -> float | None:
-        return self._measure(plan) if self._measure else None
+    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
+        return self._measure(plans) if self._measure else None
 
     def resources(self, kernel: RKernel) -> Resources:
         return self.fallback.resources(kernel)

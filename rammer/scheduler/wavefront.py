@@ -50,7 +50,7 @@ class WavefrontPolicy:
             if (other.programs, other.kernels) == (plan.programs, plan.kernels):
                 continue
             better = us < best_us
-            if max(us, best_us) < CLOSE * min(us, best_us) and (measured := _measured(problem, other, plan)):
+            if max(us, best_us) < CLOSE * min(us, best_us) and (measured := problem.profiler.plans_us((other, plan))):
                 side_by_side, without = measured
                 better = side_by_side < without
                 how = f"{side_by_side:.0f} µs with chains of {steps[0].kind} side by side"
@@ -103,12 +103,6 @@ class WavefrontPolicy:
             notes = (*notes, f"most efficient rKernels for all steps of {', '.join(o.kind for o in efficient)}")
         price_us = done_us + current.time_us
         return price_us, draft.finish(self.name, programs, price_us, notes)
-
-
-def _measured(problem: Problem, *plans: ExecutionPlan) -> list[float] | None:
-    """Microseconds of every plan, or None if the device cannot run them."""
-    found = [us for plan in plans if (us := problem.profiler.program_us(plan)) is not None]
-    return found if len(found) == len(plans) else None
 
 
 class Trial:

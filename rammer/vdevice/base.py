@@ -154,8 +154,8 @@ class VDevice(ABC):
         """What rKernels need alone, read back from their machine code. One that spills is no candidate."""
         return {}
 
-    def program_us(self, plan: ExecutionPlan) -> float | None:
-        """Measured microseconds of a plan, or None if this device cannot tell (the timeline then estimates)."""
+    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
+        """Measured microseconds of plans that are to be compared, or None if this device cannot tell."""
         return None
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:

@@ -67,8 +67,20 @@ def recipe_keys(kernels: Sequence[RKernel], spec: VDeviceSpec) -> dict[RKernel, 
     return found
 
 
-def plan_key(plan: ExecutionPlan) -> str | None:
-    """What a plan's time depends on: rKernels, operands, placement and order. None if a kernel's text is foreign."""
+def comparison_keys(plans: Sequence[ExecutionPlan]) -> list[str] | None:
+    """What the times of plans, measured side by side, depend on: a key each. None if a kernel's text is foreign.
+
+    Times of another comparison do not count: the machine may have been slower then.
+    """
+    digests = [_digest(plan) for plan in plans]
+    if any(digest is None for digest in digests):
+        return None
+    together = hashlib.sha256(" ".join(map(str, digests)).encode()).hexdigest()
+    return [f"plan {n} of {together}" for n in range(len(plans))]
+
+
+def _digest(plan: ExecutionPlan) -> str | None:
+    """What a plan's time depends on: rKernels, operands, placement and order."""
     recipes = recipe_keys(list(dict.fromkeys(plan.kernels)), plan.spec)
     if any(k not in recipes for k in plan.kernels):
         return None
@@ -77,7 +89,7 @@ def plan_key(plan: ExecutionPlan) -> str | None:
         digest.update(f"{recipes[kernel]}\0{op.inputs}\0{op.outputs}\0".encode())
     for program in plan.programs:
         digest.update(f"{program.lanes}\0".encode())
-    return "plan " + digest.hexdigest()
+    return digest.hexdigest()
 
 
 def profile_store(device: str, toolchain: str) -> ProfileStore:

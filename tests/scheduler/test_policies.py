@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -174,8 +175,8 @@ def test_plans_of_close_prices_are_measured(chains_us: float) -> None:
     second = [Job(f"b{n}", cell, (f"b{n - 1}",) if n else ("a9",), weights="u", kind="cell") for n in range(70)]
     problem = make_problem([*first, *second, Job("last", cell, ("b69",), weights="u")], device(2, barrier_us=0.0))
 
-    def measure(plan: ExecutionPlan) -> float:
-        return chains_us if used(plan)["a40"] == 1 else 100.0
+    def measure(plans: Sequence[ExecutionPlan]) -> list[float]:
+        return [chains_us if used(plan)["a40"] == 1 else 100.0 for plan in plans]
 
     by_price = rammer_policies()["wavefront"]().schedule(problem)
     assert used(by_price)["a40"] == 2 and not any("measured" in note for note in by_price.notes)

@@ -8,9 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -23,13 +25,15 @@ from rammer.frontend.builder import GraphBuilder
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, Digit, Layout, channel_blocked, pack
+from rammer.vdevice.base import SlotTimes
 from rammer.vdevice.cpu import device as cpu_device
+from rammer.vdevice.cpu import profile as cpu_profile
 from rammer.vdevice.cpu import spec as cpu_spec
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.cpu.plugin import probe
-from rammer.vdevice.cpu.runtime import Library, Runtime
+from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
 from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, host, make_spec
 from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
@@ -125,7 +129,7 @@ def test_zig_compiles_for_every_arch_anywhere(arch: str) -> None:
 def test_another_cpu_is_not_measured() -> None:
     other = CpuVDevice(arch="riscv64" if HERE.machine != "riscv64" else "x86-64")
     plan = make_plan(chain(1), other.spec)
-    assert other.rkernels_us(plan.kernels) == {} and other.program_us(plan) is None
+    assert other.rkernels_us(plan.kernels) == {} and other.plans_us([plan]) is None
 
 
 class TestHalf:
@@ -256,30 +260,47 @@ class TestProfile:
         assert set(device.rkernels_us([kernel, other])) == {kernel}
         assert device.rkernels_us([other]) == {} == device.rkernels_us([])
 
-    def test_a_whole_plan_is_measured(self) -> None:
+    def test_whole_plans_are_measured(self) -> None:
         device = CpuVDevice(device=2)
-        measured = device.program_us(make_plan(chain(), device.spec))
-        assert measured is not None and measured > 0
+        plan = make_plan(chain(), device.spec)
+        measured = device.plans_us([plan, plan])
+        assert measured is not None and len(measured) == 2 and min(measured) > 0
 
-    def test_a_plan_is_measured_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        runs: list[ExecutionPlan] = []
+    def test_plans_run_in_turns(self) -> None:
+        """A slow hour of the machine, from the first run on or later, makes no plan look slower than another."""
+        plans = [make_plan(chain(), CpuVDevice(device=2).spec)] * 2
+        for slow in (range(12), range(6, 10**6)):
+            runs = count()
 
-        def measure(plan: ExecutionPlan, executable: object) -> float:
-            runs.append(plan)
-            return 10.0 * len(runs)
+            class Fake:
+                def __init__(self, us: float) -> None:
+                    self.us = us
 
-        monkeypatch.setattr(cpu_device, "measure_plan", measure)
+                def run_timed(self, inputs: object) -> tuple[None, SlotTimes]:
+                    return None, SlotTimes((), (), self.us * (3 if next(runs) in slow else 1))  # noqa: B023
+
+            times = cpu_profile.measure_plans(plans, [cast(CpuExecutable, Fake(us)) for us in (10.0, 11.0)], 0.01)
+            assert times == [10.0, 11.0]
+
+    def test_plans_are_compared_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        runs: list[int] = []
+
+        def measure(plans: Sequence[ExecutionPlan], executables: Sequence[object]) -> list[float]:
+            runs.append(len(plans))
+            return [100.0 * len(runs) + n for n in range(len(plans))]
+
+        monkeypatch.setattr(cpu_device, "measure_plans", measure)
         builder = GraphBuilder("two steps")
         once = builder.add("softmax", builder.input("x", (64, 64)), axis=1)
         builder.output(builder.add("softmax", once, axis=0), "y")
         graph = builder.build()
-        plans = [rammer.compile(graph, policy=p).plan for p in ("wavefront", "sequential")]
-        assert plans[0] is not None and plans[1] is not None
+        one, other = (rammer.compile(graph, policy=p).plan for p in ("wavefront", "sequential"))
+        assert one is not None and other is not None
         devices = [CpuVDevice(), CpuVDevice()]
-        assert [d.program_us(plans[0]) for d in devices] == [10.0, 10.0]
-        assert devices[0].program_us(plans[1]) == 20.0  # other rPrograms are another plan
+        assert [d.plans_us([one, other]) for d in devices] == [[100.0, 101.0]] * 2
+        assert devices[0].plans_us([one]) == [200.0]  # times of another hour are no match
         devices[1]._host = replace(HERE, name="another CPU")
-        assert devices[1].program_us(plans[0]) == 30.0
+        assert devices[1].plans_us([one, other]) == [300.0, 301.0]
 
 
 def test_machines_are_data() -> None:

@@ -283,7 +283,7 @@ def test_a_vdevice_on_it(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(device, "compile_cubin", lambda text, arch: Cubin(text.encode(), CODE, ""))
     vdevice = CudaVDevice()
     assert vdevice.spec.num_veus == 132
-    assert vdevice.program_us(placed(GRAPH, [mirror(GRAPH)] * 3, LANES)) == 500.0
+    assert vdevice.plans_us([placed(GRAPH, [mirror(GRAPH)] * 3, LANES)] * 2) == [500.0, 500.0]
     other = CudaVDevice(arch="sm_80")
     assert other.spec.arch == "sm_80" and "the GPU here is h200 (sm_90)" in other.missing
     with pytest.raises(DeviceError, match="no CUDA device 'gpu'"):

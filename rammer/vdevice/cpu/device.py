@@ -10,7 +10,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
 from rammer.vdevice.cpu.compile import KernelCompiler
-from rammer.vdevice.cpu.profile import known_plan_us, measure_kernels, measure_plan
+from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, host, make_spec
 
@@ -39,19 +39,21 @@ class CpuVDevice(VDevice):
             return {}
         return measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress)
 
-    def program_us(self, plan: ExecutionPlan) -> float | None:
-        """Measured microseconds of a plan, all inputs zero; None for a CPU that is not this one."""
+    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
+        """Measured microseconds of plans, all inputs zero; None for a CPU that is not this one."""
         if not self._is_here:
             return None
 
-        def measure() -> float:
-            executable = self.load(self.build(plan))
+        def measure() -> list[float]:
+            executables: list[CpuExecutable] = []
             try:
-                return measure_plan(plan, executable)
+                executables += (self.load(self.build(plan)) for plan in plans)
+                return measure_plans(plans, executables)
             finally:
-                executable.close()
+                for executable in executables:
+                    executable.close()
 
-        return known_plan_us(plan, self._compiler, self._host.name, measure)
+        return known_plans_us(plans, self._compiler, self._host.name, measure)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""

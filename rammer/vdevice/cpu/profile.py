@@ -16,10 +16,12 @@ from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
 from rammer.vdevice.placement import aligned
-from rammer.vdevice.profiles import kernel_key, plan_key, profile_store, recipe_keys
+from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, recipe_keys
 
 ROUNDS = 3  # measurements of a kernel; the least one counts
 SHARE_S = 0.003  # seconds for one kernel, where the budget allows it
+RUNS = 3  # of a plan in one turn: the first one finds another plan's data in the caches
+MOST_TURNS = 200
 
 
 def measure_kernels(
@@ -93,30 +95,42 @@ def _measure_group(
     return times
 
 
-def measure_plan(plan: ExecutionPlan, executable: CpuExecutable, budget_s: float = 0.2) -> float:
-    """Microseconds of the fastest of several runs, copies of inputs and outputs not counted."""
-    types = plan.graph.types
-    inputs = {t: np.zeros(types[t].shape, types[t].dtype.numpy) for t in plan.graph.inputs}
-    best, deadline = float("inf"), time.monotonic() + budget_s
-    for n in range(1000):
-        best = min(best, executable.run_timed(inputs)[1].total_us)
-        if n >= 3 and time.monotonic() > deadline:
+def measure_plans(
+    plans: Sequence[ExecutionPlan], executables: Sequence[CpuExecutable], budget_s: float = 0.4
+) -> list[float]:
+    """Microseconds of every plan's fastest run, copies of inputs and outputs not counted.
+
+    They run in turns, so that a slow moment of the machine hits all of them.
+    """
+    inputs = [
+        {t: np.zeros(plan.graph.types[t].shape, plan.graph.types[t].dtype.numpy) for t in plan.graph.inputs}
+        for plan in plans
+    ]
+    best, deadline = [float("inf")] * len(plans), time.monotonic() + budget_s
+    for turn in range(MOST_TURNS):
+        for n, executable in enumerate(executables):
+            for _ in range(RUNS):
+                best[n] = min(best[n], executable.run_timed(inputs[n])[1].total_us)
+        if turn and time.monotonic() > deadline:
             break
     return best
 
 
-def known_plan_us(plan: ExecutionPlan, compiler: KernelCompiler, machine: str, measure: Callable[[], float]) -> float:
-    """Microseconds of a plan: from the cache if this `machine` measured it before, else from `measure`."""
-    if (key := plan_key(plan)) is None:
+def known_plans_us(
+    plans: Sequence[ExecutionPlan], compiler: KernelCompiler, machine: str, measure: Callable[[], list[float]]
+) -> list[float]:
+    """Microseconds of plans: from the cache if this `machine` compared the same ones before, else from `measure`."""
+    keys = comparison_keys(plans)
+    if keys is None:
         return measure()
     store = profile_store(machine, compiler.toolchain)
     with store:
-        known = store.get([key])
-    if key not in known:
-        known = {key: measure()}
+        known = store.get(keys)
+    if any(key not in known for key in keys):
+        known = dict(zip(keys, measure(), strict=True))
         with store:
             store.put(known)
-    return known[key]
+    return [known[key] for key in keys]
 
 
 def _by_operation(kernels: Sequence[RKernel]) -> dict[Operation, list[RKernel]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -106,10 +106,11 @@ class GpuVDevice(VDevice):
             return CompiledOnly(f"the program is for {self.gpu.arch}: {self.missing}", self._hint)
         return self.open(image)
 
-    def program_us(self, plan: ExecutionPlan) -> float | None:
-        """Measured microseconds of a plan, all inputs zero; None without a GPU."""
-        if self.missing:
-            return None
+    def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
+        """Measured microseconds of plans, all inputs zero; None without a GPU."""
+        return None if self.missing else [self._plan_us(plan) for plan in plans]
+
+    def _plan_us(self, plan: ExecutionPlan) -> float:
         executable = self.open(self.build(plan))
         try:
             types = plan.graph.types
