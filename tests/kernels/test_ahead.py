@@ -21,7 +21,7 @@ from rammer.vdevice.cpu.spec import choose_arch, host
 ARCH = choose_arch(None, host())
 SPEC = VDeviceSpec("cpu", 2, ("c",), arch=ARCH.name, lanes=ARCH.lanes, registers=ARCH.registers, peak_gflops=100.0)
 
-PACE = 16  # lines of a block: sums of 128 products, a line for 8 of them
+PACE = 32  # lines of a block: sums of 128 products, a line for 4 of them
 
 # requests with the hint of the second cache are kept in memory, for everybody to read
 RECORDER = """
