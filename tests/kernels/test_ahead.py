@@ -22,6 +22,7 @@ ARCH = choose_arch(None, host())
 SPEC = VDeviceSpec("cpu", 2, ("c",), arch=ARCH.name, lanes=ARCH.lanes, registers=ARCH.registers, peak_gflops=100.0)
 
 PACE = 32  # lines of a block: sums of 128 products, a line for 4 of them
+MARGIN = 1 << 20  # bytes: a kernel asks for the panel after its last one, too, wherever that is
 
 # requests with the hint of the second cache are kept in memory, for everybody to read
 RECORDER = """
@@ -61,7 +62,7 @@ def test_each_line_is_asked_for_once(make: Callable[[], Operation], share: float
         lib = library(RECORDER + translation_unit([emitted], SPEC))
         runner = Runner(kernel, lib, emitted.symbol, inputs)
         lines = int(emitted.capacity * share)
-        memory = np.zeros((lines + PACE) * LINE, np.uint8)
+        memory = np.zeros(MARGIN + (lines + PACE) * LINE + MARGIN, np.uint8)[MARGIN:-MARGIN]
         runner.context.start, runner.context.lines = memory.ctypes.data, lines
         runner(0)
         number = ctypes.c_long.in_dll(lib, "num_asked").value
