@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from rammer import config
 from rammer.ir.kernel import RKernel
+from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
@@ -17,9 +18,11 @@ from rammer.scheduler.chains import chains, ran_alone
 from rammer.scheduler.draft import Draft, Placement
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Options, count, select_rkernels, wave_bound_us
+from rammer.scheduler.sequential import SequentialPolicy
 
 LOOSE = 1.2  # beside chains the generator's first choice may be dearer: it lets readers start before all is done
 CLOSE = 1.25  # plans whose prices are closer are measured: prices leave out what lines cost that another vEU has
+SPREAD = 2  # times the baseline's memory: with as much, branches side by side may push each other out of the caches
 
 
 class WavefrontPolicy:
@@ -34,11 +37,17 @@ class WavefrontPolicy:
     name = "wavefront"
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
-        """Algorithm 1; and again for steps of long chains, where waves see too little (beyond the paper).
+        """Algorithm 1; and what waves and prices do not see, beyond the paper: chains of steps, and caches.
+
+        Plans whose prices are close are measured, where the device can run them.
+        """
+        return _within_caches(problem, *self._with_chains(problem))
+
+    def _with_chains(self, problem: Problem) -> tuple[float, ExecutionPlan]:
+        """Algorithm 1; and again for steps of long chains. The price, and the plan.
 
         What is best for one step after another keeps every vEU busy with one chain. So that chains run side by side,
-        all their steps must take the most efficient rKernel: tried for each such operation, kept if time(P) is less;
-        where that is close and the device can run it, if the plan is measured to take less.
+        all their steps must take the most efficient rKernel: tried for each such operation, kept if that takes less.
         """
         best_us, plan = self._drawn(problem, ())
         chosen: tuple[Operation, ...] = ()
@@ -57,7 +66,7 @@ class WavefrontPolicy:
                 notes.append(f"measured: {how}, {without:.0f} µs without")
             if better:
                 best_us, plan, chosen = us, other, (*chosen, *steps)
-        return replace(plan, notes=(*plan.notes, *notes))
+        return best_us, replace(plan, notes=(*plan.notes, *notes))
 
     def _drawn(
         self, problem: Problem, efficient: tuple[Operation, ...], free: Container[int] = ()
@@ -103,6 +112,22 @@ class WavefrontPolicy:
             notes = (*notes, f"most efficient rKernels for all steps of {', '.join(o.kind for o in efficient)}")
         price_us = done_us + current.time_us
         return price_us, draft.finish(self.name, programs, price_us, notes)
+
+
+def _within_caches(problem: Problem, price_us: float, plan: ExecutionPlan) -> ExecutionPlan:
+    """The plan; or one operator after another, where that takes far less memory and, measured, no more time."""
+    if Draft(problem).sequential_us() > CLOSE * price_us or problem.profiler.plans_us(()) is None:
+        return plan
+    near = sum(m.nbytes for m in problem.spec.memory if m.owner == "veu") * problem.spec.num_veus
+    baseline = SequentialPolicy().schedule(problem)
+    if plan_memory(plan).arena_bytes <= max(near, SPREAD * plan_memory(baseline).arena_bytes):
+        return plan
+    if (measured := problem.profiler.plans_us((plan, baseline))) is None:
+        return plan
+    us, baseline_us = measured
+    note = f"measured: {us:.0f} µs, {baseline_us:.0f} µs with one operator after another, in far less memory"
+    chosen = replace(baseline, policy=plan.policy) if baseline_us < us * problem.profiler.noise else plan
+    return replace(chosen, notes=(*chosen.notes, note))
 
 
 class Trial:

@@ -194,6 +194,38 @@ def test_plans_of_close_prices_are_measured(chains_us: float) -> None:
     assert note in plan.notes
 
 
+@pytest.mark.parametrize("branches_us", [90.0, 110.0])
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_branches_that_need_far_more_memory_are_measured(branches_us: float, cache: int) -> None:
+    """Wave by wave all branches are alive at once; one operator after another, two. Caches may hold all of them."""
+    jobs = [Job("sum0", ((2, 1.0),))]
+    for n in range(8):
+        jobs.append(Job(f"branch{n}", ((2, 1.0),), near=("sum0",), kind="branch"))
+        jobs.append(Job(f"end{n}", ((2, 1.0),), near=(f"branch{n}",), kind="end"))
+        jobs.append(Job(f"sum{n + 1}", ((2, 1.0),), near=(f"sum{n}", f"end{n}"), kind="sum"))
+    memory = (MemoryLevel("L2", cache, "veu", 200.0),)
+    problem = make_problem(jobs, device(2, launch_us=0.0, barrier_us=0.0, memory=memory))
+    compared: list[tuple[str, ...]] = []
+
+    def measure(plans: Sequence[ExecutionPlan]) -> list[float]:
+        compared.append(tuple(plan.policy for plan in plans))
+        return [branches_us if plan.policy == "wavefront" else 100.0 for plan in plans]
+
+    profiler = problem.profiler
+    assert isinstance(profiler, MeasuredProfiler)
+    by_price = rammer_policies()["wavefront"]().schedule(problem)
+    problem = replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure))
+    plan = rammer_policies()["wavefront"]().schedule(problem)
+    assert plan.policy == "wavefront"
+    if cache:
+        assert compared == [()] and plan.programs == by_price.programs  # asked only whether it can measure
+        return
+    assert compared == [(), ("wavefront", "sequential")]
+    baseline = rammer_policies()["sequential"]().schedule(problem)
+    assert plan.programs == (by_price if branches_us < 100.0 else baseline).programs
+    assert f"measured: {branches_us:.0f} µs, 100 µs with one operator after another, in far less memory" in plan.notes
+
+
 def test_times_that_measurement_cannot_tell_apart_are_equal() -> None:
     """The fewest rTasks then, and not what a moment's noise preferred."""
     for us in (1.0, 1.015, 1.03):
