@@ -48,6 +48,7 @@ def wait_for(pid: int, seconds: float = 30.0) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12 on
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # from JAX, if a test before loaded it
 def test_a_child_forked_while_another_thread_runs_can_run_and_close(program: rammer.Program) -> None:
     wanted = program(X)
     stop = threading.Event()

@@ -246,6 +246,7 @@ def test_the_callers_affinity_is_left_alone(load: Load) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # from JAX, if a test before loaded it
 def test_a_forked_child_gets_threads_of_its_own(load: Load) -> None:
     graph = chain()
     executable = load(graph)
