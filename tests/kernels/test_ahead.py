@@ -7,19 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from kernel_harness import Runner, library, random_inputs
+from kernel_harness import SPEC, Runner, library, random_inputs
 
-from rammer.ir.device import VDeviceSpec
 from rammer.ir.operator import Operation, Operations
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.ahead import LINE
 from rammer.vdevice.cpu.emit import emit, translation_unit
-from rammer.vdevice.cpu.spec import choose_arch, host
-
-ARCH = choose_arch(None, host())
-SPEC = VDeviceSpec("cpu", 2, ("c",), arch=ARCH.name, lanes=ARCH.lanes, registers=ARCH.registers, peak_gflops=100.0)
 
 PACE = 32  # lines of a block: sums of 128 products, a line for 4 of them
 MARGIN = 1 << 20  # bytes: a kernel asks for the panel after its last one, too, wherever that is
