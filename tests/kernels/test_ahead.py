@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from kernel_harness import SPEC, Runner, library, random_inputs
 
-from rammer.ir.operator import Operation, Operations
+from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import TensorType
+from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.ahead import LINE
 from rammer.vdevice.cpu.emit import emit, translation_unit
@@ -43,7 +43,17 @@ def cell() -> Operation:
     return static(Operations(OPS).define("lstm_cell", types), False, False, False, True)
 
 
-@pytest.mark.parametrize("make", [matmul, cell], ids=lambda f: f.__name__)
+def grouped_conv() -> Operation:
+    """Blocks inside more loops than their own."""
+    blocked = channel_blocked(4, 16)
+    x, w = TensorType((1, 256, 16, 16), layout=blocked), TensorType((256, 64, 3, 3))
+    made = Operations(OPS)
+    op = made.define("conv", (x, w), attributes(pads=(1, 1, 1, 1), group=4))
+    outputs = tuple(TensorType(t.shape, t.dtype, blocked) for t in op.outputs)
+    return made.retype(op, (x, w), outputs, (False, True))
+
+
+@pytest.mark.parametrize("make", [matmul, cell, grouped_conv], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
 def test_each_line_is_asked_for_once(make: Callable[[], Operation], share: float) -> None:
     op = make()

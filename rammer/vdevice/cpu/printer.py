@@ -77,32 +77,34 @@ class CpuPrinter(CFamilyPrinter):
         return [f"#pragma unroll {times}", *lines] if times > 1 else lines
 
     def _ask_ahead(self, body: Body) -> None:
-        """Have the first suitable sums ask for `next`: a line every few steps, the last lines in the last block.
+        """Have the longest sums ask for `next`: a line every few steps, the last lines in the last block.
 
         Sums that stream their weights from far memory have no time for it.
         """
-        for path in _block_paths(body):
-            summing = _summing(path[-1].body)
-            if summing is None or any(self._stream(summing)):
-                continue
-            counts = [lp.stop - lp.start for lp in path]
-            pace = (summing.stop - summing.start) // ASKING_STEPS
-            self._asker, self.capacity = summing, prod(counts) * pace
-            turn = sum(((var(lp.var) - lp.start) * prod(counts[n + 1 :]) for n, lp in enumerate(path)), Index())
-            self._fetches.setdefault(id(path[-1]), []).extend(
-                [
-                    f"  const long asked = (next->lines + {pace - 1}) / {pace} * {pace} + "
-                    f"{pace} * ({self.index(turn - prod(counts))});",
-                    f"  const char *soon = asked < 0 ? (const char *)next : next->from + {LINE_BYTES} * asked;",
-                    f"  const long along = asked < 0 ? 0 : {LINE_BYTES};",
-                ]
-            )
-            step = self.index(var(summing.var) - summing.start)
-            self._fetches.setdefault(id(summing), []).append(
-                f"  if (({step}) % {ASKING_STEPS} == 0) "
-                f"__builtin_prefetch(soon + along * (({step}) / {ASKING_STEPS}), 0, 2);"
-            )
+        suited = [(outer, loop) for outer, loop in _long_sums(body, ()) if outer and not any(self._stream(loop))]
+        if not suited:
             return
+
+        def steps(outer: tuple[For, ...], *loop: For) -> int:
+            return prod(lp.stop - lp.start for lp in (*outer, *loop))
+
+        outer, summing = max(suited, key=lambda found: steps(found[0], found[1]))
+        pace = steps((), summing) // ASKING_STEPS
+        self._asker, self.capacity = summing, steps(outer) * pace
+        turn = sum(((var(lp.var) - lp.start) * steps(outer[n + 1 :]) for n, lp in enumerate(outer)), Index())
+        self._fetches.setdefault(id(outer[-1]), []).extend(
+            [
+                f"  const long asked = (next->lines + {pace - 1}) / {pace} * {pace} + "
+                f"{pace} * ({self.index(turn - steps(outer))});",
+                f"  const char *soon = asked < 0 ? (const char *)next : next->from + {LINE_BYTES} * asked;",
+                f"  const long along = asked < 0 ? 0 : {LINE_BYTES};",
+            ]
+        )
+        step = self.index(var(summing.var) - summing.start)
+        self._fetches.setdefault(id(summing), []).append(
+            f"  if (({step}) % {ASKING_STEPS} == 0) "
+            f"__builtin_prefetch(soon + along * (({step}) / {ASKING_STEPS}), 0, 2);"
+        )
 
     def _fetch_for(self, sums: tuple[For, ...], nest: For) -> None:
         """While blocks of sums are computed, ask for the lines that the nest after them loads, if they are few.
@@ -198,26 +200,17 @@ def _followers(body: Body) -> Iterator[tuple[tuple[For, ...], For]]:
                 yield from _followers(inner)
 
 
-def _block_paths(body: Body) -> Iterator[tuple[For, ...]]:
-    """Of every register block that has them for itself, the serial loops around it."""
-    for s in body:
-        match s:
-            case For() if path := _block_path(s):
-                yield path
-            case For(_, _, _, _, inner) | Alloc(_, inner) | If(_, inner):
-                yield from _block_paths(inner)
-
-
-def _summing(body: Body) -> For | None:
-    """The innermost loop of sums in a register block, if it is long enough to ask ahead."""
+def _long_sums(body: Body, outer: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...], For]]:
+    """Loops that go on with a register block's sums for long, each with all serial loops around it."""
     for s in body:
         match s:
             case For(_, start, stop, Kind.SERIAL, inner) if _block(inner) >= LEAST_SUMS:
-                steps = stop - start
-                return s if steps >= LEAST_STEPS and steps % ASKING_STEPS == 0 else None
-            case For(_, _, _, Kind.SERIAL, inner) | Alloc(_, inner) if found := _summing(inner):
-                return found
-    return None
+                if stop - start >= LEAST_STEPS and (stop - start) % ASKING_STEPS == 0:
+                    yield outer, s
+            case For(_, _, _, Kind.SERIAL, inner):
+                yield from _long_sums(inner, (*outer, s))
+            case For(_, _, _, Kind.TASK, inner) | Alloc(_, inner) | If(_, inner):
+                yield from _long_sums(inner, outer)
 
 
 def _block_path(nest: For) -> tuple[For, ...]:
