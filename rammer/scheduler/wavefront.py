@@ -115,7 +115,7 @@ class WavefrontPolicy:
 
 
 def _within_caches(problem: Problem, price_us: float, plan: ExecutionPlan) -> ExecutionPlan:
-    """The plan; or one operator after another, where that takes far less memory and, measured, no more time."""
+    """The plan; or one operator after another, where that takes far less memory and, measured, less time."""
     if Draft(problem).sequential_us() > CLOSE * price_us or problem.profiler.plans_us(()) is None:
         return plan
     near = sum(m.nbytes for m in problem.spec.memory if m.owner == "veu") * problem.spec.num_veus
@@ -126,7 +126,7 @@ def _within_caches(problem: Problem, price_us: float, plan: ExecutionPlan) -> Ex
         return plan
     us, baseline_us = measured
     note = f"measured: {us:.0f} µs, {baseline_us:.0f} µs with one operator after another, in far less memory"
-    chosen = replace(baseline, policy=plan.policy) if baseline_us < us * problem.profiler.noise else plan
+    chosen = replace(baseline, policy=plan.policy) if baseline_us * problem.profiler.noise < us else plan
     return replace(chosen, notes=(*chosen.notes, note))
 
 
