@@ -61,7 +61,7 @@ class WavefrontPolicy:
             better = us < best_us
             if max(us, best_us) < CLOSE * min(us, best_us) and (measured := problem.profiler.plans_us((other, plan))):
                 side_by_side, without = measured
-                better = side_by_side < without
+                better = side_by_side * problem.profiler.noise < without
                 how = f"{side_by_side:.0f} µs with chains of {steps[0].kind} side by side"
                 notes.append(f"measured: {how}, {without:.0f} µs without")
             if better:
