@@ -50,5 +50,10 @@ class VDeviceSpec:
     precisions: tuple[str, ...] = ("fp32",)  # of products of float32 that it offers
     precision: str = "fp32"  # the one that kernels may use: "tf32" and "bf16" round operands, for matrix units
 
+    @property
+    def own_cache(self) -> int:
+        """Bytes of the farthest cache that a vEU has for itself; a usual size if the spec does not say."""
+        return next((m.nbytes for m in reversed(self.memory) if m.owner == "veu"), 1 << 20)
+
     def level(self, name: str) -> MemoryLevel | None:
         return next((m for m in self.memory if m.name == name), None)

@@ -196,7 +196,7 @@ def _by_rows(problem: Problem, p: Product, want: int) -> bool:
 def _near_matrix(problem: Problem, p: Product) -> bool:
     """Whether rows are cut along a single axis, and all weights stay in the cache of a vEU that has some of them."""
     weights = problem.expr.type_of(p.w.tensor).nbytes
-    return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and weights <= problem.own_cache / 2
+    return sum(e > 1 for a, e in p.stage.axes if a != p.lane) == 1 and weights <= problem.spec.own_cache / 2
 
 
 def _shown(problem: Problem) -> Product | None:
@@ -331,7 +331,7 @@ def _order(
     packed = problem.packable(p.w, p.lane)
     kind = dict(problem.expr.outputs).get(p.stage.name)
     row_major = packed and kind is not None and kind.layout is None and p.stage.axes[-1][0] == p.lane
-    far = _share(problem, p.x, steps) > problem.own_cache / 2
+    far = _share(problem, p.x, steps) > problem.spec.own_cache / 2
     strips = _strips(problem, p, panel, steps, within) if packed and (far or row_major) else ()
     chunk = () if row_major and strips else _chunk(problem, p, panel, reduce, steps, block, far)
     if row_major and len(chunk) > 1:
@@ -353,7 +353,7 @@ def _strips(
     """
     depth = prod(e for _, e in p.stage.reduce)
     panels = -(-min(steps.get(p.lane, dict(p.stage.axes)[p.lane]), p.group) // panel)
-    most = max(problem.own_cache // 2 // (4 * depth * panel), 1)
+    most = max(problem.spec.own_cache // 2 // (4 * depth * panel), 1)
     size = max(n for n in range(1, panels + 1) if panels % n == 0 and n <= most)
     if size == 1:
         return ()
@@ -391,7 +391,7 @@ def _chunk(
     if not fitting or fitting[-1] * unit < 64 * item:
         return ()
     rows = {a: min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in _names(p.w)}
-    room = min(near, problem.own_cache // 2 // (4 * depth) * item) if far else near
+    room = min(near, problem.spec.own_cache // 2 // (4 * depth) * item) if far else near
     held = prod(rows.values()) * item
     if held > room and extents[first.axis] * item <= MAX_WHOLE * near:
         return ()

@@ -70,11 +70,6 @@ class Problem:
     def static(self) -> set[str]:
         return {n for (n, _), s in zip(self.expr.inputs, self.operation.static, strict=True) if s}
 
-    @property
-    def own_cache(self) -> int:
-        """Bytes of the farthest cache that a vEU has for itself."""
-        return next((m.nbytes for m in reversed(self.spec.memory) if m.owner == "veu"), 1 << 20)
-
     @cached_property
     def microseconds(self) -> float:
         """A guess of the time on one vEU, from arithmetic and from bytes at a cache's rate."""

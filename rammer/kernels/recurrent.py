@@ -79,7 +79,7 @@ def _independent_rows(problem: Problem, products: Iterable[Product], want: int) 
     shared = {p.row for p in products}
     extents = dict(problem.root.axes)
     (row,) = shared if len(shared) == 1 else (None,)
-    if row not in extents or _weights(products, problem) > problem.own_cache / 2:
+    if row not in extents or _weights(products, problem) > problem.spec.own_cache / 2:
         return False
     return extents[row] % want == 0 and extents[row] // want >= ENOUGH_ROWS
 
@@ -92,7 +92,7 @@ def _stay(problem: Problem, products: Iterable[Product]) -> bool:
     products = list(products)
     extents = dict(problem.root.axes)
     rows = min((extents.get(p.row or "", 1) for p in products), default=1)
-    return _weights(products, problem) <= problem.own_cache / (2 if rows >= SOME_ROWS else 4)
+    return _weights(products, problem) <= problem.spec.own_cache / (2 if rows >= SOME_ROWS else 4)
 
 
 def _weights(products: Iterable[Product], problem: Problem) -> int:

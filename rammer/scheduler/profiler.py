@@ -35,7 +35,7 @@ class Profiler(Protocol):
         """Microseconds of one rTask on one vEU: measured where the device can, else estimated from the spec."""
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Microseconds of whole plans, which need no memory yet: measured in turns; None where the device cannot."""
+        """Microseconds of whole plans, which need no memory yet: measured. None (also of no plans) if it cannot be."""
 
     def resources(self, kernel: RKernel) -> Resources:
         """What one rTask of the kernel occupies."""

@@ -118,9 +118,11 @@ def _within_caches(problem: Problem, price_us: float, plan: ExecutionPlan) -> Ex
     """The plan; or one operator after another, where that takes far less memory and, measured, less time."""
     if Draft(problem).sequential_us() > CLOSE * price_us or problem.profiler.plans_us(()) is None:
         return plan
-    near = sum(m.nbytes for m in problem.spec.memory if m.owner == "veu") * problem.spec.num_veus
+    arena_bytes = plan_memory(plan).arena_bytes
+    if arena_bytes <= problem.spec.own_cache * problem.spec.num_veus:
+        return plan
     baseline = SequentialPolicy().schedule(problem)
-    if plan_memory(plan).arena_bytes <= max(near, SPREAD * plan_memory(baseline).arena_bytes):
+    if arena_bytes <= SPREAD * plan_memory(baseline).arena_bytes:
         return plan
     if (measured := problem.profiler.plans_us((plan, baseline))) is None:
         return plan

@@ -155,7 +155,7 @@ class VDevice(ABC):
         return {}
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        """Measured microseconds of plans that are to be compared, or None if this device cannot tell."""
+        """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""
         return None
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:

@@ -17,12 +17,13 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.vdevice.cpu import spec as cpu_spec
-from rammer.vdevice.cpu.ahead import LINE, SMALLEST, Ahead, aheads
+from rammer.vdevice.cpu.ahead import SMALLEST, Ahead, aheads
 from rammer.vdevice.cpu.build import TABLE
 from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.printer import LINE_BYTES
 from rammer.vdevice.cpu.table import Table
 
-NEAR = 128 << 10  # of a vEU: two matrices of 64 x 256 float32
+NEAR = 128 << 10  # bytes of a vEU's own cache: half a matrix of 128 x 512 float32
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ class TestPlans:
             for order, task in enumerate(lane):
                 if (ahead := found.get(task)) is None:
                     continue
-                assert ahead.lines * LINE <= NEAR // 2 + LINE
+                assert ahead.lines * LINE_BYTES <= NEAR // 2 + LINE_BYTES
                 assert any(reads_it(plan, reader, ahead) for reader in lane[order + 1 :])
 
     def test_weights_that_stay_are_not_asked_for(self, plan: ExecutionPlan) -> None:

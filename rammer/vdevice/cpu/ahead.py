@@ -13,8 +13,8 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import TensorId
+from rammer.vdevice.cpu.printer import LINE_BYTES
 
-LINE = 64  # bytes
 SMALLEST = 16 << 10  # bytes: less comes fast enough by itself
 DENSE = 0.5  # of the bytes between the first and the last one: a part with less of them is not asked for
 
@@ -37,7 +37,7 @@ def aheads(plan: ExecutionPlan, capacity: Mapping[RKernel, int]) -> dict[TaskUid
     A part of a weight is asked for if the lane touched more than its own cache holds since it last read that part, by
     the rTasks just before its reader; by the last of these the first lines, which are needed first.
     """
-    near = next((m.nbytes for m in reversed(plan.spec.memory) if m.owner == "veu"), 0)
+    near = plan.spec.own_cache
     found: dict[TaskUid, Ahead] = {}
     for program in plan.programs:
         for lane in program.lanes:
@@ -66,12 +66,12 @@ def _ask(
 ) -> None:
     """Distribute a part, up to half a cache, over those of the rTasks `before` that ask for nothing else."""
     task, position, (_, first, end) = wanted
-    left = -(-min(end - first, near // 2) // LINE)
+    left = -(-min(end - first, near // 2) // LINE_BYTES)
     for asking in before:
         lines = 0 if asking in found else min(left, capacity[plan.kernels[asking.operator_id]])
         if lines:
             found[asking] = Ahead(task.operator_id, position, first, lines)
-            first += lines * LINE
+            first += lines * LINE_BYTES
             left -= lines
 
 

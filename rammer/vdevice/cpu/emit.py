@@ -44,7 +44,7 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
 def function(printer: CFamilyPrinter, capacity: int = 0) -> str:
     """A worker with restrict parameters, which compilers believe, and the entry of fixed signature that calls it.
 
-    With a `capacity` the worker gets `next`, what to ask for.
+    With a `capacity` the worker gets `rammer_next`, what to ask for.
     """
     program: TileProgram = printer.program
     names = [b.name for b in program.arguments]
@@ -54,8 +54,8 @@ def function(printer: CFamilyPrinter, capacity: int = 0) -> str:
     parameters = "".join(f"{k}restrict {b}, " for k, b in zip(kinds, names, strict=True))
     arguments = "".join(f"({k})args[{n}], " for n, k in enumerate(kinds))
     if capacity:
-        parameters += "const ahead *restrict next, "
-        arguments += "&((const context *)status)->next, "
+        parameters += "const rammer_ahead *restrict rammer_next, "
+        arguments += "&((const rammer_context *)status)->next, "
     lines = [
         f"static void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, int *restrict status) {{",
         *printer.scratch(),
@@ -127,8 +127,8 @@ typedef uint16_t bf16;
 #else
 #define ROLLED
 #endif
-typedef struct { const char *from; long long lines; } ahead;  /* as in runtime.c */
-typedef struct { int status; ahead next; } context;
+typedef struct { const char *from; long long lines; } rammer_ahead;  /* `ahead` and `context` of runtime.c */
+typedef struct { int status; rammer_ahead next; } rammer_context;
 #define V(x) (*(vf *)&(x))                        /* the vector that starts at element x */
 #define VH(x) __builtin_convertvector(*(vh *)&(x), vf)
 #define VB(x) from_bits(__builtin_convertvector(*(vw *)&(x), vi) << 16)

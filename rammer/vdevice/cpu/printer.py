@@ -11,8 +11,8 @@ from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, Store, TileProgram
 from rammer.vdevice.cfamily import CFamilyPrinter
 
-LINE = 16  # float32 of a cache line
-LINE_BYTES = 64
+LINE_BYTES = 64  # of a cache line
+LINE = LINE_BYTES // 4  # float32 of it
 MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
 MAX_FETCHED = 64  # lines asked for at once: caches queue about as many
 MAX_STEPS = 64  # stores of an unrolled body
@@ -59,7 +59,8 @@ class CpuPrinter(CFamilyPrinter):
             if buffer.size <= SMALL and self.dtypes[name].itemsize == 4 and name not in self._fetched:
                 lines += [
                     "  #pragma unroll 4",
-                    f"  for (long n = 0; n < {buffer.size}; n += {LINE}) __builtin_prefetch(&{name}[n], 0, 3);",
+                    f"  for (long rammer_n = 0; rammer_n < {buffer.size}; rammer_n += {LINE}) "
+                    f"__builtin_prefetch(&{name}[rammer_n], 0, 3);",
                 ]
         return lines
 
@@ -77,9 +78,10 @@ class CpuPrinter(CFamilyPrinter):
         return [f"#pragma unroll {times}", *lines] if times > 1 else lines
 
     def _ask_ahead(self, body: Body) -> None:
-        """Have the longest sums ask for `next`: a line every few steps, the last lines in the last block.
+        """Have the longest sums ask for `rammer_next`: a line every few steps, the last lines in the last block.
 
-        Sums that stream their weights from far memory have no time for it.
+        Sums that stream their weights from far memory have no time for it. Operands of plugins have names of their own,
+        which must not be shadowed: hence the prefix.
         """
         suited = [(outer, loop) for outer, loop in _long_sums(body, ()) if outer and not any(self._stream(loop))]
         if not suited:
@@ -94,16 +96,17 @@ class CpuPrinter(CFamilyPrinter):
         turn = sum(((var(lp.var) - lp.start) * steps(outer[n + 1 :]) for n, lp in enumerate(outer)), Index())
         self._fetches.setdefault(id(outer[-1]), []).extend(
             [
-                f"  const long asked = (next->lines + {pace - 1}) / {pace} * {pace} + "
+                f"  const long rammer_asked = (rammer_next->lines + {pace - 1}) / {pace} * {pace} + "
                 f"{pace} * ({self.index(turn - steps(outer))});",
-                f"  const char *soon = asked < 0 ? (const char *)next : next->from + {LINE_BYTES} * asked;",
-                f"  const long along = asked < 0 ? 0 : {LINE_BYTES};",
+                "  const char *rammer_from = rammer_asked < 0 ? (const char *)rammer_next : "
+                f"rammer_next->from + {LINE_BYTES} * rammer_asked;",
+                f"  const long rammer_step = rammer_asked < 0 ? 0 : {LINE_BYTES};",
             ]
         )
         step = self.index(var(summing.var) - summing.start)
         self._fetches.setdefault(id(summing), []).append(
             f"  if (({step}) % {ASKING_STEPS} == 0) "
-            f"__builtin_prefetch(soon + along * (({step}) / {ASKING_STEPS}), 0, 2);"
+            f"__builtin_prefetch(rammer_from + rammer_step * (({step}) / {ASKING_STEPS}), 0, 2);"
         )
 
     def _fetch_for(self, sums: tuple[For, ...], nest: For) -> None:
@@ -123,10 +126,10 @@ class CpuPrinter(CFamilyPrinter):
             if prod(steps) * len(wanted) > MAX_FETCHED or any(lp.start for lp in path):
                 continue
             share = -(-prod(steps) // prod(blocks))
-            lines = ["  #pragma unroll", f"  for (long turn = 0; turn < {share}; turn++) {{"]
-            lines.append(f"    const long ahead = {share} * ({self.index(block)}) + turn;")
+            lines = ["  #pragma unroll", f"  for (long rammer_turn = 0; rammer_turn < {share}; rammer_turn++) {{"]
+            lines.append(f"    const long rammer_n = {share} * ({self.index(block)}) + rammer_turn;")
             for n, lp in enumerate(path):
-                lines.append(f"    const long {lp.var} = ahead / {prod(steps[n + 1 :])} % {steps[n]};")
+                lines.append(f"    const long {lp.var} = rammer_n / {prod(steps[n + 1 :])} % {steps[n]};")
             lines += [f"    __builtin_prefetch(&{buffer}[{self.index(index)}], 0, 3);" for buffer, index in wanted]
             self._fetches.setdefault(id(sums[-1]), []).extend([*lines, "  }"])
             self._fetched |= {buffer for buffer, _ in wanted}
@@ -163,8 +166,8 @@ class CpuPrinter(CFamilyPrinter):
                 spread[-1],
                 [
                     "  #pragma unroll",
-                    f"  for (long ahead = 0; ahead < {share * LINE}; ahead += {LINE}) "
-                    f"__builtin_prefetch(&{buffer}[{at} + ahead], 0, 2);",
+                    f"  for (long rammer_n = 0; rammer_n < {share * LINE}; rammer_n += {LINE}) "
+                    f"__builtin_prefetch(&{buffer}[{at} + rammer_n], 0, 2);",
                 ],
             )
 
@@ -178,8 +181,8 @@ class CpuPrinter(CFamilyPrinter):
                 start = substitute(index, {lp.var: Index(lp.start) for lp in path})
                 yield "  #pragma unroll"
                 yield (
-                    f"  for (long ahead = 0; ahead < {step}; ahead += {LINE}) "
-                    f"__builtin_prefetch(&{buffer}[{self.index(start + AHEAD)} + ahead], 0, 2);"
+                    f"  for (long rammer_n = 0; rammer_n < {step}; rammer_n += {LINE}) "
+                    f"__builtin_prefetch(&{buffer}[{self.index(start + AHEAD)} + rammer_n], 0, 2);"
                 )
 
 

@@ -16,9 +16,9 @@ from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Image, SlotTimes
-from rammer.vdevice.cpu.ahead import LINE
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.memory import allocate, gather
+from rammer.vdevice.cpu.printer import LINE_BYTES
 from rammer.vdevice.cpu.spec import ARCHES, Host
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
@@ -94,7 +94,7 @@ class CpuExecutable:
             raise ArtifactError("an argument lies outside of its memory", hint="compile the model again")
         self._args = bases[table.arg_base] + table.arg_offset  # ARENA is -1: the last
         ahead_base, ahead_offset, lines = table.aheads.T
-        if np.any(ahead_offset + LINE * lines > sizes[ahead_base] + LINE):
+        if np.any(ahead_offset + LINE_BYTES * lines > sizes[ahead_base] + LINE_BYTES):
             raise ArtifactError("what is asked for ahead lies outside of its memory", hint="compile the model again")
         self._aheads = np.stack([bases[ahead_base] + ahead_offset, lines], axis=1)
         self._times = np.zeros((len(table.slots), 2), np.uint64)
