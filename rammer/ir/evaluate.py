@@ -115,13 +115,16 @@ class Memory:
             self.write(name, value)
 
     def physical(self, tensor: TensorId) -> Array:
-        """The tensor's physical elements, flat; made (filled with NaN, or 77 for integers) when first asked for."""
+        """The tensor's physical elements, flat; made (filled with NaN, or 77 for integers) when first asked for.
+
+        By several threads at once, too: all get the same array.
+        """
         root, offset = self.graph.storage(tensor)
         kind = self.graph.types[root]
         if root not in self.arrays:
             dtype = kind.dtype.numpy
             fill = np.nan if kind.dtype.is_float else 77
-            self.arrays[root] = np.full(prod(kind.physical_shape), fill).astype(dtype)
+            self.arrays.setdefault(root, np.full(prod(kind.physical_shape), fill).astype(dtype))
         return self.arrays[root][offset : offset + prod(self.graph.types[tensor].physical_shape)]
 
     def read(self, tensor: TensorId) -> Array:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations
 
@@ -9,6 +12,8 @@ import numpy as np
 import pytest
 from plans import plan_of, program
 
+from rammer.frontend.builder import GraphBuilder
+from rammer.ir.evaluate import Memory
 from rammer.ir.graph import View
 from rammer.ir.memory import PAGE, Lifetimes, memory_owners, plan_memory
 from rammer.ir.order import HappensBefore
@@ -90,3 +95,25 @@ def test_sizes_of_whole_pages_are_set_apart() -> None:
     big = {t: TensorType((PAGE,)) for t in plan.graph.types}
     memory = plan_memory(replace(plan, graph=replace(plan.graph, types=big)))
     assert sorted(memory.offsets.values()) == [0, 4 * PAGE + 64]
+
+
+def test_threads_share_the_array_of_a_tensor() -> None:
+    """vEUs that are threads write parts of a tensor that none has touched before."""
+    builder = GraphBuilder("one")
+    x = builder.input("x", (64,))
+    builder.output(builder.add("relu", x), "y")
+    graph = builder.build()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(300):
+                memory, start = Memory(graph), threading.Barrier(4)
+
+                def touch(memory: Memory = memory, start: threading.Barrier = start) -> int:
+                    start.wait()
+                    return memory.physical("y").ctypes.data
+
+                assert len({f.result() for f in [pool.submit(touch) for _ in range(4)]}) == 1
+    finally:
+        sys.setswitchinterval(interval)
