@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Stmt, Store, Sync
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, PartProduct, Split, Stmt, Store, Sync
 
 MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 
@@ -92,6 +92,10 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
         case Mma():
             acc, a, b = (simplify_index(index, env) for index in (stmt.acc_at, stmt.a_at, stmt.b_at))
             return (replace(stmt, acc_at=acc, a_at=a, b_at=b),)
+        case Split():
+            return (replace(stmt, at=simplify_index(stmt.at, env), first=simplify_index(stmt.first, env)),)
+        case PartProduct():
+            return (replace(stmt, a_at=simplify_index(stmt.a_at, env), b_at=simplify_index(stmt.b_at, env)),)
     return (stmt,)
 
 

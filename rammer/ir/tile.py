@@ -86,7 +86,46 @@ class Mma:
     b_at: Index
 
 
+UNIT_ROWS, UNIT_DEPTH = 16, 32  # of a matrix of bf16 numbers that a PartProduct takes
 MMA_DEPTH = {"tf32": 8, "bf16": 16}  # terms of one Mma, by precision
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Write rows of float32 as bf16 parts, for `PartProduct`: [row // 16][column // 32][part][row % 16][column % 32].
+
+    Rows are `step` numbers apart, and 16 columns are `next` apart from the 16 after them. The first row is number
+    `first` of those that end at `end`: beyond, none is read.
+    """
+
+    buffer: str
+    source: str
+    at: Index
+    step: int
+    next: int
+    rows: int
+    first: Index
+    end: int
+    depth: int  # columns
+
+
+@dataclass(frozen=True, slots=True)
+class PartProduct:
+    """acc[rows, columns] = a[rows, depth] · b[depth, columns] on a matrix unit, both in three bf16 parts.
+
+    Three parts are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
+    largest are left out, and sums are float32: the result is as exact as one of float32. `a` is as `Split` writes it;
+    of `b` each PARTS_BLOCK holds depth 32 and 16 columns, as [depth // 2 % 16][column % 16][depth % 2].
+    """
+
+    acc: str
+    a: str
+    a_at: Index
+    b: str
+    b_at: Index
+    rows: int
+    columns: int
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +144,7 @@ class For:
     stride: int = 1  # THREAD, TASK: var = id // stride % stop
 
 
-Stmt: TypeAlias = "Store | Alloc | Sync | Mma | If | For"
+Stmt: TypeAlias = "Store | Alloc | Sync | Mma | Split | PartProduct | If | For"
 Body: TypeAlias = "tuple[Stmt, ...]"
 
 

@@ -8,8 +8,9 @@ from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.kernels import contraction, generic, recurrent, threads, winograd_schedule
+from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, winograd_schedule
 from rammer.kernels.problem import Problem
+from rammer.kernels.schedule import Schedule
 
 MAX_CANDIDATES = 2
 # Of one vEU, estimated. Below, a second tiling costs more to compile than it wins: by the times of single rKernels of
@@ -29,5 +30,10 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.
     for family, count in ((contraction, few), (recurrent, MAX_CANDIDATES), (generic, few)):
         if schedules := list(islice(family.schedules(problem), count)):
-            return [*(problem.kernel(s) for s in schedules), *others]
+            return [*(problem.kernel(s) for s in (*_on_matrix_unit(problem), *schedules)), *others]
     raise LoweringError(f"no schedule for {operation.kind}")
+
+
+def _on_matrix_unit(problem: Problem) -> list[Schedule]:
+    """Schedules for the vEU's matrix unit, if it has one that suits the operation."""
+    return [*matrix_unit.schedules(problem), *recurrent.schedules(problem, unit=True)] if problem.spec.parts else []

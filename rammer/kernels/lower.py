@@ -24,8 +24,25 @@ from rammer.ir.expr import (
 )
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
 from rammer.ir.simplify import simplify_body, simplify_index
-from rammer.ir.tensor import DType, Layout, TensorType
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Stmt, Store, Sync, TaskDigit, TileProgram
+from rammer.ir.tensor import PARTS, DType, Layout, TensorType
+from rammer.ir.tile import (
+    UNIT_DEPTH,
+    UNIT_ROWS,
+    Alloc,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kind,
+    PartProduct,
+    Scope,
+    Split,
+    Stmt,
+    Store,
+    Sync,
+    TaskDigit,
+    TileProgram,
+)
 from rammer.kernels.normal import fused, identity
 from rammer.kernels.schedule import Loop, Schedule
 
@@ -87,6 +104,7 @@ class _Lowering:
         self.env: dict[str, tuple[int, int]] = {}
         self.scratch: list[Buffer] = []
         self.nests: dict[str, _Nest] = {}
+        self.splits: dict[str, Split] = {}  # copied input -> the statement that copies it in parts
         self.home: dict[str, _Home] = {}
         packed = dict(schedule.packing)
         for name, kind in (*expr.outputs, *expr.inputs):
@@ -190,6 +208,9 @@ class _Lowering:
             hulls = [self.hull(stage, p, reads, fixed) for p in range(len(stage.axes))]
             corner, extents = tuple(c for c, _ in hulls), tuple(e for _, e in hulls)
             if stage.name not in outputs or at.scope is Scope.EXCHANGE:
+                if at.parts:
+                    self.home[stage.name] = self.split_home(stage, corner, extents)
+                    continue
                 order = at.order or tuple(range(len(extents)))
                 natural = _strides(tuple(extents[p] for p in order), at.gap, at.pad)
                 strides = tuple(natural[order.index(p)] for p in range(len(order)))
@@ -203,6 +224,39 @@ class _Lowering:
                 origin, extent = dict(zip(names, corner, strict=True)), dict(zip(names, extents, strict=True))
                 nest = self.nests[stage.name] = self.bands(stage, at.loops, origin, extent, stage.name + "_")
                 readers += [(b, nest.values) for b in (stage.body, stage.epilogue) if b is not None]
+
+    def split_home(self, stage: Stage, corner: tuple[Index, ...], extents: tuple[int, ...]) -> _Home:
+        """A place for the parts of a copied input's box; the order of its At names the dimensions of rows and columns.
+
+        Strides are in parts, and hold from one matrix of the unit to the next.
+        """
+        assert isinstance(stage.body, Load)
+        row, column = self.at[stage.name].order
+        matrix = UNIT_ROWS * UNIT_DEPTH * PARTS
+        up = extents[column] // UNIT_DEPTH * matrix
+        strides = [0] * len(extents)
+        strides[row], strides[column] = up // UNIT_ROWS, matrix // UNIT_DEPTH
+        buffer = Buffer(stage.name, -(-extents[row] // UNIT_ROWS) * up, Scope.LOCAL, DType.BF16)
+        self.scratch.append(buffer)
+        source = stage.body.tensor
+
+        def at(dim: int, steps: int) -> Index:
+            return self.flatten(source, [ix + steps * (d == dim) for d, ix in enumerate(corner)])
+
+        start = at(row, 0)
+        step, following = (simplify_index(at(*moved) - start, self.env).const for moved in ((row, 1), (column, 16)))
+        self.splits[stage.name] = Split(
+            buffer.name,
+            source,
+            simplify_index(start, self.env),
+            step,
+            following,
+            extents[row],
+            corner[row],
+            stage.axes[row][1],
+            extents[column],
+        )
+        return _Home(buffer, corner, tuple(strides))
 
     def around(self, stage: Stage, bands: list[_Band]) -> list[_Band]:
         """The loops inside of which a stage is computed; `bands` are the root's."""
@@ -273,11 +327,19 @@ class _Lowering:
         acc = Buffer(f"{stage.name}_acc", prod(b.extent for b in private), Scope.REGISTER, dtype)
         at = sum((var(b.var) * s for b, s in zip(private, strides, strict=True)), Index())
         combine, _ = REDUCERS[stage.combine]
-        block = {b.loop.axis for b in bands if b.loop.kind in (Kind.UNROLLED, Kind.VECTOR)}
-        term, skipped = _without_padding(stage, block)
+        shared = {b.loop.axis for b in bands if b.loop.kind in (Kind.UNROLLED, Kind.VECTOR)}
+        term, skipped = _without_padding(stage, shared)
         needed += tuple(Range(substitute(r.index, values), r.low, r.high) for r in skipped)
         update: Body = (Store(acc.name, at, Call(combine, (Load(acc.name, (at,)), self.resolve(term, values)))),)
         update = (If(needed, update),) if needed else update
+        if on_unit := [ld.tensor for ld, _ in loads(stage.body) if ld.tensor in self.splits]:
+            inner = {b.var: Index() for b in bands[first:]}
+            product = self.part_product(stage, on_unit[0], values, inner, kept)
+            sums: Scalar = Load(product.acc, (at,))
+            value = sums if stage.epilogue is None else self.resolve(stage.epilogue, values, sums)
+            begun = tuple(Range(substitute(r.index, inner), r.low, r.high) for r in (*everywhere, *inside))
+            block: Body = (product, *self.wrap(kept, out(value)))
+            return self.wrap(bands[:first], (If(begun, block),) if begun else block, 0, host)
         fold, result = self.fold(stage, across, kept, acc, at, combine)
         value = result if stage.epilogue is None else self.resolve(stage.epilogue, values, result)
         start = Const(identity(stage.combine, dtype), dtype)
@@ -289,6 +351,25 @@ class _Lowering:
         )
         body = (Alloc(acc, body),)
         return self.wrap(bands[:first], (If(everywhere, body),) if everywhere else body, 0, host)
+
+    def part_product(self, stage: Stage, split: str, values: Values, inner: Values, kept: list[_Band]) -> PartProduct:
+        """The block of a product whose rows lie in parts, its sums in scratch; `inner`: the block's loops at 0."""
+        a, b = (ld for ld, _ in loads(stage.body))
+        if b.tensor == split:
+            a, b = b, a
+        a_at, b_at = (
+            simplify_index(
+                substitute(self.flatten(ld.tensor, [substitute(ix, values) for ix in ld.index]), inner), self.env
+            )
+            for ld in (a, b)
+        )
+        lanes = {band.loop.axis for band in kept if band.loop.kind is Kind.VECTOR}
+        columns = prod(band.extent for band in kept if band.loop.axis in lanes)
+        rows = prod(band.extent for band in kept if band.loop.axis not in lanes)
+        acc = Buffer(f"{stage.name}_acc", -(-rows // UNIT_ROWS) * UNIT_ROWS * columns, Scope.LOCAL)
+        self.scratch.append(acc)
+        ((_, depth),) = stage.reduce
+        return PartProduct(acc.name, split, a_at, b.tensor, b_at, rows, columns, depth)
 
     def reduced_dtype(self, stage: Stage) -> DType:
         """The type of the value before the epilogue."""
@@ -336,6 +417,8 @@ class _Lowering:
         body: Body = ()
         fresh: set[str] = set()
         here = (host, depth)
+        for name in [n for n in self.splits if (self.at[n].inside, self.at[n].depth) == here]:
+            body += (self.splits[name],)
         for name in [n for n in self.stages if n in self.nests and (self.at[n].inside, self.at[n].depth) == here]:
             if not fresh or fresh & {ld.tensor for ld, _ in loads(self.stages[name].body)}:
                 body, fresh = body + sync, set()

@@ -106,7 +106,7 @@ class Problem:
     def lane_cost(self, stage: Stage, axis: str) -> float:
         """Accesses per point that a vector along `axis` cannot do in one piece, relative to one load."""
         cost = 0.0
-        for load, _ in _all_loads(stage):
+        for load, _ in all_loads(stage):
             if load.tensor == stage.name or (load.tensor not in self.stages and not self._argument(load.tensor)):
                 continue  # the reduced value of an epilogue
             stride = self.lane_stride(load.tensor, load.index, axis, stage)
@@ -179,7 +179,7 @@ def _weight(body: Scalar) -> int:
     return total
 
 
-def _all_loads(stage: Stage) -> Iterable[tuple[Load, object]]:
+def all_loads(stage: Stage) -> Iterable[tuple[Load, object]]:
     yield from loads(stage.body)
     if stage.epilogue is not None:
         yield from loads(stage.epilogue)

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from rammer.ir.index import variables
-from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tensor import PARTS, Digit, Layout
 from rammer.ir.tile import Kind
+from rammer.kernels import matrix_unit
 from rammer.kernels.contraction import Product, product
+from rammer.kernels.matrix_unit import Block
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import cut, lane_axis, place_one, stage_loops, stage_order, task_counts
@@ -23,14 +25,20 @@ SOME_ROWS = 4  # sums for each weight, of which arithmetic takes as long as read
 WORTH_BARRIERS = 8  # barriers that an operation must outlast, for its second task to pay
 
 
-def schedules(problem: Problem) -> Iterator[Schedule]:
-    """Nothing if no stage is a product; otherwise one schedule per task count, units cut first."""
+def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
+    """Nothing if no stage is a product; otherwise one schedule per task count, units cut first.
+
+    With `unit` the products are computed on the vEU's matrix unit; nothing if it does not suit them all.
+    """
     products = {s.name: p for s in problem.placed if (p := product(problem, s)) is not None}
     root = problem.root
     lane = lane_axis(problem, root)
     if not products or root.reduce or lane is None:
         return
     extents = dict(root.axes)
+    blocks = {name: matrix_unit.gates_block(problem, p) for name, p in products.items()} if unit else {}
+    if not all(blocks.values()):
+        return
     lanes = problem.lanes
     counts = task_counts(problem)
     if counts == [1] and problem.microseconds > WORTH_BARRIERS * problem.spec.barrier_us:
@@ -45,10 +53,14 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
         if problem.span(lane) > 1:
             grain = problem.span(lane)
+        if blocks:
+            grain = max(block.columns for block in blocks.values() if block)
+            if extents[lane] % (grain * want):
+                continue
         rows = [(a, e, problem.span(a)) for a, e in root.axes if a != lane]
         units = (lane, extents[lane], grain)
         # Rows of their own take what they need from the step before at home: no barrier, no line of another vEU's.
-        apart = _independent_rows(problem, products.values(), want)
+        apart = not blocks and _independent_rows(problem, products.values(), want)
         tasks = cut([*rows, units] if apart else [units, *rows], want, problem.spec.num_veus)
         if tasks in seen:
             continue
@@ -62,15 +74,30 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
             if p is None:
                 stages.append(place_one(problem, stage, depth))
                 continue
+            if block := blocks.get(stage.name):
+                stages += _unit_gates(problem, p, depth, block)
+                packing[p.w.tensor] = matrix_unit.packed(p, block)
+                continue
             at, layout = _gates(problem, p, depth, steps)
             stages.append(at)
             if layout is not None:
                 packing.setdefault(p.w.tensor, layout)
         inner = stage_loops(problem, root, lane)
         count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-        yield Schedule(
-            f"{problem.operation.kind}_{lane}{lanes}_t{count}", (*tasks, *inner), tuple(stages), tuple(packing.items())
-        )
+        name = f"{problem.operation.kind}_{lane}{lanes}{f'_bf16x{PARTS}' if blocks else ''}_t{count}"
+        yield Schedule(name, (*tasks, *inner), tuple(stages), tuple(packing.items()))
+
+
+def _unit_gates(problem: Problem, p: Product, depth: int, block: Block) -> tuple[At, At]:
+    """A copy of x in parts, and the nest of a product of it inside a task."""
+    outer = [a for a, _ in p.stage.axes if a not in (p.lane, p.row)]
+    loops = (
+        *(Loop(a) for a in outer),
+        Loop(p.lane, block.columns),
+        Loop(str(p.row), block.rows),
+        *matrix_unit.inner_loops(problem, p),
+    )
+    return matrix_unit.split(p, depth), At(p.stage.name, depth, loops, order=stage_order(p.stage, p.lane))
 
 
 def _independent_rows(problem: Problem, products: Iterable[Product], want: int) -> bool:

@@ -39,10 +39,11 @@ class At:
     inside: str = ""
     gap: int = 0
     pad: int = 0  # elements left free after each row: of the innermost dimension
+    parts: int = 0  # of a copied input's rows, in bf16: products of them are computed on a matrix unit
 
     def __str__(self) -> str:
         loops = " ".join(map(str, self.loops))
-        rest = f"{self.scope.value} {self.order} {self.gap} {self.pad}"
+        rest = f"{self.scope.value} {self.order} {self.gap} {self.pad} {self.parts}"
         return f"{self.stage} in {self.inside or 'root'}[{self.depth}]: {loops}, {rest}"
 
 

@@ -36,7 +36,7 @@ def chains(problem: Problem) -> list[tuple[Operation, ...]]:
     for op in problem.graph.operators:
         if (largest := _largest_static(op)) is not None:
             weights.setdefault(op.operation, set()).add(largest)
-    open_ones = [o for o in nodes if options[o].fastest != options[o].efficient]
+    open_ones = [o for o in nodes if options[o].fastest != options[o].whole]
     found: list[tuple[Operation, ...]] = []
     for operation in sorted((o for o in open_ones if nodes[o] >= MANY_NODES), key=lambda o: -nodes[o]):
         if any(operation in steps for steps in found):

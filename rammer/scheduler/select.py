@@ -12,6 +12,8 @@ from rammer.ir.operator import Operation
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
 
+LARGER = 1.1  # price of an rKernel whose weights take more memory: alone in a measurement, it has the caches to itself
+HARDLY = 1.25  # the ratio of two rKernels' work that is left to measuring whole plans
 TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
 
 
@@ -27,10 +29,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The two rKernels of an operation that a policy weighs, and lower bounds over all of them."""
+    """The rKernels of an operation that a policy weighs, and lower bounds over all of them."""
 
     fastest: Option  # least time when launched alone
     efficient: Option  # least time of one rTask × num_rtasks
+    whole: Option  # the fewest rTasks, of those hardly less efficient: their prices leave out what exchange costs
     least_rtask_us: float
     least_work_us: float
 
@@ -62,18 +65,19 @@ class Market:
         return found
 
     def insist(self, operation: Operation) -> None:
-        """Offer nothing but the most efficient rKernel of an operation."""
+        """Offer nothing but the rKernel of an operation that is efficient in the fewest rTasks."""
         found = self.options(operation)
-        self._options[operation] = replace(found, fastest=found.efficient)
+        self._options[operation] = replace(found, fastest=found.whole, efficient=found.whole)
 
     def _weigh(self, operation: Operation) -> Options:
         spec, profiler = self.problem.spec, self.problem.profiler
         candidates = self.problem.candidates.get(operation, ())
         fitting: list[Option] = []
+        least_bytes = min(map(_static_bytes, candidates), default=0)
         for kernel in candidates:
             needed = profiler.resources(kernel)
             if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
-                us = self.rtask_us(kernel)
+                us = self.rtask_us(kernel) * (LARGER if _static_bytes(kernel) > least_bytes else 1.0)
                 rounds = -(-kernel.num_rtasks // spec.num_veus)
                 fitting.append(Option(kernel, us, us * rounds, us * kernel.num_rtasks))
         if not fitting:
@@ -85,12 +89,22 @@ class Market:
                 f"({spec.max_threads} threads, {spec.scratch_bytes} bytes of scratch); candidates: {seen or 'none'}",
                 hint="offer a smaller tiling through rammer_rkernels",
             )
+
+        def work_us(option: Option) -> float:
+            return option.work_us + option.kernel.num_rtasks * spec.barrier_us
+
         return Options(
             fastest=_least(fitting, lambda o: o.alone_us, self.noise),
-            efficient=_least(fitting, lambda o: o.work_us + o.kernel.num_rtasks * spec.barrier_us, self.noise),
+            efficient=_least(fitting, work_us, self.noise),
+            whole=_least(fitting, work_us, max(self.noise, HARDLY)),
             least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),
             least_work_us=min(o.work_us for o in fitting),
         )
+
+
+def _static_bytes(kernel: RKernel) -> int:
+    """Bytes of the constants that a kernel reads, as it wants them packed."""
+    return sum(t.nbytes for t, static in zip(kernel.input_types(), kernel.operation.static, strict=True) if static)
 
 
 def _least(options: Sequence[Option], price: Callable[[Option], float], noise: float) -> Option:

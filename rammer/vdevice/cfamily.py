@@ -25,7 +25,7 @@ from rammer.ir.expr import (
 )
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, Scope, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, PartProduct, Scope, Split, Store, Sync, TileProgram
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
@@ -79,6 +79,10 @@ class CFamilyPrinter:
             offset += -(-b.nbytes // 64) * 64
         return lines
 
+    def end(self) -> list[str]:
+        """What follows the body."""
+        return []
+
     def body(self, body: Body, depth: int) -> list[str]:
         """The lines of some statements."""
         pad, lines = "  " * depth, []
@@ -91,6 +95,8 @@ class CFamilyPrinter:
                     lines.append(pad + self.sync())
                 case Mma():
                     lines.append(pad + self.mma(stmt))
+                case Split() | PartProduct():
+                    lines += [pad + line for line in self.parts(stmt)]
                 case Store():
                     lines.append(pad + self.store(stmt, None))
                 case If(where, then):
@@ -361,6 +367,10 @@ class CFamilyPrinter:
     def mma(self, s: Mma) -> str:
         """A product on matrix units. Raises LoweringError where the language has none."""
         raise LoweringError(f"{self.program.name}: this language has no matrix units")
+
+    def parts(self, s: Split | PartProduct) -> list[str]:
+        """A step of a product in bf16 parts. Raises LoweringError where the language has none."""
+        raise LoweringError(f"{self.program.name}: this language has no products in bf16 parts")
 
     # scalars
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
 from rammer.ir.graph import Graph
-from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
+from rammer.ir.tensor import PARTS_BLOCK, Array, DType, Layout, TensorId, TensorType, pack, parted, unpack
 from rammer.vdevice.base import Port
 
 ALIGNMENT = 128
@@ -84,9 +85,14 @@ class Places:
         at = 0
         with ThreadPoolExecutor() as pool:  # NumPy copies without the GIL
             for n, ((tensor, layout), kind) in enumerate(zip(self._numbers, kinds, strict=True)):
-                out = block[at : at + kind.nbytes].view(kind.dtype.numpy)
+                raw = block[at : at + kind.nbytes]
+                if layout is not None and layout.parts:
+                    out = raw.view(DType.BF16.numpy).reshape(-1, layout.parts, PARTS_BLOCK)
+                    weights[f"w{n}"] = out
+                else:
+                    out = raw.view(kind.dtype.numpy)
+                    weights[f"w{n}"] = out.reshape(kind.physical_shape)
                 running.append(pool.submit(arrange, constant_value(self._graph, tensor), layout, out))
-                weights[f"w{n}"] = out.reshape(kind.physical_shape)
                 at += aligned(kind.nbytes)
         for future in running:
             future.result()
@@ -94,8 +100,12 @@ class Places:
 
 
 def arrange(array: Array, layout: Layout | None, out: Array) -> None:
-    """Write `array` in a layout into `out`, a flat array of the layout's physical size."""
-    if layout is None:
+    """Write `array` in a layout into `out`, a flat array of the layout's physical size, or its parts."""
+    if layout is not None and layout.parts:
+        whole = np.empty(prod(layout.physical_shape(array.shape)), array.dtype)
+        arrange(array, replace(layout, parts=0), whole)
+        np.copyto(out, parted(whole, layout.parts))
+    elif layout is None:
         np.copyto(out, array.reshape(-1))
     elif (order := _radix_order(layout, array.ndim)) is None:
         np.copyto(out, pack(array, layout).reshape(-1))

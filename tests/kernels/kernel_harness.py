@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -25,9 +26,13 @@ from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu.emit import PLACEHOLDER, EmittedKernel, emit, function, translation_unit
+from rammer.vdevice.cpu.spec import host
 
 CACHE = Path(tempfile.gettempdir()) / "rammer-kernel-tests"
-FLAGS = ("-O1", "-mcpu=native", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi")
+# The host is asked first: a process must have the system's leave to use the matrix unit.
+UNIT = "amx_tile" in host().features
+NATIVE = "native" if UNIT or platform.machine() not in ("x86_64", "AMD64") else "native-amx_bf16"
+FLAGS = ("-O1", f"-mcpu={NATIVE}", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi")
 SPEC = VDeviceSpec(
     "cpu",
     num_veus=2,

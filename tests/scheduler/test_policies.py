@@ -14,9 +14,11 @@ from rammer.ir.dependency import Dependencies
 from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, TaskUid
+from rammer.ir.tensor import PARTS, Digit, Layout
 from rammer.ir.verify import verify_plan
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.profiler import MeasuredProfiler
+from rammer.scheduler.select import Market
 from rammer.scheduler.timeline import simulate
 from rammer.testing.problems import Job, make_problem, random_jobs
 
@@ -192,6 +194,37 @@ def test_plans_of_close_prices_are_measured(chains_us: float) -> None:
         assert used(plan)["a40"] == 2
     note = f"measured: {chains_us:.0f} µs with chains of cell side by side, 100 µs without"
     assert note in plan.notes
+
+
+@pytest.mark.parametrize(("whole_us", "tried"), [(2.2, True), (2.7, False)])
+def test_single_rtasks_that_are_hardly_less_efficient_are_tried(whole_us: float, tried: bool) -> None:
+    """Prices leave out what it costs that two vEUs exchange a state, so that measuring decides."""
+    cell = ((2, 1.0), (1, whole_us))
+    first = [Job(f"a{n}", cell, (f"a{n - 1}",) if n else (), weights="w", kind="cell") for n in range(70)]
+    second = [Job(f"b{n}", cell, (f"b{n - 1}",) if n else ("a9",), weights="u", kind="cell") for n in range(70)]
+    problem = make_problem([*first, *second], device(2, barrier_us=0.0))
+
+    def measure(plans: Sequence[ExecutionPlan]) -> list[float]:
+        return [90.0 if used(plan)["a40"] == 1 else 100.0 for plan in plans]
+
+    profiler = problem.profiler
+    assert isinstance(profiler, MeasuredProfiler)
+    problem = replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure))
+    assert used(rammer_policies()["wavefront"]().schedule(problem))["a40"] == (1 if tried else 2)
+
+
+@pytest.mark.parametrize(("larger_us", "chosen"), [(1.7, "larger"), (1.9, "smaller")])
+def test_weights_that_take_more_memory_must_be_clearly_faster(larger_us: float, chosen: str) -> None:
+    problem = make_problem([Job("a", ((2, 2.0), (1, 3.0)), weights="w")], device(2))
+    ((operation, (smaller, *_)),) = problem.candidates.items()
+    name = next(n for (n, _), static in zip(operation.expr.inputs, operation.static, strict=True) if static)
+    larger = replace(smaller, name="larger", packing=((name, Layout((Digit(0),), PARTS)),))
+    profiler = problem.profiler
+    assert isinstance(profiler, MeasuredProfiler)
+    profiler = MeasuredProfiler({smaller: 2.0, larger: larger_us}, profiler.fallback)
+    problem = replace(problem, candidates={operation: [smaller, larger]}, profiler=profiler)
+    found = Market(problem).options(operation).fastest
+    assert (found.kernel.name == "larger") == (chosen == "larger")
 
 
 @pytest.mark.parametrize("branches_us", [90.0, 110.0])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import TensorType, channel_blocked
+from rammer.ir.tensor import PARTS, TensorType, channel_blocked
 from rammer.kernels import candidates
 from rammer.testing.golden import Golden
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 
 SPEC = VDeviceSpec("cpu", num_veus=2, languages=("c",), lanes=16, registers=32, peak_gflops=100.0)
+UNIT = replace(SPEC, parts=PARTS, peak_gflops=1.0)
 NEON = VDeviceSpec("cpu", num_veus=4, languages=("c",), lanes=4, registers=32, peak_gflops=30.0)
 
 
@@ -48,8 +51,13 @@ def test_text(golden: Golden, make, name: str, spec: VDeviceSpec) -> None:
     golden.check(emit(candidates(op, spec)[0], spec).text)
 
 
-def test_prelude(golden: Golden) -> None:
-    golden.check(prelude(SPEC))
+def test_text_for_the_matrix_unit(golden: Golden) -> None:
+    golden.check(emit(candidates(matmul(200), UNIT)[0], UNIT).text)
+
+
+@pytest.mark.parametrize("spec", [SPEC, UNIT], ids=["avx512", "amx"])
+def test_prelude(golden: Golden, spec: VDeviceSpec) -> None:
+    golden.check(prelude(spec))
 
 
 def test_equal_kernels_have_one_symbol_and_one_text() -> None:

@@ -112,7 +112,7 @@ def _span(kernel: RKernel, position: int, rtask_id: int) -> tuple[int, int]:
     inputs = kernel.input_types()
     if position < len(inputs):
         elements: Intervals = reads(kernel, position, rtask_id)
-        itemsize = inputs[position].dtype.itemsize
+        itemsize = inputs[position].element_bytes
     else:
         elements = writes(kernel, position - len(inputs), rtask_id)
         itemsize = kernel.operation.outputs[position - len(inputs)].dtype.itemsize

@@ -12,6 +12,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
+from rammer.vdevice.cpu.matrix_unit import MATRIX_UNIT
 from rammer.vdevice.cpu.printer import CpuPrinter
 
 PLACEHOLDER = "rammer_kernel"
@@ -60,6 +61,7 @@ def function(printer: CFamilyPrinter, capacity: int = 0) -> str:
         f"static void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, int *restrict status) {{",
         *printer.scratch(),
         *printer.body(program.body, 1),
+        *printer.end(),
         "}",
         f"void {PLACEHOLDER}(char *const *args, char *scratch, long rtask, int *status) {{",
         f"  {PLACEHOLDER}_body({arguments}scratch, rtask, status);",
@@ -75,7 +77,7 @@ def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str
 
 
 @lru_cache(maxsize=8)
-def _prelude(lanes: int) -> str:
+def _prelude(lanes: int, parts: int) -> str:
     vector = MATH.replace("F_", "vf").replace("I_", "vi").replace("P_", "v")
     scalar = MATH.replace("F_", "float").replace("I_", "int").replace("P_", "s")
     return (
@@ -84,6 +86,7 @@ def _prelude(lanes: int) -> str:
         + scalar
         + TAIL.replace("LANES", str(lanes))
         + _transpose(lanes)
+        + (MATRIX_UNIT.replace("LANES", str(lanes)) if parts else "")
     )
 
 
@@ -108,7 +111,7 @@ def _transpose(lanes: int) -> str:
 
 def prelude(spec: VDeviceSpec) -> str:
     """What every kernel text needs before it: types, parts of vectors, scalar and vector functions."""
-    return _prelude(max(spec.lanes, 4))
+    return _prelude(max(spec.lanes, 4), spec.parts)
 
 
 HEAD = """\

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TypeAlias
 
 from rammer.ir.expr import Call, Load, loads
-from rammer.ir.index import Index, substitute, var, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, Store, TileProgram
+from rammer.ir.index import Index, bounds, substitute, var, variables
+from rammer.ir.tensor import PARTS
+from rammer.ir.tile import (
+    UNIT_DEPTH,
+    UNIT_ROWS,
+    Alloc,
+    Body,
+    For,
+    If,
+    Kind,
+    PartProduct,
+    Scope,
+    Split,
+    Store,
+    TileProgram,
+)
 from rammer.vdevice.cfamily import CFamilyPrinter
 
 LINE_BYTES = 64  # of a cache line
@@ -22,6 +36,8 @@ SMALL = 1024  # float32: inputs up to this are asked for at once
 ASKING_STEPS = 4  # of a sum for each line that is asked for ahead: in bursts, they would fill the core's queue of lines
 LEAST_STEPS = 64  # of a sum that asks
 LEAST_SUMS = 8  # of its register block: with fewer, a step takes no longer than asking
+UNIT_LINES = 8  # asked for ahead, for each block of terms on the matrix unit
+UNIT_FETCHED = 32  # lines at most, that each block of terms asks for
 MAX_ROWS = 4  # sums for each vector of streamed weights: beyond, arithmetic takes longer than reading
 
 
@@ -42,11 +58,13 @@ class CpuPrinter(CFamilyPrinter):
             if buffer in self._inputs and self._inputs[buffer].dtype.itemsize == 4:
                 for n, outer in enumerate(path):
                     self._loads.setdefault(id(outer), []).append((path[n + 1 :], buffer, index))
+        unit_loops = list(_unit_loops(program.body, ()))
+        self._unit_loops = {id(product): loop for product, loop, _ in unit_loops}
         self.capacity = 0  # lines that an rTask can ask for ahead of their use
         self._asker: For | None = None  # the loop that does
-        self._ask_ahead(program.body)
+        self._ask_ahead([(outer, loop) for _, loop, outer in unit_loops] or self._sums_that_ask(program.body))
         self._fetched: set[str] = set()  # inputs asked for while others are summed
-        for sums, nest in _followers(program.body) if lanes == LINE else ():
+        for sums, nest in _followers(program.body, self._unit_loops) if lanes == LINE else ():
             self._fetch_for(sums, nest)
 
     def scratch(self) -> list[str]:
@@ -55,6 +73,8 @@ class CpuPrinter(CFamilyPrinter):
         A sum would wait for each of their lines in turn.
         """
         lines = super().scratch()
+        if self._unit_loops:
+            lines.append("  unit_begin();")
         for name, buffer in self._inputs.items() if _sums(self.program.body) else ():
             if buffer.size <= SMALL and self.dtypes[name].itemsize == 4 and name not in self._fetched:
                 lines += [
@@ -63,6 +83,29 @@ class CpuPrinter(CFamilyPrinter):
                     f"__builtin_prefetch(&{name}[rammer_n], 0, 3);",
                 ]
         return lines
+
+    def end(self) -> list[str]:
+        return ["  unit_end();"] if self._unit_loops else []
+
+    def parts(self, s: Split | PartProduct) -> list[str]:
+        if isinstance(s, Split):
+            inside = bounds(s.first, self.env)[1] + s.rows <= s.end
+            count = str(s.rows) if inside else f"imin({s.rows}, {s.end} - ({self.index(s.first)}))"
+            source = f"&{s.source}[{self.index(s.at)}]"
+            return [f"split_rows({s.buffer}, {source}, {s.step}, {s.next}, {count}, {s.depth});"]
+        loop = self._unit_loops[id(s)]
+        rows = -(-s.rows // UNIT_ROWS) * UNIT_ROWS
+        form, block = f"{rows}x{s.columns}", PARTS * UNIT_DEPTH
+        a = f"&{s.a}[{self.index(s.a_at + var(loop.var) * (block * UNIT_ROWS))}]"
+        b = f"(const bf16 *){s.b} + {self.index(s.b_at * PARTS + var(loop.var) * (block * s.columns))}"
+        return [
+            f"clear({s.acc}, {rows * s.columns});",
+            f"for (long {loop.var} = 0; {loop.var} < {loop.stop}; {loop.var}++) {{",
+            *self._fetches.pop(id(loop), []),
+            f"  add_{form}({s.acc}, {a}, {b}, {loop.stop});",
+            "}",
+            f"store_{form}({s.acc});",
+        ]
 
     def loop(self, loop: For, depth: int) -> list[str]:
         if loop.kind is Kind.SERIAL:
@@ -77,13 +120,16 @@ class CpuPrinter(CFamilyPrinter):
         times = ASKING_STEPS if loop is self._asker else _unrolling(loop)
         return [f"#pragma unroll {times}", *lines] if times > 1 else lines
 
-    def _ask_ahead(self, body: Body) -> None:
-        """Have the longest sums ask for `rammer_next`: a line every few steps, the last lines in the last block.
+    def _sums_that_ask(self, body: Body) -> list[_Sums]:
+        """Long sums of register blocks. Those that stream their weights from far memory have no time for it."""
+        return [(outer, loop) for outer, loop in _long_sums(body, ()) if not any(self._stream(loop))]
 
-        Sums that stream their weights from far memory have no time for it. Operands of plugins have names of their own,
-        which must not be shadowed: hence the prefix.
+    def _ask_ahead(self, suited: Sequence[_Sums]) -> None:
+        """Have the longest sums ask for `rammer_next`: some lines every few steps, the last lines in the last block.
+
+        Operands of plugins have names of their own, which must not be shadowed: hence the prefix.
         """
-        suited = [(outer, loop) for outer, loop in _long_sums(body, ()) if outer and not any(self._stream(loop))]
+        suited = [(outer, loop) for outer, loop in suited if outer]
         if not suited:
             return
 
@@ -91,7 +137,8 @@ class CpuPrinter(CFamilyPrinter):
             return prod(lp.stop - lp.start for lp in (*outer, *loop))
 
         outer, summing = max(suited, key=lambda found: steps(found[0], found[1]))
-        pace = steps((), summing) // ASKING_STEPS
+        on_unit = summing in self._unit_loops.values()
+        pace = steps((), summing) * UNIT_LINES if on_unit else steps((), summing) // ASKING_STEPS
         self._asker, self.capacity = summing, steps(outer) * pace
         turn = sum(((var(lp.var) - lp.start) * steps(outer[n + 1 :]) for n, lp in enumerate(outer)), Index())
         self._fetches.setdefault(id(outer[-1]), []).extend(
@@ -104,10 +151,17 @@ class CpuPrinter(CFamilyPrinter):
             ]
         )
         step = self.index(var(summing.var) - summing.start)
-        self._fetches.setdefault(id(summing), []).append(
+        asks = [
             f"  if (({step}) % {ASKING_STEPS} == 0) "
             f"__builtin_prefetch(rammer_from + rammer_step * (({step}) / {ASKING_STEPS}), 0, 2);"
-        )
+        ]
+        if on_unit:
+            asks = [
+                "  #pragma unroll",
+                f"  for (long rammer_n = 0; rammer_n < {UNIT_LINES}; rammer_n++) "
+                f"__builtin_prefetch(rammer_from + rammer_step * ({UNIT_LINES} * ({step}) + rammer_n), 0, 2);",
+            ]
+        self._fetches.setdefault(id(summing), []).extend(asks)
 
     def _fetch_for(self, sums: tuple[For, ...], nest: For) -> None:
         """While blocks of sums are computed, ask for the lines that the nest after them loads, if they are few.
@@ -123,9 +177,12 @@ class CpuPrinter(CFamilyPrinter):
         for path in dict.fromkeys(found.values()):
             steps = [lp.stop - lp.start for lp in path]
             wanted = [key for key, where in found.items() if where == path]
-            if prod(steps) * len(wanted) > MAX_FETCHED or any(lp.start for lp in path):
-                continue
             share = -(-prod(steps) // prod(blocks))
+            few = prod(steps) * len(wanted) <= MAX_FETCHED
+            if sums[-1] in self._unit_loops.values():
+                few = share * len(wanted) <= UNIT_FETCHED
+            if not few or any(lp.start for lp in path):
+                continue
             lines = ["  #pragma unroll", f"  for (long rammer_turn = 0; rammer_turn < {share}; rammer_turn++) {{"]
             lines.append(f"    const long rammer_n = {share} * ({self.index(block)}) + rammer_turn;")
             for n, lp in enumerate(path):
@@ -186,21 +243,26 @@ class CpuPrinter(CFamilyPrinter):
                 )
 
 
+_Sums: TypeAlias = "tuple[tuple[For, ...], For]"  # a loop that goes on with sums, after all serial loops around it
 _VectorLoad: TypeAlias = "tuple[tuple[For, ...], str, Index]"
 
 
-def _followers(body: Body) -> Iterator[tuple[tuple[For, ...], For]]:
-    """Serial loops around a register block of sums, with each nest after them in the same body that sums nothing."""
+def _followers(body: Body, unit_loops: Mapping[int, For]) -> Iterator[tuple[tuple[For, ...], For]]:
+    """Serial loops around a block of sums, with each nest after them in the same body that sums nothing."""
     blocks: tuple[For, ...] = ()
     for s in body:
         match s:
             case For() if _sums((s,)):
                 blocks = _block_path(s)
-                yield from _followers(s.body)
+                yield from _followers(s.body, unit_loops)
+            case For() if products := list(_unit_loops((s,), ())):
+                product, _, path = products[0]
+                blocks = (*path, unit_loops[id(product)])
+                yield from _followers(s.body, unit_loops)
             case For() if blocks:
                 yield blocks, s
             case Alloc(_, inner) | If(_, inner):
-                yield from _followers(inner)
+                yield from _followers(inner, unit_loops)
 
 
 def _long_sums(body: Body, outer: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...], For]]:
@@ -214,6 +276,18 @@ def _long_sums(body: Body, outer: tuple[For, ...]) -> Iterator[tuple[tuple[For, 
                 yield from _long_sums(inner, (*outer, s))
             case For(_, _, _, Kind.TASK, inner) | Alloc(_, inner) | If(_, inner):
                 yield from _long_sums(inner, outer)
+
+
+def _unit_loops(body: Body, outer: tuple[For, ...]) -> Iterator[tuple[PartProduct, For, tuple[For, ...]]]:
+    """Products on the matrix unit, each with the loop over its blocks of terms, and all serial loops around it."""
+    for s in body:
+        match s:
+            case PartProduct():
+                yield s, For("rammer_block", 0, s.depth // UNIT_DEPTH, Kind.SERIAL, (s,)), outer
+            case For(_, _, _, Kind.SERIAL, inner):
+                yield from _unit_loops(inner, (*outer, s))
+            case For(_, _, _, _, inner) | Alloc(_, inner) | If(_, inner):
+                yield from _unit_loops(inner, outer)
 
 
 def _block_path(nest: For) -> tuple[For, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from rammer import config
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.tensor import PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +28,29 @@ class Arch:
     features: frozenset[str]
     zig: tuple[str, ...]  # flags for ziglang's clang
     cc: tuple[str, ...]  # flags for gcc and clang
+    parts: int = 0  # of a float32 that its matrix unit multiplies
 
 
 _SSE = frozenset({"ssse3", "sse4_1", "sse4_2", "popcnt"})
 _AVX2 = _SSE | {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_AMX = {"amx_tile", "amx_bf16", "avx512_bf16"}
 
 # Levels and no "native": an artifact says exactly what it needs. Clang halves 64-byte vectors on many CPUs with
 # AVX-512, Sapphire Rapids among them, unless told not to.
 ARCHES: dict[str, Arch] = {
     a.name: a
     for a in (
+        Arch(
+            "x86-64-amx",
+            "x86_64",
+            16,
+            32,
+            _AVX512 | _AMX,
+            ("-mcpu=x86_64_v4+avx512bf16+amx_tile+amx_bf16-prefer_256_bit",),
+            ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mprefer-vector-width=512"),
+            parts=PARTS,
+        ),
         Arch(
             "x86-64-avx512",
             "x86_64",
@@ -79,11 +93,16 @@ def host() -> Host:
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     cpus, cores = _cpus()
     features, ghz, model = _cpuinfo()
+    if "amx_tile" in features and not _matrix_unit_granted():
+        features -= _AMX
     return Host(f"{model} {ghz} GHz", machine, features, cpus, max(1, min(cores, _quota() or cores)), ghz, _caches())
 
 
 def choose_arch(name: str | None, here: Host) -> Arch:
-    """The named arch, or the widest that runs here within RAMMER_VECTOR_LANES. Raises DeviceError."""
+    """The named arch, or the best that runs here and that RAMMER_VECTOR_LANES and RAMMER_MATRIX_UNIT allow.
+
+    Raises DeviceError.
+    """
     if name:
         if name not in ARCHES:
             known = ", ".join(ARCHES)
@@ -91,7 +110,8 @@ def choose_arch(name: str | None, here: Host) -> Arch:
         return ARCHES[name]
     lanes = config.integer("RAMMER_VECTOR_LANES", 1)
     for arch in ARCHES.values():  # widest first
-        if here.runs(arch) and lanes in (None, arch.lanes):
+        wanted = not (arch.parts and config.get("RAMMER_MATRIX_UNIT") == "0")
+        if here.runs(arch) and lanes in (None, arch.lanes) and wanted:
             return arch
     if lanes is None:
         raise DeviceError(f"no arch for a {here.machine} machine", hint=f"known machines: {', '.join(ARCHES)}")
@@ -124,6 +144,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
         arch=arch.name,
         lanes=arch.lanes,
         registers=arch.registers,
+        parts=arch.parts,
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
             MemoryLevel("L1", l1, "veu", round(2 * line, 1)),
@@ -135,6 +156,15 @@ def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
         barrier_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
     )
+
+
+@lru_cache(maxsize=1)
+def _matrix_unit_granted() -> bool:
+    """Ask the system for the registers of AMX, which every process must before its first use."""
+    if not sys.platform.startswith("linux"):
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # <asm/prctl.h>, and <asm/unistd_64.h>
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,188 @@
+"""Products in bf16 parts: as exact as float32, on the matrix unit where the machine has one, and in portable C."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from kernel_harness import (
+    SPEC,
+    UNIT,
+    Built,
+    Runner,
+    check,
+    check_compiled,
+    compile_all,
+    library,
+    operation,
+    random_inputs,
+)
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import PARTS, PARTS_BLOCK, Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
+from rammer.kernels import candidates
+from rammer.vdevice.cpu.emit import emit, translation_unit
+from rammer.vdevice.placement import arrange
+
+UNIT_SPEC = replace(SPEC, parts=PARTS, peak_gflops=1.0)  # so slow that every product is worth waking the unit
+BLOCKED = channel_blocked(4, 16)
+PORTABLE = "#undef __AMX_BF16__\n"
+
+
+def t(*shape: int, layout: Layout | None = None) -> TensorType:
+    return TensorType(shape, layout=layout)
+
+
+def conv(n: int, c: int, o: int, h: int, w: int) -> Operation:
+    return operation("conv", t(n, c, h, w, layout=BLOCKED), t(o, c, 1, 1), static=("w",), out_layout=BLOCKED)
+
+
+def cell(batch: int, units: int) -> Operation:
+    types = t(batch, 4, units), t(batch, units), t(batch, units), t(4, units, units)
+    return operation("lstm_cell", *types, static=("r",))
+
+
+def on_unit(op: Operation, spec: VDeviceSpec = UNIT_SPEC) -> list[RKernel]:
+    return [k for k in candidates(op, spec) if f"bf16x{PARTS}" in k.name]
+
+
+CASES = {
+    "matmul": operation("matmul", t(64, 96), t(96, 128), static=("b",)),
+    "matmul-tail": operation("matmul", t(200, 64), t(64, 160), static=("b",)),
+    "matmul-wide": operation("matmul", t(14, 32), t(32, 256), static=("b",)),
+    "matmul-short": operation("matmul", t(47, 64), t(64, 128), static=("b",)),
+    "conv-bias": operation(
+        "conv",
+        t(1, 32, 8, 8, layout=BLOCKED),
+        t(128, 32, 1, 1),
+        t(128),
+        static=("w", "b"),
+        out_layout=BLOCKED,
+    ),
+    "conv": conv(1, 64, 128, 8, 8),
+    "conv-batch": conv(3, 32, 128, 4, 8),
+    "conv-tail": conv(1, 96, 192, 5, 9),
+    "cell": cell(16, 128),
+    "cell-32": cell(31, 64),
+}
+
+
+@pytest.fixture(scope="module")
+def built() -> Built:
+    return compile_all({name: (op, on_unit(op)) for name, op in CASES.items()}, UNIT_SPEC)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_product_has_its_value(built: Built, name: str) -> None:
+    check_compiled(built, name)
+
+
+@pytest.mark.parametrize("name", ["matmul-tail", "conv-tail", "cell"])
+def test_portable_c_gives_the_same(built: Built, name: str) -> None:
+    op, kernels = built.kernels[name]
+    inputs = random_inputs(op)
+    for kernel, symbol in kernels:
+        portable = library(PORTABLE + translation_unit([emit(kernel, UNIT_SPEC)], UNIT_SPEC))
+        here = Runner(kernel, built.library, symbol, inputs).run()
+        for got, want in zip(Runner(kernel, portable, symbol, inputs).run(), here, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def errors(op: Operation, kernels: Sequence[RKernel], spec: VDeviceSpec, inputs: dict[str, Array]) -> list[float]:
+    """Largest error of each kernel, relative to the sum of the products' absolute values."""
+    found = []
+    lib = library(translation_unit([emit(k, spec) for k in kernels], spec))
+    x, w = (inputs[name].astype(np.float64) for name, _ in op.expr.inputs)
+    for kernel in kernels:
+        (got,) = Runner(kernel, lib, emit(kernel, spec).symbol, inputs).run()
+        found.append(float((np.abs(got - x @ w) / (np.abs(x) @ np.abs(w))).max()))
+    return found
+
+
+@pytest.mark.parametrize("spread", [0.0, 4.0, 12.0])
+def test_parts_are_as_exact_as_float32(spread: float) -> None:
+    """Also where numbers of very different size meet: nothing is scaled, and no digit of an operand is lost."""
+    op = operation("matmul", t(64, 512), t(512, 128), static=("b",))
+    rng = np.random.default_rng(3)
+    inputs = {
+        name: (rng.standard_normal(kind.shape) * 10.0 ** rng.uniform(-spread, spread, kind.shape)).astype(np.float32)
+        for name, kind in op.expr.inputs
+    }
+    parts = errors(op, on_unit(op), UNIT_SPEC, inputs)
+    plain = errors(op, candidates(op, SPEC), SPEC, inputs)
+    assert parts and max(parts) <= 1.5 * min(plain)
+    assert max(parts) < 2e-6
+
+
+@given(arrays(np.float32, PARTS_BLOCK, elements=st.floats(-(2.0**120), 2.0**120, width=32, allow_subnormal=False)))
+def test_three_parts_hold_a_float32_exactly(values: Array) -> None:
+    values = np.where(np.abs(values) < 2.0**-90, np.float32(0), values)  # below, the last parts are no normal numbers
+    layout = Layout((Digit(0),), PARTS)
+    packed = pack(values, layout)
+    assert packed.nbytes == TensorType(values.shape, layout=layout).nbytes == values.size * 6
+    np.testing.assert_array_equal(unpack(packed, layout, values.shape), values)
+
+
+def test_constants_are_arranged_in_parts_as_they_are_packed() -> None:
+    (kernel, *_) = on_unit(CASES["matmul"])
+    ((_, layout),) = kernel.packing
+    value = np.random.default_rng(0).standard_normal((96, 128)).astype(np.float32)
+    out = np.zeros((value.size // PARTS_BLOCK, PARTS, PARTS_BLOCK), DType.BF16.numpy)
+    arrange(value, layout, out)
+    np.testing.assert_array_equal(out.view(np.uint16), pack(value, layout).view(np.uint16))
+    np.testing.assert_array_equal(unpack(out, layout, value.shape), value)
+
+
+REFUSED = {
+    "too few rows": operation("matmul", t(8, 64), t(64, 128), static=("b",)),
+    "rows that fill no blocks": operation("matmul", t(33, 64), t(64, 128), static=("b",)),
+    "terms that fill no block": operation("matmul", t(64, 72), t(72, 128), static=("b",)),
+    "columns that fill no block": operation("matmul", t(64, 64), t(64, 136), static=("b",)),
+    "weights that are no constant": operation("matmul", t(64, 64), t(64, 128)),
+    "weights that do not stay near": operation("matmul", t(64, 1024), t(1024, 512), static=("b",)),
+    "padding": operation(
+        "conv", t(1, 32, 8, 8, layout=BLOCKED), t(128, 32, 1, 1), static=("w",), out_layout=BLOCKED, pads=(1, 1, 1, 1)
+    ),
+    "rows that are apart": operation(
+        "conv", t(1, 32, 16, 16, layout=BLOCKED), t(128, 32, 1, 1), static=("w",), out_layout=BLOCKED, strides=(2, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_does_not_suit_the_unit_is_left_to_vectors(why: str) -> None:
+    assert on_unit(REFUSED[why]) == []
+    check(REFUSED[why], candidates(REFUSED[why], UNIT_SPEC)[:1], spec=UNIT_SPEC)
+
+
+def test_without_a_unit_nothing_is_offered() -> None:
+    assert all(on_unit(op, SPEC) == [] for op in CASES.values())
+
+
+def test_rows_past_the_edge_are_not_read(built: Built) -> None:
+    """Beyond the last row lies memory that must not be touched: here, NaN that would show."""
+    op, ((kernel, symbol), *_) = built.kernels["matmul-tail"]
+    inputs = random_inputs(op)
+    runner = Runner(kernel, built.library, symbol, inputs)
+    longer = np.full(runner.arrays[0].size + 64 * 64, np.nan, np.float32)
+    longer[: runner.arrays[0].size] = runner.arrays[0]
+    runner.pointers[1] = longer.ctypes.data
+    (got,) = runner.run()
+    assert np.isfinite(got).all()
+
+
+@pytest.mark.skipif(not UNIT, reason="this machine has no matrix unit, or the system does not grant it")
+def test_the_unit_is_used_here() -> None:
+    kernel = on_unit(CASES["matmul"])[0]
+    text = translation_unit([emit(kernel, UNIT_SPEC)], UNIT_SPEC) + (
+        "\n#if defined(__AMX_BF16__) && defined(__AVX512BF16__)\nint on_unit = 1;\n#else\nint on_unit = 0;\n#endif\n"
+    )
+    assert ctypes.c_int.in_dll(library(text), "on_unit").value == 1
