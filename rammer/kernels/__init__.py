@@ -19,7 +19,7 @@ MIN_CHOICE_US = 200.0
 
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """One to four rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none."""
+    """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none."""
     if spec.max_threads > 1:
         return threads.candidates(operation, spec)
     problem = Problem.of(operation, spec)

@@ -12,7 +12,8 @@ from rammer.ir.operator import Operation
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
 
-LARGER = 1.1  # price of an rKernel whose weights take more memory: alone in a measurement, it has the caches to itself
+MUCH = 1.2  # times the memory that weights take in another rKernel's packing
+LARGER = 1.1  # price of an rKernel that takes as much: alone in a measurement, it has the caches to itself
 HARDLY = 1.25  # the ratio of two rKernels' work that is left to measuring whole plans
 TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
 
@@ -77,7 +78,7 @@ class Market:
         for kernel in candidates:
             needed = profiler.resources(kernel)
             if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
-                us = self.rtask_us(kernel) * (LARGER if _static_bytes(kernel) > least_bytes else 1.0)
+                us = self.rtask_us(kernel) * (LARGER if _static_bytes(kernel) > MUCH * least_bytes else 1.0)
                 rounds = -(-kernel.num_rtasks // spec.num_veus)
                 fitting.append(Option(kernel, us, us * rounds, us * kernel.num_rtasks))
         if not fitting:

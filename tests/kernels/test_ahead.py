@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from rammer.ir.expr import Load, Stage, TensorExpr
 from rammer.ir.index import var
 from rammer.ir.operator import OpDef, Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import TensorType, channel_blocked
+from rammer.ir.tensor import PARTS, TensorType, channel_blocked
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.emit import emit, translation_unit
 from rammer.vdevice.cpu.printer import LINE_BYTES
@@ -46,6 +47,11 @@ def cell() -> Operation:
     return static(Operations(OPS).define("lstm_cell", types), False, False, False, True)
 
 
+def unit_matmul() -> Operation:
+    made = Operations(OPS)
+    return static(made.define("matmul", (TensorType((96, 128)), TensorType((128, 128)))), False, True)
+
+
 def grouped_conv() -> Operation:
     """Blocks inside more loops than their own."""
     blocked = channel_blocked(4, 16)
@@ -56,18 +62,19 @@ def grouped_conv() -> Operation:
     return made.retype(op, (x, w), outputs, (False, True))
 
 
-@pytest.mark.parametrize("make", [matmul, cell, grouped_conv], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", [matmul, cell, grouped_conv, unit_matmul], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
 def test_each_line_is_asked_for_once(make: Callable[[], Operation], share: float) -> None:
     op = make()
+    spec = replace(SPEC, parts=PARTS, peak_gflops=1.0) if make is unit_matmul else SPEC
     inputs = random_inputs(op)
     asking = 0
-    for kernel in candidates(op, SPEC):
-        emitted = emit(kernel, SPEC)
+    for kernel in candidates(op, spec):
+        emitted = emit(kernel, spec)
         if not emitted.capacity:
             continue
         asking += 1
-        lib = library(RECORDER + translation_unit([emitted], SPEC))
+        lib = library(RECORDER + translation_unit([emitted], spec))
         runner = Runner(kernel, lib, emitted.symbol, inputs)
         lines = int(emitted.capacity * share)
         memory = np.zeros(MARGIN + (lines + PACE) * LINE_BYTES + MARGIN, np.uint8)[MARGIN:-MARGIN]
