@@ -51,9 +51,11 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
             continue
         seen.add(best.tasks)
         block, around = best.block, (*best.tasks, *(Loop(a) for a in outer))
-        loops = (*around, Loop(row, block.rows), Loop(p.lane, block.columns), *inner_loops(problem, p))
+        strips = () if best.strip is None else (Loop(row, best.strip),)
+        panels = (Loop(p.lane, block.columns), *(() if best.strip == block.rows else (Loop(row, block.rows),)))
+        loops = (*around, *strips, *panels, *inner_loops(problem, p))
         name = f"{problem.operation.kind}_{block.rows}x{block.columns}_bf16x{PARTS}_t{best.count}"
-        yield Schedule(name, loops, (split(p, len(around)),), ((p.w.tensor, packed(p, block)),))
+        yield Schedule(name, loops, (split(p, len(around) + len(strips) - 1),), ((p.w.tensor, packed(p, block)),))
 
 
 class Way:
@@ -70,6 +72,22 @@ class Way:
         others = prod(e for a, e in size.items() if a not in (p.row, p.lane))
         rounds = -(-self.count // problem.spec.num_veus)
         self.cost = rounds * others * rows * columns
+        self.strip: int | None = block.rows  # rows that are split at once; None: all of a task
+        if not near(problem, p):  # as few passes of the weights as possible
+            most = problem.spec.scratch_bytes * 3 // 4 // split_bytes(p, block.rows) * block.rows
+            self.strip = most if most < rows else None
+
+
+def near(problem: Problem, p: Product) -> bool:
+    """Whether weights in parts stay in the vEU's cache."""
+    weights = dict(problem.expr.inputs)[p.w.tensor]
+    return prod(weights.shape) * PARTS * DType.BF16.itemsize <= problem.spec.own_cache
+
+
+def split_bytes(p: Product, rows: int) -> int:
+    """Bytes of rows in parts."""
+    ((_, depth),) = p.stage.reduce
+    return rows * depth * PARTS * DType.BF16.itemsize
 
 
 def suits(problem: Problem, p: Product) -> bool:
@@ -86,15 +104,13 @@ def suits(problem: Problem, p: Product) -> bool:
     whole = p.group == extents[p.lane] and p.row_group == extents[p.row]
     readers = sum(ld.tensor == p.x.tensor for s in problem.stages.values() for ld, _ in all_loads(s))
     packable = problem.packable(p.w, p.lane) and all(ix == var(n) for ix in p.w.index for n in variables(ix))
-    near = prod(kinds[p.w.tensor].shape) * PARTS * DType.BF16.itemsize <= problem.spec.own_cache
-    split_bytes = TALL.rows * depth * PARTS * DType.BF16.itemsize
-    fits = split_bytes <= problem.spec.scratch_bytes // 2
-    return whole and packable and readers == 1 and near and fits and bool(fitting(p)) and _in_rows(problem, p)
+    fits = split_bytes(p, TALL.rows) <= problem.spec.scratch_bytes // 2
+    return whole and packable and readers == 1 and fits and bool(fitting(p)) and _in_rows(problem, p)
 
 
 def gates_block(problem: Problem, p: Product) -> Block | None:
     """The block of a product whose rows a task takes all at once; None if they do not suit the unit."""
-    if not suits(problem, p):
+    if not suits(problem, p) or not near(problem, p):
         return None
     rows = dict(p.stage.axes)[str(p.row)]
     fits = [b for b in fitting(p) if -(-rows // b.rows) * b.rows <= MOST_PADDING * rows]

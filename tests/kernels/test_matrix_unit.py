@@ -24,7 +24,7 @@ from kernel_harness import (
     random_inputs,
 )
 
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import PARTS, PARTS_BLOCK, Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
@@ -34,6 +34,8 @@ from rammer.vdevice.placement import arrange
 
 UNIT_SPEC = replace(SPEC, parts=PARTS, peak_gflops=1.0)  # so slow that every product is worth waking the unit
 BLOCKED = channel_blocked(4, 16)
+FAR_SPEC = replace(UNIT_SPEC, memory=(MemoryLevel("L2", 32 << 10, "veu", 250.0),))  # weights do not stay near
+STRIP_SPEC = replace(FAR_SPEC, scratch_bytes=48 << 10)  # nor do all rows of a task
 PORTABLE = "#undef __AMX_BF16__\n"
 
 
@@ -68,7 +70,7 @@ CASES = {
         out_layout=BLOCKED,
     ),
     "conv": conv(1, 64, 128, 8, 8),
-    "conv-batch": conv(3, 32, 128, 4, 8),
+    "conv-batch": conv(3, 64, 128, 4, 8),
     "conv-tail": conv(1, 96, 192, 5, 9),
     "cell": cell(16, 128),
     "cell-32": cell(31, 64),
@@ -83,6 +85,15 @@ def built() -> Built:
 @pytest.mark.parametrize("name", CASES)
 def test_every_product_has_its_value(built: Built, name: str) -> None:
     check_compiled(built, name)
+
+
+@pytest.mark.parametrize("spec", [FAR_SPEC, STRIP_SPEC], ids=["far", "strips"])
+@pytest.mark.parametrize("name", ["matmul-tail", "conv-batch", "conv-tail"])
+def test_rows_pass_by_panels_of_weights_that_come_from_far(name: str, spec: VDeviceSpec) -> None:
+    op = CASES[name]
+    kernels = on_unit(op, spec)
+    assert kernels and all(k.schedule not in {n.schedule for n in on_unit(op)} for k in kernels)
+    check(op, kernels, spec=spec)
 
 
 @pytest.mark.parametrize("name", ["matmul-tail", "conv-tail", "cell"])
@@ -147,7 +158,8 @@ REFUSED = {
     "terms that fill no block": operation("matmul", t(64, 72), t(72, 128), static=("b",)),
     "columns that fill no block": operation("matmul", t(64, 64), t(64, 136), static=("b",)),
     "weights that are no constant": operation("matmul", t(64, 64), t(64, 128)),
-    "weights that do not stay near": operation("matmul", t(64, 1024), t(1024, 512), static=("b",)),
+    "weights that do not stay near from step to step": cell(16, 512),
+    "rows too long for scratch": operation("matmul", t(64, 8192), t(8192, 128), static=("b",)),
     "padding": operation(
         "conv", t(1, 32, 8, 8, layout=BLOCKED), t(128, 32, 1, 1), static=("w",), out_layout=BLOCKED, pads=(1, 1, 1, 1)
     ),

@@ -62,7 +62,9 @@ class CpuPrinter(CFamilyPrinter):
         self._unit_loops = {id(product): loop for product, loop, _ in unit_loops}
         self.capacity = 0  # lines that an rTask can ask for ahead of their use
         self._asker: For | None = None  # the loop that does
-        self._ask_ahead([(outer, loop) for _, loop, outer in unit_loops] or self._sums_that_ask(program.body))
+        for product, loop, around in unit_loops:
+            self._fetch_panel(product, loop, around)
+        self._ask_ahead([(around, loop) for _, loop, around in unit_loops] or self._sums_that_ask(program.body))
         self._fetched: set[str] = set()  # inputs asked for while others are summed
         for sums, nest in _followers(program.body, self._unit_loops) if lanes == LINE else ():
             self._fetch_for(sums, nest)
@@ -190,6 +192,25 @@ class CpuPrinter(CFamilyPrinter):
             lines += [f"    __builtin_prefetch(&{buffer}[{self.index(index)}], 0, 3);" for buffer, index in wanted]
             self._fetches.setdefault(id(sums[-1]), []).extend([*lines, "  }"])
             self._fetched |= {buffer for buffer, _ in wanted}
+
+    def _fetch_panel(self, product: PartProduct, blocks: For, outer: tuple[For, ...]) -> None:
+        """While blocks of rows pass by a panel of weights in parts, ask for the panel after it."""
+        moving = [n for n, lp in enumerate(outer) if product.b_at.coef(lp.var)]
+        if not moving or moving[-1] == len(outer) - 1:
+            return  # each panel is used once, in the order in which they lie
+        walk, still = outer[moving[-1]].var, (*outer[moving[-1] + 1 :], blocks)
+        turns = [lp.stop - lp.start for lp in still]
+        line = LINE_BYTES // 2  # parts of a line
+        share = -(-product.depth * product.columns * PARTS // line // prod(turns))
+        turn = sum(((var(lp.var) - lp.start) * prod(turns[n + 1 :]) for n, lp in enumerate(still)), Index())
+        at = (product.b_at + product.b_at.coef(walk)) * PARTS + turn * (share * line)
+        self._fetches.setdefault(id(blocks), []).extend(
+            [
+                "  #pragma unroll",
+                f"  for (long rammer_n = 0; rammer_n < {share * line}; rammer_n += {line}) "
+                f"__builtin_prefetch((const bf16 *){product.b} + {self.index(at)} + rammer_n, 0, 2);",
+            ]
+        )
 
     def _next_panels(self, outer: For) -> Iterator[tuple[For, list[str]]]:
         """Loops inside `outer` that walk past a panel of weights, with the lines that fetch the panel after it."""
