@@ -1,6 +1,6 @@
 """Schedules of products on a matrix unit that multiplies bf16: of float32 in three parts, as exact. See `PartProduct`.
 
-A task splits some rows of x into parts, which all panels of weights then pass; the weights are static and lie in parts.
+A task splits some rows of x into parts, by which all panels of weights then pass; these are static and lie in parts.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def split_bytes(p: Product, rows: int) -> int:
 
 
 def suits(problem: Problem, p: Product) -> bool:
-    """Whether the vEU has a unit that can compute a product, whose weights then stay near it."""
+    """Whether the vEU has a unit that can compute a product."""
     stage, extents = p.stage, dict(p.stage.axes)
     if problem.spec.parts != PARTS or p.row is None or p.mixed or len(stage.reduce) != 1:
         return False
@@ -163,8 +163,8 @@ def _dims(p: Product) -> tuple[int, int]:
 def _in_rows(problem: Problem, p: Product) -> bool:
     """Whether rows are equally far apart, and terms lie beside each other: all of a row's, or 16 in channel blocks."""
     ((deep, _),) = p.stage.reduce
-    names = {str(p.row), deep}
-    if any(names & variables(ix) and ix not in (var(str(p.row)), var(deep)) for ix in p.x.index):
+    moving = [ix for ix in p.x.index if variables(ix) & {str(p.row), deep}]
+    if sorted(moving, key=str) != sorted((var(str(p.row)), var(deep)), key=str):
         return False
     row, column = _dims(p)
     layout = dict(problem.expr.inputs)[p.x.tensor].layout
