@@ -48,6 +48,7 @@ class VDeviceSpec:
     sync_us: float = 0.0  # cost of one block sync, if vEUs have many threads
     load_us: float = 0.0  # until data from main memory are there, if threads wait for them
     parts: int = 0  # bf16 numbers whose sum is a float32: its matrix unit multiplies these; 0: it has none for float32
+    parts_gflops: float = 0.0  # fp32 of one vEU, so computed
     precisions: tuple[str, ...] = ("fp32",)  # of products of float32 that it offers
     precision: str = "fp32"  # the one that kernels may use: "tf32" and "bf16" round operands, for matrix units
 

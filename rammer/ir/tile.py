@@ -148,6 +148,17 @@ Stmt: TypeAlias = "Store | Alloc | Sync | Mma | Split | PartProduct | If | For"
 Body: TypeAlias = "tuple[Stmt, ...]"
 
 
+def contains(body: Body, kind: type[Stmt]) -> bool:
+    """Whether a body has a statement of a kind, anywhere."""
+    for s in body:
+        match s:
+            case _ if isinstance(s, kind):
+                return True
+            case For(body=inner) | Alloc(body=inner) | If(then=inner) if contains(inner, kind):
+                return True
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class TaskDigit:
     """A digit of rtask_id: digit = rtask_id // stride % extent; the rTask's box on `axis` starts at digit * step."""

@@ -244,7 +244,9 @@ class _Lowering:
             return self.flatten(source, [ix + steps * (d == dim) for d, ix in enumerate(corner)])
 
         start = at(row, 0)
-        step, following = (simplify_index(at(*moved) - start, self.env).const for moved in ((row, 1), (column, 16)))
+        step, following = (
+            simplify_index(at(*moved) - start, self.env).const for moved in ((row, 1), (column, UNIT_DEPTH // 2))
+        )
         self.splits[stage.name] = Split(
             buffer.name,
             source,

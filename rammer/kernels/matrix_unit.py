@@ -93,7 +93,13 @@ def split_bytes(p: Product, rows: int) -> int:
 def suits(problem: Problem, p: Product) -> bool:
     """Whether the vEU has a unit that can compute a product."""
     stage, extents = p.stage, dict(p.stage.axes)
-    if problem.spec.parts != PARTS or p.row is None or p.mixed or len(stage.reduce) != 1:
+    if (
+        problem.spec.parts != PARTS
+        or problem.lanes != UNIT_DEPTH // 2
+        or p.row is None
+        or p.mixed
+        or len(stage.reduce) != 1
+    ):
         return False
     ((_, depth),) = stage.reduce
     kinds = dict(problem.expr.inputs)

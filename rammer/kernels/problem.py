@@ -180,6 +180,7 @@ def _weight(body: Scalar) -> int:
 
 
 def all_loads(stage: Stage) -> Iterable[tuple[Load, object]]:
+    """What a stage loads, its epilogue included."""
     yield from loads(stage.body)
     if stage.epilogue is not None:
         yield from loads(stage.epilogue)

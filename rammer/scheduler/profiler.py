@@ -11,10 +11,9 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tile import Alloc, Body, For, If, Kind, PartProduct, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, PartProduct, TileProgram, contains
 from rammer.scheduler.thread_time import thread_us
 
-UNIT_GAIN = 1.5  # of products in bf16 parts over multiply-adds of vectors; measured
 NOISE = 1.02  # of measured times: measured again, they come out the other way round
 
 
@@ -73,8 +72,10 @@ class EstimatingProfiler:
     def _arithmetic_us(self, kernel: RKernel) -> float:
         work = flops(kernel.operation.expr) * tile_share(kernel)
         slower = self.spec.lanes if isinstance(kernel.body, TileProgram) and not is_vectorised(kernel.body.body) else 1
-        faster = UNIT_GAIN if isinstance(kernel.body, TileProgram) and on_matrix_unit(kernel.body.body) else 1.0
-        return work * slower / faster / (max(self.spec.peak_gflops, 1e-9) * 1e3)
+        rate = self.spec.peak_gflops
+        if isinstance(kernel.body, TileProgram) and contains(kernel.body.body, PartProduct):
+            rate = max(rate, self.spec.parts_gflops)
+        return work * slower / (max(rate, 1e-9) * 1e3)
 
     def _memory_us(self, kernel: RKernel) -> float:
         """Each rTask writes its tile, and reads its share of every input, at least."""
@@ -130,18 +131,6 @@ def tile_share(kernel: RKernel) -> float:
     if not extents or not kernel.num_rtasks:
         return 0.0
     return prod(high - low for low, high in kernel.box(0).values()) / extents
-
-
-def on_matrix_unit(body: Body) -> bool:
-    """Whether a tile program multiplies on a matrix unit."""
-    for statement in body:
-        match statement:
-            case PartProduct():
-                return True
-            case For(body=inner) | Alloc(body=inner) | If(then=inner):
-                if on_matrix_unit(inner):
-                    return True
-    return False
 
 
 def is_vectorised(body: Body) -> bool:

@@ -13,7 +13,7 @@ from math import ceil, gcd, sqrt
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select, loads
 from rammer.ir.index import Index, evaluate, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Scope, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Scope, Store, Sync, TileProgram, contains
 
 COSTLY = {
     "exp": 12,
@@ -77,7 +77,7 @@ def thread_us(program: TileProgram, spec: VDeviceSpec, gbps: float) -> float:
 
 class _Model:
     def __init__(self, program: TileProgram) -> None:
-        self.on_matrix_units = _multiplies(program.body)
+        self.on_matrix_units = contains(program.body, Mma)
         self.digits: list[For] = []  # of the thread's number, around a statement
         self.scope = {b.name: b.scope for b in (*program.arguments, *program.scratch)}
         self.itemsize = {b.name: b.dtype.itemsize for b in program.arguments}
@@ -175,18 +175,6 @@ class _Model:
             return 0
         zero = dict.fromkeys(names, 0)
         return abs(int(evaluate(index, {**zero, self.neighbour: 1}) - evaluate(index, zero)))
-
-
-def _multiplies(body: Body) -> bool:
-    """Whether a program uses matrix units: its threads then access scratch in both directions at once."""
-    for stmt in body:
-        match stmt:
-            case Mma():
-                return True
-            case For(body=inner) | Alloc(body=inner) | If(then=inner):
-                if _multiplies(inner):
-                    return True
-    return False
 
 
 def _arithmetic(value: Scalar) -> float:

@@ -25,8 +25,10 @@ from kernel_harness import (
 )
 
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.expr import Load, Stage, TensorExpr
+from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation
+from rammer.ir.operator import OpDef, Operation, Operations
 from rammer.ir.tensor import PARTS, PARTS_BLOCK, Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.emit import emit, translation_unit
@@ -173,6 +175,23 @@ REFUSED = {
 def test_what_does_not_suit_the_unit_is_left_to_vectors(why: str) -> None:
     assert on_unit(REFUSED[why]) == []
     check(REFUSED[why], candidates(REFUSED[why], UNIT_SPEC)[:1], spec=UNIT_SPEC)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("clear", "store"), ("split_rows", "SQUARE"), ("unit_begin", "add_32x32"), ("ROWS", "PART")]
+)
+def test_operands_may_have_the_names_of_the_units_text(left: str, right: str) -> None:
+    i, j, k = var("i"), var("j"), var("k")
+
+    def express(a: TensorType, b: TensorType) -> TensorExpr:
+        stage = Stage("o", (("i", 64), ("j", 128)), Load(left, (i, k)) * Load(right, (k, j)), (("k", 64),))
+        return TensorExpr("product", ((left, a), (right, b)), (stage,), (("o", t(64, 128)),))
+
+    made = Operations({"product": OpDef("product", express)})
+    op = made.define("product", (t(64, 64), t(64, 128)))
+    op = made.retype(op, op.inputs, op.outputs, (False, True))
+    assert on_unit(op)
+    check(op, on_unit(op), spec=UNIT_SPEC)
 
 
 def test_without_a_unit_nothing_is_offered() -> None:

@@ -76,7 +76,7 @@ class CpuPrinter(CFamilyPrinter):
         """
         lines = super().scratch()
         if self._unit_loops:
-            lines.append("  unit_begin();")
+            lines.append("  rammer_unit_begin();")
         for name, buffer in self._inputs.items() if _sums(self.program.body) else ():
             if buffer.size <= SMALL and self.dtypes[name].itemsize == 4 and name not in self._fetched:
                 lines += [
@@ -87,26 +87,26 @@ class CpuPrinter(CFamilyPrinter):
         return lines
 
     def end(self) -> list[str]:
-        return ["  unit_end();"] if self._unit_loops else []
+        return ["  rammer_unit_end();"] if self._unit_loops else []
 
     def parts(self, s: Split | PartProduct) -> list[str]:
         if isinstance(s, Split):
             inside = bounds(s.first, self.env)[1] + s.rows <= s.end
             count = str(s.rows) if inside else f"imin({s.rows}, {s.end} - ({self.index(s.first)}))"
             source = f"&{s.source}[{self.index(s.at)}]"
-            return [f"split_rows({s.buffer}, {source}, {s.step}, {s.next}, {count}, {s.depth});"]
+            return [f"rammer_split_rows({s.buffer}, {source}, {s.step}, {s.next}, {count}, {s.depth});"]
         loop = self._unit_loops[id(s)]
         rows = -(-s.rows // UNIT_ROWS) * UNIT_ROWS
         form, block = f"{rows}x{s.columns}", PARTS * UNIT_DEPTH
         a = f"&{s.a}[{self.index(s.a_at + var(loop.var) * (block * UNIT_ROWS))}]"
         b = f"(const bf16 *){s.b} + {self.index(s.b_at * PARTS + var(loop.var) * (block * s.columns))}"
         return [
-            f"clear({s.acc}, {rows * s.columns});",
+            f"rammer_clear({s.acc}, {rows * s.columns});",
             f"for (long {loop.var} = 0; {loop.var} < {loop.stop}; {loop.var}++) {{",
             *self._fetches.pop(id(loop), []),
-            f"  add_{form}({s.acc}, {a}, {b}, {loop.stop});",
+            f"  rammer_add_{form}({s.acc}, {a}, {b}, {loop.stop});",
             "}",
-            f"store_{form}({s.acc});",
+            f"rammer_store_{form}({s.acc});",
         ]
 
     def loop(self, loop: For, depth: int) -> list[str]:
@@ -202,6 +202,8 @@ class CpuPrinter(CFamilyPrinter):
         turns = [lp.stop - lp.start for lp in still]
         line = LINE_BYTES // 2  # parts of a line
         share = -(-product.depth * product.columns * PARTS // line // prod(turns))
+        if share > UNIT_FETCHED:
+            return
         turn = sum(((var(lp.var) - lp.start) * prod(turns[n + 1 :]) for n, lp in enumerate(still)), Index())
         at = (product.b_at + product.b_at.coef(walk)) * PARTS + turn * (share * line)
         self._fetches.setdefault(id(blocks), []).extend(
