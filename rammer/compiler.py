@@ -93,7 +93,10 @@ def compile(
             graph = load(model, shapes=shapes)
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
-            graph = optimize(graph, vdevice.spec, watch=_verify_pass(graph) if verify >= 2 else unwatched)
+            check = _verify_pass(graph)
+            graph = optimize(graph, vdevice.spec, watch=check if verify >= 2 else unwatched)
+            if verify:
+                check("", graph)
         trace.graph("graph", graph)
         with clock("rkernels"):
             candidates = find_candidates(graph, vdevice, registry)
@@ -226,14 +229,14 @@ def devices(registry: PluginRegistry | None = None) -> list[DeviceInfo]:
 
 
 def _verify_pass(before: Graph) -> Watch:
-    """A check of the graph after every pass, for RAMMER_VERIFY=2."""
+    """A check of the graph after a pass, or after all of them (no name): its ports are still what they were."""
     ports = {t: before.types[t] for t in (*before.inputs, *before.outputs)}
 
     def check(name: str, graph: Graph) -> None:
         try:
             verify_graph(graph, ports)
         except VerificationError as error:
-            error.add_note(f"after the pass {name!r}")
+            error.add_note(f"after the pass {name!r}" if name else "after all passes")
             raise
 
     return check

@@ -44,7 +44,7 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RAMMER_VERIFY",
             "1",
-            "0 verify no plan (benchmarks), 1 every plan before it is built, 2 the graph after every pass as well",
+            "0 verify no plan (benchmarks), 1 graph and plan before it is built, 2 the graph after every pass as well",
         ),
         Flag(
             "RAMMER_DUMP_DIR", "", "folder that receives graph, plan, timeline, source and build log of every compile"

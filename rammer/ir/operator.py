@@ -19,12 +19,14 @@ class OpDef:
     """A family of operators, defined once for all backends.
 
     `express(*input_types, **attrs)` builds the tensor expression, whose outputs are the shape rule; it raises
-    TypeMismatch for operands it does not accept.
+    TypeMismatch for operands it does not accept. `broadcasts`: a function of elements at one place, for operands of
+    any shapes that broadcast, and with no attribute that speaks of axes or extents; so a pass may define it anew for
+    the same operands reshaped.
     """
 
     name: str
     express: Callable[..., TensorExpr]
-    is_view: bool = False  # row-major renumbering only (reshape): no data moves when layouts allow
+    broadcasts: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,11 +27,20 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     if certain:
         return others
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
+    schedules = _schedules(problem, few)
+    if any(problem.own_packing(s) is None for s in schedules):  # panels that end inside of a merged axis
+        problem = Problem.of(operation, spec, flat=False)
+        schedules = _schedules(problem, few)
+    return [*map(problem.kernel, schedules), *others]
+
+
+def _schedules(problem: Problem, few: int) -> list[Schedule]:
+    """For the matrix unit, and of the first family that has any. Raises LoweringError if none has."""
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.
     for family, count in ((contraction, few), (recurrent, MAX_CANDIDATES), (generic, few)):
         if schedules := list(islice(family.schedules(problem), count)):
-            return [*(problem.kernel(s) for s in (*_on_matrix_unit(problem), *schedules)), *others]
-    raise LoweringError(f"no schedule for {operation.kind}")
+            return [*_on_matrix_unit(problem), *schedules]
+    raise LoweringError(f"no schedule for {problem.operation.kind}")
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:

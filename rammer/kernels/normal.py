@@ -227,7 +227,7 @@ def _merge(expr: TensorExpr, a: str, b: str) -> TensorExpr | None:
                     and pair[0] in ((var(a),) if first > 1 else (var(a), Index()))
                     and pair[1] in ((var(b),) if second > 1 else (var(b), Index()))
                     and shape[place : place + 2] == (first, second)
-                    and len(dims) <= 2
+                    and set(dims) <= {place, place + 1}
                     and not any(d.dim in (place, place + 1) for d in load.dynamic)
                 )
                 if not ok:

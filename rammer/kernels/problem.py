@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Load, Scalar, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
@@ -15,7 +16,8 @@ from rammer.ir.operator import Operation, flops
 from rammer.ir.simplify import simplify_index
 from rammer.kernels.lower import lower
 from rammer.kernels.normal import aligned, cleaned, flattened, fused
-from rammer.kernels.schedule import Schedule
+from rammer.kernels.packing import unmerged
+from rammer.kernels.schedule import Packing, Schedule
 
 COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
 
@@ -141,9 +143,26 @@ class Problem:
 
     def kernel(self, schedule: Schedule) -> RKernel:
         """Lower, and say tasks and packing in terms of the operation's own axes."""
+        packing = self.own_packing(schedule)
+        if packing is None:
+            raise LoweringError(
+                f"{schedule.name}: a packing cuts merged axes of {self.operation.kind} where they do not meet",
+                hint="schedule the operation with its axes apart: Problem.of(operation, spec, flat=False)",
+            )
         program = lower(self.expr, schedule)
         digits = tuple(replace(d, step=max(d.step // self.span(d.axis), 1)) for d in program.digits)
-        return RKernel(schedule.name, self.operation, replace(program, digits=digits), schedule.packing, str(schedule))
+        return RKernel(schedule.name, self.operation, replace(program, digits=digits), packing, str(schedule))
+
+    def own_packing(self, schedule: Schedule) -> Packing | None:
+        """The schedule's packing in terms of the operation's own dimensions; None if these cannot say it."""
+        merged, own = dict(self.expr.inputs), dict(self.operation.expr.inputs)
+        found = []
+        for name, layout in schedule.packing:
+            known = unmerged(layout, merged[name].shape, own[name].shape)
+            if known is None:
+                return None
+            found.append((name, known))
+        return tuple(found)
 
 
 def worth_keeping(expr: TensorExpr) -> frozenset[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from rammer.ir.tensor import Layout
 from rammer.ir.tile import Kind, Scope
+
+Packing: TypeAlias = tuple[tuple[str, Layout], ...]  # (static input, how it is packed at compile time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Schedule:
     name: str
     loops: tuple[Loop, ...]
     stages: tuple[At, ...] = ()
-    packing: tuple[tuple[str, Layout], ...] = ()
+    packing: Packing = ()
     threads: int = 1
     mma: str = ""  # the precision of a root that waves multiply on their matrix units; see `threads_tensor`
     split_padding: bool = False  # True: interior without guards, at several times the code

@@ -65,7 +65,7 @@ def _unary(kind: str, check: Check, compute: Callable[..., Scalar] | None = None
         formula = compute or (lambda value: call(kind, value))
         return pointwise(kind, [("x", x)], lambda value: formula(value, **attrs), result or dtype)
 
-    return OpDef(kind, express)
+    return OpDef(kind, express, broadcasts=True)
 
 
 def _binary(kind: str, check: Check, result: DType | None = None, *, many: bool = False) -> OpDef:
@@ -82,7 +82,7 @@ def _binary(kind: str, check: Check, result: DType | None = None, *, many: bool 
         inputs = list(zip(names, xs, strict=True))
         return pointwise(kind, inputs, lambda *values: reduce(lambda a, b: call(kind, a, b), values), result or dtype)
 
-    return OpDef(kind, express)
+    return OpDef(kind, express, broadcasts=True)
 
 
 def _gelu(x: TensorType, *, approximate: str = "none") -> TensorExpr:
@@ -193,11 +193,11 @@ DEFINITIONS = (
             scalars.mish,
         )
     ),
-    OpDef("gelu", _gelu),
-    OpDef("relu", _relu),
-    OpDef("prelu", _prelu),
-    OpDef("clip", _clip),
-    OpDef("cast", _cast),
-    OpDef("where", _where),
+    OpDef("gelu", _gelu, broadcasts=True),
+    OpDef("relu", _relu, broadcasts=True),
+    OpDef("prelu", _prelu, broadcasts=True),
+    OpDef("clip", _clip, broadcasts=True),
+    OpDef("cast", _cast, broadcasts=True),
+    OpDef("where", _where, broadcasts=True),
     OpDef("batch_norm", _batch_norm),
 )

@@ -171,7 +171,7 @@ def _expand(x: TensorType, *, shape: Shape) -> TensorExpr:
 
 DEFINITIONS = (
     OpDef("transpose", _transpose),
-    OpDef("reshape", _reshape, is_view=True),
+    OpDef("reshape", _reshape),
     OpDef("slice", _slice),
     OpDef("concat", _concat),
     OpDef("pad", _pad),

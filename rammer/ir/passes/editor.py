@@ -122,6 +122,11 @@ class Editor:
         readers = self.readers.get(tensor, {})
         return next(iter(readers)) if len(readers) == 1 and tensor not in self.outputs else None
 
+    def broadcasts(self, op: ROperator) -> bool:
+        """Whether the operator may be defined anew on the same operands reshaped, for the same result reshaped."""
+        definition = self.interner.definitions.get(op.kind)
+        return definition is not None and definition.broadcasts
+
     def order(self) -> list[int]:
         """Numbers of the operators that graph outputs need, each after its producers; stable."""
         needed = set()

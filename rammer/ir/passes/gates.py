@@ -93,8 +93,7 @@ class _Cuts:
         op = self.editor.operators[n]
         if product_with_constant(self.editor, op):
             return True
-        same = is_elementwise(op.operation) and op.kind in self.editor.interner.definitions
-        return same and any(self._has_product(t, n) for t in op.inputs)
+        return self.editor.broadcasts(op) and any(self._has_product(t, n) for t in op.inputs)
 
     def _convert(self, tensor: TensorId, gates: int, reader: int | None = None) -> TensorId:
         """The tensor in gate form. Operators that only this region reads are made anew, others reshaped."""

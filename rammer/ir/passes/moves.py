@@ -5,7 +5,6 @@ from __future__ import annotations
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator, attributes
 from rammer.ir.passes.editor import Editor
-from rammer.ir.passes.structure import is_elementwise
 from rammer.ir.tensor import TensorId
 
 _POOLS = frozenset({"average_pool", "max_pool"})
@@ -88,7 +87,7 @@ def split_activations(graph: Graph) -> Graph:
     for n in list(editor.operators):
         op = editor.operators[n]
         source = editor.producer.get(op.inputs[0]) if len(op.inputs) == 1 else None
-        if source is None or not is_elementwise(op.operation) or editor.only_reader(op.inputs[0]) != n:
+        if source is None or not editor.broadcasts(op) or editor.only_reader(op.inputs[0]) != n:
             continue
         concat = editor.operators[source]
         kind = concat.operation.outputs[0]
