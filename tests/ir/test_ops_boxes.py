@@ -111,26 +111,8 @@ def test_the_table_is_complete_and_read_only() -> None:
         OPS["x"] = OPS["add"]  # type: ignore[index]
 
 
-_BINARY = [
-    "add",
-    "mul",
-    "max",
-    "min",
-    "sub",
-    "div",
-    "fmod",
-    "pow",
-    "mod",
-    "and",
-    "or",
-    "xor",
-    "equal",
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-    "prelu",
-]
+_LOGIC = ("and", "or", "xor", "equal", "less", "less_equal", "greater", "greater_equal")
+_BINARY = ("add", "mul", "max", "min", "sub", "div", "fmod", "pow", "mod", "prelu", *_LOGIC)
 ARITY = {"where": 3} | dict.fromkeys(_BINARY, 2)
 BROADCAST_ATTRS: dict[str, dict[str, Any]] = {"clip": {"low": -0.5, "high": 0.5}, "cast": {"dtype": DType.I32}}
 
