@@ -21,18 +21,17 @@ from rammer.ir.evaluate import holds
 from rammer.ir.expr import Path, Range, TensorExpr, loads
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, bounds, evaluate, simplify, substitute, var, variables
+from rammer.ir.intervals import NOTHING, Intervals, expand, merged, repeated, sumset, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
 from rammer.ir.tensor import TensorId, TensorType
 
-Intervals: TypeAlias = NDArray[np.int64]  # [n, 2]: half-open ranges, sorted, disjoint, not even touching
 Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
 Spans: TypeAlias = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 Place: TypeAlias = tuple[tuple[int, int, int], ...]  # (stride, div, mod): elements that a dimension's index adds
 
 MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond it the bounds of the indices stand in
-NOTHING: Intervals = np.zeros((0, 2), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def read_elements(kernel: RKernel, position: int) -> Elements:
 
     def of_box(box: Spans) -> Intervals:
         spans = {**loops, **box}
-        parts = [_sumset([group_offsets(g, spans) for g in access]) for access in accesses.get(name, ())]
+        parts = [sumset([group_offsets(g, spans) for g in access]) for access in accesses.get(name, ())]
         return union(parts)
 
     sets, chosen = _per_box(kernel, {a for access in accesses.get(name, ()) for g in access for a in g.axes}, of_box)
@@ -111,7 +110,7 @@ def written_elements(kernel: RKernel, position: int) -> Elements:
         return _placed(np.array([[low, high]]), places[dim])
 
     def of_box(box: Spans) -> Intervals:
-        return _sumset([along(dim, *box[axis]) for dim, axis in enumerate(axes)])
+        return sumset([along(dim, *box[axis]) for dim, axis in enumerate(axes)])
 
     sets, chosen = _per_box(kernel, set(axes), of_box)
     return Elements(sets, chosen, True)
@@ -227,39 +226,6 @@ class Dependencies:
         ]
 
 
-def union(sets: Sequence[Intervals]) -> Intervals:
-    """The elements in any of the sets."""
-    some = [s for s in sets if s.size]
-    if len(some) < 2:
-        return some[0] if some else NOTHING
-    flat = np.concatenate(some)
-    return _merge(flat[:, 0], flat[:, 1])
-
-
-def missing(wanted: Intervals, present: Intervals) -> Intervals:
-    """The elements of `wanted` that are not in `present`."""
-    if not len(wanted) or not len(present):
-        return wanted
-    gaps = np.stack([np.append(wanted[0, 0], present[:, 1]), np.append(present[:, 0], wanted[-1, 1])], 1)
-    gaps = gaps[gaps[:, 0] < gaps[:, 1]]
-    first = np.searchsorted(gaps[:, 1], wanted[:, 0], "right")
-    last = np.searchsorted(gaps[:, 0], wanted[:, 1], "left")
-    rows = [
-        (max(low, int(gaps[g, 0])), min(high, int(gaps[g, 1])))
-        for (low, high), a, b in zip(wanted.tolist(), first, last, strict=True)
-        for g in range(a, b)
-    ]
-    return np.array(rows, np.int64).reshape(-1, 2)
-
-
-def expand(intervals: Intervals) -> NDArray[np.int64]:
-    """Every element of a set, ascending."""
-    lengths = intervals[:, 1] - intervals[:, 0]
-    before = np.cumsum(lengths) - lengths
-    result: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(intervals[:, 0] - before, lengths)
-    return result
-
-
 def _per_box(
     kernel: RKernel, axes: set[str], of_box: Callable[[Spans], Intervals]
 ) -> tuple[tuple[Intervals, ...], tuple[int, ...]]:
@@ -372,7 +338,7 @@ def _offsets(group: Group, spans: Spans, shape: tuple[int, ...], places: Sequenc
         for dim, index in zip(group.dims, group.index, strict=True):
             low, high = bounds(index, limits)
             parts.append(_placed(np.array([[max(low, 0), min(high + 1, shape[dim])]]), places[dim]))
-        return _sumset(parts), False
+        return sumset(parts), False
     grid = dict(zip(group.axes, np.ogrid[tuple(slice(*spans[a]) for a in group.axes)], strict=True))
     inside = np.ones(sizes, bool)
     for where, wanted in group.where:
@@ -383,7 +349,7 @@ def _offsets(group: Group, spans: Spans, shape: tuple[int, ...], places: Sequenc
         inside &= (value >= 0) & (value < shape[dim])
         total = total + sum((value // div % mod if mod else value // div) * s for s, div, mod in places[dim])
     points = np.unique(total[inside])
-    return _merge(points, points + 1), True
+    return merged(points, points + 1), True
 
 
 def _affine(group: Group, spans: Spans, extent: int) -> Intervals | None:
@@ -404,16 +370,9 @@ def _affine(group: Group, spans: Spans, extent: int) -> Intervals | None:
         steps.append((abs(coef), high - low))
     values: Intervals = np.array([[lowest, lowest + 1]])
     for step, count in sorted(steps):
-        values = _repeat(values, step, count)
+        values = repeated(values, step, count)
     values = np.clip(values, first, max(first, last))
     return values[values[:, 0] < values[:, 1]]
-
-
-def _repeat(intervals: Intervals, step: int, count: int) -> Intervals:
-    """The union of the set shifted by 0, step, … (count - 1) * step."""
-    if len(intervals) == 1 and intervals[0, 1] - intervals[0, 0] >= step:
-        return np.array([[intervals[0, 0], intervals[0, 1] + step * (count - 1)]])
-    return _shifted(intervals, np.arange(count) * step)
 
 
 def _placed(values: Intervals, place: Place) -> Intervals:
@@ -429,54 +388,4 @@ def _placed(values: Intervals, place: Place) -> Intervals:
         for stride, div, mod in place:
             total = total + (index // div % mod if mod else index // div) * stride
         points = np.unique(total)
-    return np.stack([points, points + 1], 1) if len(place) == 1 and place[0][0] > 1 else _merge(points, points + 1)
-
-
-def _finest(intervals: Intervals) -> int:
-    """The smallest step between members: sets with small steps are summed first, so that their sums run together."""
-    if len(intervals) and (intervals[:, 1] - intervals[:, 0] > 1).any():
-        return 1
-    return int((intervals[1:, 0] - intervals[:-1, 0]).min()) if len(intervals) > 1 else 1 << 62
-
-
-def _sumset(parts: Sequence[Intervals]) -> Intervals:
-    """All sums of one position from each part (the dimensions of a load add up)."""
-    if any(not len(p) for p in parts):
-        return NOTHING
-    total: Intervals = np.array([[0, 1]])
-    shift = 0
-    many = []
-    for part in parts:
-        if len(part) == 1 and part[0, 1] - part[0, 0] == 1:
-            shift += int(part[0, 0])
-        else:
-            many.append(part)
-    for part in sorted(many, key=_finest):
-        if len(part) == 1:
-            total = (
-                total + np.array([[part[0, 0], part[0, 1] - 1]]) if len(total) == 1 else _shifted(total, expand(part))
-            )
-            continue
-        steps = part[1:, 0] - part[:-1, 0]
-        if len(total) == 1 and (steps <= total[0, 1] - total[0, 0]).all() and (part[:, 1] - part[:, 0] == 1).all():
-            total = np.array([[total[0, 0] + part[0, 0], total[0, 1] + part[-1, 1] - 1]])
-        else:
-            total = _shifted(total, expand(part))
-    return total + shift
-
-
-def _shifted(intervals: Intervals, offsets: NDArray[np.int64]) -> Intervals:
-    flat = (offsets[:, None, None] + intervals).reshape(-1, 2)
-    return _merge(flat[:, 0], flat[:, 1])
-
-
-def _merge(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Intervals:
-    """The union of ranges, in canonical form."""
-    if not len(starts):
-        return NOTHING
-    if (starts[1:] < starts[:-1]).any():
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
-    reach = np.maximum.accumulate(ends)
-    begins = np.flatnonzero(np.append(True, starts[1:] > reach[:-1]))
-    return np.stack([starts[begins], reach[np.append(begins[1:] - 1, len(reach) - 1)]], 1)
+    return np.stack([points, points + 1], 1) if len(place) == 1 and place[0][0] > 1 else merged(points, points + 1)

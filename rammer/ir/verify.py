@@ -13,16 +13,14 @@ import numpy as np
 from rammer.errors import RammerError, VerificationError
 from rammer.ir.dependency import (
     Dependencies,
-    Intervals,
-    missing,
     num_written,
     read_elements,
-    union,
     writers,
     written_elements,
 )
 from rammer.ir.device import SyncModel
 from rammer.ir.graph import Graph
+from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.memory import Lifetimes, memory_owners
 from rammer.ir.order import HappensBefore, Place, Slots
 from rammer.ir.plan import ExecutionPlan
@@ -321,7 +319,7 @@ def _written_once(evidence: Evidence) -> None:
     for n, op in enumerate(graph.operators):
         for position, tensor in enumerate(op.inputs):
             root, low, high = dependencies.extent(tensor)
-            if root in given or _contains(whole.get(root, _NONE), low, high):
+            if root in given or _contains(whole.get(root, NOTHING), low, high):
                 continue
             elements = read_elements(plan.kernels[n], position)
             wanted = union(elements.sets) + low
@@ -331,9 +329,6 @@ def _written_once(evidence: Evidence) -> None:
         if root not in given and low < high:
             gaps = missing(np.array([[low, high]]), _exactly(plan, written.get(root, [])))
             _check_defined("the caller", tensor, gaps)
-
-
-_NONE: Intervals = np.zeros((0, 2), np.int64)
 
 
 def _outputs(plan: ExecutionPlan) -> Iterator[tuple[int, int, TensorId]]:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from rammer.errors import DeviceError, VerificationError
 from rammer.hookspecs import hookimpl
-from rammer.ir.dependency import expand, reads, writes
+from rammer.ir.dependency import reads, writes
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_box
+from rammer.ir.intervals import expand
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import memory_owners
 from rammer.ir.operator import Operation

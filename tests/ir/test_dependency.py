@@ -11,11 +11,12 @@ import pytest
 
 from rammer.errors import RammerError
 from rammer.ir import dependency
-from rammer.ir.dependency import Dependencies, expand, missing, overlaps, read_elements, union, writers, writes
+from rammer.ir.dependency import Dependencies, overlaps, read_elements, writers, writes
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Call, Load, Stage, TensorExpr
 from rammer.ir.graph import Graph, View
 from rammer.ir.index import Index, evaluate, var
+from rammer.ir.intervals import Intervals, expand, missing, union
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation, Operations, ROperator, attributes
 from rammer.ir.ops import OPS
@@ -147,7 +148,7 @@ def test_layouts_change_addresses_not_dependencies() -> None:
     assert union(written_sets(producer)).tolist() == [[0, 48 * 36]]
 
 
-def written_sets(kernel: RKernel) -> list[dependency.Intervals]:
+def written_sets(kernel: RKernel) -> list[Intervals]:
     return [writes(kernel, 0, r) for r in range(kernel.num_rtasks)]
 
 

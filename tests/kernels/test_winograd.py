@@ -17,11 +17,12 @@ from kernel_harness import (
 )
 
 from rammer import config
-from rammer.ir.dependency import expand, reads
+from rammer.ir.dependency import reads
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Call, Const, Load, Stage
 from rammer.ir.index import var
+from rammer.ir.intervals import expand
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorType, channel_blocked

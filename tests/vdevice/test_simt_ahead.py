@@ -9,7 +9,8 @@ import pytest
 from simt_plans import spec
 from test_simt_residency import inputs_of, operations, recurrent
 
-from rammer.ir.dependency import expand, read_elements
+from rammer.ir.dependency import read_elements
+from rammer.ir.intervals import expand
 from rammer.kernels import candidates
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.simt.ahead import LEAST_BYTES, MOST_BYTES, SECTOR_BYTES, ahead

@@ -15,7 +15,8 @@ from simt_plans import spec
 import rammer
 from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, ToolchainError
-from rammer.ir.dependency import expand, read_elements
+from rammer.ir.dependency import read_elements
+from rammer.ir.intervals import expand
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan

@@ -8,7 +8,8 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TypeAlias
 
-from rammer.ir.dependency import Intervals, reads, writes
+from rammer.ir.dependency import reads, writes
+from rammer.ir.intervals import Intervals
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import LoweringError
-from rammer.ir.dependency import Intervals, read_elements, union, written_elements
+from rammer.ir.dependency import read_elements, written_elements
 from rammer.ir.evaluate import holds
 from rammer.ir.expr import Dynamic, Load, Path, Range, loads, rewrite
 from rammer.ir.index import Index, evaluate, substitute, var, variables
+from rammer.ir.intervals import Intervals, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import TensorType

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import ArtifactError, RammerError
-from rammer.ir.dependency import expand, reads
+from rammer.ir.dependency import reads
 from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.intervals import expand
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.library import Library

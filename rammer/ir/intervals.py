@@ -1,0 +1,103 @@
+"""Sets of elements as ranges: sorted, disjoint, not even touching."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Intervals: TypeAlias = NDArray[np.int64]  # [n, 2]: half-open ranges, sorted, disjoint, not even touching
+
+NOTHING: Intervals = np.zeros((0, 2), np.int64)
+
+
+def union(sets: Sequence[Intervals]) -> Intervals:
+    """The elements in any of the sets."""
+    some = [s for s in sets if s.size]
+    if len(some) < 2:
+        return some[0] if some else NOTHING
+    flat = np.concatenate(some)
+    return merged(flat[:, 0], flat[:, 1])
+
+
+def missing(wanted: Intervals, present: Intervals) -> Intervals:
+    """The elements of `wanted` that are not in `present`."""
+    if not len(wanted) or not len(present):
+        return wanted
+    gaps = np.stack([np.append(wanted[0, 0], present[:, 1]), np.append(present[:, 0], wanted[-1, 1])], 1)
+    gaps = gaps[gaps[:, 0] < gaps[:, 1]]
+    first = np.searchsorted(gaps[:, 1], wanted[:, 0], "right")
+    last = np.searchsorted(gaps[:, 0], wanted[:, 1], "left")
+    rows = [
+        (max(low, int(gaps[g, 0])), min(high, int(gaps[g, 1])))
+        for (low, high), a, b in zip(wanted.tolist(), first, last, strict=True)
+        for g in range(a, b)
+    ]
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def expand(intervals: Intervals) -> NDArray[np.int64]:
+    """Every element of a set, ascending."""
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.cumsum(lengths) - lengths
+    result: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(intervals[:, 0] - before, lengths)
+    return result
+
+
+def repeated(intervals: Intervals, step: int, count: int) -> Intervals:
+    """The union of the set shifted by 0, step, … (count - 1) * step."""
+    if len(intervals) == 1 and intervals[0, 1] - intervals[0, 0] >= step:
+        return np.array([[intervals[0, 0], intervals[0, 1] + step * (count - 1)]])
+    return shifted(intervals, np.arange(count) * step)
+
+
+def sumset(parts: Sequence[Intervals]) -> Intervals:
+    """All sums of one position from each part (the dimensions of a load add up)."""
+    if any(not len(p) for p in parts):
+        return NOTHING
+    total: Intervals = np.array([[0, 1]])
+    shift = 0
+    many = []
+    for part in parts:
+        if len(part) == 1 and part[0, 1] - part[0, 0] == 1:
+            shift += int(part[0, 0])
+        else:
+            many.append(part)
+    for part in sorted(many, key=_finest):
+        if len(part) == 1:
+            total = (
+                total + np.array([[part[0, 0], part[0, 1] - 1]]) if len(total) == 1 else shifted(total, expand(part))
+            )
+            continue
+        steps = part[1:, 0] - part[:-1, 0]
+        if len(total) == 1 and (steps <= total[0, 1] - total[0, 0]).all() and (part[:, 1] - part[:, 0] == 1).all():
+            total = np.array([[total[0, 0] + part[0, 0], total[0, 1] + part[-1, 1] - 1]])
+        else:
+            total = shifted(total, expand(part))
+    return total + shift
+
+
+def shifted(intervals: Intervals, offsets: NDArray[np.int64]) -> Intervals:
+    flat = (offsets[:, None, None] + intervals).reshape(-1, 2)
+    return merged(flat[:, 0], flat[:, 1])
+
+
+def merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Intervals:
+    """The union of ranges, in canonical form."""
+    if not len(starts):
+        return NOTHING
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    begins = np.flatnonzero(np.append(True, starts[1:] > reach[:-1]))
+    return np.stack([starts[begins], reach[np.append(begins[1:] - 1, len(reach) - 1)]], 1)
+
+
+def _finest(intervals: Intervals) -> int:
+    """The smallest step between members: sets with small steps are summed first, so that their sums run together."""
+    if len(intervals) and (intervals[:, 1] - intervals[:, 0] > 1).any():
+        return 1
+    return int((intervals[1:, 0] - intervals[:-1, 0]).min()) if len(intervals) > 1 else 1 << 62
