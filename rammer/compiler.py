@@ -27,6 +27,7 @@ from rammer.report import Report, make_report
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
+from rammer.soundness import compare_with_meaning, drop_unsound
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Progress, VDevice, silent
 
@@ -90,16 +91,21 @@ def compile(
         _use_precision(vdevice, precision or config.get("RAMMER_PRECISION"))
         _use_form(vdevice, form)
         with clock("load"):
-            graph = load(model, shapes=shapes)
+            graph = model_graph = load(model, shapes=shapes)
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
-            check = _verify_pass(graph)
-            graph = optimize(graph, vdevice.spec, watch=check if verify >= 2 else unwatched)
+            verify_pass = _verify_pass(graph)
+            graph = optimize(graph, vdevice.spec, watch=verify_pass if verify >= 2 else unwatched)
             if verify:
-                check("", graph)
+                verify_pass("", graph)
         trace.graph("graph", graph)
         with clock("rkernels"):
             candidates = find_candidates(graph, vdevice, registry)
+        check = config.integer("RAMMER_CHECK") or 0
+        with clock("check"):
+            candidates, unsound = drop_unsound(
+                candidates, vdevice, prove_them=verify > 0, check=check, progress=progress
+            )
         with clock("profile"):
             budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
             candidates, left_out = drop_spilled(candidates, vdevice, budget_s, progress)
@@ -109,7 +115,7 @@ def compile(
             plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
-        plan = replace(plan, notes=(*plan.notes, *left_out, *_imported(plan), *_bounded(plan)))
+        plan = replace(plan, notes=(*plan.notes, *_few(unsound), *left_out, *_imported(plan), *_bounded(plan)))
         for note in plan.notes:
             trace.say(CHOICES, note)
         timeline = simulate(plan, profiler.rtask_us)
@@ -121,10 +127,19 @@ def compile(
             image = vdevice.build(plan, progress=progress)
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
-        return Program(image, vdevice, report)
+        program = Program(image, vdevice, report)
+        if check > 1:
+            compare_with_meaning(program, model_graph)
+        return program
     except BaseException:
         vdevice.close()
         raise
+
+
+def _few(notes: Sequence[str]) -> list[str]:
+    """The first notes of one kind, and how many more there are."""
+    rest = [f"{len(notes) - MAX_BOUNDED} more such notes"] if len(notes) > MAX_BOUNDED else []
+    return [*notes[:MAX_BOUNDED], *rest]
 
 
 def _use_precision(vdevice: VDevice, precision: str) -> None:

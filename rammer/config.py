@@ -47,6 +47,11 @@ FLAGS: dict[str, Flag] = {
             "0 verify no plan (benchmarks), 1 graph and plan before it is built, 2 the graph after every pass as well",
         ),
         Flag(
+            "RAMMER_CHECK",
+            "1",
+            "0 tries no rKernel out before it is used, 1 some rTasks of each, 2 all, and the whole program once",
+        ),
+        Flag(
             "RAMMER_DUMP_DIR", "", "folder that receives graph, plan, timeline, source and build log of every compile"
         ),
         Flag("RAMMER_KERNELS_DIR", "", "folder of imported kernels; the platform's folder for user data by default"),

@@ -25,7 +25,7 @@ from rammer.ir.intervals import NOTHING, Intervals, expand, merged, repeated, su
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import TensorId, TensorType
+from rammer.ir.tensor import Digit, TensorId, TensorType
 
 Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
 Spans: TypeAlias = Mapping[str, tuple[int, int]]  # axis -> [low, high)
@@ -69,30 +69,45 @@ def writes(kernel: RKernel, position: int, rtask: int) -> Intervals:
 @lru_cache(maxsize=1 << 13)
 def read_elements(kernel: RKernel, position: int) -> Elements:
     """What every rTask reads of an input, through the layout that the kernel sees."""
-    name, _ = kernel.operation.expr.inputs[position]
-    kind = kernel.input_types()[position]
-    places = _places(kind)
-    accesses, extents = _accesses(kernel.operation)
-    loops = {axis: (0, extent) for axis, extent in extents.items()}
-    exact = True
-    found: dict[tuple[Any, ...], tuple[Intervals, bool]] = {}
+    reader = BoxReader(kernel, position)
+    sets, chosen = _per_box(kernel, reader.axes, reader.of_box)
+    return Elements(sets, chosen, reader.exact)
 
-    def group_offsets(group: Group, spans: Spans) -> Intervals:
-        nonlocal exact
+
+class BoxReader:
+    """What is read of an input to compute boxes of all outputs, or of one. `exact` until some box is only bounded."""
+
+    def __init__(self, kernel: RKernel, position: int, output: str | None = None) -> None:
+        name, _ = kernel.operation.expr.inputs[position]
+        self.exact = True
+        self._kind = kernel.input_types()[position]
+        self._places = _places(self._kind)
+        accesses, extents = _accesses(kernel.operation, output)
+        self._accesses = accesses.get(name, [])
+        self._loops = {axis: (0, extent) for axis, extent in extents.items()}
+        self._found: dict[tuple[Any, ...], tuple[Intervals, bool]] = {}
+
+    @property
+    def axes(self) -> set[str]:
+        return {a for access in self._accesses for g in access for a in g.axes}
+
+    @property
+    def conditional(self) -> bool:
+        """Whether something is read only under conditions: where they do not hold, there is padding."""
+        return any(g.where for access in self._accesses for g in access)
+
+    def of_box(self, box: Spans) -> Intervals:
+        """Physical elements for a box: [low, high) by root axis."""
+        spans = {**self._loops, **box}
+        return union([sumset([self._offsets(g, spans) for g in access]) for access in self._accesses])
+
+    def _offsets(self, group: Group, spans: Spans) -> Intervals:
         key = (group, *(spans[a] for a in group.axes))
-        if key not in found:
-            found[key] = _offsets(group, spans, kind.shape, places)
-        intervals, sharp = found[key]
-        exact = exact and sharp
+        if key not in self._found:
+            self._found[key] = _offsets(group, spans, self._kind.shape, self._places)
+        intervals, sharp = self._found[key]
+        self.exact = self.exact and sharp
         return intervals
-
-    def of_box(box: Spans) -> Intervals:
-        spans = {**loops, **box}
-        parts = [sumset([group_offsets(g, spans) for g in access]) for access in accesses.get(name, ())]
-        return union(parts)
-
-    sets, chosen = _per_box(kernel, {a for access in accesses.get(name, ()) for g in access for a in g.axes}, of_box)
-    return Elements(sets, chosen, exact)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -114,6 +129,22 @@ def written_elements(kernel: RKernel, position: int) -> Elements:
 
     sets, chosen = _per_box(kernel, set(axes), of_box)
     return Elements(sets, chosen, True)
+
+
+@lru_cache(maxsize=1 << 10)
+def logical_elements(kind: TensorType) -> Intervals:
+    """Physical elements that hold something: all but the padding."""
+    return sumset([_placed(np.array([[0, e]]), place) for e, place in zip(kind.shape, _places(kind), strict=True)])
+
+
+def place_of(kind: TensorType, element: int) -> tuple[int, ...] | None:
+    """The logical place that a physical element holds; None for padding."""
+    digits = kind.layout.digits if kind.layout else tuple(Digit(d) for d in range(kind.rank))
+    place = [0] * kind.rank
+    for digit, extent in reversed(list(zip(digits, kind.physical_shape, strict=True))):
+        element, value = divmod(element, extent)
+        place[digit.dim] += value * digit.div
+    return tuple(place) if all(p < e for p, e in zip(place, kind.shape, strict=True)) else None
 
 
 @lru_cache(maxsize=1 << 13)
@@ -245,8 +276,8 @@ def _per_box(
 
 
 @lru_cache(maxsize=1 << 12)
-def _accesses(operation: Operation) -> tuple[dict[str, list[tuple[Group, ...]]], dict[str, int]]:
-    """How an operation reads each input from its root's axes and further ones; the extents of all these axes.
+def _accesses(operation: Operation, output: str | None) -> tuple[dict[str, list[tuple[Group, ...]]], dict[str, int]]:
+    """How an operation (or one output) reads each input from its root's axes and others; the extents of all these axes.
 
     Stages are walked from the root down. Each is asked for at index expressions and under conditions; what it loads is
     asked for in turn, once per distinct expression, so chains of stages cost no more than their distinct loads.
@@ -254,7 +285,7 @@ def _accesses(operation: Operation) -> tuple[dict[str, list[tuple[Group, ...]]],
     expr: TensorExpr = operation.expr
     extents = dict(expr.root.axes)
     asked: dict[str, dict[tuple[tuple[Index, ...], Path], None]] = defaultdict(dict)
-    for name, _ in expr.outputs:
+    for name in [n for n, _ in expr.outputs if output in (None, n)]:
         asked[name][tuple(var(a) for a, _ in expr.root.axes), ()] = None
     for stage in reversed(expr.stages):
         for n, (places, path) in enumerate(asked.pop(stage.name, {})):

@@ -38,6 +38,13 @@ def missing(wanted: Intervals, present: Intervals) -> Intervals:
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
+def within(intervals: Intervals, low: int, high: int) -> Intervals:
+    """The elements from `low` on and below `high`."""
+    clipped = np.clip(intervals, low, max(low, high))
+    result: Intervals = clipped[clipped[:, 0] < clipped[:, 1]]
+    return result
+
+
 def expand(intervals: Intervals) -> NDArray[np.int64]:
     """Every element of a set, ascending."""
     lengths = intervals[:, 1] - intervals[:, 0]

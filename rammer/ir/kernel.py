@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rammer.ir.expr import TensorExpr
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Layout, TensorType
 from rammer.ir.tile import TaskDigit, TileProgram
@@ -32,7 +33,8 @@ class RKernel:
     """One implementation of an operation: a tiling into homogeneous rTasks and their body. Paper: §3.1.
 
     `packing` lists (input name, layout) for static inputs that the kernel wants repacked at compile time.
-    `schedule` is the text of the schedule it was lowered from: for people, and for cache keys.
+    `schedule` is the text of the schedule it was lowered from: for people, and for cache keys. `form` is the expression
+    that was lowered, where it is the operation's in another form (Winograd's).
     """
 
     name: str
@@ -40,6 +42,7 @@ class RKernel:
     body: TileProgram | ForeignSource
     packing: tuple[tuple[str, Layout], ...] = ()
     schedule: str = ""
+    form: TensorExpr | None = None
 
     @property
     def num_rtasks(self) -> int:

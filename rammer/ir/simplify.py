@@ -86,7 +86,8 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
             then = simplify_body(then, env, split) if open_ is not None else ()
             return ((If(open_, then),) if open_ else then) if then else ()
         case Alloc(buffer, body):
-            return (Alloc(buffer, simplify_body(body, env, split)),)
+            body = simplify_body(body, env, split)
+            return (Alloc(buffer, body),) if _touches_others(body, {buffer.name}) else ()
         case For():
             return _partition(stmt, env, split)
         case Mma():
@@ -97,6 +98,23 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
         case PartProduct():
             return (replace(stmt, a_at=simplify_index(stmt.a_at, env), b_at=simplify_index(stmt.b_at, env)),)
     return (stmt,)
+
+
+def _touches_others(body: Body, own: set[str]) -> bool:
+    """Whether a body does anything but to registers that live inside of it."""
+    for stmt in body:
+        match stmt:
+            case Store(buffer) if buffer in own:
+                continue
+            case Alloc(buffer, inner):
+                if _touches_others(inner, {*own, buffer.name}):
+                    return True
+            case For(body=inner) | If(then=inner):
+                if _touches_others(inner, own):
+                    return True
+            case _:
+                return True
+    return False
 
 
 def _undecided(where: tuple[Range, ...], env: Bounds) -> tuple[Range, ...] | None:

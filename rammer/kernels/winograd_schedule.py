@@ -78,7 +78,8 @@ def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
         return [], False
     problem = Problem.of(problem.operation, problem.spec, flat=False)
     forms = list(schedules(problem))
-    return [replace(problem, expr=f.expr).kernel(f.schedule) for f in forms], any(f.cost <= CERTAIN for f in forms)
+    made = [replace(replace(problem, expr=f.expr).kernel(f.schedule), form=f.expr) for f in forms]
+    return made, any(f.cost <= CERTAIN for f in forms)
 
 
 def schedules(problem: Problem, worth: float = WORTH) -> Iterator[Form]:

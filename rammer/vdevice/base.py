@@ -154,6 +154,16 @@ class VDevice(ABC):
         """What rKernels need alone, read back from their machine code. One that spills is no candidate."""
         return {}
 
+    def rkernels_wrong(
+        self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset(), progress: Progress = silent
+    ) -> Mapping[RKernel, str]:
+        """What is wrong with rKernels that were run once, away from this process; nothing of those that are right.
+
+        Sampled rTasks are compared with the meaning of the expression, all of those in `every`. One found wrong is no
+        candidate.
+        """
+        return {}
+
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""
         return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from rammer import config
 from rammer.ir.device import VDeviceSpec
@@ -26,6 +26,12 @@ WAIT_S = 30.0  # how long to wait for another process that is writing
 _FORM = 1  # of the table; a file of another form is moved aside
 _BATCH = 500  # keys per query; SQLite allows 999 and more
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+_VERDICTS = """
+CREATE TABLE IF NOT EXISTS verdict (
+    device TEXT NOT NULL, toolchain TEXT NOT NULL, kernel TEXT NOT NULL, wrong TEXT NOT NULL, stored_at REAL NOT NULL,
+    PRIMARY KEY (device, toolchain, kernel)
+) WITHOUT ROWID
+"""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rtask (
     device TEXT NOT NULL, toolchain TEXT NOT NULL, kernel TEXT NOT NULL, us REAL NOT NULL, stored_at REAL NOT NULL,
@@ -113,14 +119,21 @@ class ProfileStore:
 
     def get(self, kernels: Iterable[str]) -> dict[str, float]:
         """Microseconds of the kernels that are known, by their keys."""
+        return self._known("SELECT kernel, us FROM rtask", kernels)
+
+    def verdicts(self, kernels: Iterable[str]) -> dict[str, str]:
+        """What was found wrong with the kernels that are known, by their keys: nothing of those that are right."""
+        return self._known("SELECT kernel, wrong FROM verdict", kernels)
+
+    def _known(self, select: str, kernels: Iterable[str]) -> dict[str, Any]:
         wanted = list(dict.fromkeys(kernels))
 
-        def read(database: sqlite3.Connection) -> dict[str, float]:
-            found: dict[str, float] = {}
+        def read(database: sqlite3.Connection) -> dict[str, Any]:
+            found: dict[str, Any] = {}
             for start in range(0, len(wanted), _BATCH):
                 batch = wanted[start : start + _BATCH]
                 marks = ", ".join("?" * len(batch))
-                query = f"SELECT kernel, us FROM rtask WHERE device = ? AND toolchain = ? AND kernel IN ({marks})"
+                query = f"{select} WHERE device = ? AND toolchain = ? AND kernel IN ({marks})"
                 found.update(database.execute(query, (self.device, self.toolchain, *batch)))
             return found
 
@@ -128,11 +141,18 @@ class ProfileStore:
 
     def put(self, times: Mapping[str, float]) -> None:
         """Store microseconds by kernel key; newer times replace older ones."""
+        self._store("rtask", {kernel: float(us) for kernel, us in times.items()})
+
+    def put_verdicts(self, wrong: Mapping[str, str]) -> None:
+        """Store what was found wrong with kernels, by their keys."""
+        self._store("verdict", wrong)
+
+    def _store(self, table: str, values: Mapping[str, float] | Mapping[str, str]) -> None:
         now = time.time()
-        rows = [(self.device, self.toolchain, kernel, float(us), now) for kernel, us in times.items()]
+        rows = [(self.device, self.toolchain, kernel, value, now) for kernel, value in values.items()]
 
         def write(database: sqlite3.Connection) -> None:
-            database.executemany("INSERT OR REPLACE INTO rtask VALUES (?, ?, ?, ?, ?)", rows)
+            database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?)", rows)
 
         self._use(write, None)
 
@@ -140,8 +160,9 @@ class ProfileStore:
         """Forget this device and toolchain. Returns how many times were forgotten."""
 
         def delete(database: sqlite3.Connection) -> int:
-            query = "DELETE FROM rtask WHERE device = ? AND toolchain = ?"
-            return database.execute(query, (self.device, self.toolchain)).rowcount
+            own = (self.device, self.toolchain)
+            database.execute("DELETE FROM verdict WHERE device = ? AND toolchain = ?", own)
+            return database.execute("DELETE FROM rtask WHERE device = ? AND toolchain = ?", own).rowcount
 
         return self._use(delete, 0)
 
@@ -195,6 +216,7 @@ class ProfileStore:
                     database.execute(_SCHEMA)
                     database.execute(f"PRAGMA user_version = {_FORM}")
             database.execute("PRAGMA synchronous = NORMAL")
+            database.execute(_VERDICTS)  # files of older versions of rammer lack it
         except BaseException:
             database.close()
             raise

@@ -9,6 +9,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
+from rammer.vdevice.cpu.check import check_kernels
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans
 from rammer.vdevice.cpu.runtime import CpuExecutable
@@ -38,6 +39,12 @@ class CpuVDevice(VDevice):
         if not self._is_here:
             return {}
         return measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress)
+
+    def rkernels_wrong(
+        self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset(), progress: Progress = silent
+    ) -> Mapping[RKernel, str]:
+        """rKernels in C that crash, hang or err in a child process; nothing for a CPU that is not this one."""
+        return check_kernels(kernels, self._compiler, self._host.name, every, progress) if self._is_here else {}
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans, all inputs zero; None for a CPU that is not this one."""

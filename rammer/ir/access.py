@@ -1,0 +1,159 @@
+"""What a tile program touches: every access of every statement, with its loops and conditions, in program order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from rammer.ir.expr import Path, Range, loads
+from rammer.ir.index import Index, var
+from rammer.ir.tensor import PARTS, PARTS_BLOCK
+from rammer.ir.tile import (
+    MMA_DEPTH,
+    UNIT_DEPTH,
+    UNIT_ROWS,
+    Alloc,
+    Body,
+    For,
+    If,
+    Kind,
+    Mma,
+    PartProduct,
+    Split,
+    Stmt,
+    Store,
+    Sync,
+    TileProgram,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """Elements of a buffer that one statement reads or writes, while its loops run and its conditions hold.
+
+    `more`: variables of the statement itself, (name, extent), that walk inside of one execution of it.
+    `loops` and `buffer` name instances: loops of one variable, and register buffers of one name, may follow each other.
+    """
+
+    buffer: str
+    index: Index
+    write: bool
+    statement: int  # in program order
+    loops: tuple[tuple[int, For], ...]  # outermost first, numbered
+    path: Path
+    register: bool = False  # of a buffer that each thread has to itself
+    phase: int = 0  # how many Syncs stand before it
+    more: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """First and last value of every variable."""
+        spans = {loop.var: (loop.start, loop.stop - 1) for _, loop in self.loops}
+        return spans | {name: (0, extent - 1) for name, extent in self.more}
+
+
+def common_loops(first: Access, second: Access) -> list[str]:
+    """Variables of loops around both, in whose same iteration what one writes the other reads.
+
+    Threads meet in buffers that they share: there each may read what another one wrote.
+    """
+    names = []
+    for (a, loop), (b, _) in zip(first.loops, second.loops, strict=False):
+        if a != b:
+            break
+        if first.register or loop.kind is not Kind.THREAD:
+            names.append(loop.var)
+    return names
+
+
+class Accesses:
+    """All accesses of a tile program; `sizes` has the elements of every buffer."""
+
+    def __init__(self, program: TileProgram) -> None:
+        self.sizes = {b.name: b.size for b in (*program.arguments, *program.scratch)}
+        self.registers: set[str] = set()
+        self.found: list[Access] = []
+        self._statements = self._loops = self._syncs = 0
+        self._names: dict[str, str] = {}
+        self._walk(program.body, (), ())
+
+    def _walk(self, body: Body, loops: tuple[tuple[int, For], ...], path: Path) -> None:
+        for stmt in body:
+            match stmt:
+                case For():
+                    self._loops += 1
+                    self._walk(stmt.body, (*loops, (self._loops, stmt)), path)
+                case If(where, then):
+                    self._walk(then, loops, (*path, (where, True)))
+                case Alloc(buffer, inner):
+                    shadowed = self._names.get(buffer.name)
+                    name = self._names[buffer.name] = f"{buffer.name}@{self._statements}"
+                    self.sizes[name] = buffer.size
+                    self.registers.add(name)
+                    self._walk(inner, loops, path)
+                    self._names[buffer.name] = shadowed or buffer.name
+                case Sync():
+                    self._syncs += 1
+                case Store() | Mma() | Split() | PartProduct():
+                    self._statements += 1
+                    for access in self._of(stmt, loops, path):
+                        self.found.append(access)
+                case _:
+                    assert_never(stmt)
+
+    def _of(self, stmt: Stmt, loops: tuple[tuple[int, For], ...], path: Path) -> Iterator[Access]:
+        """The accesses of a statement, what it reads first."""
+
+        def touch(
+            buffer: str, index: Index, write: bool, more: tuple[tuple[str, int], ...] = (), where: Path = ()
+        ) -> Access:
+            name = self._names.get(buffer, buffer)
+            return Access(
+                name, index, write, self._statements, loops, (*path, *where), name in self.registers, self._syncs, more
+            )
+
+        match stmt:
+            case Store(buffer, index, value):
+                for load, where in loads(value):
+                    moved, more = load.index[0], []
+                    for n, d in enumerate(load.dynamic):
+                        more.append((f"any{n}", d.extent))
+                        moved = moved + var(f"any{n}") * d.stride
+                    yield touch(load.tensor, moved, False, tuple(more), where)
+                yield touch(buffer, index, True)
+            case Mma():
+                depth = MMA_DEPTH[stmt.precision]
+                for buffer, index, size in (
+                    (stmt.a, stmt.a_at, depth // 2),
+                    (stmt.b, stmt.b_at, depth // 4),
+                    (stmt.acc, stmt.acc_at, 4),
+                ):
+                    yield touch(buffer, index + var("fragment"), False, (("fragment", size),))
+                yield touch(stmt.acc, stmt.acc_at + var("fragment"), True, (("fragment", 4),))
+            case Split():
+                row, column, part = var("row"), var("column"), var("part") * PARTS_BLOCK
+                walk = (("row", stmt.rows), ("column", stmt.depth))
+                exists = ((Range(stmt.first + row, 0, stmt.end),), True)
+                step = UNIT_DEPTH // 2
+                source = stmt.at + row * stmt.step + column // step * stmt.next + column % step
+                yield touch(stmt.source, source, False, walk, (exists,))
+                target = _in_parts(Index(), row, column, stmt.depth) + part
+                yield touch(stmt.buffer, target, True, (*walk, ("part", PARTS)))
+            case PartProduct():
+                row, column, term, part = var("row"), var("column"), var("term"), var("part") * PARTS_BLOCK
+                a = _in_parts(stmt.a_at, row, term, stmt.depth) + part
+                yield touch(stmt.a, a, False, (("row", stmt.rows), ("term", stmt.depth), ("part", PARTS)))
+                block = (term // UNIT_DEPTH * (stmt.columns // UNIT_ROWS) + column // UNIT_ROWS) * PARTS_BLOCK
+                pair = term % UNIT_DEPTH // 2 * (2 * UNIT_ROWS) + column % UNIT_ROWS * 2 + term % 2
+                b = stmt.b_at + block + pair
+                yield touch(stmt.b, b, False, (("column", stmt.columns), ("term", stmt.depth)))
+                rows = -(-stmt.rows // UNIT_ROWS) * UNIT_ROWS  # those past the last one are stored, too
+                place = row * stmt.columns + column
+                yield touch(stmt.acc, place, True, (("row", rows), ("column", stmt.columns)))
+
+
+def _in_parts(start: Index, row: Index, column: Index, depth: int) -> Index:
+    """Where the first part of an element lies in rows that a Split wrote."""
+    block = row // UNIT_ROWS * (depth // UNIT_DEPTH) + column // UNIT_DEPTH
+    return start + block * (PARTS * PARTS_BLOCK) + row % UNIT_ROWS * UNIT_DEPTH + column % UNIT_DEPTH

@@ -1,0 +1,247 @@
+"""From which elements of its inputs a tile program computes an output: traced back, statement by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.ir.access import Access, Accesses, common_loops
+from rammer.ir.evaluate import holds
+from rammer.ir.index import evaluate, variables
+
+Points: TypeAlias = NDArray[np.int64]
+Loops: TypeAlias = tuple[int, ...]  # numbers of loops
+Instances: TypeAlias = dict[str, Points]  # of a statement: the value of every variable, and TAG, for each instance
+
+TAG = "#"  # which of the elements asked for an instance belongs to
+ROW = "@"  # what a statement was asked for
+MAX_INSTANCES = 1 << 19  # of a statement that are looked at together
+
+
+class Untraceable(Exception):
+    """A trace that would take too long."""
+
+
+class Flow:
+    """Traces of one tile program; `inputs` are the buffers at which they end.
+
+    After a trace, `terms` says how many terms the sums in each register buffer have, by tag, and `unwritten` names an
+    element that was read and that no statement had written.
+    """
+
+    def __init__(self, accesses: Accesses, inputs: Sequence[str]) -> None:
+        self.terms: dict[str, Points] = {}
+        self.unwritten = ""
+        self._inputs = frozenset(inputs)
+        self._writes: dict[int, list[Access]] = {}
+        self._reads: dict[int, list[Access]] = {}
+        self._places: dict[Access, tuple[Points, Points]] = {}  # of a write by its own variables: sorted, and in order
+        self._updates: set[int] = set()  # statements that read the buffer which they write
+        self._sums: dict[int, str] = {}  # of these, the ones that add a term to a register
+        for access in accesses.found:
+            reads = self._reads.setdefault(access.statement, [])
+            if not access.write:
+                reads.append(access)
+                continue
+            self._writes.setdefault(access.statement, []).append(access)
+            if own := [r for r in reads if r.buffer == access.buffer]:
+                self._updates.add(access.statement)
+                if access.register and all(r.index == access.index for r in own):
+                    self._sums[access.statement] = access.buffer
+
+    def sources(self, starts: Mapping[int, Instances]) -> dict[str, Points]:
+        """Of every input the elements from which statements compute what they store: [(tag, element)], sorted.
+
+        `starts` has instances of statements, by number. What a statement reads was written by statements before it, so
+        one way back through the program meets all of them. Raises Untraceable.
+        """
+        count = 1 + max((int(i[TAG].max(initial=0)) for i in starts.values()), default=0)
+        found: dict[str, list[Points]] = {name: [] for name in self._inputs}
+        wanted: dict[str, dict[Loops, _Wanted]] = {}
+        self.terms, self.unwritten = {}, ""
+        for statement in sorted(self._reads, reverse=True):
+            parts = [starts[statement]] if statement in starts else []
+            for write in self._writes[statement]:
+                for group in wanted.get(write.buffer, {}).values():
+                    parts += self._written(write, group)
+            if not parts:
+                continue
+            now = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+            if len(now[TAG]) > MAX_INSTANCES:
+                raise Untraceable("a statement has too many instances")
+            if statement in self._sums:
+                buffer = self._sums[statement]
+                self.terms[buffer] = self.terms.get(buffer, 0) + self._terms(statement, now, count)
+            for read in self._reads[statement]:
+                places, around = _places(read, now)
+                if read.buffer in self._inputs:
+                    found[read.buffer].append(_distinct(around[TAG], places))
+                elif len(places):
+                    key = tuple(n for n, _ in read.loops)
+                    group = wanted.setdefault(read.buffer, {}).setdefault(key, _Wanted(read))
+                    group.add(places, around)
+        for groups in wanted.values():
+            for group in groups.values():
+                self.unwritten = group.lost() or self.unwritten
+        nothing = np.zeros((0, 2), np.int64)
+        return {name: _distinct(*np.concatenate([nothing, *parts]).T) for name, parts in found.items()}
+
+    def _terms(self, statement: int, instances: Instances, count: int) -> Points:
+        """How many terms a sum adds, by tag."""
+        own = next(r for r in self._reads[statement] if r.buffer == self._sums[statement])
+        _, happening = _places(own, instances)
+        tags = _distinct(*_numbered(own, happening).T)[:, 0]
+        return np.bincount(tags, minlength=count)
+
+    def _written(self, write: Access, group: _Wanted) -> Iterator[Instances]:
+        """The instances of a statement that write what is wanted; it is then no longer, if they overwrite it."""
+        names = common_loops(group.read, write)
+        rows = group.open()
+        around = {n: group.column(n)[rows] for n in names} | {TAG: group.table[rows, 0], ROW: rows}
+        for made in self._writing(write, around, group.table[rows, 1]):
+            group.found[made[ROW]] = True
+            if write.statement not in self._updates:
+                group.closed[made[ROW]] = True
+            yield {n: v for n, v in made.items() if n != ROW}
+
+    def _writing(self, write: Access, around: Instances, elements: Points) -> Iterator[Instances]:
+        """The instances with which an access touches elements; `around` has the values of its outer loops for each."""
+        moving = [n for n in around if n in variables(write.index)]
+        settings: list[Any] = _alike([around[n] for n in moving]) if moving else [slice(None)]
+        for rows in settings:
+            known = {n: int(around[n][rows][0]) for n in moving}
+            made = self._touching(write, known, {n: v[rows] for n, v in around.items()}, elements[rows])
+            inside = _inside(write, made)
+            if inside.any():
+                yield made if inside.all() else {n: v[inside] for n, v in made.items()}
+
+    def _touching(self, write: Access, known: Mapping[str, int], around: Instances, elements: Points) -> Instances:
+        ranges = {n: s for n, s in write.ranges.items() if n not in around}
+        own = [n for n in ranges if n in variables(write.index)]
+        shape = [ranges[n][1] - ranges[n][0] + 1 for n in own]
+        if prod(shape) > MAX_INSTANCES:
+            raise Untraceable("a statement has too many instances")
+        sorted_places = None if known else self._places.get(write)
+        if sorted_places is None:
+            sorted_places = _by_place(write, known, {n: ranges[n] for n in own})
+        if not known:
+            self._places[write] = sorted_places
+        places, order = sorted_places
+        first = np.searchsorted(places, elements, "left")
+        counts = np.searchsorted(places, elements, "right") - first
+        hits = order[np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
+        values: Instances = {n: np.repeat(v, counts) for n, v in around.items()}
+        if own:
+            at = np.unravel_index(hits, shape)
+            values |= {n: ranges[n][0] + at[p] for p, n in enumerate(own)}
+        return _crossed(values, {n: s for n, s in ranges.items() if n not in own})
+
+
+class _Wanted:
+    """What reads in the same loops ask of a buffer: rows of tag, element, and the value of each loop."""
+
+    def __init__(self, read: Access) -> None:
+        self.read = read
+        self._names = [lp.var for _, lp in read.loops]
+        self.table = np.zeros((0, 2 + len(self._names)), np.int64)
+        self.found = np.zeros(0, bool)  # some statement writes it
+        self.closed = np.zeros(0, bool)  # and what was written before is lost
+        self._fresh: list[Points] = []
+
+    def add(self, places: Points, around: Instances) -> None:
+        self._fresh.append(np.stack([around[TAG], places, *(around[n] for n in self._names)], 1))
+
+    def open(self) -> Points:
+        """Numbers of the rows that are still wanted, each once."""
+        if self._fresh:
+            still = ~self.closed
+            merged = np.concatenate([self.table[still], *self._fresh])
+            seen = np.zeros(len(merged), bool)
+            seen[: int(still.sum())] = self.found[still]
+            order = np.lexsort((~seen, *merged.T[::-1]))  # of equal rows the one that was found comes first
+            merged, seen = merged[order], seen[order]
+            first = np.append(True, (merged[1:] != merged[:-1]).any(axis=1))
+            self.table, self.found = merged[first], seen[first]
+            self.closed = np.zeros(len(self.table), bool)
+            self._fresh = []
+        return np.flatnonzero(~self.closed)
+
+    def column(self, name: str) -> Points:
+        result: Points = self.table[:, 2 + self._names.index(name)]
+        return result
+
+    def lost(self) -> str:
+        """An element that nothing writes before it is read."""
+        self.open()
+        return "" if self.found.all() else f"{self.read.buffer}[{self.table[np.argmin(self.found), 1]}]"
+
+
+def _by_place(write: Access, known: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> tuple[Points, Points]:
+    """The elements that an access touches while these variables run, ascending, and the number of each combination."""
+    axes = np.ogrid[tuple(slice(low, high + 1) for low, high in ranges.values())]
+    grid: dict[str, Any] = {**known, **dict(zip(ranges, axes, strict=True))}
+    shape = [high - low + 1 for low, high in ranges.values()]
+    places = np.broadcast_to(np.asarray(evaluate(write.index, grid), np.int64), shape).ravel()
+    order = np.argsort(places, kind="stable")
+    return places[order], order
+
+
+def _alike(columns: Sequence[Points]) -> list[Points]:
+    """Rows that agree in all columns, together."""
+    order = np.lexsort(columns)
+    change = np.any([np.diff(c[order]) != 0 for c in columns], axis=0)
+    return np.split(order, np.flatnonzero(change) + 1) if len(order) else []
+
+
+def _distinct(*columns: Points) -> Points:
+    """Every row once, sorted by the first column, then the second, …."""
+    order = np.lexsort(columns[::-1])
+    rows = np.stack([c[order] for c in columns], 1)
+    if len(rows) < 2:
+        return rows
+    result: Points = rows[np.append(True, (rows[1:] != rows[:-1]).any(axis=1))]
+    return result
+
+
+def _crossed(values: Instances, rest: Mapping[str, tuple[int, int]]) -> Instances:
+    """Every instance with every combination of the values of further variables."""
+    times = prod(high - low + 1 for low, high in rest.values())
+    count = len(values[TAG])
+    if count * times > MAX_INSTANCES:
+        raise Untraceable("a statement has too many instances")
+    result = {n: np.repeat(v, times) for n, v in values.items()}
+    each = 1
+    for name, (low, high) in rest.items():
+        size = high - low + 1
+        result[name] = np.tile(np.repeat(np.arange(low, high + 1), each), count * (times // (each * size)))
+        each *= size
+    return result
+
+
+def _inside(access: Access, instances: Instances) -> NDArray[np.bool_]:
+    """The instances in which the access happens."""
+    count = len(instances[TAG])
+    inside = np.ones(count, bool)
+    for where, wanted in access.path:
+        inside &= np.logical_and.reduce([np.broadcast_to(holds(r, instances), count) for r in where]) == wanted
+    return inside
+
+
+def _places(read: Access, instances: Instances) -> tuple[Points, Instances]:
+    """The elements that instances of a statement read, and these instances."""
+    values = _crossed(instances, {n: (0, extent - 1) for n, extent in read.more if n not in instances})
+    inside = _inside(read, values)
+    places = np.broadcast_to(np.asarray(evaluate(read.index, values), np.int64), inside.shape)
+    return (places, values) if inside.all() else (places[inside], {n: v[inside] for n, v in values.items()})
+
+
+def _numbered(read: Access, instances: Instances) -> Points:
+    """Instances as (tag, number)."""
+    number = np.zeros(len(instances[TAG]), np.int64)
+    for name, (low, high) in read.ranges.items():
+        number = number * (high - low + 1) + instances[name] - low
+    return np.stack([instances[TAG], number], 1)

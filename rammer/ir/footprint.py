@@ -1,0 +1,242 @@
+"""Which elements an access touches while its loops run: by parts that share no variable, each exact or a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rammer.ir.access import Access
+from rammer.ir.evaluate import holds
+from rammer.ir.expr import Path, Range
+from rammer.ir.index import Index, bounds, evaluate, variables
+from rammer.ir.intervals import NOTHING, Intervals, expand, merged, repeated, sumset, within
+from rammer.ir.simplify import simplify_index
+
+Ranges: TypeAlias = Mapping[str, tuple[int, int]]  # variable -> first and last value
+Spans: TypeAlias = tuple[tuple[str, tuple[int, int]], ...]
+
+MAX_POINTS = 1 << 19  # of one part that are enumerated
+MAX_RANGES = 1 << 18  # of a sum of parts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Footprint:
+    """Elements, and how many times an element is touched in all. Not `exact`: a superset, and no number."""
+
+    elements: Intervals
+    times: int
+    exact: bool = True
+
+    @property
+    def size(self) -> int:
+        return int((self.elements[:, 1] - self.elements[:, 0]).sum())
+
+
+EMPTY = Footprint(NOTHING, 0)
+
+
+def footprint(access: Access, still: Mapping[str, int] | None = None) -> Footprint:
+    """The elements that an access touches while all its variables run but those that stand `still`."""
+    ranges = dict(access.ranges)
+    for name, value in (still or {}).items():
+        if name in ranges:
+            ranges[name] = (value, value)
+    if any(high < low for low, high in ranges.values()):
+        return EMPTY
+    path = _open(access.path, ranges)
+    if path is None:
+        return EMPTY
+    index = simplify_index(access.index, ranges)
+    used = _walked(index, path, ranges)
+    idle = prod(high - low + 1 for name, (low, high) in ranges.items() if name not in used)
+    found = _found(index, path, tuple(sorted((name, ranges[name]) for name in used)))
+    return Footprint(found.elements, found.times * idle, found.exact)
+
+
+def _walked(index: Index, path: Path, ranges: Ranges) -> set[str]:
+    names = variables(index)
+    for where, _ in path:
+        for r in where:
+            names |= variables(r.index)
+    return {name for name in names if ranges[name][0] < ranges[name][1]}
+
+
+def _open(path: Path, ranges: Ranges) -> Path | None:
+    """The conditions that are left open, each as narrow as its variables allow; None if they cannot hold."""
+    kept: dict[tuple[tuple[Range, ...], bool], None] = {}
+    for where, wanted in path:
+        left: list[Range] = []
+        never = False
+        for r in where:
+            index = simplify_index(r.index, ranges)
+            low, high = bounds(index, ranges)
+            if high < r.low or low >= r.high:
+                never = True
+            elif low < r.low or high >= r.high:
+                shift = index.const
+                left.append(Range(index - shift, max(r.low, low) - shift, min(r.high, high + 1) - shift))
+        if (wanted and never) or (not wanted and not never and not left):
+            return None
+        if wanted:
+            for r in left:
+                kept[(r,), True] = None
+        elif not never:
+            kept[tuple(left), False] = None
+    return tuple(kept)
+
+
+@lru_cache(maxsize=1 << 14)
+def _found(index: Index, path: Path, spans: Spans) -> Footprint:
+    ranges = dict(spans)
+    parts = [_part(*part, ranges) for part in _parts(index, path)]
+    if any(not part.times for part in parts):
+        return EMPTY
+    times = prod(part.times for part in parts)
+    exact = all(part.exact for part in parts)
+    if prod(len(part.elements) for part in parts) > MAX_RANGES:
+        low, high = (sum(int(part.elements[side, side]) for part in parts) for side in (0, -1))
+        return Footprint(np.array([[low, high - len(parts) + 1]]) + index.const, times, False)
+    return Footprint(sumset([part.elements for part in parts]) + index.const, times, exact)
+
+
+def _parts(index: Index, path: Path) -> list[tuple[Index, Path]]:
+    """Terms of the index and conditions, grouped so that no two groups share a variable."""
+    groups: list[tuple[set[str], list[Index], list[tuple[tuple[Range, ...], bool]]]] = []
+    groups += [(variables(Index(0, (term,))), [Index(0, (term,))], []) for term in index.terms]
+    groups += [(set().union(*(variables(r.index) for r in where)), [], [(where, wanted)]) for where, wanted in path]
+    parts: list[tuple[Index, Path]] = []
+    free = Index()  # terms of variables on which nothing else depends: one part
+    while groups:
+        names, terms, where = groups.pop()
+        while near := next((g for g in groups if g[0] & names), None):
+            groups.remove(near)
+            names, terms, where = names | near[0], terms + near[1], where + near[2]
+        total = sum(terms, Index())
+        if where or any(not isinstance(atom, str) for atom, _ in total.terms):
+            parts.append((total, tuple(where)))
+        else:
+            free += total
+    return [*parts, (free, ())] if free.terms else parts
+
+
+def _part(index: Index, path: Path, ranges: Ranges) -> Footprint:
+    names = sorted(variables(index) | {n for where, _ in path for r in where for n in variables(r.index)})
+    sizes = [ranges[n][1] - ranges[n][0] + 1 for n in names]
+    if not path and all(isinstance(atom, str) for atom, _ in index.terms):
+        return Footprint(_line(index, ranges), prod(sizes))
+    if prod(sizes) > MAX_POINTS:
+        return _bounded(index, path, ranges, prod(sizes))
+    axes = np.ogrid[tuple(slice(ranges[n][0], ranges[n][1] + 1) for n in names)]
+    grid: dict[str, Any] = dict(zip(names, axes, strict=True))
+    inside = np.ones(sizes, bool)
+    for where, wanted in path:
+        inside &= np.logical_and.reduce([np.broadcast_to(holds(r, grid), sizes) for r in where]) == wanted
+    points = np.unique(np.broadcast_to(np.asarray(evaluate(index, grid)), sizes)[inside])
+    return Footprint(merged(points, points + 1), int(inside.sum()))
+
+
+def _line(index: Index, ranges: Ranges) -> Intervals:
+    """Values of an affine index."""
+    lowest, steps = index.const, []
+    for name, coef in index.terms:
+        low, high = ranges[str(name)]
+        lowest += min(coef * low, coef * high)
+        steps.append((abs(coef), high - low + 1))
+    values: Intervals = np.array([[lowest, lowest + 1]])
+    for step, count in sorted(steps):
+        values = repeated(values, step, count)
+    return values
+
+
+def _bounded(index: Index, path: Path, ranges: Ranges, points: int) -> Footprint:
+    """A part of very many points: exact where index and conditions all follow one number, else from first to last."""
+    low, high = bounds(index, ranges)
+    around = Footprint(np.array([[low, high + 1]]), points, False)
+    number = path[0][0][0].index if path else Index()
+    if not number.terms or not all(isinstance(atom, str) for atom, _ in number.terms):
+        return around
+    atom, coef = number.terms[0]
+    factor, rest = divmod(dict(index.terms).get(atom, 0), coef)
+    if rest or (index - number * factor).terms or not factor:
+        return around
+    values = _line(number, ranges)
+    if int((values[:, 1] - values[:, 0]).sum()) != points:
+        return around
+    first, end = bounds(number, ranges)
+    for where, wanted in path:
+        if not wanted or len(where) != 1 or where[0].index != number:
+            return around
+        first, end = max(first, where[0].low), min(end, where[0].high - 1)
+    kept = expand(within(values, first, end + 1))
+    places = np.sort(kept * factor + index.const)
+    return Footprint(merged(places, places + 1), len(places))
+
+
+def states(accesses: Sequence[Access], names: Sequence[str], ranges: Ranges, most: int) -> list[dict[str, int]] | None:
+    """Values of variables, one set of them for each way in which the accesses behave. None if there are too many.
+
+    Accesses behave alike where their indices move together and their conditions leave the same open.
+    """
+    used = [n for n in names if ranges[n][0] < ranges[n][1]]
+    relevant = [n for n in used if any(_moves(a, n) for a in accesses)]
+    base = {n: ranges[n][0] for n in used}
+    total = prod(ranges[n][1] - ranges[n][0] + 1 for n in relevant)
+    if total > most:
+        return None
+    if not relevant:
+        return [base]
+    shape = [ranges[n][1] - ranges[n][0] + 1 for n in relevant]
+    axes = np.ogrid[tuple(slice(ranges[n][0], ranges[n][1] + 1) for n in relevant)]
+    grid: dict[str, Any] = dict(zip(relevant, axes, strict=True))
+    columns: dict[Any, Any] = {}
+
+    def note(key: object, values: Any) -> None:
+        columns[key] = np.broadcast_to(np.asarray(values), shape).ravel()
+
+    start: Any = None
+    for access in accesses:
+        inner = {n: s for n, s in access.ranges.items() if n not in relevant}
+        moving, mixed = _separate(access.index, grid)
+        place = evaluate(moving, grid)
+        start = place if start is None else start
+        note(("at", access.buffer, moving), place - start)
+        for name in mixed:
+            note(name, grid[name])
+        for where, _ in access.path:
+            for r in where:
+                moving, mixed = _separate(r.index, grid)
+                for name in mixed:
+                    note(name, grid[name])
+                if not mixed:
+                    low, high = bounds(r.index - moving, inner)
+                    value = evaluate(moving, grid)
+                    note((r, low, high), np.clip(r.low - value, low, high + 1))
+                    note((r, low, high, "end"), np.clip(r.high - value, low, high + 1))
+    table = np.stack(list(columns.values()), 1)
+    first = np.unique(table, axis=0, return_index=True)[1]
+    places = np.unravel_index(first, shape)
+    return [
+        {**base, **{n: int(ranges[n][0] + p[row]) for n, p in zip(relevant, places, strict=True)}}
+        for row in range(len(first))
+    ]
+
+
+def _moves(access: Access, name: str) -> bool:
+    return name in variables(access.index) or any(name in variables(r.index) for where, _ in access.path for r in where)
+
+
+def _separate(index: Index, grid: Mapping[str, Any]) -> tuple[Index, set[str]]:
+    """The terms that stand still once the variables of `grid` do, and those variables that others are mixed with."""
+    still, mixed = [], set()
+    for term in index.terms:
+        names = variables(Index(0, (term,)))
+        if names <= grid.keys():
+            still.append(term)
+        else:
+            mixed |= names & grid.keys()
+    return Index(0, tuple(still)), mixed

@@ -1,0 +1,472 @@
+"""The proof of an rKernel: rules with stable ids on its tile program, explained in docs/semantics.md.
+
+A rule holds, is broken, or cannot be shown; what cannot be shown is named, and left to a check by execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from rammer.ir.access import Access, Accesses, common_loops
+from rammer.ir.dependency import BoxReader, logical_elements, place_of, read_elements, written_elements
+from rammer.ir.evaluate import holds
+from rammer.ir.flow import TAG, Flow, Points, Untraceable
+from rammer.ir.footprint import Footprint, footprint, states
+from rammer.ir.index import evaluate, variables
+from rammer.ir.intervals import NOTHING, Intervals, expand, missing, union
+from rammer.ir.kernel import RKernel
+from rammer.ir.simplify import scalar_conditions
+from rammer.ir.tensor import PARTS_BLOCK, Layout, TensorType
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Sync, TileProgram
+
+MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
+INNER_LOOPS = 4  # of a store, both ends of each of which are traced
+MOST_ELEMENTS = 256  # that are traced together
+FEW_ELEMENTS = 16  # of those that are computed in thousands of statements
+FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three
+SWEEP = 24  # values of each of them that are traced in the middle of the others
+MAX_STATES = 1 << 20  # values of the loops around an access that are told apart
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that an rKernel breaks, or (not `broken`) one that could not be shown."""
+
+    rule: str
+    what: str
+    broken: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.rule} {RULES[self.rule].name}: {self.what}" + ("" if self.broken else " (not shown)")
+
+
+class Evidence:
+    """What the rules look at; each part is computed once."""
+
+    def __init__(self, kernel: RKernel, program: TileProgram) -> None:
+        self.kernel, self.program = kernel, program
+        self.accesses = Accesses(program)
+
+    @cached_property
+    def by_buffer(self) -> dict[str, list[Access]]:
+        found: dict[str, list[Access]] = {}
+        for access in self.accesses.found:
+            found.setdefault(access.buffer, []).append(access)
+        return found
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """Of the arguments, outputs first."""
+        return (*self.kernel.operation.outputs, *self.kernel.input_types())
+
+    @cached_property
+    def rtasks(self) -> list[int]:
+        """All rTasks, or those at the corners of the digits: first, second, last but one and last."""
+        digits = self.program.digits
+        if self.program.num_rtasks <= MAX_RTASKS:
+            return list(range(self.program.num_rtasks))
+        ends = [sorted({0, min(1, d.extent - 1), max(d.extent - 2, 0), d.extent - 1}) for d in digits]
+        chosen = {sum(n * d.stride for n, d in zip(at, digits, strict=True)) for at in product(*ends)}
+        return sorted(n for n in chosen if n < self.program.num_rtasks)
+
+    def touched(self, accesses: Iterable[Access], rtask: int) -> tuple[Intervals, bool]:
+        """The elements that an rTask touches by these accesses, and whether they are exact."""
+        found = [footprint(a, _task_values(a, rtask)) for a in accesses]
+        return union([f.elements for f in found]), all(f.exact for f in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule; `check` yields what breaks it and what it cannot show."""
+
+    name: str
+    check: Callable[[Evidence], Iterator[Finding]]
+
+
+@lru_cache(maxsize=1 << 12)
+def prove(kernel: RKernel) -> tuple[Finding, ...]:
+    """All that speaks against an rKernel: nothing, if each rule holds for all of its rTasks."""
+    if not isinstance(kernel.body, TileProgram):
+        return (Finding("R201", f"{kernel.name} is foreign text, of which nothing is known", broken=False),)
+    evidence = Evidence(kernel, kernel.body)
+    findings: list[Finding] = []
+    for rule in RULES.values():
+        findings += rule.check(evidence)
+        if any(f.broken for f in findings):
+            break  # what later rules say of such a program misleads
+    return tuple(findings)
+
+
+def _task_values(access: Access, rtask: int) -> dict[str, int]:
+    return {lp.var: rtask // lp.stride % lp.stop for _, lp in access.loops if lp.kind is Kind.TASK}
+
+
+def _size(elements: Intervals) -> int:
+    return int((elements[:, 1] - elements[:, 0]).sum())
+
+
+def _show(elements: Intervals) -> str:
+    return f"[{elements[0, 0]}, {elements[0, 1]})"
+
+
+# R202: the arguments
+
+
+def _arguments(evidence: Evidence) -> Iterator[Finding]:
+    program, types = evidence.program, evidence.types
+    for buffer, kind in zip(program.arguments, types, strict=False):
+        if kind.layout is not None and any(d.dim >= kind.rank for d in kind.layout.digits):
+            yield Finding("R202", f"the layout of {buffer.name} has digits of a dimension that {kind} has not")
+            return
+    if len(program.arguments) != len(types) or program.num_outputs != len(evidence.kernel.operation.outputs):
+        yield Finding("R202", f"{len(program.arguments)} arguments for {len(types)} tensors")
+        return
+    for buffer, kind in zip(program.arguments, types, strict=True):
+        if buffer.size != prod(kind.physical_shape) or buffer.dtype is not kind.dtype:
+            yield Finding(
+                "R202",
+                f"{buffer.name} is {buffer.size} elements of {buffer.dtype.value}, but it is given {kind}, "
+                f"{prod(kind.physical_shape)} elements in its layout",
+            )
+        if kind.layout is not None and not covers(kind.layout, kind.shape):
+            yield Finding("R202", f"the layout of {buffer.name} does not have a place of its own for each element")
+
+
+def covers(layout: Layout, shape: tuple[int, ...]) -> bool:
+    """Whether a layout has one place for each element: the digits of a dimension follow one another up to its end."""
+    for dim, extent in enumerate(shape):
+        end = 1
+        for digit in sorted((d for d in layout.digits if d.dim == dim), key=lambda d: d.div):
+            if digit.div != end:
+                return False
+            end = digit.div * digit.mod if digit.mod else max(extent, end)
+        if end < extent:
+            return False
+    return not layout.parts or prod(layout.physical_shape(shape)) % PARTS_BLOCK == 0
+
+
+# R206: all threads together
+
+
+def _uniform(evidence: Evidence) -> Iterator[Finding]:
+    program = evidence.program
+    digits = {(d.stride, d.extent) for d in program.digits}
+    count = 0
+
+    def walk(body: Body, inside: bool, times: int) -> Iterator[Finding]:
+        nonlocal count
+        for stmt in body:
+            match stmt:
+                case Sync() | Mma():
+                    count += times if isinstance(stmt, Sync) else 0
+                    if inside:
+                        yield Finding("R206", f"a {type(stmt).__name__} stands under a condition")
+                case For(kind=Kind.TASK) if (stmt.stride, stmt.stop) not in digits or stmt.start:
+                    yield Finding("R206", f"loop {stmt.var} counts no digit of the rTask's number")
+                case For(kind=Kind.THREAD) if stmt.start or stmt.stride * stmt.stop > program.num_threads:
+                    yield Finding("R206", f"loop {stmt.var} counts beyond the {program.num_threads} threads")
+                case For():
+                    parallel = stmt.kind in (Kind.TASK, Kind.THREAD)
+                    steps = 1 if parallel else stmt.stop - stmt.start
+                    yield from walk(stmt.body, inside, times * steps)
+                case If(_, then):
+                    yield from walk(then, True, times)
+                case Alloc(_, inner):
+                    yield from walk(inner, inside, times)
+                case _:
+                    pass
+
+    yield from walk(program.body, False, 1)
+    for access in evidence.accesses.found:
+        if access.write and not access.register and (name := _overlapping(access)):
+            yield Finding("R206", f"statement {access.statement} counts threads twice, by {name} and others")
+    if count != program.num_block_syncs:
+        yield Finding("R206", f"{count} syncs, where the rKernel says {program.num_block_syncs}")
+    if sorted(d.stride for d in program.digits) != _strides(program):
+        yield Finding("R206", "the digits of the rTask's number do not follow one another")
+
+
+def _strides(program: TileProgram) -> list[int]:
+    stride, found = 1, []
+    for digit in sorted(program.digits, key=lambda d: (d.stride, d.extent)):
+        found.append(stride)
+        stride *= digit.extent
+    return found
+
+
+def _overlapping(access: Access) -> str:
+    """A loop over threads whose digit overlaps another one's, of those that an access depends on."""
+    used = variables(access.index).union(*(variables(r.index) for where, _ in access.path for r in where))
+    end = 1
+    for loop in sorted((lp for _, lp in access.loops if lp.kind is Kind.THREAD), key=lambda lp: lp.stride):
+        if loop.var in used:
+            if loop.stride % end:
+                return loop.var
+            end = loop.stride * loop.stop
+    return ""
+
+
+# R201: inside
+
+
+def _inside(evidence: Evidence) -> Iterator[Finding]:
+    for access in evidence.accesses.found:
+        size = evidence.accesses.sizes.get(access.buffer)
+        verb = "writes" if access.write else "reads"
+        if size is None:
+            yield Finding("R201", f"statement {access.statement} {verb} {access.buffer}, which is no buffer")
+            continue
+        found = footprint(access)
+        if len(found.elements) and (found.elements[0, 0] < 0 or found.elements[-1, 1] > size):
+            yield Finding(
+                "R201",
+                f"statement {access.statement} {verb} {access.buffer}[{access.index}], elements "
+                f"[{found.elements[0, 0]}, {found.elements[-1, 1]}) of {size}",
+                found.exact,
+            )
+
+
+# R203: outputs
+
+
+def _written(evidence: Evidence) -> Iterator[Finding]:
+    for position, kind in enumerate(evidence.kernel.operation.outputs):
+        name = evidence.program.arguments[position].name
+        stores = [a for a in evidence.by_buffer.get(name, ()) if a.write]
+        whole = [footprint(a) for a in stores]
+        exact = all(f.exact for f in whole)
+        total = union([f.elements for f in whole])
+        if sum(f.times for f in whole) != _size(total):
+            yield Finding("R203", f"elements of {name} are stored more than once", exact)
+        logical = logical_elements(kind)
+        declared = written_elements(evidence.kernel, position)
+        for rtask in evidence.rtasks:
+            own, sharp = evidence.touched(stores, rtask)
+            box = declared[rtask]
+            if len(stray := missing(own, box)):
+                yield Finding("R203", f"rTask {rtask} writes {name}{_show(stray)}, outside of its box", sharp)
+            if len(gap := missing(common(box, logical), own)) or not sharp:
+                what = f"leaves {name}{_show(gap)} of its box unwritten" if len(gap) else f"writes {name} somehow"
+                yield Finding("R203", f"rTask {rtask} {what}", bool(len(gap)))
+
+
+def common(first: Intervals, second: Intervals) -> Intervals:
+    """The elements in both sets."""
+    return missing(first, missing(first, second))
+
+
+# R204: inputs
+
+
+def _reads_declared(evidence: Evidence) -> Iterator[Finding]:
+    outputs = evidence.program.num_outputs
+    for position, kind in enumerate(evidence.kernel.input_types()):
+        name = evidence.program.arguments[outputs + position].name
+        own = [a for a in evidence.by_buffer.get(name, ()) if not a.write]
+        if any(a.write for a in evidence.by_buffer.get(name, ())):
+            yield Finding("R204", f"the input {name} is written")
+        declared = read_elements(evidence.kernel, position)
+        logical = logical_elements(kind)
+        for rtask in evidence.rtasks if not evidence.kernel.operation.static[position] else ():
+            touched, sharp = evidence.touched(own, rtask)
+            if len(stray := common(missing(touched, declared[rtask]), logical)):
+                what = f"rTask {rtask} reads {name}{_show(stray)}, of which the plan does not know"
+                yield Finding("R204", what, sharp)
+        everything = union([footprint(a).elements for a in own])
+        wanted = union(declared.sets) if declared.exact else NOTHING
+        if len(gap := common(missing(wanted, everything), logical)):
+            yield Finding("R204", f"no rTask reads {name}{_show(gap)}", False)
+
+
+# R205: scratch and registers
+
+
+def _own_buffers(evidence: Evidence) -> Iterator[tuple[str, list[Access], list[Access]]]:
+    """Buffers of an rTask or a thread, with the statements that write and that read them."""
+    arguments = {b.name for b in evidence.program.arguments}
+    for name, accesses in evidence.by_buffer.items():
+        if name not in arguments:
+            yield name, [a for a in accesses if a.write], [a for a in accesses if not a.write]
+
+
+def _defined(evidence: Evidence) -> Iterator[Finding]:
+    for name, writes, reads in _own_buffers(evidence):
+        # Past an edge threads sum what nobody wrote, as nobody stores it. R207 sees whether somebody does.
+        if evidence.program.num_threads > 1:
+            writes = [replace(w, path=()) for w in writes]
+        for read in reads:
+            before = [w for w in writes if w.statement < read.statement]
+            what = f"statement {read.statement} reads {name}{{}} before it is written"
+            yield from _covered("R205", read, before, what)
+
+
+def _covered(rule: str, access: Access, others: Sequence[Access], what: str, broken: bool = True) -> Iterator[Finding]:
+    """Whether all that an access touches is touched by others, for each value of the loops that it shares with them."""
+    near = [(other, common_loops(access, other)) for other in others]
+    around = max((names for _, names in near), key=len, default=[])
+    found = states([access, *(other for other, _ in near)], around, access.ranges, MAX_STATES)
+    if found is None:
+        yield Finding(rule, what.format("") + ": too many cases", False)
+        return
+    for values in found:
+        wanted = footprint(access, values)
+        if not wanted.times:
+            continue
+        there: list[Footprint] = []
+        for other, names in near:
+            there.append(footprint(other, {n: v for n, v in values.items() if n in names}))
+        gap = missing(wanted.elements, union([f.elements for f in there if f.exact]))
+        if len(gap):
+            exact = wanted.exact and all(f.exact for f in there)
+            yield Finding(rule, what.format(_show(gap)), broken and exact)
+            return
+
+
+# R208: sums
+
+
+def _accumulates(evidence: Evidence) -> Iterator[Finding]:
+    for name, accesses in evidence.by_buffer.items():
+        reads: dict[int, list[Access]] = {}
+        for access in accesses:
+            if not access.write:
+                reads.setdefault(access.statement, []).append(access)
+        folded: dict[tuple[int, ...], list[Footprint]] = {}  # by the loops that each fold belongs to
+        for write in (a for a in accesses if a.write and a.statement in reads):
+            others = [r for r in reads[write.statement] if r.index != write.index]
+            if len(others) == len(reads[write.statement]):
+                yield Finding(
+                    "R208", f"statement {write.statement} adds to {name}[{write.index}] what lies elsewhere", False
+                )
+            elif others:
+                around = tuple(n for n, lp in write.loops if not write.register and lp.kind is not Kind.UNROLLED)
+                folded.setdefault(around, []).extend(map(_alone, others))
+            elif (own := _alone(replace(write, path=()))).times != own.size:
+                yield Finding("R208", f"statement {write.statement} adds to an element of {name} more than once")
+        if any(sum(f.times for f in own) != _size(union([f.elements for f in own])) for own in folded.values()):
+            yield Finding("R208", f"elements of {name} are folded more than once", False)
+
+
+def _alone(access: Access) -> Footprint:
+    """What an access touches while only the variables of its index run."""
+    own = variables(access.index)
+    return footprint(access, {n: low for n, (low, _) in access.ranges.items() if n not in own})
+
+
+# R207: flows
+
+
+def _flows(evidence: Evidence) -> Iterator[Finding]:
+    kernel, program = evidence.kernel, evidence.program
+    if kernel.form is not None:
+        kernel = replace(kernel, operation=replace(kernel.operation, expr=kernel.form))
+    names = [b.name for b in program.arguments]
+    flow = Flow(evidence.accesses, names[program.num_outputs :])
+    for position, (output, kind) in enumerate(kernel.operation.expr.outputs):
+        reference = _Reference(kernel, output, kind)
+        stores = [a for a in evidence.by_buffer.get(names[position], ()) if a.write]
+        if kernel.form is not None:
+            stores = stores[:1] + stores[1:][-1:]
+        try:
+            elements, sources = _traced(flow, stores, MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS)
+        except Untraceable as error:
+            yield Finding("R207", f"where {names[position]} comes from: {error}", False)
+            continue
+        if flow.unwritten:
+            yield Finding("R205", f"{names[position]} is computed from {flow.unwritten}, which nothing wrote")
+        elif wrong := reference.differs(elements, sources) or reference.miscounts(elements, flow.terms):
+            yield Finding("R207", f"{names[position]}{wrong}")
+
+
+def _traced(flow: Flow, stores: Sequence[Access], most: int) -> tuple[Points, dict[str, Points]]:
+    """Elements that stores write, by tag, and where these come from; fewer where sums are long. Raises Untraceable."""
+    corners = [_corners(store) for store in stores]
+    while True:
+        total = 0
+        for instances in corners:
+            instances[TAG] = total + np.arange(len(instances[TAG]))
+            total += len(instances[TAG])
+        starts = {store.statement: instances for store, instances in zip(stores, corners, strict=True)}
+        elements = [evaluate(s.index, i) + np.zeros_like(i[TAG]) for s, i in zip(stores, corners, strict=True)]
+        try:
+            if total <= max(most, FEWEST * len(stores)):
+                return np.concatenate([np.zeros(0, np.int64), *elements]), flow.sources(starts)
+        except Untraceable:
+            if all(len(instances[TAG]) <= FEWEST for instances in corners):
+                raise
+        corners = [{n: v[:: 1 if len(v) <= FEWEST else FEWER] for n, v in i.items()} for i in corners]
+
+
+class _Reference:
+    """What an output's expression reads for one element at a time."""
+
+    def __init__(self, kernel: RKernel, output: str, kind: TensorType) -> None:
+        names = [b.name for b in kernel.body.arguments] if isinstance(kernel.body, TileProgram) else []
+        self.kind = kind
+        self.axes = [a for a, _ in kernel.operation.expr.root.axes]
+        inputs = names[len(kernel.operation.outputs) :]
+        self.readers = {name: BoxReader(kernel, n, output) for n, name in enumerate(inputs)}
+        padded = any(r.conditional for r in self.readers.values())
+        self.sums = {prod(e for _, e in s.reduce) for s in kernel.operation.expr.stages if s.reduce}
+        conditional = any(True for s in kernel.operation.expr.stages for _ in scalar_conditions(s.body))
+        self.counted = kernel.form is None and not padded and not conditional
+        # Beside padding the other factor of a product need not be read; a table's zeros leave elements out.
+        self.complete = {n: kernel.form is None and (r.conditional or not padded) for n, r in self.readers.items()}
+
+    def differs(self, elements: Points, sources: Mapping[str, Points]) -> str:
+        """The first element that is not computed from just what it should be, if there is one."""
+        for tag, element in enumerate(elements.tolist()):
+            place = place_of(self.kind, element)
+            if place is None:
+                continue
+            box = {a: (p, p + 1) for a, p in zip(self.axes, place, strict=True)}
+            for name, reader in self.readers.items():
+                pairs = sources[name]
+                found = pairs[slice(*np.searchsorted(pairs[:, 0], [tag, tag + 1])), 1]
+                wanted = expand(reader.of_box(box))
+                if not reader.exact:
+                    continue
+                if len(more := np.setdiff1d(found, wanted)):
+                    return f"{list(place)} is computed from {name}[{more[0]}]"
+                if self.complete[name] and len(less := np.setdiff1d(wanted, found)):
+                    return f"{list(place)} is computed without {name}[{less[0]}]"
+        return ""
+
+    def miscounts(self, elements: Points, terms: Mapping[str, Points]) -> str:
+        """The first element of which some sum has other terms than a reduction of the expression."""
+        for name, counts in terms.items() if self.counted else ():
+            wrong = [tag for tag, n in enumerate(counts.tolist()) if all(n % total for total in self.sums if total)]
+            for tag in wrong:
+                if (place := place_of(self.kind, int(elements[tag]))) is not None:
+                    return f"{list(place)} is computed from {counts[tag]} terms in {name}, not of {sorted(self.sums)}"
+        return ""
+
+
+def _corners(store: Access) -> dict[str, Points]:
+    """Instances of a store: at the ends of its innermost loops, all others at one end; and along each of them."""
+    ranges = store.ranges
+    inner = [n for n, (low, high) in ranges.items() if low < high][-INNER_LOOPS:]
+    ends = [dict(zip(inner, at, strict=True)) for at in product(*(ranges[n] for n in inner))]
+    rows = [{n: span[side] for n, span in ranges.items()} | end for side in (0, 1) for end in ends]
+    middle = {n: (low + high) // 2 for n, (low, high) in ranges.items()}
+    rows += [middle | {n: at} for n in inner for at in range(ranges[n][0], min(ranges[n][1], ranges[n][0] + SWEEP) + 1)]
+    kept = [row for row in rows if all(all(holds(r, row) for r in where) == wanted for where, wanted in store.path)]
+    return {n: np.array([row[n] for row in kept], np.int64) for n in ranges} | {TAG: np.arange(len(kept))}
+
+
+RULES: Mapping[str, Rule] = {
+    "R202": Rule("arguments", _arguments),
+    "R206": Rule("uniform", _uniform),
+    "R201": Rule("inside", _inside),
+    "R203": Rule("written", _written),
+    "R204": Rule("reads-declared", _reads_declared),
+    "R208": Rule("accumulates", _accumulates),
+    "R205": Rule("defined", _defined),
+    "R207": Rule("flows", _flows),
+}

@@ -1,0 +1,92 @@
+"""Tile programs with one thing changed: an index, a bound, a stride, a guard, a size, a box, or a packing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from rammer.ir.expr import Iota, Range, Table
+from rammer.ir.index import Index
+from rammer.ir.kernel import RKernel
+from rammer.ir.tensor import Digit
+from rammer.ir.tile import Buffer, For, Kind, PartProduct, Split, TaskDigit, TileProgram
+
+Change = Callable[[Any], Any]
+
+
+def mutants(kernel: RKernel, count: int, seed: int) -> Iterator[tuple[str, RKernel]]:
+    """Up to `count` kernels that differ from one in a single number, and what was changed."""
+    program = kernel.body
+    assert isinstance(program, TileProgram)
+    whole = (program.body, program.digits, program.scratch, kernel.packing)
+    sites = list(_sites(whole))
+    for path, what, change in random.Random(seed).sample(sites, min(count, len(sites))):
+        body, digits, scratch, packing = _changed(whole, path, change)
+        changed = replace(program, body=body, digits=digits, scratch=scratch)
+        yield f"{what} at {path}", replace(kernel, body=changed, packing=packing)
+
+
+def _sites(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str, Change]]:
+    """Every place in a tree of tuples and dataclasses where a number can be changed, and how."""
+    for what, change in _changes(node):
+        yield path, what, change
+    if isinstance(node, tuple):
+        for n, part in enumerate(node):
+            yield from _sites(part, (*path, n))
+    elif is_dataclass(node) and not isinstance(node, (Index, Table, Iota)):
+        for field in fields(node):
+            yield from _sites(getattr(node, field.name), (*path, field.name))
+
+
+def _changes(node: Any) -> Iterator[tuple[str, Change]]:
+    match node:
+        case Index():
+            for by in (1, -1):
+                yield f"{node} + {by}", lambda i, by=by: i + by
+                for n, _ in enumerate(node.terms):
+                    yield f"term {n} of {node} + {by}", lambda i, n=n, by=by: _step(i, n, by)
+        case Range():
+            for name, by in (("low", 1), ("low", -1), ("high", 1), ("high", -1)):
+                yield (
+                    f"{name} of {node} + {by}",
+                    lambda r, name=name, by=by: replace(r, **{name: getattr(r, name) + by}),
+                )
+        case For():
+            yield f"{node.var} ends earlier", lambda s: replace(s, stop=s.stop - 1)
+            yield f"{node.var} ends later", lambda s: replace(s, stop=s.stop + 1)
+            yield f"{node.var} starts later", lambda s: replace(s, start=s.start + 1)
+            if node.kind in (Kind.TASK, Kind.THREAD) and node.stop > 1:
+                yield f"{node.var} has a larger stride", lambda s: replace(s, stride=s.stride + 1)
+        case Buffer():
+            yield f"{node.name} is smaller", lambda b: replace(b, size=b.size - 1)
+        case TaskDigit():
+            for name in ("step", "extent", "stride"):
+                yield f"{name} of the box + 1", lambda d, name=name: replace(d, **{name: getattr(d, name) + 1})
+        case Digit():
+            yield f"div of {node} doubled", lambda d: replace(d, div=2 * d.div)
+            yield f"mod of {node} changed", lambda d: replace(d, mod=d.mod * 2 or 4)
+            yield f"dim of {node} + 1", lambda d: replace(d, dim=d.dim + 1)
+        case Split():
+            for name in ("step", "next", "rows", "end"):
+                yield f"{name} of a Split + 1", lambda s, name=name: replace(s, **{name: getattr(s, name) + 1})
+        case PartProduct():
+            for name, by in (("rows", 16), ("columns", 16), ("depth", 32)):
+                yield f"{name} of a product", lambda s, name=name, by=by: replace(s, **{name: getattr(s, name) + by})
+
+
+def _step(index: Index, term: int, by: int) -> Index:
+    terms = list(index.terms)
+    atom, coef = terms[term]
+    terms[term] = (atom, coef + by)
+    return Index(index.const, tuple(t for t in terms if t[1]))
+
+
+def _changed(node: Any, path: tuple[Any, ...], change: Change) -> Any:
+    if not path:
+        return change(node)
+    first, rest = path[0], path[1:]
+    if isinstance(node, tuple):
+        return (*node[:first], _changed(node[first], rest, change), *node[first + 1 :])
+    return replace(node, **{first: _changed(getattr(node, first), rest, change)})

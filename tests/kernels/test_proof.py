@@ -1,0 +1,88 @@
+"""Every candidate is proven, and one that is changed in a single number is not: or running it shows the difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
+from mutations import mutants
+from simt_harness import SMALL
+from test_every_operator import CASES
+
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.proof import RULES, Finding, covers, prove
+from rammer.ir.tensor import Digit, Layout
+from rammer.kernels import candidates
+
+UNIT = replace(SLOW_SPEC, parts=3, parts_gflops=200.0)
+CAUGHT = 0.99  # of changes that make a difference
+SOME = sorted(CASES)[::9]  # of the operators
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_candidates_are_proven(name: str) -> None:
+    for spec in (SPEC, SLOW_SPEC, UNIT):
+        for kernel in candidates(CASES[name], spec):
+            assert not prove(kernel), f"{kernel.name}: {prove(kernel)[0]}"
+
+
+@pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+def test_candidates_of_many_threads_are_proven(name: str) -> None:
+    """But for those that copy a box with gaps, of which the plan does not know: these are left out."""
+    kernels = candidates(CASES[name], SMALL)
+    broken = {k.name: f for k in kernels for f in prove(k) if f.broken}
+    assert len(broken) < len(kernels)
+    assert all(f.rule == "R204" and "dilations" in dict(CASES[name].attrs) for f in broken.values()), broken
+
+
+def check_mutants(names: list[str], count: int, seed: int) -> None:
+    """Of changes that the rules do not see, those that a run does not see either change nothing."""
+    kernels: dict[str, tuple[Operation, RKernel]] = {}
+    for name in names:
+        for spec in (SPEC, SLOW_SPEC):
+            kernels |= {str(k.body): (CASES[name], k) for k in candidates(CASES[name], spec)}
+    total, missed = 0, []
+    for operation, kernel in kernels.values():
+        for what, mutant in mutants(kernel, count, seed):
+            total += 1
+            if not prove.__wrapped__(mutant):
+                missed.append((operation, mutant, what))
+    built = compile_all({str(n): (op, [m]) for n, (op, m, _) in enumerate(missed)}, SPEC, check=True)
+    real = [what for n, (_, _, what) in enumerate(missed) if not _computes_the_same(built, str(n))]
+    harmless = len(missed) - len(real)
+    assert total > 6 * len(names)
+    assert len(real) <= (1 - CAUGHT) * (total - harmless), "\n".join(real)
+
+
+def _computes_the_same(built, name: str) -> bool:
+    try:
+        check_compiled(built, name)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_changed_kernels_are_not_proven() -> None:
+    check_mutants(sorted(CASES)[::5], 6, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_changed_kernels_of_all_generators_are_not_proven(part: int) -> None:
+    check_mutants(sorted(CASES)[part::8], 20, seed=part)
+
+
+def test_a_layout_has_one_place_for_each_element() -> None:
+    blocked = Layout((Digit(1, 16), Digit(0), Digit(1, 1, 16)))
+    assert covers(blocked, (3, 40)) and covers(blocked, (3, 16))
+    assert not covers(Layout((Digit(1, 16), Digit(0), Digit(1, 1, 8))), (3, 40))  # a digit is missing
+    assert not covers(Layout((Digit(1, 32), Digit(0), Digit(1, 1, 32))), (3, 2, 64))  # of another dimension
+    assert not covers(Layout((Digit(0),)), (3, 2))
+
+
+def test_findings_name_their_rule() -> None:
+    assert str(Finding("R201", "x")) == "R201 inside: x"
+    assert str(Finding("R207", "x", broken=False)) == "R207 flows: x (not shown)"
+    assert all(rule.name and rule.check for rule in RULES.values())

@@ -1,0 +1,172 @@
+"""rKernels tried out in a child process: what is wrong with one is said, and this process goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rammer
+from rammer import config
+from rammer.errors import DeviceError, VerificationError
+from rammer.frontend.builder import GraphBuilder
+from rammer.hookspecs import hookimpl
+from rammer.ir.expr import Call, Load, rewrite
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operations, attributes
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import TensorType
+from rammer.ir.tile import For, Kind, Store, TileProgram
+from rammer.kernels import candidates
+from rammer.plugins import PluginRegistry
+from rammer.soundness import compare_with_meaning, difference, drop_unsound
+from rammer.vdevice.cpu import check
+from rammer.vdevice.cpu.device import CpuVDevice
+
+F = TensorType
+
+
+@pytest.fixture
+def device(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> CpuVDevice:
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path / "cache"))
+    return CpuVDevice(device=2)
+
+
+def kernels_of(device: CpuVDevice, kind: str, *types: TensorType, **attrs: Any) -> list[RKernel]:
+    return candidates(Operations(OPS).define(kind, types, attributes(**attrs)), device.spec)
+
+
+def changed(node: Any, change: Any) -> Any:
+    """A body with every store replaced by change(store)."""
+    if isinstance(node, tuple):
+        return tuple(changed(part, change) for part in node)
+    if isinstance(node, Store):
+        return change(node)
+    for field in ("body", "then"):
+        if hasattr(node, field):
+            return replace(node, **{field: changed(getattr(node, field), change)})
+    return node
+
+
+def broken(kernel: RKernel, change: Any, name: str) -> RKernel:
+    body = kernel.body
+    assert isinstance(body, TileProgram)
+    return replace(kernel, name=name, schedule=name, body=replace(body, body=changed(body.body, change)))
+
+
+def other_value(store: Store) -> Store:
+    return replace(store, value=Call("add", (store.value, store.value)))
+
+
+def far_away(store: Store) -> Store:
+    return replace(store, value=rewrite(store.value, lambda ld: Load(ld.tensor, (ld.index[0] + (1 << 40),))))
+
+
+def just_past(store: Store) -> Store:
+    """Reads less than a page behind the end."""
+    return replace(store, value=rewrite(store.value, lambda ld: Load(ld.tensor, (ld.index[0] + 600,))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "types", "attrs"),
+    [
+        ("softmax", (F((75, 29)),), {"axis": 1}),
+        ("matmul", (F((37, 96)), F((96, 75))), {}),
+        ("conv", (F((1, 20, 17, 29)), F((24, 20, 3, 3))), {"pads": (1, 1, 1, 1)}),
+        ("gru_cell", (F((3, 3, 75)), F((3, 75)), F((3, 75, 75))), {"linear_before_reset": False}),
+        ("gather", (F((40, 29)), F((7,), rammer.ir.tensor.DType.I64)), {"axis": 0}),
+        ("log", (F((640, 3)),), {}),
+    ],
+)
+def test_sound_kernels_pass(device: CpuVDevice, kind: str, types: Any, attrs: Any) -> None:
+    kernels = kernels_of(device, kind, *types, **attrs)
+    assert kernels and not device.rkernels_wrong(kernels)
+    assert not device.rkernels_wrong(kernels, every=frozenset(kernels))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"), [(other_value, "should be"), (far_away, "SIGSEGV"), (just_past, "SIGSEGV|should be")]
+)
+def test_wrong_kernels_are_named(device: CpuVDevice, change: Any, what: str) -> None:
+    (good, *_) = kernels_of(device, "relu", F((75, 640)))
+    bad = broken(good, change, "bad")
+    found = device.rkernels_wrong([bad, good])
+    assert set(found) == {bad}
+    assert any(part in found[bad] for part in what.split("|"))
+    with pytest.MonkeyPatch.context() as patch:  # from the cache, without another trial
+        patch.setattr(check, "try_out", lambda tried: pytest.fail("tried again"))
+        assert device.rkernels_wrong([bad, good]) == found
+
+
+def test_a_kernel_that_does_not_come_back_is_named(device: CpuVDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    (good, *_) = kernels_of(device, "relu", F((8,)))
+    monkeypatch.setattr(check, "PATIENCE_S", 0.3)
+    body = good.body
+    assert isinstance(body, TileProgram)
+    endless: Any = changed(body.body, lambda s: replace(s, value=Call("add", (Load(s.buffer, (s.index,)), s.value))))
+    for n in range(3):
+        endless = (For(f"again{n}", 0, 1 << 20, Kind.SERIAL, endless),)
+    slow = replace(good, schedule="slow", body=replace(body, body=endless))
+    assert "did not come back" in device.rkernels_wrong([slow])[slow]
+
+
+class Offers:
+    """A plugin whose rKernel computes something else."""
+
+    def __init__(self, only: bool) -> None:
+        self.only = only
+
+    @hookimpl
+    def rammer_rkernels(self, operation: Any, spec: Any) -> list[RKernel]:
+        if operation.kind != "relu":
+            return []
+        good = candidates(operation, spec)
+        return [broken(k, other_value, f"a_{k.name}") for k in good] + ([] if self.only else good)
+
+
+def relu_graph() -> Graph:
+    builder = GraphBuilder("relu")
+    builder.output(builder.add("relu", builder.input("x", (75, 64))), "y")
+    return builder.build()
+
+
+def test_compiling_leaves_wrong_kernels_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path))
+    registry = PluginRegistry(third_party=False)
+    registry.register(Offers(only=False), "offers")
+    monkeypatch.setenv("RAMMER_DISABLE_PLUGINS", "")
+    with rammer.compile(relu_graph(), "cpu", registry=registry) as program:
+        x = np.random.default_rng(0).standard_normal((75, 64)).astype(np.float32)
+        np.testing.assert_array_equal(program.run({"x": x})["y"], np.maximum(x, 0))
+        assert any("tried out" in note for note in str(program.report()).splitlines())
+
+
+def test_whole_programs_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = relu_graph()
+    with config.override(RAMMER_CHECK="2"), rammer.compile(graph, "cpu", tune_seconds=0) as program:
+        compare_with_meaning(program, graph)
+        monkeypatch.setattr(program, "run", lambda inputs: {"y": np.ones((75, 64), np.float32)})
+        with pytest.raises(VerificationError, match="R211"):
+            compare_with_meaning(program, graph)
+
+
+def test_no_kernel_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("rammer.vdevice.cpu.plugin.rammer_rkernels", lambda operation, spec: [])
+    device = CpuVDevice(device=1)
+    (good, *_) = kernels_of(device, "relu", F((75, 64)))
+    bad = broken(good, other_value, "bad")
+    with pytest.raises(DeviceError, match=r"relu: no rKernel .* is right: bad"):
+        drop_unsound({good.operation: [bad]}, device, prove_them=False, check=1, progress=lambda *_: None)
+
+
+def test_differences_are_said() -> None:
+    one = np.ones((2, 3), np.float32)
+    assert not difference(one, one) and not difference(one + 1e-6, one)
+    assert "[1, 2] is 2.0, not 1.0" in difference(np.array([[1, 1, 1], [1, 1, 2]], np.float32), one)
+    assert "float64" in difference(one.astype(np.float64), one)
+    nan = np.array([np.nan, 1.0], np.float32)
+    assert not difference(nan, nan) and difference(nan, np.ones(2, np.float32))
