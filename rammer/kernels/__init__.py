@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from rammer.errors import LoweringError
@@ -19,28 +20,52 @@ MIN_CHOICE_US = 200.0
 
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none."""
+    """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none.
+
+    Only those that fit the scratch, if any does.
+    """
     if spec.max_threads > 1:
         return threads.candidates(operation, spec)
     problem = Problem.of(operation, spec)
+    found: list[RKernel] = []
+    for kernels in _proposed(problem):
+        found += kernels
+        if fitting := [k for k in found if k.scratch_bytes <= spec.scratch_bytes]:
+            return fitting
+    if not found:
+        raise LoweringError(f"no schedule for {operation.kind}")
+    return found
+
+
+def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
+    """rKernels of one family after another: those of a later one are needed only where no earlier one fits."""
     others, certain = winograd_schedule.kernels(problem)
     if certain:
-        return others
+        yield others
+        others = []
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
-    schedules = _schedules(problem, few)
-    if any(problem.own_packing(s) is None for s in schedules):  # panels that end inside of a merged axis
-        problem = Problem.of(operation, spec, flat=False)
-        schedules = _schedules(problem, few)
-    return [*map(problem.kernel, schedules), *others]
-
-
-def _schedules(problem: Problem, few: int) -> list[Schedule]:
-    """For the matrix unit, and of the first family that has any. Raises LoweringError if none has."""
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.
-    for family, count in ((contraction, few), (recurrent, MAX_CANDIDATES), (generic, few)):
-        if schedules := list(islice(family.schedules(problem), count)):
-            return [*_on_matrix_unit(problem), *schedules]
-    raise LoweringError(f"no schedule for {problem.operation.kind}")
+    for schedules, count in (
+        (contraction.schedules, few),
+        (recurrent.schedules, MAX_CANDIDATES),
+        (generic.schedules, few),
+    ):
+        if found := _kernels(problem, schedules, count):
+            yield [*found, *others]
+    # What was kept is computed again where it is used, and what remains is kept for one vector at a time.
+    problem = Problem.of(problem.operation, problem.spec, keep=frozenset())
+    yield _kernels(problem, generic.sparing, few)
+
+
+def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], count: int) -> list[RKernel]:
+    """rKernels for the matrix unit and of a family; none if the family has none."""
+    schedules = list(islice(family(problem), count))
+    if schedules and family is not generic.sparing:
+        schedules = [*_on_matrix_unit(problem), *schedules]
+    if all(problem.own_packing(s) is not None for s in schedules):
+        return [problem.kernel(s) for s in schedules]
+    # Panels that end inside of a merged axis.
+    return _kernels(Problem.of(problem.operation, problem.spec, keep=problem.keep, flat=False), family, count)
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:
