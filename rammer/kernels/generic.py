@@ -7,7 +7,7 @@ from math import lcm
 
 from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import var
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.tiling import (
     cut,
@@ -115,17 +115,18 @@ def _crossing(problem: Problem) -> tuple[str, str] | None:
 
 
 def _shared(problem: Problem, sparing: bool) -> list[str]:
-    """Axes that all kept stages share with the root: little of them is computed at a time, in scratch that stays near.
+    """Axes along which kept stages are read at the root's own position: along them little is kept at a time, and near.
 
     None if a stage is a product with weights, which whole tiles must share, unless scratch is to be spared.
     """
     shared = [a for a, _ in problem.root.axes]
-    for stage in problem.placed:
+    kept = {s.name for s in problem.placed}
+    for stage in problem.stages.values():
         product = isinstance(stage.body, Call) and stage.body.fn == "mul" and stage.reduce
-        if product and not sparing and len({ld.tensor for ld, _ in loads(stage.body)}) > 1:
+        if stage.name in kept and product and not sparing and len({ld.tensor for ld, _ in loads(stage.body)}) > 1:
             return []
-        for load, _ in loads(problem.root.body):
-            if load.tensor == stage.name:
+        for load, _ in all_loads(stage):
+            if load.tensor in kept:
                 shared = [a for a in shared if var(a) in load.index and not load.dynamic]
     return shared if problem.placed else []
 
