@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.tensor import DType
 from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, winograd_schedule
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Schedule
@@ -26,6 +28,8 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """
     if spec.max_threads > 1:
         return threads.candidates(operation, spec)
+    if any(stage.dtype is DType.F64 for stage in operation.expr.stages):
+        spec = replace(spec, registers=spec.registers // 2)  # a vector takes two
     problem = Problem.of(operation, spec)
     found: list[RKernel] = []
     for kernels in _proposed(problem):
