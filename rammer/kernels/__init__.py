@@ -43,6 +43,9 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
     """rKernels of one family after another: those of a later one are needed only where no earlier one fits."""
+    if not all(extent for _, extent in problem.root.axes):  # there is nothing to compute
+        yield [problem.kernel(s) for s in islice(generic.schedules(problem), 1)]
+        return
     others, certain = winograd_schedule.kernels(problem)
     if certain:
         yield others

@@ -147,7 +147,7 @@ def _block(
     if lane is not None and lane in shared:
         extent = min(dict(problem.root.axes)[lane], steps.get(lane, 1 << 62))
         piece = {a: tile[1] if tile and a == tile[0] else 1 for a in shared} | {lane: width}
-        vectors = max(nearest_bytes(problem.spec) // 2 // kept_bytes(problem.placed, piece), 1)
+        vectors = max(nearest_bytes(problem.spec) // 2 // max(kept_bytes(problem.placed, piece), 1), 1)
         if lane in steps:  # the next piece may be another task's
             vectors = next((n for n in range(vectors, 1, -1) if extent % (n * width) == 0), 1)
         if vectors * width < extent:
