@@ -102,14 +102,15 @@ def compile(
             candidates = find_candidates(graph, vdevice, registry)
         with clock("profile"):
             budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
-            candidates, left_out = drop_spilled(candidates, vdevice, budget_s, progress)
+            candidates, left_out = drop_refused(candidates, vdevice, budget_s, progress)
+            candidates, spilled = drop_spilled(candidates, vdevice, budget_s, progress)
             profiler = profile(candidates, vdevice, budget_s, progress)
         with clock("schedule"):
             plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
             plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
-        plan = replace(plan, notes=(*plan.notes, *left_out, *_imported(plan), *_bounded(plan)))
+        plan = replace(plan, notes=(*plan.notes, *left_out, *spilled, *_imported(plan), *_bounded(plan)))
         for note in plan.notes:
             trace.say(CHOICES, note)
         timeline = simulate(plan, profiler.rtask_us)
@@ -181,6 +182,24 @@ def profile(
     return MeasuredProfiler(measured, EstimatingProfiler(vdevice.spec), measure if budget_s > 0 else None)
 
 
+def drop_refused(
+    candidates: Mapping[Operation, Sequence[RKernel]], vdevice: VDevice, budget_s: float, progress: Progress
+) -> tuple[dict[Operation, list[RKernel]], list[str]]:
+    """The candidates that the device's compiler takes, and notes on the others. Raises DeviceError if none is left."""
+    kernels = [k for options in candidates.values() for k in options]
+    refused = vdevice.rkernels_refused(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
+    kept = {operation: [k for k in options if k not in refused] for operation, options in candidates.items()}
+    for operation, options in candidates.items():
+        if options and not kept[operation]:
+            listed = "; ".join(f"{k.name}: {refused[k]}" for k in options)
+            raise DeviceError(
+                f"{operation.kind} {', '.join(map(str, operation.inputs))}: no rKernel can be compiled for "
+                f"{vdevice.spec.arch}: {listed}",
+                hint="please report it; a plugin's rammer_rkernels can offer others",
+            )
+    return kept, _noted([f"{k.name} is no candidate: {why}" for k, why in refused.items()])
+
+
 def drop_spilled(
     candidates: Mapping[Operation, Sequence[RKernel]], vdevice: VDevice, budget_s: float, progress: Progress
 ) -> tuple[dict[Operation, list[RKernel]], list[str]]:
@@ -200,8 +219,13 @@ def drop_spilled(
                 hint="offer one with smaller tiles through rammer_rkernels",
             )
     notes = [f"{k.name} is no candidate: {needs.spilled_bytes} bytes per thread spill" for k, needs in spilled.items()]
+    return kept, _noted(notes)
+
+
+def _noted(notes: list[str]) -> list[str]:
+    """Not too many notes on rKernels that are no candidates."""
     rest = [f"{len(notes) - MAX_BOUNDED} more rKernels are no candidates"] if len(notes) > MAX_BOUNDED else []
-    return kept, [*notes[:MAX_BOUNDED], *rest]
+    return [*notes[:MAX_BOUNDED], *rest]
 
 
 def load_program(

@@ -34,7 +34,9 @@ COMPLEX = frozenset(
     "arg_max arg_min average_pool batch_norm cast concat conv expand gather gru_cell layer_norm log_softmax lrn "
     "lstm_cell matmul max_pool pad prelu probe_fill reduce reshape slice softmax transpose where".split()
 )
-BINARY = frozenset("add and div equal fmod greater greater_equal less less_equal max min mod mul or pow sub xor".split())
+BINARY = frozenset(
+    "add and div equal fmod greater greater_equal less less_equal max min mod mul or pow sub xor".split()
+)
 FUNCTIONS = ("sum", "mean", "max", "min", "prod", "sum_square", "l1", "l2", "log_sum", "log_sum_exp")
 
 
