@@ -12,8 +12,9 @@ from rammer.ir.index import Index
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Stmt, Store, Sync, TileProgram
-from rammer.vdevice.cfamily import CTYPE, SINGLE, CFamilyPrinter
+from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.simt.prelude import Dialect
+from rammer.vdevice.vectors import SINGLE
 
 LANES = 4  # elements of a 16-byte vector
 PLACEHOLDER = "rammer_kernel"
