@@ -1,24 +1,25 @@
-"""Every operator of every type it takes, at awkward shapes: the C compiler takes what is printed, for every CPU arch."""
+"""Every operator of every type it takes, at awkward shapes: every arch's compiler takes it, and it computes right."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby
+from pathlib import Path
 
 import pytest
-from kernel_harness import SLOW_SPEC, Built, check_compiled, compile_all, operation
+from kernel_harness import SLOW_SPEC, check_compiled, compile_all, operation
 
 from rammer.errors import TypeMismatch
-from rammer.ir.device import VDeviceSpec
 from rammer.ir.operator import Operation
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import PARTS, DType, TensorType
+from rammer.ir.tensor import DType, TensorType
 from rammer.kernels import candidates
-from rammer.vdevice.cpu.compile import arch_flags
+from rammer.vdevice.cpu.compile import KernelCompiler, arch_flags
+from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.emit import emit, translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, host
-from rammer.vdevice.toolchain import c_compiler
+from rammer.vdevice.toolchain import INCLUDE, c_compiler, run
 
 SHAPES = ((3, 37), (), (1,), (0,), (3, 0, 5), (1, 1, 1, 1, 1), (2, 1, 1, 1), (131,), (2, 3, 5, 7, 11), (70_001,))
 IMAGES = ((1, 3, 9, 23), (2, 1, 1, 1), (1, 17, 1, 131), (3, 2, 5, 7, 11), (1, 5, 41))
@@ -30,13 +31,15 @@ CELLS = ((1, 1), (2, 7), (3, 33), (9, 16))
 SPECIAL = {"clip": {"low": -1.0, "high": 2.0}, "leaky_relu": {"alpha": 0.1}, "elu": {"alpha": 0.5}}
 SPECIAL |= {"selu": {"alpha": 1.5, "gamma": 1.1}, "hard_sigmoid": {"alpha": 0.2, "beta": 0.5}}
 SPECIAL |= {"probe_spin": {"rounds": 3}}
-COMPLEX = frozenset(
-    "arg_max arg_min average_pool batch_norm cast concat conv expand gather gru_cell layer_norm log_softmax lrn "
-    "lstm_cell matmul max_pool pad prelu probe_fill reduce reshape slice softmax transpose where".split()
-)
-BINARY = frozenset(
-    "add and div equal fmod greater greater_equal less less_equal max min mod mul or pow sub xor".split()
-)
+WITH_ATTRIBUTES = {
+    *("arg_max", "arg_min", "average_pool", "batch_norm", "cast", "concat", "conv", "expand", "gather", "gru_cell"),
+    *("layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "pad", "prelu", "probe_fill", "reduce"),
+    *("reshape", "slice", "softmax", "transpose", "where"),
+}
+BINARY = {
+    *("add", "and", "div", "equal", "fmod", "greater", "greater_equal", "less", "less_equal", "max", "min", "mod"),
+    *("mul", "or", "pow", "sub", "xor"),
+}
 FUNCTIONS = ("sum", "mean", "max", "min", "prod", "sum_square", "l1", "l2", "log_sum", "log_sum_exp")
 
 
@@ -52,7 +55,7 @@ def operations(dtype: DType) -> Iterator[Operation]:
         except TypeMismatch:
             return
 
-    for kind in sorted(OPS.keys() - COMPLEX):
+    for kind in sorted(OPS.keys() - WITH_ATTRIBUTES):
         for shape in SHAPES:
             if kind in BINARY:
                 yield from made(kind, t(*shape), t(*shape))
@@ -113,3 +116,77 @@ def operations(dtype: DType) -> Iterator[Operation]:
         for late in (False, True):
             x, r = t(batch, 3, hidden), t(3, hidden, hidden)
             yield from made("gru_cell", x, state, r, static=("r",), linear_before_reset=late)
+
+
+def sample(dtype: DType, every: int) -> list[Operation]:
+    """The first operation of each kind, and some of the others."""
+    kinds = groupby(sorted(operations(dtype), key=lambda op: op.kind), key=lambda op: op.kind)
+    return [op for _, group in kinds for op in list(group)[::every]]
+
+
+def check_text(arch: str, cases: Sequence[Operation], folder: Path) -> None:
+    """What is printed for an arch is C: the compiler's front end takes it, whatever machine it runs on."""
+    target = ARCHES[arch]
+    spec = replace(SLOW_SPEC, arch=arch, lanes=target.lanes, registers=target.registers, parts=target.parts)
+    text = translation_unit([emit(k, spec) for op in cases for k in candidates(op, spec)], spec)
+    (folder / "kernels.c").write_text(text)
+    compiler = c_compiler()
+    flags = ("-S", "-emit-llvm", "-Xclang", "-disable-llvm-passes", "-w", "-nostdlibinc", "-isystem", str(INCLUDE))
+    flags = (*flags, *arch_flags(arch, compiler.family, host()))
+    run([*compiler.command, *flags, "kernels.c", "-o", "kernels.ll"], folder=str(folder), timeout_s=300)
+
+
+needs_zig = pytest.mark.skipif(c_compiler().family != "zig", reason="only ziglang compiles for every arch")
+
+
+@needs_zig
+@pytest.mark.parametrize(("arch", "dtype"), [*zip(ARCHES, DType, strict=False)])
+def test_every_arch_takes_what_is_printed(arch: str, dtype: DType, tmp_path: Path) -> None:
+    check_text(arch, sample(dtype, 12), tmp_path)
+
+
+@needs_zig
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_arch_takes_all_that_is_printed(arch: str, dtype: DType, tmp_path: Path) -> None:
+    check_text(arch, list(operations(dtype)), tmp_path)
+
+
+def check_values(dtype: DType, every: int) -> None:
+    found = [op for op in sample(dtype, every) if op.kind != "gather" or op.inputs[0].shape[op.attr("axis")] > 5]
+    cases = {f"{n} {op.kind} {op.inputs} {op.attrs}": op for n, op in enumerate(found)}  # random indices reach 5
+    built = compile_all({name: (op, candidates(op, SLOW_SPEC)) for name, op in cases.items()}, check=True)
+    for name in cases:
+        check_compiled(built, name)
+
+
+@pytest.mark.parametrize("dtype", [DType.F64, DType.I64])
+def test_every_operator_computes_wide_types(dtype: DType) -> None:
+    check_values(dtype, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DType)
+def test_every_operator_computes_every_type(dtype: DType) -> None:
+    check_values(dtype, 7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DType)
+def test_no_kernel_takes_the_compiler_long(dtype: DType) -> None:
+    device = CpuVDevice(device=2)
+    kernels = [k for op in sample(dtype, 25) for k in candidates(op, device.spec)]
+    assert not KernelCompiler(device.spec, host()).refused(kernels)
+
+
+def test_a_window_of_float64_compiles_in_time() -> None:
+    """Its 320 accumulators, one by one, took clang ten minutes."""
+    x, w = TensorType((1, 3, 64, 64), DType.F64), TensorType((3, 3, 3, 3), DType.F64)
+    device = CpuVDevice(device=2)
+    kernels = candidates(operation("conv", x, w, pads=(1, 1, 1, 1)), device.spec)
+    assert not KernelCompiler(device.spec, host()).refused(kernels)
+
+
+def test_every_kind_is_covered() -> None:
+    assert {op.kind for dtype in DType for op in operations(dtype)} == set(OPS)
