@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from rammer import artifact, config
+from rammer.candidates import compare_with_meaning, drop_refused, drop_spilled, drop_unproven, drop_wrong, few
 from rammer.errors import DeviceError, RammerError, VerificationError, did_you_mean
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
@@ -27,14 +28,12 @@ from rammer.report import Report, make_report
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
-from rammer.soundness import compare_with_meaning, drop_unsound
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Progress, VDevice, silent
 
 if TYPE_CHECKING:
     import onnx
 
-MAX_BOUNDED = 8  # notes of one kind
 Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 
@@ -101,21 +100,27 @@ def compile(
         trace.graph("graph", graph)
         with clock("rkernels"):
             candidates = find_candidates(graph, vdevice, registry)
+        budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
         check = config.integer("RAMMER_CHECK") or 0
+        refused: list[str] = []
+        wrong: list[str] = []
+        with clock("prove"):
+            candidates, unproven, unshown = drop_unproven(candidates, vdevice) if verify else (candidates, [], [])
         with clock("check"):
-            candidates, unsound = drop_unsound(
-                candidates, vdevice, prove_them=verify > 0, check=check, progress=progress
-            )
+            if check or budget_s > 0:
+                candidates, refused = drop_refused(candidates, vdevice, budget_s, progress)
+            if check:
+                candidates, wrong = drop_wrong(candidates, vdevice, None if check > 1 else unshown, progress)
         with clock("profile"):
-            budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
-            candidates, left_out = drop_spilled(candidates, vdevice, budget_s, progress)
+            candidates, spilled = drop_spilled(candidates, vdevice, budget_s, progress)
             profiler = profile(candidates, vdevice, budget_s, progress)
         with clock("schedule"):
             plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
             plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
-        plan = replace(plan, notes=(*plan.notes, *_few(unsound), *left_out, *_imported(plan), *_bounded(plan)))
+        notes = (*unproven, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
+        plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
             trace.say(CHOICES, note)
         timeline = simulate(plan, profiler.rtask_us)
@@ -134,12 +139,6 @@ def compile(
     except BaseException:
         vdevice.close()
         raise
-
-
-def _few(notes: Sequence[str]) -> list[str]:
-    """The first notes of one kind, and how many more there are."""
-    rest = [f"{len(notes) - MAX_BOUNDED} more such notes"] if len(notes) > MAX_BOUNDED else []
-    return [*notes[:MAX_BOUNDED], *rest]
 
 
 def _use_precision(vdevice: VDevice, precision: str) -> None:
@@ -196,29 +195,6 @@ def profile(
     return MeasuredProfiler(measured, EstimatingProfiler(vdevice.spec), measure if budget_s > 0 else None)
 
 
-def drop_spilled(
-    candidates: Mapping[Operation, Sequence[RKernel]], vdevice: VDevice, budget_s: float, progress: Progress
-) -> tuple[dict[Operation, list[RKernel]], list[str]]:
-    """The candidates whose values all fit into registers, and notes on the others. Raises DeviceError if none is left.
-
-    Only what the budget reaches is looked at; the program as a whole is looked at when it is built.
-    """
-    kernels = [k for options in candidates.values() for k in options]
-    found = vdevice.rkernels_registers(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
-    spilled = {k: needs for k, needs in found.items() if needs.spilled_bytes}
-    kept = {operation: [k for k in options if k not in spilled] for operation, options in candidates.items()}
-    for operation, options in candidates.items():
-        if options and not kept[operation]:
-            listed = ", ".join(f"{k.name} ({spilled[k].spilled_bytes})" for k in options)
-            raise DeviceError(
-                f"{operation.kind}: all rKernels spill registers on {vdevice.spec.arch}, bytes per thread: {listed}",
-                hint="offer one with smaller tiles through rammer_rkernels",
-            )
-    notes = [f"{k.name} is no candidate: {needs.spilled_bytes} bytes per thread spill" for k, needs in spilled.items()]
-    rest = [f"{len(notes) - MAX_BOUNDED} more rKernels are no candidates"] if len(notes) > MAX_BOUNDED else []
-    return kept, [*notes[:MAX_BOUNDED], *rest]
-
-
 def load_program(
     path: str | os.PathLike[str],
     *,
@@ -265,9 +241,7 @@ def _imported(plan: ExecutionPlan) -> list[str]:
 
 def _bounded(plan: ExecutionPlan) -> list[str]:
     """Notes on reads of which the plan knows only a box; such rTasks may wait for more than they read."""
-    found = Dependencies(plan.graph, plan.kernels).bounded()
-    rest = [f"{len(found) - MAX_BOUNDED} more inputs are taken as boxes"] if len(found) > MAX_BOUNDED else []
-    return [*found[:MAX_BOUNDED], *rest]
+    return few(Dependencies(plan.graph, plan.kernels).bounded())
 
 
 class _Clock:

@@ -211,8 +211,9 @@ class _Evaluator:
         return self.wholes[stage.name]
 
     def rounded(self, value: Any, dtype: DType) -> Any:
-        """Round to the stage's type, and keep computing wide."""
-        return np.asarray(value).astype(dtype.numpy).astype(_wide(dtype))
+        """Round to the stage's type, and keep computing wide. What is too large becomes infinite, without a warning."""
+        with np.errstate(all="ignore"):
+            return np.asarray(value).astype(dtype.numpy).astype(_wide(dtype))
 
     def value(self, body: Scalar, grid: Mapping[str, Any]) -> Any:
         match body:
@@ -223,8 +224,7 @@ class _Evaluator:
             case Iota(index):
                 return np.asarray(evaluate(index, grid), np.int64)
             case Cast(arg, dtype):
-                with np.errstate(all="ignore"):
-                    return self.rounded(self.value(arg, grid), dtype)
+                return self.rounded(self.value(arg, grid), dtype)
             case Load(tensor, index, dynamic):
                 places = [evaluate(i, grid) for i in index]
                 for d in dynamic:

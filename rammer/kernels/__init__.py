@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.tensor import DType
 from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, winograd_schedule
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Schedule
@@ -19,28 +22,57 @@ MIN_CHOICE_US = 200.0
 
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none."""
+    """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none.
+
+    Only those that fit the scratch, if any does.
+    """
     if spec.max_threads > 1:
         return threads.candidates(operation, spec)
+    if any(stage.dtype is DType.F64 for stage in operation.expr.stages):
+        spec = replace(spec, registers=spec.registers // 2)  # a vector takes two
     problem = Problem.of(operation, spec)
+    found: list[RKernel] = []
+    for kernels in _proposed(problem):
+        found += kernels
+        if fitting := [k for k in found if k.scratch_bytes <= spec.scratch_bytes]:
+            return fitting
+    if not found:
+        raise LoweringError(f"no schedule for {operation.kind}")
+    return found
+
+
+def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
+    """rKernels of one family after another: those of a later one are needed only where no earlier one fits."""
+    if not all(extent for _, extent in problem.root.axes):  # there is nothing to compute
+        yield [problem.kernel(s) for s in islice(generic.schedules(problem), 1)]
+        return
     others, certain = winograd_schedule.kernels(problem)
     if certain:
-        return others
+        yield others
+        others = []
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
-    schedules = _schedules(problem, few)
-    if any(problem.own_packing(s) is None for s in schedules):  # panels that end inside of a merged axis
-        problem = Problem.of(operation, spec, flat=False)
-        schedules = _schedules(problem, few)
-    return [*map(problem.kernel, schedules), *others]
-
-
-def _schedules(problem: Problem, few: int) -> list[Schedule]:
-    """For the matrix unit, and of the first family that has any. Raises LoweringError if none has."""
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.
-    for family, count in ((contraction, few), (recurrent, MAX_CANDIDATES), (generic, few)):
-        if schedules := list(islice(family.schedules(problem), count)):
-            return [*_on_matrix_unit(problem), *schedules]
-    raise LoweringError(f"no schedule for {problem.operation.kind}")
+    for schedules, count in (
+        (contraction.schedules, few),
+        (recurrent.schedules, MAX_CANDIDATES),
+        (generic.schedules, few),
+    ):
+        if found := _kernels(problem, schedules, count):
+            yield [*found, *others]
+    # What was kept is computed again where it is used, and what remains is kept for one vector at a time.
+    problem = Problem.of(problem.operation, problem.spec, keep=frozenset())
+    yield _kernels(problem, generic.sparing, few)
+
+
+def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], count: int) -> list[RKernel]:
+    """rKernels for the matrix unit and of a family; none if the family has none."""
+    schedules = list(islice(family(problem), count))
+    if schedules and family is not generic.sparing:
+        schedules = [*_on_matrix_unit(problem), *schedules]
+    if all(problem.own_packing(s) is not None for s in schedules):
+        return [problem.kernel(s) for s in schedules]
+    # Panels that end inside of a merged axis.
+    return _kernels(Problem.of(problem.operation, problem.spec, keep=problem.keep, flat=False), family, count)
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:

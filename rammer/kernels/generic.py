@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import lcm
 
 from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import var
-from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import Schedule
-from rammer.kernels.tiling import cut, lane_axis, lane_packing, output_order, place, stage_loops, task_counts
+from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.schedule import Loop, Schedule
+from rammer.kernels.tiling import (
+    cut,
+    kept_bytes,
+    lane_axis,
+    lane_packing,
+    nearest_bytes,
+    output_order,
+    place,
+    stage_loops,
+    task_counts,
+)
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """One schedule per task count: tasks cut from the outer axes of the output, vectors along the best lane axis."""
+    return _schedules(problem, sparing=False)
+
+
+def sparing(problem: Problem) -> Iterator[Schedule]:
+    """As `schedules`, with no more in scratch than one row or one vector needs, even if weights are read more often."""
+    return _schedules(problem, sparing=True)
+
+
+def _schedules(problem: Problem, *, sparing: bool) -> Iterator[Schedule]:
     root = problem.root
     crossing = _crossing(problem)
     lane = crossing[0] if crossing else lane_axis(problem, root)
@@ -24,25 +43,35 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         unroll = 4 if dict(root.reduce)[lane] >= 4 * problem.lanes else 1
     elif lane is not None and not root.reduce and not crossing and extents[lane] >= 2 * problem.lanes:
         unroll = 2
-    grains = [(a, extents[a], _grain(problem, a, lane, unroll)) for a in order]
+    shared = _shared(problem, sparing)
+    order.sort(key=lambda a: a not in shared)
+    rows = [a for a in shared if a != lane]
+    outputs = any(s.name in dict(problem.expr.outputs) for s in problem.placed)  # stored whole: no piece may overhang
+    grains = [(a, extents[a], _grain(problem, a, lane, unroll, outputs)) for a in order]
     if crossing:
         grains = [(a, e, lcm(g, problem.lanes) if a == crossing[1] else g) for a, e, g in grains]
     packing = lane_packing(problem, root, lane) if root.reduce else ()
     seen = set()
     for want in task_counts(problem):
-        tasks = cut(grains, want, problem.spec.num_veus)
+        # Cut along another axis, every task computes what all of them need: that is for vEUs that would be idle.
+        often = shared and want > problem.spec.num_veus
+        tasks = cut([g for g in grains if not often or g[0] in shared], want, problem.spec.num_veus)
         if tasks in seen:
             continue
         seen.add(tasks)
         steps = {loop.axis: loop.step for loop in tasks}
         tile = _tile(problem, root, lane, steps)
-        rows = _rows(problem, lane)
         if crossing:
             tile = (crossing[1], problem.lanes)
+        if outputs:
+            tile = None
+        outer = [a for a in rows if not tile or a != tile[0]]
         inner = stage_loops(
-            problem, root, lane, order=[*rows, *(a for a in order if a not in rows)], unroll=unroll, tile=tile
+            problem, root, lane, order=[*outer, *(a for a in order if a not in outer)], unroll=unroll, tile=tile
         )
-        depth = len(tasks) - 1 + len(rows)
+        block = _block(problem, shared, lane, tile, steps, problem.lanes * unroll)
+        inner = (*inner[: len(outer)], *block, *inner[len(outer) :])
+        depth = len(tasks) - 1 + len(outer) + len(block)
         count = 1
         for loop in tasks:
             count *= -(-extents[loop.axis] // loop.step)
@@ -50,12 +79,13 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
         yield Schedule(name, (*tasks, *inner), place(problem, depth), packing)
 
 
-def _grain(problem: Problem, axis: str, lane: str | None, unroll: int) -> int:
+def _grain(problem: Problem, axis: str, lane: str | None, unroll: int, whole: bool) -> int:
+    """Points that tasks may be cut in multiples of; `whole`: of vectors, too."""
     span = problem.span(axis)
     if axis != lane:
         return span
     width = problem.lanes * unroll
-    return -(-width // span) * span
+    return lcm(width, span) if whole else -(-width // span) * span
 
 
 def _tile(problem: Problem, root: Stage, lane: str | None, steps: dict[str, int]) -> tuple[str, int] | None:
@@ -84,18 +114,42 @@ def _crossing(problem: Problem) -> tuple[str, str] | None:
     return (out[0], into[0]) if out and into and out[0] != into[0] else None
 
 
-def _rows(problem: Problem, lane: str | None) -> list[str]:
-    """Outer axes that every kept stage shares with the root: a row at a time is computed, in scratch that stays near.
+def _shared(problem: Problem, sparing: bool) -> list[str]:
+    """Axes along which kept stages are read at the root's own position: along them little is kept at a time, and near.
 
-    None if a stage is a product with weights, which whole tiles must share.
+    None if a stage is a product with weights, which whole tiles must share, unless scratch is to be spared.
     """
-    root = problem.root
-    rows = [a for a, _ in root.axes if a != lane]
-    for stage in problem.placed:
+    shared = [a for a, _ in problem.root.axes]
+    kept = {s.name for s in problem.placed}
+    for stage in problem.stages.values():
         product = isinstance(stage.body, Call) and stage.body.fn == "mul" and stage.reduce
-        if product and len({ld.tensor for ld, _ in loads(stage.body)}) > 1:
+        if stage.name in kept and product and not sparing and len({ld.tensor for ld, _ in loads(stage.body)}) > 1:
             return []
-        for load, _ in loads(root.body):
-            if load.tensor == stage.name:
-                rows = [a for a in rows if var(a) in load.index and not load.dynamic]
-    return rows if problem.placed else []
+        for load, _ in all_loads(stage):
+            if load.tensor in kept:
+                shared = [a for a in shared if var(a) in load.index and not load.dynamic]
+    return shared if problem.placed else []
+
+
+def _block(
+    problem: Problem,
+    shared: list[str],
+    lane: str | None,
+    tile: tuple[str, int] | None,
+    steps: Mapping[str, int],
+    width: int,
+) -> tuple[Loop, ...]:
+    """Loops over pieces of the shared axes that hold a register block: stages are kept for one piece at a time.
+
+    Along the lane axis a piece is as long as the nearest cache allows: rows of memory are used in long runs.
+    """
+    loops = [Loop(*tile)] if tile and tile[0] in shared else []
+    if lane is not None and lane in shared:
+        extent = min(dict(problem.root.axes)[lane], steps.get(lane, 1 << 62))
+        piece = {a: tile[1] if tile and a == tile[0] else 1 for a in shared} | {lane: width}
+        vectors = max(nearest_bytes(problem.spec) // 2 // max(kept_bytes(problem.placed, piece), 1), 1)
+        if lane in steps:  # the next piece may be another task's
+            vectors = next((n for n in range(vectors, 1, -1) if extent % (n * width) == 0), 1)
+        if vectors * width < extent:
+            loops.append(Loop(lane, vectors * width))
+    return tuple(loops)

@@ -6,7 +6,7 @@ Each task owns some units: all gates of a unit are computed where its state is. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import prod
+from math import lcm, prod
 
 from rammer.ir.index import variables
 from rammer.ir.tensor import PARTS, Digit, Layout
@@ -16,7 +16,7 @@ from rammer.kernels.contraction import Product, product
 from rammer.kernels.matrix_unit import Block
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, lane_axis, place_one, stage_loops, stage_order, task_counts
+from rammer.kernels.tiling import cut, kept_bytes, lane_axis, place_one, stage_loops, stage_order, task_counts
 
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a prefetcher follows
 MOST_GATES = 4
@@ -61,12 +61,19 @@ def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
         units = (lane, extents[lane], grain)
         # Rows of their own take what they need from the step before at home: no barrier, no line of another vEU's.
         apart = not blocks and _independent_rows(problem, products.values(), want)
-        tasks = cut([*rows, units] if apart else [units, *rows], want, problem.spec.num_veus)
+        axes = [*rows, units] if apart else [units, *rows]
+        tasks = cut(axes, want, problem.spec.num_veus)
+        steps = {a: min(e, next((lp.step for lp in tasks if lp.axis == a), e)) for a, e in root.axes}
+        pieces = () if blocks else _pieces(problem, lane, steps)
+        if pieces:  # the end of a task is the end of a piece: what is stored beyond it would be another task's
+            size = {lp.axis: lp.step for lp in pieces}
+            tasks = cut([(a, e, lcm(g, size.get(a, 1))) for a, e, g in axes], want, problem.spec.num_veus)
         if tasks in seen:
             continue
         seen.add(tasks)
         steps = {lp.axis: lp.step for lp in tasks}
-        depth = len(tasks) - 1
+        steps |= {lp.axis: lp.step for lp in pieces}
+        depth = len(tasks) + len(pieces) - 1
         stages: list[At] = []
         packing: dict[str, Layout] = {}
         for stage in problem.placed:
@@ -85,7 +92,30 @@ def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
         inner = stage_loops(problem, root, lane)
         count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
         name = f"{problem.operation.kind}_{lane}{lanes}{f'_bf16x{PARTS}' if blocks else ''}_t{count}"
-        yield Schedule(name, (*tasks, *inner), tuple(stages), tuple(packing.items()))
+        yield Schedule(name, (*tasks, *pieces, *inner), tuple(stages), tuple(packing.items()))
+
+
+def _pieces(problem: Problem, lane: str, steps: Mapping[str, int]) -> tuple[Loop, ...]:
+    """Loops inside a task over pieces whose stages fit the scratch, of `steps` that may not: rows are halved first.
+
+    Each piece of rows reads the task's weights again, each piece of units what all units share.
+    """
+    piece = dict(steps)
+    rows = [a for a in piece if a != lane]
+    shared = any(_reads_all(problem, s.name) for s in problem.placed)
+
+    def kept() -> int:
+        return kept_bytes(problem.placed, {a: n for a, n in piece.items() if a != lane or not shared})
+
+    while kept() > problem.spec.scratch_bytes:
+        axis = max(rows, key=lambda a: piece[a], default=lane)
+        if piece[axis] == 1:
+            axis = lane
+        if axis == lane and (shared or piece[lane] <= problem.lanes):
+            break  # more than a row needs
+        half = -(-piece[axis] // 2)
+        piece[axis] = -(-half // problem.lanes) * problem.lanes if axis == lane else half
+    return tuple(Loop(a, piece[a]) for a in (*rows, lane) if piece[a] < steps[a])
 
 
 def _unit_gates(problem: Problem, p: Product, depth: int, block: Block) -> tuple[At, At]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Stage, loads
 from rammer.ir.index import var
 from rammer.ir.tensor import Digit, Layout
@@ -146,13 +147,12 @@ def place_one(problem: Problem, stage: Stage, depth: int) -> At:
     return At(stage.name, depth, stage_loops(problem, stage, lane, unroll=unroll), order=stage_order(stage, lane))
 
 
-def unique(items: Iterable[tuple[Loop, ...]]) -> Iterator[tuple[Loop, ...]]:
-    seen = set()
-    for item in items:
-        if item not in seen:
-            seen.add(item)
-            yield item
+def kept_bytes(stages: Iterable[Stage], steps: Mapping[str, int]) -> int:
+    """Bytes of scratch that stages take where no more than `steps` of some axes are computed at a time."""
+    sizes = (prod(min(e, steps.get(a, e)) for a, e in s.axes) * s.dtype.itemsize for s in stages)
+    return sum(-(-size // 64) * 64 for size in sizes)
 
 
-def size(axes: Iterable[tuple[str, int]]) -> int:
-    return prod(e for _, e in axes)
+def nearest_bytes(spec: VDeviceSpec) -> int:
+    """Bytes of the nearest memory that a vEU has for itself, if the spec says; else its scratch."""
+    return next((m.nbytes for m in spec.memory if m.owner == "veu"), spec.scratch_bytes)

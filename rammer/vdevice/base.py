@@ -148,6 +148,12 @@ class VDevice(ABC):
         """Measured microseconds of one rTask on one vEU. A kernel left out is estimated from the spec."""
         return {}
 
+    def rkernels_refused(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, str]:
+        """What the device's compiler does not take within bounds of time and memory, and why: no candidates."""
+        return {}
+
     def rkernels_registers(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, Registers]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import isinf, isnan
 
 import numpy as np
 
 from rammer.errors import LoweringError
 from rammer.ir.expr import (
-    COMPARISONS,
     Call,
     Cast,
     Const,
@@ -19,17 +18,13 @@ from rammer.ir.expr import (
     Range,
     Scalar,
     Select,
-    loads,
-    result_dtype,
-    rewrite,
 )
-from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
+from rammer.ir.index import Index, bounds, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, PartProduct, Scope, Split, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, PartProduct, Split, Store, Sync, TileProgram
+from rammer.vdevice.vectors import FLOAT32_MATH, INFIX, LOGIC, POWERS, SINGLE, VectorLoops
 
-INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
-LOGIC = {"and": "&", "or": "|", "xor": "^"}
 CTYPE = {
     DType.F16: "_Float16",
     DType.BF16: "bf16",
@@ -42,32 +37,21 @@ CTYPE = {
     DType.U8: "uint8_t",
     DType.BOOL: "uint8_t",
 }
-FLOAT32_MATH = frozenset(
-    {"max", "min", "abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "log", "tanh", "sigmoid", "erf"}
-)
 FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "pow", "fmod", "mod"}
 INT_MATH = frozenset({"max", "min", "abs", "sign", "mod", "fmod", "div", "pow"})
-POWERS = {2: "square", 3: "cube", 0.5: "sqrt", 0.75: "pow_3_4"}  # exponents that need no logarithm
-SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
-VECTOR_LOAD = {DType.F32: "V", DType.F16: "VH", DType.BF16: "VB"}
 
 
-class CFamilyPrinter:
+class CFamilyPrinter(VectorLoops):
     """Prints one tile program. A new printer per program: it keeps the types and bounds of what is in scope."""
 
-    alignment = 1  # a vector may start only at multiples of it, in elements
     restrict, loop_type = "restrict", "long"
     align = "__attribute__((aligned(64)))"
-    strided = True  # vectors may be gathered from, and scattered to, equal distances
-    vector_math = FLOAT32_MATH
     ctype: Mapping[DType, str] = CTYPE
     unrolled = frozenset({Kind.UNROLLED})  # kinds of loops that compilers are asked to unroll
+    most_numbers: int | None = None  # stores of single numbers up to which they are asked
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
-        self.program, self.lanes = program, lanes
-        self.dtypes = {b.name: b.dtype for b in (*program.arguments, *program.scratch)}
-        self.wide: set[str] = set()  # register buffers kept as arrays of vectors
-        self.folded: set[str] = set()  # of these, the ones whose lanes are combined in the end
+        super().__init__(program, lanes)
         self.env: dict[str, tuple[int, int]] = {}
 
     def scratch(self) -> list[str]:
@@ -120,162 +104,21 @@ class CFamilyPrinter:
             return [fold]
         if square := self.square(loop):
             return [square]
-        lines = ["#pragma unroll"] if loop.kind in self.unrolled else []
+        few = self.most_numbers is None or self.numbers((loop,)) <= self.most_numbers
+        lines = ["#pragma unroll"] if loop.kind in self.unrolled and few else []
         v = loop.var
         lines.append(f"for ({self.loop_type} {v} = {loop.start}; {v} < {loop.stop}; {v}++) {{")
         return [*lines, *self.body(loop.body, 1), "}"]
 
     # vectors
 
-    def vector(self, loop: For) -> For | None:
-        """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form."""
-        lane, body = loop.var, loop.body
-        if loop.start:  # a piece that starts in mid-vector
-            if any(self._registers(body)):
-                return None
-            shift = {lane: var(lane) + loop.start}
-            moved = []
-            for s in body:
-                if not isinstance(s, Store):
-                    return None
-                value = rewrite(
-                    s.value,
-                    lambda ld: Load(ld.tensor, tuple(substitute(i, shift) for i in ld.index), ld.dynamic),
-                    lambda i: substitute(i, shift),
-                )
-                moved.append(Store(s.buffer, substitute(s.index, shift), value))
-            loop = For(lane, 0, loop.stop - loop.start, loop.kind, tuple(moved))
-        if loop.stop > self.lanes:
-            return None
-        for s in loop.body:
-            if not isinstance(s, Store) or not s.index.coef(lane) or self.dtypes[s.buffer] not in SINGLE:
-                return None
-            if not self._access_ok(s.buffer, s.index, lane) or not self._lane_ok(s.value, lane):
-                return None
-        return loop
-
-    def _registers(self, body: Body) -> Iterator[str]:
-        arguments = {b.name for b in (*self.program.arguments, *self.program.scratch)}
-        for s in body:
-            if isinstance(s, Store):
-                yield from ({s.buffer, *(ld.tensor for ld, _ in loads(s.value))} - arguments)
-
-    def _access_ok(self, buffer: str, index: Index, lane: str) -> bool:
-        stride = 0
-        for atom, coef in index.terms:
-            if atom == lane:
-                stride = coef
-            elif not isinstance(atom, str) and lane in variables(atom.arg):
-                return False
-        if stride == 0:
-            return True
-        if stride != 1:  # gathered and scattered element by element
-            return self.strided and self.dtypes[buffer] is DType.F32
-        starts = (index.const, *(c for atom, c in index.terms if atom != lane))
-        return self.dtypes[buffer] in SINGLE and (self.alignment == 1 or all(c % self.alignment == 0 for c in starts))
-
-    def picked(self, buffer: str, index: Index, lane: str) -> tuple[Index, tuple[int, ...]] | None:
-        """Where a vector begins, and which of its elements each lane picks, for x[16*i + 4*(lane // 4)].
-
-        None if lanes do not pick from one vector, or differently in different places.
-        """
-        fixed = Index(index.const % self.lanes, tuple(t for t in index.terms if lane in variables(Index(0, (t,)))))
-        base = index - fixed
-        size = next((b.size for b in self.program.arguments if b.name == buffer), 1)
-        if self.alignment != 1 or not self.strided or self.dtypes[buffer] is not DType.F32 or size % self.lanes:
-            return None
-        if variables(fixed) != {lane} or not self._whole(base):
-            return None
-        chosen = tuple(simplify(substitute(fixed, {lane: Index(n)}), {}).const for n in range(self.lanes))
-        return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
-
-    def _lane_ok(self, value: Scalar, lane: str) -> bool:
-        """Whether the value can be printed for all lanes at once, as float vectors and masks."""
-        if not _depends(value, lane):
-            return self.type_of(value) in (*SINGLE, DType.BOOL, None)
-        match value:
-            case Load(buffer, (index,), dynamic):
-                fits = self._access_ok(buffer, index, lane) or self.picked(buffer, index, lane) is not None
-                return fits and not any(_depends(d.value, lane) for d in dynamic)
-            case Cast(arg, dtype):
-                return dtype in SINGLE and self.type_of(arg) in SINGLE and self._lane_ok(arg, lane)
-            case Call("pow", (base, Const(power))) if power in POWERS:
-                return self._lane_ok(base, lane) and self.type_of(base) in SINGLE
-            case Call(fn, args):
-                known = (
-                    fn in INFIX
-                    or fn in self.vector_math
-                    or fn in COMPARISONS
-                    or fn in LOGIC
-                    or fn in ("where", "neg", "not")
-                )
-                kinds = {self.type_of(a) for a in args}
-                return known and kinds <= {*SINGLE, DType.BOOL, None} and all(self._lane_ok(a, lane) for a in args)
-            case Select(where, then, other):
-                uniform = not any(lane in variables(r.index) for r in where)
-                return uniform and self._lane_ok(then, lane) and self._lane_ok(other, lane)
-        return False
-
-    def declare(self, buffer: Buffer, body: Body) -> None:
-        """Decide whether a register buffer can be an array of vectors: gcc keeps only those in registers."""
-        self.dtypes[buffer.name] = buffer.dtype
-        self.wide.discard(buffer.name)
-        self.folded.discard(buffer.name)
-        if buffer.scope is Scope.REGISTER and buffer.dtype is DType.F32 and buffer.size % self.lanes == 0:
-            self.wide.add(buffer.name)
-            if not self._only_vectors(buffer.name, body):
-                self.wide.discard(buffer.name)
-                self.folded.discard(buffer.name)
-
-    def _only_vectors(self, name: str, body: Body) -> bool:
-        """Whether every access to the buffer is a whole vector, or a lane known when compiling."""
-        for stmt in body:
-            match stmt:
-                case For() if self.fold(stmt):
-                    self.folded.add(name)
-                case For(kind=Kind.VECTOR) if moved := self.vector(stmt):
-                    for s in moved.body:
-                        assert isinstance(s, Store)
-                        for buffer, index in _accesses(s):
-                            if buffer == name and index.coef(moved.var) not in (0, 1):
-                                return False
-                            if buffer == name and not self._whole(index - var(moved.var) * index.coef(moved.var)):
-                                return False
-                case For() | Alloc():
-                    if isinstance(stmt, Alloc):
-                        self.dtypes[stmt.buffer.name] = stmt.buffer.dtype
-                    if not self._only_vectors(name, stmt.body):
-                        return False
-                case If(_, then):
-                    if not self._only_vectors(name, then):
-                        return False
-                case Mma(acc=acc, a=a, b=b) if name in (acc, a, b):
-                    return False
-                case Store():
-                    for buffer, index in _accesses(stmt):
-                        if buffer == name and not self._whole(index - index.const):
-                            return False
-        return True
-
-    def _whole(self, index: Index) -> bool:
-        return index.const % self.lanes == 0 and all(c % self.lanes == 0 for _, c in index.terms)
-
     def fold(self, loop: For) -> str | None:
         """The text that combines the lanes of a vector into lane 0, if that is what the loop does."""
-        match loop:
-            case For(
-                v, 1, self.lanes, Kind.UNROLLED, (Store(buffer, index, Call(fn, (Load(b1, (i1,)), Load(b2, (i2,))))),)
-            ):
-                same = buffer == b1 == b2 and index == i1 and i2 == index + var(v)
-                if (
-                    same
-                    and buffer in self.wide
-                    and fn in ("add", "mul", "max", "min")
-                    and index.const % self.lanes == 0
-                ):
-                    vector = f"{buffer}[{self.vector_index(index)}]"
-                    return f"{vector}[0] = fold_{fn}({vector});"
-        return None
+        if (found := self.folded_vector(loop)) is None:
+            return None
+        buffer, index, fn = found
+        vector = f"{buffer}[{self.vector_index(index)}]"
+        return f"{vector}[0] = {self.named(f'fold_{fn}', self.dtypes[buffer])}({vector});"
 
     def square(self, loop: For) -> str | None:
         """The text of a square copied with rows and columns exchanged, if that is what the loop does."""
@@ -320,16 +163,18 @@ class CFamilyPrinter:
         if lane and s.index.coef(lane) not in (0, 1):
             reach = ((count or self.lanes) - 1) * s.index.coef(lane) + 1
             place = self.place(s.buffer, self.index(s.index - var(lane) * s.index.coef(lane)), reach)
-            vector = self.wide_text(s.value, lane, count)
+            vector = self.wide_text(s.value, lane, count, kind)
             return f"vscatter(&{place}, {s.index.coef(lane)}, {vector}, {count or self.lanes});"
         if s.buffer in self.wide and lane and not whole and (s.buffer in self.folded or _merges(s)):
             target = self.element(s.buffer, s.index, lane)
-            return f"{target} = vfirst({count}, {self.wide_text(s.value, lane, count)}, {target});"
+            first = self.named("first", kind)
+            return f"{target} = {first}({count}, {self.wide_text(s.value, lane, count, kind)}, {target});"
         moves = lane and s.index.coef(lane) and s.buffer not in self.wide
-        if lane and moves and not (whole and kind is DType.F32 and self.one_access(s.buffer, s.index - var(lane))):
-            name = {DType.F32: "vstore", DType.F16: "vstore_h", DType.BF16: "vstore_b"}[kind]
+        direct = kind.accumulator is kind and self.one_access(s.buffer, s.index - var(lane or ""))
+        if lane and moves and not (whole and direct):
+            name = self.named("store", kind)
             place = self.index(s.index - var(lane))
-            vector = self.wide_text(s.value, lane, count)
+            vector = self.wide_text(s.value, lane, count, kind)
             return f"{name}(&{self.place(s.buffer, place, count or self.lanes)}, {vector}, {count or self.lanes});"
         target = self.element(s.buffer, s.index, lane)
         match s.value:
@@ -338,13 +183,25 @@ class CFamilyPrinter:
             case value:
                 op = "="
         if lane:
-            return f"{target} {op} {self.wide_text(value, lane, count)};"
+            return f"{target} {op} {self.wide_text(value, lane, count, kind)};"
         text, _ = self.scalar(value, None, 0, kind)
         return f"{target} {op} {self.convert(text, self.type_of(value) or kind, kind)};"
 
-    def wide_text(self, value: Scalar, lane: str, count: int) -> str:
-        text, wide = self.scalar(value, lane, count, DType.F32)
-        return text if wide else f"splat({text})"
+    def wide_text(self, value: Scalar, lane: str, count: int, kind: DType) -> str:
+        """Text of a value for all lanes, as it is computed where elements are of type `kind`."""
+        kind = DType.F32 if kind in SINGLE else kind
+        return self.spread(self.scalar(value, lane, count, kind), kind)
+
+    def spread(self, text: tuple[str, bool], kind: DType) -> str:
+        """A vector, made of a single number if the text is one."""
+        return text[0] if text[1] else f"{self.named('splat', kind)}({text[0]})"
+
+    def named(self, function: str, kind: DType) -> str:
+        """What a function of vectors is called for elements of type `kind`; those of float32 have the short names."""
+        half = {DType.F16: "_h", DType.BF16: "_b"}.get(kind, "") if function in ("load", "store") else ""
+        if kind in SINGLE:
+            return function if function == "splat" or function.startswith("fold_") else f"v{function}{half}"
+        return f"{self.vectors[kind]}_{function}"
 
     def element(self, buffer: str, index: Index, lane: str | None) -> str:
         """An assignable element, or vector where the index moves with `lane`."""
@@ -353,8 +210,14 @@ class CFamilyPrinter:
                 return f"{buffer}[{self.vector_index(index - var(lane))}]"
             return f"{buffer}[{self.vector_index(index - index.const % self.lanes)}][{index.const % self.lanes}]"
         if lane and index.coef(lane):
-            return f"V({self.place(buffer, self.index(index - var(lane)), self.lanes)})"
+            return self.whole(buffer, self.place(buffer, self.index(index - var(lane)), self.lanes))
         return self.place(buffer, self.index(index), 1)
+
+    def whole(self, buffer: str, place: str) -> str:
+        """The vector that starts at an element."""
+        kind = self.dtypes[buffer]
+        short = {DType.F32: "V", DType.F16: "VH", DType.BF16: "VB"}.get(kind)
+        return f"{short}({place})" if short else f"VECTOR({self.vectors[kind]}, {place})"
 
     def place(self, buffer: str, index: str, reach: int) -> str:
         """The text of `buffer` at `index`, of which `reach` elements are touched (below 0: backwards)."""
@@ -374,9 +237,6 @@ class CFamilyPrinter:
 
     # scalars
 
-    def type_of(self, value: Scalar) -> DType | None:
-        return result_dtype(value, self.dtypes)
-
     def scalar(self, value: Scalar, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
         """Text of a value, and whether it is a vector. Literals take the type `like`; half floats are float32 here."""
         match value:
@@ -388,18 +248,17 @@ class CFamilyPrinter:
                 return self.load(buffer, index, dynamic, lane, count)
             case Cast(arg, dtype):
                 source = self.type_of(arg) or dtype
+                if lane and source in self.narrow and isinstance(arg, Load) and arg.index[0].coef(lane):
+                    return self.load_narrow(arg.tensor, arg.index[0] - var(lane), count, dtype), True
                 text, wide = self.scalar(arg, lane, count, source)
                 if wide:
-                    return (
-                        text
-                        if dtype is DType.F32 or dtype is source
-                        else f"vround_{'h' if dtype is DType.F16 else 'b'}({text})"
-                    ), True
+                    return self.convert_wide(text, source, dtype), True
                 return self.widen(self.convert(text, source, dtype), dtype), False
             case Select(where, then, other):
                 (a, wide_a), (b, wide_b) = self.scalar(then, lane, count, like), self.scalar(other, lane, count, like)
                 if wide_a or wide_b:
-                    a, b = (t if wide else f"splat({t})" for t, wide in ((a, wide_a), (b, wide_b)))
+                    kind = self.type_of(value) or like
+                    a, b = self.spread((a, wide_a), kind), self.spread((b, wide_b), kind)
                 return f"({self.conditions(where)} ? {a} : {b})", wide_a or wide_b
             case Call():
                 return self.call(value, lane, count, like)
@@ -414,7 +273,7 @@ class CFamilyPrinter:
         if lane and not dynamic and not self._access_ok(buffer, index, lane) and lane in variables(index):
             pick = self.picked(buffer, index, lane)
             assert pick is not None, index
-            vector = f"V({self.place(buffer, self.index(pick[0]), self.lanes)})"
+            vector = self.whole(buffer, self.place(buffer, self.index(pick[0]), self.lanes))
             return f"__builtin_shufflevector({vector}, {vector}, {', '.join(map(str, pick[1]))})", True
         step = index.coef(lane) if lane else 0
         wide = step != 0
@@ -428,9 +287,25 @@ class CFamilyPrinter:
         place = self.place(buffer, text, (count or self.lanes) if wide else 1)
         start = sum((var("at") * d.stride for d in dynamic), index - var(lane) if lane and wide else index)
         if wide and (count not in (0, self.lanes) or not self.one_access(buffer, start)):
-            name = {DType.F32: "vload", DType.F16: "vload_h", DType.BF16: "vload_b"}[kind]
-            return f"{name}(&{place}, {count or self.lanes})", True
-        return (f"{VECTOR_LOAD[kind]}({place})" if wide else self.widen(place, kind)), wide
+            return f"{self.named('load', kind)}(&{place}, {count or self.lanes})", True
+        return (self.whole(buffer, place) if wide else self.widen(place, kind)), wide
+
+    def load_narrow(self, buffer: str, index: Index, count: int, dtype: DType) -> str:
+        """A vector of small integers as one of numbers of type `dtype`."""
+        place, kind = self.place(buffer, self.index(index), count or self.lanes), self.narrow[self.dtypes[buffer]]
+        some = f"{kind}_load(&{place}, {count})" if count not in (0, self.lanes) else f"VECTOR({kind}, {place})"
+        return self.rounded(f"__builtin_convertvector({some}, {self.vectors[dtype]})", dtype)
+
+    def convert_wide(self, text: str, source: DType, target: DType) -> str:
+        """A vector of type `source` (half floats held in float32) as one of type `target`."""
+        if self.vectors[source] != self.vectors[target]:
+            text = f"__builtin_convertvector({text}, {self.vectors[target]})"
+        return text if source is target else self.rounded(text, target)
+
+    def rounded(self, text: str, target: DType) -> str:
+        """A vector of float32 rounded to half floats, if `target` says so."""
+        half = {DType.F16: "h", DType.BF16: "b"}.get(target)
+        return f"vround_{half}({text})" if half else text
 
     def call(self, call: Call, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
         fn, args = call.fn, call.args
@@ -441,8 +316,13 @@ class CFamilyPrinter:
             pairs = [self.scalar(a, lane, count, kind) for a in args[1:]]
             if not (wide_c or any(w for _, w in pairs)):
                 return f"({cond} ? {pairs[0][0]} : {pairs[1][0]})", False
-            a, b = (t if w else f"splat({t})" for t, w in pairs)
-            return (f"vsel({cond}, {a}, {b})" if wide_c else f"({cond} ? {a} : {b})"), True
+            a, b = (self.spread(p, kind) for p in pairs)
+            if not wide_c:
+                return f"({cond} ? {a} : {b})", True
+            compared = self._mask(args[0]) or DType.F32
+            if compared.itemsize != kind.accumulator.itemsize:
+                cond = f"__builtin_convertvector({cond}, {self.masks(kind)})"
+            return f"{self.named('sel', kind)}({cond}, {a}, {b})", True
         if fn == "pow" and isinstance(args[1], Const) and args[1].value in POWERS and kind in SINGLE:
             text, wide = self.scalar(args[0], lane, count, kind)
             return f"{'v' if wide else 's'}{POWERS[args[1].value]}({text})", wide
@@ -450,13 +330,15 @@ class CFamilyPrinter:
         wide = any(w for _, w in texts)
         if fn in ("max", "min") and kind in SINGLE and any(isinstance(a, Const) and a.value == a.value for a in args):
             texts = texts if isinstance(args[1], Const) else texts[::-1]
-            a, b = (t if w or not wide else f"splat({t})" for t, w in texts)
+            a, b = (self.spread(t, kind) if wide else t[0] for t in texts)
             return f"{'v' if wide else 's'}{fn}c({a}, {b})", wide
         plain = [t for t, _ in texts]
         if kind is DType.BOOL or fn in LOGIC or fn == "not":
-            return self.logic(fn, texts, wide), wide
+            return self.logic(fn, texts, wide, self._mask(call) or DType.F32), wide
         if kind.is_float:
             return self.float_call(fn, texts, wide, kind), wide
+        if wide:
+            return self.wide_int_call(fn, [self.spread(t, kind) for t in texts], kind), True
         return self.int_call(fn, plain, kind), False
 
     def float_call(self, fn: str, texts: list[tuple[str, bool]], wide: bool, kind: DType) -> str:
@@ -465,18 +347,27 @@ class CFamilyPrinter:
             return f"({plain[0]} {INFIX[fn]} {plain[1]})"
         if fn == "neg":
             return f"(-{plain[0]})"
-        spread = [t if w or not wide else f"splat({t})" for t, w in texts]
+        spread = [self.spread(t, kind) if wide else t[0] for t in texts]
         if fn in COMPARE:
             return f"({spread[0]} {COMPARE[fn]} {spread[1]})"
         if fn not in FLOAT_MATH and fn not in ("is_nan", "is_inf"):
             raise LoweringError(f"no C text for the function {fn!r} of {kind.value}")
-        prefix = "v" if wide else "d" if kind is DType.F64 else "s"
-        return f"{prefix}{fn}({', '.join(spread)})"
+        name = self.named(fn, kind) if wide else f"{'d' if kind is DType.F64 else 's'}{fn}"
+        return f"{name}({', '.join(spread)})"
 
-    def logic(self, fn: str, texts: list[tuple[str, bool]], wide: bool) -> str:
+    def wide_int_call(self, fn: str, texts: list[str], kind: DType) -> str:
+        """As `int_call`, for vectors."""
+        if operator := COMPARE.get(fn) or (INFIX.get(fn) if fn != "div" else None):
+            return f"({texts[0]} {operator} {texts[1]})"
+        if fn in ("is_nan", "is_inf"):
+            return f"{self.masks(kind)}_splat(0)"
+        return f"(-{texts[0]})" if fn == "neg" else f"{self.named(fn, kind)}({', '.join(texts)})"
+
+    def logic(self, fn: str, texts: list[tuple[str, bool]], wide: bool, compared: DType) -> str:
         plain = [t for t, _ in texts]
         if wide:
-            masks = [t if w else f"mask({t})" for t, w in texts]
+            mask = "mask" if self.masks(compared) == "vi" else "vl_mask"
+            masks = [t if w else f"{mask}({t})" for t, w in texts]
             if fn == "not":
                 return f"(~{masks[0]})"
             if fn in LOGIC:
@@ -565,32 +456,13 @@ class CFamilyPrinter:
 
     def alloc(self, buffer: Buffer) -> str:
         if buffer.name in self.wide:
-            return f"vf {buffer.name}[{buffer.size // self.lanes}];"
+            return f"{self.vectors[buffer.dtype]} {buffer.name}[{buffer.size // self.lanes}];"
         return f"{self.ctype[buffer.dtype]} {buffer.name}[{buffer.size}] {self.align};"
 
     def sync(self) -> str:
         return ""  # one thread per vEU
 
 
-def _depends(value: Scalar, lane: str) -> bool:
-    match value:
-        case Load(_, index, dynamic):
-            return any(lane in variables(i) for i in index) or any(_depends(d.value, lane) for d in dynamic)
-        case Call(_, args):
-            return any(_depends(a, lane) for a in args)
-        case Cast(arg, _):
-            return _depends(arg, lane)
-        case Iota(index):
-            return lane in variables(index)
-        case Select(where, then, other):
-            return any(lane in variables(r.index) for r in where) or _depends(then, lane) or _depends(other, lane)
-    return False
-
-
 def _merges(s: Store) -> bool:
     """Whether the store updates an element by a function to which zero is not neutral: max, min, mul."""
     return isinstance(s.value, Call) and s.value.fn != "add" and Load(s.buffer, (s.index,)) in s.value.args
-
-
-def _accesses(s: Store) -> list[tuple[str, Index]]:
-    return [(s.buffer, s.index), *((ld.tensor, ld.index[0]) for ld, _ in loads(s.value))]

@@ -6,12 +6,14 @@ import hashlib
 import importlib.util
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +36,7 @@ OWN_HEADERS = frozenset(
 )
 INCLUDE = Path(__file__).with_name("include")
 MAX_STDERR = 4000
+MEMORY_BYTES = 4 << 30  # of a compiler whose time is bounded
 _INCLUDE_LINE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)", re.M)
 
 
@@ -45,7 +48,9 @@ class Compiler:
     family: str
     version: str
 
-    def compile_shared(self, text: str, flags: Sequence[str] = (), *, timeout_s: float = 120.0) -> bytes:
+    def compile_shared(
+        self, text: str, flags: Sequence[str] = (), *, timeout_s: float = 120.0, cpu_s: int | None = None
+    ) -> bytes:
         """A shared object from C text. Raises ToolchainError with the compiler's own words."""
         with tempfile.TemporaryDirectory(prefix="rammer-cc-") as folder:
             source, target = Path(folder, "kernels.c"), Path(folder, "kernels.so")
@@ -53,7 +58,7 @@ class Compiler:
             helpers = '\n#include "half.h"\n' if own and "_Float16" in text else ""
             source.write_text(text + helpers, encoding="utf-8")
             argv = [*self.command, *FLAGS, *flags, str(source), "-o", str(target), *self._linking(own)]
-            run(argv, folder=folder, timeout_s=timeout_s)
+            run(argv, folder=folder, timeout_s=timeout_s, cpu_s=cpu_s)
             return target.read_bytes()
 
     def _linking(self, own: bool) -> list[str]:
@@ -69,8 +74,11 @@ class Compiler:
         return [*bare, "-lgcc"] if self.family == "gcc" else [*bare, "-nostdlibinc"]
 
 
-def run(argv: Sequence[str], *, folder: str, timeout_s: float) -> None:
-    """Run a compiler: no shell, a process group of its own, a time limit. Raises ToolchainError."""
+def run(argv: Sequence[str], *, folder: str, timeout_s: float, cpu_s: int | None = None) -> None:
+    """Run a compiler: no shell, a process group of its own, a time limit. Raises ToolchainError.
+
+    With `cpu_s` also a limit of computing time, which says the same however busy the machine is, and of memory.
+    """
     command = " ".join(shlex.quote(a) for a in argv)
     # The compiler's own caches: a global one that is kept, a local one that goes with the folder.
     environment = os.environ | {"ZIG_LOCAL_CACHE_DIR": folder, "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache())}
@@ -88,7 +96,10 @@ def run(argv: Sequence[str], *, folder: str, timeout_s: float) -> None:
             )
         except OSError as error:
             raise ToolchainError(f"cannot start the C compiler {argv[0]}: {error.strerror}", hint=_HINT) from error
+        start = time.monotonic()
         try:
+            if cpu_s is not None:
+                _limit(process, cpu_s)
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise ToolchainError(
@@ -102,7 +113,23 @@ def run(argv: Sequence[str], *, folder: str, timeout_s: float) -> None:
         _note_call(Path(folder_of_dumps), command, code, log)
     if code:
         ended = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
+        if cpu_s is not None and time.monotonic() - start >= cpu_s:
+            ended = f"was stopped after {cpu_s} s of computing"
         raise ToolchainError(f"the C compiler {ended}: {command}\n{_trimmed(log)}", hint=_FAILED)
+
+
+def _limit(process: subprocess.Popen[bytes], cpu_s: int) -> None:
+    """Bound the time and memory of a compiler and of what it starts, where the system can do that (Linux)."""
+    if sys.platform != "linux":
+        return
+    try:
+        for kind, most in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, MEMORY_BYTES)):
+            soft, hard = (
+                most if limit == resource.RLIM_INFINITY else min(most, limit) for limit in resource.getrlimit(kind)
+            )
+            resource.prlimit(process.pid, kind, (soft, hard))
+    except ProcessLookupError:
+        return  # it has ended
 
 
 _HINT = "install ziglang (pip install ziglang), or set RAMMER_CC to a C compiler"

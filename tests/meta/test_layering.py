@@ -31,11 +31,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.report": ({"usage", "scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.program": ({"artifact", "report", "usage", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
     "rammer.compiler": (
-        {"artifact", "program", "report", "plugins", "scheduler", "soundness", "trace"}
+        {"artifact", "program", "report", "plugins", "scheduler", "candidates", "trace"}
         | {"vdevice.base", "frontend", "ir", "errors", "config"},
         set(),
     ),
-    "rammer.soundness": ({"measure", "program", "vdevice.base", "vdevice.profiles", "ir", "errors"}, {"numpy"}),
+    "rammer.candidates": ({"measure", "program", "vdevice.base", "vdevice.profiles", "ir", "errors"}, {"numpy"}),
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.measure": ({"program", "report", "vdevice.base", "ir"}, {"numpy", "rich"}),
     "rammer.demo": (

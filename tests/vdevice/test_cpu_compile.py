@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +13,16 @@ import pytest
 from handmade import TEXTS, chain, foreign, make_plan, memory, one_program, reference
 
 from rammer import config
-from rammer.errors import RammerError, ToolchainError
+from rammer.candidates import drop_refused
+from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.kernels import candidates
+from rammer.vdevice.base import silent
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.emit import emit
 from rammer.vdevice.cpu.spec import host
 from rammer.vdevice.toolchain import object_store
 
@@ -126,6 +129,68 @@ def test_a_kernel_that_does_not_compile_is_an_error_that_names_it(cache: Path, d
         device.build(replace(make_plan(chain(2), device.spec), kernels=(good, bad)))
     assert not list((cache / "objects").glob("new-*"))
     assert object_store().stats()[0] <= 1
+
+
+@pytest.fixture
+def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], object]]:
+    """A compiler that never ends where a text holds a word, which the test names."""
+    words = tmp_path / "words"
+    script = tmp_path / "zig"
+    script.write_text(
+        f"""#!/bin/sh
+for f; do case "$f" in *.c) [ -s {words} ] && grep -q -f {words} "$f" && while :; do :; done ;; esac; done
+exec {sys.executable} -m ziglang "$@"
+"""
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr("rammer.vdevice.cpu.compile.KERNEL_S", 1)
+    monkeypatch.setattr("rammer.vdevice.cpu.compile.MORE_S", 0)
+    with config.override(RAMMER_CC=f"{script} cc"):
+        yield lambda word: words.write_text(f"{word}\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds the time of another process")
+def test_a_kernel_that_takes_the_compiler_too_long_is_no_candidate(
+    cache: Path, busy: Callable[[str], object], device: CpuVDevice
+) -> None:
+    options = {op.operation: candidates(op.operation, device.spec) for op in chain(2).operators}
+    kernels = [k for found in options.values() for k in found]
+    bad = emit(kernels[0], device.spec).symbol
+    busy(bad)
+    refused = device.rkernels_refused(kernels)
+    assert {k: why.split(" after ")[1] for k, why in refused.items()} == {kernels[0]: "1 s of computing"}
+    assert set(device.rkernels_us(kernels[1:])) == set(kernels[1:])
+    busy("nothing else")
+    assert list(device.rkernels_refused(kernels)) == kernels[:1], "what was refused once is not tried again"
+
+    operation = kernels[0].operation
+    with pytest.raises(DeviceError, match=f"{operation.kind}.*no rKernel .* can be compiled.*refused it before"):
+        drop_refused(options, device, 1.0, silent)
+    more = {**options, operation: [kernels[0], replace(kernels[1], operation=operation)]}
+    kept, notes = drop_refused(more, device, 1.0, silent)
+    assert kernels[0] not in kept[operation] and kernels[0].name in notes[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds the time of another process")
+def test_a_program_that_needs_such_a_kernel_is_refused_by_its_name(
+    cache: Path, busy: Callable[[str], object], device: CpuVDevice
+) -> None:
+    kernels = emitted(chain(2), device)
+    busy(emit(kernels[1], device.spec).symbol)
+    with pytest.raises(ToolchainError, match="stopped after 1 s") as caught:
+        KernelCompiler(device.spec, host()).compile(kernels)
+    assert kernels[1].name in "".join(caught.value.__notes__)
+    assert object_store().stats()[0] == len(kernels) - 1, "the others are kept"
+
+
+def test_a_compiler_that_takes_nothing_is_an_error(cache: Path, tmp_path: Path) -> None:
+    script = tmp_path / "zig"
+    script.write_text('#!/bin/sh\n[ "$1" = version ] && echo 1 || exit 3\n')
+    script.chmod(0o755)
+    with config.override(RAMMER_CC=f"{script} cc"):
+        device = CpuVDevice(device=2)
+        with pytest.raises(ToolchainError, match="failed with status 3"):
+            device.rkernels_refused(emitted(chain(2), device))
 
 
 def test_texts_are_shown_when_asked_for(

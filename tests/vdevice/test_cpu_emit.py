@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import PARTS, TensorType, channel_blocked
+from rammer.ir.tensor import PARTS, DType, TensorType, channel_blocked
 from rammer.kernels import candidates
 from rammer.testing.golden import Golden
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
+from rammer.vdevice.cpu.printer import MAX_NUMBERS
 
 SPEC = VDeviceSpec("cpu", num_veus=2, languages=("c",), lanes=16, registers=32, peak_gflops=100.0)
 UNIT = replace(SPEC, parts=PARTS, peak_gflops=1.0)
@@ -65,6 +67,25 @@ def test_equal_kernels_have_one_symbol_and_one_text() -> None:
     assert first == second
     assert first.symbol in first.text
     assert translation_unit([first, second], SPEC).count(f"void {first.symbol}(char") == 1
+
+
+@pytest.mark.parametrize("dtype", [DType.U8, DType.I8, DType.I16])
+def test_single_numbers_are_not_unrolled_by_hundreds(dtype: DType) -> None:
+    """What no vectors compute stays in loops: clang took minutes for hundreds of sums side by side."""
+    pool = attributes(kernel=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
+    op = Operations(OPS).define("max_pool", (TensorType((1, 32, 56, 56), dtype),), pool)
+    for kernel in candidates(op, SPEC):
+        around: list[int] = []  # how often each open block is repeated by unrolling, lanes not counted
+        before, stores = "", 0
+        for line in map(str.strip, emit(kernel, SPEC).text.splitlines()):
+            trips = int(line.split(" < ")[1].split(";")[0]) if line.startswith("for (") else 1
+            around += [trips if before == "#pragma unroll" else 1] * line.count("{")
+            if " = " in line and not line.startswith(("for", "{", "const")):
+                stores += 1
+                assert prod(around) * SPEC.lanes <= MAX_NUMBERS, line
+            del around[len(around) - line.count("}") :]
+            before = line
+        assert stores
 
 
 def test_texts_are_short() -> None:

@@ -8,7 +8,7 @@ import pytest
 from simt_plans import SIZE, chain, mirror
 
 import rammer
-from rammer.compiler import drop_spilled
+from rammer.candidates import drop_spilled
 from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ToolchainError
 from rammer.ir.graph import Graph
@@ -71,7 +71,7 @@ def test_a_kernel_that_spills_is_no_candidate(gpu: tuple[VDevice, str]) -> None:
     kept, notes = drop_spilled({operation: [bad, good]}, vdevice, BUDGET_S, silent)
     assert kept == {operation: [good]}
     assert len(notes) == 1 and "hungry is no candidate" in notes[0]
-    with pytest.raises(DeviceError, match=r"mirror: all rKernels spill registers .*hungry"):
+    with pytest.raises(DeviceError, match=r"mirror .*: no rKernel .* keeps its values in registers: hungry"):
         drop_spilled({operation: [bad]}, vdevice, BUDGET_S, silent)
 
 

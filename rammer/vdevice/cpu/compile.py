@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
 from rammer import config
-from rammer.errors import DeviceError, RammerError
+from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.vdevice.base import Progress, silent
@@ -28,6 +29,9 @@ from rammer.vdevice.toolchain import (
 )
 
 BATCH = 32  # kernels of one compiler call, at most: fewer calls, but progress is seen
+Made = TypeVar("Made")
+KERNEL_S = 20  # of computing, for one kernel: a hundred times what most take
+MORE_S = 4  # for each other kernel of a call
 GROUP = 8  # kernels of one object of a saved program: a fixed number, as the file must not depend on the machine
 
 
@@ -78,7 +82,10 @@ class KernelCompiler:
         """The runtime as a shared object."""
         text = files("rammer.vdevice.cpu").joinpath("runtime.c").read_text(encoding="utf-8")
         source = Source(fingerprint(self._context, text), "", None, text)
-        return self._compile([source], silent)[source.key][1]
+        found, refused = self._compile([source], silent)
+        if refused:
+            raise refused[source.key]
+        return found[source.key][1]
 
     def keys(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
         """What identifies each kernel's machine code: its text, the compiler and its flags."""
@@ -93,7 +100,23 @@ class KernelCompiler:
         self._sources = sources = self._emitted(kernels)
         distinct = list({s.key: s for s in sources.values()}.values())
         _show(distinct)
-        return _located(sources, self._compile(distinct, progress))
+        found, refused = self._compile(distinct, progress)
+        if refused:
+            key, error = next(iter(refused.items()))
+            error.add_note(f"while compiling rKernel {next(k.name for k, s in sources.items() if s.key == key)!r}")
+            raise error
+        return _located(sources, found)
+
+    def refused(self, kernels: Sequence[RKernel], progress: Progress = silent) -> dict[RKernel, str]:
+        """The kernels that the C compiler does not take within its limits, and why; the others are compiled.
+
+        Raises ToolchainError where it takes none: then it is not for the kernels' sake.
+        """
+        self._sources = sources = self._emitted(kernels)
+        found, refused = self._compile(list({s.key: s for s in sources.values()}.values()), progress)
+        if refused and not found:
+            raise next(iter(refused.values()))
+        return {k: str(refused[s.key]).partition(": ")[0] for k, s in sources.items() if s.key in refused}
 
     def compile_only(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
         """As `compile`, in objects that hold these kernels and no others, the same wherever they are compiled."""
@@ -107,7 +130,7 @@ class KernelCompiler:
         found = store.find(named)
         names = {id(batch): name for name, batch in named.items()}
         missing = [batch for name, batch in named.items() if name not in found]
-        for done, (batch, data) in enumerate(_in_parallel(self._compile_batch, missing, parallel_jobs())):
+        for done, (batch, data) in enumerate(_in_parallel(self._compile_together, missing, parallel_jobs())):
             name = names[id(batch)]
             found[name] = store.add([name], data)
             progress("compile", done + 1, len(missing))
@@ -134,8 +157,10 @@ class KernelCompiler:
         text = f'#define {body.symbol} {symbol}\n#line 1 "{body.symbol}"\n{body.text}\n'
         return Source(key, symbol, None, text)
 
-    def _compile(self, sources: Sequence[Source], progress: Progress) -> dict[str, tuple[str, bytes]]:
-        """key -> (content hash, bytes) of the object that holds it."""
+    def _compile(
+        self, sources: Sequence[Source], progress: Progress
+    ) -> tuple[dict[str, tuple[str, bytes]], dict[str, ToolchainError]]:
+        """key -> (content hash, bytes) of the object that holds it; and what was not compiled."""
         store = object_store()
         found = store.find(s.key for s in sources)
         missing = [s for s in sources if s.key not in found]
@@ -149,18 +174,33 @@ class KernelCompiler:
         done = 0
         if batches:
             progress("compile", 0, len(missing))
-        for batch, data in _in_parallel(self._compile_batch, batches, jobs):
-            name = store.add([s.key for s in batch], data)
-            found |= {s.key: name for s in batch}
+        refused: dict[str, ToolchainError] = {}
+        for batch, parts in _in_parallel(self._compile_apart, batches, jobs):
+            for part, made in parts:
+                if isinstance(made, ToolchainError):
+                    refused |= {s.key: made for s in part}
+                    continue
+                name = store.add([s.key for s in part], made)
+                found |= {s.key: name for s in part}
             done += len(batch)
             progress("compile", done, len(missing))
         objects = {name: self._read(name) for name in set(found.values())}
-        return {key: (name, objects[name]) for key, name in found.items()}
+        return {key: (name, objects[name]) for key, name in found.items()}, refused
 
-    def _compile_batch(self, batch: Sequence[Source]) -> bytes:
+    def _compile_apart(self, batch: Sequence[Source]) -> list[tuple[Sequence[Source], bytes | ToolchainError]]:
+        """One object of all; if that cannot be made, one of each kernel, so that a single one is the culprit."""
+        try:
+            return [(batch, self._compile_together(batch))]
+        except ToolchainError as error:
+            if len(batch) == 1:
+                return [(batch, error)]
+        return [part for source in batch for part in self._compile_apart([source])]
+
+    def _compile_together(self, batch: Sequence[Source]) -> bytes:
         emitted = [s.emitted for s in batch if s.emitted is not None]
         text = translation_unit(emitted, self.spec) if emitted else batch[0].text
-        return self._compiler.compile_shared(text, self._flags, timeout_s=120 + 10 * len(batch))
+        cpu_s = KERNEL_S + MORE_S * (len(batch) - 1)
+        return self._compiler.compile_shared(text, self._flags, timeout_s=120 + 10 * len(batch), cpu_s=cpu_s)
 
     def _read(self, name: str) -> bytes:
         data = object_store().read(name)
@@ -201,8 +241,8 @@ def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:
 
 
 def _in_parallel(
-    work: Callable[[Sequence[Source]], bytes], batches: Sequence[Sequence[Source]], jobs: int
-) -> Iterator[tuple[Sequence[Source], bytes]]:
+    work: Callable[[Sequence[Source]], Made], batches: Sequence[Sequence[Source]], jobs: int
+) -> Iterator[tuple[Sequence[Source], Made]]:
     """Results as they come. The first failure cancels what has not begun."""
     with ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc") as pool:
         running = {pool.submit(work, batch): batch for batch in batches}

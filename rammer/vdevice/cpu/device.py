@@ -11,7 +11,7 @@ from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
 from rammer.vdevice.cpu.check import check_kernels
 from rammer.vdevice.cpu.compile import KernelCompiler
-from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans
+from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, host, make_spec
 
@@ -45,6 +45,12 @@ class CpuVDevice(VDevice):
     ) -> Mapping[RKernel, str]:
         """rKernels in C that crash, hang or err in a child process; nothing for a CPU that is not this one."""
         return check_kernels(kernels, self._compiler, self._host.name, every, progress) if self._is_here else {}
+
+    def rkernels_refused(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, str]:
+        """rKernels that are to be measured and that the C compiler refuses, or takes too long for."""
+        return refused_kernels(kernels, self._compiler, self._host.name, progress) if self._is_here else {}
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans, all inputs zero; None for a CPU that is not this one."""

@@ -80,14 +80,27 @@ def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str
 def _prelude(lanes: int, parts: int) -> str:
     vector = MATH.replace("F_", "vf").replace("I_", "vi").replace("P_", "v")
     scalar = MATH.replace("F_", "float").replace("I_", "int").replace("P_", "s")
+    double = MATH_OF_ALL + MATH_OF_DOUBLES
     return (
         HEAD.replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
         + vector
         + scalar
         + TAIL.replace("LANES", str(lanes))
+        + _typed(LOADS, "vc", "int8_t", lanes, 1)
+        + _typed(LOADS, "vb", "uint8_t", lanes, 1)
+        + _typed(LOADS, "vs", "int16_t", lanes, 2)
+        + _typed(LOADS + MATH_OF_ALL, "vl", "int64_t", lanes, 8)
+        + _typed(LOADS + MATH_OF_ALL, "vi", "int", lanes, 4)
+        + _typed(LOADS + double, "vd", "double", lanes, 8)
         + _transpose(lanes)
         + (MATRIX_UNIT.replace("LANES", str(lanes)) if parts else "")
     )
+
+
+def _typed(text: str, vector: str, element: str, lanes: int, size: int) -> str:
+    """Functions for vectors of a type; `size` is that of an element."""
+    text = text.replace("T_", vector).replace("E_", element).replace("M_", "vl" if size == 8 else "vi")
+    return text.replace("LANES", str(lanes)).replace("SIZE", str(size)).replace("BYTES", str(size * lanes))
 
 
 def _transpose(lanes: int) -> str:
@@ -132,7 +145,8 @@ typedef uint16_t bf16;
 #endif
 typedef struct { const char *from; long long lines; } rammer_ahead;  /* `ahead` and `context` of runtime.c */
 typedef struct { int status; rammer_ahead next; } rammer_context;
-#define V(x) (*(vf *)&(x))                        /* the vector that starts at element x */
+#define VECTOR(type, x) (*(type *)&(x))           /* the vector that starts at element x */
+#define V(x) VECTOR(vf, x)
 #define VH(x) __builtin_convertvector(*(vh *)&(x), vf)
 #define VB(x) from_bits(__builtin_convertvector(*(vw *)&(x), vi) << 16)
 INLINE vf splat(float x) { return x - (vf){0}; }
@@ -327,8 +341,61 @@ INLINE int64_t idiv(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? (int64
 INLINE int64_t ifmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
 INLINE int64_t imod(int64_t a, int64_t b) { int64_t r = ifmod(a, b); return r && (r < 0) != (b < 0) ? r + b : r; }
 INLINE int64_t ipow(int64_t a, int64_t b) {
+  if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;  /* 1 / a^n, toward zero */
   uint64_t r = 1, x = (uint64_t)a;
   for (; b > 0; b >>= 1, x *= x) if (b & 1) r *= x;
   return (int64_t)r;
 }
+"""
+
+# for vectors T_ of E_, whose comparisons are vectors M_
+LOADS = """\
+typedef E_ T_ __attribute__((vector_size(BYTES), aligned(SIZE), may_alias));
+INLINE T_ T__load(const E_ *p, int n) { T_ v = {0}; memcpy(&v, p, SIZE * n); return v; }
+"""
+
+MATH_OF_ALL = """\
+INLINE void T__store(E_ *p, T_ v, int n) { memcpy(p, &v, SIZE * n); }
+INLINE T_ T__splat(E_ x) { return x - (T_){0}; }
+INLINE T_ T__sel(M_ m, T_ a, T_ b) { return (T_)(((M_)a & m) | ((M_)b & ~m)); }
+INLINE T_ T__first(int n, T_ a, T_ b) {           /* n lanes of a, then b */
+  M_ lane; for (int i = 0; i < LANES; i++) lane[i] = i;
+  return T__sel(lane < n, a, b);
+}
+INLINE T_ T__max(T_ a, T_ b) { return T__sel((a > b) | (a != a), a, b); }
+INLINE T_ T__min(T_ a, T_ b) { return T__sel((a < b) | (a != a), a, b); }
+INLINE T_ T__abs(T_ a) { return T__sel((a < 0) | (a == 0), 0 - a, a); }
+INLINE T_ T__sign(T_ a) { return T__sel(a > 0, T__splat(1), T__sel(a < 0, T__splat(-1), a)); }
+#define FOLD_(fn, step) INLINE E_ T__fold_##fn(T_ v) { E_ t[LANES]; memcpy(t, &v, sizeof t); \\
+  for (int k = LANES / 2; k; k /= 2) for (int i = 0; i < k; i++) { E_ a = t[i], b = t[i + k]; t[i] = step; } \\
+  return t[0]; }
+FOLD_(add, a + b)
+FOLD_(mul, a * b)
+FOLD_(max, a > b || a != a ? a : b)
+FOLD_(min, a < b || a != a ? a : b)
+#undef FOLD_
+"""
+
+MATH_OF_DOUBLES = """\
+INLINE vl vl_mask(int x) { return (vl){0} - (x != 0); }
+INLINE vl vd_is_nan(vd x) { return x != x; }
+INLINE vl vd_is_inf(vd x) { return vd_abs(x) == INFINITY; }
+#define EACH(name) INLINE vd vd_##name(vd x) { double t[LANES]; memcpy(t, &x, sizeof t); \\
+  ROLLED for (int i = 0; i < LANES; i++) t[i] = d##name(t[i]); memcpy(&x, t, sizeof t); return x; }
+EACH(exp)
+EACH(log)
+EACH(tanh)
+EACH(sigmoid)
+EACH(erf)
+#undef EACH
+#if defined(__clang__)
+#define EACH(name, scalar) INLINE vd vd_##name(vd x) { return __builtin_elementwise_##scalar(x); }
+#else
+#define EACH(name, scalar) INLINE vd vd_##name(vd x) { for (int i = 0; i < LANES; i++) x[i] = scalar(x[i]); return x; }
+#endif
+EACH(floor, floor)
+EACH(ceil, ceil)
+EACH(round, rint)
+EACH(sqrt, sqrt)
+#undef EACH
 """

@@ -30,6 +30,7 @@ LINE = LINE_BYTES // 4  # float32 of it
 MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
 MAX_FETCHED = 64  # lines asked for at once: caches queue about as many
 MAX_STEPS = 64  # stores of an unrolled body
+MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
 STREAMED = 1 << 20  # float32: weights as large come from far away in every run
 AHEAD = 512  # float32: the core by itself asks for less at once: 17 instead of 21 GB/s from far memory
 SMALL = 1024  # float32: inputs up to this are asked for at once
@@ -48,6 +49,8 @@ class CpuPrinter(CFamilyPrinter):
     lies in the second cache when its turn comes, wherever it came from. And the first sums of a kernel ask for what the
     table says that rTasks after this one need.
     """
+
+    most_numbers = MAX_NUMBERS
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)

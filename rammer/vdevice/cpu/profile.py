@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 
 import numpy as np
 
@@ -71,6 +72,25 @@ def measure_kernels(
         store.put({keys[k]: us for k, us in found.items() if k in keys and keys[k] not in known})
         store.put({recipes[k]: us for k, us in found.items() if k in recipes})
     return found
+
+
+def refused_kernels(
+    kernels: Sequence[RKernel], compiler: KernelCompiler, machine: str, progress: Progress
+) -> Mapping[RKernel, str]:
+    """What the C compiler refuses of the kernels that have no time yet, and why.
+
+    The cache keeps an endless time for these: they are not tried again. Raises ToolchainError where it takes none.
+    """
+    store = profile_store(machine, compiler.toolchain)
+    recipes = recipe_keys(list(dict.fromkeys(kernels)), compiler.spec)
+    with store:
+        known = store.get(recipes.values())
+    before = {k: "the C compiler refused it before" for k, key in recipes.items() if known.get(key) == inf}
+    missing = [k for k, key in recipes.items() if key not in known]
+    refused = compiler.refused(missing, progress) if missing else {}
+    with store:
+        store.put({recipes[k]: inf for k in refused})
+    return before | refused
 
 
 def _unknown(kernels: Sequence[RKernel], found: Mapping[RKernel, float]) -> list[list[RKernel]]:

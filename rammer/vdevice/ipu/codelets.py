@@ -281,6 +281,7 @@ RAMMER int64_t idiv(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? int64_
 RAMMER int64_t ifmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
 RAMMER int64_t imod(int64_t a, int64_t b) { int64_t r = ifmod(a, b); return r && (r < 0) != (b < 0) ? r + b : r; }
 RAMMER int64_t ipow(int64_t a, int64_t b) {
+  if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;  /* 1 / a^n, toward zero */
   uint64_t r = 1, x = uint64_t(a);
   for (; b > 0; b >>= 1, x *= x) if (b & 1) r *= x;
   return int64_t(r);

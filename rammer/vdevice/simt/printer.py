@@ -14,6 +14,7 @@ from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Stmt, Store, Sync, TileProgram
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.simt.prelude import Dialect
+from rammer.vdevice.vectors import SINGLE
 
 LANES = 4  # elements of a 16-byte vector
 PLACEHOLDER = "rammer_kernel"
@@ -75,6 +76,8 @@ class SimtPrinter(CFamilyPrinter):
 
     restrict, loop_type, align = "__restrict__", "int", ""
     ctype: Mapping[DType, str] = {**CTYPE, DType.F16: "f16"}
+    vectors: Mapping[DType, str] = dict.fromkeys(SINGLE, "vf")  # 16 bytes hold two numbers of the others
+    narrow: Mapping[DType, str] = {}
     unrolled = frozenset({Kind.UNROLLED, Kind.VECTOR})  # registers have no addresses: their indices must be constants
 
     def __init__(self, program: TileProgram, dialect: Dialect, block: int, loose: frozenset[int]) -> None:

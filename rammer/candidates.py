@@ -1,0 +1,144 @@
+"""Which rKernels stay candidates: those that are proven, that the compiler takes, and that compute what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from rammer.errors import DeviceError, VerificationError
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.proof import prove
+from rammer.ir.tensor import Array
+from rammer.ir.tile import TileProgram
+from rammer.program import Program
+from rammer.vdevice.base import Progress, VDevice
+from rammer.vdevice.profiles import profile_store, recipe_keys
+
+BROKEN, UNSHOWN = "broken", "not shown"
+MAX_NOTES = 8  # of one kind
+Candidates: TypeAlias = Mapping[Operation, Sequence[RKernel]]
+Kept: TypeAlias = dict[Operation, list[RKernel]]
+
+
+def drop_unproven(candidates: Candidates, vdevice: VDevice) -> tuple[Kept, list[str], list[RKernel]]:
+    """The candidates that break no rule of docs/semantics.md, notes, and those of which a rule cannot be shown.
+
+    Raises DeviceError, as the others here do, if none is left of an operation.
+    """
+    findings = _proofs([k for k in _kernels(candidates) if isinstance(k.body, TileProgram)], vdevice)
+    broken = {k: what for k, (verdict, what) in findings.items() if verdict == BROKEN}
+    unshown = {k: what for k, (verdict, what) in findings.items() if verdict == UNSHOWN}
+    kept, notes = _without(candidates, broken, vdevice, "is right")
+    return kept, [*notes, *few([f"{k.name}: {what}" for k, what in unshown.items()])], list(unshown)
+
+
+def drop_refused(
+    candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress
+) -> tuple[Kept, list[str]]:
+    """The candidates that the device's compiler takes, in bounded time and memory, and notes on the others."""
+    refused = vdevice.rkernels_refused(_kernels(candidates), budget_s=budget_s, progress=progress)
+    return _without(candidates, refused, vdevice, "can be compiled")
+
+
+def drop_wrong(
+    candidates: Candidates, vdevice: VDevice, every: Sequence[RKernel] | None, progress: Progress
+) -> tuple[Kept, list[str]]:
+    """The candidates that compute what they should when tried out: some rTasks, or all (of `every`; None: of each)."""
+    kernels = _kernels(candidates)
+    whole = frozenset(kernels if every is None else every)
+    wrong = vdevice.rkernels_wrong(kernels, every=whole, progress=progress)
+    return _without(candidates, {k: f"tried out, {what}" for k, what in wrong.items()}, vdevice, "is right")
+
+
+def drop_spilled(
+    candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress
+) -> tuple[Kept, list[str]]:
+    """The candidates whose values all fit into registers, and notes on the others.
+
+    Only what the budget reaches is looked at; the program as a whole is looked at when it is built.
+    """
+    kernels = _kernels(candidates)
+    found = vdevice.rkernels_registers(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
+    spilled = {k: f"{needs.spilled_bytes} bytes per thread spill" for k, needs in found.items() if needs.spilled_bytes}
+    return _without(candidates, spilled, vdevice, "keeps its values in registers")
+
+
+def _kernels(candidates: Candidates) -> list[RKernel]:
+    return [k for options in candidates.values() for k in options]
+
+
+def _without(
+    candidates: Candidates, faults: Mapping[RKernel, str], vdevice: VDevice, virtue: str
+) -> tuple[Kept, list[str]]:
+    """The candidates without faults, and notes on the others. Raises DeviceError, naming the operation, if none is."""
+    kept = {operation: [k for k in options if k not in faults] for operation, options in candidates.items()}
+    for operation, options in candidates.items():
+        if options and not kept[operation]:
+            listed = "; ".join(f"{k.name}: {faults[k]}" for k in options)
+            raise DeviceError(
+                f"{operation.kind} {', '.join(map(str, operation.inputs))}: no rKernel for {vdevice.spec.arch} "
+                f"{virtue}: {listed}",
+                hint="please report it; a plugin's rammer_rkernels can offer others",
+            )
+    return kept, few([f"{k.name} is no candidate: {what}" for k, what in faults.items()])
+
+
+def few(notes: Sequence[str]) -> list[str]:
+    """The first notes of a kind, and how many more there are."""
+    rest = [f"{len(notes) - MAX_NOTES} more such notes"] if len(notes) > MAX_NOTES else []
+    return [*notes[:MAX_NOTES], *rest]
+
+
+def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple[str, str]]:
+    """What the rules find in kernels, (verdict, finding); nothing of those that are proven. Kept in the cache."""
+    recipes = recipe_keys(kernels, vdevice.spec)
+    store = profile_store("any", "proof")
+    with store:
+        known = store.verdicts(recipes.values())
+    fresh: dict[str, str] = {}
+    for kernel, key in recipes.items():
+        if key not in known and key not in fresh:
+            finding = next(iter(sorted(prove(kernel), key=lambda f: not f.broken)), None)
+            fresh[key] = f"{BROKEN if finding.broken else UNSHOWN}: {finding}" if finding else ""
+    if fresh:
+        with store:
+            store.put_verdicts(fresh)
+    verdicts = {k: (known | fresh)[key].partition(": ") for k, key in recipes.items()}
+    return {k: (verdict, what) for k, (verdict, _, what) in verdicts.items() if verdict}
+
+
+def compare_with_meaning(program: Program, graph: Graph, seed: int = 0) -> None:
+    """Run a program once, and raise VerificationError R211 where an output is not what the graph's operators mean."""
+    from rammer.measure import (
+        random_inputs,  # what else is there draws tables, with a package that takes time to import
+    )
+
+    inputs = random_inputs(program.inputs, seed)
+    wanted = evaluate_graph(graph, inputs)
+    for name, value in program.run(inputs).items():
+        if what := difference(value, wanted[name]):
+            raise VerificationError("R211", f"output {name!r}: {what}", hint="`rammer check` finds the operator")
+
+
+def difference(got: Array, want: Array) -> str:
+    """How far an array is off, if it is by more than rounding explains; else nothing."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"it is {got.dtype}{list(got.shape)} and should be {want.dtype}{list(want.shape)}"
+    if got.dtype.kind in "iub":
+        off = np.argwhere(got != want)
+        return f"{len(off)} of {got.size} elements differ, first {off[0].tolist()}" if len(off) else ""
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(b)
+    scale = np.abs(b[finite]).max(initial=0.0)
+    allowed = {2: 3e-2, 4: 1e-4, 8: 1e-11}[got.dtype.itemsize] * scale
+    with np.errstate(invalid="ignore"):
+        close = np.where(finite, np.abs(a - b) <= allowed, (a == b) | (np.isnan(a) & np.isnan(b)))
+    if close.all():
+        return ""
+    at = tuple(map(int, np.unravel_index(int(np.argmin(close)), close.shape)))
+    return f"{int((~close).sum())} of {got.size} elements differ; {list(at)} is {got[at]}, not {want[at]}"

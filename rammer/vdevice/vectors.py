@@ -1,0 +1,248 @@
+"""Which loops over lanes become operations on whole vectors, of which types; how they are printed is `cfamily`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, loads, result_dtype, rewrite
+from rammer.ir.index import Index, simplify, substitute, var, variables
+from rammer.ir.tensor import DType
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, Scope, Store, TileProgram
+
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+LOGIC = {"and": "&", "or": "|", "xor": "^"}
+FLOAT32_MATH = frozenset(
+    {"max", "min", "abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "log", "tanh", "sigmoid", "erf"}
+)
+POWERS = {2: "square", 3: "cube", 0.5: "sqrt", 0.75: "pow_3_4"}  # exponents that need no logarithm
+SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
+VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType.I64: "vl"}  # what vectors compute in
+NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs"}  # vectors that are converted as they are loaded
+VECTOR_INT_MATH = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "sign"})
+
+
+class VectorLoops:
+    """Decides for one tile program, statement by statement as it is printed: it keeps the types of what is in scope."""
+
+    alignment = 1  # a vector may start only at multiples of it, in elements
+    strided = True  # vectors may be gathered from, and scattered to, equal distances
+    vectors: Mapping[DType, str] = VECTOR  # types of vectors, by what their elements are stored as
+    narrow: Mapping[DType, str] = NARROW
+    vector_math = FLOAT32_MATH
+
+    def __init__(self, program: TileProgram, lanes: int) -> None:
+        self.program, self.lanes = program, lanes
+        self.dtypes = {b.name: b.dtype for b in (*program.arguments, *program.scratch)}
+        self.wide: set[str] = set()  # register buffers kept as arrays of vectors
+        self.folded: set[str] = set()  # of these, the ones whose lanes are combined in the end
+
+    def vector(self, loop: For) -> For | None:
+        """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form."""
+        lane, body = loop.var, loop.body
+        if loop.start:  # a piece that starts in mid-vector
+            if any(self._registers(body)):
+                return None
+            shift = {lane: var(lane) + loop.start}
+            moved = []
+            for s in body:
+                if not isinstance(s, Store):
+                    return None
+                value = rewrite(
+                    s.value,
+                    lambda ld: Load(ld.tensor, tuple(substitute(i, shift) for i in ld.index), ld.dynamic),
+                    lambda i: substitute(i, shift),
+                )
+                moved.append(Store(s.buffer, substitute(s.index, shift), value))
+            loop = For(lane, 0, loop.stop - loop.start, loop.kind, tuple(moved))
+        if loop.stop > self.lanes:
+            return None
+        for s in loop.body:
+            if not isinstance(s, Store) or not s.index.coef(lane) or self.dtypes[s.buffer] not in self.vectors:
+                return None
+            if not self._access_ok(s.buffer, s.index, lane) or not self._lane_ok(s.value, lane):
+                return None
+        return loop
+
+    def _registers(self, body: Body) -> Iterator[str]:
+        arguments = {b.name for b in (*self.program.arguments, *self.program.scratch)}
+        for s in body:
+            if isinstance(s, Store):
+                yield from ({s.buffer, *(ld.tensor for ld, _ in loads(s.value))} - arguments)
+
+    def _access_ok(self, buffer: str, index: Index, lane: str) -> bool:
+        stride = 0
+        for atom, coef in index.terms:
+            if atom == lane:
+                stride = coef
+            elif not isinstance(atom, str) and lane in variables(atom.arg):
+                return False
+        if stride == 0:
+            return True
+        if stride != 1:  # gathered and scattered element by element
+            return self.strided and self.dtypes[buffer] is DType.F32
+        starts = (index.const, *(c for atom, c in index.terms if atom != lane))
+        aligned = self.alignment == 1 or all(c % self.alignment == 0 for c in starts)
+        return self.dtypes[buffer] in self.vectors and aligned
+
+    def picked(self, buffer: str, index: Index, lane: str) -> tuple[Index, tuple[int, ...]] | None:
+        """Where a vector begins, and which of its elements each lane picks, for x[16*i + 4*(lane // 4)].
+
+        None if lanes do not pick from one vector, or differently in different places.
+        """
+        fixed = Index(index.const % self.lanes, tuple(t for t in index.terms if lane in variables(Index(0, (t,)))))
+        base = index - fixed
+        size = next((b.size for b in self.program.arguments if b.name == buffer), 1)
+        if self.alignment != 1 or not self.strided or self.dtypes[buffer] is not DType.F32 or size % self.lanes:
+            return None
+        if variables(fixed) != {lane} or not self._whole(base):
+            return None
+        chosen = tuple(simplify(substitute(fixed, {lane: Index(n)}), {}).const for n in range(self.lanes))
+        return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
+
+    def _lane_ok(self, value: Scalar, lane: str) -> bool:
+        """Whether the value can be printed for all lanes at once, as vectors of one type after another, and masks."""
+        if not depends(value, lane):
+            return self.type_of(value) in (*self.vectors, DType.BOOL, None)
+        match value:
+            case Load(buffer, (index,), dynamic):
+                fits = self._access_ok(buffer, index, lane) or self.picked(buffer, index, lane) is not None
+                return fits and not any(depends(d.value, lane) for d in dynamic)
+            case Cast(Load(buffer, (index,), ()), dtype) if self.dtypes[buffer] in self.narrow:
+                return dtype in self.vectors and index.coef(lane) == 1 and lane not in variables(index - var(lane))
+            case Cast(arg, dtype):
+                source = self.type_of(arg)
+                known = source in self.vectors and dtype in self.vectors
+                truncated = source is not None and source.is_float and not dtype.is_float
+                return known and not truncated and self._lane_ok(arg, lane)
+            case Call("pow", (base, Const(power))) if power in POWERS:
+                return self._lane_ok(base, lane) and self.type_of(base) in SINGLE
+            case Call(fn, args):
+                kinds = {k for a in args if (k := self.type_of(a)) not in (DType.BOOL, None)}
+                if not kinds <= self.vectors.keys() or len({self.vectors[k] for k in kinds}) > 1:
+                    return False
+                known = fn in LOGIC or fn in ("where", "not")
+                if kinds:
+                    floating = any(k.is_float for k in kinds)
+                    math = {*INFIX, "neg", *self.vector_math} if floating else VECTOR_INT_MATH
+                    known = known or fn in COMPARISONS or fn in math
+                masks = {self.masks(m) for a in args if self.type_of(a) is DType.BOOL and (m := self._mask(a))}
+                chosen = fn != "where" or self.type_of(value) in self.vectors
+                return known and chosen and len(masks) < 2 and all(self._lane_ok(a, lane) for a in args)
+            case Select(where, then, other):
+                uniform = not any(lane in variables(r.index) for r in where)
+                chosen = self.type_of(value) in self.vectors
+                return uniform and chosen and self._lane_ok(then, lane) and self._lane_ok(other, lane)
+        return False
+
+    def _mask(self, value: Scalar) -> DType | None:
+        """What is compared in a condition: masks are as wide. None if nothing is."""
+        match value:
+            case Call(fn, args) if fn in COMPARISONS:
+                return next((DType.F32 if k in SINGLE else k for a in args if (k := self.type_of(a)) is not None), None)
+            case Call(_, args):
+                return next((m for a in args if (m := self._mask(a)) is not None), None)
+            case Select(_, then, other):
+                return self._mask(then) or self._mask(other)
+        return None
+
+    def declare(self, buffer: Buffer, body: Body) -> None:
+        """Decide whether a register buffer can be an array of vectors: gcc keeps only those in registers."""
+        self.dtypes[buffer.name] = buffer.dtype
+        self.wide.discard(buffer.name)
+        self.folded.discard(buffer.name)
+        computed = buffer.dtype in self.vectors and buffer.dtype.accumulator is buffer.dtype
+        if buffer.scope is Scope.REGISTER and computed and buffer.size % self.lanes == 0:
+            self.wide.add(buffer.name)
+            if not self._only_vectors(buffer.name, body):
+                self.wide.discard(buffer.name)
+                self.folded.discard(buffer.name)
+
+    def _only_vectors(self, name: str, body: Body) -> bool:
+        """Whether every access to the buffer is a whole vector, or a lane known when compiling."""
+        for stmt in body:
+            match stmt:
+                case For() if self.folded_vector(stmt):
+                    self.folded.add(name)
+                case For(kind=Kind.VECTOR) if moved := self.vector(stmt):
+                    for s in moved.body:
+                        assert isinstance(s, Store)
+                        for buffer, index in _accesses(s):
+                            if buffer == name and index.coef(moved.var) not in (0, 1):
+                                return False
+                            if buffer == name and not self._whole(index - var(moved.var) * index.coef(moved.var)):
+                                return False
+                case For() | Alloc():
+                    if isinstance(stmt, Alloc):
+                        self.dtypes[stmt.buffer.name] = stmt.buffer.dtype
+                    if not self._only_vectors(name, stmt.body):
+                        return False
+                case If(_, then):
+                    if not self._only_vectors(name, then):
+                        return False
+                case Mma(acc=acc, a=a, b=b) if name in (acc, a, b):
+                    return False
+                case Store():
+                    for buffer, index in _accesses(stmt):
+                        if buffer == name and not self._whole(index - index.const):
+                            return False
+        return True
+
+    def _whole(self, index: Index) -> bool:
+        return index.const % self.lanes == 0 and all(c % self.lanes == 0 for _, c in index.terms)
+
+    def masks(self, kind: DType) -> str:
+        """The vector type of conditions that choose between elements of type `kind`."""
+        return "vl" if kind.accumulator.itemsize == 8 else "vi"
+
+    def folded_vector(self, loop: For) -> tuple[str, Index, str] | None:
+        """The buffer, index and function of a loop that combines the lanes of a vector into lane 0."""
+        match loop:
+            case For(
+                v, 1, self.lanes, Kind.UNROLLED, (Store(buffer, index, Call(fn, (Load(b1, (i1,)), Load(b2, (i2,))))),)
+            ):
+                same = buffer == b1 == b2 and index == i1 and i2 == index + var(v)
+                known = buffer in self.wide and fn in ("add", "mul", "max", "min")
+                if same and known and index.const % self.lanes == 0:
+                    return buffer, index, fn
+        return None
+
+    def numbers(self, body: Body) -> int:
+        """Stores of single numbers that unrolling makes of a body; those of vectors are not counted."""
+        total = 0
+        for s in body:
+            match s:
+                case For(kind=Kind.VECTOR) if self.vector(s):
+                    continue
+                case For(_, start, stop, kind, inner):
+                    total += self.numbers(inner) * (stop - start if kind in (Kind.UNROLLED, Kind.VECTOR) else 1)
+                case Alloc(buffer, inner):
+                    self.dtypes[buffer.name] = buffer.dtype
+                    total += self.numbers(inner)
+                case If(_, inner):
+                    total += self.numbers(inner)
+                case Store():
+                    total += 1
+        return total
+
+    def type_of(self, value: Scalar) -> DType | None:
+        return result_dtype(value, self.dtypes)
+
+
+def depends(value: Scalar, lane: str) -> bool:
+    """Whether the value differs from lane to lane."""
+    match value:
+        case Load(_, index, dynamic):
+            return any(lane in variables(i) for i in index) or any(depends(d.value, lane) for d in dynamic)
+        case Call(_, args):
+            return any(depends(a, lane) for a in args)
+        case Cast(arg, _):
+            return depends(arg, lane)
+        case Iota(index):
+            return lane in variables(index)
+        case Select(where, then, other):
+            return any(lane in variables(r.index) for r in where) or depends(then, lane) or depends(other, lane)
+    return False
+
+
+def _accesses(s: Store) -> list[tuple[str, Index]]:
+    return [(s.buffer, s.index), *((ld.tensor, ld.index[0]) for ld, _ in loads(s.value))]
