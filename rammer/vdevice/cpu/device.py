@@ -12,11 +12,14 @@ from rammer.vdevice.cpu.build import build_image, seal_image
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans
 from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, host, make_spec
+from rammer.vdevice.cpu.spec import choose_arch, choose_num_veus, find_arch, host, make_spec
 
 
 class CpuVDevice(VDevice):
-    """This machine's CPU, or another one to compile for (`arch`); `device` is the number of vEUs."""
+    """This machine's CPU, or another one to compile for (`arch`); `device` is the number of vEUs.
+
+    `arch` "A@B" emulates A in machine code for B, which may be "here": for tests on machines that lack A.
+    """
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         self._host = host()
@@ -29,7 +32,7 @@ class CpuVDevice(VDevice):
 
     @property
     def _is_here(self) -> bool:
-        return self._host.runs(ARCHES[self.spec.arch])
+        return self._host.runs(find_arch(self.spec.arch))
 
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
