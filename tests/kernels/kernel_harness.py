@@ -26,8 +26,8 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.cfamily import CFamilyPrinter
-from rammer.vdevice.cpu.emit import PLACEHOLDER, EmittedKernel, emit, function, translation_unit
 from rammer.vdevice.cpu.compile import arch_flags
+from rammer.vdevice.cpu.emit import PLACEHOLDER, EmittedKernel, emit, function, translation_unit
 from rammer.vdevice.cpu.spec import host
 from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import parallel_jobs
@@ -35,7 +35,7 @@ from rammer.vdevice.toolchain import parallel_jobs
 CACHE = Path(tempfile.gettempdir()) / "rammer-kernel-tests"
 FLAGS = ("-O1", "-shared", "-fPIC", "-fno-math-errno", "-w")
 CALLS = 4  # of the compiler for many kernels, side by side
-MANY = 64
+MANY = 16
 SPEC = VDeviceSpec(
     "cpu",
     num_veus=2,
