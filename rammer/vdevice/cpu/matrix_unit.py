@@ -34,7 +34,7 @@ typedef union { float sum[16][16]; uint32_t pair[16][16]; bf16 part[PART]; } mat
 static void matrix_load(matrix *m, const bf16 *from) {  /* what is too small to be normal counts as zero */
   for (long n = 0; n < PART; n++) m->part[n] = from[n] & 0x7f80 ? from[n] : from[n] & 0x8000;
 }
-/* Terms of even and of odd number have a sum each, as the unit rounds; only what is too small it also rounds to zero. */
+/* Terms of even and of odd number have a sum each, as the unit rounds (which also makes zero of too small sums). */
 static void matrix_sum(matrix *m, const matrix *a, const matrix *b) {
   for (long r = 0; r < 16; r++) for (long c = 0; c < 16; c += LANES) {
     vf even = {0}, odd = {0};
@@ -68,7 +68,8 @@ INLINE void rammer_store_16x64(float *sums) {
 #define COLUMNS(part) MLOAD(6, b + part * PART); MLOAD(7, b + (3 + part) * PART);
 #define SQUARE MSUM(0, 4, 6); MSUM(1, 4, 7); MSUM(2, 5, 6); MSUM(3, 5, 7);
 INLINE void rammer_add_32x32(float *sums, const bf16 *a, const bf16 *b, long blocks) {
-  TAKE() ROWS(0) COLUMNS(2) SQUARE COLUMNS(1) SQUARE ROWS(1) SQUARE COLUMNS(0) SQUARE ROWS(2) SQUARE ROWS(0) SQUARE KEEP()
+  TAKE() ROWS(0) COLUMNS(2) SQUARE COLUMNS(1) SQUARE ROWS(1) SQUARE COLUMNS(0) SQUARE ROWS(2) SQUARE ROWS(0) SQUARE
+  KEEP()
 }
 INLINE void rammer_store_32x32(float *sums) {
   TAKE() MSTORE(0, sums, 32); MSTORE(1, sums + 16, 32); MSTORE(2, sums + 512, 32); MSTORE(3, sums + 528, 32);

@@ -311,9 +311,8 @@ def _checked_table(image: Image, host: Host) -> Table:
             hint="compile the model again with this version",
         )
     if not host.runs(arch):
-        lacking = ", ".join(sorted(arch.features - host.features)) or f"a {arch.machine} machine"
         raise ArtifactError(
-            f"the program is for {arch.name!r}; this CPU lacks {lacking}",
+            f"the program is for {arch.name!r}: {host.lacks(arch)}",
             hint="compile it on this machine, or with arch= of this machine",
         )
     _file(image, RUNTIME)

@@ -78,7 +78,7 @@ HERE = "here"  # in place of the second arch of an emulation
 def known_arch(name: str) -> Arch | None:
     """The arch of that name, or None. "A@B" emulates A in machine code for B.
 
-    Lanes, registers and parts are A's, and so every choice and every text; what B lacks is done in pieces or in plain C.
+    Lanes, registers and parts are A's, so all choices and texts are; what B lacks is done in pieces, or in plain C.
     """
     shape, _, code = name.partition("@")
     if not code:
@@ -112,6 +112,12 @@ class Host:
     def runs(self, arch: Arch) -> bool:
         """Whether kernels for `arch` run here."""
         return arch.machine == self.machine and arch.features <= self.features
+
+    def lacks(self, arch: Arch) -> str:
+        """Why kernels for `arch` do not run here, for people."""
+        if arch.machine != self.machine:
+            return f"this machine is {self.machine}, not {arch.machine}"
+        return f"this CPU lacks {', '.join(sorted(arch.features - self.features))}"
 
 
 def host() -> Host:
