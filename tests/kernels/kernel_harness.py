@@ -25,9 +25,9 @@ from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
 from rammer.ir.tile import TileProgram
-from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.emit import PLACEHOLDER, EmittedKernel, emit, function, translation_unit
+from rammer.vdevice.cpu.printer import CpuPrinter
 from rammer.vdevice.cpu.spec import host
 from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import parallel_jobs
@@ -229,7 +229,7 @@ def compare(got: Array, want: Array, rtol: float, what: str) -> None:
     assert error <= coarse * scale + 1e-30, f"{what}: error {error} at scale {scale}"
 
 
-class CheckedPrinter(CFamilyPrinter):
+class CheckedPrinter(CpuPrinter):
     """Sets *status to 2 where an access leaves its buffer, and makes it at element 0 instead."""
 
     def place(self, buffer: str, index: str, reach: int) -> str:
@@ -252,6 +252,7 @@ INLINE long checked(long i, long reach, long size, int *status) {
 def checked_emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
     """The kernel's text with every access checked."""
     assert isinstance(kernel.body, TileProgram)
-    text = function(CheckedPrinter(kernel.body, max(spec.lanes, 4)))
+    printer = CheckedPrinter(kernel.body, max(spec.lanes, 4))
+    text = function(printer, printer.capacity)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol))
+    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), printer.capacity)
