@@ -116,6 +116,23 @@ class Context(ctypes.Structure):
     _fields_ = (("status", ctypes.c_int), ("start", ctypes.c_void_p), ("lines", ctypes.c_int64))
 
 
+def buffers(kernel: RKernel, inputs: Mapping[str, Array]) -> tuple[list[Array], list[Array]]:
+    """Memory of the outputs, filled with what no kernel computes, and of the inputs as the kernel reads them."""
+    outputs = []
+    for kind in kernel.operation.outputs:
+        fill = np.full(prod(kind.physical_shape), np.nan if kind.dtype.is_float else 77).astype(kind.dtype.numpy)
+        outputs.append(aligned(fill))
+    arrays = []
+    for (name, _), kind in zip(kernel.operation.expr.inputs, kernel.input_types(), strict=True):
+        value = inputs[name]
+        if kind.layout is not None:
+            value = pack(value, kind.layout)
+            if dict(kernel.packing).get(name) is None and kind.dtype.is_float and kind.layout.pads(kind.shape):
+                value = np.where(pack(np.ones(kind.shape, bool), kind.layout), value, np.nan).astype(value.dtype)
+        arrays.append(aligned(value))
+    return outputs, arrays
+
+
 class Runner:
     """One kernel, its arrays, and its compiled function."""
 
@@ -123,18 +140,7 @@ class Runner:
         self.kernel = kernel
         self.function = getattr(lib, symbol)
         self.function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p]
-        outputs = []
-        for kind in kernel.operation.outputs:
-            fill = np.full(prod(kind.physical_shape), np.nan if kind.dtype.is_float else 77).astype(kind.dtype.numpy)
-            outputs.append(aligned(fill))
-        arrays = []
-        for (name, _), kind in zip(kernel.operation.expr.inputs, kernel.input_types(), strict=True):
-            value = inputs[name]
-            if kind.layout is not None:
-                value = pack(value, kind.layout)
-                if dict(kernel.packing).get(name) is None and kind.dtype.is_float and kind.layout.pads(kind.shape):
-                    value = np.where(pack(np.ones(kind.shape, bool), kind.layout), value, np.nan).astype(value.dtype)
-            arrays.append(aligned(value))
+        outputs, arrays = buffers(kernel, inputs)
         self.outputs, self.arrays = outputs, arrays
         self.pointers = (ctypes.c_void_p * (len(outputs) + len(arrays)))(*(a.ctypes.data for a in (*outputs, *arrays)))
         self.scratch = aligned(np.full(max(kernel.scratch_bytes, 64), 0xFF, np.uint8))
