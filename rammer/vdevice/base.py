@@ -131,19 +131,21 @@ class CompiledOnly:
     """A program that was compiled where it cannot run: it can be saved."""
 
     def __init__(self, reason: str, hint: str) -> None:
-        self._refusal = reason, hint
+        self._reason, self._hint = reason, hint
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Raises DeviceError."""
-        reason, hint = self._refusal
-        raise DeviceError(reason, hint=hint)
+        raise self._refusal()
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """Raises DeviceError."""
-        return self.run(inputs), SlotTimes((), (), 0.0)
+        raise self._refusal()
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _refusal(self) -> DeviceError:
+        return DeviceError(self._reason, hint=self._hint)
 
 
 @dataclass(frozen=True, slots=True)

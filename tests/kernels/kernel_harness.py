@@ -68,7 +68,9 @@ class Libraries:
         self._loaded = loaded
 
     def __getattr__(self, symbol: str) -> object:
-        return next(getattr(lib, symbol) for lib in self._loaded if hasattr(lib, symbol))
+        found = [getattr(lib, symbol) for lib in self._loaded if hasattr(lib, symbol)]
+        assert found, f"no library has {symbol}"
+        return found[0]
 
 
 def library(text: str, arch: str = SPEC.arch) -> ctypes.CDLL:
