@@ -58,13 +58,14 @@ class _Listed:
 
 
 class VDeviceConformance(_Listed):
-    """The promises of a vDevice. Set `vdevice`; `device` is handed to its `open`.
+    """The promises of a vDevice. Set `vdevice`; `device` and `arch` are handed to its `open`.
 
     `emulated`: that device runs anywhere, whatever the vDevice's `probe` says about hardware.
     """
 
     vdevice: ClassVar[str] = ""
     device: ClassVar[str | int | None] = None
+    arch: ClassVar[str | None] = None
     emulated: ClassVar[bool] = False
 
     @pytest.fixture(scope="class")
@@ -77,7 +78,7 @@ class VDeviceConformance(_Listed):
             if cls.vdevice in config.get("RAMMER_REQUIRE_VDEVICES").split(","):
                 pytest.fail(text)
             pytest.skip(text)
-        vdevice = registry.open(cls.vdevice, device=cls.device)
+        vdevice = registry.open(cls.vdevice, arch=cls.arch, device=cls.device)
         yield vdevice
         vdevice.close()
 

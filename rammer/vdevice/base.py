@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import InputError
+from rammer.errors import DeviceError, InputError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
@@ -125,6 +125,27 @@ class DeviceArrays(Protocol):
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """As `run`; inputs are unchecked but for their names. Raises InputError for one that does not fit its port."""
+
+
+class CompiledOnly:
+    """A program that was compiled where it cannot run: it can be saved."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        self._reason, self._hint = reason, hint
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Raises DeviceError."""
+        raise self._refusal()
+
+    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+        """Raises DeviceError."""
+        raise self._refusal()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _refusal(self) -> DeviceError:
+        return DeviceError(self._reason, hint=self._hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,24 @@ class TestCpu(VDeviceConformance):
     device = 2
 
 
-class TestCpuOversubscribed(VDeviceConformance):
+class TestCpuAvx2(VDeviceConformance):
+    vdevice = "cpu"
+    device = 4
+    arch = "x86-64-avx2@here"
+
+
+class TestCpuAvx512Oversubscribed(VDeviceConformance):
     """More vEUs than most machines have cores."""
 
     vdevice = "cpu"
-    device = 6
+    device = 8
+    arch = "x86-64-avx512@here"
+
+
+class TestCpuAmx(VDeviceConformance):
+    vdevice = "cpu"
+    device = 2
+    arch = "x86-64-amx@here"
 
 
 class TestCuda(VDeviceConformance):

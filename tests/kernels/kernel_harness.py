@@ -1,21 +1,22 @@
-"""Compile kernels with the default toolchain, run every rTask, and compare with the meaning of the expression."""
+"""Compile kernels for any arch, run every rTask, and compare with the meaning of the expression."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from cpus import runnable
 
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
@@ -24,19 +25,22 @@ from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
 from rammer.ir.tile import TileProgram
-from rammer.vdevice.cfamily import CFamilyPrinter
+from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.emit import PLACEHOLDER, EmittedKernel, emit, function, translation_unit
+from rammer.vdevice.cpu.printer import CpuPrinter
 from rammer.vdevice.cpu.spec import host
+from rammer.vdevice.objects import share
+from rammer.vdevice.toolchain import parallel_jobs
 
 CACHE = Path(tempfile.gettempdir()) / "rammer-kernel-tests"
-# The host is asked first: a process must have the system's leave to use the matrix unit.
-UNIT = "amx_tile" in host().features
-NATIVE = "native" if UNIT or platform.machine() not in ("x86_64", "AMD64") else "native-amx_bf16"
-FLAGS = ("-O1", f"-mcpu={NATIVE}", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi")
+FLAGS = ("-O1", "-shared", "-fPIC", "-fno-math-errno", "-w")
+CALLS = 4  # of the compiler for many kernels, side by side
+MANY = 16
 SPEC = VDeviceSpec(
     "cpu",
     num_veus=2,
     languages=("c",),
+    arch=runnable("x86-64-avx512"),
     lanes=16,
     registers=32,
     memory=(MemoryLevel("L1", 48 << 10, "veu", 500.0), MemoryLevel("L2", 2 << 20, "veu", 250.0)),
@@ -57,15 +61,28 @@ def operation(
     return made.retype(op, types, outputs, tuple(n in static for n in names))
 
 
-def library(text: str) -> ctypes.CDLL:
-    """The shared library of a C text, compiled once per text."""
-    base = CACHE / hashlib.sha256((text + str(FLAGS)).encode()).hexdigest()[:20]
+class Libraries:
+    """Functions of several libraries, as of one."""
+
+    def __init__(self, loaded: Sequence[ctypes.CDLL]) -> None:
+        self._loaded = loaded
+
+    def __getattr__(self, symbol: str) -> object:
+        found = [getattr(lib, symbol) for lib in self._loaded if hasattr(lib, symbol)]
+        assert found, f"no library has {symbol}"
+        return found[0]
+
+
+def library(text: str, arch: str = SPEC.arch) -> ctypes.CDLL:
+    """The shared library of a C text, compiled once per text and arch."""
+    flags = (*FLAGS, *arch_flags(arch, "zig", host()))
+    base = CACHE / hashlib.sha256((text + str(flags)).encode()).hexdigest()[:20]
     target = base.with_suffix(".so")
     if not target.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         base.with_suffix(".c").write_text(text)
         fresh = base.with_suffix(f".{os.getpid()}.so")
-        command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, str(base.with_suffix(".c")), "-o", str(fresh)]
+        command = [sys.executable, "-m", "ziglang", "cc", *flags, str(base.with_suffix(".c")), "-o", str(fresh)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000] + "\n" + text[-3000:]
         fresh.rename(target)
@@ -101,25 +118,31 @@ class Context(ctypes.Structure):
     _fields_ = (("status", ctypes.c_int), ("start", ctypes.c_void_p), ("lines", ctypes.c_int64))
 
 
+def buffers(kernel: RKernel, inputs: Mapping[str, Array]) -> tuple[list[Array], list[Array]]:
+    """Memory of the outputs, filled with what no kernel computes, and of the inputs as the kernel reads them."""
+    outputs = []
+    for kind in kernel.operation.outputs:
+        fill = np.full(prod(kind.physical_shape), np.nan if kind.dtype.is_float else 77).astype(kind.dtype.numpy)
+        outputs.append(aligned(fill))
+    arrays = []
+    for (name, _), kind in zip(kernel.operation.expr.inputs, kernel.input_types(), strict=True):
+        value = inputs[name]
+        if kind.layout is not None:
+            value = pack(value, kind.layout)
+            if dict(kernel.packing).get(name) is None and kind.dtype.is_float and kind.layout.pads(kind.shape):
+                value = np.where(pack(np.ones(kind.shape, bool), kind.layout), value, np.nan).astype(value.dtype)
+        arrays.append(aligned(value))
+    return outputs, arrays
+
+
 class Runner:
     """One kernel, its arrays, and its compiled function."""
 
-    def __init__(self, kernel: RKernel, lib: ctypes.CDLL, symbol: str, inputs: dict[str, Array]) -> None:
+    def __init__(self, kernel: RKernel, lib: ctypes.CDLL | Libraries, symbol: str, inputs: dict[str, Array]) -> None:
         self.kernel = kernel
         self.function = getattr(lib, symbol)
         self.function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p]
-        outputs = []
-        for kind in kernel.operation.outputs:
-            fill = np.full(prod(kind.physical_shape), np.nan if kind.dtype.is_float else 77).astype(kind.dtype.numpy)
-            outputs.append(aligned(fill))
-        arrays = []
-        for (name, _), kind in zip(kernel.operation.expr.inputs, kernel.input_types(), strict=True):
-            value = inputs[name]
-            if kind.layout is not None:
-                value = pack(value, kind.layout)
-                if dict(kernel.packing).get(name) is None and kind.dtype.is_float and kind.layout.pads(kind.shape):
-                    value = np.where(pack(np.ones(kind.shape, bool), kind.layout), value, np.nan).astype(value.dtype)
-            arrays.append(aligned(value))
+        outputs, arrays = buffers(kernel, inputs)
         self.outputs, self.arrays = outputs, arrays
         self.pointers = (ctypes.c_void_p * (len(outputs) + len(arrays)))(*(a.ctypes.data for a in (*outputs, *arrays)))
         self.scratch = aligned(np.full(max(kernel.scratch_bytes, 64), 0xFF, np.uint8))
@@ -146,23 +169,27 @@ def check(op: Operation, kernels: Sequence[RKernel], *, rtol: float = 2e-5, spec
 
 
 class Built(NamedTuple):
-    library: ctypes.CDLL
+    library: Libraries
     kernels: dict[str, tuple[Operation, list[tuple[RKernel, str]]]]
 
 
 def compile_all(
     cases: Mapping[str, tuple[Operation, Sequence[RKernel]]], spec: VDeviceSpec = SPEC, *, check: bool = False
 ) -> Built:
-    """All kernels of all cases in one library; with `check`, every access is bounds-checked."""
+    """All kernels of all cases, for the spec's arch; with `check`, every access is bounds-checked."""
     make = checked_emit if check else emit
     emitted = {name: [make(k, spec) for k in kernels] for name, (_, kernels) in cases.items()}
     texts = [EmittedKernel("", CHECK)] if check else []
-    unit = translation_unit([*texts, *(e for es in emitted.values() for e in es)], spec)
+    distinct = {e.symbol: e for es in emitted.values() for e in es}
+    groups = share({symbol: len(e.text) for symbol, e in distinct.items()}, CALLS if len(distinct) > MANY else 1)
+    units = [translation_unit([*texts, *(distinct[symbol] for symbol in group)], spec) for group in groups]
+    with ThreadPoolExecutor(parallel_jobs()) as pool:
+        built = Libraries(list(pool.map(lambda unit: library(unit, spec.arch), units)))
     found = {
         name: (op, [(k, e.symbol) for k, e in zip(kernels, emitted[name], strict=True)])
         for name, (op, kernels) in cases.items()
     }
-    return Built(library(unit), found)
+    return Built(built, found)
 
 
 def check_compiled(built: Built, name: str, rtol: float = 2e-5) -> None:
@@ -210,7 +237,7 @@ def compare(got: Array, want: Array, rtol: float, what: str) -> None:
     assert error <= coarse * scale + 1e-30, f"{what}: error {error} at scale {scale}"
 
 
-class CheckedPrinter(CFamilyPrinter):
+class CheckedPrinter(CpuPrinter):
     """Sets *status to 2 where an access leaves its buffer, and makes it at element 0 instead."""
 
     def place(self, buffer: str, index: str, reach: int) -> str:
@@ -233,6 +260,7 @@ INLINE long checked(long i, long reach, long size, int *status) {
 def checked_emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
     """The kernel's text with every access checked."""
     assert isinstance(kernel.body, TileProgram)
-    text = function(CheckedPrinter(kernel.body, max(spec.lanes, 4)))
+    printer = CheckedPrinter(kernel.body, max(spec.lanes, 4))
+    text = function(printer, printer.capacity)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol))
+    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), printer.capacity)

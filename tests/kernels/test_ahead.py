@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cpus import runnable
 from kernel_harness import SPEC, Runner, check, library, random_inputs
 
 from rammer.ir.expr import Load, Stage, TensorExpr
@@ -19,6 +20,7 @@ from rammer.kernels import candidates
 from rammer.vdevice.cpu.emit import emit, translation_unit
 from rammer.vdevice.cpu.printer import LINE_BYTES
 
+UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), parts=PARTS, peak_gflops=1.0)
 PACE = 32  # lines of a block: sums of 128 products, a line for 4 of them
 MARGIN = 1 << 20  # bytes: a kernel asks for the panel after its last one, too, wherever that is
 
@@ -66,7 +68,7 @@ def grouped_conv() -> Operation:
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
 def test_each_line_is_asked_for_once(make: Callable[[], Operation], share: float) -> None:
     op = make()
-    spec = replace(SPEC, parts=PARTS, peak_gflops=1.0) if make is unit_matmul else SPEC
+    spec = UNIT_SPEC if make is unit_matmul else SPEC
     inputs = random_inputs(op)
     asking = 0
     for kernel in candidates(op, spec):
@@ -74,7 +76,7 @@ def test_each_line_is_asked_for_once(make: Callable[[], Operation], share: float
         if not emitted.capacity:
             continue
         asking += 1
-        lib = library(RECORDER + translation_unit([emitted], spec))
+        lib = library(RECORDER + translation_unit([emitted], spec), spec.arch)
         runner = Runner(kernel, lib, emitted.symbol, inputs)
         lines = int(emitted.capacity * share)
         memory = np.zeros(MARGIN + (lines + PACE) * LINE_BYTES + MARGIN, np.uint8)[MARGIN:-MARGIN]

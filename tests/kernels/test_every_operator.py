@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from kernel_harness import SLOW_SPEC, check_compiled, compile_all, operation
+from cpus import runnable
+from kernel_harness import SLOW_SPEC, Built, check_compiled, compile_all, operation
 
 from rammer.ir.operator import Operation
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import DType, TensorType, channel_blocked
+from rammer.ir.tensor import DType, Layout, TensorType, channel_blocked
 from rammer.kernels import candidates
 
 FLOAT_UNARY = [
@@ -32,15 +35,21 @@ FLOAT_UNARY = [
     "mish",
     "relu",
 ]
-BLOCKED = channel_blocked(4, 16)
+SPECS = {
+    "x86-64-avx512": SLOW_SPEC,
+    "x86-64-avx2": replace(SLOW_SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16),
+    "aarch64-neon": replace(SLOW_SPEC, arch=runnable("aarch64-neon"), lanes=4),
+}
 
 
-def t(*shape: int, dtype: DType = DType.F32, blocked: bool = False) -> TensorType:
-    return TensorType(shape, dtype, BLOCKED if blocked else None)
+def t(*shape: int, dtype: DType = DType.F32, layout: Layout | None = None) -> TensorType:
+    return TensorType(shape, dtype, layout)
 
 
-def cases() -> dict[str, Operation]:
+def cases(lanes: int) -> dict[str, Operation]:
+    """Operations by name, with channels in blocks of `lanes`."""
     found: dict[str, Operation] = {}
+    block = channel_blocked(4, lanes)
 
     def add(name: str, kind: str, *types: TensorType, **more: object) -> None:
         found[name] = operation(kind, *types, **more)  # type: ignore[arg-type]
@@ -120,17 +129,17 @@ def cases() -> dict[str, Operation]:
     add("conv-1d", "conv", t(2, 6, 40), t(8, 6, 5), static=("w",), pads=(2, 2), dilations=(1,))
     add("conv-3d", "conv", t(1, 3, 5, 6, 7), t(8, 3, 2, 3, 2), static=("w",), dilations=(1, 2, 1))
     for odd in (32, 20):
-        x, w = t(1, odd, 9, 11, blocked=True), t(48, odd, 3, 3)
-        add(f"conv-blocked-{odd}", "conv", x, w, t(48), static=("w", "bias"), out_layout=BLOCKED, **same)
-    add("conv-blocked-1x1", "conv", t(1, 32, 7, 7, blocked=True), t(64, 32, 1, 1), static=("w",), out_layout=BLOCKED)
+        x, w = t(1, odd, 9, 11, layout=block), t(48, odd, 3, 3)
+        add(f"conv-blocked-{odd}", "conv", x, w, t(48), static=("w", "bias"), out_layout=block, **same)
+    add("conv-blocked-1x1", "conv", t(1, 32, 7, 7, layout=block), t(64, 32, 1, 1), static=("w",), out_layout=block)
     add(
         "conv-blocked-out",
         "conv",
-        t(1, 32, 7, 7, blocked=True),
+        t(1, 32, 7, 7, layout=block),
         t(40, 32, 1, 1),
         t(40),
         static=("w", "bias"),
-        out_layout=BLOCKED,
+        out_layout=block,
     )
     add(
         "conv-first",
@@ -138,44 +147,44 @@ def cases() -> dict[str, Operation]:
         t(1, 3, 30, 26),
         t(32, 3, 7, 7),
         static=("w",),
-        out_layout=BLOCKED,
+        out_layout=block,
         strides=(2, 2),
         pads=(3, 3, 3, 3),
     )
     add(
         "conv-blocked-group",
         "conv",
-        t(1, 64, 8, 8, blocked=True),
+        t(1, 64, 8, 8, layout=block),
         t(64, 16, 3, 3),
         static=("w",),
-        out_layout=BLOCKED,
+        out_layout=block,
         pads=(1, 1, 1, 1),
         group=4,
     )
     add(
         "conv-blocked-depthwise",
         "conv",
-        t(1, 40, 9, 9, blocked=True),
+        t(1, 40, 9, 9, layout=block),
         t(40, 1, 3, 3),
         t(40),
         static=("w", "bias"),
-        out_layout=BLOCKED,
+        out_layout=block,
         pads=(1, 1, 1, 1),
         group=40,
     )
-    x = t(1, 11, 9, 13, blocked=True)  # less than a block
-    few = {"out_layout": BLOCKED, "pads": (1, 1, 1, 1), "group": 11}
-    add("conv-blocked-few", "conv", x, t(11, 11, 1, 1), t(11), static=("w", "bias"), out_layout=BLOCKED)
+    x = t(1, 11, 9, 13, layout=block)  # less than a block
+    few = {"out_layout": block, "pads": (1, 1, 1, 1), "group": 11}
+    add("conv-blocked-few", "conv", x, t(11, 11, 1, 1), t(11), static=("w", "bias"), out_layout=block)
     add("conv-blocked-few-depthwise", "conv", x, t(11, 1, 3, 3), static=("w",), **few)
     for channels, narrow, stride in ((64, 4, 1), (24, 4, 1), (48, 8, 2)):  # several groups in one vector
         add(
             f"conv-blocked-groups-of-{narrow}-{channels}",
             "conv",
-            t(1, channels, 9, 13, blocked=True),
+            t(1, channels, 9, 13, layout=block),
             t(channels, narrow, 3, 3),
             t(channels),
             static=("w", "bias"),
-            out_layout=BLOCKED,
+            out_layout=block,
             strides=(stride, stride),
             pads=(1, 1, 1, 1),
             group=channels // narrow,
@@ -186,13 +195,13 @@ def cases() -> dict[str, Operation]:
     add("max_pool-edge", "max_pool", t(1, 3, 32, 32), **edge)  # the last vector of a row has one lane in the padding
     add("reshape-empty", "reshape", t(0, 3, 4), shape=(3, 4, 0))
     add("max_pool-indices", "max_pool", t(1, 5, 14, 15), indices=True, **pool)
-    add("max_pool-blocked", "max_pool", t(1, 20, 14, 15, blocked=True), out_layout=BLOCKED, **pool)
+    add("max_pool-blocked", "max_pool", t(1, 20, 14, 15, layout=block), out_layout=block, **pool)
     add("max_pool-u8", "max_pool", t(1, 5, 14, 15, dtype=DType.U8), **pool)
     add("average_pool", "average_pool", t(1, 5, 14, 15), count_include_pad=False, **pool)
-    add("average_pool-blocked", "average_pool", t(1, 20, 7, 7, blocked=True), out_layout=BLOCKED, kernel=(7, 7))
+    add("average_pool-blocked", "average_pool", t(1, 20, 7, 7, layout=block), out_layout=block, kernel=(7, 7))
     add("average_pool-ceil", "average_pool", t(1, 3, 14, 15), count_include_pad=True, ceil_extra=(1, 1), **pool)
     add("lrn", "lrn", t(1, 12, 5, 6), size=5)
-    add("lrn-blocked", "lrn", t(1, 32, 5, 6, blocked=True), size=5, out_layout=BLOCKED)
+    add("lrn-blocked", "lrn", t(1, 32, 5, 6, layout=block), size=5, out_layout=block)
     for fn in ["sum", "mean", "max", "min", "prod", "sum_square", "l1", "l2", "log_sum_exp"]:
         add(f"reduce-{fn}", "reduce", t(3, 4, 70), fn=fn, axes=(2,), keepdims=True)
         add(f"reduce-{fn}-middle", "reduce", t(3, 21, 20), fn=fn, axes=(1,), keepdims=False)
@@ -208,18 +217,18 @@ def cases() -> dict[str, Operation]:
     add("layer_norm", "layer_norm", t(4, 6, 48), t(48), t(48), axis=-1, epsilon=1e-5)
     add("layer_norm-two", "layer_norm", t(4, 6, 10), t(6, 10), axis=1)
     add("transpose", "transpose", t(3, 40, 20), perm=(2, 0, 1))
-    add("transpose-to-blocked", "transpose", t(1, 7, 9, 32), perm=(0, 3, 1, 2), out_layout=BLOCKED)
+    add("transpose-to-blocked", "transpose", t(1, 7, 9, 32), perm=(0, 3, 1, 2), out_layout=block)
     add("reshape", "reshape", t(6, 20), shape=(5, 24))
-    add("reshape-block", "reshape", t(1, 32, 4, 4, blocked=True), shape=(1, 512))
+    add("reshape-block", "reshape", t(1, 32, 4, 4, layout=block), shape=(1, 512))
     add("slice", "slice", t(9, 40), starts=(8, 1), steps=(-2, 3), shape=(4, 12))
     add("concat", "concat", t(2, 10), t(2, 0), t(2, 23), axis=1)
     add(
         "concat-blocked",
         "concat",
-        t(1, 16, 5, 5, blocked=True),
-        t(1, 32, 5, 5, blocked=True),
+        t(1, 16, 5, 5, layout=block),
+        t(1, 32, 5, 5, layout=block),
         axis=1,
-        out_layout=BLOCKED,
+        out_layout=block,
     )
     add("concat-i64", "concat", t(2, 10, dtype=DType.I64), t(5, 10, dtype=DType.I64), axis=0)
     for mode in ["constant", "reflect", "edge", "wrap"]:
@@ -249,16 +258,20 @@ def cases() -> dict[str, Operation]:
     return found
 
 
-CASES = cases()
+CASES = cases(SLOW_SPEC.lanes)
 
 
-@pytest.fixture(scope="module")
-def built():
-    return compile_all({name: (op, candidates(op, SLOW_SPEC)) for name, op in CASES.items()}, check=True)
+@pytest.fixture(
+    scope="module", params=[pytest.param(a, marks=[pytest.mark.slow] * (a == "aarch64-neon")) for a in SPECS]
+)
+def built(request: pytest.FixtureRequest) -> Built:
+    spec = SPECS[request.param]
+    found = {name: (op, candidates(op, spec)) for name, op in cases(spec.lanes).items()}
+    return compile_all(found, spec, check=True)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_candidates_compute_the_expression(built, name: str) -> None:
+def test_candidates_compute_the_expression(built: Built, name: str) -> None:
     check_compiled(built, name)
 
 

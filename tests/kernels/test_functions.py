@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from cpus import runnable
 from kernel_harness import SPEC, Built, Runner, compile_all, operation, random_inputs
 
 from rammer.ir.functions import FUNCTIONS
@@ -23,13 +26,17 @@ UNARY = ("exp", "log", "tanh", "sigmoid", "erf", "sqrt", "floor", "ceil", "round
 BINARY = ("max", "min", "fmod", "pow")
 
 
-@pytest.fixture(scope="module")
-def built() -> Built:
+SPECS = [SPEC, replace(SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16)]
+
+
+@pytest.fixture(scope="module", params=SPECS, ids=lambda spec: f"{spec.lanes} lanes")
+def built(request: pytest.FixtureRequest) -> Built:
+    spec = request.param
     size = len(POINTS) + len(SPECIAL)  # a multiple of no vector width: tails use the same functions
     cases = {kind: operation(kind, TensorType((size,))) for kind in UNARY}
     cases |= {kind: operation(kind, TensorType((size,)), TensorType((size,))) for kind in BINARY}
     cases["gather"] = operation("gather", TensorType((5, 20)), TensorType((4,), DType.I64), axis=0)
-    return compile_all({name: (op, candidates(op, SPEC)[:1]) for name, op in cases.items()})
+    return compile_all({name: (op, candidates(op, spec)[:1]) for name, op in cases.items()}, spec)
 
 
 def run(built: Built, name: str, *values: np.ndarray) -> tuple[np.ndarray, int]:

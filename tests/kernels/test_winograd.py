@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cpus import runnable
 from kernel_harness import (
     SLOW_SPEC,
     SPEC,
@@ -31,7 +32,7 @@ from rammer.kernels import candidates, winograd, winograd_schedule
 from rammer.kernels.problem import Problem
 
 SMALL_CACHES = replace(SLOW_SPEC, scratch_bytes=256 << 10)  # so small that channels are summed piece by piece
-NARROW = replace(SLOW_SPEC, lanes=8, registers=16)
+NARROW = replace(SLOW_SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16)
 
 
 def conv(

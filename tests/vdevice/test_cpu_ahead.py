@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cpus import ARCHS
 
 import rammer
 from rammer.demo import lstm_stack
@@ -32,9 +33,14 @@ def small_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-@pytest.fixture
-def plan(small_cache: None) -> ExecutionPlan:
-    with rammer.compile(lstm_stack(3, 12, 128), "cpu", device=2) as program:
+def compiled(arch: str, *shape: int) -> rammer.Program:
+    """Chosen by estimates, which are the same on every machine of an arch."""
+    return rammer.compile(lstm_stack(*shape), "cpu", arch=f"{arch}@here", device=2, tune_seconds=0)
+
+
+@pytest.fixture(params=ARCHS)
+def plan(small_cache: None, request: pytest.FixtureRequest) -> ExecutionPlan:
+    with compiled(request.param, 3, 12, 128) as program:
         return program.plan
 
 
@@ -87,7 +93,7 @@ class TestPlans:
                 assert firsts == sorted(firsts, reverse=True)
 
     def test_small_weights_are_left_out(self, small_cache: None) -> None:
-        with rammer.compile(lstm_stack(2, 6, 16), "cpu", device=2) as program:
+        with compiled(ARCHS[0], 2, 6, 16) as program:
             assert SMALLEST > 4 * 16 * 16 * 4
             assert aheads(program.plan, everyone(program.plan)) == {}
 
@@ -100,12 +106,12 @@ def reads_it(plan: ExecutionPlan, task: TaskUid, ahead: Ahead) -> bool:
 
 
 class TestImages:
-    def test_results_are_the_same(self, small_cache: None) -> None:
-        model = lstm_stack(3, 12, 128)
-        graph = rammer.load(model)
+    @pytest.mark.parametrize("arch", ARCHS)
+    def test_results_are_the_same(self, small_cache: None, arch: str) -> None:
+        graph = rammer.load(lstm_stack(3, 12, 128))
         x = {"x": np.random.default_rng(0).standard_normal((12, 1, 128)).astype(np.float32)}
-        with rammer.compile(graph, "cpu", device=2) as program:
-            table = Table.from_bytes(CpuVDevice(device=2).build(program.plan).files[TABLE])
+        with compiled(arch, 3, 12, 128) as program:
+            table = Table.from_bytes(CpuVDevice(arch=f"{arch}@here", device=2).build(program.plan).files[TABLE])
             assert len(table.aheads) > 1 and table.slots[:, 4].any()
             np.testing.assert_allclose(program.run(x)["y"], evaluate_graph(graph, x)["y"], rtol=1e-4, atol=1e-6)
 
@@ -121,7 +127,7 @@ class TestImages:
     def test_requests_outside_of_memory_are_refused(
         self, plan: ExecutionPlan, row: tuple[int, int, int], message: str
     ) -> None:
-        image = CpuVDevice(device=2).build(plan)
+        image = CpuVDevice(arch=plan.spec.arch, device=2).build(plan)
         table = Table.from_bytes(image.files[TABLE])
         table = replace(
             table,

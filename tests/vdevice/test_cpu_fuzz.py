@@ -1,9 +1,10 @@
-"""Random graphs under random legal plans on the CPU: views, blocked layouts, shared memory, any number of vEUs."""
+"""Random graphs under random legal plans on the CPU: views, blocked layouts, shared memory, any arch and vEUs."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from cpus import ARCHS
 
 from rammer.ir.evaluate import evaluate_graph
 from rammer.kernels import candidates
@@ -17,7 +18,7 @@ SEEDS = [*range(8), *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 
 def test_random_plans_compute_their_graph(seed: int) -> None:
     """Every run begins with NaN in all memory, so a missing wait or a wrong place shows."""
     graph = random_graph(seed)
-    device = CpuVDevice(device=(1, 2, 3, 5)[seed % 4])
+    device = CpuVDevice(arch=f"{ARCHS[seed % 3]}@here", device=(1, 2, 3, 5)[seed % 4])
     plan = random_plan(graph, seed, device.spec.num_veus, spec=device.spec, candidates=candidates)
     executable = device.load(device.build(plan))
     executable.poison = True

@@ -92,13 +92,18 @@ def test_another_version_and_another_machine_are_refused(image: Image) -> None:
         CpuVDevice().load(replace(image, target="cuda"))
 
 
-def test_a_program_for_another_machine_compiles_but_does_not_load() -> None:
+def test_a_program_for_another_machine_compiles_but_does_not_run() -> None:
+    """The device that compiled it keeps it, to be saved; another one does not even load it."""
     with config.override(RAMMER_CC=None):
         other = CpuVDevice(arch="aarch64-neon" if CpuVDevice().spec.arch.startswith("x86") else "x86-64")
         image = other.build(make_plan(chain(), other.spec))
     assert all(f[:4] == b"\x7fELF" for n, f in image.files.items() if n.endswith(".so"))
-    with pytest.raises(ArtifactError, match=r"machine|lacks"):
-        other.load(image)
+    kept = other.load(image)
+    with pytest.raises(DeviceError, match=r"the program is for .*this machine is") as caught:
+        kept.run({})
+    assert f'arch="{other.spec.arch}@here" emulates it' in caught.value.hint
+    with pytest.raises(ArtifactError, match=r"the program is for .*this machine is"):
+        CpuVDevice().load(image)
 
 
 def test_a_plan_without_memory_and_a_foreign_language_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import platform
 import re
 import shutil
 import subprocess
@@ -29,17 +30,19 @@ from rammer.vdevice.base import SlotTimes
 from rammer.vdevice.cpu import device as cpu_device
 from rammer.vdevice.cpu import profile as cpu_profile
 from rammer.vdevice.cpu import spec as cpu_spec
+from rammer.vdevice.cpu.build import RUNTIME
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.cpu.plugin import probe
 from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
-from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, host, make_spec
+from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, find_arch, host, make_spec
 from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
 
 HERE = host()
-RUNNABLE = [a for a in ARCHES if HERE.runs(ARCHES[a])]
+SERVER = replace(HERE, machine="x86_64", features=ARCHES["x86-64-amx"].features)
+DESKTOP = replace(SERVER, features=ARCHES["x86-64-avx2"].features)
 C_COMPILERS = ["", *(["gcc"] if shutil.which("gcc") else [])]
 
 
@@ -74,14 +77,56 @@ def test_flags_choose_veus_and_width() -> None:
         assert choose_num_veus(None, HERE) == choose_num_veus("cpu", HERE) == 5
     with config.override(RAMMER_NUM_VEUS="none"), pytest.raises(RammerError, match="RAMMER_NUM_VEUS"):
         choose_num_veus(None, HERE)
-    for name in RUNNABLE:
-        with config.override(RAMMER_VECTOR_LANES=str(ARCHES[name].lanes)):
-            assert choose_arch(None, HERE).lanes == ARCHES[name].lanes
+    for lanes, name in ((16, "x86-64-amx"), (8, "x86-64-avx2"), (4, "x86-64-sse4")):
+        with config.override(RAMMER_VECTOR_LANES=str(lanes)):
+            assert choose_arch(None, SERVER).name == name
+    with config.override(RAMMER_MATRIX_UNIT="0"):
+        assert choose_arch(None, SERVER).name == "x86-64-avx512"
+        assert choose_arch("x86-64-amx", SERVER).name == "x86-64-amx"
     with config.override(RAMMER_VECTOR_LANES="7"), pytest.raises(DeviceError, match="RAMMER_VECTOR_LANES=7"):
         choose_arch(None, HERE)
-    with pytest.raises(DeviceError, match="no arch") as caught:
-        choose_arch("x86-64-avx51", HERE)
-    assert "x86-64-avx512" in caught.value.hint
+    with config.override(RAMMER_VECTOR_LANES="16"), pytest.raises(DeviceError, match="with 4, 8 lanes"):
+        choose_arch(None, DESKTOP)
+
+
+@pytest.mark.parametrize(
+    "name", ["x86-64-avx51", "x86-64-avx51@here", "x86-64-avx512@", "@x86-64", "x86-64@x86-64@x86-64", "here", "@here"]
+)
+def test_unknown_archs_are_refused(name: str) -> None:
+    with pytest.raises(DeviceError, match=r"no arch .*; known: x86-64-amx") as caught:
+        CpuVDevice(arch=name)
+    assert ("x86-64-avx512" in caught.value.hint) == ("avx51" in name)
+
+
+def test_what_the_machine_lacks_is_emulated_where_that_is_asked_for() -> None:
+    amx, avx2 = ARCHES["x86-64-amx"], ARCHES["x86-64-avx2"]
+    assert choose_arch("x86-64-amx@here", SERVER) == amx
+    emulated = choose_arch("x86-64-amx@here", DESKTOP)
+    assert emulated == find_arch("x86-64-amx@x86-64-avx2") and DESKTOP.runs(emulated)
+    assert (emulated.lanes, emulated.registers, emulated.parts) == (amx.lanes, amx.registers, amx.parts)
+    assert (emulated.features, emulated.zig, emulated.cc) == (avx2.features, avx2.zig, avx2.cc)
+    assert choose_arch("x86-64-amx", DESKTOP) == amx  # without being asked for, nothing is: it is for another machine
+    arm = replace(DESKTOP, machine="aarch64", features=frozenset())
+    assert choose_arch("x86-64-avx2@here", arm).name == "x86-64-avx2@aarch64-neon"
+
+
+def test_features_count_as_missing_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_spec, "_cpuinfo", lambda: (SERVER.features, 3.0, "a server"))
+    monkeypatch.setattr(cpu_spec, "_matrix_unit_granted", lambda: True)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    for disabled, best in (
+        (None, "x86-64-amx"),
+        ("amx_tile", "x86-64-avx512"),
+        ("amx*,avx512*", "x86-64-avx2"),
+        ("fma", "x86-64-sse4"),
+    ):
+        with config.override(RAMMER_DISABLE_CPU_FEATURES=disabled):
+            assert choose_arch(None, host()).name == best
+    for unknown in ("avx5", "amx*,avx1024*"):
+        with config.override(RAMMER_DISABLE_CPU_FEATURES=unknown), pytest.raises(DeviceError, match="no arch needs"):
+            host()
+        with config.override(RAMMER_DISABLE_CPU_FEATURES=unknown):
+            assert "no arch needs" in probe().reason
 
 
 def test_the_widest_arch_of_other_machines() -> None:
@@ -94,25 +139,32 @@ def test_the_widest_arch_of_other_machines() -> None:
 
 
 @pytest.mark.parametrize("command", C_COMPILERS, ids=lambda c: c or "ziglang")
-@pytest.mark.parametrize("arch", RUNNABLE)
-def test_kernels_of_every_arch_run_and_use_its_registers(arch: str, command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arch", ARCHES)
+def test_kernels_of_every_arch_run_here_or_are_emulated(arch: str, command: str) -> None:
     graph = chain(4, 128)
     with config.override(RAMMER_CC=command):
-        device = CpuVDevice(arch=arch, device=2)
+        device = CpuVDevice(arch=f"{arch}@here", device=2)
         image = device.build(make_plan(graph, device.spec))
+    assert image.fingerprint.endswith(device.spec.arch) and device.spec.arch.startswith(arch)
     executable = device.load(image)
     x = {"x": np.linspace(0, 1, 128, dtype=np.float32)}
     np.testing.assert_allclose(executable.run(x)["t3"], reference(graph, x)["t3"], rtol=1e-5)
     executable.close()
-    if shutil.which("objdump") and arch.startswith("x86"):
-        used = set()
-        for name, data in image.files.items():
-            if name.endswith(".so") and name != "runtime.so":
-                (tmp_path / name).write_bytes(data)
-                text = subprocess.run(["objdump", "-d", str(tmp_path / name)], capture_output=True, text=True).stdout
-                used |= set(re.findall(r"%([xyz])mm", text))
-        widest = {16: "z", 8: "y", 4: "x"}[ARCHES[arch].lanes]
-        assert max(used) == widest
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="no objdump: apt install binutils")
+@pytest.mark.parametrize("arch", [a for a in ARCHES if a.startswith("x86")])
+def test_kernels_use_the_registers_of_their_arch(arch: str, tmp_path: Path) -> None:
+    with config.override(RAMMER_CC=None):
+        device = CpuVDevice(arch=arch, device=2)
+        image = device.build(make_plan(chain(4, 128), device.spec))
+    used = set()
+    for name, data in image.files.items():
+        if name.endswith(".so") and name != RUNTIME:
+            (tmp_path / name).write_bytes(data)
+            text = subprocess.run(["objdump", "-d", str(tmp_path / name)], capture_output=True, text=True).stdout
+            used |= set(re.findall(r"%([xyz])mm", text))
+    assert max(used) == {16: "z", 8: "y", 4: "x"}[ARCHES[arch].lanes]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -142,8 +194,8 @@ class TestHalf:
             "CONVERT(widen, _Float16, float)\nCONVERT(round1, float, _Float16)\nCONVERT(round2, double, _Float16)\n"
         )
         compiler = c_compiler()
-        narrow = "x86-64" if HERE.machine == "x86_64" else RUNNABLE[0]
-        return Library(compiler.compile_shared(text, arch_flags(narrow, compiler.family, HERE)))
+        plainest = [a.name for a in ARCHES.values() if HERE.runs(a)][-1]
+        return Library(compiler.compile_shared(text, arch_flags(plainest, compiler.family, HERE)))
 
     @staticmethod
     def call(library: Library, name: str, x: Array, out: type) -> Array:

@@ -12,12 +12,12 @@ from simt_plans import chain, mirror, placed
 import rammer
 from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ToolchainError
+from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.cuda import build
 from rammer.vdevice.cuda.build import CUBIN, RESOURCES, Resources, check_fits, compile_cubin
 from rammer.vdevice.cuda.device import CudaVDevice
 from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
-from rammer.vdevice.simt.device import CompiledOnly
 from rammer.vdevice.simt.image import make_program
 from rammer.vdevice.simt.prelude import CUDA
 

@@ -19,6 +19,7 @@ from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
+from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.rocm import build
 from rammer.vdevice.rocm.build import HSACO, RESOURCES, Resources, check_fits, compile_code_object, hip_compiler
 from rammer.vdevice.rocm.device import RocmVDevice
@@ -26,7 +27,6 @@ from rammer.vdevice.rocm.elf import arch_of, read_kernels
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.rocm.runtime import probe
 from rammer.vdevice.rocm.spec import FAMILIES, GPUS, choose_gpu, make_spec, of_device
-from rammer.vdevice.simt.device import CompiledOnly
 from rammer.vdevice.simt.image import make_program
 from rammer.vdevice.simt.megakernel import program_text
 from rammer.vdevice.simt.printer import emit

@@ -16,7 +16,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
-from rammer.vdevice.cpu.spec import ARCHES, Host
+from rammer.vdevice.cpu.spec import Host, find_arch
 from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import (
     FLAGS,
@@ -228,7 +228,7 @@ def _show(sources: Sequence[Source]) -> None:
 
 def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:
     """Compiler flags for an arch; with zig also for another machine than this one."""
-    target = ARCHES[arch]
+    target = find_arch(arch)
     if family != "zig":
         if target.machine != host.machine:
             raise DeviceError(

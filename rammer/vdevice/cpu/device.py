@@ -7,22 +7,25 @@ from functools import cached_property
 
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.vdevice.base import Image, Progress, VDevice, silent
+from rammer.vdevice.base import CompiledOnly, Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
 from rammer.vdevice.cpu.check import check_kernels
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
 from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, host, make_spec
+from rammer.vdevice.cpu.spec import HERE, choose_arch, choose_num_veus, host, make_spec
 
 
 class CpuVDevice(VDevice):
-    """This machine's CPU, or another one to compile for (`arch`); `device` is the number of vEUs."""
+    """This machine's CPU, or another one to compile for (`arch`); `device` is the number of vEUs.
+
+    `arch` "A@B" emulates A in machine code for B, which may be "here": for tests on machines that lack A.
+    """
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         self._host = host()
-        chosen = choose_arch(arch, self._host)
-        self.spec = make_spec(chosen, choose_num_veus(device, self._host), self._host)
+        self._arch = choose_arch(arch, self._host)
+        self.spec = make_spec(self._arch, choose_num_veus(device, self._host), self._host)
 
     @cached_property
     def _compiler(self) -> KernelCompiler:
@@ -30,7 +33,7 @@ class CpuVDevice(VDevice):
 
     @property
     def _is_here(self) -> bool:
-        return self._host.runs(ARCHES[self.spec.arch])
+        return self._host.runs(self._arch)
 
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
@@ -60,7 +63,7 @@ class CpuVDevice(VDevice):
         def measure() -> list[float]:
             executables: list[CpuExecutable] = []
             try:
-                executables += (self.load(self.build(plan)) for plan in plans)
+                executables += (CpuExecutable(self.build(plan), self._host) for plan in plans)
                 return measure_plans(plans, executables)
             finally:
                 for executable in executables:
@@ -76,6 +79,14 @@ class CpuVDevice(VDevice):
         """With objects of just the plan's rKernels. Raises ToolchainError."""
         return image if image.plan is None else seal_image(image, image.plan, self._compiler, progress)
 
-    def load(self, image: Image) -> CpuExecutable:
-        """An image ready to run; compiles nothing. Raises ArtifactError if it is not for this machine."""
-        return CpuExecutable(image, self._host)
+    def load(self, image: Image) -> CpuExecutable | CompiledOnly:
+        """An image ready to run; compiles nothing. Raises ArtifactError if it is not for this machine.
+
+        A device for another CPU loads nothing: its programs say so when they are run.
+        """
+        if self._is_here:
+            return CpuExecutable(image, self._host)
+        return CompiledOnly(
+            f"the program is for {self._arch.name!r}: {self._host.lacks(self._arch)}",
+            f'save it and load it on such a machine; arch="{self._arch.name}@{HERE}" emulates it',
+        )

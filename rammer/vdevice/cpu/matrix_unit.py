@@ -1,8 +1,8 @@
 """C text of products on the matrix unit of x86 CPUs (AMX), which multiplies bf16 numbers and sums in float32.
 
 A matrix of 16 rows and 64 bytes lies in each of eight registers: four hold sums, the others operands. A block of 32
-terms has six products of parts, in an order in which the unit finds many of its operands in registers. Compilers
-without the unit get the same in loops, for tests.
+terms has six products of parts, in an order in which the unit finds many of its operands in registers. Where the
+compiler's target has no unit, its instructions are loops over matrices in memory, and all the rest is the same text.
 """
 
 from __future__ import annotations
@@ -17,53 +17,64 @@ enum { PART = 512 };                              /* numbers of a matrix; three 
 #define MSUM(m, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #m ::)
 static const struct { uint8_t palette, start, zero[14]; uint16_t bytes[16]; uint8_t rows[16]; } matrices =
   { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
+#define TAKE()
+#define KEEP()
 INLINE void rammer_unit_begin(void) { __asm__ volatile("ldtilecfg %0" :: "m"(matrices)); }
 INLINE void rammer_unit_end(void) { __asm__ volatile("tilerelease" ::); }
-INLINE void rammer_clear(float *sums, long count) { MZERO(0); MZERO(1); MZERO(2); MZERO(3); }
 INLINE vw part_of(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
+#else
+typedef union { float sum[16][16]; uint32_t pair[16][16]; bf16 part[PART]; } matrix;
+/* Between calls the matrices of sums lie one after another in `sums`. */
+#define TAKE() matrix unit[8]; memcpy(unit, sums, 4 * sizeof *unit);
+#define KEEP() memcpy(sums, unit, 4 * sizeof *unit);
+#define MLOAD(m, from) matrix_load(&unit[m], from)
+#define MSTORE(m, to, step) for (long r = 0; r < 16; r++) memcpy(to + r * (step), unit[m].sum[r], 64)
+#define MZERO(m) memset(&unit[m], 0, sizeof *unit)
+#define MSUM(m, a, b) matrix_sum(&unit[m], &unit[a], &unit[b])
+static void matrix_load(matrix *m, const bf16 *from) {  /* what is too small to be normal counts as zero */
+  for (long n = 0; n < PART; n++) m->part[n] = from[n] & 0x7f80 ? from[n] : from[n] & 0x8000;
+}
+/* Terms of even and of odd number have a sum each, as the unit rounds (which also makes zero of too small sums). */
+static void matrix_sum(matrix *m, const matrix *a, const matrix *b) {
+  for (long r = 0; r < 16; r++) for (long c = 0; c < 16; c += LANES) {
+    vf even = {0}, odd = {0};
+    for (long k = 0; k < 16; k++) {
+      uint32_t x = a->pair[r][k]; vu y = *(const vu *)&b->pair[k][c];
+      even += sfloat(x << 16) * (vf)(y << 16);
+      odd += sfloat(x & 0xffff0000) * (vf)(y & 0xffff0000);
+    }
+    V(m->sum[r][c]) += even + odd;
+  }
+}
+INLINE void rammer_unit_begin(void) {}
+INLINE void rammer_unit_end(void) {}
+INLINE vw part_of(vf x) { return vbf16(x); }
+#endif
+INLINE void rammer_clear(float *sums) { TAKE() MZERO(0); MZERO(1); MZERO(2); MZERO(3); KEEP() }
 /* 16 x 64 sums: a matrix of b is loaded once, for all parts of a that it is multiplied by. */
 #define FIRST(n) MLOAD(7, b + 3 * PART * n); MSUM(n, 4, 7); MSUM(n, 5, 7); MSUM(n, 6, 7);
 #define SECOND(n) MLOAD(7, b + (3 * n + 1) * PART); MSUM(n, 4, 7); MSUM(n, 5, 7);
 #define THIRD(n) MLOAD(7, b + (3 * n + 2) * PART); MSUM(n, 4, 7);
 INLINE void rammer_add_16x64(float *sums, const bf16 *a, const bf16 *b, long blocks) {
-  MLOAD(4, a); MLOAD(5, a + PART); MLOAD(6, a + 2 * PART);
+  TAKE() MLOAD(4, a); MLOAD(5, a + PART); MLOAD(6, a + 2 * PART);
   FIRST(0) FIRST(1) FIRST(2) FIRST(3) SECOND(0) SECOND(1) SECOND(2) SECOND(3) THIRD(0) THIRD(1) THIRD(2) THIRD(3)
+  KEEP()
 }
 INLINE void rammer_store_16x64(float *sums) {
-  MSTORE(0, sums, 64); MSTORE(1, sums + 16, 64); MSTORE(2, sums + 32, 64); MSTORE(3, sums + 48, 64);
+  TAKE() MSTORE(0, sums, 64); MSTORE(1, sums + 16, 64); MSTORE(2, sums + 32, 64); MSTORE(3, sums + 48, 64);
 }
 /* 32 x 32 sums: from one product of parts to the next, one operand stays. */
 #define ROWS(part) MLOAD(4, a + part * PART); MLOAD(5, a + (3 * blocks + part) * PART);
 #define COLUMNS(part) MLOAD(6, b + part * PART); MLOAD(7, b + (3 + part) * PART);
 #define SQUARE MSUM(0, 4, 6); MSUM(1, 4, 7); MSUM(2, 5, 6); MSUM(3, 5, 7);
 INLINE void rammer_add_32x32(float *sums, const bf16 *a, const bf16 *b, long blocks) {
-  ROWS(0) COLUMNS(2) SQUARE COLUMNS(1) SQUARE ROWS(1) SQUARE COLUMNS(0) SQUARE ROWS(2) SQUARE ROWS(0) SQUARE
+  TAKE() ROWS(0) COLUMNS(2) SQUARE COLUMNS(1) SQUARE ROWS(1) SQUARE COLUMNS(0) SQUARE ROWS(2) SQUARE ROWS(0) SQUARE
+  KEEP()
 }
 INLINE void rammer_store_32x32(float *sums) {
-  MSTORE(0, sums, 32); MSTORE(1, sums + 16, 32); MSTORE(2, sums + 512, 32); MSTORE(3, sums + 528, 32);
+  TAKE() MSTORE(0, sums, 32); MSTORE(1, sums + 16, 32); MSTORE(2, sums + 512, 32); MSTORE(3, sums + 528, 32);
 }
 #undef SQUARE                                     /* as the others need arguments, no operand is taken for them */
-#else
-INLINE void rammer_unit_begin(void) {}
-INLINE void rammer_unit_end(void) {}
-INLINE void rammer_clear(float *sums, long count) { memset(sums, 0, 4 * count); }
-INLINE vw part_of(vf x) { return vbf16(x); }
-static void add(float *sums, const bf16 *a, const bf16 *b, long blocks, long rows, long columns) {
-  for (long r = 0; r < rows; r++) for (long c = 0; c < columns; c++) for (long k = 0; k < 32; k++) {
-    const bf16 *p = a + 3 * PART * blocks * (r / 16) + r % 16 * 32 + k;
-    const bf16 *q = b + 3 * PART * (c / 16) + k / 2 * 32 + c % 16 * 2 + k % 2;
-    float x[3], y[3];
-    for (int n = 0; n < 3; n++) { x[n] = from_bf16(p[n * PART]); y[n] = from_bf16(q[n * PART]); }
-    sums[r * columns + c] += x[0] * y[0] + (x[0] * y[1] + x[1] * y[0] + (x[0] * y[2] + x[1] * y[1] + x[2] * y[0]));
-  }
-}
-#define ADD(rows, columns) INLINE void rammer_add_##rows##x##columns( \\
-  float *sums, const bf16 *a, const bf16 *b, long blocks) { add(sums, a, b, blocks, rows, columns); }
-ADD(16, 64)
-ADD(32, 32)
-INLINE void rammer_store_16x64(float *sums) {}
-INLINE void rammer_store_32x32(float *sums) {}
-#endif
 static void rammer_split_rows(
     bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
   for (long r = 0; r < rows; r++) for (long k = 0; k < depth; k += LANES) {

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def open_cpu(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
-    """The CPU; `arch` compiles for another one, `device` is the number of vEUs. Raises DeviceError."""
+    """The CPU; `arch` compiles for another one, or emulates it ("x86-64-amx@here"); `device` is the number of vEUs.
+
+    Raises DeviceError.
+    """
     from rammer.vdevice.cpu.device import CpuVDevice
 
     return CpuVDevice(arch=arch, device=device)

@@ -104,7 +104,7 @@ class CpuPrinter(CFamilyPrinter):
         a = f"&{s.a}[{self.index(s.a_at + var(loop.var) * (block * UNIT_ROWS))}]"
         b = f"(const bf16 *){s.b} + {self.index(s.b_at * PARTS + var(loop.var) * (block * s.columns))}"
         return [
-            f"rammer_clear({s.acc}, {rows * s.columns});",
+            f"rammer_clear({s.acc});",
             f"for (long {loop.var} = 0; {loop.var} < {loop.stop}; {loop.var}++) {{",
             *self._fetches.pop(id(loop), []),
             f"  rammer_add_{form}({s.acc}, {a}, {b}, {loop.stop});",

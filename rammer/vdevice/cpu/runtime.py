@@ -19,7 +19,7 @@ from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.memory import allocate, gather
 from rammer.vdevice.cpu.printer import LINE_BYTES
-from rammer.vdevice.cpu.spec import ARCHES, Host
+from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
 from rammer.vdevice.placement import ALIGNMENT, ARENA, aligned
@@ -304,16 +304,15 @@ def _checked_table(image: Image, host: Host) -> Table:
     if image.target != "cpu":
         raise ArtifactError(f"a program for {image.target!r}, not for the CPU", hint="load it with its own vDevice")
     table = Table.from_bytes(_file(image, TABLE))
-    arch = ARCHES.get(str(table.header.get("arch")))
+    arch = known_arch(str(table.header.get("arch")))
     if table.header.get("abi") != ABI or arch is None or image.fingerprint != fingerprint(arch.name):
         raise ArtifactError(
             f"the program was built as {image.fingerprint!r}, for another version of rammer",
             hint="compile the model again with this version",
         )
     if not host.runs(arch):
-        lacking = ", ".join(sorted(arch.features - host.features)) or f"a {arch.machine} machine"
         raise ArtifactError(
-            f"the program is for {arch.name!r}; this CPU lacks {lacking}",
+            f"the program is for {arch.name!r}: {host.lacks(arch)}",
             hint="compile it on this machine, or with arch= of this machine",
         )
     _file(image, RUNTIME)

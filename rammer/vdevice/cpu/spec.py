@@ -7,7 +7,8 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import filter as matching
 from functools import lru_cache
 from pathlib import Path
 
@@ -71,6 +72,31 @@ ARCHES: dict[str, Arch] = {
 }
 
 
+HERE = "here"  # in place of the second arch of an emulation
+
+
+def known_arch(name: str) -> Arch | None:
+    """The arch of that name, or None. "A@B" emulates A in machine code for B.
+
+    Lanes, registers and parts are A's, so all choices and texts are; what B lacks is done in pieces, or in plain C.
+    """
+    shape, _, code = name.partition("@")
+    if not code:
+        return ARCHES.get(name)
+    if shape not in ARCHES or code not in ARCHES:
+        return None
+    like = ARCHES[shape]
+    return replace(ARCHES[code], name=name, lanes=like.lanes, registers=like.registers, parts=like.parts)
+
+
+def find_arch(name: str) -> Arch:
+    """The arch of that name, emulations included. Raises DeviceError."""
+    if arch := known_arch(name):
+        return arch
+    known = ", ".join(ARCHES)
+    raise DeviceError(f"the CPU has no arch {name!r}; known: {known}", hint=did_you_mean(name, ARCHES))
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """What was found out about the machine."""
@@ -87,14 +113,24 @@ class Host:
         """Whether kernels for `arch` run here."""
         return arch.machine == self.machine and arch.features <= self.features
 
+    def lacks(self, arch: Arch) -> str:
+        """Why kernels for `arch` do not run here, for people."""
+        if arch.machine != self.machine:
+            return f"this machine is {self.machine}, not {arch.machine}"
+        return f"this CPU lacks {', '.join(sorted(arch.features - self.features))}"
+
 
 def host() -> Host:
-    """The machine, found out now: affinity and quota may change. Raises DeviceError on Windows."""
+    """The machine, found out now: affinity and quota may change.
+
+    Raises DeviceError on Windows, and for unknown names in RAMMER_DISABLE_CPU_FEATURES.
+    """
     if sys.platform == "win32":
         raise DeviceError("the CPU vDevice needs POSIX threads and memory maps", hint="use Linux, macOS or WSL")
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     cpus, cores = _cpus()
     features, ghz, model = _cpuinfo()
+    features -= _disabled()
     if "amx_tile" in features and not _matrix_unit_granted():
         features -= _AMX
     return Host(f"{model} {ghz} GHz", machine, features, cpus, max(1, min(cores, _quota() or cores)), ghz, _caches())
@@ -103,13 +139,14 @@ def host() -> Host:
 def choose_arch(name: str | None, here: Host) -> Arch:
     """The named arch, or the best that runs here and that RAMMER_VECTOR_LANES and RAMMER_MATRIX_UNIT allow.
 
-    Raises DeviceError.
+    "A@here" is A where it runs, elsewhere its emulation by that best one. Raises DeviceError.
     """
     if name:
-        if name not in ARCHES:
-            known = ", ".join(ARCHES)
-            raise DeviceError(f"the CPU has no arch {name!r}; known: {known}", hint=did_you_mean(name, ARCHES))
-        return ARCHES[name]
+        shape, _, code = name.partition("@")
+        if code != HERE:
+            return find_arch(name)
+        arch = find_arch(shape)
+        return arch if here.runs(arch) else find_arch(f"{shape}@{choose_arch(None, here).name}")
     lanes = config.integer("RAMMER_VECTOR_LANES", 1)
     for arch in ARCHES.values():  # widest first
         wanted = not (arch.parts and config.get("RAMMER_MATRIX_UNIT") == "0")
@@ -159,6 +196,21 @@ def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
         barrier_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
     )
+
+
+def _disabled() -> frozenset[str]:
+    """Features that RAMMER_DISABLE_CPU_FEATURES names; "amx*" names all that begin so."""
+    known = sorted(frozenset[str]().union(*(arch.features for arch in ARCHES.values())))
+    found: set[str] = set()
+    for pattern in config.names("RAMMER_DISABLE_CPU_FEATURES"):
+        named = matching(known, pattern)
+        if not named:
+            raise DeviceError(
+                f"RAMMER_DISABLE_CPU_FEATURES: no arch needs a feature {pattern!r}",
+                hint=did_you_mean(pattern, known) or f"known: {', '.join(known)}",
+            )
+        found.update(named)
+    return frozenset(found)
 
 
 @lru_cache(maxsize=1)

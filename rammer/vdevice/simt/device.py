@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -11,8 +11,7 @@ import numpy as np
 from rammer.errors import DeviceError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array
-from rammer.vdevice.base import Availability, Executable, Image, Progress, VDevice, silent
+from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, VDevice, silent
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.image import SimtProgram, checked_streams, make_image, make_program
@@ -103,7 +102,8 @@ class GpuVDevice(VDevice):
         """The image ready to run; without a GPU for it, one that says so when it is run."""
         if self.missing:
             checked_streams(image)
-            return CompiledOnly(f"the program is for {self.gpu.arch}: {self.missing}", self._hint)
+            hint = f"save it and load it on a machine with such a GPU; {self._hint}"
+            return CompiledOnly(f"the program is for {self.gpu.arch}: {self.missing}", hint)
         return self.open(image)
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
@@ -118,20 +118,6 @@ class GpuVDevice(VDevice):
             return min(executable.times_us())
         finally:
             executable.close()
-
-
-class CompiledOnly:
-    """A program that was compiled where it cannot run."""
-
-    def __init__(self, reason: str, hint: str) -> None:
-        self._reason, self._hint = reason, hint
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Raises DeviceError."""
-        raise DeviceError(self._reason, hint=f"save it and load it on a machine with such a GPU; {self._hint}")
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class SimtEmulator(VDevice):
