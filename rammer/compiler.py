@@ -48,11 +48,19 @@ def load(
     `shapes` fixes the dimensions of inputs that the model leaves open; `constants` fixes the values of inputs that
     decide shapes, which are then no inputs of the graph.
     """
-    if isinstance(model, Graph):
-        return model
-    from rammer.frontend.onnx import load as load_onnx  # onnx takes 0.2 s to import; a loaded Program needs none of it
+    return _load(model, shapes, constants)[0]
 
-    return load_onnx(model, shapes=shapes, constants=constants)
+
+def _load(
+    model: Model, shapes: Mapping[str, Sequence[int]] | None, constants: Mapping[str, Array] | None
+) -> tuple[Graph, tuple[str, ...]]:
+    """The graph, and the files it was read from."""
+    if isinstance(model, Graph):
+        return model, ()
+    # onnx takes 0.2 s to import; a loaded Program needs none of it
+    from rammer.frontend.onnx import load_with_files
+
+    return load_with_files(model, shapes=shapes, constants=constants)
 
 
 def compile(
@@ -63,6 +71,7 @@ def compile(
     arch: str | None = None,
     device: str | int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, Array] | None = None,
     precision: str | None = None,
     form: str = "table",
     tune_seconds: float | None = None,
@@ -72,8 +81,9 @@ def compile(
     """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
-    their defaults. `device` selects among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds`
-    bounds the time spent measuring rKernels. `precision` is what products of float32 may be rounded to: "fp32" (the
+    their defaults. `shapes` and `constants` fix dimensions and values of inputs, as for `load`. `device` selects
+    among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring
+    rKernels. `precision` is what products of float32 may be rounded to: "fp32" (the
     default: exact), or where the vDevice offers them "tf32" and "bf16", for its matrix units. `form`: a GPU's
     program may also be written out as "branches", one per vEU, if it is small (the paper's Figure 9).
     """
@@ -90,7 +100,7 @@ def compile(
         _use_precision(vdevice, precision or config.get("RAMMER_PRECISION"))
         _use_form(vdevice, form)
         with clock("load"):
-            graph = load(model, shapes=shapes)
+            graph, sources = _load(model, shapes, constants)
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
             check = _verify_pass(graph)
@@ -121,7 +131,7 @@ def compile(
             image = vdevice.build(plan, progress=progress)
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
-        return Program(image, vdevice, report)
+        return Program(image, vdevice, report, sources=sources)
     except BaseException:
         vdevice.close()
         raise

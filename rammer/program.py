@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rammer import artifact
+from rammer import artifact, files
 from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
@@ -40,11 +40,12 @@ class Program:
     `run({name: array})` gives `{name: array}`; calling it with arrays in order gives the array, or a tuple of several.
     """
 
-    def __init__(self, image: Image, vdevice: VDevice, report: Report) -> None:
+    def __init__(self, image: Image, vdevice: VDevice, report: Report, *, sources: Sequence[str] = ()) -> None:
         self._image = image
         self._vdevice = vdevice
         self._executable: Executable = vdevice.load(image)
         self._report = report
+        self._sources = sources  # files of the model
         self._lock, self._pid = threading.Lock(), os.getpid()
         self._ports = {p.name: p for p in image.inputs}
         self._closed = False
@@ -68,6 +69,11 @@ class Program:
         if self._image.plan is None:
             raise ArtifactError("a loaded program keeps no plan", hint="report() has its summary; compile for the plan")
         return self._image.plan
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the program was compiled elsewhere, and so keeps no plan."""
+        return self._image.plan is None
 
     @property
     def executable(self) -> Executable:
@@ -148,9 +154,11 @@ class Program:
         """Write the program to one file that `rammer.load_program` loads without compiling.
 
         The first time this may compile the plan's rKernels once more, apart from those that were only tried: then
-        equal programs are equal files. Raises ArtifactError.
+        equal programs are equal files. Raises ArtifactError, also for a path that is no plain file or the model's own.
         """
-        artifact.save(self._vdevice.seal(self._image, progress=progress), path, self._report.to_save())
+        files.check_new(path, sources=self._sources, raises=ArtifactError)
+        sealed = self._vdevice.seal(self._image, progress=progress)
+        artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
 
     def close(self) -> None:
         """Free the device's threads and memory. Later runs raise InputError."""
@@ -194,4 +202,4 @@ def _as_array(name: str, value: Any, port: Port) -> Array:
     except (TypeError, ValueError) as error:
         raise InputError(f"input {name!r}: not an array: {error}") from error
     port.check(array.dtype.name, array.shape)
-    return np.ascontiguousarray(array)
+    return np.asarray(array, port.type.dtype.numpy, order="C")  # its bytes may be in another machine's order
