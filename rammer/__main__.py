@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +39,10 @@ INTERRUPTED = 130  # the shell's status for a command that Ctrl-C ended
 class _Group(click.Group):
     """Prints warnings as lines, and a RammerError as text with its hint, and exits with 1; -vv shows the traceback."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        with _cleaning_up():
+            return super().main(*args, **extra)
+
     def invoke(self, context: click.Context) -> Any:
         try:
             with warnings.catch_warnings():
@@ -54,6 +60,22 @@ class _Group(click.Group):
             for note in getattr(error, "__notes__", ()):
                 err.print(f"  {escape(note)}", style="dim")
             context.exit(1)
+
+
+@contextmanager
+def _cleaning_up() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the command as Ctrl-C does: what it has started ends with it."""
+
+    def leave(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    chosen = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, leave) for number in chosen if signal.getsignal(number) is signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -233,7 +255,11 @@ def bench(
 
     A compiled program is timed as it is: under the policy that it was compiled with.
     """
-    names = [policy] if policy else [n.strip() for n in (POLICIES if policies is None else policies).split(",") if n.strip()]
+    names = (
+        [policy]
+        if policy
+        else [n.strip() for n in (POLICIES if policies is None else policies).split(",") if n.strip()]
+    )
     if not names:
         raise InputError(f"--policies {policies!r} names no policy", hint=f"for example --policies {POLICIES}")
     programs: dict[str, Program] = {}

@@ -61,11 +61,17 @@ def check_new(
 
 @contextmanager
 def new_file(
-    path: Named, *, sources: Iterable[Named] = (), raises: type[RammerError] = RammerError, hint: str = ""
+    path: Named,
+    *,
+    sources: Iterable[Named] = (),
+    raises: type[RammerError] = RammerError,
+    hint: str = "",
+    durable: bool = True,
 ) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when the block ends without an error; then it has its permissions, too.
 
-    Raises as `check_new` does, and if writing fails: then nothing has changed.
+    `durable`: not even a power cut leaves half of it. Raises as `check_new` does, and if writing fails: then nothing
+    has changed.
     """
     target, old = check_new(path, sources=sources, raises=raises)
     part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
@@ -75,7 +81,8 @@ def new_file(
             with os.fdopen(descriptor, "w+b") as file:
                 yield file
                 file.flush()
-                os.fsync(descriptor)
+                if durable:
+                    os.fsync(descriptor)
                 if old is not None:
                     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
             os.replace(part, target)
@@ -102,11 +109,16 @@ def temporary_folder(purpose: str, raises: type[RammerError] = RammerError) -> I
         with tempfile.TemporaryDirectory(prefix=f"rammer-{purpose}-") as folder:
             yield Path(folder)
     except OSError as error:
-        where = os.environ.get("TMPDIR") or "the folder for temporary files"
-        raise raises(
-            f"cannot keep files for a while ({purpose}) in {where}: {_reason(error)}",
-            hint="free some space, or set TMPDIR to another folder",
-        ) from error
+        raise temporary_error(purpose, error, raises) from error
+
+
+def temporary_error(purpose: str, error: OSError, raises: type[RammerError] = RammerError) -> RammerError:
+    """What to raise for a temporary file that cannot be made."""
+    where = os.environ.get("TMPDIR") or "the folder for temporary files"
+    return raises(
+        f"cannot write temporary files ({purpose}) to {where}: {_reason(error)}",
+        hint="free some space, raise ulimit -f, or set TMPDIR to another folder",
+    )
 
 
 def _stats(paths: Iterable[Named]) -> Iterator[os.stat_result]:

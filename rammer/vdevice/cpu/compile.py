@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +22,7 @@ from rammer.vdevice.toolchain import (
     c_compiler,
     fingerprint,
     headers_fingerprint,
+    in_parallel,
     object_store,
     parallel_jobs,
 )
@@ -107,7 +107,7 @@ class KernelCompiler:
         found = store.find(named)
         names = {id(batch): name for name, batch in named.items()}
         missing = [batch for name, batch in named.items() if name not in found]
-        for done, (batch, data) in enumerate(_in_parallel(self._compile_batch, missing, parallel_jobs())):
+        for done, (batch, data) in enumerate(in_parallel(self._compile_batch, missing, parallel_jobs())):
             name = names[id(batch)]
             found[name] = store.add([name], data)
             progress("compile", done + 1, len(missing))
@@ -149,7 +149,7 @@ class KernelCompiler:
         done = 0
         if batches:
             progress("compile", 0, len(missing))
-        for batch, data in _in_parallel(self._compile_batch, batches, jobs):
+        for batch, data in in_parallel(self._compile_batch, batches, jobs):
             name = store.add([s.key for s in batch], data)
             found |= {s.key: name for s in batch}
             done += len(batch)
@@ -198,16 +198,3 @@ def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:
     if target.machine != host.machine:
         return ("-target", f"{target.machine}-linux", *target.zig)
     return target.zig
-
-
-def _in_parallel(
-    work: Callable[[Sequence[Source]], bytes], batches: Sequence[Sequence[Source]], jobs: int
-) -> Iterator[tuple[Sequence[Source], bytes]]:
-    """Results as they come. The first failure cancels what has not begun."""
-    with ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc") as pool:
-        running = {pool.submit(work, batch): batch for batch in batches}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
