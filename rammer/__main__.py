@@ -375,6 +375,10 @@ def doctor() -> None:
     from rammer.vdevice import toolchain
 
     out.print(f"C compiler: {escape(toolchain.describe())}", highlight=False)
+    try:
+        out.print(f"cache: {escape(config.describe_cache())}", highlight=False)
+    except RammerError as error:
+        out.print(f"[red]cache:[/] {escape(str(error))}", highlight=False)
     set_flags = {name: value for name in config.FLAGS if (value := config.get(name)) != config.FLAGS[name].default}
     out.print("flags set: " + escape(", ".join(f"{n}={v}" for n, v in set_flags.items()) or "none"), highlight=False)
 

@@ -205,6 +205,12 @@ class TestFolders:
         ):
             config.cache_dir()
 
+    def test_a_read_only_folder_that_was_named_is_an_error(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        config.cache_dir()
+        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write to any folder
+        with pytest.raises(RammerError, match="is read-only"):
+            config.cache_dir()
+
     def test_clearing_spares_files_of_others(self, cache: Path) -> None:
         store = toolchain.object_store()
         store.add(["k"], b"code")

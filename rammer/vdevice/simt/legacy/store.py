@@ -43,8 +43,8 @@ def store_folder() -> Path:
     if text := config.get("RAMMER_KERNELS_DIR"):
         return Path(text)
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "rammer" / "kernels"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "rammer" / "kernels"
+        return Path(os.path.expanduser("~/Library/Application Support/rammer/kernels"))  # not all users have a home
+    return Path(os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")) / "rammer" / "kernels"
 
 
 def stored_kernels() -> list[Stored]:
