@@ -36,13 +36,15 @@ class Availability:
 class VDeviceEntry:
     """A vDevice as a plugin announces it.
 
-    `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError.
+    `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError. `words` are
+    those by which people may look for it: a hint names it to them.
     """
 
     name: str
     open: Callable[..., VDevice]
     probe: Callable[[], Availability] = lambda: Availability(True)
     summary: str = ""
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
