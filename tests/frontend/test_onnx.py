@@ -381,6 +381,40 @@ def test_handlers_can_be_added_for_other_domains() -> None:
         load(made)
 
 
+def sorted_places(x: Array, k: int, axis: int, largest: int) -> Array:
+    """Of equal elements the first one first; NaN counts as infinity."""
+    keys = np.where(np.isnan(x), np.inf, x.astype("f8"))
+    return np.argsort(-keys if largest else keys, axis=axis, kind="stable").take(range(k), axis)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "i4", "u1"])
+@pytest.mark.parametrize(
+    ("shape", "axis", "k"),
+    [((2, 5000), 1, 3), ((3001, 2), 0, 700), ((1, 2050), -1, 2050), ((1, 1, 40000), 2, 1), ((2, 9), 1, 0)],
+)
+def test_top_k_of_any_size(shape: tuple[int, ...], axis: int, k: int, dtype: str, largest: int) -> None:
+    """More than one block holds: few values, so that equal ones meet across blocks, infinities and NaN among them."""
+    random = np.random.default_rng(0)
+    x = random.integers(0, 40, shape).astype(dtype)
+    if x.dtype.kind == "f":
+        special = np.array([np.inf, -np.inf, np.nan, -0.0], dtype)
+        x = np.where(random.random(shape) < 0.2, random.choice(special, shape), x)
+    nodes = [node("TopK", ["x", "k"], ["v", "i"], largest=largest, axis=axis)]
+    made = model(nodes, {"x": (x.dtype.name, shape)}, ["v", "i"], {"k": np.array([k])}, 11)
+    seen = evaluate_graph(load(made), {"x": x})
+    places = sorted_places(x, k, axis, largest)
+    np.testing.assert_array_equal(seen["i"], places)
+    np.testing.assert_array_equal(seen["v"], np.take_along_axis(x, places, axis))
+
+
+def test_top_k_before_opset_10() -> None:
+    x = np.array([[3, 1, 3, 2, 1]], np.float32)
+    made = model([node("TopK", ["x"], ["v", "i"], k=2)], {"x": (1, 5)}, ["v", "i"], opset=9)
+    seen = evaluate_graph(load(made), {"x": x})
+    assert seen["i"].tolist() == [[0, 2]] and seen["v"].tolist() == [[3, 3]]
+
+
 @pytest.mark.parametrize("largest", [0, 1])
 def test_top_k_is_stable(largest: int) -> None:
     x = np.array([[3, 1, 3, 2, 1], [0, 0, 0, 0, 0]], np.float32)
