@@ -424,3 +424,24 @@ def test_top_k_is_stable(largest: int) -> None:
     seen = evaluate_graph(load(made), {"x": x})
     order = np.argsort(-x if largest else x, axis=1, kind="stable")[:, :3]
     assert np.array_equal(seen["i"], order) and np.array_equal(seen["v"], np.take_along_axis(x, order, 1))
+
+
+@pytest.mark.parametrize("opset", [27, 28])
+def test_opsets_that_change_nothing_here(opset: int) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("Gelu", ["m"], ["g"]), node("Softmax", ["g"])]
+    made = [model(nodes, {"x": (3, 4)}, constants={"w": draw(4, 5)}, opset=o) for o in (26, opset)]
+    before, now = (evaluate_graph(load(m), {"x": draw(3, 4)})["y"] for m in made)
+    np.testing.assert_array_equal(now, before)
+
+
+def test_what_changed_is_told_by_the_opset() -> None:
+    """Mod of floating-point numbers, with the sign of the divisor, exists since opset 28."""
+    x, y = (np.array(v, np.float32) for v in ([5.5, -5.5, 5.5, -0.0, 3, 3], [2, 2, -2, 3, -np.inf, np.inf]))
+    made = [model([node("Mod", ["x", "y"], ["z"])], {"x": (6,), "y": (6,)}, ["z"], opset=o) for o in (27, 28)]
+    with pytest.raises(ModelError, match="fmod=0 needs integers"):
+        load(made[0])
+    found = evaluate_graph(load(made[1]), {"x": x, "y": y})["z"]
+    np.testing.assert_array_equal(found, np.mod(x, y))
+    assert not np.signbit(found[3])
+    with pytest.raises(ModelError, match=r"opset 29; supported are 1…28"):
+        load(model([node("Relu")], {"x": (2,)}, opset=29))

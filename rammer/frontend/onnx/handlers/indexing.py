@@ -194,7 +194,8 @@ def range_(n: Node) -> TensorId:
     if count * n.dtype().itemsize > n.limits.fold_bytes:
         raise n.fail(f"range({start}, {limit}, {delta}) has {count} elements", hint="raise Limits.fold_bytes")
     dtype = n.dtype().numpy
-    return n.constant((np.arange(count) * np.asarray(delta, dtype) + np.asarray(start, dtype)).astype(dtype))
+    wide = np.float32 if n.dtype() in (DType.F16, DType.BF16) and n.attrs.get("stash_type", 1) else dtype
+    return n.constant((np.arange(count) * np.asarray(delta, wide) + np.asarray(start, wide)).astype(dtype))
 
 
 @handles("EyeLike")
