@@ -85,6 +85,8 @@ def save(
         "outputs": [_port_json(p) for p in image.outputs],
         "chunk_bytes": CHUNK_BYTES,
     }
+    if image.signature is not None:
+        manifest["signature"] = [[_port_json(p) for p in ports] for ports in image.signature]
     with files.new_file(path, sources=sources, raises=ArtifactError) as file:
         _write(file, manifest, members)
 
@@ -132,6 +134,10 @@ def load(path: str | os.PathLike[str]) -> tuple[Image, dict[str, Any]]:
         weights = _tensors(data, *places.pop(_WEIGHTS))
         members = {name: data[begin : begin + size] for name, (begin, size) in places.items()}
         report = dict(json.loads(members.pop(_REPORT)))
+        signature = None
+        if "signature" in manifest:
+            given, made = manifest["signature"]
+            signature = tuple(map(_port, given)), tuple(map(_port, made))
         image = Image(
             str(manifest["target"]),
             str(manifest["fingerprint"]),
@@ -139,6 +145,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Image, dict[str, Any]]:
             tuple(_port(p) for p in manifest["outputs"]),
             {name.removeprefix("files/"): member for name, member in members.items()},
             weights,
+            signature=signature,
         )
         return image, report
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:

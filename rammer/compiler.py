@@ -18,8 +18,9 @@ from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
 from rammer.ir.passes import Watch, optimize
 from rammer.ir.passes import silent as unwatched
+from rammer.ir.passes.drop_empty import drop_empty
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
@@ -28,7 +29,7 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
-from rammer.vdevice.base import Progress, VDevice, silent
+from rammer.vdevice.base import Port, Progress, VDevice, silent
 
 if TYPE_CHECKING:
     import onnx
@@ -100,7 +101,8 @@ def compile(
         _use_precision(vdevice, precision or config.get("RAMMER_PRECISION"))
         _use_form(vdevice, form)
         with clock("load"):
-            graph, sources = _load(model, shapes, constants)
+            whole, sources = _load(model, shapes, constants)
+            graph = drop_empty(whole)
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
             check = _verify_pass(graph)
@@ -129,12 +131,18 @@ def compile(
                 verify_plan(plan)
         with clock("build"):
             image = vdevice.build(plan, progress=progress)
+        if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
+            image = replace(image, signature=(_ports(whole, whole.inputs), _ports(whole, whole.outputs)))
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
         return Program(image, vdevice, report, sources=sources)
     except BaseException:
         vdevice.close()
         raise
+
+
+def _ports(graph: Graph, tensors: Sequence[TensorId]) -> tuple[Port, ...]:
+    return tuple(Port(t, graph.types[t]) for t in tensors)
 
 
 def _use_precision(vdevice: VDevice, precision: str) -> None:

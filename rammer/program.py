@@ -47,7 +47,7 @@ class Program:
         self._report = report
         self._sources = sources  # files of the model
         self._lock, self._pid = threading.Lock(), os.getpid()
-        self._ports = {p.name: p for p in image.inputs}
+        self._ports = {p.name: p for p in self.inputs}
         self._closed = False
 
     @property
@@ -57,11 +57,11 @@ class Program:
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        return self._image.inputs
+        return self._image.ports[0]
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        return self._image.outputs
+        return self._image.ports[1]
 
     @property
     def plan(self) -> ExecutionPlan:
@@ -88,7 +88,8 @@ class Program:
         """Outputs by name. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
 
         If an input lies in a GPU's memory (DLPack, `__cuda_array_interface__`), the outputs stay there: they are
-        CuPy arrays, and nothing passes through the host but inputs that lie on it.
+        CuPy arrays, and nothing passes through the host but inputs that lie on it. Outputs
+        without elements are NumPy's.
         """
         self._check_names(inputs)
         resident = [name for name, value in inputs.items() if on_gpu(value)]
@@ -97,13 +98,21 @@ class Program:
             if self._closed:
                 raise InputError("the program is closed", hint="compile or load it again")
             if not resident:
-                return self._executable.run(arrays)
+                return self._all_outputs(self._executable.run(arrays))
             if not isinstance(self._executable, DeviceArrays):
                 raise InputError(
                     f"input {resident[0]!r} lies on a GPU, the program runs on the host", hint="copy it to the host"
                 )
             host = {n: _as_array(n, v, self._ports[n]) for n, v in inputs.items() if n not in resident}
-            return self._executable.run_device({**inputs, **host})
+            given = {n: v for n, v in {**inputs, **host}.items() if self._ports[n].type.size}
+            return self._all_outputs(self._executable.run_device(given))
+
+    def _all_outputs(self, found: dict[str, Any]) -> dict[str, Any]:
+        """In the model's order, with those that have no elements, of which the vDevice knows nothing."""
+        if self._image.signature is None:
+            return found
+        empty = {p.name: np.zeros(p.type.shape, p.type.dtype.numpy) for p in self.outputs if not p.type.size}
+        return {p.name: empty[p.name] if p.name in empty else found[p.name] for p in self.outputs}
 
     def profile(self, inputs: Mapping[str, Any], *, seconds: float = 0.5) -> Usage:
         """Run for some time and measure where it goes; `report` then includes it.
@@ -132,8 +141,10 @@ class Program:
         return values[0] if len(values) == 1 else values
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Checked arrays for the vDevice."""
         self._check_names(inputs)
-        return {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
+        arrays = {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
+        return {name: array for name, array in arrays.items() if array.size}
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
         if unknown := [n for n in inputs if n not in self._ports]:

@@ -78,7 +78,8 @@ class Image:
     """What a backend built from a plan: named files (code, tables), and packed weights by name.
 
     `plan` is present only in the process that compiled it; a saved program is loaded from the rest.
-    `fingerprint` says what the image needs from a machine (arch, toolchain ABI); loading checks it.
+    `fingerprint` says what the image needs from a machine (arch, toolchain ABI); loading checks it. `signature`: the
+    model's inputs and outputs, if some have no elements: those are no ports of the image.
     """
 
     target: str
@@ -88,6 +89,12 @@ class Image:
     files: Mapping[str, bytes] = field(default_factory=dict)
     weights: Mapping[str, Array] = field(default_factory=dict)
     plan: ExecutionPlan | None = None
+    signature: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None
+
+    @property
+    def ports(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+        """The model's inputs and outputs, in its order, with those that have no elements."""
+        return self.signature or (self.inputs, self.outputs)
 
 
 class Executable(Protocol):
