@@ -114,7 +114,7 @@ def temporary_folder(purpose: str, raises: type[RammerError] = RammerError) -> I
 
 def temporary_error(purpose: str, error: OSError, raises: type[RammerError] = RammerError) -> RammerError:
     """What to raise for a temporary file that cannot be made."""
-    where = os.environ.get("TMPDIR") or "the folder for temporary files"
+    where = tempfile.tempdir or os.environ.get("TMPDIR") or "the folder for temporary files"
     return raises(
         f"cannot write temporary files ({purpose}) to {where}: {_reason(error)}",
         hint="free some space, raise ulimit -f, or set TMPDIR to another folder",

@@ -180,7 +180,8 @@ def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float) -> None:
         _note_call(Path(folder_of_dumps), command, code, log)
     if code:
         ended = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
-        raise ToolchainError(f"the C compiler {ended}: {command}\n{_trimmed(log)}", hint=_FAILED)
+        hint = _LIMITS.get(-code, _FAILED)
+        raise ToolchainError(f"the C compiler {ended}: {command}\n{_trimmed(log)}", hint=hint)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -190,6 +191,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 _HINT = "install ziglang (pip install ziglang), or set RAMMER_CC to a C compiler"
+_LIMITS = {
+    signal.SIGXFSZ: "it may not write files as large as it needs: raise ulimit -f",
+    signal.SIGXCPU: "it may not compute as long as it needs: raise ulimit -t",
+    signal.SIGKILL: "was there too little memory?",
+}
 _FAILED = "this text was made by rammer or a plugin: please report it; RAMMER_CC tries another compiler"
 
 
