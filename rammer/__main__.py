@@ -426,13 +426,15 @@ def convert(
     is executed; what has no counterpart is refused with its line.
     """
     from rammer.vdevice.simt.legacy.convert import Launch, convert_source
-    from rammer.vdevice.simt.legacy.record import read_record, read_text, to_json
+    from rammer.vdevice.simt.legacy.record import read_record, read_text, record_files, to_json
     from rammer.vdevice.simt.legacy.source import read_source
 
     language = {".cu": "cuda", ".hip": "hip"}.get(Path(output).suffix)
     record = read_record(source) if Path(source).suffix == ".json" else None
+    sources = record_files(source) if record is not None else (Path(source),)
+    files.check_new(output, sources=sources)
     if record is not None and Path(output).suffix == ".json":
-        files.write(output, json.dumps(to_json(record), indent=1) + "\n", sources=[source])
+        files.write(output, json.dumps(to_json(record), indent=1) + "\n", sources=sources)
         out.print(f"{escape(record.name)}: key {record.key[:16]}; wrote {escape(output)}", highlight=False)
         return
     if language is None:
@@ -444,7 +446,7 @@ def convert(
     else:
         launch = Launch(grid or (1, 1, 1), block or (threads, 1, 1), shared)
         made = convert_source(read_source(read_text(Path(source))), launch, language)
-    files.write(output, made.text, sources=[source])
+    files.write(output, made.text, sources=sources)
     syncs = "an unknown number of" if made.num_block_syncs is None else made.num_block_syncs
     line = f"{made.symbol}: {made.num_threads} threads, {made.scratch_bytes} bytes of scratch, {syncs} block syncs"
     out.print(f"{escape(line)}; wrote {escape(output)}", highlight=False)
