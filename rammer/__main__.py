@@ -208,6 +208,7 @@ def run(verbose: int, /, model: str, given: dict[str, str], folder: str | None, 
     """Run MODEL (ONNX or a compiled program) once and describe its outputs."""
     if folder:
         _make_folder(folder)
+        files.check_new(Path(folder, "0.npy"), sources=[model, *given.values()])
     with _open(model, **options) as program:
         if verbose:
             err.print(escape(str(program.report())), highlight=False)

@@ -50,6 +50,8 @@ def check_new(
             raise raises(f"{name}: cannot be written: this is {_kind(found)}", hint="name a plain file or a new one")
         if found is not None and any(os.path.samestat(found, other) for other in _stats(sources)):
             raise raises(f"{name}: cannot be written: it is being read as the input", hint="name another file")
+        if found is not None and not os.access(target, os.W_OK):
+            raise raises(f"{name}: cannot be written: it is read-only", hint="chmod u+w, or name another file")
         if not target.parent.is_dir():
             raise raises(f"{name}: cannot be written: there is no folder {target.parent}", hint="make it first")
         if not os.access(target.parent, os.W_OK | os.X_OK):
@@ -68,7 +70,7 @@ def new_file(
     hint: str = "",
     durable: bool = True,
 ) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends without an error; then it has its permissions, too.
+    """A file that takes the place of `path` when the block ends without an error, with its owner and permissions.
 
     `durable`: not even a power cut leaves half of it. Raises as `check_new` does, and if writing fails: then nothing
     has changed.
@@ -84,6 +86,8 @@ def new_file(
                 if durable:
                     os.fsync(descriptor)
                 if old is not None:
+                    with suppress(PermissionError):  # only root gives files away
+                        os.fchown(descriptor, old.st_uid, old.st_gid)
                     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
             os.replace(part, target)
         except BaseException:

@@ -133,14 +133,15 @@ def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) 
     def join() -> None:
         _thread.calls = calls
 
-    with ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc", initializer=join) as pool:
-        running = {pool.submit(work, item): item for item in items}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            calls.end()
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc", initializer=join)
+    try:
+        running = {pool.submit(work, item): item for item in items}  # Ctrl-C may come here, too
+        for future in as_completed(running):
+            yield running[future], future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        calls.end()
+        pool.shutdown(wait=True)
 
 
 def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float) -> None:

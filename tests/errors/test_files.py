@@ -36,6 +36,25 @@ def test_a_replaced_file_keeps_its_permissions_and_its_readers_the_old_text(tmp_
     assert path.read_text() == "new" and stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+def test_a_read_only_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    path.write_text("old")
+    writable = os.access
+    monkeypatch.setattr(os, "access", lambda p, mode: p != path and writable(p, mode))  # root may write to any file
+    with pytest.raises(RammerError, match="it is read-only"):
+        files.write(path, "new")
+    assert path.read_text() == "old"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_root_leaves_a_replaced_file_to_its_owner(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("old")
+    os.chown(tmp_path / "f", 12345, 12346)
+    files.write(tmp_path / "f", "new")
+    found = (tmp_path / "f").stat()
+    assert (found.st_uid, found.st_gid) == (12345, 12346) and (tmp_path / "f").read_text() == "new"
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_link_stays_and_its_target_is_written(tmp_path: Path, exists: bool) -> None:
     (tmp_path / "folder").mkdir()

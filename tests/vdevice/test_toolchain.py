@@ -103,11 +103,15 @@ def test_a_signal_ends_the_compilers_too(cache: Path, tmp_path: Path, number: si
     command = [sys.executable, "-m", "rammer", "compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.rammer")]
     environment = os.environ | {"RAMMER_CC": str(script), "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True)
-    while not (pids.exists() and pids.read_text()):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    try:
+        while not (pids.exists() and pids.read_text()):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 128 + number
     assert said == ("interrupted\n" if number is signal.SIGINT else "")
     for pid in pids.read_text().split():
