@@ -30,6 +30,7 @@ from benchmarks.catalog import Entry
 from benchmarks.gpu_micro import Micro
 from benchmarks.gpu_peers import PEERS, Results, Task, Worker
 from benchmarks.store import Arrays, Scale
+from rammer import files
 from rammer.errors import DeviceError, RammerError, did_you_mean
 from rammer.vdevice.cuda.driver import find_gpu, probe
 from rammer.vdevice.cuda.spec import Gpu, choose_gpu
@@ -260,6 +261,7 @@ def main(
     now = datetime.datetime.now(datetime.UTC)
     output = output or RESULTS / f"gpu-{now:%Y%m%d-%H%M%S}{'-dry' if dry else ''}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
+    files.check_new(output)
     console.print(DRY if dry else f"{gpu.name}, {gpu.arch}, {gpu.num_sms} SMs; {state_of_gpu()}", highlight=False)
     for peer, reason in missing.items():
         console.print(f"{peer} is left out: {reason}", highlight=False)
@@ -288,7 +290,7 @@ def main(
         content["models"][name] = entry_json(entry, found, kind, gbps)
         console.print(model_table(name, content["models"][name]))
         content["state"]["after"] = state_of_gpu()
-        output.write_text(json.dumps(content, indent=1))  # after every model, so that an interrupted run keeps them
+        files.write(output, json.dumps(content, indent=1))  # after every model, so that an interrupted run keeps them
     for line in [] if dry else conclusions(content["models"]):
         console.print(line, highlight=False)
     console.print(f"{DRY + ' ' if dry else ''}written to {output}", highlight=False)

@@ -104,7 +104,8 @@ class Ours:
         if self.emulated:
             return self.latencies_ms(runs)
         before = self._flush if flush else None
-        times: list[float] = self.program.executable.times_us(runs, before)  # type: ignore[attr-defined]
+        executable: Any = self.program.executable
+        times: list[float] = executable.times_us(self.inputs, runs, before)
         return [us / 1e3 for us in times]
 
     def latencies_ms(self, runs: int) -> list[float]:

@@ -20,6 +20,7 @@ from rich.table import Table
 import rammer
 from benchmarks.models import rnn
 from benchmarks.models.build import find
+from rammer import files
 from rammer.errors import RammerError
 from rammer.vdevice.ipu.build import emit
 from rammer.vdevice.ipu.spec import parse_arch
@@ -94,7 +95,7 @@ def main(names: tuple[str, ...], arch: str, steps: int | None, result: Path | No
             row["speedup"] = base / profile.estimated_us
             figures.setdefault(name, {})[policy] = row
             if result:
-                result.write_text(json.dumps(figures, indent=1) + "\n")
+                files.write(result, json.dumps(figures, indent=1) + "\n")
             parts = (f"{row[f'{part}_cycles'] / row['cycles']:.1%}" for part in ("compute", "exchange", "sync"))
             table.add_row(
                 name, policy, f"{profile.estimated_us / 1e3:.3f}", str(row["supersteps"]), *parts, str(row["rtasks"]),

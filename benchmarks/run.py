@@ -26,6 +26,7 @@ from benchmarks.peers import PEERS, Task, limit_threads
 from benchmarks.report import OWN, is_own, print_results, summarize, wide_console
 from benchmarks.store import Scale
 from benchmarks.worker import Overdue, Visit, Worker
+from rammer import files
 from rammer.errors import RammerError, did_you_mean
 
 RESULTS = Path(__file__).parent / "results"
@@ -225,6 +226,7 @@ def main(models: str, suite_name: str, peers: str, resume: bool, output: Path | 
     now, head = datetime.datetime.now(datetime.UTC), commit()
     output = output or RESULTS / f"{now:%Y%m%d-%H%M%S}-{head['id'][:8]}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
+    files.check_new(output)  # before hours of measuring
     earlier = json.loads(output.read_text()) if resume and output.exists() else None
     entries: dict[str, dict[str, Any]] = earlier["models"] if earlier else {}
     limits: Limits = measure(options.threads)
@@ -252,16 +254,10 @@ def main(models: str, suite_name: str, peers: str, resume: bool, output: Path | 
                 "limits": limits.as_json(),
                 "models": entries,
             }
-            _replace(output, json.dumps(content, indent=1))  # after every model, so that an interrupted run keeps them
+            files.write(output, json.dumps(content, indent=1))  # after every model: an interrupted run keeps them
             progress.advance(bar)
     print_results(console, content)
     console.print(f"written to {output}", highlight=False)
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text)
-    part.replace(path)
 
 
 if __name__ == "__main__":

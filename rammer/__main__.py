@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +21,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import rammer
-from rammer import config, demo, measure, viz
-from rammer.errors import DeviceError, InputError, RammerError
+from rammer import artifact, config, demo, files, measure, viz
+from rammer.errors import ArtifactError, DeviceError, InputError, RammerError
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
 from rammer.scheduler.timeline import Timeline, simulate
@@ -29,12 +32,27 @@ out = Console(width=None if sys.stdout.isatty() else 120)
 err = Console(stderr=True)
 
 
+POLICIES = "sequential,wavefront"  # that `bench` compares
+INTERRUPTED = 130  # the shell's status for a command that Ctrl-C ended
+
+
 class _Group(click.Group):
-    """Prints a RammerError as text with its hint, and exits with 1; -v shows the traceback."""
+    """Prints warnings as lines, and a RammerError as text with its hint, and exits with 1; -vv shows the traceback."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        with _cleaning_up():
+            return super().main(*args, **extra)
 
     def invoke(self, context: click.Context) -> Any:
         try:
-            return super().invoke(context)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(context)
+        except KeyboardInterrupt:
+            if context.params.get("verbose", 0) > 1:
+                raise
+            err.print("interrupted")
+            context.exit(INTERRUPTED)
         except RammerError as error:
             if context.params.get("verbose", 0) > 1:
                 raise
@@ -42,6 +60,26 @@ class _Group(click.Group):
             for note in getattr(error, "__notes__", ()):
                 err.print(f"  {escape(note)}", style="dim")
             context.exit(1)
+
+
+@contextmanager
+def _cleaning_up() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the command as Ctrl-C does: what it has started ends with it."""
+
+    def leave(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    chosen = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, leave) for number in chosen if signal.getsignal(number) is signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    err.print(f"[yellow]warning:[/] {escape(str(message))}", highlight=False)
 
 
 @contextmanager
@@ -92,6 +130,13 @@ def compile_options(command: Any) -> Any:
         click.option(
             "--shape", "shapes", multiple=True, callback=_shapes, help="Fix an input's shape: NAME=1x3x224x224."
         ),
+        click.option(
+            "--constant",
+            "constants",
+            multiple=True,
+            callback=_pairs,
+            help="Fix an input that decides shapes to the value in a .npy file: NAME=FILE.",
+        ),
         click.option("--device", help="Which device of the target; for cpu the number of vEUs."),
         click.option("--arch", help="Compile for this architecture instead of the one found."),
         click.option("--precision", help="Round operands of products, for matrix units: tf32, bf16.  [default: fp32]"),
@@ -102,25 +147,40 @@ def compile_options(command: Any) -> Any:
     return command
 
 
-def _open(path: str, *, policy: str | None = None, **options: Any) -> Program:
-    """Compile an .onnx file, or load a saved program."""
-    if Path(path).suffix == ".onnx":
-        with progress_bar() as show:
-            return rammer.compile(path, policy=policy, progress=show, **options)
-    if ignored := [n for n, v in {"policy": policy, **options}.items() if v and n != "device"]:
-        raise InputError(f"{path} is a compiled program: --{ignored[0]} has no effect on it", hint="compile the .onnx")
-    return rammer.load_program(path, device=options.get("device"))
+def _open(path: str, **options: Any) -> Program:
+    """Load a saved program, or compile a model. What a file begins with tells which it is, whatever its name."""
+    if artifact.is_program(path) or (Path(path).suffix == ".rammer" and not Path(path).exists()):
+        _refuse_options(path, **options)
+        return rammer.load_program(path, device=options.get("device"))
+    with progress_bar() as show:
+        return rammer.compile(path, progress=show, **_loaded(options))
 
 
-def _inputs(program: Program, files: Mapping[str, str], seed: int) -> dict[str, np.ndarray[Any, Any]]:
+def _refuse_options(path: str, **options: Any) -> None:
+    """Refuse what a saved program cannot be given any more."""
+    if ignored := [name for name, value in options.items() if value and name != "device"]:
+        option = {"shapes": "shape", "constants": "constant"}.get(ignored[0], ignored[0])
+        raise InputError(f"{path} is a compiled program: --{option} has no effect on it", hint="compile the model")
+
+
+def _loaded(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a compilation, the values of its constants read."""
+    constants = {name: _array("--constant", name, file) for name, file in (options.get("constants") or {}).items()}
+    return {**options, "constants": constants}
+
+
+def _array(option: str, name: str, file: str) -> np.ndarray[Any, Any]:
+    try:
+        with files.open_plain(file) as opened:
+            return np.asarray(np.load(opened, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{option} {name}: cannot read {file}: {error}", hint="write it with numpy.save") from error
+
+
+def _inputs(program: Program, given: Mapping[str, str], seed: int) -> dict[str, np.ndarray[Any, Any]]:
     """The inputs given as .npy files, and seeded random values for the others."""
     arrays = measure.random_inputs(program.inputs, seed)
-    for name, file in files.items():
-        try:
-            arrays[name] = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"--input {name}: cannot read {file}: {error}", hint="write it with numpy.save") from error
-    return arrays
+    return arrays | {name: _array("--input", name, file) for name, file in given.items()}
 
 
 @main.command("compile")
@@ -129,8 +189,9 @@ def _inputs(program: Program, files: Mapping[str, str], seed: int) -> dict[str, 
 @compile_options
 @click.pass_obj
 def compile_command(verbose: int, /, model: str, output: str, **options: Any) -> None:
-    """Compile MODEL (.onnx) into a file that runs without the compiler."""
-    with progress_bar() as show, rammer.compile(model, progress=show, **options) as program:
+    """Compile MODEL (ONNX) into a file that runs without the compiler."""
+    files.check_new(output, sources=[model])
+    with progress_bar() as show, rammer.compile(model, progress=show, **_loaded(options)) as program:
         program.save(output, progress=show)
         out.print(escape(str(program.report())), highlight=False)
     out.print(f"wrote {escape(output)} ({Path(output).stat().st_size / 1e6:.1f} MB)", highlight=False)
@@ -138,31 +199,41 @@ def compile_command(verbose: int, /, model: str, output: str, **options: Any) ->
 
 @main.command()
 @click.argument("model")
-@click.option("--input", "files", multiple=True, callback=_pairs, help="An input from a .npy file: NAME=FILE.")
+@click.option("--input", "given", multiple=True, callback=_pairs, help="An input from a .npy file: NAME=FILE.")
 @click.option("--save", "folder", help="Write every output as FOLDER/<number>.npy.")
 @click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
 @compile_options
 @click.pass_obj
-def run(verbose: int, /, model: str, files: dict[str, str], folder: str | None, seed: int, **options: Any) -> None:
-    """Run MODEL (.onnx or a compiled program) once and describe its outputs."""
+def run(verbose: int, /, model: str, given: dict[str, str], folder: str | None, seed: int, **options: Any) -> None:
+    """Run MODEL (ONNX or a compiled program) once and describe its outputs."""
+    if folder:
+        _make_folder(folder)
+        files.check_new(Path(folder, "0.npy"), sources=[model, *given.values()])
     with _open(model, **options) as program:
         if verbose:
             err.print(escape(str(program.report())), highlight=False)
-        outputs = program.run(_inputs(program, files, seed))
+        outputs = program.run(_inputs(program, given, seed))
     table = Table("output", "shape", "dtype", "min", "mean", "max")
     for number, (name, value) in enumerate(outputs.items()):
         wide = value.astype(np.float64)
         numbers = (f"{f(wide):.6g}" if value.size else "-" for f in (np.min, np.mean, np.max))
         table.add_row(escape(name), "×".join(map(str, value.shape)), str(value.dtype), *numbers)
         if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            np.save(Path(folder) / f"{number}.npy", value)
+            with files.new_file(Path(folder) / f"{number}.npy", sources=[model, *given.values()]) as file:
+                np.save(file, value)
     out.print(table)
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RammerError(f"cannot make the folder {folder}: {error.strerror}", hint="name another one") from error
 
 
 @main.command()
 @click.argument("model")
-@click.option("--policies", default="sequential,wavefront", show_default=True, help="Policies to compare.")
+@click.option("--policies", help=f"Policies to compare.  [default: {POLICIES}]")
 @click.option(
     "--seconds", default=2.0, show_default=True, help="Time to measure runs, and again to measure their parts."
 )
@@ -174,17 +245,34 @@ def bench(
     verbose: int,
     /,
     model: str,
-    policies: str,
+    policies: str | None,
     seconds: float,
     operators: int,
     as_json: bool,
     policy: str | None,
     **options: Any,
 ) -> None:
-    """Time MODEL under several policies, interleaved, and list its most expensive operators."""
-    names = [policy] if policy else [n.strip() for n in policies.split(",") if n.strip()]
-    programs = {name: _open(model, policy=name, **options) for name in names}
+    """Time MODEL under several policies, interleaved, and list its most expensive operators.
+
+    A compiled program is timed as it is: under the policy that it was compiled with.
+    """
+    names = (
+        [policy]
+        if policy
+        else [n.strip() for n in (POLICIES if policies is None else policies).split(",") if n.strip()]
+    )
+    if not names:
+        raise InputError(f"--policies {policies!r} names no policy", hint=f"for example --policies {POLICIES}")
+    programs: dict[str, Program] = {}
     try:
+        if artifact.is_program(model):
+            _refuse_options(model, policies=policies)
+            program = _open(model, policy=policy, **options)
+            names = [program.report().policy]
+            programs[names[0]] = program
+        else:
+            for name in names:
+                programs[name] = _open(model, policy=name, **options)
         samples = measure.interleaved(programs, seconds)
         measure.profile(programs, seconds)
         if as_json:
@@ -220,30 +308,43 @@ def show(
     width: int | None,
     **options: Any,
 ) -> None:
-    """Show the plan of MODEL (.onnx): a text Gantt chart, and files in other forms."""
-    with _open(model, **options) as program:
-        plan = program.plan
-        timeline = _timeline(program)
-        out.print(escape(str(program.report())), highlight=False)
-        click.echo(viz.text_gantt(timeline, plan, width=width or out.width))
-        from rammer.ir.text import print_plan
+    """Show the plan of MODEL (ONNX): a text Gantt chart, and files in other forms.
 
-        for path, text in (
-            (svg, viz.svg),
-            (html, viz.html),
-            (trace, viz.chrome_trace),
-            (plan_file, lambda _, p: print_plan(p)),
-        ):
-            if path:
-                Path(path).write_text(text(timeline, plan), encoding="utf-8")
-                out.print(f"wrote {escape(path)}", highlight=False)
+    A compiled program keeps no plan: its report and its operators can be shown.
+    """
+    for file in filter(None, (svg, html, trace, supersteps, plan_file)):
+        files.check_new(file, sources=[model])
+    drawings = {"svg": svg, "html": html, "trace": trace, "plan": plan_file}
+    asked = {option: file for option, file in drawings.items() if file}
+    with _open(model, **options) as program:
+        if program.is_loaded and asked:
+            raise ArtifactError(
+                f"{model} is a compiled program and keeps no plan: no {', '.join(f'--{option}' for option in asked)}",
+                hint="show the model it was compiled from; without these options its report is shown",
+            )
+        out.print(escape(str(program.report())), highlight=False)
+        if program.is_loaded:
+            out.print(measure.operator_table(program, len(program.report().operators)))
+            out.print("a compiled program keeps no plan: for a chart of it, show the model", highlight=False)
+        else:
+            _show_plan(program, asked, model, width or out.width)
         if supersteps:
             profile = _superstep_profile(program)
             click.echo(f"{profile}\n{profile.timeline()}")
-            Path(supersteps).write_text(
-                viz.superstep_trace(profile.steps, profile.totals["clock_hz"]), encoding="utf-8"
-            )
+            files.write(supersteps, viz.superstep_trace(profile.steps, profile.totals["clock_hz"]), sources=[model])
             out.print(f"wrote {escape(supersteps)}", highlight=False)
+
+
+def _show_plan(program: Program, asked: Mapping[str, str], model: str, width: int) -> None:
+    """Print the text chart, and write the forms that were asked for."""
+    from rammer.ir.text import print_plan
+
+    plan, timeline = program.plan, _timeline(program)
+    click.echo(viz.text_gantt(timeline, plan, width=width))
+    forms = {"svg": viz.svg, "html": viz.html, "trace": viz.chrome_trace, "plan": lambda _, p: print_plan(p)}
+    for form, path in asked.items():
+        files.write(path, forms[form](timeline, plan), sources=[model])
+        out.print(f"wrote {escape(path)}", highlight=False)
 
 
 def _superstep_profile(program: Program) -> viz.SuperstepProfile:
@@ -275,6 +376,10 @@ def doctor() -> None:
     from rammer.vdevice import toolchain
 
     out.print(f"C compiler: {escape(toolchain.describe())}", highlight=False)
+    try:
+        out.print(f"cache: {escape(config.describe_cache())}", highlight=False)
+    except RammerError as error:
+        out.print(f"[red]cache:[/] {escape(str(error))}", highlight=False)
     set_flags = {name: value for name in config.FLAGS if (value := config.get(name)) != config.FLAGS[name].default}
     out.print("flags set: " + escape(", ".join(f"{n}={v}" for n, v in set_flags.items()) or "none"), highlight=False)
 
@@ -322,13 +427,15 @@ def convert(
     is executed; what has no counterpart is refused with its line.
     """
     from rammer.vdevice.simt.legacy.convert import Launch, convert_source
-    from rammer.vdevice.simt.legacy.record import read_record, read_text, to_json
+    from rammer.vdevice.simt.legacy.record import read_record, read_text, record_files, to_json
     from rammer.vdevice.simt.legacy.source import read_source
 
     language = {".cu": "cuda", ".hip": "hip"}.get(Path(output).suffix)
     record = read_record(source) if Path(source).suffix == ".json" else None
+    sources = record_files(source) if record is not None else (Path(source),)
+    files.check_new(output, sources=sources)
     if record is not None and Path(output).suffix == ".json":
-        Path(output).write_text(json.dumps(to_json(record), indent=1) + "\n", encoding="utf-8")
+        files.write(output, json.dumps(to_json(record), indent=1) + "\n", sources=sources)
         out.print(f"{escape(record.name)}: key {record.key[:16]}; wrote {escape(output)}", highlight=False)
         return
     if language is None:
@@ -340,7 +447,7 @@ def convert(
     else:
         launch = Launch(grid or (1, 1, 1), block or (threads, 1, 1), shared)
         made = convert_source(read_source(read_text(Path(source))), launch, language)
-    Path(output).write_text(made.text, encoding="utf-8")
+    files.write(output, made.text, sources=sources)
     syncs = "an unknown number of" if made.num_block_syncs is None else made.num_block_syncs
     line = f"{made.symbol}: {made.num_threads} threads, {made.scratch_bytes} bytes of scratch, {syncs} block syncs"
     out.print(f"{escape(line)}; wrote {escape(output)}", highlight=False)
@@ -422,6 +529,7 @@ def remove_command(names: tuple[str, ...]) -> None:
 @click.option("--seconds", default=2.0, show_default=True, help="Time to measure, per network.")
 def demo_command(html: str, seconds: float) -> None:
     """Compile and run real networks, check them, and compare sequential with wavefront scheduling."""
+    files.check_new(html)
     with progress_bar() as show_progress:
         demo.run(out, Path(html), seconds, show_progress)
 

@@ -12,16 +12,15 @@ import json
 import mmap
 import os
 import struct
-import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from rammer import files
 from rammer.errors import ArtifactError
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.base import Image, Port
@@ -35,9 +34,11 @@ _WEIGHTS = "weights.safetensors"
 _REPORT = "report.json"
 _MANIFEST = "manifest.json"
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, lengths of its name and its extra field
+_ZIP = b"PK\3\4"  # what a zip, and so each of its members, begins with
 _PADDING = 0xD935  # the type of extra fields that align; zip readers skip it
 _ZIP64_BYTES = 20  # the extra field of 64-bit sizes
 _AGAIN = "compile the model again"
+_MODEL = "if it is a model (.onnx), rammer.compile and `rammer compile` take it"
 _SAFETENSORS = {
     DType.F16: "F16",
     DType.BF16: "BF16",
@@ -53,8 +54,22 @@ _SAFETENSORS = {
 _DTYPES = {name: dtype for dtype, name in _SAFETENSORS.items()}
 
 
-def save(image: Image, path: str | os.PathLike[str], report: Mapping[str, Any]) -> None:
-    """Write a program; the file appears whole or not at all. Raises ArtifactError for an image with no files."""
+def is_program(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a saved program, or else may be a model: by what it begins with, whatever its name."""
+    return files.first_bytes(path, len(_ZIP)) == _ZIP
+
+
+def save(
+    image: Image,
+    path: str | os.PathLike[str],
+    report: Mapping[str, Any],
+    *,
+    sources: Iterable[str | os.PathLike[str]] = (),
+) -> None:
+    """Write a program; the file appears whole or not at all, and never in the place of one of the `sources`.
+
+    Raises ArtifactError for an image with no files, and for a path that cannot be written to.
+    """
     if not image.files:
         raise ArtifactError(
             f"a program for {image.target!r} cannot be saved", hint="this vDevice keeps its program in memory only"
@@ -70,22 +85,13 @@ def save(image: Image, path: str | os.PathLike[str], report: Mapping[str, Any]) 
         "outputs": [_port_json(p) for p in image.outputs],
         "chunk_bytes": CHUNK_BYTES,
     }
-    target = Path(path)
-    try:
-        with tempfile.NamedTemporaryFile("w+b", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            try:
-                _write(file, manifest, members)
-                os.fsync(file.fileno())
-                os.chmod(file.name, 0o644)
-                os.replace(file.name, target)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise ArtifactError(f"{target}: cannot be written: {error.strerror or error}") from error
+    if image.signature is not None:
+        manifest["signature"] = [[_port_json(p) for p in ports] for ports in image.signature]
+    with files.new_file(path, sources=sources, raises=ArtifactError) as file:
+        _write(file, manifest, members)
 
 
-def _write(file: Any, manifest: dict[str, Any], members: Mapping[str, list[bytes | Array]]) -> None:
+def _write(file: BinaryIO, manifest: dict[str, Any], members: Mapping[str, list[bytes | Array]]) -> None:
     """The members, then the manifest with their hashes, which are taken from the file itself."""
     places: dict[str, tuple[int, int]] = {}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -115,17 +121,23 @@ def load(path: str | os.PathLike[str]) -> tuple[Image, dict[str, Any]]:
     """
     where = os.fspath(path)
     try:
-        with open(where, "rb") as file, zipfile.ZipFile(file) as archive:
+        with files.open_plain(where) as file, zipfile.ZipFile(file) as archive:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             manifest, places = _read(archive, data, where)
     except FileNotFoundError:
         raise ArtifactError(f"{where}: no such file", hint="write one with `rammer compile MODEL -o FILE`") from None
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
+        if (begin := files.first_bytes(where, len(_ZIP))) and begin != _ZIP:
+            raise ArtifactError(f"{where}: this is no saved program", hint=_MODEL) from None
         raise ArtifactError(f"{where}: not a readable program: {error}", hint=_AGAIN) from error
     try:
         weights = _tensors(data, *places.pop(_WEIGHTS))
         members = {name: data[begin : begin + size] for name, (begin, size) in places.items()}
         report = dict(json.loads(members.pop(_REPORT)))
+        signature = None
+        if "signature" in manifest:
+            given, made = manifest["signature"]
+            signature = tuple(map(_port, given)), tuple(map(_port, made))
         image = Image(
             str(manifest["target"]),
             str(manifest["fingerprint"]),
@@ -133,6 +145,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Image, dict[str, Any]]:
             tuple(_port(p) for p in manifest["outputs"]),
             {name.removeprefix("files/"): member for name, member in members.items()},
             weights,
+            signature=signature,
         )
         return image, report
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -142,8 +155,10 @@ def load(path: str | os.PathLike[str]) -> tuple[Image, dict[str, Any]]:
 def _read(archive: zipfile.ZipFile, data: mmap.mmap, where: str) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
     """The manifest and where every member lies, checked against its size and hashes before anything is used."""
     infos = {i.filename: i for i in archive.infolist()}
-    if len(infos) != len(archive.infolist()) or len(infos) > MAX_FILES or _MANIFEST not in infos:
-        raise ArtifactError(f"{where}: no manifest, or doubled or too many members", hint=_AGAIN)
+    if _MANIFEST not in infos:
+        raise ArtifactError(f"{where}: a zip, but no saved program: it has no manifest", hint=_MODEL)
+    if len(infos) != len(archive.infolist()) or len(infos) > MAX_FILES:
+        raise ArtifactError(f"{where}: doubled or too many members", hint=_AGAIN)
     if infos[_MANIFEST].file_size > MAX_MANIFEST_BYTES:
         raise ArtifactError(f"{where}: the manifest is over {MAX_MANIFEST_BYTES} bytes")
     try:
@@ -168,7 +183,7 @@ def _place(info: zipfile.ZipInfo, data: mmap.mmap, size: int, where: str) -> tup
     """First byte and size of a member that is stored plainly."""
     plain = info.compress_type == zipfile.ZIP_STORED and info.file_size == size == info.compress_size
     header = data[info.header_offset : info.header_offset + _LOCAL.size]
-    if not plain or len(header) != _LOCAL.size or header[:4] != b"PK\3\4":
+    if not plain or len(header) != _LOCAL.size or header[:4] != _ZIP:
         raise ArtifactError(f"{where}: member {info.filename!r} is not {size} plain bytes", hint=_AGAIN)
     _, name_bytes, extra_bytes = _LOCAL.unpack(header)
     begin = info.header_offset + _LOCAL.size + name_bytes + extra_bytes

@@ -34,7 +34,11 @@ def drop_unproven(candidates: Candidates, vdevice: VDevice) -> tuple[Kept, list[
     broken = {k: what for k, (verdict, what) in findings.items() if verdict == BROKEN}
     unshown = {k: what for k, (verdict, what) in findings.items() if verdict == UNSHOWN}
     kept, notes = _without(candidates, broken, vdevice, "is right")
-    return kept, [*notes, *few([f"{k.name}: {what}" for k, what in unshown.items()])], list(unshown)
+    return (
+        kept,
+        [*notes, *few([f"{k.name}: {what}" for k, what in unshown.items()], "rKernels are not proven")],
+        list(unshown),
+    )
 
 
 def drop_refused(
@@ -88,9 +92,9 @@ def _without(
     return kept, few([f"{k.name} is no candidate: {what}" for k, what in faults.items()])
 
 
-def few(notes: Sequence[str]) -> list[str]:
+def few(notes: Sequence[str], what: str = "rKernels are no candidates") -> list[str]:
     """The first notes of a kind, and how many more there are."""
-    rest = [f"{len(notes) - MAX_NOTES} more such notes"] if len(notes) > MAX_NOTES else []
+    rest = [f"{len(notes) - MAX_NOTES} more {what}"] if len(notes) > MAX_NOTES else []
     return [*notes[:MAX_NOTES], *rest]
 
 

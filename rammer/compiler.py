@@ -19,8 +19,9 @@ from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
 from rammer.ir.passes import Watch, optimize
 from rammer.ir.passes import silent as unwatched
+from rammer.ir.passes.drop_empty import drop_empty
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
@@ -29,7 +30,7 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
-from rammer.vdevice.base import Progress, VDevice, silent
+from rammer.vdevice.base import Port, Progress, VDevice, silent
 
 if TYPE_CHECKING:
     import onnx
@@ -48,11 +49,19 @@ def load(
     `shapes` fixes the dimensions of inputs that the model leaves open; `constants` fixes the values of inputs that
     decide shapes, which are then no inputs of the graph.
     """
-    if isinstance(model, Graph):
-        return model
-    from rammer.frontend.onnx import load as load_onnx  # onnx takes 0.2 s to import; a loaded Program needs none of it
+    return _load(model, shapes, constants)[0]
 
-    return load_onnx(model, shapes=shapes, constants=constants)
+
+def _load(
+    model: Model, shapes: Mapping[str, Sequence[int]] | None, constants: Mapping[str, Array] | None
+) -> tuple[Graph, tuple[str, ...]]:
+    """The graph, and the files it was read from."""
+    if isinstance(model, Graph):
+        return model, ()
+    # onnx takes 0.2 s to import; a loaded Program needs none of it
+    from rammer.frontend.onnx import load_with_files
+
+    return load_with_files(model, shapes=shapes, constants=constants)
 
 
 def compile(
@@ -63,6 +72,7 @@ def compile(
     arch: str | None = None,
     device: str | int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, Array] | None = None,
     precision: str | None = None,
     form: str = "table",
     tune_seconds: float | None = None,
@@ -72,8 +82,9 @@ def compile(
     """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
-    their defaults. `device` selects among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds`
-    bounds the time spent measuring rKernels. `precision` is what products of float32 may be rounded to: "fp32" (the
+    their defaults. `shapes` and `constants` fix dimensions and values of inputs, as for `load`. `device` selects
+    among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring
+    rKernels. `precision` is what products of float32 may be rounded to: "fp32" (the
     default: exact), or where the vDevice offers them "tf32" and "bf16", for its matrix units. `form`: a GPU's
     program may also be written out as "branches", one per vEU, if it is small (the paper's Figure 9).
     """
@@ -90,7 +101,8 @@ def compile(
         _use_precision(vdevice, precision or config.get("RAMMER_PRECISION"))
         _use_form(vdevice, form)
         with clock("load"):
-            graph = model_graph = load(model, shapes=shapes)
+            whole, sources = _load(model, shapes, constants)
+            graph = drop_empty(whole)
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
             verify_pass = _verify_pass(graph)
@@ -130,15 +142,21 @@ def compile(
                 verify_plan(plan)
         with clock("build"):
             image = vdevice.build(plan, progress=progress)
+        if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
+            image = replace(image, signature=(_ports(whole, whole.inputs), _ports(whole, whole.outputs)))
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
-        program = Program(image, vdevice, report)
+        program = Program(image, vdevice, report, sources=sources)
         if check > 1:
-            compare_with_meaning(program, model_graph)
+            compare_with_meaning(program, whole)
         return program
     except BaseException:
         vdevice.close()
         raise
+
+
+def _ports(graph: Graph, tensors: Sequence[TensorId]) -> tuple[Port, ...]:
+    return tuple(Port(t, graph.types[t]) for t in tensors)
 
 
 def _use_precision(vdevice: VDevice, precision: str) -> None:
@@ -241,7 +259,7 @@ def _imported(plan: ExecutionPlan) -> list[str]:
 
 def _bounded(plan: ExecutionPlan) -> list[str]:
     """Notes on reads of which the plan knows only a box; such rTasks may wait for more than they read."""
-    return few(Dependencies(plan.graph, plan.kernels).bounded())
+    return few(Dependencies(plan.graph, plan.kernels).bounded(), "inputs are taken as boxes")
 
 
 class _Clock:

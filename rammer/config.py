@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import stat
 import sys
+import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +79,8 @@ FLAGS: dict[str, Flag] = {
 }
 
 _warned: set[str] = set()
+_stand_ins: dict[Path, tuple[Path, str]] = {}  # for cache folders that cannot be used: temporary ones, and why
+_cache_lock = threading.Lock()  # compilers are called by several threads at once
 
 
 def get(name: str) -> str:
@@ -145,14 +151,77 @@ def _warn_about_unknown() -> None:
 
 
 def cache_dir() -> Path:
-    """rammer's private cache folder, made with mode 0700. Raises RammerError if it is not safe to use."""
+    """rammer's private cache folder, made with mode 0700.
+
+    Where the platform's cannot be used, a temporary one takes its place until the process ends, and a warning says so.
+    Raises RammerError if the folder that RAMMER_CACHE_DIR names cannot be used.
+    """
+    return _cache()[0]
+
+
+def describe_cache() -> str:
+    """The cache folder and why it is this one, for people. Raises RammerError as `cache_dir` does."""
+    path, why = _cache()
+    return f"{path} ({why})"
+
+
+def _cache() -> tuple[Path, str]:
+    """The folder, and why it is this one."""
     if text := get("RAMMER_CACHE_DIR"):
-        path = Path(text)
-    elif sys.platform == "darwin":
-        path = Path.home() / "Library" / "Caches" / "rammer"
-    else:
-        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rammer"
-    return private_dir(path)
+        return _writable(private_dir(Path(text))), "named by RAMMER_CACHE_DIR"
+    with _cache_lock:
+        wanted = _platform_cache()
+        if wanted not in _stand_ins:
+            try:
+                if not wanted.is_absolute():
+                    raise RammerError(f"there is no home folder for caches ({wanted})")
+                path = _writable(private_dir(wanted))
+                for inner in filter(Path.is_dir, path.iterdir()):
+                    _writable(private_dir(inner))
+                return path, "the platform's folder for caches"
+            except (RammerError, OSError) as error:
+                why = error.what if isinstance(error, RammerError) else str(error)
+            _stand_ins[wanted] = _temporary_cache(), why
+            warnings.warn(
+                f"{why}; a temporary cache is used, and what is compiled now is compiled again in the next process "
+                "(set RAMMER_CACHE_DIR to a folder that is kept)",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        path, why = _stand_ins[wanted]
+        return path, f"temporary: {why}"
+
+
+def _platform_cache() -> Path:
+    """The platform's folder for caches, in the home folder if nothing else is said."""
+    if sys.platform == "darwin":
+        return Path(os.path.expanduser("~/Library/Caches/rammer"))
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "rammer"
+
+
+def _temporary_cache() -> Path:
+    """A private folder that goes with this process. Raises RammerError if there is no room for one."""
+    try:
+        path = Path(tempfile.mkdtemp(prefix="rammer-cache-"))
+    except OSError as error:
+        raise RammerError(
+            f"no cache folder can be made, not even a temporary one: {error.strerror or error}",
+            hint="set RAMMER_CACHE_DIR to a folder of your own",
+        ) from error
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not in a child that was forked later
+            shutil.rmtree(path, ignore_errors=True)
+
+    atexit.register(remove)
+    return path
+
+
+def _writable(path: Path) -> Path:
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise RammerError(f"the folder {path} is read-only", hint="set RAMMER_CACHE_DIR to a folder of your own")
+    return path
 
 
 def private_dir(path: Path) -> Path:

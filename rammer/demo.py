@@ -11,7 +11,7 @@ from onnx.backend import test as onnx_tests
 from rich.console import Console
 
 import rammer
-from rammer import measure, viz
+from rammer import files, measure, viz
 from rammer.errors import RammerError
 from rammer.ir.evaluate import evaluate_graph
 from rammer.scheduler.timeline import simulate
@@ -74,7 +74,7 @@ def run(out: Console, html: Path, seconds: float, progress: Progress) -> None:
             out.print(table)
             out.print(f"results equal NumPy's within {worst:.1e} of the largest output\n", highlight=False)
             plan = programs["wavefront"].plan
-            html.write_text(viz.html(simulate(plan, plan.rtask_us.__getitem__), plan), encoding="utf-8")
+            files.write(html, viz.html(simulate(plan, plan.rtask_us.__getitem__), plan))
         finally:
             for program in programs.values():
                 program.close()

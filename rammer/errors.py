@@ -81,8 +81,8 @@ class PluginError(RammerError):
     """A plugin that failed to load or broke its contract."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The closest known name as a question, or an empty string."""
+def did_you_mean(name: str, known: Iterable[str], *, closeness: float = 0.6) -> str:
+    """The closest known name as a question, or an empty string. `closeness`: how much must be alike, up to 1."""
     lowered = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1)
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=closeness)
     return f"did you mean {lowered[close[0]]!r}?" if close else ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
     from rammer.ir.kernel import RKernel
     from rammer.ir.operator import Operation
-    from rammer.scheduler.policy import Policy
+    from rammer.ir.plan import ExecutionPlan
+    from rammer.scheduler.policy import Policy, Problem
     from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
 
 BUILTINS = {
@@ -130,33 +132,82 @@ class PluginRegistry:
         if target not in known:
             raise RammerError(
                 f"no vDevice named {target!r}; registered: {', '.join(sorted(known))}",
-                hint=did_you_mean(target, known) or "`rammer doctor` lists devices and plugins",
+                hint=_meant(target, [entry for _, entry in known.values()]),
             )
-        return known[target][1].open(arch=arch, device=device)
+        plugin, entry = known[target]
+        with _blamed(plugin, f"vDevice {target!r}"):
+            return entry.open(arch=arch, device=device)
 
     def policy(self, name: str) -> Policy:
         """A new policy by name."""
-        known = self.policies()
+        known = self._policies()
         if name not in known:
             raise RammerError(
                 f"no policy named {name!r}; registered: {', '.join(sorted(known))}",
                 hint=did_you_mean(name, known) or "policies come from plugins; see `rammer doctor`",
             )
-        return known[name]()
+        plugin, make = known[name]
+        with _blamed(plugin, f"policy {name!r}"):
+            return _Blamed(plugin, name, make())
 
     def policies(self) -> dict[str, Callable[[], Policy]]:
         """Scheduling policies by name."""
-        found: dict[str, Callable[[], Policy]] = {}
+        return {name: make for name, (_, make) in self._policies().items()}
+
+    def _policies(self) -> dict[str, tuple[str, Callable[[], Policy]]]:
+        """Policies by name, each with the plugin that announced it."""
+        found: dict[str, tuple[str, Callable[[], Policy]]] = {}
         for plugin, answer in self._ask("rammer_policies"):
             if twice := found.keys() & answer.keys():
                 raise PluginError(f"plugin {plugin!r} announces policies that exist already: {sorted(twice)}")
-            found |= answer
+            found |= {name: (plugin, make) for name, make in answer.items()}
         return found
 
     def rkernels(self, operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
         """All plugins' candidates, by name. Empty if nobody has one."""
         answers = self._ask("rammer_rkernels", operation=operation, spec=spec)
         return sorted((k for _, kernels in answers for k in kernels), key=lambda k: k.name)
+
+
+class _Blamed:
+    """A policy whose exceptions name it and its plugin."""
+
+    def __init__(self, plugin: str, name: str, policy: Policy) -> None:
+        self._plugin, self._policy = plugin, policy
+        self.name = getattr(policy, "name", name)
+
+    def schedule(self, problem: Problem) -> ExecutionPlan:
+        with _blamed(self._plugin, f"policy {self.name!r}"):
+            plan = self._policy.schedule(problem)
+        if not hasattr(plan, "programs"):
+            made = type(plan).__name__
+            raise PluginError(
+                f"plugin {self._plugin!r}: policy {self.name!r} made a {made} instead of an ExecutionPlan",
+                hint="see docs/plugin-author.md",
+            )
+        return plan
+
+
+@contextmanager
+def _blamed(plugin: str, what: str) -> Iterator[None]:
+    """Name the plugin whose exception this is; a RammerError speaks for itself."""
+    try:
+        yield
+    except RammerError:
+        raise
+    except Exception as error:  # a plugin may raise anything
+        raise PluginError(
+            f"plugin {plugin!r}: {what} raised {type(error).__name__}: {error}",
+            hint=f"report it to the plugin's author; RAMMER_DISABLE_PLUGINS={plugin} runs without it",
+        ) from error
+
+
+def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:
+    """A hint for a vDevice that does not exist. The names are short: only a close one is meant."""
+    if fitting := [repr(entry.name) for entry in entries if target.lower() in entry.words]:
+        return f"{target!r} may be {' or '.join(fitting)}"
+    names = [entry.name for entry in entries]
+    return did_you_mean(target, names, closeness=0.7) or "`rammer doctor` lists devices and plugins"
 
 
 def _probe(entry: VDeviceEntry) -> tuple[bool, str, str]:

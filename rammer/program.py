@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rammer import artifact
+from rammer import artifact, files
 from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
@@ -40,13 +40,14 @@ class Program:
     `run({name: array})` gives `{name: array}`; calling it with arrays in order gives the array, or a tuple of several.
     """
 
-    def __init__(self, image: Image, vdevice: VDevice, report: Report) -> None:
+    def __init__(self, image: Image, vdevice: VDevice, report: Report, *, sources: Sequence[str] = ()) -> None:
         self._image = image
         self._vdevice = vdevice
         self._executable: Executable = vdevice.load(image)
         self._report = report
+        self._sources = sources  # files of the model
         self._lock, self._pid = threading.Lock(), os.getpid()
-        self._ports = {p.name: p for p in image.inputs}
+        self._ports = {p.name: p for p in self.inputs}
         self._closed = False
 
     @property
@@ -56,11 +57,11 @@ class Program:
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        return self._image.inputs
+        return self._image.ports[0]
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        return self._image.outputs
+        return self._image.ports[1]
 
     @property
     def plan(self) -> ExecutionPlan:
@@ -68,6 +69,11 @@ class Program:
         if self._image.plan is None:
             raise ArtifactError("a loaded program keeps no plan", hint="report() has its summary; compile for the plan")
         return self._image.plan
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the program was compiled elsewhere, and so keeps no plan."""
+        return self._image.plan is None
 
     @property
     def executable(self) -> Executable:
@@ -82,7 +88,8 @@ class Program:
         """Outputs by name. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
 
         If an input lies in a GPU's memory (DLPack, `__cuda_array_interface__`), the outputs stay there: they are
-        CuPy arrays, and nothing passes through the host but inputs that lie on it.
+        CuPy arrays, and nothing passes through the host but inputs that lie on it. Outputs
+        without elements are NumPy's.
         """
         self._check_names(inputs)
         resident = [name for name, value in inputs.items() if on_gpu(value)]
@@ -91,13 +98,21 @@ class Program:
             if self._closed:
                 raise InputError("the program is closed", hint="compile or load it again")
             if not resident:
-                return self._executable.run(arrays)
+                return self._all_outputs(self._executable.run(arrays))
             if not isinstance(self._executable, DeviceArrays):
                 raise InputError(
                     f"input {resident[0]!r} lies on a GPU, the program runs on the host", hint="copy it to the host"
                 )
             host = {n: _as_array(n, v, self._ports[n]) for n, v in inputs.items() if n not in resident}
-            return self._executable.run_device({**inputs, **host})
+            given = {n: v for n, v in {**inputs, **host}.items() if self._ports[n].type.size}
+            return self._all_outputs(self._executable.run_device(given))
+
+    def _all_outputs(self, found: dict[str, Any]) -> dict[str, Any]:
+        """In the model's order, with those that have no elements, of which the vDevice knows nothing."""
+        if self._image.signature is None:
+            return found
+        empty = {p.name: np.zeros(p.type.shape, p.type.dtype.numpy) for p in self.outputs if not p.type.size}
+        return {p.name: empty[p.name] if p.name in empty else found[p.name] for p in self.outputs}
 
     def profile(self, inputs: Mapping[str, Any], *, seconds: float = 0.5) -> Usage:
         """Run for some time and measure where it goes; `report` then includes it.
@@ -126,8 +141,10 @@ class Program:
         return values[0] if len(values) == 1 else values
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Checked arrays for the vDevice."""
         self._check_names(inputs)
-        return {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
+        arrays = {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
+        return {name: array for name, array in arrays.items() if array.size}
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
         if unknown := [n for n in inputs if n not in self._ports]:
@@ -148,9 +165,11 @@ class Program:
         """Write the program to one file that `rammer.load_program` loads without compiling.
 
         The first time this may compile the plan's rKernels once more, apart from those that were only tried: then
-        equal programs are equal files. Raises ArtifactError.
+        equal programs are equal files. Raises ArtifactError, also for a path that is no plain file or the model's own.
         """
-        artifact.save(self._vdevice.seal(self._image, progress=progress), path, self._report.to_save())
+        files.check_new(path, sources=self._sources, raises=ArtifactError)
+        sealed = self._vdevice.seal(self._image, progress=progress)
+        artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
 
     def close(self) -> None:
         """Free the device's threads and memory. Later runs raise InputError."""
@@ -194,4 +213,4 @@ def _as_array(name: str, value: Any, port: Port) -> Array:
     except (TypeError, ValueError) as error:
         raise InputError(f"input {name!r}: not an array: {error}") from error
     port.check(array.dtype.name, array.shape)
-    return np.ascontiguousarray(array)
+    return np.asarray(array, port.type.dtype.numpy, order="C")  # its bytes may be in another machine's order

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +61,73 @@ def test_an_unknown_variable_is_warned_about_once(monkeypatch: pytest.MonkeyPatc
 def test_override_takes_known_flags_only() -> None:
     with pytest.raises(RammerError, match="RAMMER_CCC"), config.override(RAMMER_CCC="x"):
         pass
+
+
+BREAK = {
+    "a file for a home": lambda home: (home / ".cache").write_text(""),
+    "others may write": lambda home: (
+        (home / ".cache" / "rammer").mkdir(parents=True),
+        (home / ".cache" / "rammer").chmod(0o777),
+    ),
+    "others may write inside": lambda home: (
+        (home / ".cache" / "rammer" / "objects").mkdir(parents=True),
+        (home / ".cache" / "rammer").chmod(0o700),
+        (home / ".cache" / "rammer" / "objects").chmod(0o770),
+    ),
+}
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="the platform's folder is another one there")
+class TestDefaultCache:
+    """Where the platform's folder cannot be used, work goes on in a temporary one, and one line says so."""
+
+    SCRIPT = """
+import os, warnings
+from rammer import config
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    first, second = config.cache_dir(), config.cache_dir()
+assert first == second and first.stat().st_mode & 0o777 == 0o700
+(first / "file").write_text("")
+if os.fork() == 0:
+    raise SystemExit  # the end of a child must not take the folder away
+os.wait()
+print(first, first.exists(), len(said), said[0].message if said else "", config.describe_cache(), sep="\\n")
+"""
+
+    def run(self, tmp_path: Path, **changes: str) -> list[str]:
+        environment = {n: v for n, v in os.environ.items() if n not in ("RAMMER_CACHE_DIR", "XDG_CACHE_HOME", "HOME")}
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", self.SCRIPT]
+        done = subprocess.run(command, env=environment | changes, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    @pytest.mark.parametrize("how", BREAK)
+    def test_a_temporary_cache(self, tmp_path: Path, how: str) -> None:
+        home, temporary = tmp_path / "home", tmp_path / "tmp"
+        home.mkdir()
+        temporary.mkdir()
+        BREAK[how](home)
+        folder, exists, warned, message, described = self.run(tmp_path, HOME=str(home), TMPDIR=str(temporary))
+        assert Path(folder).parent == temporary and exists == "True" and warned == "1"
+        assert (
+            "a temporary cache is used" in message and str(home) in message and described.startswith(f"{folder} (temp")
+        )
+        assert not list(temporary.iterdir()), "it is removed at exit"
+
+    def test_without_a_home(self, tmp_path: Path) -> None:
+        """As users without an entry in passwd have none; HOME=~ is what expansion then leaves."""
+        folder, _, warned, message, _ = self.run(tmp_path, HOME="~", TMPDIR=str(tmp_path))
+        assert Path(folder).parent == tmp_path and warned == "1" and "no home folder" in message
+
+    def test_a_sound_home_is_used(self, tmp_path: Path) -> None:
+        folder, _, warned, _, described = self.run(tmp_path, HOME=str(tmp_path))
+        assert folder == str(tmp_path / ".cache" / "rammer") and warned == "0" and "platform's" in described
+
+    def test_no_room_at_all_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAMMER_CACHE_DIR", "")
+        monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+        monkeypatch.setattr(config, "_stand_ins", {})
+        monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
+        with pytest.raises(RammerError, match="not even a temporary one"):
+            config.cache_dir()

@@ -115,6 +115,51 @@ def test_a_hook_that_raises_names_its_plugin() -> None:
         registry.policies()
 
 
+class Wrong:
+    """Policies that raise, or make no plan."""
+
+    name = "wrong"
+
+    def __init__(self, made: object) -> None:
+        self.made = made
+
+    def schedule(self, problem: object) -> object:
+        if isinstance(self.made, Exception):
+            raise self.made
+        return self.made
+
+
+def unmade() -> Wrong:
+    raise KeyError("no settings")
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        (lambda: Wrong(IndexError("list index out of range")), "raised IndexError: list index out of range"),
+        (lambda: Wrong(None), "made a NoneType instead of an ExecutionPlan"),
+        (unmade, "raised KeyError: 'no settings'"),
+    ],
+    ids=["raises", "no plan", "cannot be made"],
+)
+def test_a_policy_that_fails_is_named_with_its_plugin(policy: object, text: str) -> None:
+    registry = PluginRegistry(third_party=False)
+    registry.register(SimpleNamespace(rammer_policies=hookimpl(lambda: {"wrong": policy})), "clumsy")
+    with pytest.raises(PluginError, match=f"plugin 'clumsy': policy 'wrong' {text}"):
+        rammer.compile(lstm_stack(1, 3, 16), "interpreter", policy="wrong", registry=registry)
+
+
+def test_a_vdevice_that_fails_to_open_is_named_with_its_plugin() -> None:
+    def burn(**_: object) -> None:
+        raise OSError("driver is on fire")
+
+    registry = PluginRegistry(third_party=False)
+    entry = rammer.VDeviceEntry("fire", open=burn)
+    registry.register(SimpleNamespace(rammer_vdevices=hookimpl(lambda: [entry])), "vendor")
+    with pytest.raises(PluginError, match="plugin 'vendor': vDevice 'fire' raised OSError: driver is on fire"):
+        registry.open("fire")
+
+
 def test_two_plugins_may_not_claim_one_name() -> None:
     registry = PluginRegistry(third_party=False)
     entry = rammer.VDeviceEntry("cpu", open=lambda **_: None)

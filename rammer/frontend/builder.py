@@ -108,6 +108,8 @@ class GraphBuilder:
 
     def add(self, kind: str, *inputs: TensorId, name: str = "", **attrs: Hashable) -> Any:
         """Apply the operator `kind`: its output, or a tuple of them. Raises TypeMismatch for unfit operands."""
+        if kind == "concat":  # pieces without elements add nothing
+            inputs = tuple(t for t in inputs if self.types[t].size) or inputs
         operation = self.interner.define(kind, tuple(self.types[t] for t in inputs), attributes(**attrs))
         for result in operation.outputs:
             self._check(result, name or kind)
@@ -129,8 +131,10 @@ class GraphBuilder:
         self._outputs.append((tensor, name))
 
     def value(self, tensor: TensorId) -> Array | None:
-        """The value of a tensor that is known now."""
-        return self._constants.get(tensor)
+        """The value of a tensor that is known now; without elements it is known."""
+        found = self._constants.get(tensor)
+        kind = self.types[tensor]
+        return np.zeros(kind.shape, kind.dtype.numpy) if found is None and not kind.size else found
 
     def sources(self, tensor: TensorId) -> tuple[TensorId, ...]:
         """The graph inputs that a tensor is computed from."""
@@ -207,9 +211,9 @@ class GraphBuilder:
 
     def _fold(self, operation: Operation, inputs: tuple[TensorId, ...], attrs: dict[str, Any]) -> list[Array] | None:
         """The operator's outputs, if all inputs are known and the cost stays within the limits."""
-        if not inputs or any(t not in self._constants for t in inputs):
+        values = [value for t in inputs if (value := self.value(t)) is not None]
+        if not inputs or len(values) < len(inputs):
             return None
-        values = [self._constants[t] for t in inputs]
         kind = operation.kind
         if kind in _MOVES:
             moved = _MOVES[kind](values[0], **attrs)

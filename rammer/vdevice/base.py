@@ -36,13 +36,15 @@ class Availability:
 class VDeviceEntry:
     """A vDevice as a plugin announces it.
 
-    `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError.
+    `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError. `words` are
+    those by which people may look for it: a hint names it to them.
     """
 
     name: str
     open: Callable[..., VDevice]
     probe: Callable[[], Availability] = lambda: Availability(True)
     summary: str = ""
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Image:
     """What a backend built from a plan: named files (code, tables), and packed weights by name.
 
     `plan` is present only in the process that compiled it; a saved program is loaded from the rest.
-    `fingerprint` says what the image needs from a machine (arch, toolchain ABI); loading checks it.
+    `fingerprint` says what the image needs from a machine (arch, toolchain ABI); loading checks it. `signature`: the
+    model's inputs and outputs, if some have no elements: those are no ports of the image.
     """
 
     target: str
@@ -86,6 +89,12 @@ class Image:
     files: Mapping[str, bytes] = field(default_factory=dict)
     weights: Mapping[str, Array] = field(default_factory=dict)
     plan: ExecutionPlan | None = None
+    signature: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None
+
+    @property
+    def ports(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+        """The model's inputs and outputs, in its order, with those that have no elements."""
+        return self.signature or (self.inputs, self.outputs)
 
 
 class Executable(Protocol):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import sys
-import tempfile
 import weakref
-from pathlib import Path
 from typing import Any
 
+from rammer import files
 from rammer.errors import DeviceError
 
 
@@ -18,8 +17,8 @@ class Library:
 
     def __init__(self, data: bytes) -> None:
         _load_libm()
-        with tempfile.TemporaryDirectory(prefix="rammer-") as folder:  # mode 0700; the name is never used twice
-            path = Path(folder, "code.so")
+        with files.temporary_folder("code", DeviceError) as folder:  # mode 0700; the name is never used twice
+            path = folder / "code.so"
             path.write_bytes(data)
             try:
                 self._library = ctypes.CDLL(str(path))

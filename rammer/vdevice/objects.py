@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from rammer import files
 from rammer.errors import ToolchainError
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS kernels (key TEXT PRIMARY KEY, object TEXT NOT NULL) WITHOUT ROWID"
@@ -38,15 +37,9 @@ class ObjectStore:
     def add(self, keys: Sequence[str], data: bytes) -> str:
         """Keep an object that holds these kernels; returns its content hash."""
         name = hashlib.sha256(data).hexdigest()
-        try:
-            with tempfile.NamedTemporaryFile(dir=self.root, prefix="new-", delete=False) as file:
-                file.write(data)
-            os.replace(file.name, self._path(name))
-        except OSError as error:
-            raise ToolchainError(
-                f"cannot write to the kernel cache {self.root}: {error.strerror}",
-                hint="free some space, or set RAMMER_CACHE_DIR to another folder",
-            ) from error
+        hint = "free some space, or set RAMMER_CACHE_DIR to another folder"
+        with files.new_file(self._path(name), raises=ToolchainError, hint=hint, durable=False) as file:
+            file.write(data)
         with self._index() as index:
             index.executemany("INSERT OR REPLACE INTO kernels VALUES (?, ?)", [(key, name) for key in keys])
         return name

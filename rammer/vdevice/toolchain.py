@@ -12,16 +12,22 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
-from rammer import config
+from rammer import config, files
 from rammer.errors import ToolchainError
 from rammer.vdevice.objects import ObjectStore
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 # Bit-exact integers and IEEE NaN, but no errno, no traps, and a*b+c may be one instruction.
 # -g0: zig describes every variable to a debugger by default, and strips it again; a fifth of the time.
@@ -35,6 +41,7 @@ OWN_HEADERS = frozenset(
     for name in ("stdint", "stddef", "stdbool", "stdalign", "stdarg", "stdatomic", "float", "limits", "math", "string")
 )
 INCLUDE = Path(__file__).with_name("include")
+MACHINE_CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # what object files of Linux and macOS begin with
 MAX_STDERR = 4000
 MEMORY_BYTES = 4 << 30  # of a compiler whose time is bounded
 _INCLUDE_LINE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)", re.M)
@@ -52,14 +59,14 @@ class Compiler:
         self, text: str, flags: Sequence[str] = (), *, timeout_s: float = 120.0, cpu_s: int | None = None
     ) -> bytes:
         """A shared object from C text. Raises ToolchainError with the compiler's own words."""
-        with tempfile.TemporaryDirectory(prefix="rammer-cc-") as folder:
-            source, target = Path(folder, "kernels.c"), Path(folder, "kernels.so")
+        with files.temporary_folder("cc", ToolchainError) as folder:
+            source, target = folder / "kernels.c", folder / "kernels.so"
             own = not set(_INCLUDE_LINE.findall(text)) - OWN_HEADERS
             helpers = '\n#include "half.h"\n' if own and "_Float16" in text else ""
             source.write_text(text + helpers, encoding="utf-8")
             argv = [*self.command, *FLAGS, *flags, str(source), "-o", str(target), *self._linking(own)]
             run(argv, folder=folder, timeout_s=timeout_s, cpu_s=cpu_s)
-            return target.read_bytes()
+            return read_made(target, argv, MACHINE_CODE)
 
     def _linking(self, own: bool) -> list[str]:
         """Headers and libraries. `own`: the text includes no headers but the compiler's and ours.
@@ -74,15 +81,83 @@ class Compiler:
         return [*bare, "-lgcc"] if self.family == "gcc" else [*bare, "-nostdlibinc"]
 
 
-def run(argv: Sequence[str], *, folder: str, timeout_s: float, cpu_s: int | None = None) -> None:
+def read_made(path: Path, argv: Sequence[str], begins: tuple[bytes, ...] = (b"",)) -> bytes:
+    """What a compiler has made. Raises ToolchainError if it ended well but made nothing, or another kind of file."""
+    data = path.read_bytes() if path.is_file() else b""
+    if not data or not data.startswith(begins):
+        made = "something else" if data else "nothing"
+        command = " ".join(shlex.quote(a) for a in argv)
+        raise ToolchainError(
+            f"the compiler {argv[0]} reported no error but made {made} instead of {path.name}: {command}", hint=_HINT
+        )
+    return data
+
+
+class _Calls:
+    """The compilers that one group of threads runs, to be ended together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+
+    def add(self, process: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._running.add(process)
+            if self._ended:
+                _kill(process)
+
+    def remove(self, process: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._running.discard(process)
+
+    def end(self) -> None:
+        """Kill what runs, and from now on what starts."""
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                _kill(process)
+
+
+class _Thread(threading.local):
+    """The calls that this thread's compilers belong to."""
+
+    calls: _Calls | None = None
+
+
+_thread = _Thread()
+
+
+def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) -> Iterator[tuple[Item, Made]]:
+    """Results of `work`, which runs compilers, as they come.
+
+    The first failure ends the others: what has not begun is left, and compilers that run are killed. So does Ctrl-C.
+    """
+    calls = _Calls()
+
+    def join() -> None:
+        _thread.calls = calls
+
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc", initializer=join)
+    try:
+        running = {pool.submit(work, item): item for item in items}  # Ctrl-C may come here, too
+        for future in as_completed(running):
+            yield running[future], future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        calls.end()
+        pool.shutdown(wait=True)
+
+
+def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float, cpu_s: int | None = None) -> None:
     """Run a compiler: no shell, a process group of its own, a time limit. Raises ToolchainError.
 
     With `cpu_s` also a limit of computing time, which says the same however busy the machine is, and of memory.
     """
     command = " ".join(shlex.quote(a) for a in argv)
     # The compiler's own caches: a global one that is kept, a local one that goes with the folder.
-    environment = os.environ | {"ZIG_LOCAL_CACHE_DIR": folder, "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache())}
-    log = Path(folder, "stderr.txt")
+    environment = os.environ | {"ZIG_LOCAL_CACHE_DIR": str(folder), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache())}
+    log, calls = Path(folder, "stderr.txt"), _thread.calls
     with log.open("wb") as stderr:
         try:
             process = subprocess.Popen(
@@ -98,6 +173,8 @@ def run(argv: Sequence[str], *, folder: str, timeout_s: float, cpu_s: int | None
             raise ToolchainError(f"cannot start the C compiler {argv[0]}: {error.strerror}", hint=_HINT) from error
         start = time.monotonic()
         try:
+            if calls is not None:
+                calls.add(process)
             if cpu_s is not None:
                 _limit(process, cpu_s)
             code = process.wait(timeout_s)
@@ -107,15 +184,24 @@ def run(argv: Sequence[str], *, folder: str, timeout_s: float, cpu_s: int | None
             ) from None
         finally:
             if process.poll() is None:  # also on Ctrl-C
-                os.killpg(process.pid, signal.SIGKILL)
+                _kill(process)
                 process.wait()
+            if calls is not None:
+                calls.remove(process)
     if folder_of_dumps := config.get("RAMMER_DUMP_DIR"):
         _note_call(Path(folder_of_dumps), command, code, log)
     if code:
         ended = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
+        hint = _LIMITS.get(-code, _FAILED)
         if cpu_s is not None and time.monotonic() - start >= cpu_s:
-            ended = f"was stopped after {cpu_s} s of computing"
-        raise ToolchainError(f"the C compiler {ended}: {command}\n{_trimmed(log)}", hint=_FAILED)
+            ended, hint = f"was stopped after {cpu_s} s of computing", _FAILED
+        raise ToolchainError(f"the C compiler {ended}: {command}\n{_trimmed(log)}", hint=hint)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a compiler and what it has started."""
+    with suppress(ProcessLookupError):  # all of them have ended
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _limit(process: subprocess.Popen[bytes], cpu_s: int) -> None:
@@ -133,6 +219,11 @@ def _limit(process: subprocess.Popen[bytes], cpu_s: int) -> None:
 
 
 _HINT = "install ziglang (pip install ziglang), or set RAMMER_CC to a C compiler"
+_LIMITS: dict[int, str] = {
+    signal.SIGXFSZ: "it may not write files as large as it needs: raise ulimit -f",
+    signal.SIGXCPU: "it may not compute as long as it needs: raise ulimit -t",
+    signal.SIGKILL: "was there too little memory?",
+}
 _FAILED = "this text was made by rammer or a plugin: please report it; RAMMER_CC tries another compiler"
 
 

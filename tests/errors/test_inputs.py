@@ -55,6 +55,12 @@ def test_accepts_what_is_an_array(program: rammer.Program) -> None:
     np.testing.assert_array_equal(program(torch.from_numpy(x)), wanted)
 
 
+def test_any_order_of_bytes(program: rammer.Program) -> None:
+    """As files of other machines have it."""
+    x = np.random.default_rng(0).standard_normal((4, 1, 16)).astype(np.float32)
+    np.testing.assert_array_equal(program(x.astype(">f4")), program(x))
+
+
 def test_threads_take_turns(program: rammer.Program) -> None:
     random = np.random.default_rng(0)
     batches = [random.standard_normal((4, 1, 16)).astype(np.float32) for _ in range(8)]
@@ -81,6 +87,9 @@ def test_threads_take_turns(program: rammer.Program) -> None:
             {"target": "cdua"},
             "no vDevice named 'cdua'; registered: cpu, cuda, interpreter, ipu, rocm\n  hint: did you mean 'cuda'?",
         ),
+        ({"target": "gpu"}, "\n  hint: 'gpu' may be 'cuda' or 'rocm'"),
+        ({"target": "GPU"}, "\n  hint: 'GPU' may be 'cuda' or 'rocm'"),
+        ({"target": "npu"}, "\n  hint: `rammer doctor` lists devices and plugins"),
         ({"policy": "wavefrnt"}, "did you mean 'wavefront'?"),
         ({"target": "cuda", "arch": "sm_1"}, "no NVIDIA arch 'sm_1'; known: sm_75"),
         ({"target": "cuda", "device": "emulator:many"}, "no emulator 'emulator:many'"),

@@ -16,6 +16,7 @@ CODES = {
     "float64": TensorProto.DOUBLE,
     "int64": TensorProto.INT64,
     "int32": TensorProto.INT32,
+    "uint8": TensorProto.UINT8,
     "bool": TensorProto.BOOL,
 }
 

@@ -381,6 +381,40 @@ def test_handlers_can_be_added_for_other_domains() -> None:
         load(made)
 
 
+def sorted_places(x: Array, k: int, axis: int, largest: int) -> Array:
+    """Of equal elements the first one first; NaN counts as infinity."""
+    keys = np.where(np.isnan(x), np.inf, x.astype("f8"))
+    return np.argsort(-keys if largest else keys, axis=axis, kind="stable").take(range(k), axis)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "i4", "u1"])
+@pytest.mark.parametrize(
+    ("shape", "axis", "k"),
+    [((2, 5000), 1, 3), ((3001, 2), 0, 700), ((1, 2050), -1, 2050), ((1, 1, 40000), 2, 1), ((2, 9), 1, 0)],
+)
+def test_top_k_of_any_size(shape: tuple[int, ...], axis: int, k: int, dtype: str, largest: int) -> None:
+    """More than one block holds: few values, so that equal ones meet across blocks, infinities and NaN among them."""
+    random = np.random.default_rng(0)
+    x = random.integers(0, 40, shape).astype(dtype)
+    if x.dtype.kind == "f":
+        special = np.array([np.inf, -np.inf, np.nan, -0.0], dtype)
+        x = np.where(random.random(shape) < 0.2, random.choice(special, shape), x)
+    nodes = [node("TopK", ["x", "k"], ["v", "i"], largest=largest, axis=axis)]
+    made = model(nodes, {"x": (x.dtype.name, shape)}, ["v", "i"], {"k": np.array([k])}, 11)
+    seen = evaluate_graph(load(made), {"x": x})
+    places = sorted_places(x, k, axis, largest)
+    np.testing.assert_array_equal(seen["i"], places)
+    np.testing.assert_array_equal(seen["v"], np.take_along_axis(x, places, axis))
+
+
+def test_top_k_before_opset_10() -> None:
+    x = np.array([[3, 1, 3, 2, 1]], np.float32)
+    made = model([node("TopK", ["x"], ["v", "i"], k=2)], {"x": (1, 5)}, ["v", "i"], opset=9)
+    seen = evaluate_graph(load(made), {"x": x})
+    assert seen["i"].tolist() == [[0, 2]] and seen["v"].tolist() == [[3, 3]]
+
+
 @pytest.mark.parametrize("largest", [0, 1])
 def test_top_k_is_stable(largest: int) -> None:
     x = np.array([[3, 1, 3, 2, 1], [0, 0, 0, 0, 0]], np.float32)
@@ -390,3 +424,24 @@ def test_top_k_is_stable(largest: int) -> None:
     seen = evaluate_graph(load(made), {"x": x})
     order = np.argsort(-x if largest else x, axis=1, kind="stable")[:, :3]
     assert np.array_equal(seen["i"], order) and np.array_equal(seen["v"], np.take_along_axis(x, order, 1))
+
+
+@pytest.mark.parametrize("opset", [27, 28])
+def test_opsets_that_change_nothing_here(opset: int) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("Gelu", ["m"], ["g"]), node("Softmax", ["g"])]
+    made = [model(nodes, {"x": (3, 4)}, constants={"w": draw(4, 5)}, opset=o) for o in (26, opset)]
+    before, now = (evaluate_graph(load(m), {"x": draw(3, 4)})["y"] for m in made)
+    np.testing.assert_array_equal(now, before)
+
+
+def test_what_changed_is_told_by_the_opset() -> None:
+    """Mod of floating-point numbers, with the sign of the divisor, exists since opset 28."""
+    x, y = (np.array(v, np.float32) for v in ([5.5, -5.5, 5.5, -0.0, 3, 3], [2, 2, -2, 3, -np.inf, np.inf]))
+    made = [model([node("Mod", ["x", "y"], ["z"])], {"x": (6,), "y": (6,)}, ["z"], opset=o) for o in (27, 28)]
+    with pytest.raises(ModelError, match="fmod=0 needs integers"):
+        load(made[0])
+    found = evaluate_graph(load(made[1]), {"x": x, "y": y})["z"]
+    np.testing.assert_array_equal(found, np.mod(x, y))
+    assert not np.signbit(found[3])
+    with pytest.raises(ModelError, match=r"opset 29; supported are 1…28"):
+        load(model([node("Relu")], {"x": (2,)}, opset=29))

@@ -31,6 +31,8 @@ CASES: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("lrn", (F((1, 6, 4, 4)),), {"size": 3}),
     ("reduce", (F((4, 5, 6)),), {"fn": "log_sum_exp", "axes": (1,), "keepdims": True}),
     ("arg_max", (F((4, 5, 6)),), {"axis": 1}),
+    ("rank", (F((4, 5, 6)),), {}),
+    ("order", (F((4, 7), DType.I32),), {"count": 3}),
     ("softmax", (F((6, 9)),), {}),
     ("log_softmax", (F((6, 9)),), {"axis": 0}),
     ("layer_norm", (F((4, 5, 6)), F((5, 6)), F((5, 6))), {"axis": 1}),

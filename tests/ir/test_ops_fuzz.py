@@ -50,6 +50,8 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     **{
         kind: {**AXIS, "keepdims": st.booleans(), "select_last_index": st.booleans()} for kind in ("arg_max", "arg_min")
     },
+    "rank": {"largest": st.booleans()},
+    "order": {"count": st.integers(-1, 4)},
     **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "concat", "gather"), AXIS),
     "transpose": {"perm": st.permutations(range(3)).map(tuple) | FEW},
     "reshape": {"shape": FEW},

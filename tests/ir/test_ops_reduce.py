@@ -103,6 +103,16 @@ def test_arg_extremes_choose_nan_as_numpy_does() -> None:
     np.testing.assert_array_equal(evaluate("arg_min", x, axis=1, keepdims=False), np.argmin(x, 1))
 
 
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "u1"])
+def test_ranks_and_their_order_are_a_stable_sort(dtype: str, largest: bool) -> None:
+    x = RNG.integers(0, 20, (3, 50)).astype(dtype)
+    wanted = np.argsort(-x.astype("f8") if largest else x, axis=-1, kind="stable")
+    ranks = evaluate("rank", x, largest=largest)
+    np.testing.assert_array_equal(ranks, np.argsort(wanted, axis=-1))
+    np.testing.assert_array_equal(evaluate("order", ranks, count=13), wanted[:, :13])
+
+
 @pytest.mark.parametrize("shape", [(3, 4, 5), (2, 1), (7,), (0, 3), (3, 0)])
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("kind", ["softmax", "log_softmax"])
@@ -149,6 +159,11 @@ BAD: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("reduce", (F((2, 3), DType.I32),), {"fn": "l2", "axes": (1,)}),
     ("arg_max", (F((2, 0)),), {"axis": 1}),
     ("arg_max", (F((2, 3)),), {"axis": -3}),
+    ("rank", (F(()),), {}),
+    ("rank", (F((3,), DType.BOOL),), {}),
+    ("order", (F((3,)),), {"count": 1}),
+    ("order", (F((3,), DType.I32),), {"count": 4}),
+    ("order", (F((3,), DType.I32),), {"count": 0}),
     ("softmax", (F(()),), {}),
     ("softmax", (F((2,), DType.I32),), {}),
     ("log_softmax", (F((2,)),), {"axis": 1}),

@@ -16,20 +16,24 @@ BACKENDS = ("cpu", "cuda", "rocm", "ipu")
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.errors": (set(), set()),
     "rammer.config": ({"errors"}, set()),
+    "rammer.files": ({"errors"}, set()),
     "rammer.hookspecs": (set(), {"pluggy"}),
     "rammer.ir": ({"ir", "errors", "config"}, {"numpy", "networkx", "ml_dtypes"}),
     "rammer.kernels": ({"kernels", "ir", "errors", "config"}, {"numpy"}),
     "rammer.scheduler": ({"scheduler", "ir", "errors", "config"}, {"numpy", "networkx"}),
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "config", "hookspecs"}, set()),
-    "rammer.vdevice": ({"vdevice", "ir", "kernels", "errors", "config", "hookspecs"}, {"numpy"}),
-    "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "config"}, {"numpy", "ziglang"}),
-    "rammer.frontend": ({"frontend", "ir", "errors", "config"}, {"numpy", "networkx", "onnx", "google", "ml_dtypes"}),
+    "rammer.vdevice": ({"vdevice", "ir", "kernels", "errors", "files", "config", "hookspecs"}, {"numpy"}),
+    "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "files", "config"}, {"numpy", "ziglang"}),
+    "rammer.frontend": (
+        {"frontend", "ir", "errors", "files", "config"},
+        {"numpy", "networkx", "onnx", "google", "ml_dtypes"},
+    ),
     "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline"}, {"numpy"}),
     "rammer.plugins": ({"hookspecs", "errors", "config"}, {"pluggy"}),
-    "rammer.artifact": ({"vdevice.base", "ir", "errors", "config"}, {"numpy"}),
+    "rammer.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
     "rammer.usage": ({"vdevice.base"}, {"numpy"}),
     "rammer.report": ({"usage", "scheduler.timeline", "ir", "errors", "config"}, set()),
-    "rammer.program": ({"artifact", "report", "usage", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
+    "rammer.program": ({"artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
     "rammer.compiler": (
         {"artifact", "program", "report", "plugins", "scheduler", "candidates", "trace"}
         | {"vdevice.base", "frontend", "ir", "errors", "config"},
@@ -39,7 +43,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.measure": ({"program", "report", "vdevice.base", "ir"}, {"numpy", "rich"}),
     "rammer.demo": (
-        {"", "measure", "viz", "errors", "scheduler.timeline", "vdevice.base", "ir"},
+        {"", "measure", "viz", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
         {"numpy", "onnx", "rich"},
     ),
     "rammer.testing": (

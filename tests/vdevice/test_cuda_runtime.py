@@ -16,8 +16,10 @@ from simt_plans import agree, chain, image, mirror, placed, values
 import rammer
 from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
+from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.vdevice.base import Image, silent
@@ -43,7 +45,10 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
 
 def made(lanes: Any = LANES, resources: Resources = CODE) -> Image:
     """A program of two vEUs whose cubin is its text."""
-    plan = placed(GRAPH, [mirror(GRAPH)] * 3, lanes)
+    return cubin_image(placed(GRAPH, [mirror(GRAPH)] * 3, lanes), resources)
+
+
+def cubin_image(plan: ExecutionPlan, resources: Resources = CODE) -> Image:
     found = image(plan)
     files = {**found.files, CUBIN: found.files[SOURCE], RESOURCES: json.dumps(asdict(resources)).encode()}
     return replace(found, files=files)
@@ -59,7 +64,20 @@ def test_a_run(cupy: FakeCupy) -> None:
     for seed in range(3):
         assert agree(GRAPH, loaded, seed)  # type: ignore[arg-type]
     assert cupy.calls.count("launch") == 3 and cupy.calls.count("empty") == uploads == 2  # weights, arena: once
-    assert loaded.times_us(4) == [500.0] * 4
+    assert loaded.times_us(values(), 4) == [500.0] * 4
+
+
+def test_every_timed_run_starts_from_its_inputs(cupy: FakeCupy) -> None:
+    """A plan may put a tensor where an input was: what is timed again would find it there."""
+    plan = placed(GRAPH, [mirror(GRAPH)] * 3, LANES)
+    loaded = CudaExecutable(cubin_image(replace(plan, memory=plan_memory(plan))), 0, choose_gpu("h200"))
+    wanted = loaded.run(values())
+    (_, x), (_, y) = loaded._inputs[0], loaded._outputs[0]
+    assert not np.array_equal(x.get(), values()["x"]), "the plan leaves its input alone: this test shows nothing"
+    seen: list[bool] = []
+    loaded.times_us(values(), 3, before=lambda: seen.append(np.array_equal(x.get(), values()["x"])))
+    assert seen == [True] * 3
+    np.testing.assert_array_equal(y.get(), wanted["t2"])
 
 
 def test_a_graph_is_recorded_once(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +176,7 @@ def test_programs_take_arrays_of_the_gpu(cupy: FakeCupy, monkeypatch: pytest.Mon
             program(OnGpu(x.astype(np.float64)))
         with pytest.raises(InputError, match="no input named"):
             program.run({"y": OnGpu(x)})
-        assert program.executable.times_us(2) == [500.0] * 2  # type: ignore[attr-defined]
+        assert program.executable.times_us({"x": x}, 2) == [500.0] * 2  # type: ignore[attr-defined]
     with (
         rammer.compile(lstm_stack(1, 2, 8), "cuda", device="emulator:4", tune_seconds=0) as program,
         pytest.raises(InputError, match="lies on a GPU, the program runs on the host"),

@@ -228,5 +228,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert code == 0 and "matmul16: key" in said, said
     again = json.loads((tmp_path / "out.json").read_text())
     assert again["grid"] == [2, 3, 1] and again["operator"][0]["inputs"] == ["input0", "input1"]
+    data = matmul_data()
+    (tmp_path / "beside.cu").write_text(data.pop("source"))
+    record.write_text(json.dumps({**data, "file": "beside.cu"}))
+    before = (tmp_path / "beside.cu").read_text()
+    for source, output in ((record, "beside.cu"), (record, "k.json"), (tmp_path / "beside.cu", "beside.cu")):
+        code, said = run(source, "-o", tmp_path / output)
+        assert code == 1 and "it is being read as the input" in said, said
+    assert (tmp_path / "beside.cu").read_text() == before
     code, said = run(tmp_path / "out.json", "-o", tmp_path / "out.cu")
     assert code == 0 and "256 threads" in said, said

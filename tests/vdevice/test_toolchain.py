@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import resource
 import shutil
+import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 
 from rammer import config
-from rammer.errors import RammerError, ToolchainError
+from rammer.demo import lstm_stack
+from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.vdevice import toolchain
 from rammer.vdevice.cpu.runtime import Library
 from rammer.vdevice.objects import ObjectStore, share
@@ -78,11 +84,104 @@ def test_a_compiler_that_hangs_is_killed_with_its_children(cache: Path, tmp_path
     with pytest.raises(ToolchainError, match=r"took over 0\.5 s"):
         compiler.compile_shared(TWICE, timeout_s=0.5)
     child = int((tmp_path / "pid").read_text())
+    assert ended(child), "the compiler's child still runs"
+
+
+SLOW_CC = """#!/bin/sh
+[ "$1" = --version ] && exec echo slow cc
+sleep 600 & echo $! >> {pids}; wait
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_ends_the_compilers_too(cache: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C in the middle of a compilation, with one line and the shell's status; no compiler goes on."""
+    script, pids = tmp_path / "cc", tmp_path / "pids"
+    script.write_text(SLOW_CC.format(pids=pids))
+    script.chmod(0o755)
+    onnx.save(lstm_stack(1, 4, 16), tmp_path / "m.onnx")
+    command = [sys.executable, "-m", "rammer", "compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.rammer")]
+    environment = os.environ | {"RAMMER_CC": str(script), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True)
+    try:
+        while not (pids.exists() and pids.read_text()):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 128 + number
+    assert said == ("interrupted\n" if number is signal.SIGINT else "")
+    for pid in pids.read_text().split():
+        assert ended(int(pid)), "a compiler still runs"
+    assert (
+        not (tmp_path / "m.rammer").exists() and not list(tmp_path.glob("rammer-*")) and not list(tmp_path.glob(".*"))
+    )
+    assert not list((cache / "objects").glob("*.so")) and not list((cache / "objects").glob(".*"))
+
+
+def test_the_first_failure_ends_the_other_compilers(cache: Path, tmp_path: Path) -> None:
+    """Also one that starts just then: none of those that are in the way may be waited for."""
+    calls = iter(["false", "sleep 600", "sleep 600"])
+
+    def work(item: int) -> None:
+        toolchain.run(["sh", "-c", next(calls)], folder=tmp_path, timeout_s=300)
+
+    with pytest.raises(ToolchainError, match="failed with status 1"):
+        list(toolchain.in_parallel(work, range(20), 3))
+    toolchain.run(["true"], folder=tmp_path, timeout_s=60)  # other calls go on
+
+
+@pytest.mark.parametrize(
+    ("made", "text"), [(":", "made nothing"), (": > $out", "made nothing"), ("echo x > $out", "made something else")]
+)
+def test_a_compiler_that_makes_no_object_is_named(cache: Path, tmp_path: Path, made: str, text: str) -> None:
+    script = tmp_path / "cc"
+    head = '#!/bin/sh\n[ "$1" = --version ] && exec echo odd cc\nfor out; do case $out in *.so) break; esac; done\n'
+    script.write_text(f"{head}{made}\n")
+    script.chmod(0o755)
+    with config.override(RAMMER_CC=str(script)), pytest.raises(ToolchainError, match=text) as caught:
+        toolchain.c_compiler().compile_shared(TWICE)
+    assert str(script) in caught.value.what
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG], ids=["full disk", "ulimit -f"])
+def test_no_room_for_temporary_files(cache: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    data = toolchain.c_compiler().compile_shared(TWICE)
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ToolchainError, match=os.strerror(code)) as caught:
+        toolchain.c_compiler().compile_shared(TWICE)
+    assert "TMPDIR" in caught.value.hint
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DeviceError, match=os.strerror(code)):
+        Library(data)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="files are limited by RLIMIT_FSIZE in other ways there")
+def test_a_limit_on_files_is_an_error_with_a_hint(cache: Path, tmp_path: Path) -> None:
+    """As set by ulimit -f: SIGXFSZ for the compiler, EFBIG for us."""
+    onnx.save(lstm_stack(1, 4, 16), tmp_path / "m.onnx")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    command = [sys.executable, "-m", "rammer", "run", str(tmp_path / "m.onnx")]
+    done = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "error:" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits to be; killing takes a moment."""
     for _ in range(100):
-        state = subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True).stdout
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
         if not state or state.startswith("Z"):
-            break
-    assert not state or state.startswith("Z"), "the compiler's child still runs"
+            return True
+    return False
 
 
 def test_text_is_never_seen_by_a_shell(cache: Path, tmp_path: Path) -> None:
@@ -108,6 +207,12 @@ class TestFolders:
             config.override(RAMMER_CACHE_DIR=str(tmp_path / "file" / "sub")),
             pytest.raises(RammerError, match="cannot"),
         ):
+            config.cache_dir()
+
+    def test_a_read_only_folder_that_was_named_is_an_error(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        config.cache_dir()
+        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write to any folder
+        with pytest.raises(RammerError, match="is read-only"):
             config.cache_dir()
 
     def test_clearing_spares_files_of_others(self, cache: Path) -> None:

@@ -12,7 +12,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs
 from rammer.errors import ModelError
 from rammer.ir.tensor import DType
 
-OLDEST_OPSET, NEWEST_OPSET = 1, 26
+OLDEST_OPSET, NEWEST_OPSET = 1, 28
 
 _TYPE_NAMES = {
     "tensor(float)": DType.F32,

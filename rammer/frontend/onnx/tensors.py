@@ -57,7 +57,13 @@ class ExternalData:
     base_dir: str | None
     limits: Limits
     read_bytes: int = 0
+    _locations: dict[str, None] = field(default_factory=dict)  # of the files that were read, each once
     _digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that were read."""
+        return tuple(os.path.join(self.base_dir or ".", location) for location in self._locations)
 
     def read(self, tensor: TensorProto, expected: int) -> bytes:
         """The `expected` bytes that the tensor's entries point at."""
@@ -79,6 +85,7 @@ class ExternalData:
                 f"external data exceeds {self.limits.external_bytes} bytes", hint="raise Limits.external_bytes"
             )
         descriptor = self._open(location, what)
+        self._locations[location] = None
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
 
 from rammer import config
 from rammer.errors import DeviceError, RammerError, ToolchainError
@@ -24,12 +22,12 @@ from rammer.vdevice.toolchain import (
     c_compiler,
     fingerprint,
     headers_fingerprint,
+    in_parallel,
     object_store,
     parallel_jobs,
 )
 
 BATCH = 32  # kernels of one compiler call, at most: fewer calls, but progress is seen
-Made = TypeVar("Made")
 KERNEL_S = 20  # of computing, for one kernel: a hundred times what most take
 MORE_S = 4  # for each other kernel of a call
 GROUP = 8  # kernels of one object of a saved program: a fixed number, as the file must not depend on the machine
@@ -130,7 +128,7 @@ class KernelCompiler:
         found = store.find(named)
         names = {id(batch): name for name, batch in named.items()}
         missing = [batch for name, batch in named.items() if name not in found]
-        for done, (batch, data) in enumerate(_in_parallel(self._compile_together, missing, parallel_jobs())):
+        for done, (batch, data) in enumerate(in_parallel(self._compile_together, missing, parallel_jobs())):
             name = names[id(batch)]
             found[name] = store.add([name], data)
             progress("compile", done + 1, len(missing))
@@ -175,7 +173,7 @@ class KernelCompiler:
         if batches:
             progress("compile", 0, len(missing))
         refused: dict[str, ToolchainError] = {}
-        for batch, parts in _in_parallel(self._compile_apart, batches, jobs):
+        for batch, parts in in_parallel(self._compile_apart, batches, jobs):
             for part, made in parts:
                 if isinstance(made, ToolchainError):
                     refused |= {s.key: made for s in part}
@@ -238,16 +236,3 @@ def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:
     if target.machine != host.machine:
         return ("-target", f"{target.machine}-linux", *target.zig)
     return target.zig
-
-
-def _in_parallel(
-    work: Callable[[Sequence[Source]], Made], batches: Sequence[Sequence[Source]], jobs: int
-) -> Iterator[tuple[Sequence[Source], Made]]:
-    """Results as they come. The first failure cancels what has not begun."""
-    with ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc") as pool:
-        running = {pool.submit(work, batch): batch for batch in batches}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)

@@ -34,7 +34,8 @@ def probe() -> Availability:
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """NVIDIA GPUs."""
-    return [VDeviceEntry("cuda", open_cuda, probe, 'NVIDIA GPUs; device="emulator" runs their programs on the host')]
+    summary = 'NVIDIA GPUs; device="emulator" runs their programs on the host'
+    return [VDeviceEntry("cuda", open_cuda, probe, summary, ("gpu", "nvidia"))]
 
 
 @hookimpl

@@ -92,11 +92,14 @@ class CudaExecutable:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""
         with self._lock, self._errors("run"):
-            for port, view in self._inputs:
-                view.set(inputs[port.name].view(view.dtype), self._stream)
+            self._upload(inputs)
             self._go()
             self._check()
             return {p.name: view.get(self._stream).view(p.type.dtype.numpy) for p, view in self._outputs}
+
+    def _upload(self, inputs: Mapping[str, Array]) -> None:
+        for port, view in self._inputs:
+            view.set(inputs[port.name].view(view.dtype), self._stream)
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """As `run`, from arrays on the GPU (DLPack or `__cuda_array_interface__`) to cupy's; NumPy's are uploaded.
@@ -140,14 +143,18 @@ class CudaExecutable:
             raise InputError(f"input {port.name!r}: is not contiguous", hint="pass .contiguous() of it")
         return array
 
-    def times_us(self, repeats: int = 20, before: Callable[[], None] | None = None) -> list[float]:
-        """Microseconds of single runs on the GPU, by events; inputs are what they were last.
+    def times_us(
+        self, inputs: Mapping[str, Array], repeats: int = 20, before: Callable[[], None] | None = None
+    ) -> list[float]:
+        """Microseconds of single runs on the GPU, by events. Copying inputs and outputs is not in them.
 
-        `before` is called before each: to empty caches, for instance.
+        Inputs are copied before each run, as it may write over their memory; then `before` is called: to empty caches,
+        for instance.
         """
         cupy, found = self._cupy, []
         with self._lock, self._errors("run"):
             for _ in range(repeats):
+                self._upload(inputs)
                 if before is not None:
                     before()
                     cupy.cuda.runtime.deviceSynchronize()
@@ -174,8 +181,7 @@ class CudaExecutable:
                 self._clocked = kernel, cupy.zeros(state_words(streams), np.uint32)
                 cupy.cuda.runtime.deviceSynchronize()  # zeros are of another stream
             kernel, state = self._clocked
-            for port, view in self._inputs:
-                view.set(inputs[port.name].view(view.dtype), self._stream)
+            self._upload(inputs)
             begin, end = cupy.cuda.Event(), cupy.cuda.Event()
             begin.record(self._stream)
             self._launch(_limit_ns(), kernel, state)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rammer.errors import ArtifactError, DeviceError
+from rammer.files import temporary_error
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
 from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, TABLES, fingerprint
@@ -28,7 +29,10 @@ class IpuExecutable:
         self._image = image
         self._device = made_for(image)
         device = self._device
-        self._folder = tempfile.TemporaryDirectory(prefix="rammer-ipu-")
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="rammer-ipu-")
+        except OSError as error:
+            raise temporary_error("ipu", error, DeviceError) from error
         self._handle = None
         try:
             self._create(device)
@@ -38,8 +42,11 @@ class IpuExecutable:
 
     def _create(self, device: str) -> None:
         folder = Path(self._folder.name)
-        for name, data in self._image.files.items():
-            (folder / name).write_bytes(data)
+        try:
+            for name, data in self._image.files.items():
+                (folder / name).write_bytes(data)
+        except OSError as error:
+            raise temporary_error("ipu", error, DeviceError) from error
         self._library = _library(folder / "host.so")
         codelets = "codelets.cpp" if device == EMULATOR else "codelets.gp"
         paths = [str(folder / name).encode() for name in (TABLES, codelets)]

@@ -6,15 +6,15 @@ import os
 import platform
 import shlex
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from rammer.errors import DeviceError, ToolchainError
+from rammer.files import temporary_folder
 from rammer.vdevice.ipu.spec import Arch
-from rammer.vdevice.toolchain import c_compiler, fingerprint, object_store, run
+from rammer.vdevice.toolchain import MACHINE_CODE, c_compiler, fingerprint, object_store, read_made, run
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "emulator" / "include"
@@ -83,12 +83,12 @@ def require_sdk(arch: Arch) -> Sdk:
 
 def build_with_sdk(sdk: Sdk, arch: Arch, files: dict[str, str]) -> dict[str, bytes]:
     """Compile codelets and host program. Raises ToolchainError with the compilers' own words."""
-    with tempfile.TemporaryDirectory(prefix="rammer-ipu-") as folder:
+    with temporary_folder("ipu", ToolchainError) as folder:
         for name, text in files.items():
-            Path(folder, name).write_text(text, encoding="utf-8")
-        for command in sdk.commands(arch, folder):
+            (folder / name).write_text(text, encoding="utf-8")
+        for command in sdk.commands(arch, str(folder)):
             run(command, folder=folder, timeout_s=600)
-        return {name: Path(folder, name).read_bytes() for name in ("codelets.gp", "host.so")}
+        return {name: read_made(folder / name, [sdk.popc]) for name in ("codelets.gp", "host.so")}
 
 
 @lru_cache(maxsize=1)
@@ -118,17 +118,17 @@ def compile_emulated(files: dict[str, str], main: str, mode: Sequence[str], link
     found = store.find([key])
     if key in found and (data := store.read(found[key])) is not None:
         return data
-    with tempfile.TemporaryDirectory(prefix="rammer-ipu-") as folder:
+    with temporary_folder("ipu", ToolchainError) as folder:
         for name, text in files.items():
-            Path(folder, name).write_text(text, encoding="utf-8")
+            (folder / name).write_text(text, encoding="utf-8")
         objects = []
         if linked:
-            Path(folder, "linked.o").write_bytes(linked)
-            objects.append(str(Path(folder, "linked.o")))
-        target = Path(folder, "made.bin")
-        command = [*argv, "-I", str(INCLUDE), "-I", folder, str(Path(folder, main)), *objects, "-o", str(target)]
+            (folder / "linked.o").write_bytes(linked)
+            objects.append(str(folder / "linked.o"))
+        target = folder / "made.bin"
+        command = [*argv, "-I", str(INCLUDE), "-I", str(folder), str(folder / main), *objects, "-o", str(target)]
         run(command, folder=folder, timeout_s=300)
-        data = target.read_bytes()
+        data = read_made(target, command, MACHINE_CODE)
     store.add([key], data)
     return data
 

@@ -7,13 +7,12 @@ import json
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from rammer import config
+from rammer import config, files
 from rammer.errors import DeviceError, ToolchainError
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Registers
@@ -21,7 +20,7 @@ from rammer.vdevice.rocm.elf import Kernel, read_kernels
 from rammer.vdevice.rocm.spec import FAMILIES, LDS_BYTES, Gpu
 from rammer.vdevice.simt.image import SimtProgram
 from rammer.vdevice.simt.megakernel import ENTRY
-from rammer.vdevice.toolchain import fingerprint, object_store, run
+from rammer.vdevice.toolchain import MACHINE_CODE, fingerprint, object_store, read_made, run
 
 HSACO, RESOURCES = "program.hsaco", "resources.json"
 FLAGS = (
@@ -78,15 +77,15 @@ class HipCompiler:
 
     def assembly(self, text: str, arch: str) -> str:
         """The program in the GPU's assembly language, for people and tests. Raises ToolchainError."""
-        with tempfile.TemporaryDirectory(prefix="rammer-hip-") as folder:
-            target = Path(folder, "program.s")
+        with files.temporary_folder("hip", ToolchainError) as folder:
+            target = folder / "program.s"
             self._compile(text, arch, folder, *UNROLLING[0], "-S", "-o", str(target))
-            return target.read_text(encoding="utf-8")
+            return read_made(target, self.command).decode()
 
     def code_object(self, text: str, arch: str, flags: Sequence[str] = ()) -> bytes:
         """The program as a code object. Raises ToolchainError with the compiler's own words."""
-        with tempfile.TemporaryDirectory(prefix="rammer-hip-") as folder:
-            assembly, unlinked, target = (str(Path(folder, f"program.{end}")) for end in ("s", "o", "hsaco"))
+        with files.temporary_folder("hip", ToolchainError) as folder:
+            assembly, unlinked, target = (str(folder / f"program.{end}") for end in ("s", "o", "hsaco"))
             if not self.linker:
                 self._compile(text, arch, folder, *flags, "--no-gpu-bundle-output", "-o", target)
             else:
@@ -96,10 +95,10 @@ class HipCompiler:
                 run(assemble, folder=folder, timeout_s=TIMEOUT_S)
                 link = [*self.linker, "-shared", "--no-undefined", unlinked, "-o", target]
                 run(link, folder=folder, timeout_s=TIMEOUT_S)
-            return Path(target).read_bytes()
+            return read_made(Path(target), self.linker or self.command, MACHINE_CODE)
 
-    def _compile(self, text: str, arch: str, folder: str, *more: str) -> None:
-        source = Path(folder, "program.hip")
+    def _compile(self, text: str, arch: str, folder: Path, *more: str) -> None:
+        source = folder / "program.hip"
         source.write_text(text, encoding="utf-8")
         flags = (f"--offload-arch={arch}", *FLAGS, code_object_flag())
         run([*self.command, "-x", "hip", *flags, str(source), *more], folder=folder, timeout_s=TIMEOUT_S)

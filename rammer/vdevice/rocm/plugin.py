@@ -34,7 +34,8 @@ def probe() -> Availability:
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """AMD GPUs."""
-    return [VDeviceEntry("rocm", open_rocm, probe, 'AMD GPUs; device="emulator" runs their programs on the host')]
+    summary = 'AMD GPUs; device="emulator" runs their programs on the host'
+    return [VDeviceEntry("rocm", open_rocm, probe, summary, ("gpu", "amd", "hip"))]
 
 
 @hookimpl

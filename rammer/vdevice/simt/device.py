@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from rammer.errors import DeviceError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import Array
 from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, VDevice, silent
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
@@ -35,8 +36,8 @@ class GpuModel(Protocol):
 class GpuExecutable(Executable, Protocol):
     """A program on a GPU, which has a clock."""
 
-    def times_us(self, repeats: int = 20) -> list[float]:
-        """Microseconds of single runs."""
+    def times_us(self, inputs: Mapping[str, Array], repeats: int = 20) -> list[float]:
+        """Microseconds of single runs, each on these inputs; copying them is not in the time."""
 
 
 class GpuVDevice(VDevice):
@@ -114,8 +115,8 @@ class GpuVDevice(VDevice):
         executable = self.open(self.build(plan))
         try:
             types = plan.graph.types
-            executable.run({t: np.zeros(types[t].shape, types[t].dtype.numpy) for t in plan.graph.inputs})
-            return min(executable.times_us())
+            inputs = {t: np.zeros(types[t].shape, types[t].dtype.numpy) for t in plan.graph.inputs}
+            return min(executable.times_us(inputs))
         finally:
             executable.close()
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.vdevice.base import Progress, Registers
 from rammer.vdevice.simt.megakernel import header_bytes, task_call
 from rammer.vdevice.simt.prelude import Dialect, prelude
 from rammer.vdevice.simt.printer import EmittedKernel, emit
-from rammer.vdevice.toolchain import parallel_jobs
+from rammer.vdevice.toolchain import in_parallel, parallel_jobs
 
 BATCH = 8  # kernels of one compiler call
 Compile = Callable[[str], Mapping[str, Registers]]  # a text -> its kernels by name
@@ -39,10 +38,9 @@ def read_registers(
     def read(batch: list[EmittedKernel]) -> Mapping[str, Registers]:
         return compile(_text(batch, dialect, block)) if time.monotonic() < deadline else {}
 
-    with ThreadPoolExecutor(parallel_jobs()) as pool:
-        for done, part in enumerate(pool.map(read, batches), 1):
-            found |= part
-            progress("registers", done, len(batches))
+    for done, (_, part) in enumerate(in_parallel(read, batches, parallel_jobs()), 1):
+        found |= part
+        progress("registers", done, len(batches))
     return {k: found[_entry(e)] for k, e in emitted.items() if _entry(e) in found}
 
 

@@ -14,6 +14,7 @@ from rammer.frontend.onnx.handlers import (
     recurrent,
     reduction,
     resize,
+    sort,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "recurrent",
     "reduction",
     "resize",
+    "sort",
 ]

@@ -140,9 +140,16 @@ def rounding(n: Node) -> TensorId:
 
 @handles("Mod")
 def mod(n: Node) -> TensorId:
-    if not n.attrs["fmod"] and n.dtype().is_float:
-        raise n.fail(f"fmod=0 needs integers, not {n.dtype().value}", hint="set fmod=1")
-    return n.add("fmod" if n.attrs["fmod"] else "mod", n.tensor(0), n.tensor(1))
+    if n.attrs["fmod"] or not n.dtype().is_float:
+        return n.add("fmod" if n.attrs["fmod"] else "mod", n.tensor(0), n.tensor(1))
+    if n.opset < 28:
+        raise n.fail(f"fmod=0 needs integers, not {n.dtype().value}", hint="set fmod=1, or use opset 28")
+    rest, divisor = n.add("fmod", n.tensor(0), n.tensor(1)), n.tensor(1)
+    zero, negative = n.like(0, rest), n.add("less", divisor, n.like(0, divisor))
+    other_sign = n.add("not", n.add("equal", n.add("less", rest, zero), negative))
+    signed_zero = n.add("where", negative, n.like(-0.0, rest), zero)
+    moved = n.add("where", other_sign, n.add("add", rest, divisor), rest)
+    return n.add("where", n.add("equal", rest, zero), signed_zero, moved)
 
 
 @handles("IsInf")

@@ -194,7 +194,8 @@ def range_(n: Node) -> TensorId:
     if count * n.dtype().itemsize > n.limits.fold_bytes:
         raise n.fail(f"range({start}, {limit}, {delta}) has {count} elements", hint="raise Limits.fold_bytes")
     dtype = n.dtype().numpy
-    return n.constant((np.arange(count) * np.asarray(delta, dtype) + np.asarray(start, dtype)).astype(dtype))
+    wide = np.float32 if n.dtype() in (DType.F16, DType.BF16) and n.attrs.get("stash_type", 1) else dtype
+    return n.constant((np.arange(count) * np.asarray(delta, wide) + np.asarray(start, wide)).astype(dtype))
 
 
 @handles("EyeLike")
@@ -250,33 +251,3 @@ def non_zero(n: Node) -> TensorId:
     """Only of constants: the shape of the result depends on the data."""
     value = n.value(0, "X")
     return n.constant(np.array(np.nonzero(value if value.ndim else value.reshape(1)), np.int64))
-
-
-MAX_SORTED = 2048  # elements along the axis of a TopK, whose cost is quadratic
-
-
-@handles("TopK", since=10)
-def top_k(n: Node) -> list[TensorId]:
-    """An element's rank is the number of elements before it; the k-th place holds the element of rank k."""
-    x, shape = n.tensor(0), n.shape()
-    axis = n.axis(n.attrs["axis"], len(shape))
-    extent, k = shape[axis], int(n.scalar(1, "K"))
-    if not 0 <= k <= extent:
-        raise n.fail(f"K is {k}, but axis {axis} has {extent} elements")
-    if extent > MAX_SORTED:
-        raise n.fail(f"axis {axis} has {extent} elements", hint=f"TopK is supported up to {MAX_SORTED}")
-    perm = [*(d for d in range(len(shape)) if d != axis), axis]
-    moved = n.transpose(x, perm)
-    rows = n.type(moved).shape[:-1]
-    mine, other = n.reshape(moved, (*rows, extent, 1)), n.reshape(moved, (*rows, 1, extent))
-    first = n.add("less" if n.attrs.get("largest", 1) else "greater", mine, other)
-    i, j = np.ogrid[:extent, :extent]
-    tied = n.add("and", n.add("equal", mine, other), n.constant(j < i))
-    rank = n.reduce(n.cast(n.add("or", first, tied), DType.I64), "sum", (len(rows) + 1,), keepdims=False)
-    places = n.constant(np.arange(k).reshape(k, 1))
-    chosen = n.add("equal", n.reshape(rank, (*rows, 1, extent)), places)
-    index = n.add("mul", n.cast(chosen, DType.I64), n.constant(np.arange(extent)))
-    found = n.reduce(index, "sum", (len(rows) + 1,), keepdims=False)
-    values = elements_at(n, moved, found, -1)
-    back = [perm.index(d) for d in range(len(shape))]
-    return [n.transpose(values, back), n.transpose(found, back)]

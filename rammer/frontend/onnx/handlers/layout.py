@@ -265,7 +265,7 @@ def depth_to_space(n: Node) -> TensorId:
         if height % block or width % block:
             raise n.fail(f"blocks of {block} do not divide {n.type(n.tensor(0))}")
         x = n.reshape(n.tensor(0), (batch, channels, height // block, block, width // block, block))
-        x = n.transpose(x, (0, 3, 5, 1, 2, 4))
+        x = n.transpose(x, (0, 3, 5, 1, 2, 4) if n.attrs.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4))
         return n.reshape(x, (batch, channels * block * block, height // block, width // block))
     if channels % (block * block):
         raise n.fail(f"{channels} channels do not divide into blocks of {block}×{block}")

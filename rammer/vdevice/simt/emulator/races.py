@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from rammer.errors import DeviceError, ToolchainError
+from rammer.files import temporary_folder
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
 from rammer.vdevice.simt.emulator.standalone import STALLED, program_file, program_text
@@ -26,8 +25,8 @@ def find_races(image: Image, inputs: Mapping[str, Array], *, seed: int = 0, comp
     program = shutil.which(compiler)
     if program is None:
         raise ToolchainError(f"no {compiler} to build with ThreadSanitizer", hint="install gcc with libtsan")
-    with tempfile.TemporaryDirectory(prefix="rammer-races-") as folder:
-        source, binary, data = (Path(folder, n) for n in ("program.cc", "program", "program.bin"))
+    with temporary_folder("races", ToolchainError) as folder:
+        source, binary, data = (folder / n for n in ("program.cc", "program", "program.bin"))
         source.write_text(program_text(image), encoding="utf-8")
         data.write_bytes(program_file(image, inputs, seed))
         built = subprocess.run(

@@ -139,6 +139,12 @@ def read_record(path: str | os.PathLike[str]) -> Record:
     return parse_record(read_text(Path(path)), folder=Path(path).parent)
 
 
+def record_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The files that a sound record is read from: its own, and that of its text if it lies beside."""
+    beside = json.loads(read_text(Path(path))).get("file")
+    return (Path(path), *([Path(path).parent / beside] if beside else []))
+
+
 def parse_record(text: str, *, folder: Path | None = None) -> Record:
     """Check a record's JSON. `folder`: where its "file" may lie. Raises ArtifactError, LoweringError."""
     try:

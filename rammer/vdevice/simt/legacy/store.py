@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from rammer import config
+from rammer import config, files
 from rammer.errors import ArtifactError, RammerError, did_you_mean
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -44,8 +43,8 @@ def store_folder() -> Path:
     if text := config.get("RAMMER_KERNELS_DIR"):
         return Path(text)
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "rammer" / "kernels"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "rammer" / "kernels"
+        return Path(os.path.expanduser("~/Library/Application Support/rammer/kernels"))  # not all users have a home
+    return Path(os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")) / "rammer" / "kernels"
 
 
 def stored_kernels() -> list[Stored]:
@@ -71,9 +70,7 @@ def add(record: Record, verified: Verified | None = None) -> Stored:
     evidence = {"form": FORM, "digest": stored.record.digest, "max_error": stored.max_error} if verified else None
     text = json.dumps({"record": to_json(stored.record), "verified": evidence}, indent=1)
     folder = config.private_dir(store_folder())
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.replace(file.name, folder / f"{record.name}.json")
+    files.write(folder / f"{record.name}.json", text, raises=ArtifactError)
     return stored
 
 

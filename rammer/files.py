@@ -1,0 +1,145 @@
+"""Files that users name: plain ones are read, new ones appear whole or not at all; temporary folders."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from rammer.errors import RammerError
+
+Named: TypeAlias = "str | os.PathLike[str]"
+
+
+def open_plain(path: Named) -> BinaryIO:
+    """A regular file, opened for reading. Raises OSError, also for a pipe or a device, which might never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("this is no plain file")
+    return os.fdopen(descriptor, "rb")
+
+
+def first_bytes(path: Named, count: int) -> bytes:
+    """The beginning of a file, by which its kind is known; empty if it cannot be read."""
+    try:
+        with open_plain(path) as file:
+            return file.read(count)
+    except (OSError, ValueError):
+        return b""
+
+
+def check_new(
+    path: Named, *, sources: Iterable[Named] = (), raises: type[RammerError] = RammerError
+) -> tuple[Path, os.stat_result | None]:
+    """Where a file called `path` will be written, and what is there now; nothing is changed.
+
+    As with cp, a symbolic link stays and its target is written. Raises `raises` for what is no regular file, for one
+    of the files that are being read (`sources`, whatever their names), and for a folder that cannot be written to.
+    """
+    name = os.fspath(path)
+    try:
+        target = Path(os.path.realpath(name))
+        found = target.stat() if os.path.lexists(target) else None
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            raise raises(f"{name}: cannot be written: this is {_kind(found)}", hint="name a plain file or a new one")
+        if found is not None and any(os.path.samestat(found, other) for other in _stats(sources)):
+            raise raises(f"{name}: cannot be written: it is being read as the input", hint="name another file")
+        if found is not None and not os.access(target, os.W_OK):
+            raise raises(f"{name}: cannot be written: it is read-only", hint="chmod u+w, or name another file")
+        if not target.parent.is_dir():
+            raise raises(f"{name}: cannot be written: there is no folder {target.parent}", hint="make it first")
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            raise raises(f"{name}: cannot be written: no permission to write to the folder {target.parent}")
+    except (OSError, ValueError) as error:  # links in a circle, a name that is too long or has a zero in it
+        raise raises(f"{name[:200]!r}: cannot be written: {_reason(error)}") from error
+    return target, found
+
+
+@contextmanager
+def new_file(
+    path: Named,
+    *,
+    sources: Iterable[Named] = (),
+    raises: type[RammerError] = RammerError,
+    hint: str = "",
+    durable: bool = True,
+) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when the block ends without an error, with its owner and permissions.
+
+    `durable`: not even a power cut leaves half of it. Raises as `check_new` does, and if writing fails: then nothing
+    has changed.
+    """
+    target, old = check_new(path, sources=sources, raises=raises)
+    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with os.fdopen(descriptor, "w+b") as file:
+                yield file
+                file.flush()
+                if durable:
+                    os.fsync(descriptor)
+                if old is not None:
+                    with suppress(PermissionError):  # only root gives files away
+                        os.fchown(descriptor, old.st_uid, old.st_gid)
+                    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+            os.replace(part, target)
+        except BaseException:
+            with suppress(OSError):  # the first error is the one to see
+                os.unlink(part)
+            raise
+    except OSError as error:
+        raise raises(f"{os.fspath(path)}: cannot be written: {_reason(error)}", hint=hint) from error
+
+
+def write(
+    path: Named, content: str | bytes, *, sources: Iterable[Named] = (), raises: type[RammerError] = RammerError
+) -> None:
+    """Write a whole file. Raises as `new_file` does."""
+    with new_file(path, sources=sources, raises=raises) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def temporary_folder(purpose: str, raises: type[RammerError] = RammerError) -> Iterator[Path]:
+    """A private folder that goes with the block. Raises `raises` for what fails in it: the disk may be full."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"rammer-{purpose}-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise temporary_error(purpose, error, raises) from error
+
+
+def temporary_error(purpose: str, error: OSError, raises: type[RammerError] = RammerError) -> RammerError:
+    """What to raise for a temporary file that cannot be made."""
+    where = tempfile.tempdir or os.environ.get("TMPDIR") or "the folder for temporary files"
+    return raises(
+        f"cannot write temporary files ({purpose}) to {where}: {_reason(error)}",
+        hint="free some space, raise ulimit -f, or set TMPDIR to another folder",
+    )
+
+
+def _stats(paths: Iterable[Named]) -> Iterator[os.stat_result]:
+    for path in paths:
+        with suppress(OSError, ValueError):
+            yield os.stat(path)
+
+
+def _kind(info: os.stat_result) -> str:
+    names = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFLNK: "a loop of links",
+    }
+    return names.get(stat.S_IFMT(info.st_mode), "a device")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,46 @@
+"""Sorting along the last axis by counting: where each element belongs, and which element belongs where."""
+
+from __future__ import annotations
+
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Select, Stage, TensorExpr
+from rammer.ir.index import var
+from rammer.ir.operator import OpDef
+from rammer.ir.ops.operands import call, expression, numbers_only, point_axes, require, variables_of
+from rammer.ir.tensor import DType, TensorType
+
+
+def _rank(x: TensorType, *, largest: bool = True) -> TensorExpr:
+    """The number of elements of its row that come before each element; of equal ones the first comes first.
+
+    The ranks of a row are a permutation, unless it has a NaN.
+    """
+    numbers_only("rank", [x])
+    require(x.rank > 0, f"rank: {x} has no axis to sort along", "reshape it")
+    axes = point_axes(x.shape)
+    here = variables_of(axes)
+    other = var("k")
+    mine, theirs = Load("x", here), Load("x", (*here[:-1], other))
+    before = Call("less", (mine, theirs) if largest else (theirs, mine))
+    tied = call("or", before, Call("equal", (mine, theirs)))
+    earlier = Range(other - here[-1], -x.shape[-1], 0)
+    body = Cast(Select((earlier,), tied, before), DType.I32)
+    return expression("rank", [("x", x)], [Stage("out", axes, body, (("k", x.shape[-1]),), "sum", DType.I32)])
+
+
+def _order(ranks: TensorType, *, count: int) -> TensorExpr:
+    """The places of the elements of ranks 0 … count - 1 in their row, which must be a permutation."""
+    require(ranks.dtype is DType.I32, f"order: ranks are {ranks}", "make them by rank")
+    require(
+        ranks.rank > 0 and 0 < count <= ranks.shape[-1],
+        f"order: {count} elements of {ranks}",
+        "count is at least 1, and at most the extent of the last axis",
+    )
+    axes = point_axes((*ranks.shape[:-1], count))
+    here, place = variables_of(axes), var("k")
+    hit = Call("equal", (Load("ranks", (*here[:-1], place)), Cast(Iota(here[-1]), DType.I32)))
+    body = call("where", hit, Cast(Iota(place), DType.I32), Const(0, DType.I32))
+    reduce = (("k", ranks.shape[-1]),)
+    return expression("order", [("ranks", ranks)], [Stage("out", axes, body, reduce, "sum", DType.I32)])
+
+
+DEFINITIONS = (OpDef("rank", _rank), OpDef("order", _order))
