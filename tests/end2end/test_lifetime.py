@@ -130,7 +130,7 @@ from rammer.demo import lstm_stack
 program = rammer.compile(lstm_stack(2, 30, 64), "cpu", device=2, tune_seconds=0)
 x = np.ones((30, 1, 64), np.float32)
 program(x)
-def forever():
+def forever(program=program):
     while True:
         program(x)
 def child():
@@ -146,6 +146,9 @@ def child():
     [
         "",
         "threading.Thread(target=forever, daemon=True).start(); time.sleep(0.1)",
+        "other = rammer.compile(lstm_stack(1, 30, 64), 'cpu', device=3, tune_seconds=0)\n"
+        "for p in (program, other, program, other): threading.Thread(target=forever, args=(p,), daemon=True).start()\n"
+        "time.sleep(0.1)",
         "child()",
         "program.myself = program",
         "sys.modules['keeps_it'] = program",

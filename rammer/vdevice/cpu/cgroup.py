@@ -39,11 +39,11 @@ def _groups(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
         version1 = kind[0] == "cgroup"
         if version1 and "cpu" not in kind[2].split(","):
             continue
-        path = PurePosixPath(paths.get("cpu" if version1 else "", "/"))
+        group = PurePosixPath(paths.get("cpu" if version1 else "", "/"))
         above, mount = (PurePosixPath(_unescaped(f)) for f in fields[3:5])
         # A container may see its group's path from outside, and only the inside mounted: then the mount is the group.
-        inside = path.is_relative_to(above) and ".." not in path.parts
-        yield mount, mount / path.relative_to(above) if inside else mount
+        inside = group.is_relative_to(above) and ".." not in group.parts
+        yield mount, mount / group.relative_to(above) if inside else mount
 
 
 def _quotas(root: Path, mount: PurePosixPath, group: PurePosixPath) -> Iterator[Quota]:

@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ class Runtime:
         self.open = library.function("rammer_open", None, pointer, pointer)
         self.grow = library.function("rammer_grow", ctypes.c_int, pointer, i64, pointer)
         self.close = library.function("rammer_close", ctypes.c_int, pointer, i64)
-        self.run = library.function("rammer_run", ctypes.c_int, pointer, ctypes.POINTER(TableStruct), ctypes.c_int)
+        self.run = library.function("rammer_run", ctypes.c_int, pointer, pointer, ctypes.c_int)
         self.sleepers = library.function("rammer_sleepers", i64, pointer)
         self.now_ns = library.function("rammer_now_ns", i64)
         self.ticks = library.function("rammer_ticks", ctypes.c_uint64)
@@ -97,18 +98,10 @@ class Pool:
 class _Process:
     """What the programs of a process share."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtimes: WeakValueDictionary[bytes, Runtime]) -> None:
         self.lock = threading.Lock()
-        self.runtimes: weakref.WeakValueDictionary[bytes, Runtime] = weakref.WeakValueDictionary()
-        self.pools: weakref.WeakValueDictionary[tuple[Runtime, tuple[int, ...], bool], Pool]
-        self.pools = weakref.WeakValueDictionary()
-
-    def runtime(self, data: bytes) -> Runtime:
-        key = hashlib.sha256(data).digest()
-        found = self.runtimes.get(key)
-        if found is None:
-            found = self.runtimes[key] = Runtime(data)
-        return found
+        self.runtimes = runtimes
+        self.pools: WeakValueDictionary[tuple[Runtime, tuple[int, ...], bool], Pool] = WeakValueDictionary()
 
     def pool(self, runtime: Runtime, allowed: tuple[int, ...], pinned: bool) -> Pool:
         key = runtime, allowed, pinned
@@ -120,30 +113,39 @@ class _Process:
         return found
 
 
-_process = _Process()
+_process = _Process(WeakValueDictionary())
 
 
 def _forget() -> None:
     """A forked child has none of the threads, and locks may be held that nobody releases."""
     global _process
-    _process = _Process()
+    _process = _Process(_process.runtimes)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def pool_for(runtime: bytes, allowed: tuple[int, ...], cpus: Cpus) -> Pool:
+def runtime_for(data: bytes) -> Runtime:
+    """The runtime loaded from these bytes, once for all programs that carry them. Raises DeviceError."""
+    key = hashlib.sha256(data).digest()
+    with _process.lock:
+        found = _process.runtimes.get(key)
+        if found is None:
+            found = _process.runtimes[key] = Runtime(data)
+        return found
+
+
+def pool_for(runtime: Runtime, allowed: tuple[int, ...], cpus: Cpus) -> Pool:
     """The pool of this process for a program on `cpus` (-1: on any), of those that are `allowed`.
 
     Programs share it if they have the same runtime and may use the same CPUs; pools that have CPUs in common share
     their turns. A program of one vEU runs in the thread that calls, and shares nothing. Raises DeviceError.
     """
     with _process.lock:
-        code = _process.runtime(runtime)
         if len(cpus) == 1:
-            return Pool(code, (), allocate(_TURN_BYTES), 1)
-        pool = _process.pool(code, allowed, bool(cpus[0] >= 0))
+            return Pool(runtime, (), allocate(_TURN_BYTES), 1)
+        pool = _process.pool(runtime, allowed, bool(cpus[0] >= 0))
         pool.grow(len(cpus), cpus)
         return pool
 

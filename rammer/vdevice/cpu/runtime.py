@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.memory import allocate, gather
-from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for
+from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
 from rammer.vdevice.cpu.printer import LINE_BYTES
 from rammer.vdevice.cpu.spec import ARCHES, Host
 from rammer.vdevice.cpu.table import ABI, Table
@@ -42,10 +44,10 @@ class CpuExecutable:
         self._host = host
         self.poison = False
 
-        self._code = image.files[RUNTIME]
+        self._runtime = runtime_for(image.files[RUNTIME])
         names = dict.fromkeys(k[0] for k in header["kernels"])
         self._libraries = {name: Library(_file(image, f"{name}.so")) for name in names}
-        self._kernels = np.array([self._address(name, symbol) for name, symbol, _ in header["kernels"]], np.uint64)
+        self._kernels = np.array([self._kernel(name, symbol) for name, symbol, _ in header["kernels"]], np.uint64)
         self._weights = gather([_weight(image, name) for name in header["weights"]])
         self._arena = allocate(int(header["arena_bytes"]))
         self._stride = aligned(int(header["scratch_bytes"])) + ALIGNMENT
@@ -66,13 +68,12 @@ class CpuExecutable:
         self._outputs = [
             (p.name, self._view(place, p.type)) for p, place in zip(image.outputs, header["outputs"], strict=True)
         ]
-        self._closed = False
         self._stuck = False
         self._restarting = threading.Lock()
         self._bind()
-        self._join()
+        self._begin(self._find_pool())
 
-    def _address(self, library: str, symbol: str) -> int:
+    def _kernel(self, library: str, symbol: str) -> int:
         try:
             return self._libraries[library].address(symbol)
         except AttributeError as error:
@@ -110,7 +111,7 @@ class CpuExecutable:
         bounds, slots, waits, kernels, args, aheads, scratch, cpus, times, report = (
             a.ctypes.data for a in self._arrays
         )
-        self._struct = TableStruct(
+        self._struct = struct = TableStruct(
             num_veus=self._num_veus,
             num_programs=int(table.header["num_programs"]),
             bounds=bounds,
@@ -128,14 +129,17 @@ class CpuExecutable:
             times=times,
             report=report,
         )
+        self._address = ctypes.addressof(struct)
 
-    def _join(self) -> None:
-        """Find vEU threads in this process, or start them."""
-        self._pool: Pool | None = pool_for(self._code, self._host.cpus, self._cpus)
-        self._runtime = self._pool.runtime
+    def _find_pool(self) -> Pool:
+        return pool_for(self._runtime, self._host.cpus, self._cpus)
+
+    def _begin(self, pool: Pool | None) -> None:
+        """Be ready to run in this process; without a pool the program is closed."""
+        self._pool = pool
         self._clock = (self._runtime.now_ns(), self._runtime.ticks())
-        self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
@@ -169,11 +173,12 @@ class CpuExecutable:
         if os.getpid() != self._pid:
             with self._restarting:
                 if os.getpid() != self._pid:
-                    self._join()
+                    self._begin(self._pool and self._find_pool())
         return self._lock
 
     def _run(self, inputs: Mapping[str, Array], timed: int) -> None:
-        if self._closed:
+        pool = self._pool
+        if pool is None:
             raise DeviceError("the program is closed", hint="compile or load it again")
         if self._stuck:
             raise self._failure(_STUCK)
@@ -182,12 +187,12 @@ class CpuExecutable:
             self._scratch[:] = 0xFF
         for name, view in self._inputs:
             np.copyto(view, inputs[name], casting="no")
-        while (code := self._runtime.run(self._pool.address, self._struct, timed)) == _LOST:
-            self._pool.lost = True  # by another program
-            self._pool = pool_for(self._code, self._host.cpus, self._cpus)
+        while (code := self._runtime.run(pool.address, self._address, timed)) == _LOST:
+            pool.lost = True  # by another program
+            self._pool = pool = self._find_pool()
         if code == _STUCK:
-            self._pool.lost = self._stuck = True
-            keep_for_good(self._struct, self._arrays, self._weights, self._arena, self._libraries, self._pool)
+            pool.lost = self._stuck = True
+            keep_for_good(self._struct, self._arrays, self._weights, self._arena, self._libraries, pool)
         if code:
             raise self._failure(code)
 
@@ -225,12 +230,9 @@ class CpuExecutable:
 
     def close(self) -> None:
         """Give up the threads, which end if no other program shares them; later runs raise DeviceError."""
-        if os.getpid() != self._pid:
-            self._pool, self._closed = None, True
-            return
-        with self._lock:
-            self._pool, self._closed = None, True
-            self._inputs, self._outputs, self._weights = [], [], []
+        with self._lock if os.getpid() == self._pid else nullcontext():
+            self._pool = None
+            self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()
             self._arena = self._scratch = allocate(0)
 
 
