@@ -125,20 +125,20 @@ def test_programs_of_all_widths_are_right_in_turn_and_at_once(
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads /proc")
 def test_many_programs_have_the_threads_of_one(load: Load) -> None:
-    def num_threads() -> int:
-        return len(list(Path("/proc/self/task").iterdir()))
+    def threads() -> set[str]:
+        return {path.name for path in Path("/proc/self/task").iterdir()}
 
-    before = num_threads()
+    before = threads()
     programs = [load(chain(), 3) for _ in range(6)]
-    assert num_threads() == before + 2
-    load(chain(), 5)
-    assert num_threads() == before + 4
-    for executable in programs:
+    wait_until(lambda: len(threads() - before) == 2)  # those of compiling may take a moment to end
+    programs += [load(chain(), 5), load(chain(), 1)]
+    wait_until(lambda: len(threads() - before) == 4)
+    for executable in programs[:6]:
         executable.close()
-    assert num_threads() == before + 4
-    alone = load(chain(), 1)
-    check(alone, chain())
-    assert num_threads() == before + 4
+    check(programs[7], chain())
+    assert len(threads() - before) == 4
+    programs[6].close()
+    wait_until(lambda: not threads() - before)
 
 
 def test_the_last_program_ends_the_pool_closed_or_forgotten(load: Load) -> None:
@@ -189,7 +189,11 @@ def test_a_program_that_is_closed_while_it_runs_finishes_its_run(load: Load) -> 
             except DeviceError as error:
                 failures.append(error)
 
-        in_threads(run, lambda: check(other, graph, 20), lambda: (time.sleep(0.002 * n), victim.close()))
+        def close(victim: CpuExecutable = victim, seconds: float = 0.002 * n) -> None:
+            time.sleep(seconds)
+            victim.close()
+
+        in_threads(run, close, lambda other=other: check(other, graph, 20))
         assert "closed" in str(failures[0])
         check(other, graph)
 
