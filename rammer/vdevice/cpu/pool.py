@@ -74,10 +74,12 @@ class Pool:
         self.runtime, self.cpus, self.turn = runtime, cpus, turn
         self.lost = False
         self.num_veus = 1
-        memory = allocate(runtime.pool_bytes(most_veus))
-        self.address = memory.ctypes.data
+        self._memory = allocate(
+            runtime.pool_bytes(most_veus)
+        )  # outlives what ends the threads: a run may come after it
+        self.address = self._memory.ctypes.data
         runtime.open(self.address, turn.ctypes.data)
-        weakref.finalize(self, _end, runtime, self.address, os.getpid(), (memory, turn))
+        weakref.finalize(self, _end, runtime, self.address, os.getpid(), (self._memory, turn))
 
     def grow(self, num_veus: int, cpus: Cpus) -> None:
         """Start the threads that a program of `num_veus` vEUs needs beside those there are. Raises DeviceError."""

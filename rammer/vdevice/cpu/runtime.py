@@ -190,6 +190,8 @@ class CpuExecutable:
         while (code := self._runtime.run(pool.address, self._address, timed)) == _LOST:
             pool.lost = True  # by another program
             self._pool = pool = self._find_pool()
+        if code == _CLOSED and threading.current_thread().daemon:
+            raise SystemExit  # the process ends, and this thread with it, in silence
         if code == _STUCK:
             pool.lost = self._stuck = True
             keep_for_good(self._struct, self._arrays, self._weights, self._arena, self._libraries, pool)
@@ -198,7 +200,7 @@ class CpuExecutable:
 
     def _failure(self, code: int) -> InputError | DeviceError:
         if code == _CLOSED:
-            return DeviceError("the process ends", hint="run no programs in threads that outlive the main one")
+            return DeviceError("the process ends", hint="run no programs in atexit functions")
         if code == _BAD_INDEX:
             operator = self._operator(int(self._report[0]))
             return InputError(
