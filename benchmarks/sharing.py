@@ -28,6 +28,8 @@ from benchmarks.report import wide_console
 from rammer.demo import lstm_stack
 from rammer.measure import random_inputs
 
+PAUSE_S = 0.15  # before a visit: idle threads of the one before may still spin
+
 Run = Callable[[], object]
 
 
@@ -103,25 +105,31 @@ def serve(pipe: connection.Connection, peer: str, model: str, count: int, thread
         run()
     pipe.send(None)
     while (visit := pipe.recv()) is not None:
+        time.sleep(PAUSE_S)
+        for run in runs[: visit.programs]:
+            run()
         pipe.send((at_once if visit.at_once else in_turn)(runs[: visit.programs], visit.seconds))
 
 
-def summary(rounds: Sequence[Sequence[Sequence[float]]], seconds: float, solo_us: float) -> dict[str, Any]:
+def summary(rounds: Sequence[Sequence[Sequence[float]]], solo: Sequence[Sequence[Sequence[float]]]) -> dict[str, Any]:
     """Of one way of calling; `rounds` are samples by program.
 
-    `share` is the least number of runs of a program over the mean; `rate` the number of runs relative to one program's
-    alone; ratios are relative to the median of one program alone, in the same rounds.
+    `ratio` and `rate` are median time and number of runs relative to one program's alone (`solo`), in the same rounds;
+    `share` is the least number of runs of a program over the mean.
     """
     flat = [us for samples in rounds for own in samples for us in own]
     counts = np.sum([[len(own) for own in samples] for samples in rounds], axis=0)
-    median = statistics.median(statistics.median(us for own in samples for us in own) for samples in rounds)
+    median, solo_median = (
+        statistics.median(statistics.median(us for own in samples for us in own) for samples in way)
+        for way in (rounds, solo)
+    )
     return {
         "min_us": min(flat),
         "median_us": median,
         "p99_us": float(np.percentile(flat, 99)),
         "n": len(flat),
-        "ratio": median / solo_us,
-        "rate": len(flat) * solo_us / (1e6 * seconds * len(rounds)),
+        "ratio": median / solo_median,
+        "rate": len(flat) / sum(len(own) for (own,) in solo),
         "share": float(counts.min() / counts.mean()),
     }
 
@@ -148,9 +156,10 @@ def measure(
         pipe.send(None)
     results: dict[str, Any] = {}
     for peer in peers:
-        solo = statistics.median(statistics.median(own) for (own,) in samples[peer, ways[0]])
         results[peer] = {
-            ("at once" if w.at_once else "in turn") + f" {w.programs}": summary(samples[peer, w], seconds, solo)
+            ("at once" if w.at_once else "in turn") + f" {w.programs}": summary(
+                samples[peer, w], samples[peer, ways[0]]
+            )
             for w in ways
         }
     return results
