@@ -50,7 +50,7 @@ static void draw(net *n, pool *p, int veus) {
   n->veus = veus;
   n->t = (table){.num_veus = veus, .num_programs = PROGRAMS, .bounds = n->bounds, .slots = n->slots, .waits = n->waits,
                  .kernels = kernels, .args = n->args, .aheads = &nothing, .scratch = n->scratch, .scratch_stride = 128,
-                 .cpus = n->cpus, .spin_ns = 200000, .watchdog_ns = 20000000000ll, .patience = 32, .times = n->times,
+                 .num_cpus = veus, .cpus = n->cpus, .spin_ns = 200000, .watchdog_ns = 20000000000ll, .patience = 32, .times = n->times,
                  .report = n->report};
 }
 

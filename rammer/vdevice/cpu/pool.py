@@ -38,6 +38,7 @@ class TableStruct(ctypes.Structure):
         ("aheads", ctypes.c_void_p),
         ("scratch", ctypes.c_void_p),
         ("scratch_stride", ctypes.c_int64),
+        ("num_cpus", ctypes.c_int64),
         ("cpus", ctypes.c_void_p),
         ("spin_ns", ctypes.c_int64),
         ("watchdog_ns", ctypes.c_int64),
@@ -74,9 +75,7 @@ class Pool:
         self.runtime, self.cpus, self.turn = runtime, cpus, turn
         self.lost = False
         self.num_veus = 1
-        self._memory = allocate(
-            runtime.pool_bytes(most_veus)
-        )  # outlives what ends the threads: a run may come after it
+        self._memory = allocate(runtime.pool_bytes(most_veus))  # also after the end of the threads: a run may be late
         self.address = self._memory.ctypes.data
         runtime.open(self.address, turn.ctypes.data)
         weakref.finalize(self, _end, runtime, self.address, os.getpid(), (self._memory, turn))
@@ -138,17 +137,17 @@ def runtime_for(data: bytes) -> Runtime:
         return found
 
 
-def pool_for(runtime: Runtime, allowed: tuple[int, ...], cpus: Cpus) -> Pool:
-    """The pool of this process for a program on `cpus` (-1: on any), of those that are `allowed`.
+def pool_for(runtime: Runtime, allowed: tuple[int, ...], cpus: Cpus, num_veus: int) -> Pool:
+    """The pool of this process for a program of `num_veus` on `cpus` (-1: on any), which are those `allowed`.
 
     Programs share it if they have the same runtime and may use the same CPUs; pools that have CPUs in common share
     their turns. A program of one vEU runs in the thread that calls, and shares nothing. Raises DeviceError.
     """
     with _process.lock:
-        if len(cpus) == 1:
+        if num_veus == 1:
             return Pool(runtime, (), allocate(_TURN_BYTES), 1)
         pool = _process.pool(runtime, allowed, bool(cpus[0] >= 0))
-        pool.grow(len(cpus), cpus)
+        pool.grow(num_veus, cpus)
         return pool
 
 

@@ -28,7 +28,8 @@ typedef struct {
   const ahead *aheads;  // the first one is nothing
   char *scratch;
   i64 scratch_stride;
-  const i64 *cpus;  // the CPU of each vEU, or -1
+  i64 num_cpus;
+  const i64 *cpus;  // the CPU of each vEU or -1, also of those that only wider programs have
   i64 spin_ns, watchdog_ns;
   i64 patience;  // loads of a counter before the waiter starts to yield
   u64 *times;    // begin and end of every slot, in ticks
@@ -118,12 +119,15 @@ static void pin(i64 cpu) {
   only.bits[cpu / 64] = 1ul << cpu % 64;
   syscall(SETAFFINITY, 0, sizeof only, &only);  // a CPU that was taken away meanwhile: run where we may
 }
-// The caller keeps its own affinity, but must not start on the CPU of a worker: it would share it for milliseconds.
-static void leave_workers(const table *t) {
+// The caller keeps its own affinity, but must not start on the CPU of a worker that computes or spins: it would share it
+// for milliseconds.
+static void leave_workers(const pool *p) {
+  const table *t = p->t;
   if (t->cpus[0] < 0) return;
   int here = sched_getcpu();
-  for (i64 v = 1; v < t->num_veus; v++)
-    if (t->cpus[v] == here) {
+  i64 num_veus = LOAD(&p->num_veus);
+  for (i64 v = 1; v < num_veus && v < t->num_cpus; v++)
+    if (t->cpus[v] == here && (v < t->num_veus || !LOAD(&p->lanes[v].asleep))) {
       cpu_mask before = {{0}};
       if (syscall(GETAFFINITY, 0, sizeof before, &before) <= 0) return;
       pin(t->cpus[0]);
@@ -139,7 +143,7 @@ INLINE void sleep_while(unsigned *word, unsigned value, unsigned who) {
 }
 INLINE void wake(unsigned *word, unsigned who) { (void)word, (void)who; }
 static void pin(i64 cpu) { (void)cpu; }
-static void leave_workers(const table *t) { (void)t; }
+static void leave_workers(const pool *p) { (void)p; }
 #endif
 
 INLINE void pause(void) {
@@ -360,7 +364,7 @@ EXPORT int rammer_grow(pool *p, i64 num_veus, const i64 *cpus) {
     l->cpu = cpus[v];
     l->pool = p;
     failed = pthread_create(&l->thread, &attributes, worker, l);
-    p->num_veus += !failed;
+    STORE(&p->num_veus, v + !failed);
   }
   pthread_sigmask(SETMASK, &before, (opaque *)0);
   pthread_attr_destroy(&attributes);
@@ -383,7 +387,7 @@ EXPORT int rammer_close(pool *p, i64 patience_ns) {
 static int run_all(pool *p) {
   const table *t = p->t;
   const i64 *bounds = t->bounds;
-  if (t->num_veus > 1) leave_workers(t);
+  if (t->num_veus > 1) leave_workers(p);
   for (i64 v = 0; v < t->num_veus; v++) p->lanes[v].failed = -1;
   p->abort = 0;
   for (i64 program = 0; program < t->num_programs; program++, bounds += t->num_veus) {

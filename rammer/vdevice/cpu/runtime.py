@@ -91,8 +91,8 @@ class CpuExecutable:
         allowed = self._host.cpus
         enough = len(allowed) >= self._num_veus
         pinned = allowed if self._num_veus > 1 and config.get("RAMMER_PIN") != "0" else ()
-        self._cpus = np.full(self._num_veus, -1, np.int64)
-        self._cpus[: len(pinned)] = pinned[: self._num_veus]
+        self._cpus = np.full(max(self._num_veus, len(pinned)), -1, np.int64)
+        self._cpus[: len(pinned)] = pinned
         self._report = np.zeros(8, np.int64)
         spin_ms = config.number("RAMMER_SPIN_MS") or 0.0
         table = self._table
@@ -122,6 +122,7 @@ class CpuExecutable:
             aheads=aheads,
             scratch=scratch,
             scratch_stride=self._stride,
+            num_cpus=len(self._cpus),
             cpus=cpus,
             spin_ns=int((spin_ms if enough else min(spin_ms, 0.2)) * 1e6),
             watchdog_ns=int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9),
@@ -132,7 +133,7 @@ class CpuExecutable:
         self._address = ctypes.addressof(struct)
 
     def _find_pool(self) -> Pool:
-        return pool_for(self._runtime, self._host.cpus, self._cpus)
+        return pool_for(self._runtime, self._host.cpus, self._cpus, self._num_veus)
 
     def _begin(self, pool: Pool | None) -> None:
         """Be ready to run in this process; without a pool the program is closed."""
