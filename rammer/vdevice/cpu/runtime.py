@@ -144,13 +144,13 @@ class CpuExecutable:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
-        with self._turn():
+        with self._lock if os.getpid() == self._pid else self._renewed():
             self._run(inputs, 0)
             return {name: view.copy() for name, view in self._outputs}
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """As `run`, with the begin and end of every slot. Copying inputs and outputs is not in it."""
-        with self._turn():
+        with self._lock if os.getpid() == self._pid else self._renewed():
             self._times[:] = 0
             self._run(inputs, 1)
             begin, end = (int(t) for t in self._report[6:8])
@@ -169,12 +169,11 @@ class CpuExecutable:
             for p in range((len(bounds) - 1) // veus)
         )
 
-    def _turn(self) -> threading.Lock:
-        """The lock of this process; a forked child has none of the parent's threads, and finds others first."""
-        if os.getpid() != self._pid:
-            with self._restarting:
-                if os.getpid() != self._pid:
-                    self._begin(self._pool and self._find_pool())
+    def _renewed(self) -> threading.Lock:
+        """The lock of a forked child, which has none of the parent's threads, and finds others first."""
+        with self._restarting:
+            if os.getpid() != self._pid:
+                self._begin(self._pool and self._find_pool())
         return self._lock
 
     def _run(self, inputs: Mapping[str, Array], timed: int) -> None:
