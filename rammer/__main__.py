@@ -367,7 +367,7 @@ def doctor() -> None:
     table = Table("vDevice", "plugin", "state", "what to know", title="vDevices")
     for info in registry.devices():
         state = "[green]ready[/]" if info.available else "[yellow]unavailable[/]"
-        known = [info.summary if info.available else info.reason, *([info.hint] if info.hint else [])]
+        known = [info.summary if info.available else "", info.reason, info.hint]
         table.add_row(info.name, info.plugin, state, escape("\n".join(k for k in known if k)))
     out.print(table)
     out.print(f"policies: {', '.join(sorted(registry.policies()))}", highlight=False)

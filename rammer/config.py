@@ -59,7 +59,11 @@ FLAGS: dict[str, Flag] = {
             "RAMMER_DUMP_DIR", "", "folder that receives graph, plan, timeline, source and build log of every compile"
         ),
         Flag("RAMMER_KERNELS_DIR", "", "folder of imported kernels; the platform's folder for user data by default"),
-        Flag("RAMMER_NUM_VEUS", "", "vEUs of the CPU; by default one per physical core that this process may use"),
+        Flag(
+            "RAMMER_NUM_VEUS",
+            "",
+            "vEUs of the CPU; by default one per core that this process may use, within its quota",
+        ),
         Flag("RAMMER_VECTOR_LANES", "", "fp32 lanes of the CPU's vectors: 4, 8 or 16; by default what the CPU has"),
         Flag("RAMMER_MATRIX_UNIT", "1", "0 leaves the CPU's matrix unit (AMX) alone: vectors compute all products"),
         Flag("RAMMER_DISABLE_CPU_FEATURES", "", "features that count as missing in the CPU, e.g. `amx*,avx512*`"),

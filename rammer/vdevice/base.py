@@ -25,7 +25,10 @@ def silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a vDevice can run here; if not, why, and what would help."""
+    """Whether a vDevice can run here; if not, why, and what would help.
+
+    If it can, `reason` is what else to know about it.
+    """
 
     ok: bool
     reason: str = ""

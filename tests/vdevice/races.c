@@ -1,56 +1,104 @@
-// The runtime under a sanitizer: four vEUs, three rPrograms, every rTask waits for the row before it.
+// The runtime under a sanitizer: programs of 4, 2 and 3 vEUs, each called by a thread of its own. The first two share a
+// pool, which grows while one of them runs; the third has another pool on the same turn. Every program has three
+// rPrograms, in which every rTask waits for the row before it.
 #include "runtime.c"
-enum { VEUS = 4, PROGRAMS = 3, ROWS = 40, RUNS = 200 };
+enum { PROGRAMS = 3, ROWS = 40, RUNS = 200, MOST = 4 };
 void *aligned_alloc(unsigned long, unsigned long);
 void *memset(void *, int, unsigned long);
 void free(void *);
 int nanosleep(const struct timespec *, struct timespec *);
 
-static long cell[ROWS + 1][VEUS];
+typedef struct {
+  pool *p;
+  int veus, failure;
+  long cell[ROWS + 1][MOST];
+  slot slots[PROGRAMS * MOST * ROWS * 2];
+  position waits[PROGRAMS * MOST * ROWS * MOST];
+  i64 bounds[PROGRAMS * MOST + 1], cpus[MOST], report[8];
+  u64 times[PROGRAMS * MOST * ROWS * 4];
+  char scratch[MOST * 128];
+  char *args[1];
+  table t;
+} net;
 
 static void row(char *const *args, char *scratch, long rtask, int *status) {
-  (void)args, (void)scratch, (void)status;
+  (void)scratch, (void)status;
+  net *n = (net *)args[0];
   long sum = 1;
-  for (int v = 0; v < VEUS; v++) sum += cell[rtask / VEUS][v];
-  cell[rtask / VEUS + 1][rtask % VEUS] = sum % 1000003;
+  for (int v = 0; v < n->veus; v++) sum += n->cell[rtask / n->veus][v];
+  n->cell[rtask / n->veus + 1][rtask % n->veus] = sum % 1000003;
 }
+static const kernel_fn kernels[] = {row};
+static const ahead nothing;
 
-int main(void) {
-  static slot slots[PROGRAMS * VEUS * ROWS * 2];
-  static position waits[PROGRAMS * VEUS * ROWS * VEUS];
-  static i64 bounds[PROGRAMS * VEUS + 1];
-  static u64 times[PROGRAMS * VEUS * ROWS * 4];
-  static char scratch[VEUS * 128];
-  int n = 0, w = 0;
-  for (int lane = 0; lane < PROGRAMS * VEUS; lane++) {
-    bounds[lane] = n;
+static void draw(net *n, pool *p, int veus) {
+  int at = 0, w = 0;
+  for (int lane = 0; lane < PROGRAMS * veus; lane++) {
+    n->bounds[lane] = at;
     for (int k = 0; k < ROWS; k++) {
       int first = w;
-      for (int v = 0; k && v < VEUS; v++)
-        if (v != lane % VEUS) waits[w++] = (position){v, 2 * k - 1};
-      slots[n++] = (slot){-1, w - first, first, 0};
-      slots[n++] = (slot){0, k * VEUS + lane % VEUS, 0, PUBLISH};
+      for (int v = 0; k && v < veus; v++)
+        if (v != lane % veus) n->waits[w++] = (position){v, 2 * k - 1};
+      n->slots[at++] = (slot){.kernel = -1, .rtask = w - first, .args = first};
+      n->slots[at++] = (slot){.rtask = k * veus + lane % veus, .flags = PUBLISH};
     }
   }
-  bounds[PROGRAMS * VEUS] = n;
-  kernel_fn kernels[] = {row};
-  char *args[] = {0};
-  i64 cpus[VEUS] = {-1, -1, -1, -1};
-  table t = {VEUS, PROGRAMS, bounds, slots, waits, kernels, args, scratch, 128, cpus, 200000, 20000000000ll, 32, times};
-  unsigned long size = (rammer_pool_bytes(VEUS) + 127) / 128 * 128;
-  pool *p = memset(aligned_alloc(128, size), 0, size);
-  if (rammer_open(p, &t)) return 1;
-  for (int run = 0; run < RUNS; run++) {
-    for (int v = 0; v < VEUS; v++) cell[0][v] = run;
-    if (rammer_run(p, run % 3 == 0)) return 2;
+  n->bounds[PROGRAMS * veus] = at;
+  for (int v = 0; v < veus; v++) n->cpus[v] = -1;
+  n->args[0] = (char *)n;
+  n->p = p;
+  n->veus = veus;
+  n->t = (table){.num_veus = veus, .num_programs = PROGRAMS, .bounds = n->bounds, .slots = n->slots, .waits = n->waits,
+                 .kernels = kernels, .args = n->args, .aheads = &nothing, .scratch = n->scratch, .scratch_stride = 128,
+                 .num_cpus = veus, .cpus = n->cpus, .spin_ns = 200000, .watchdog_ns = 20000000000ll, .patience = 32, .times = n->times,
+                 .report = n->report};
+}
+
+static void *call(void *argument) {
+  net *n = argument;
+  for (int run = 0; run < RUNS && !n->failure; run++) {
+    for (int v = 0; v < n->veus; v++) n->cell[0][v] = run;
+    if (rammer_run(n->p, &n->t, run % 3 == 0)) n->failure = 1;
     long wanted = run;
-    for (int k = 0; k < ROWS; k++) wanted = (1 + VEUS * wanted) % 1000003;
-    for (int v = 0; v < VEUS; v++)
-      if (cell[ROWS][v] != wanted) return 3;
+    for (int k = 0; k < ROWS; k++) wanted = (1 + n->veus * wanted) % 1000003;
+    for (int v = 0; v < n->veus; v++)
+      if (n->cell[ROWS][v] != wanted) n->failure = 2;
     struct timespec pause = {0, 1000000};
     if (run % 20 == 0) nanosleep(&pause, 0);  // long enough for the workers to fall asleep
   }
-  int closed = rammer_close(p);
-  free(p);
-  return closed ? 0 : 4;
+  return 0;
+}
+
+static pool *open_pool(turn *of, int veus, const i64 *cpus) {
+  unsigned long size = (rammer_pool_bytes(MOST) + 127) / 128 * 128;
+  pool *p = memset(aligned_alloc(128, size), 0, size);
+  rammer_open(p, of);
+  return rammer_grow(p, veus, cpus) ? 0 : p;
+}
+
+int main(void) {
+  static turn of;
+  static net wide, narrow, other;
+  i64 cpus[MOST] = {-1, -1, -1, -1};
+  pool *shared = open_pool(&of, 2, cpus), *own = open_pool(&of, 3, cpus);
+  if (!shared || !own) return 1;
+  draw(&narrow, shared, 2);
+  draw(&wide, shared, 4);
+  draw(&other, own, 3);
+  thread callers[3];
+  opaque attributes;
+  pthread_attr_init(&attributes);
+  if (pthread_create(&callers[0], &attributes, call, &narrow)) return 1;
+  if (pthread_create(&callers[1], &attributes, call, &other)) return 1;
+  struct timespec pause = {0, 3000000};
+  nanosleep(&pause, 0);
+  if (rammer_grow(shared, 4, cpus)) return 1;
+  if (pthread_create(&callers[2], &attributes, call, &wide)) return 1;
+  for (int n = 0; n < 3; n++) pthread_join(callers[n], 0);
+  if (narrow.failure || wide.failure || other.failure) return 2;
+  if (!rammer_close(shared, 0) || !rammer_close(own, 0)) return 3;
+  if (rammer_run(shared, &wide.t, 0) != CLOSED) return 4;
+  free(shared);
+  free(own);
+  return 0;
 }

@@ -1,4 +1,4 @@
-"""The C runtime under gcc's sanitizers."""
+"""The C runtime under gcc's sanitizers: programs that share a pool, and pools that share their turns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "rammer" / "vdevice" / "cpu"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+@pytest.mark.parametrize("sanitizer", [pytest.param("thread", marks=pytest.mark.slow), "address,undefined"])
 def test_the_runtime_has_no_races_and_no_stray_accesses(sanitizer: str, tmp_path: Path) -> None:
     gcc = shutil.which("gcc")
     if gcc is None:
         pytest.skip("no gcc")
     program = tmp_path / "races"
-    argv = [gcc, "-g", "-O1", f"-fsanitize={sanitizer}", f"-I{RUNTIME}", str(HERE / "races.c"), "-o", str(program)]
-    built = subprocess.run([*argv, "-lpthread"], capture_output=True, text=True)
+    flags = ["-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-fsanitize={sanitizer}", f"-I{RUNTIME}", "-lpthread"]
+    argv = [gcc, str(HERE / "races.c"), "-o", str(program), *flags]
+    built = subprocess.run(argv, capture_output=True, text=True)
     if "cannot find" in built.stderr:
         pytest.skip("gcc has no sanitizers")
     assert built.returncode == 0, built.stderr

@@ -35,8 +35,10 @@ from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.cpu.plugin import probe
-from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
+from rammer.vdevice.cpu.pool import Runtime
+from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, find_arch, host, make_spec
+from rammer.vdevice.library import Library
 from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
 

@@ -26,16 +26,18 @@ def open_cpu(*, arch: str | None = None, device: str | int | None = None) -> VDe
 
 
 def probe() -> Availability:
-    """Whether there is an arch for this machine, and a C compiler."""
-    from rammer.vdevice.cpu.spec import choose_arch, host
+    """Whether there is an arch for this machine, and a C compiler; and how many vEUs there are by default."""
+    from rammer.vdevice.cpu.spec import choose_arch, default_num_veus, host
     from rammer.vdevice.toolchain import c_compiler
 
     try:
-        choose_arch(None, host())
+        here = host()
+        choose_arch(None, here)
+        num_veus, how = default_num_veus(here)
         c_compiler()
     except RammerError as error:
         return Availability(False, error.what, error.hint)
-    return Availability(True)
+    return Availability(True, f"vEUs by default: {num_veus} ({how})")
 
 
 @hookimpl

@@ -15,7 +15,9 @@ from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
-from rammer.vdevice.cpu.runtime import CpuExecutable, Library, Runtime
+from rammer.vdevice.cpu.pool import Runtime, runtime_for
+from rammer.vdevice.cpu.runtime import CpuExecutable
+from rammer.vdevice.library import Library
 from rammer.vdevice.placement import aligned
 from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, recipe_keys
 
@@ -54,7 +56,7 @@ def measure_kernels(
     if not groups:
         return found
     compiled = compiler.compile([k for group in groups for k in group], progress)
-    runtime = Runtime(compiler.runtime())
+    runtime = runtime_for(compiler.runtime())
     libraries = {name: Library(data) for name, data in compiled.objects.items()}
     address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
     total = sum(map(len, groups))

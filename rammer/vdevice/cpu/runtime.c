@@ -1,11 +1,11 @@
 // The CPU vDevice: one thread per vEU walks its lane of a table; step counters order rTasks of different vEUs.
-// Paper: §4.2.3. No libc header is included, so that no libc is needed to compile this (see toolchain.py).
+// Programs share the threads of a pool, and take turns; vEU 0 is the thread that calls. Paper: §4.2.3. No libc header is included, so that no libc is needed to compile this (see toolchain.py).
 
 typedef long long i64;
 typedef unsigned long long u64;
 typedef void (*kernel_fn)(char *const *args, char *scratch, long rtask, int *status);
 
-enum { DONE = 0, BAD_INDEX = 1, STALLED = 2, STUCK = 3, NO_THREAD = 4 };
+enum { DONE = 0, BAD_INDEX = 1, STALLED = 2, STUCK = 3, LOST = 4, CLOSED = 5, NO_THREAD = 6 };
 enum { MEASURED_PASSES = 4 };
 enum { PUBLISH = 1 };  // slot flag: another vEU waits for this slot
 
@@ -17,7 +17,7 @@ typedef struct { const char *from; i64 lines; } ahead;  // what an rTask asks fo
 // What a kernel is told besides its arguments, and where it reports: kernels that ask ahead know what follows `status`.
 typedef struct { int status; ahead next; } context;
 
-// What does not change between runs; filled in by runtime.py, which has the same struct.
+// A program: what does not change between its runs; filled in by runtime.py, which has the same struct.
 typedef struct {
   i64 num_veus, num_programs;
   const i64 *bounds;  // slots of program p, vEU v: bounds[p * num_veus + v] up to the next entry
@@ -28,36 +28,55 @@ typedef struct {
   const ahead *aheads;  // the first one is nothing
   char *scratch;
   i64 scratch_stride;
-  const i64 *cpus;  // the CPU of each vEU, or -1
+  i64 num_cpus;
+  const i64 *cpus;  // the CPU of each vEU or -1, also of those that only wider programs have
   i64 spin_ns, watchdog_ns;
   i64 patience;  // loads of a counter before the waiter starts to yield
-  u64 *times;    // begin and end of every slot, in ticks; or null
+  u64 *times;    // begin and end of every slot, in ticks
+  i64 *report;   // of a stall: program, vEU, order, awaited vEU, awaited order, slots it had begun; ticks of the run
 } table;
+
+// Runs that would compute on the same CPUs go one at a time, first come first served. Runtimes of several builds may
+// share this struct, so it is part of the ABI.
+typedef struct {
+  _Alignas(128) unsigned next;     // the ticket of whoever comes next
+  _Alignas(128) unsigned serving;  // the ticket whose turn it is
+  _Alignas(128) const void *holder;  // the pool of the last turn: idle vEUs of other pools sleep
+} turn;
 
 // One per vEU. What another vEU polls has a cache line of its own (and its neighbour, which CPUs fetch along).
 typedef struct {
   _Alignas(128) i64 step;  // slots completed, counted on from the base of the dispatch
-  _Alignas(128) unsigned done;  // the last dispatch completed
+  _Alignas(128) u64 done;  // the last dispatch completed
+  unsigned asleep;
   _Alignas(128) context now;
   i64 failed;  // the first slot with a bad index, or -1
   i64 begun;   // slots begun, counted like `step`; only watchdogs read it
+  i64 cpu;     // of the worker, or -1
+  unsigned long thread;
+  struct pool *pool;
 } lane;
 
-typedef struct {
-  table t;
-  _Alignas(128) unsigned go;  // number of the dispatch; workers start when it changes
+typedef struct pool {
+  turn *turn;
+  _Alignas(128) u64 go;  // number of the dispatch, and in CALLED the number of vEUs that it calls
+  const table *t;
   i64 program, base;
-  int timed, stop;
+  int timed;
   _Alignas(128) int sleepers;
-  int abort;
-  i64 report[8];  // of a stall: program, vEU, order, awaited vEU, awaited order, slots it had begun; ticks of the run
-  int num_threads, lost;
-  _Alignas(128) char lanes[];
+  int abort, lost, running, closing;
+  i64 num_veus;  // vEU 0 included, which has no thread here
+  lane lanes[];
 } pool;
+
+enum { CALLED = 0xffff, EVERYBODY_OUT = 0xffff };  // a dispatch that ends all workers
 
 #define INLINE static inline __attribute__((always_inline))
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#define LOAD_IN_ORDER(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)  // with other ..._IN_ORDER: one order for all threads
+#define STORE_IN_ORDER(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
+#define ADD_IN_ORDER(p, v) __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST)
 
 // ---- the operating system ----
 
@@ -78,6 +97,7 @@ enum { MONOTONIC = 1, SETMASK = 2 };
 #else
 enum { MONOTONIC = 6, SETMASK = 3 };  // macOS
 #endif
+enum { ANYBODY = -1 };  // sleepers on one word tell themselves apart by the bits of `who`
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv))
 long syscall(long, ...);
 int sched_getcpu(void);
@@ -86,8 +106,12 @@ enum { FUTEX = 202, SETAFFINITY = 203, GETAFFINITY = 204 };
 #else
 enum { FUTEX = 98, SETAFFINITY = 122, GETAFFINITY = 123 };
 #endif
-INLINE void sleep_while(unsigned *word, unsigned value) { syscall(FUTEX, word, 128, value, (void *)0, (void *)0, 0); }
-INLINE void wake_all(unsigned *word) { syscall(FUTEX, word, 129, 0x7fffffff, (void *)0, (void *)0, 0); }
+INLINE void sleep_while(unsigned *word, unsigned value, unsigned who) {
+  syscall(FUTEX, word, 128 | 9, value, (void *)0, (void *)0, who);
+}
+INLINE void wake(unsigned *word, unsigned who) {
+  syscall(FUTEX, word, 128 | 10, 0x7fffffff, (void *)0, (void *)0, who);
+}
 typedef struct { unsigned long bits[128]; } cpu_mask;
 static void pin(i64 cpu) {
   cpu_mask only = {{0}};
@@ -95,12 +119,15 @@ static void pin(i64 cpu) {
   only.bits[cpu / 64] = 1ul << cpu % 64;
   syscall(SETAFFINITY, 0, sizeof only, &only);  // a CPU that was taken away meanwhile: run where we may
 }
-// The caller keeps its own affinity, but must not start on the CPU of a worker: it would share it for milliseconds.
-static void leave_workers(const table *t) {
+// The caller keeps its own affinity, but must not start on the CPU of a worker that computes or spins: it would share it
+// for milliseconds.
+static void leave_workers(const pool *p) {
+  const table *t = p->t;
   if (t->cpus[0] < 0) return;
   int here = sched_getcpu();
-  for (i64 v = 1; v < t->num_veus; v++)
-    if (t->cpus[v] == here) {
+  i64 num_veus = LOAD(&p->num_veus);
+  for (i64 v = 1; v < num_veus && v < t->num_cpus; v++)
+    if (t->cpus[v] == here && (v < t->num_veus || !LOAD(&p->lanes[v].asleep))) {
       cpu_mask before = {{0}};
       if (syscall(GETAFFINITY, 0, sizeof before, &before) <= 0) return;
       pin(t->cpus[0]);
@@ -110,10 +137,13 @@ static void leave_workers(const table *t) {
 }
 #else
 int usleep(unsigned);
-INLINE void sleep_while(unsigned *word, unsigned value) { if (LOAD(word) == value) usleep(50); }
-INLINE void wake_all(unsigned *word) { (void)word; }
+INLINE void sleep_while(unsigned *word, unsigned value, unsigned who) {
+  (void)who;
+  if (LOAD(word) == value) usleep(50);
+}
+INLINE void wake(unsigned *word, unsigned who) { (void)word, (void)who; }
 static void pin(i64 cpu) { (void)cpu; }
-static void leave_workers(const table *t) { (void)t; }
+static void leave_workers(const pool *p) { (void)p; }
 #endif
 
 INLINE void pause(void) {
@@ -146,11 +176,10 @@ INLINE u64 ticks(void) {
 
 // ---- one lane ----
 
-INLINE lane *lane_of(pool *p, i64 veu) { return (lane *)p->lanes + veu; }
 
 static void set_report(pool *p, i64 veu, i64 order, position on, i64 begun) {
   i64 report[6] = {p->program, veu, order, on.veu, on.order, begun > p->base ? begun - p->base : 0};
-  for (int i = 0; i < 6; i++) p->report[i] = report[i];
+  for (int i = 0; i < 6; i++) p->t->report[i] = report[i];
 }
 
 // Whether a lane has begun no slot for too long. A pause of the whole process counts little.
@@ -165,7 +194,7 @@ static int overdue(watchdog *w, const lane *l, i64 limit) {
 
 // Wait until `on` has completed. False: the run was stopped.
 static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, position on, i64 base) {
-  const lane *other = lane_of(p, on.veu);
+  const lane *other = &p->lanes[on.veu];
   watchdog dog = {0, 0, 0};
   for (;;) {
     for (int i = 0; i < 16; i++) {
@@ -174,7 +203,7 @@ static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, p
     }
     if (LOAD(&p->abort)) return 0;
     sched_yield();
-    if (overdue(&dog, other, p->t.watchdog_ns)) {
+    if (overdue(&dog, other, p->t->watchdog_ns)) {
       int none = 0;  // the first to notice reports
       if (__atomic_compare_exchange_n(&p->abort, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         set_report(p, veu, order, on, dog.begun);
@@ -184,8 +213,8 @@ static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, p
 }
 
 INLINE int await(pool *p, i64 veu, i64 order, position on, i64 base) {
-  const i64 *step = &lane_of(p, on.veu)->step;
-  for (i64 i = 0; i < p->t.patience; i++) {
+  const i64 *step = &p->lanes[on.veu].step;
+  for (i64 i = 0; i < p->t->patience; i++) {
     if (LOAD(step) - base > on.order) return 1;
     pause();
   }
@@ -193,8 +222,8 @@ INLINE int await(pool *p, i64 veu, i64 order, position on, i64 base) {
 }
 
 INLINE void walk(pool *p, i64 veu, int timed) {
-  const table *t = &p->t;
-  lane *me = lane_of(p, veu);
+  const table *t = p->t;
+  lane *me = &p->lanes[veu];
   const i64 base = p->base;
   const i64 *bounds = t->bounds + p->program * t->num_veus + veu;
   const slot *first = t->slots + bounds[0], *end = t->slots + bounds[1];
@@ -223,56 +252,85 @@ static void run_lane(pool *p, i64 veu) {
   else walk(p, veu, 0);
 }
 
+// ---- turns ----
+
+INLINE void take(turn *of) {
+  unsigned mine = ADD_IN_ORDER(&of->next, 1);
+  for (unsigned now; (now = LOAD_IN_ORDER(&of->serving)) != mine;) sleep_while(&of->serving, now, 1u << mine % 32);
+}
+
+INLINE void give(turn *of) {
+  unsigned next = of->serving + 1;
+  STORE_IN_ORDER(&of->serving, next);
+  if (LOAD_IN_ORDER(&of->next) != next) wake(&of->serving, 1u << next % 32);
+}
+
 // ---- workers ----
 
-typedef struct { pool *p; i64 veu; } start;
+INLINE int calls(u64 go, i64 veu) { return (i64)(go & CALLED) > veu; }
 
-static unsigned next_dispatch(pool *p, unsigned seen) {
-  i64 since = now_ns();
-  for (;;) {
+// Wait for a dispatch after `last` that calls this vEU. A worker without a CPU of its own is in the way of those that
+// are called instead, and a whole pool in the way of another one that has the turn.
+static u64 next_dispatch(pool *p, i64 veu, u64 last, i64 spin_ns, int crowded) {
+  lane *me = &p->lanes[veu];
+  u64 go = last;
+  for (i64 since = now_ns(); now_ns() - since < spin_ns && LOAD(&p->turn->holder) == p;) {
     for (int i = 0; i < 64; i++) {
-      unsigned go = LOAD(&p->go);
-      if (go != seen) return go;
+      if ((go = LOAD(&p->go)) != last && calls(go, veu)) return go;
       pause();
     }
-    if (p->t.patience < 1000) sched_yield();  // more vEUs than CPUs
-    if (now_ns() - since < p->t.spin_ns) continue;
-    // Either dispatch() sees us in `sleepers`, or we see its new `go`: both sides are sequentially consistent.
-    __atomic_add_fetch(&p->sleepers, 1, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&p->go, __ATOMIC_SEQ_CST) == seen) sleep_while(&p->go, seen);
-    __atomic_sub_fetch(&p->sleepers, 1, __ATOMIC_SEQ_CST);
+    if (go != last && me->cpu < 0) break;
+    if (crowded) sched_yield();
   }
+  ADD_IN_ORDER(&p->sleepers, 1);
+  for (;;) {  // either dispatch() sees us asleep, or we see that it calls us
+    STORE_IN_ORDER(&me->asleep, 1);
+    if ((go = LOAD_IN_ORDER(&p->go)) != last && calls(go, veu)) break;
+    sleep_while(&me->asleep, 1, ANYBODY);
+  }
+  ADD_IN_ORDER(&p->sleepers, -1);
+  STORE(&me->asleep, 0);
+  return go;
 }
 
 static void *worker(void *argument) {
-  start *s = argument;
-  pool *p = s->p;
-  lane *me = lane_of(p, s->veu);
-  pin(p->t.cpus[s->veu]);
-  for (unsigned seen = 0;;) {
-    seen = next_dispatch(p, seen);
-    if (p->stop) return 0;
-    run_lane(p, s->veu);
-    STORE(&me->done, seen);
+  lane *me = argument;
+  pool *p = me->pool;
+  i64 veu = me - p->lanes, spin_ns = 0;
+  int crowded = 0;
+  pin(me->cpu);
+  for (u64 go = 0;;) {
+    go = next_dispatch(p, veu, go, spin_ns, crowded);
+    if ((go & CALLED) == EVERYBODY_OUT) return 0;
+    spin_ns = p->t->spin_ns;
+    crowded = p->t->patience < 1000;
+    run_lane(p, veu);
+    STORE(&me->done, go);
   }
 }
 
-INLINE void announce(pool *p) {
-  __atomic_store_n(&p->go, p->go + 1, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&p->sleepers, __ATOMIC_SEQ_CST)) wake_all(&p->go);
+// Call the first `num_veus` vEUs; `called` says so, or EVERYBODY_OUT.
+static void dispatch(pool *p, u64 called, i64 num_veus) {
+  STORE_IN_ORDER(&p->go, (p->go | CALLED) + 1 + called);
+  if (LOAD_IN_ORDER(&p->sleepers))
+    for (i64 v = 1; v < num_veus; v++)
+      if (LOAD_IN_ORDER(&p->lanes[v].asleep)) {
+        STORE(&p->lanes[v].asleep, 0);
+        wake(&p->lanes[v].asleep, ANYBODY);
+      }
 }
 
 // Wait for a worker to finish its lane. False: it does not come back.
 static int join(pool *p, i64 veu) {
-  lane *other = lane_of(p, veu);
-  for (i64 i = 0; i < p->t.patience; i++) {
+  lane *other = &p->lanes[veu];
+  for (i64 i = 0; i < p->t->patience; i++) {
     if (LOAD(&other->done) == p->go) return 1;
     pause();
   }
   watchdog dog = {0, 0, 0};
   while (LOAD(&other->done) != p->go) {
     sched_yield();
-    if (overdue(&dog, other, 2 * p->t.watchdog_ns)) {  // a waiting worker's own watchdog comes first
+    if (overdue(&dog, other, 2 * p->t->watchdog_ns)) {  // a waiting worker's own watchdog comes first
       set_report(p, veu, -1, (position){-1, -1}, dog.begun);
       p->lost = 1;
       return 0;
@@ -285,56 +343,59 @@ static int join(pool *p, i64 veu) {
 
 #define EXPORT __attribute__((visibility("default")))
 
-EXPORT i64 rammer_pool_bytes(i64 num_veus) { return sizeof(pool) + num_veus * (sizeof(lane) + sizeof(thread) + sizeof(start)); }
+EXPORT i64 rammer_pool_bytes(i64 most_veus) { return sizeof(pool) + most_veus * sizeof(lane); }
 
-INLINE thread *threads_of(pool *p) { return (thread *)(lane_of(p, p->t.num_veus)); }
-
-// Stop and join the workers. False: a lost worker is still in some kernel, and the memory must stay.
-EXPORT int rammer_close(pool *p) {
-  if (p->lost) return 0;
-  p->stop = 1;
-  announce(p);
-  for (int i = 0; i < p->num_threads; i++) pthread_join(threads_of(p)[i], 0);
-  p->num_threads = 0;
-  return 1;
+// `p`: zeroed, 128-byte aligned, rammer_pool_bytes() long; it belongs to the pool until rammer_close.
+EXPORT void rammer_open(pool *p, turn *of) {
+  p->turn = of;
+  p->num_veus = 1;
 }
 
-// `memory`: zeroed, 128-byte aligned, rammer_pool_bytes() long; it belongs to the pool until rammer_close.
-EXPORT int rammer_open(pool *p, const table *t) {
-  p->t = *t;
-  start *starts = (start *)(threads_of(p) + t->num_veus);
+// Threads for `num_veus` vEUs in all; programs that need fewer may run meanwhile.
+EXPORT int rammer_grow(pool *p, i64 num_veus, const i64 *cpus) {
   opaque attributes, all, before;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 8 << 20);  // musl's default is too small for kernels
   sigfillset(&all);
   pthread_sigmask(SETMASK, &all, &before);  // signals belong to the threads that know Python
   int failed = 0;
-  for (i64 v = 1; v < t->num_veus && !failed; v++) {
-    starts[v] = (start){p, v};
-    failed = pthread_create(&threads_of(p)[p->num_threads], &attributes, worker, &starts[v]);
-    p->num_threads += !failed;
+  for (i64 v; (v = p->num_veus) < num_veus && !failed;) {
+    lane *l = &p->lanes[v];
+    l->cpu = cpus[v];
+    l->pool = p;
+    failed = pthread_create(&l->thread, &attributes, worker, l);
+    STORE(&p->num_veus, v + !failed);
   }
   pthread_sigmask(SETMASK, &before, (opaque *)0);
   pthread_attr_destroy(&attributes);
-  if (failed) rammer_close(p);
   return failed ? NO_THREAD : DONE;
 }
 
-// Run every rProgram, one after another: each is a dispatch of its own and a join of all vEUs.
-static int run_all(pool *p, int timed) {
-  const table *t = &p->t;
+// Begin no more runs, wait for the one in progress, and join the workers. False: a run that takes too long, or a lost
+// worker in some kernel, still uses the memory.
+EXPORT int rammer_close(pool *p, i64 patience_ns) {
+  STORE_IN_ORDER(&p->closing, 1);
+  for (i64 since = now_ns(); LOAD_IN_ORDER(&p->running); sched_yield())
+    if (now_ns() - since > patience_ns) return 0;
+  if (p->lost) return 0;
+  dispatch(p, EVERYBODY_OUT, p->num_veus);
+  for (i64 v = 1; v < p->num_veus; v++) pthread_join(p->lanes[v].thread, 0);
+  return 1;
+}
+
+// Run every rProgram, one after another: each is a dispatch of its own and a join of all its vEUs.
+static int run_all(pool *p) {
+  const table *t = p->t;
   const i64 *bounds = t->bounds;
-  if (p->lost) return STUCK;
-  if (t->num_veus > 1) leave_workers(t);
-  for (i64 v = 0; v < t->num_veus; v++) lane_of(p, v)->failed = -1;
+  if (t->num_veus > 1) leave_workers(p);
+  for (i64 v = 0; v < t->num_veus; v++) p->lanes[v].failed = -1;
   p->abort = 0;
-  p->timed = timed;
   for (i64 program = 0; program < t->num_programs; program++, bounds += t->num_veus) {
     p->program = program;
     if (bounds[1] == bounds[t->num_veus]) {  // all in lane 0: a plain call
       run_lane(p, 0);
     } else {
-      announce(p);
+      dispatch(p, t->num_veus, t->num_veus);
       run_lane(p, 0);
       for (i64 v = 1; v < t->num_veus; v++)
         if (!join(p, v)) return STUCK;
@@ -344,23 +405,35 @@ static int run_all(pool *p, int timed) {
   }
   int result = DONE;
   for (i64 v = 0; v < t->num_veus; v++) {
-    lane *l = lane_of(p, v);
-    if (l->failed >= 0 && (result == DONE || l->failed < p->report[0])) {
+    lane *l = &p->lanes[v];
+    if (l->failed >= 0 && (result == DONE || l->failed < t->report[0])) {
       result = BAD_INDEX;
-      p->report[0] = l->failed;
+      t->report[0] = l->failed;
     }
   }
   return result;
 }
 
-EXPORT int rammer_run(pool *p, int timed) {
-  p->report[6] = ticks();
-  int result = run_all(p, timed);
-  p->report[7] = ticks();
+// Wait for the program's turn and run it.
+EXPORT int rammer_run(pool *p, const table *t, int timed) {
+  turn *of = p->turn;
+  take(of);
+  STORE_IN_ORDER(&p->running, 1);
+  int result = p->lost ? LOST : LOAD_IN_ORDER(&p->closing) ? CLOSED : DONE;
+  if (result == DONE) {
+    if (of->holder != p) STORE(&of->holder, p);
+    p->t = t;
+    p->timed = timed;
+    t->report[6] = ticks();
+    result = run_all(p);
+    t->report[7] = ticks();
+  }
+  STORE(&p->running, 0);
+  give(of);
   return result;
 }
 
-EXPORT const i64 *rammer_report(pool *p) { return p->report; }
+EXPORT i64 rammer_sleepers(pool *p) { return LOAD(&p->sleepers); }
 EXPORT i64 rammer_now_ns(void) { return now_ns(); }
 EXPORT u64 rammer_ticks(void) { return ticks(); }
 

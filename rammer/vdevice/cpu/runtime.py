@@ -1,12 +1,12 @@
-"""A loaded program: tables, arena, vEU threads. The work is in runtime.c."""
+"""A loaded program: tables and arena. The work is in runtime.c; threads are those of pool.py."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,56 +18,20 @@ from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.memory import allocate, gather
+from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
 from rammer.vdevice.cpu.printer import LINE_BYTES
 from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
 from rammer.vdevice.placement import ALIGNMENT, ARENA, aligned
 
-PATIENCE_S = 5.0  # how long the end of the process waits for a daemon thread's run
-_DONE, _BAD_INDEX, _STALLED, _STUCK = range(4)
-
-
-class _TableStruct(ctypes.Structure):
-    """`table` of runtime.c."""
-
-    _fields_ = (
-        ("num_veus", ctypes.c_int64),
-        ("num_programs", ctypes.c_int64),
-        ("bounds", ctypes.c_void_p),
-        ("slots", ctypes.c_void_p),
-        ("waits", ctypes.c_void_p),
-        ("kernels", ctypes.c_void_p),
-        ("args", ctypes.c_void_p),
-        ("aheads", ctypes.c_void_p),
-        ("scratch", ctypes.c_void_p),
-        ("scratch_stride", ctypes.c_int64),
-        ("cpus", ctypes.c_void_p),
-        ("spin_ns", ctypes.c_int64),
-        ("watchdog_ns", ctypes.c_int64),
-        ("patience", ctypes.c_int64),
-        ("times", ctypes.c_void_p),
-    )
-
-
-class Runtime:
-    """The functions of runtime.c."""
-
-    def __init__(self, data: bytes) -> None:
-        self.library = library = Library(data)
-        pointer, i64 = ctypes.c_void_p, ctypes.c_int64
-        self.pool_bytes = library.function("rammer_pool_bytes", i64, i64)
-        self.open = library.function("rammer_open", ctypes.c_int, pointer, ctypes.POINTER(_TableStruct))
-        self.close = library.function("rammer_close", ctypes.c_int, pointer)
-        self.run = library.function("rammer_run", ctypes.c_int, pointer, ctypes.c_int)
-        self.report = library.function("rammer_report", ctypes.POINTER(i64), pointer)
-        self.now_ns = library.function("rammer_now_ns", i64)
-        self.ticks = library.function("rammer_ticks", ctypes.c_uint64)
-        self.measure = library.function("rammer_measure", ctypes.c_double, pointer, pointer, pointer, i64, i64)
+_DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
 
 
 class CpuExecutable:
-    """A program ready to run. Threads take turns; it survives a fork (the child gets threads of its own).
+    """A program ready to run. Threads take turns, and so do programs on the same CPUs, which share their vEUs' threads.
+
+    It survives a fork (the child gets threads of its own).
 
     `poison` fills the arena and all scratch with NaN before every run, for tests.
     """
@@ -80,10 +44,10 @@ class CpuExecutable:
         self._host = host
         self.poison = False
 
-        self._runtime = Runtime(image.files[RUNTIME])
+        self._runtime = runtime_for(image.files[RUNTIME])
         names = dict.fromkeys(k[0] for k in header["kernels"])
         self._libraries = {name: Library(_file(image, f"{name}.so")) for name in names}
-        self._kernels = np.array([self._address(name, symbol) for name, symbol, _ in header["kernels"]], np.uint64)
+        self._kernels = np.array([self._kernel(name, symbol) for name, symbol, _ in header["kernels"]], np.uint64)
         self._weights = gather([_weight(image, name) for name in header["weights"]])
         self._arena = allocate(int(header["arena_bytes"]))
         self._stride = aligned(int(header["scratch_bytes"])) + ALIGNMENT
@@ -104,11 +68,12 @@ class CpuExecutable:
         self._outputs = [
             (p.name, self._view(place, p.type)) for p, place in zip(image.outputs, header["outputs"], strict=True)
         ]
-        self._closed = False
+        self._stuck = False
         self._restarting = threading.Lock()
-        self._start()
+        self._bind()
+        self._begin(self._find_pool())
 
-    def _address(self, library: str, symbol: str) -> int:
+    def _kernel(self, library: str, symbol: str) -> int:
         try:
             return self._libraries[library].address(symbol)
         except AttributeError as error:
@@ -121,15 +86,17 @@ class CpuExecutable:
             raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
         return block[offset : offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)
 
-    def _start(self) -> None:
-        """Start the vEU threads, in this process."""
-        cpus = self._host.cpus
-        enough = len(cpus) >= self._num_veus
-        pinned = enough and self._num_veus > 1 and config.get("RAMMER_PIN") != "0"
-        veu_cpus = np.array(cpus[: self._num_veus] if pinned else [-1] * self._num_veus, np.int64)
+    def _bind(self) -> None:
+        """Put the program as runtime.c sees it into `_struct`; `_arrays` are what that refers to."""
+        allowed = self._host.cpus
+        enough = len(allowed) >= self._num_veus
+        pinned = allowed if self._num_veus > 1 and config.get("RAMMER_PIN") != "0" else ()
+        self._cpus = np.full(max(self._num_veus, len(pinned)), -1, np.int64)
+        self._cpus[: len(pinned)] = pinned
+        self._report = np.zeros(8, np.int64)
         spin_ms = config.number("RAMMER_SPIN_MS") or 0.0
         table = self._table
-        arrays: tuple[Array, ...] = (
+        self._arrays: tuple[Array, ...] = (
             np.ascontiguousarray(table.bounds),
             np.ascontiguousarray(table.slots),
             np.ascontiguousarray(table.waits),
@@ -137,11 +104,14 @@ class CpuExecutable:
             self._args,
             self._aheads,
             self._scratch,
-            veu_cpus,
+            self._cpus,
             self._times,
+            self._report,
         )
-        bounds, slots, waits, kernels, args, aheads, scratch, places, times = (a.ctypes.data for a in arrays)
-        struct = _TableStruct(
+        bounds, slots, waits, kernels, args, aheads, scratch, cpus, times, report = (
+            a.ctypes.data for a in self._arrays
+        )
+        self._struct = struct = TableStruct(
             num_veus=self._num_veus,
             num_programs=int(table.header["num_programs"]),
             bounds=bounds,
@@ -152,40 +122,38 @@ class CpuExecutable:
             aheads=aheads,
             scratch=scratch,
             scratch_stride=self._stride,
-            cpus=places,
+            num_cpus=len(self._cpus),
+            cpus=cpus,
             spin_ns=int((spin_ms if enough else min(spin_ms, 0.2)) * 1e6),
             watchdog_ns=int((config.number("RAMMER_WATCHDOG_SECONDS") or 60.0) * 1e9),
             patience=4096 if enough else 32,
             times=times,
+            report=report,
         )
-        memory = allocate(self._runtime.pool_bytes(self._num_veus))
-        self._pool = memory.ctypes.data
-        if self._runtime.open(self._pool, struct):
-            raise DeviceError(
-                f"cannot start {self._num_veus} threads", hint="fewer vEUs: RAMMER_NUM_VEUS, or device=…; or ulimit -u"
-            )
+        self._address = ctypes.addressof(struct)
+
+    def _find_pool(self) -> Pool:
+        return pool_for(self._runtime, self._host.cpus, self._cpus, self._num_veus)
+
+    def _begin(self, pool: Pool | None) -> None:
+        """Be ready to run in this process; without a pool the program is closed."""
+        self._pool = pool
         self._clock = (self._runtime.now_ns(), self._runtime.ticks())
-        self._pid = os.getpid()
         self._lock = threading.Lock()
-        keep = (memory, arrays, self._weights, self._arena, self._libraries, self._runtime)
-        self._stop = weakref.finalize(self, _abandon, self._lock, self._runtime, self._pool, self._pid, keep)
+        self._pid = os.getpid()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
-        if os.getpid() != self._pid:
-            self._restart()
-        with self._lock:
+        with self._lock if os.getpid() == self._pid else self._renewed():
             self._run(inputs, 0)
             return {name: view.copy() for name, view in self._outputs}
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """As `run`, with the begin and end of every slot. Copying inputs and outputs is not in it."""
-        if os.getpid() != self._pid:
-            self._restart()
-        with self._lock:
+        with self._lock if os.getpid() == self._pid else self._renewed():
             self._times[:] = 0
             self._run(inputs, 1)
-            begin, end = (int(t) for t in self._runtime.report(self._pool)[6:8])
+            begin, end = (int(t) for t in self._report[6:8])
             outputs = {name: view.copy() for name, view in self._outputs}
             us_per_tick = self._us_per_tick()
             times = (self._times - np.uint64(begin)).astype(np.float64) * us_per_tick
@@ -201,25 +169,44 @@ class CpuExecutable:
             for p in range((len(bounds) - 1) // veus)
         )
 
+    def _renewed(self) -> threading.Lock:
+        """The lock of a forked child, which has none of the parent's threads, and finds others first."""
+        with self._restarting:
+            if os.getpid() != self._pid:
+                self._begin(self._pool and self._find_pool())
+        return self._lock
+
     def _run(self, inputs: Mapping[str, Array], timed: int) -> None:
-        if self._closed:
+        pool = self._pool
+        if pool is None:
             raise DeviceError("the program is closed", hint="compile or load it again")
+        if self._stuck:
+            raise self._failure(_STUCK)
         if self.poison:
             self._arena[:] = 0xFF
             self._scratch[:] = 0xFF
         for name, view in self._inputs:
             np.copyto(view, inputs[name], casting="no")
-        if code := self._runtime.run(self._pool, timed):
+        while (code := self._runtime.run(pool.address, self._address, timed)) == _LOST:
+            pool.lost = True  # by another program
+            self._pool = pool = self._find_pool()
+        if code == _CLOSED and threading.current_thread().daemon:
+            raise SystemExit  # the process ends, and this thread with it, in silence
+        if code == _STUCK:
+            pool.lost = self._stuck = True
+            keep_for_good(self._struct, self._arrays, self._weights, self._arena, self._libraries, pool)
+        if code:
             raise self._failure(code)
 
     def _failure(self, code: int) -> InputError | DeviceError:
-        report = self._runtime.report(self._pool)
+        if code == _CLOSED:
+            return DeviceError("the process ends", hint="run no programs in atexit functions")
         if code == _BAD_INDEX:
-            operator = self._operator(int(report[0]))
+            operator = self._operator(int(self._report[0]))
             return InputError(
                 f"{operator}: index out of range", hint="an input that is used as an index is too large or too small"
             )
-        program, veu, order, on_veu, on_order, begun = (int(n) for n in report[:6])
+        program, veu, order, on_veu, on_order, begun = (int(n) for n in self._report[:6])
         where = f"rProgram {program}: vEU {veu}"
         if code == _STALLED:
             operator = self._operator(int(self._table.bounds[program * self._num_veus + on_veu]) + on_order)
@@ -243,49 +230,12 @@ class CpuExecutable:
             pass
         return float((now - ns) / 1000 / (self._runtime.ticks() - ticks))
 
-    def _restart(self) -> None:
-        """After a fork: the parent's threads are not here."""
-        with self._restarting:
-            if os.getpid() != self._pid and not self._closed:
-                self._stop.detach()
-                self._start()
-
     def close(self) -> None:
-        """Join the threads; later runs raise DeviceError."""
-        if os.getpid() != self._pid:
-            self._stop.detach()
-            self._closed = True
-            return
-        with self._lock:
-            self._closed = True
-            if found := self._stop.detach():
-                _, runtime, pool, _, keep = found[2]
-                _close(runtime, pool, keep)
-            self._inputs, self._outputs, self._weights = [], [], []
+        """Give up the threads, which end if no other program shares them; later runs raise DeviceError."""
+        with self._lock if os.getpid() == self._pid else nullcontext():
+            self._pool = None
+            self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()
             self._arena = self._scratch = allocate(0)
-
-
-def _close(runtime: Runtime, pool: int, keep: tuple[object, ...]) -> None:
-    if not runtime.close(pool):
-        _keep_for_good(runtime, keep)
-
-
-def _abandon(lock: threading.Lock, runtime: Runtime, pool: int, pid: int, keep: tuple[object, ...]) -> None:
-    """Stop the threads of a program that is forgotten, or alive when the process ends.
-
-    Then a daemon thread may still run it. The lock is not given back: no run begins after this.
-    """
-    if os.getpid() != pid:
-        return
-    if lock.acquire(timeout=PATIENCE_S):
-        _close(runtime, pool, keep)
-    else:
-        _keep_for_good(runtime, keep)
-
-
-def _keep_for_good(*used: object) -> None:
-    """A thread that does not come back still uses this memory and code."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(used))
 
 
 def _file(image: Image, name: str) -> bytes:
@@ -320,6 +270,3 @@ def _checked_table(image: Image, host: Host) -> Table:
     if not ports:
         raise ArtifactError("the table has other inputs and outputs than the program", hint="compile the model again")
     return table
-
-
-__all__ = ["CpuExecutable", "Library", "Runtime"]

@@ -16,6 +16,8 @@ from rammer import config
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.tensor import PARTS
+from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
+from rammer.vdevice.cpu.table import MAX_VEUS
 
 PARTS_GAIN = 1.5  # measured: products of float32 in bf16 parts on AMX, relative to multiply-adds of vectors
 
@@ -105,9 +107,10 @@ class Host:
     machine: str
     features: frozenset[str]
     cpus: tuple[int, ...]  # CPUs of the affinity mask, one per physical core first, then their siblings
-    num_cores: int  # physical cores among them, within the cgroup's quota
+    num_cores: int  # physical cores among them
     ghz: float
     caches: tuple[int, int, int]  # bytes of L1d and L2 (of a core), and L3
+    quota: Quota | None = None  # of CPU time
 
     def runs(self, arch: Arch) -> bool:
         """Whether kernels for `arch` run here."""
@@ -133,7 +136,7 @@ def host() -> Host:
     features -= _disabled()
     if "amx_tile" in features and not _matrix_unit_granted():
         features -= _AMX
-    return Host(f"{model} {ghz} GHz", machine, features, cpus, max(1, min(cores, _quota() or cores)), ghz, _caches())
+    return Host(f"{model} {ghz} GHz", machine, features, cpus, cores, ghz, _caches(), cpu_quota())
 
 
 def choose_arch(name: str | None, here: Host) -> Arch:
@@ -162,13 +165,34 @@ def choose_arch(name: str | None, here: Host) -> Arch:
 
 
 def choose_num_veus(device: str | int | None, here: Host) -> int:
-    """vEUs asked for by `device` (4, "4" or "cpu:4"), by RAMMER_NUM_VEUS, or one per core. Raises DeviceError."""
+    """vEUs asked for by `device` (4, "4" or "cpu:4"), or by default. Raises DeviceError."""
     if device is None or device == "cpu":
-        return config.integer("RAMMER_NUM_VEUS", 1) or here.num_cores
+        return default_num_veus(here)[0]
     text = str(device).removeprefix("cpu:")
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_VEUS:
         raise DeviceError(f"no CPU device {device!r}", hint="device= is the number of vEUs: 4 or 'cpu:4'")
     return int(text)
+
+
+def default_num_veus(here: Host) -> tuple[int, str]:
+    """vEUs where none are asked for, and how that was found: RAMMER_NUM_VEUS, or cores within the quota.
+
+    A quota is rounded down: vEUs of a run all compute or spin, and one more than the quota pays for would stop all of
+    them for the rest of every period. Raises DeviceError.
+    """
+    cpus, cores, quota = len(here.cpus), here.num_cores, here.quota
+    if asked := config.integer("RAMMER_NUM_VEUS", 1):
+        if asked > MAX_VEUS:
+            raise DeviceError(f"RAMMER_NUM_VEUS={asked}: at most {MAX_VEUS} vEUs", hint="one per core is best")
+        return asked, f"RAMMER_NUM_VEUS={asked}"
+    how = f"the affinity mask has {_count(cpus, 'CPU')} on {_count(cores, 'core')}"
+    if quota is None:
+        return cores, f"{how}, no cgroup limits CPU time"
+    return max(1, min(cores, int(quota.cpus))), f"{how}, {quota.file} grants the time of {_count(quota.cpus, 'CPU')}"
+
+
+def _count(number: float, what: str) -> str:
+    return f"{number:.4g} {what}{'' if number == 1 else 's'}"
 
 
 def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
@@ -261,18 +285,6 @@ def _cpus() -> tuple[tuple[int, ...], int]:
         cores.setdefault((_read(topology + "physical_package_id").strip(), core), []).append(cpu)
     first = [siblings[0] for siblings in cores.values()]
     return (*first, *(cpu for siblings in cores.values() for cpu in siblings[1:])), len(first)
-
-
-def _quota() -> int | None:
-    """CPUs that the cgroup grants, rounded up."""
-    quota, period = "", ""
-    if line := _read("/sys/fs/cgroup/cpu.max").split():
-        quota, period = line[0], line[-1]
-    elif quota := _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip():
-        period = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us").strip()
-    if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:
-        return None
-    return max(1, -(-int(quota) // int(period)))
 
 
 @lru_cache(maxsize=1)

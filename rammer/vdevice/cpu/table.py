@@ -15,8 +15,9 @@ from rammer.ir.tensor import Array
 from rammer.vdevice import tables
 from rammer.vdevice.placement import ARENA
 
-ABI = 2  # of runtime.c, the table and the kernels; changes with any of them
+ABI = 3  # of runtime.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
+MAX_VEUS = 1024
 
 Ints = NDArray[np.int32]
 
@@ -60,7 +61,7 @@ class Table:
         barrier = kernel < 0
         arity = np.array([k[2] for k in header["kernels"]] or [0])
         sound = (
-            num_veus >= 1
+            1 <= num_veus <= MAX_VEUS
             and len(self.bounds) == num_programs * num_veus + 1
             and self.bounds[0] == 0
             and self.bounds[-1] == len(self.slots) == len(self.operators)

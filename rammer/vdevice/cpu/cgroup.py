@@ -1,0 +1,72 @@
+"""CPU time that Linux grants to this process's control group and the groups around it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A limit on CPU time: seconds per second, so a number of CPUs; and the file that says so."""
+
+    cpus: float
+    file: str
+
+
+def cpu_quota(root: Path = Path("/")) -> Quota | None:
+    """The least quota of the process's groups, version 1 or 2; None if there is none.
+
+    `root` holds proc/self/cgroup, proc/self/mountinfo and what is mounted.
+    """
+    found = [q for mount, group in _groups(root) for q in _quotas(root, mount, group)]
+    return min(found, key=lambda q: q.cpus, default=None)
+
+
+def _groups(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
+    """Where groups that may limit the CPU are mounted, and the folder of this process's one at or below that."""
+    paths: dict[str, str] = {}  # of version 1's "cpu", and of version 2: ""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        paths |= {name: path for name in controllers.split(",") if name in ("", "cpu")}
+    for line in _read(root / "proc/self/mountinfo").splitlines():
+        fields, _, kind = (part.split() for part in line.partition(" - "))
+        if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        version1 = kind[0] == "cgroup"
+        if version1 and "cpu" not in kind[2].split(","):
+            continue
+        group = PurePosixPath(paths.get("cpu" if version1 else "", "/"))
+        above, mount = (PurePosixPath(_unescaped(f)) for f in fields[3:5])
+        # A container may see its group's path from outside, and only the inside mounted: then the mount is the group.
+        inside = group.is_relative_to(above) and ".." not in group.parts
+        yield mount, mount / group.relative_to(above) if inside else mount
+
+
+def _quotas(root: Path, mount: PurePosixPath, group: PurePosixPath) -> Iterator[Quota]:
+    """Quotas of a group and of those around it."""
+    for folder in (group, *group.parents):
+        if not folder.is_relative_to(mount):
+            return
+        here = root / folder.relative_to("/")
+        for file, values in (
+            ("cpu.max", _read(here / "cpu.max").split()),
+            ("cpu.cfs_quota_us", [_read(here / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period")]),
+        ):
+            if len(values) == 2 and all(v.isdecimal() and int(v) > 0 for v in values):  # else "max", or -1
+                yield Quota(int(values[0]) / int(values[1]), str(folder / file))
+
+
+def _unescaped(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), field)
+
+
+def _read(path: Path) -> str:
+    """A small system file, or nothing where the system has no such file."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
