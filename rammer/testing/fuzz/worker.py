@@ -37,7 +37,7 @@ class Child:
 
     def __init__(self, work: Callable[[Say], None], limits: Limits) -> None:
         self._limits = limits
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `end`)
         reading, writing = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()

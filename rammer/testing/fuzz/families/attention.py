@@ -71,7 +71,7 @@ def operator(s: Sketch) -> None:
     b, length, width = s.shape(x)
     heads = s.random.choice([h for h in (1, 2, 3, 4, 6, 8) if width % h == 0])
     few = s.random.choice(sizes.divisors(heads))
-    kv, dtype = few * (width // heads), s.dtype(x)
+    kv = few * (width // heads)
     keys = [dense(s, x, kv, bias=False) for _ in range(2)]
     attrs = {"q_num_heads": heads, "kv_num_heads": few, "is_causal": int(s.chance(0.4))}
     s.node("Attention", x, *keys, work=2 * b * heads * length * length * width // heads, **attrs)

@@ -21,7 +21,7 @@ def value(name: str, dtype: int, shape: tuple[int, ...]) -> object:
 
 def loop(s: Sketch) -> None:
     """A state that is carried on, and what every turn leaves."""
-    x = s.floats(2, 3)
+    x = s.pick(lambda k: k.dtype == FLOAT and k.rank in (2, 3))
     shape = s.shape(x)
     n, count = shape[-1], s.random.randint(1, 6)
     name = f"loop{len(s.nodes)}_"
@@ -47,7 +47,7 @@ def loop(s: Sketch) -> None:
 
 def scan(s: Sketch) -> None:
     """A cell stepped over the first axis."""
-    x = s.floats(3)
+    x = s.pick(lambda k: k.dtype == FLOAT and k.rank == 3)
     steps, batch, n = s.shape(x)
     if steps > 20:
         raise Unfit
@@ -70,7 +70,7 @@ def scan(s: Sketch) -> None:
 
 def branch(s: Sketch) -> None:
     """If, of a condition that is known."""
-    x = s.floats()
+    x = s.pick(lambda k: k.dtype == FLOAT)
     name = f"if{len(s.nodes)}_"
     branches = [
         helper.make_graph([helper.make_node(op, [x], [name + tag])], tag, [], [value(name + tag, FLOAT, s.shape(x))])

@@ -67,7 +67,7 @@ def scatter(s: Sketch) -> None:
     updates = s.input(shape, s.dtype(x), *bounds(s.dtype(x)))
     how = s.random.choice(("none", "none", "add", "max", "min", "mul"))
     if how in ("add", "max", "min") and s.chance(0.5):
-        s.node("ScatterElements", x, s.input(shape, I64, 0, extent - 1), updates, axis=axis, reduction=how)
+        s.node("ScatterElements", x, s.constant(s.numpy.integers(0, extent, shape)), updates, axis=axis, reduction=how)
     else:
         s.node("ScatterElements", x, s.constant(places.astype(np.int64)), updates, axis=axis, reduction=how)
 

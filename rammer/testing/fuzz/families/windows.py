@@ -108,7 +108,15 @@ def pool(s: Sketch) -> None:
     if op == "AveragePool":
         attrs["count_include_pad"] = s.random.randint(0, 1)
     y = s.node(op, x, **attrs)
+    if "ceil_mode" in attrs and _begins_outside(inner, s.shape(y)[2:], attrs):
+        raise Unfit  # ONNX's inference counts a window that its own evaluator leaves out
     s.spend(prod(s.shape(y)) * prod(attrs["kernel_shape"]))
+
+
+def _begins_outside(inner: Shape, counts: Shape, attrs: dict[str, Any]) -> bool:
+    """Whether the last window begins behind the image and the padding before it."""
+    pads = attrs.get("pads", [0] * len(inner))
+    return any((n - 1) * step >= e + p for n, step, e, p in zip(counts, attrs["strides"], inner, pads, strict=False))
 
 
 def whole(s: Sketch) -> None:
