@@ -17,6 +17,7 @@ from rammer.errors import RammerError, did_you_mean
 from rammer.plugins import PluginRegistry
 from rammer.testing.fuzz.case import Case, Choices, draw
 from rammer.testing.fuzz.families import FAMILIES
+from rammer.testing.fuzz.oracle import warm
 from rammer.testing.fuzz.shrink import shrink
 from rammer.testing.fuzz.summary import Summary
 from rammer.testing.fuzz.trial import Verdict
@@ -94,6 +95,7 @@ def _choices(given: argparse.Namespace) -> Choices:
         vdevice = registry.open(given.target, arch=arch, device=(given.device or [None])[0])
         vdevice.prepare([])
         vdevice.close()
+    warm()
     return Choices(given.target, policies, archs, **devices)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import rammer
@@ -51,6 +52,16 @@ def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
 def interpreter(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
     """As rammer's tensor expressions say, before any pass."""
     return evaluate_graph(rammer.load(model), inputs)
+
+
+def warm() -> None:
+    """Load what children of this process would load each: the oracles, and the reader of models."""
+    if importlib.util.find_spec("onnxruntime"):
+        importlib.import_module("onnxruntime")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "warm", [x], [y])
+    rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
 
 
 def oracles() -> dict[str, Oracle]:

@@ -151,15 +151,12 @@ def _fitted(case: Case, model: ModelProto) -> Case | None:
     if not model.graph.node:
         return None
     try:
-        onnx.checker.check_model(model)
         typed = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        del model.graph.output[:]
+        model.graph.output.extend(typed.graph.output)
+        onnx.checker.check_model(model)
     except Exception:  # ONNX raises what it likes about a model that is not valid
         return None
-    known = {v.name: v for v in typed.graph.output}
-    for value in model.graph.output:
-        value.CopyFrom(known[value.name])
-        if not value.type.tensor_type.HasField("shape"):
-            return None
     ports = {}
     for value in model.graph.input:
         shape = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)

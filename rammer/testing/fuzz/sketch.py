@@ -34,6 +34,9 @@ NUMPY: dict[int, Any] = {
 }
 
 
+_LIKE_INPUT = ("GroupNormalization", "MeanVarianceNormalization")  # functions that ONNX does not type
+
+
 class Unfit(Exception):
     """A step that cannot be taken here: nothing suits it, or it would cost too much."""
 
@@ -169,6 +172,8 @@ class Sketch:
             )
         except Exception as error:  # ONNX raises what it likes about a node that is not valid
             raise Unfit from error
+        if op in _LIKE_INPUT:
+            found = {names[0]: types[inputs[0]]}
         kinds = [_kind(found.get(name)) for name in names]
         for kind in kinds:
             self._affordable(kind.shape)

@@ -242,7 +242,7 @@ def _unequal(first: Mapping[str, Array], second: Mapping[str, Array]) -> str:
 def _kind(text: str) -> str:
     """A message without names and numbers: the same for faults of one kind."""
     text = re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]", "…", text.splitlines()[0] if text else "")
-    return re.sub(r"-?\d[\d.,×x]*", "N", text)[:110]
+    return re.sub(r"(?<![A-Za-z\d])-?\d[\d.,×x]*", "N", text)[:110]
 
 
 def _with_notes(error: BaseException) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import itertools
 import json
 import os
 import resource
@@ -87,6 +89,7 @@ def _child(work: Callable[[Say], None], pipe: int, log: int) -> None:
     try:
         os.dup2(log, 1)
         os.dup2(log, 2)
+        faulthandler.disable()  # the parent's, if any, writes where the parent does
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
@@ -170,7 +173,7 @@ class Pool:
                 while len(children) < self.jobs:
                     todo = waiting.pop() if waiting else []
                     if not todo and time.monotonic() < until:
-                        todo = [name for name, _ in zip(source, range(self.batch), strict=False)]
+                        todo = list(itertools.islice(source, self.batch))
                     if not todo:
                         break
                     batch = _Batch(todo, self.choices, self.limits)
