@@ -11,7 +11,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 import rammer
@@ -147,21 +147,18 @@ def compare(found: Array, wanted: Array, name: str, allowed: float, spread: Arra
 
 
 def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str) -> dict[str, Array]:
-    """How far the oracle's own outputs move when inputs and constants change in their last digits."""
+    """How far the oracle's own outputs move when all that it rounds is rounded a little differently.
+
+    Inputs, constants and what every node gives are multiplied by numbers near 1.
+    """
     said = consult(model, inputs, (oracle,))
     assert said is not None
     wanted = said[1]
     moved = {name: np.zeros(value.shape) for name, value in wanted.items()}
-    epsilon = max(tolerance(model, 1) / 64, 1e-15)
     random = np.random.default_rng(0)
     for _ in range(PERTURBED):
-        near = ModelProto()
-        near.CopyFrom(model)
-        for tensor in near.graph.initializer:
-            array = numpy_helper.to_array(tensor)
-            if array.dtype in _FLOATS and array.size:
-                tensor.CopyFrom(numpy_helper.from_array(_shake(array, random, epsilon), tensor.name))
-        said = consult(near, {n: _shake(v, random, epsilon) for n, v in inputs.items()}, (oracle,))
+        near = {name: value * _noise(value.dtype, value.shape, random) for name, value in inputs.items()}
+        said = consult(_noisy(model, random), near, (oracle,))
         if said is None:
             continue
         for name, value in said[1].items():
@@ -171,8 +168,32 @@ def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str) -> dict
     return moved
 
 
-def _shake(array: Array, random: np.random.Generator, epsilon: float) -> Array:
-    if array.dtype not in _FLOATS:
-        return array
-    factor = 1 + epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), array.shape)
-    return (array.astype(np.float64) * factor).astype(array.dtype)
+def _noisy(model: ModelProto, random: np.random.Generator) -> ModelProto:
+    """The model with its constants off by a rounding, and each value that a node gives."""
+    found = ModelProto()
+    found.CopyFrom(model)
+    for tensor in found.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(numpy_helper.from_array(array * _noise(array.dtype, array.shape, random), tensor.name))
+    typed = shape_inference.infer_shapes(model, data_prop=True).graph
+    types = {v.name: v.type.tensor_type for v in (*typed.value_info, *typed.output)}
+    del found.graph.node[:]
+    for node in model.graph.node:
+        found.graph.node.append(node)
+        kept = found.graph.node[-1]
+        for n, name in enumerate(node.output):
+            kind = types.get(name)
+            if kind is None or kind.elem_type not in EPSILON or not kind.HasField("shape"):
+                continue
+            shape = [d.dim_value for d in kind.shape.dim]
+            factor = _noise(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, random)
+            found.graph.initializer.append(numpy_helper.from_array(factor, f"{name} off by"))
+            kept.output[n] = f"{name} exact"
+            found.graph.node.append(helper.make_node("Mul", [f"{name} exact", f"{name} off by"], [name]))
+    return found
+
+
+def _noise(dtype: Any, shape: Sequence[int], random: np.random.Generator) -> Array:
+    """Factors that are a rounding or two away from 1; 1 for what is not rounded."""
+    epsilon = next((e for code, e in EPSILON.items() if helper.tensor_dtype_to_np_dtype(code) == dtype), 0.0)
+    return np.asarray(1 + epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), shape)).astype(dtype)
