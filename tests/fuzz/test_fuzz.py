@@ -25,7 +25,7 @@ from rammer.testing.fuzz.worker import Pool
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 CHOICES = Choices("interpreter", ("wavefront",), veus=(2,))
-LIMITS = Limits(cpu_s=20, silence_s=60.0)
+LIMITS = Limits(cpu_s=20.0, silence_s=60.0)
 POLICIES = ("list", "round_robin", "sequential", "stationary", "wavefront")
 
 
@@ -124,7 +124,7 @@ def test_crashes_hangs_and_errors_are_told_apart(monkeypatch: pytest.MonkeyPatch
     for ending, outcome, reason in endings.values():
         with monkeypatch.context() as patch:
             broken(patch, ending)
-            found = verdict_of(small_case(), Limits(cpu_s=20, silence_s=3.0))
+            found = verdict_of(small_case(), Limits(cpu_s=20.0, silence_s=3.0))
             assert found.outcome == outcome and found.reason.startswith(reason), found
 
 

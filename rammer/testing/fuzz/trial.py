@@ -15,7 +15,7 @@ import numpy as np
 
 import rammer
 from rammer import config
-from rammer.errors import ModelError, RammerError
+from rammer.errors import ModelError, RammerError, ToolchainError
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
@@ -149,7 +149,7 @@ class Trial:
                 return Verdict(UNKNOWN, "no oracle takes the model", str(error))
             return Verdict(REFUSED, _kind(error.what), str(error))
         except RammerError as error:
-            return Verdict(INTERNAL, _kind(f"{type(error).__name__}: {error.what}"), _with_notes(error))
+            return internal(error)
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(where.filename).name}:{where.name}"
@@ -228,6 +228,14 @@ class Trial:
         said_by = ", ".join(f"{name} {'agrees with us' if ok else 'disagrees with us, too'}" for name, ok in others)
         kind = "by the importer" if ("interpreter", True) in others else "by the program"
         return Verdict(WRONG, f"another result, {kind}", f"run {run}, {oracle}: {text}; {said_by}")
+
+
+def internal(error: RammerError) -> Verdict:
+    """The verdict on an error that no model should lead to."""
+    what = (
+        re.sub(r": .*\n(?:.*error: )?", ": ", error.what, count=1) if isinstance(error, ToolchainError) else error.what
+    )
+    return Verdict(INTERNAL, _kind(f"{type(error).__name__}: {what}"), _with_notes(error))
 
 
 def _unequal(first: Mapping[str, Array], second: Mapping[str, Array]) -> str:

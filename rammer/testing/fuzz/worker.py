@@ -19,18 +19,19 @@ from typing import Any
 
 from rammer.errors import RammerError
 from rammer.testing.fuzz.case import Choices, draw
-from rammer.testing.fuzz.trial import CRASHED, HUNG, INTERNAL, Trial, Verdict
+from rammer.testing.fuzz.trial import CRASHED, HUNG, INTERNAL, Trial, Verdict, internal
 
 Say = Callable[[dict[str, Any]], None]
 SILENCE = "no sign of life"
+CASE_SHARE = 3  # CPU time of a case beside compiling, as a multiple of a compiler call's
 MEMORY = 16 << 30  # bytes of address space of a child
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds of CPU time per case, also of each compiler call; and of wall clock without a sign of life."""
+    """Seconds of CPU time for one compiler call, and of wall clock without a sign of life."""
 
-    cpu_s: int = 30
+    cpu_s: float = 10.0
     silence_s: float = 120.0
 
 
@@ -106,17 +107,18 @@ def _child(work: Callable[[Say], None], pipe: int, log: int) -> None:
         os._exit(code)
 
 
-def allow_cpu(seconds: int) -> None:
+def allow_cpu(seconds: float) -> None:
     """Let this process, and each one that it starts, compute for so long from now on."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + seconds, resource.RLIM_INFINITY))
+    total = int(used.ru_utime + used.ru_stime + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (total, resource.RLIM_INFINITY))
 
 
 def try_all(trials: Iterable[tuple[str, Callable[[], Trial]]], limits: Limits, say: Say) -> None:
     """Plan all cases, compile their rKernels together, then check one after another; says a verdict for each."""
     planned: list[tuple[str, Trial]] = []
     for name, make in trials:
-        allow_cpu(limits.cpu_s)
+        allow_cpu(CASE_SHARE * limits.cpu_s)
         say({"begin": name})
         try:
             trial = make()
@@ -128,29 +130,42 @@ def try_all(trials: Iterable[tuple[str, Callable[[], Trial]]], limits: Limits, s
             say({"end": name, **verdict.to_json()})
         else:
             planned.append((name, trial))
-    if len(planned) > 1:
-        say({"begin": ""})
-        _prepare([trial for _, trial in planned], limits)
-    for name, trial in planned:
-        allow_cpu(limits.cpu_s)
+    for name, trial, failed in _compiled(planned, limits, say):
+        allow_cpu(CASE_SHARE * limits.cpu_s)
         say({"begin": name})
-        say({"end": name, **trial.check().to_json()})
+        say({"end": name, **(failed or trial.check()).to_json()})
 
 
-def _prepare(trials: Sequence[Trial], limits: Limits) -> None:
-    """Compile the rKernels of all trials in few calls, per arch; whose kernel fails is seen when it is built alone."""
-    by_arch: dict[str, list[Trial]] = {}
-    for trial in trials:
-        if trial.device is not None:
-            by_arch.setdefault(trial.device.spec.arch, []).append(trial)
+def _compiled(
+    planned: Sequence[tuple[str, Trial]], limits: Limits, say: Say
+) -> Iterator[tuple[str, Trial, Verdict | None]]:
+    """The trials, their rKernels compiled in few calls, per arch; with a verdict if a trial's alone cannot be."""
+    by_arch: dict[str, list[tuple[str, Trial]]] = {}
+    for name, trial in planned:
+        assert trial.device is not None
+        by_arch.setdefault(trial.device.spec.arch, []).append((name, trial))
     for group in by_arch.values():
+        say({"begin": ""})
+        together = _compile([trial for _, trial in group], limits)
+        for name, trial in group:
+            say({"begin": name})
+            yield name, trial, _compile([trial], limits) if together else None
+
+
+def _compile(trials: Sequence[Trial], limits: Limits) -> Verdict | None:
+    """Compile into the cache, in a process whose limit of CPU time compilers inherit. A Verdict if that fails."""
+
+    def work(say: Say) -> None:
         allow_cpu(limits.cpu_s)
-        device = group[0].device
+        device = trials[0].device
         assert device is not None
         try:
-            device.prepare([kernel for trial in group for kernel in trial.kernels])
-        except RammerError:
-            continue
+            device.prepare([kernel for trial in trials for kernel in trial.kernels])
+        except RammerError as error:
+            say(internal(error).to_json())
+
+    messages, how = _heard(Child(work, limits))
+    return Verdict(**messages[-1]) if messages else _died(how) if how else None
 
 
 @dataclass
@@ -242,24 +257,25 @@ def _died(how: str) -> Verdict:
     return Verdict(HUNG if hung else CRASHED, how.partition(":")[0], how)
 
 
+def _heard(child: Child) -> tuple[list[dict[str, Any]], str]:
+    """All that a child says, and how it ends."""
+    messages: list[dict[str, Any]] = []
+    try:
+        while not child.silent:
+            if select.select([child.pipe], [], [], 1.0)[0]:
+                messages += child.hear()
+    except EOFError:
+        pass
+    return messages, child.end()
+
+
 def alone(trial: Callable[[], Trial], limits: Limits) -> Verdict:
     """The verdict on one case in a child of its own."""
-    child = Child(lambda say: try_all([("case", trial)], limits, say), limits)
-    verdict: Verdict | None = None
-    while True:
-        ready, _, _ = select.select([child.pipe], [], [], 1.0)
-        if not ready and not child.silent:
-            continue
-        try:
-            if not ready:
-                raise EOFError
-            for message in child.hear():
-                if message.pop("end", None):
-                    verdict = Verdict(**message)
-        except EOFError:
-            break
-    how = child.end()
-    return verdict or _died(how)
+    messages, how = _heard(Child(lambda say: try_all([("case", trial)], limits, say), limits))
+    for message in messages:
+        if message.pop("end", None):
+            return Verdict(**message)
+    return _died(how)
 
 
 def names(families: Sequence[str], seed: int) -> Iterator[str]:

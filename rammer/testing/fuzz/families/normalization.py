@@ -20,7 +20,7 @@ def start(s: Sketch) -> None:
     if s.chance(0.15):
         shape = r.choice(((1, 21, 224, 224), (1, 2, 512, 512), (1, 80, 3000), (1, 12, 300, 300), (2, 5000), (1, 1000)))
     elif s.chance(0.25):
-        shape = tuple(r.choice((1, 1, 2, 3, 7)) for _ in range(r.randint(2, 5)))
+        shape = tuple(r.choice((1, 1, 1, 1, 2, 3, 7)) for _ in range(r.randint(2, 5)))
     s.input(shape, r.choice((FLOAT,) * 10 + (DOUBLE, HALF, I32)))
 
 

@@ -19,7 +19,7 @@ def start(s: Sketch) -> None:
         inner = sizes.image(r)
     else:
         inner = tuple(sizes.extent(r, 40) for _ in range(3))
-    dtype = r.choice((FLOAT,) * 20 + (DOUBLE, DOUBLE, HALF))
+    dtype = r.choice((FLOAT,) * 20 + (DOUBLE, DOUBLE, DOUBLE, HALF))
     s.input((sizes.batch(r), sizes.channels(r), *inner), dtype)
 
 
