@@ -9,6 +9,9 @@ from rammer.testing.fuzz.case import Case, Choices, Options, draw
 from rammer.testing.fuzz.families import FAMILIES
 from rammer.testing.fuzz.sketch import Port, Sketch
 from rammer.testing.fuzz.trial import Trial, Verdict
-from rammer.testing.fuzz.worker import Limits, alone
+from rammer.testing.fuzz.worker import Limits, alone, apart
 
-__all__ = ["FAMILIES", "Case", "Choices", "Limits", "Options", "Port", "Sketch", "Trial", "Verdict", "alone", "draw"]
+__all__ = [
+    *("FAMILIES", "Case", "Choices", "Limits", "Options", "Port", "Sketch", "Trial", "Verdict"),
+    *("alone", "apart", "draw"),
+]

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ MEMORY = 16 << 30  # bytes of address space of a child
 class Limits:
     """Seconds of CPU time for one compiler call, and of wall clock without a sign of life."""
 
-    cpu_s: float = 10.0
+    cpu_s: float = 5.0
     silence_s: float = 120.0
 
 
@@ -269,13 +269,16 @@ def _heard(child: Child) -> tuple[list[dict[str, Any]], str]:
     return messages, child.end()
 
 
+def apart(trials: Mapping[str, Callable[[], Trial]], limits: Limits) -> dict[str, Verdict]:
+    """Verdicts on cases, all in one child. If it dies, those that it left have died with it."""
+    messages, how = _heard(Child(lambda say: try_all(trials.items(), limits, say), limits))
+    found = {message.pop("end"): Verdict(**message) for message in messages if "end" in message}
+    return {name: found.get(name) or _died(how) for name in trials}
+
+
 def alone(trial: Callable[[], Trial], limits: Limits) -> Verdict:
     """The verdict on one case in a child of its own."""
-    messages, how = _heard(Child(lambda say: try_all([("case", trial)], limits, say), limits))
-    for message in messages:
-        if message.pop("end", None):
-            return Verdict(**message)
-    return _died(how)
+    return apart({"": trial}, limits)[""]
 
 
 def names(families: Sequence[str], seed: int) -> Iterator[str]:
