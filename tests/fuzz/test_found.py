@@ -27,8 +27,9 @@ def found(**options: object) -> Callable[[Builder], Builder]:
 
 def recurrent(s: Sketch, op: str, steps: int, features: int, hidden: int, gates: int) -> list[str]:
     w, r = (s.weights(2, gates * hidden, e, terms=e) for e in (features, hidden))
-    attrs = {"direction": "bidirectional", "hidden_size": hidden}
-    return list(s.multi(op, s.input((steps, 1, features)), w, r, outputs=2, **attrs))
+    attrs = {"direction": "bidirectional", "hidden_size": hidden, **({"linear_before_reset": 1} if gates == 3 else {})}
+    bias = s.weights(2, 2 * gates * hidden, terms=4)
+    return list(s.multi(op, s.input((steps, 1, features)), w, r, bias, outputs=2, **attrs))
 
 
 @found(veus=2)
@@ -39,7 +40,7 @@ def bidirectional_lstm_of_33_steps(s: Sketch) -> list[str]:
 
 @found(veus=2)
 def bidirectional_gru(s: Sketch) -> list[str]:
-    return recurrent(s, "GRU", 128, 64, 256, 3)
+    return recurrent(s, "GRU", 40, 64, 256, 3)
 
 
 @found(veus=2)
@@ -102,7 +103,7 @@ def softmax_over_the_first_axis(s: Sketch) -> list[str]:
     return [s.node("Softmax", s.input((19, 62, 149)), axis=0)]
 
 
-@found()
+@found(cache=512 << 10)
 def gru_of_many_rows(s: Sketch) -> list[str]:
     w, r = s.weights(1, 1536, 8, terms=8), s.weights(1, 1536, 512, terms=512)
     return list(s.multi("GRU", s.input((1, 128, 8)), w, r, outputs=2, hidden_size=512))

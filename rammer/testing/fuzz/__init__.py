@@ -12,6 +12,16 @@ from rammer.testing.fuzz.trial import Trial, Verdict
 from rammer.testing.fuzz.worker import Limits, alone, apart
 
 __all__ = [
-    *("FAMILIES", "Case", "Choices", "Limits", "Options", "Port", "Sketch", "Trial", "Verdict"),
-    *("alone", "apart", "draw"),
+    "FAMILIES",
+    "Case",
+    "Choices",
+    "Limits",
+    "Options",
+    "Port",
+    "Sketch",
+    "Trial",
+    "Verdict",
+    "alone",
+    "apart",
+    "draw",
 ]

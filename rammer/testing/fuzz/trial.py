@@ -175,18 +175,19 @@ class Trial:
 
     def _check(self) -> Verdict:
         assert self._planned is not None and self.device is not None
-        program = Program(self.device.build(self._planned.plan), self.device, self._planned.report())
+        image = self.device.build(self._planned.plan)
+        program = Program(image, self.device, self._planned.report())
         try:
             first = self._run(program, 0, poison=True)
             second = self._run(program, 1, poison=False)
             again = self._run(program, 0, poison=False)
             if text := _unequal(first, again):
                 return Verdict(WRONG, "the same inputs give something else after others", text)
-            if self.case.options.saved:
+            if self.case.options.saved and image.files:
                 with tempfile.TemporaryDirectory(prefix="rammer-fuzz-") as folder:
                     path = Path(folder, "case.rammer")
                     program.save(path)
-                    with rammer.load_program(path) as loaded:
+                    with rammer.load_program(path, device=self._device_to_load) as loaded:
                         if text := _unequal(first, loaded.run(self.case.inputs(0))):
                             return Verdict(WRONG, "the saved program gives something else", text)
         finally:
@@ -194,6 +195,12 @@ class Trial:
             self.device = None
         verdicts = [self._judge(run, found) for run, found in enumerate((first, second))]
         return next((v for v in verdicts if v.failed), next((v for v in verdicts if v.outcome != RIGHT), verdicts[0]))
+
+    @property
+    def _device_to_load(self) -> str | int | None:
+        """Which device runs a saved program: of vEUs, the program itself knows the number."""
+        veus = self.case.options.veus
+        return None if isinstance(veus, int) else veus
 
     def _run(self, program: Program, run: int, *, poison: bool) -> dict[str, Array]:
         if hasattr(program.executable, "poison"):

@@ -97,7 +97,10 @@ def others(s: Sketch) -> None:
         if s.rank(x) < 3:
             raise Unfit
         s.node("LRN", x, size=s.random.choice((1, 3, 5)), alpha=0.1, beta=0.75, bias=1.0)
-    elif form == "mvn":
+    elif form == "mvn":  # its definition cancels: only what is spread out can be normalised so
+        x = s.input(s.shape(x))
+        if s.shape(x)[axis] < 8:
+            raise Unfit
         s.node("MeanVarianceNormalization", x, axes=[axis])
     else:
         if s.shape(x)[axis] > 300:
