@@ -15,8 +15,8 @@ import numpy as np
 
 import rammer
 from rammer import config
-from rammer.errors import ModelError, RammerError, ToolchainError
-from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.errors import ModelError, RammerError, ScheduleError, ToolchainError
+from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
@@ -30,6 +30,7 @@ MEASURE_S = 0.5  # of cases whose rKernels are measured
 RIGHT, REFUSED, ILL, UNKNOWN = "right", "refused", "ill-conditioned", "no oracle"
 WRONG, CRASHED, HUNG, INTERNAL = "wrong", "crashed", "hung", "internal"
 FAILURES = (WRONG, CRASHED, HUNG, INTERNAL)
+SYNCHRONISATION = "needs rTask-level synchronisation"
 DEFECT = "cannot be imported: "  # how the importer begins what it says about an exception of its own
 
 
@@ -148,6 +149,10 @@ class Trial:
             if consult(self.case.model, self.case.inputs(0)) is None:
                 return Verdict(UNKNOWN, "no oracle takes the model", str(error))
             return Verdict(REFUSED, _kind(error.what), str(error))
+        except ScheduleError as error:
+            if self.device is not None and self.device.spec.sync is SyncModel.GLOBAL and SYNCHRONISATION in error.what:
+                return Verdict(REFUSED, _kind(error.what), str(error))  # not every policy is for every device
+            return internal(error)
         except RammerError as error:
             return internal(error)
         except Exception as error:
