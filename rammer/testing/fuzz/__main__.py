@@ -23,6 +23,7 @@ from rammer.testing.fuzz.summary import Summary
 from rammer.testing.fuzz.trial import Verdict
 from rammer.testing.fuzz.worker import Limits, Pool, names
 
+PROGRESS_S = 60.0
 SHRINK_S = 120.0  # per kind of fault
 SHOWN = 1500  # characters of a fault's detail
 
@@ -67,11 +68,15 @@ def _run(given: argparse.Namespace) -> int:
     pool = Pool(choices, limits, given.jobs)
     source = given.cases or itertools.islice(names(families, given.seed), given.count)
     summary, begun = Summary(), time.monotonic()
+    shown = begun
     faults: dict[str, Verdict] = {}
     try:
         for name, verdict in pool.run(source, begun + given.seconds):
             if summary.add(name, verdict) and verdict.failed:
                 faults[name] = verdict
+            if time.monotonic() > shown + PROGRESS_S:
+                shown = time.monotonic()
+                print(f"{sum(summary.counts.values())} cases in {shown - begun:.0f} s", flush=True)
             if verdict.failed or given.cases:
                 print(f"{name}: {verdict.outcome}: {verdict.reason}", flush=True)
     except KeyboardInterrupt:
@@ -96,7 +101,7 @@ def _choices(given: argparse.Namespace) -> Choices:
         vdevice.prepare([])
         vdevice.close()
     warm()
-    return Choices(given.target, policies, archs, **devices)
+    return Choices(given.target, policies, archs, precisions=tuple(vdevice.spec.precisions), **devices)
 
 
 def _report(name: str, case: Case, verdict: Verdict, limits: Limits, given: argparse.Namespace) -> None:

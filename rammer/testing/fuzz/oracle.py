@@ -28,6 +28,7 @@ EPSILON = {
     TensorProto.FLOAT16: 2.0**-10,
     TensorProto.BFLOAT16: 2.0**-7,
 }
+ROUNDED = {"fp32": 0.0, "tf32": 2.0**-10, "bf16": 2.0**-7}  # operands of products, by precision
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16))
 
 
@@ -82,12 +83,13 @@ def consult(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str]
     return None
 
 
-def tolerance(model: ModelProto, terms: int) -> float:
+def tolerance(model: ModelProto, terms: int, precision: str = "fp32") -> float:
     """What rounding alone may do, relative to the largest element: by the narrowest float type, and length of sums."""
     types = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
     types |= {tensor.data_type for tensor in model.graph.initializer}
     types |= {a.i for node in model.graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
     epsilon = max((EPSILON[t] for t in types if t in EPSILON), default=EPSILON[TensorProto.FLOAT])
+    epsilon = max(epsilon, ROUNDED[precision])
     return epsilon * (64 + 8 * sqrt(terms)) if epsilon < 1e-4 else epsilon * (8 + len(model.graph.node))
 
 
@@ -146,7 +148,7 @@ def compare(found: Array, wanted: Array, name: str, allowed: float, spread: Arra
     )
 
 
-def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str) -> dict[str, Array]:
+def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str, precision: str = "fp32") -> dict[str, Array]:
     """How far the oracle's own outputs move when all that it rounds is rounded a little differently.
 
     Inputs, constants and what every node gives are multiplied by numbers near 1.
@@ -155,10 +157,10 @@ def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str) -> dict
     assert said is not None
     wanted = said[1]
     moved = {name: np.zeros(value.shape) for name, value in wanted.items()}
-    random = np.random.default_rng(0)
+    random, coarse = np.random.default_rng(0), ROUNDED[precision]
     for _ in range(PERTURBED):
-        near = {name: value * _noise(value.dtype, value.shape, random) for name, value in inputs.items()}
-        said = consult(_noisy(model, random), near, (oracle,))
+        near = {name: value * _noise(value.dtype, value.shape, random, coarse) for name, value in inputs.items()}
+        said = consult(_noisy(model, random, coarse), near, (oracle,))
         if said is None:
             continue
         for name, value in said[1].items():
@@ -168,13 +170,13 @@ def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str) -> dict
     return moved
 
 
-def _noisy(model: ModelProto, random: np.random.Generator) -> ModelProto:
+def _noisy(model: ModelProto, random: np.random.Generator, coarse: float) -> ModelProto:
     """The model with its constants off by a rounding, and each value that a node gives."""
     found = ModelProto()
     found.CopyFrom(model)
     for tensor in found.graph.initializer:
         array = numpy_helper.to_array(tensor)
-        tensor.CopyFrom(numpy_helper.from_array(array * _noise(array.dtype, array.shape, random), tensor.name))
+        tensor.CopyFrom(numpy_helper.from_array(array * _noise(array.dtype, array.shape, random, coarse), tensor.name))
     typed = shape_inference.infer_shapes(model, data_prop=True).graph
     types = {v.name: v.type.tensor_type for v in (*typed.value_info, *typed.output)}
     del found.graph.node[:]
@@ -186,14 +188,15 @@ def _noisy(model: ModelProto, random: np.random.Generator) -> ModelProto:
             if kind is None or kind.elem_type not in EPSILON or not kind.HasField("shape"):
                 continue
             shape = [d.dim_value for d in kind.shape.dim]
-            factor = _noise(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, random)
+            factor = _noise(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, random, coarse)
             found.graph.initializer.append(numpy_helper.from_array(factor, f"{name} off by"))
             kept.output[n] = f"{name} exact"
             found.graph.node.append(helper.make_node("Mul", [f"{name} exact", f"{name} off by"], [name]))
     return found
 
 
-def _noise(dtype: Any, shape: Sequence[int], random: np.random.Generator) -> Array:
-    """Factors that are a rounding or two away from 1; 1 for what is not rounded."""
+def _noise(dtype: Any, shape: Sequence[int], random: np.random.Generator, coarse: float) -> Array:
+    """Factors that are a rounding or two away from 1; 1 for what is not rounded. `coarse`: float32 is rounded so."""
     epsilon = next((e for code, e in EPSILON.items() if helper.tensor_dtype_to_np_dtype(code) == dtype), 0.0)
+    epsilon = max(epsilon, coarse) if dtype == np.float32 else epsilon
     return np.asarray(1 + epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), shape)).astype(dtype)

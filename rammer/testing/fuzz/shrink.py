@@ -28,7 +28,7 @@ def shrink(case: Case, verdict: Verdict, limits: Limits, seconds: float) -> tupl
             if time.monotonic() > stop:
                 return case, verdict
             found = alone(lambda s=smaller: Trial(s), limits)  # type: ignore[misc]
-            if (found.outcome, found.reason) == (verdict.outcome, verdict.reason):
+            if found.resembles(verdict):
                 case, verdict, progress = smaller, found, True
                 break
     return case, verdict

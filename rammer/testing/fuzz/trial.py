@@ -30,6 +30,7 @@ MEASURE_S = 0.5  # of cases whose rKernels are measured
 RIGHT, REFUSED, ILL, UNKNOWN = "right", "refused", "ill-conditioned", "no oracle"
 WRONG, CRASHED, HUNG, INTERNAL = "wrong", "crashed", "hung", "internal"
 FAILURES = (WRONG, CRASHED, HUNG, INTERNAL)
+BY_IMPORTER = "by the importer"
 SYNCHRONISATION = "needs rTask-level synchronisation"
 DEFECT = "cannot be imported: "  # how the importer begins what it says about an exception of its own
 
@@ -48,6 +49,12 @@ class Verdict:
 
     def to_json(self) -> dict[str, str]:
         return asdict(self)
+
+    def resembles(self, other: Verdict) -> bool:
+        """Whether both may be of one fault: wrong results and crashes of one memory error come in many forms."""
+        if self.outcome == WRONG:
+            return other.outcome == WRONG and (BY_IMPORTER in self.reason) == (BY_IMPORTER in other.reason)
+        return self.outcome == other.outcome and (self.outcome == CRASHED or self.reason == other.reason)
 
 
 class _Unbuilt:
@@ -219,11 +226,12 @@ class Trial:
         if said is None:
             return Verdict(UNKNOWN, "no oracle takes the model")
         oracle, wanted = said
-        allowed = tolerance(model, longest_sum(model))
+        precision = self.case.options.precision
+        allowed = tolerance(model, longest_sum(model), precision)
         first = [compare(found[name], value, name, allowed) for name, value in wanted.items()]
         if not any(first):
             return Verdict(RIGHT)
-        moved = spreads(model, inputs, oracle)
+        moved = spreads(model, inputs, oracle, precision)
         left = [compare(found[n], value, n, allowed, moved[n]) for n, value in wanted.items()]
         if not any(left):
             return Verdict(ILL, "the oracle itself moves as far", "; ".join(str(d) for d in first if d))
@@ -238,7 +246,7 @@ class Trial:
         if ("evaluator", True) in others:
             return Verdict(ILL, f"{oracle} deviates from ONNX's evaluator", text)
         said_by = ", ".join(f"{name} {'agrees with us' if ok else 'disagrees with us, too'}" for name, ok in others)
-        kind = "by the importer" if ("interpreter", True) in others else "by the program"
+        kind = BY_IMPORTER if ("interpreter", True) in others else "by the program"
         return Verdict(WRONG, f"another result, {kind}", f"run {run}, {oracle}: {text}; {said_by}")
 
 
@@ -261,7 +269,7 @@ def _unequal(first: Mapping[str, Array], second: Mapping[str, Array]) -> str:
 
 def _kind(text: str) -> str:
     """A message without names and numbers: the same for faults of one kind."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]", "…", text.splitlines()[0] if text else "")
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]", "…", text.partition("\n")[0].partition("; ")[0])
     return re.sub(r"(?<![A-Za-z\d])-?\d[\d.,×x]*", "N", text)[:110]
 
 
