@@ -136,5 +136,5 @@ def test_found_faults_stay_away(policy: str) -> None:
 
         return trial
 
-    verdicts: dict[str, Verdict] = apart({name: make(name) for name in FOUND}, Limits())
+    verdicts: dict[str, Verdict] = apart({name: make(name) for name in FOUND}, Limits(cpu_s=10.0))
     assert not {name: verdict for name, verdict in verdicts.items() if verdict.outcome != "right"}

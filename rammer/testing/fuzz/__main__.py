@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--arch", action="append", metavar="NAME", help="may be repeated; all that run here by default")
     found.add_argument("--device", action="append", metavar="NAME", help="what devices to open; 1 to 8 vEUs by default")
     found.add_argument("--jobs", type=int, default=1, help="child processes at once (default: 1)")
-    found.add_argument("--limit", type=float, default=5.0, help="seconds of CPU time for compiling (default: 5)")
+    found.add_argument("--limit", type=float, default=3.0, help="seconds of CPU time for compiling (default: 3)")
     found.add_argument("--no-shrink", action="store_true", help="do not look for the smallest form of a fault")
     found.add_argument("--save", type=Path, metavar="DIR", help="write the smallest models there")
     return found
@@ -64,7 +64,7 @@ def _run(given: argparse.Namespace) -> int:
     for family in (*families, *(case.partition(":")[0] for case in given.cases)):
         if family not in FAMILIES:
             raise RammerError(f"no family {family!r}", hint=did_you_mean(family, FAMILIES) or ", ".join(FAMILIES))
-    limits = Limits(given.limit, 20.0 * given.limit)
+    limits = Limits(given.limit, 40.0 * given.limit)
     pool = Pool(choices, limits, given.jobs)
     source = given.cases or itertools.islice(names(families, given.seed), given.count)
     summary, begun = Summary(), time.monotonic()

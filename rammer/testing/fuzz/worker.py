@@ -31,7 +31,7 @@ MEMORY = 16 << 30  # bytes of address space of a child
 class Limits:
     """Seconds of CPU time for one compiler call, and of wall clock without a sign of life."""
 
-    cpu_s: float = 5.0
+    cpu_s: float = 3.0
     silence_s: float = 120.0
 
 
@@ -175,7 +175,7 @@ class Pool:
     choices: Choices
     limits: Limits = field(default_factory=Limits)
     jobs: int = 1
-    batch: int = 24
+    batch: int = 48
 
     def run(self, names: Iterable[str], until: float) -> Iterator[tuple[str, Verdict]]:
         """Verdicts as they come; begins no batch after `until` (of time.monotonic)."""
