@@ -29,6 +29,7 @@ EPSILON = {
     TensorProto.BFLOAT16: 2.0**-7,
 }
 ROUNDED = {"fp32": 0.0, "tf32": 2.0**-10, "bf16": 2.0**-7}  # operands of products, by precision
+_STASHED = ("LayerNormalization", "GroupNormalization", "RMSNormalization")  # float32 inside, of doubles, too
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16))
 
 
@@ -88,6 +89,8 @@ def tolerance(model: ModelProto, terms: int, precision: str = "fp32") -> float:
     types = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
     types |= {tensor.data_type for tensor in model.graph.initializer}
     types |= {a.i for node in model.graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
+    if any(node.op_type in _STASHED for node in model.graph.node):
+        types.add(TensorProto.FLOAT)
     epsilon = max((EPSILON[t] for t in types if t in EPSILON), default=EPSILON[TensorProto.FLOAT])
     epsilon = max(epsilon, ROUNDED[precision])
     return epsilon * (64 + 8 * sqrt(terms)) if epsilon < 1e-4 else epsilon * (8 + len(model.graph.node))
