@@ -122,6 +122,14 @@ def convolution_of_doubles(s: Sketch) -> list[str]:
     return [s.node("Conv", s.input((1, 3, 64, 64), DOUBLE), s.weights(3, 3, 3, 3, dtype=DOUBLE), pads=[1] * 4)]
 
 
+@found()
+def tasks_of_merged_axes_with_vectors(s: Sketch) -> list[str]:
+    """F: tasks were cut in multiples of an image's width, and shorter than a vector."""
+    y = s.node("Conv", s.input((1, 1014, 4, 3)), s.weights(4, 1014, 1, 1, terms=1014))
+    z = s.node("LeakyRelu", y)
+    return [z, s.node("Add", z, y)]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_found_faults_stay_away(policy: str) -> None:
     def make(name: str) -> Callable[[], Trial]:
