@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -37,7 +38,7 @@ def shrink(case: Case, verdict: Verdict, limits: Limits, seconds: float) -> tupl
 def _smaller(case: Case) -> Iterator[Case]:
     """Simpler cases, the much simpler ones first."""
     options = case.options
-    simpler = {"times": "estimated", "saved": False, "verify": 1, "cache": None, "policy": "wavefront"}
+    simpler: dict[str, Any] = {"times": "estimated", "saved": False, "verify": 1, "cache": None, "policy": "wavefront"}
     for name, value in simpler.items():
         if getattr(options, name) != value:
             yield replace(case, options=replace(options, **{name: value}))

@@ -148,17 +148,15 @@ class Sketch:
             return self.input(shape, dtype, -1, 1)
         return self.weights(*shape, terms=terms or 1, dtype=dtype)
 
-    def node(self, op: str, *inputs: str, outputs: int = 1, work: float = 0, domain: str = "", **attrs: Any) -> str:
+    def node(self, op: str, *inputs: str, outputs: int = 1, work: float = 0, **attrs: Any) -> str:
         """A node with one output that matters. See `nodes`."""
-        return self.multi(op, *inputs, outputs=outputs, work=work, domain=domain, **attrs)[0]
+        return self.multi(op, *inputs, outputs=outputs, work=work, **attrs)[0]
 
-    def multi(
-        self, op: str, *inputs: str, outputs: int = 1, work: float = 0, domain: str = "", **attrs: Any
-    ) -> tuple[str, ...]:
+    def multi(self, op: str, *inputs: str, outputs: int = 1, work: float = 0, **attrs: Any) -> tuple[str, ...]:
         """A node; its outputs, typed by ONNX. `work`: multiply-adds. Raises Unfit if it is not valid, or too costly."""
         names = tuple(self._name("t") for _ in range(outputs))
         given = {k: v for k, v in attrs.items() if v is not None}
-        node = helper.make_node(op, list(inputs), list(names), name=f"n{len(self.nodes)}", domain=domain, **given)
+        node = helper.make_node(op, list(inputs), list(names), name=f"n{len(self.nodes)}", **given)
         types = {v: self._proto(v) for v in inputs if v}
         data = {
             v: numpy_helper.from_array(self.constants[v], v)
@@ -166,9 +164,9 @@ class Sketch:
             if v in self.constants and _small(self.kinds[v])
         }
         try:
-            schema = defs.get_schema(op, self.opset, domain)
+            schema = defs.get_schema(op, self.opset, "")
             found = infer_node_outputs(
-                schema, node, types, data, opset_imports=[helper.make_opsetid(domain, self.opset)], ir_version=10
+                schema, node, types, data, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10
             )
         except Exception as error:  # ONNX raises what it likes about a node that is not valid
             raise Unfit from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rammer.testing.fuzz import sizes
@@ -73,7 +75,7 @@ def operator(s: Sketch) -> None:
     few = s.random.choice(sizes.divisors(heads))
     kv = few * (width // heads)
     keys = [dense(s, x, kv, bias=False) for _ in range(2)]
-    attrs = {"q_num_heads": heads, "kv_num_heads": few, "is_causal": int(s.chance(0.4))}
+    attrs: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": few, "is_causal": int(s.chance(0.4))}
     s.node("Attention", x, *keys, work=2 * b * heads * length * length * width // heads, **attrs)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from onnx import GraphProto, TensorProto, helper
+from typing import Any
+
+from onnx import TensorProto, ValueInfoProto, helper
 
 from rammer.testing.fuzz import sizes
 from rammer.testing.fuzz.sketch import BOOL, FLOAT, I64, Sketch, Unfit
@@ -15,7 +17,7 @@ def start(s: Sketch) -> None:
     s.input((sizes.extent(r, 12), sizes.rows(r), sizes.channels(r, 256)))
 
 
-def value(name: str, dtype: int, shape: tuple[int, ...]) -> object:
+def value(name: str, dtype: int, shape: tuple[int, ...]) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
@@ -80,9 +82,7 @@ def branch(s: Sketch) -> None:
     nested(s, "If", (condition,), [s.shape(x)], then_branch=branches[0], else_branch=branches[1])
 
 
-def nested(
-    s: Sketch, op: str, operands: tuple[str, ...], shapes: list[tuple[int, ...]], **attrs: GraphProto | object
-) -> None:
+def nested(s: Sketch, op: str, operands: tuple[str, ...], shapes: list[tuple[int, ...]], **attrs: Any) -> None:
     """A node that holds graphs; its outputs are floats of these shapes."""
     s.trust(op, operands, [(TensorProto.FLOAT, shape) for shape in shapes], **attrs)
 

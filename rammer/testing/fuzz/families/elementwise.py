@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rammer.testing.fuzz import sizes
@@ -26,7 +28,9 @@ SMOOTH = (
     *("Tanh", "Sigmoid", "Relu", "Softplus", "Softsign", "Elu", "Selu", "Celu", "Gelu", "Mish", "HardSwish", "Erf"),
     *("HardSigmoid", "LeakyRelu", "Sin", "Cos", "Abs", "Neg", "Identity", "Asinh", "ThresholdedRelu", "Shrink"),
 )
-NARROW = {BFLOAT: ("Tanh", "Sigmoid", "Relu", "Abs", "Neg", "Identity", "Erf", "Exp", "Sqrt")}
+NARROW: dict[int, tuple[str, ...]] = {
+    BFLOAT: ("Tanh", "Sigmoid", "Relu", "Abs", "Neg", "Identity", "Erf", "Exp", "Sqrt")
+}
 COMPARISONS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
 
 
@@ -84,7 +88,7 @@ def constant(s: Sketch, shape: tuple[int, ...], dtype: int) -> str:
 def unary(s: Sketch) -> None:
     x = s.floats()
     op = s.random.choice(NARROW.get(s.dtype(x), SMOOTH))
-    attrs = {"Celu": {"alpha": 0.7}, "LeakyRelu": {"alpha": 0.2}, "Elu": {"alpha": 1.3}}.get(op, {})
+    attrs: dict[str, Any] = {"Celu": {"alpha": 0.7}, "LeakyRelu": {"alpha": 0.2}, "Elu": {"alpha": 1.3}}.get(op, {})
     s.node(op, x, **attrs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from rammer.testing.fuzz import sizes
 from rammer.testing.fuzz.families.elementwise import typical
@@ -51,7 +52,7 @@ def argument(s: Sketch) -> None:
     if not s.rank(x):
         raise Unfit
     axis = s.random.randrange(s.rank(x))
-    attrs = {"axis": axis, "keepdims": s.random.randint(0, 1), "select_last_index": int(s.chance(0.2))}
+    attrs: dict[str, Any] = {"axis": axis, "keepdims": s.random.randint(0, 1), "select_last_index": int(s.chance(0.2))}
     s.node(s.random.choice(("ArgMax", "ArgMin")), x, **attrs)
 
 
@@ -105,7 +106,7 @@ def others(s: Sketch) -> None:
     else:
         if s.shape(x)[axis] > 300:
             raise Unfit
-        flags = {"exclusive": s.random.randint(0, 1), "reverse": s.random.randint(0, 1)}
+        flags: dict[str, Any] = {"exclusive": s.random.randint(0, 1), "reverse": s.random.randint(0, 1)}
         s.node("CumSum", x, s.constant(axis), work=prod(s.shape(x)) * s.shape(x)[axis], **flags)
 
 

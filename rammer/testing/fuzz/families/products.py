@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from rammer.testing.fuzz import sizes
 from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, HALF, Sketch, Unfit
@@ -65,7 +66,7 @@ def gemm(s: Sketch) -> None:
     n, dtype = width(s), s.dtype(x)
     w = s.operand(*((n, terms) if trans_b else (terms, n)), dtype=dtype, terms=terms)
     bias = s.random.choice(((n,), (1, n), (m, 1), (m, n), (1,), None))
-    attrs = {"alpha": 0.5, "beta": 2.0} if s.chance(0.2) else {}
+    attrs: dict[str, Any] = {"alpha": 0.5, "beta": 2.0} if s.chance(0.2) else {}
     operands = [x, w] + ([s.operand(*bias, dtype=dtype)] if bias else [])
     y = s.node("Gemm", *operands, transA=trans_a, transB=trans_b, work=m * n * terms, **attrs)
     if s.chance(0.4):

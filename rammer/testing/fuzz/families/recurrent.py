@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rammer.testing.fuzz import sizes
 from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, HALF, I32, Sketch, Unfit
 
@@ -46,7 +48,7 @@ def layer(s: Sketch) -> None:
                 operands.append(s.weights(ways, 3 * hidden, terms=4, dtype=dtype))
     elif op == "LSTM" and s.chance(0.05):
         operands += ["", "", s.weights(ways, 3 * hidden, terms=4, dtype=dtype)]
-    attrs: dict[str, object] = {"direction": direction, "hidden_size": hidden}
+    attrs: dict[str, Any] = {"direction": direction, "hidden_size": hidden}
     if op == "GRU":
         attrs["linear_before_reset"] = s.random.choice((0, 1, 1))
     if op == "RNN" and s.chance(0.3):
