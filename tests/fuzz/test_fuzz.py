@@ -124,7 +124,7 @@ def test_crashes_hangs_and_errors_are_told_apart(monkeypatch: pytest.MonkeyPatch
     for ending, outcome, reason in endings.values():
         with monkeypatch.context() as patch:
             broken(patch, ending)
-            found = verdict_of(small_case(), Limits(cpu_s=20.0, silence_s=3.0))
+            found = verdict_of(small_case(), Limits(cpu_s=20.0, silence_s=3.0 if outcome == HUNG else 60.0))
             assert found.outcome == outcome and found.reason.startswith(reason), found
 
 

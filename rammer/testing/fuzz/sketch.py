@@ -149,7 +149,7 @@ class Sketch:
         return self.weights(*shape, terms=terms or 1, dtype=dtype)
 
     def node(self, op: str, *inputs: str, outputs: int = 1, work: float = 0, **attrs: Any) -> str:
-        """A node with one output that matters. See `nodes`."""
+        """A node with one output that matters. See `multi`."""
         return self.multi(op, *inputs, outputs=outputs, work=work, **attrs)[0]
 
     def multi(self, op: str, *inputs: str, outputs: int = 1, work: float = 0, **attrs: Any) -> tuple[str, ...]:

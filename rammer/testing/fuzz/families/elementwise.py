@@ -28,9 +28,7 @@ SMOOTH = (
     *("Tanh", "Sigmoid", "Relu", "Softplus", "Softsign", "Elu", "Selu", "Celu", "Gelu", "Mish", "HardSwish", "Erf"),
     *("HardSigmoid", "LeakyRelu", "Sin", "Cos", "Abs", "Neg", "Identity", "Asinh", "ThresholdedRelu", "Shrink"),
 )
-NARROW: dict[int, tuple[str, ...]] = {
-    BFLOAT: ("Tanh", "Sigmoid", "Relu", "Abs", "Neg", "Identity", "Erf", "Exp", "Sqrt")
-}
+NARROW: dict[int, tuple[str, ...]] = {BFLOAT: ("Tanh", "Sigmoid", "Relu", "Abs", "Neg", "Identity", "Erf", "Softsign")}
 COMPARISONS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
 
 
