@@ -16,7 +16,7 @@ from rammer.ir.tensor import Array
 from rammer.program import Program
 from rammer.testing.fuzz import FAMILIES, Case, Choices, Limits, Options, Sketch, Trial, alone, draw
 from rammer.testing.fuzz.__main__ import main
-from rammer.testing.fuzz.oracle import compare, consult, tolerance
+from rammer.testing.fuzz.oracle import beyond_numbers, compare, consult, tolerance
 from rammer.testing.fuzz.shrink import shrink
 from rammer.testing.fuzz.sketch import Unfit
 from rammer.testing.fuzz.summary import Summary
@@ -193,6 +193,8 @@ def test_comparison_is_exact_for_integers_and_sees_types_shapes_and_nan() -> Non
     assert compare(np.ones(3, np.int64), np.array([1, 1, 2]), "y", 1e9)
     assert compare(ones, ones.reshape(3, 2), "y", 1.0) and compare(ones, ones.astype(np.float64), "y", 1.0)
     assert compare(np.full((2, 3), np.nan, np.float32), ones, "y", 1.0)
+    assert compare(ones, np.full((2, 3), np.inf, np.float32), "y", 1.0) is None
+    assert beyond_numbers(ones, np.full((2, 3), np.inf, np.float32)) and not beyond_numbers(ones, ones)
     half = draw("elementwise:0", CHOICES).model
     assert tolerance(half, 10_000) >= tolerance(half, 1) > 0
 

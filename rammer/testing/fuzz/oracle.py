@@ -151,6 +151,14 @@ def compare(found: Array, wanted: Array, name: str, allowed: float, spread: Arra
     )
 
 
+def beyond_numbers(found: Array, wanted: Array) -> bool:
+    """Whether what is no number, or too large for one, stands elsewhere: `compare` passes over it."""
+    if wanted.dtype not in _FLOATS:
+        return False
+    wide_found, wide = found.astype(np.float64), wanted.astype(np.float64)
+    return not np.array_equal(wide_found[~np.isfinite(wide)], wide[~np.isfinite(wide)], equal_nan=True)
+
+
 def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str, precision: str = "fp32") -> dict[str, Array]:
     """How far the oracle's own outputs move when all that it rounds is rounded a little differently.
 
