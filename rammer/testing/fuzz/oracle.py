@@ -20,7 +20,7 @@ from rammer.ir.tensor import Array
 
 Outputs = dict[str, Array]
 Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
-PERTURBED = 6  # runs of the oracle on inputs and constants that differ in their last digits
+PERTURBED = 12  # runs of the oracle on inputs and constants that differ in their last digits
 SLACK = 8.0  # an element may be as many times farther off than the oracle itself moved
 EPSILON = {
     TensorProto.DOUBLE: 2.0**-52,

@@ -162,8 +162,9 @@ def cast(s: Sketch) -> None:
 
 
 def compare(s: Sketch) -> None:
-    x = s.pick(lambda k: k.dtype != BOOL)
-    found = s.node(s.random.choice(COMPARISONS), x, other(s, x))
+    x = s.pick(lambda k: k.dtype != BOOL)  # equality of floats is a matter of their last digit
+    ops = [op for op in COMPARISONS if op != "Equal" or s.dtype(x) not in FLOATS]
+    found = s.node(s.random.choice(ops), x, other(s, x))
     if s.chance(0.6) and s.shape(found) == s.shape(x):
         s.node("Where", found, x, other(s, x))
 
