@@ -51,8 +51,8 @@ def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
     for want in counts:
         vectors = -(-extents[lane] // lanes)
         grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
-        if problem.span(lane) > 1:
-            grain = problem.span(lane)
+        if (span := problem.span(lane)) > 1:
+            grain = -(-grain // span) * span
         if blocks:
             grain = max(block.columns for block in blocks.values() if block)
             if extents[lane] % (grain * want):

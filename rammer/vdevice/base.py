@@ -39,14 +39,16 @@ class Availability:
 class VDeviceEntry:
     """A vDevice as a plugin announces it.
 
-    `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError. `words` are
-    those by which people may look for it: a hint names it to them.
+    `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError. `archs()` lists
+    what `arch` may be for programs that run here; empty where there is no choice. `words` are those by which people may
+    look for it: a hint names it to them.
     """
 
     name: str
     open: Callable[..., VDevice]
     probe: Callable[[], Availability] = lambda: Availability(True)
     summary: str = ""
+    archs: Callable[[], Sequence[str]] = tuple
     words: tuple[str, ...] = ()
 
 
@@ -206,6 +208,9 @@ class VDevice(ABC):
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""
         return None
+
+    def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:  # noqa: B027 (a hint)
+        """Compile ahead, and keep, what several plans will need; `build` then finds it. The default does nothing."""
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Emit and compile. The default keeps the plan for `load` and cannot be saved."""

@@ -60,6 +60,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "pytest"},
     ),
+    "rammer.testing.fuzz": (  # its cases go the whole way, from a model to a saved program
+        {"", "testing.fuzz", "program", "plugins", "vdevice.base", "ir", "errors", "config"},
+        {"numpy", "ml_dtypes", "onnx", "onnxruntime"},
+    ),
     "rammer": ({"*"}, {"click", "numpy", "rich"}),  # __init__ re-exports; __main__ is the command line
 }
 

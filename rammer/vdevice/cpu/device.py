@@ -71,6 +71,10 @@ class CpuVDevice(VDevice):
 
         return known_plans_us(plans, self._compiler, self._host.name, measure)
 
+    def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:
+        """Machine code of rKernels into the cache, in few calls of the compiler. Raises ToolchainError, DeviceError."""
+        self._compiler.compile(kernels, progress)
+
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""
         return build_image(plan, self._compiler, progress)

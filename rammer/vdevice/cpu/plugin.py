@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rammer.errors import RammerError
@@ -40,10 +40,22 @@ def probe() -> Availability:
     return Availability(True, f"vEUs by default: {num_veus} ({how})")
 
 
+def archs() -> Sequence[str]:
+    """Instruction sets that this machine runs, the widest first."""
+    from rammer.vdevice.cpu.spec import ARCHES, host
+
+    here = host()
+    return [arch.name for arch in ARCHES.values() if here.runs(arch)]
+
+
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """The CPU."""
-    return [VDeviceEntry("cpu", open_cpu, probe, "threads of this machine, kernels in C with vector extensions")]
+    return [
+        VDeviceEntry(
+            "cpu", open_cpu, probe, "threads of this machine, kernels in C with vector extensions", archs=archs
+        )
+    ]
 
 
 @hookimpl

@@ -35,7 +35,7 @@ def probe() -> Availability:
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """NVIDIA GPUs."""
     summary = 'NVIDIA GPUs; device="emulator" runs their programs on the host'
-    return [VDeviceEntry("cuda", open_cuda, probe, summary, ("gpu", "nvidia"))]
+    return [VDeviceEntry("cuda", open_cuda, probe, summary, words=("gpu", "nvidia"))]
 
 
 @hookimpl

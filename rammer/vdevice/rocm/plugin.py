@@ -35,7 +35,7 @@ def probe() -> Availability:
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """AMD GPUs."""
     summary = 'AMD GPUs; device="emulator" runs their programs on the host'
-    return [VDeviceEntry("rocm", open_rocm, probe, summary, ("gpu", "amd", "hip"))]
+    return [VDeviceEntry("rocm", open_rocm, probe, summary, words=("gpu", "amd", "hip"))]
 
 
 @hookimpl

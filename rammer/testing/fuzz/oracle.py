@@ -1,0 +1,213 @@
+"""What a model should give: by ONNX Runtime where it is installed, by ONNX's evaluator, by rammer's NumPy meaning."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+import rammer
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.tensor import Array
+
+Outputs = dict[str, Array]
+Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
+PERTURBED = 12  # runs of the oracle on inputs and constants that differ in their last digits
+SLACK = 8.0  # an element may be as many times farther off than the oracle itself moved
+EPSILON = {
+    TensorProto.DOUBLE: 2.0**-52,
+    TensorProto.FLOAT: 2.0**-23,
+    TensorProto.FLOAT16: 2.0**-10,
+    TensorProto.BFLOAT16: 2.0**-7,
+}
+ROUNDED = {"fp32": 0.0, "tf32": 2.0**-10, "bf16": 2.0**-7}  # operands of products, by precision
+_STASHED = ("LayerNormalization", "GroupNormalization", "RMSNormalization")  # float32 inside, of doubles, too
+_FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16))
+
+
+def onnxruntime(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
+    """As ONNX Runtime computes it, operator by operator."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip((o.name for o in model.graph.output), session.run(None, dict(inputs)), strict=True))
+
+
+def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
+    """As ONNX's reference evaluator computes it."""
+    found = ReferenceEvaluator(model).run(None, dict(inputs))
+    return {o.name: np.asarray(v) for o, v in zip(model.graph.output, found, strict=True)}
+
+
+def interpreter(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
+    """As rammer's tensor expressions say, before any pass."""
+    return evaluate_graph(rammer.load(model), inputs)
+
+
+def warm() -> None:
+    """Load what children of this process would load each: the oracles, and the reader of models."""
+    if importlib.util.find_spec("onnxruntime"):
+        importlib.import_module("onnxruntime")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "warm", [x], [y])
+    rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+
+
+def oracles() -> dict[str, Oracle]:
+    """By name, the most independent one first."""
+    found: dict[str, Oracle] = {"onnxruntime": onnxruntime} if importlib.util.find_spec("onnxruntime") else {}
+    return {**found, "interpreter": interpreter, "evaluator": evaluator}
+
+
+def consult(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str] = ()) -> tuple[str, Outputs] | None:
+    """The first of the oracles that can evaluate the model, and what it says; None if none can."""
+    for name, oracle in oracles().items():
+        if not names or name in names:
+            try:
+                with np.errstate(all="ignore"):
+                    return name, oracle(model, inputs)
+            except Exception:  # an oracle lacks operators and types, and says so in its own words
+                continue
+    return None
+
+
+def tolerance(model: ModelProto, terms: int, precision: str = "fp32") -> float:
+    """What rounding alone may do, relative to the largest element: by the narrowest float type, and length of sums."""
+    types = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
+    types |= {tensor.data_type for tensor in model.graph.initializer}
+    types |= {a.i for node in model.graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
+    if any(node.op_type in _STASHED for node in model.graph.node):
+        types.add(TensorProto.FLOAT)
+    epsilon = max((EPSILON[t] for t in types if t in EPSILON), default=EPSILON[TensorProto.FLOAT])
+    epsilon = max(epsilon, ROUNDED[precision])
+    return epsilon * (64 + 8 * sqrt(terms)) if epsilon < 1e-4 else epsilon * (8 + len(model.graph.node))
+
+
+def longest_sum(model: ModelProto) -> int:
+    """A bound on the products that one element of any node sums."""
+    shapes = [tuple(t.dims) for t in model.graph.initializer]
+    shapes += [tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in model.graph.input]
+    return max((int(np.prod(sorted(shape)[-3:])) for shape in shapes), default=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Elements of an output that are wrong: how many, how far off relative to the largest one, and where first."""
+
+    output: str
+    count: int
+    size: int
+    relative: float
+    place: tuple[int, ...]
+    found: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        share = f"{self.count} of {self.size} elements"
+        return (
+            f"{self.output}: {share}, off by {self.relative:.2g} of the largest, "
+            f"first at {list(self.place)}: {self.found} for {self.wanted}"
+        )
+
+
+def compare(found: Array, wanted: Array, name: str, allowed: float, spread: Array | None = None) -> Difference | None:
+    """The elements that differ by more than `allowed` of the largest one, and by more than the oracle itself moves."""
+    if found.dtype != wanted.dtype or found.shape != wanted.shape:
+        text = [f"{a.dtype}{list(a.shape)}" for a in (found, wanted)]
+        return Difference(name, wanted.size, wanted.size, np.inf, (), *text)
+    with np.errstate(all="ignore"):
+        if wanted.dtype in _FLOATS:
+            wide_found, wide = found.astype(np.float64), wanted.astype(np.float64)
+            finite = np.isfinite(wide)
+            scale = float(np.abs(wide[finite]).max(initial=0.0)) or 1.0
+            off = np.where(finite, np.abs(wide_found - wide), 0.0)
+            off = np.where(finite & ~np.isfinite(wide_found), np.inf, off)
+            limit = np.full(wide.shape, allowed * scale)
+        else:
+            off = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+            scale, limit = float(np.abs(wanted.astype(np.float64)).max(initial=1.0)), np.zeros(wanted.shape)
+        if spread is not None:
+            limit = limit + SLACK * spread
+        bad = off > limit
+    if not bad.any():
+        return None
+    place = np.unravel_index(int(bad.argmax()), wanted.shape)
+    relative = float(off[bad].max() / scale)
+    return Difference(
+        name, int(bad.sum()), wanted.size, relative, tuple(map(int, place)), found[place].item(), wanted[place].item()
+    )
+
+
+def beyond_numbers(found: Array, wanted: Array) -> bool:
+    """Whether what is no number, or too large for one, stands elsewhere: `compare` passes over it."""
+    if wanted.dtype not in _FLOATS:
+        return False
+    wide_found, wide = found.astype(np.float64), wanted.astype(np.float64)
+    return not np.array_equal(wide_found[~np.isfinite(wide)], wide[~np.isfinite(wide)], equal_nan=True)
+
+
+def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str, precision: str = "fp32") -> dict[str, Array]:
+    """How far the oracle's own outputs move when all that it rounds is rounded a little differently.
+
+    Inputs, constants and what every node gives are multiplied by numbers near 1.
+    """
+    said = consult(model, inputs, (oracle,))
+    assert said is not None
+    wanted = said[1]
+    moved = {name: np.zeros(value.shape) for name, value in wanted.items()}
+    random, coarse = np.random.default_rng(0), ROUNDED[precision]
+    for _ in range(PERTURBED):
+        near = {name: value * _noise(value.dtype, value.shape, random, coarse) for name, value in inputs.items()}
+        said = consult(_noisy(model, random, coarse), near, (oracle,))
+        if said is None:
+            continue
+        for name, value in said[1].items():
+            with np.errstate(all="ignore"):
+                step = np.abs(value.astype(np.float64) - wanted[name].astype(np.float64))
+            moved[name] = np.maximum(moved[name], np.nan_to_num(step, nan=np.inf, posinf=np.inf))
+    return moved
+
+
+def _noisy(model: ModelProto, random: np.random.Generator, coarse: float) -> ModelProto:
+    """The model with its constants off by a rounding, and each value that a node gives."""
+    found = ModelProto()
+    found.CopyFrom(model)
+    for tensor in found.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(numpy_helper.from_array(array * _noise(array.dtype, array.shape, random, coarse), tensor.name))
+    typed = shape_inference.infer_shapes(model, data_prop=True).graph
+    types = {v.name: v.type.tensor_type for v in (*typed.value_info, *typed.output)}
+    del found.graph.node[:]
+    for node in model.graph.node:
+        found.graph.node.append(node)
+        kept = found.graph.node[-1]
+        for n, name in enumerate(node.output):
+            kind = types.get(name)
+            if kind is None or kind.elem_type not in EPSILON or not kind.HasField("shape"):
+                continue
+            shape = [d.dim_value for d in kind.shape.dim]
+            factor = _noise(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, random, coarse)
+            found.graph.initializer.append(numpy_helper.from_array(factor, f"{name} off by"))
+            kept.output[n] = f"{name} exact"
+            found.graph.node.append(helper.make_node("Mul", [f"{name} exact", f"{name} off by"], [name]))
+    return found
+
+
+def _noise(dtype: Any, shape: Sequence[int], random: np.random.Generator, coarse: float) -> Array:
+    """Factors that are a rounding or two away from 1; 1 for what is not rounded. `coarse`: float32 is rounded so."""
+    epsilon = next((e for code, e in EPSILON.items() if helper.tensor_dtype_to_np_dtype(code) == dtype), 0.0)
+    epsilon = max(epsilon, coarse) if dtype == np.float32 else epsilon
+    return np.asarray(1 + epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), shape)).astype(dtype)

@@ -1,0 +1,148 @@
+"""Models that were wrong, crashed, or could not be compiled, in their smallest forms: right under every policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rammer.testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
+from rammer.testing.fuzz.sketch import DOUBLE
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+POLICIES = ("list", "round_robin", "sequential", "stationary", "wavefront")
+Builder = Callable[[Sketch], list[str]]
+FOUND: dict[str, tuple[Builder, dict[str, object]]] = {}  # by name: a model, and options that it needs to fail
+
+
+def found(**options: object) -> Callable[[Builder], Builder]:
+    """Register a model, with options that differ from a policy's plain ones."""
+
+    def register(builder: Builder) -> Builder:
+        FOUND[builder.__name__] = (builder, options)
+        return builder
+
+    return register
+
+
+def recurrent(s: Sketch, op: str, steps: int, features: int, hidden: int, gates: int) -> list[str]:
+    w, r = (s.weights(2, gates * hidden, e, terms=e) for e in (features, hidden))
+    attrs = {"direction": "bidirectional", "hidden_size": hidden, **({"linear_before_reset": 1} if gates == 3 else {})}
+    bias = s.weights(2, 2 * gates * hidden, terms=4)
+    return list(s.multi(op, s.input((steps, 1, features)), w, r, bias, outputs=2, **attrs))
+
+
+@found(veus=2)
+def bidirectional_lstm_of_33_steps(s: Sketch) -> list[str]:
+    """A: weights packed in merged axes."""
+    return recurrent(s, "LSTM", 33, 256, 128, 4)
+
+
+@found(veus=2)
+def bidirectional_gru(s: Sketch) -> list[str]:
+    return recurrent(s, "GRU", 40, 64, 256, 3)
+
+
+@found(veus=2)
+def products_of_a_written_cell(s: Sketch) -> list[str]:
+    x, h = s.input((36, 64)), s.input((36, 512))
+    gates = s.node("Add", s.node("MatMul", x, s.weights(64, 2048)), s.node("MatMul", h, s.weights(512, 2048)))
+    return list(s.multi("Split", gates, outputs=4, axis=1, num_outputs=4))
+
+
+@found()
+def products_of_a_narrow_cell(s: Sketch) -> list[str]:
+    x, h = s.input((21, 128)), s.input((21, 12))
+    gates = s.node("Add", s.node("MatMul", x, s.weights(128, 48)), s.node("MatMul", h, s.weights(12, 48)))
+    return list(s.multi("Split", gates, outputs=4, axis=1, num_outputs=4))
+
+
+@found(saved=True)
+def parts_of_a_saved_product(s: Sketch) -> list[str]:
+    """The bytes behind a packed constant were those of another process."""
+    x, h = s.input((11, 4)), s.input((11, 15))
+    gates = s.node("Add", s.node("MatMul", x, s.weights(4, 60)), s.node("MatMul", h, s.weights(15, 60)))
+    return list(s.multi("Split", gates, outputs=4, axis=1, num_outputs=4))
+
+
+@found()
+def batched_product_by_a_constant(s: Sketch) -> list[str]:
+    return [s.node("MatMul", s.input((1, 29, 40, 32)), s.weights(1, 29, 32, 75, terms=32))]
+
+
+@found()
+def a_biased_product_cut_in_eight(s: Sketch) -> list[str]:
+    y = s.node("Add", s.node("MatMul", s.input((32, 8)), s.weights(8, 600)), s.weights(600, terms=1))
+    return list(s.multi("Split", y, outputs=8, axis=1, num_outputs=8))
+
+
+@found()
+def equal_parts_behind_a_leading_one(s: Sketch) -> list[str]:
+    """B: the form with a gate axis took the reshape's old shape."""
+    y = s.node("MatMul", s.input((8, 24)), s.weights(24, 192))
+    y = s.node("Reshape", y, s.constant([1, 8, 192]))
+    a, b, c = s.multi("Split", y, outputs=3, axis=2, num_outputs=3)
+    return [s.node("Add", a, b), s.node("Tanh", c)]
+
+
+@found(verify=2)
+def heads_of_equal_parts(s: Sketch) -> list[str]:
+    y = s.node("Reshape", s.node("MatMul", s.input((4, 32)), s.weights(32, 96)), s.constant([1, 4, 96]))
+    part, *_ = s.multi("Split", y, outputs=3, axis=2, num_outputs=3)
+    return [s.node("Transpose", s.node("Reshape", part, s.constant([1, 4, 4, 8])), perm=[0, 2, 1, 3])]
+
+
+@found()
+def softmax_over_many_rows(s: Sketch) -> list[str]:
+    """C: scratch of the whole axis times the lanes."""
+    return [s.node("Softmax", s.input((1, 21, 224, 224)), axis=1)]
+
+
+@found(cache=512 << 10)
+def softmax_over_the_first_axis(s: Sketch) -> list[str]:
+    return [s.node("Softmax", s.input((19, 62, 149)), axis=0)]
+
+
+@found(cache=512 << 10)
+def gru_of_many_rows(s: Sketch) -> list[str]:
+    w, r = s.weights(1, 1536, 8, terms=8), s.weights(1, 1536, 512, terms=512)
+    return list(s.multi("GRU", s.input((1, 128, 8)), w, r, outputs=2, hidden_size=512))
+
+
+@found()
+def reductions_over_ones(s: Sketch) -> list[str]:
+    """D: axes of one element merged with what is no neighbour."""
+    x, axes = s.input((2, 1, 1, 1)), s.constant([1, 2])
+    return [s.node(op, x, axes, keepdims=0) for op in ("ReduceMax", "ReduceSum", "ReduceLogSumExp")]
+
+
+@found()
+def convolution_of_doubles(s: Sketch) -> list[str]:
+    """E: hundreds of scalar accumulators, unrolled."""
+    return [s.node("Conv", s.input((1, 3, 64, 64), DOUBLE), s.weights(3, 3, 3, 3, dtype=DOUBLE), pads=[1] * 4)]
+
+
+@found()
+def tasks_of_merged_axes_with_vectors(s: Sketch) -> list[str]:
+    """F: tasks were cut in multiples of an image's width, and shorter than a vector."""
+    y = s.node("Conv", s.input((1, 1014, 4, 3)), s.weights(4, 1014, 1, 1, terms=1014))
+    z = s.node("LeakyRelu", y)
+    return [z, s.node("Add", z, y)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_found_faults_stay_away(policy: str) -> None:
+    def make(name: str) -> Callable[[], Trial]:
+        builder, options = FOUND[name]
+
+        def trial() -> Trial:
+            sketch = Sketch(name)
+            sketch.budget = 1e10
+            outputs = builder(sketch)
+            plain = {"target": "cpu", "policy": policy, "veus": 4, **options}
+            return Trial(Case(f"found:{name}", sketch.model(outputs), sketch.inputs, Options(**plain)))  # type: ignore[arg-type]
+
+        return trial
+
+    verdicts: dict[str, Verdict] = apart({name: make(name) for name in FOUND}, Limits(cpu_s=10.0))
+    assert not {name: verdict for name, verdict in verdicts.items() if verdict.outcome != "right"}

@@ -1,0 +1,230 @@
+"""The fuzzer itself: the same seeds give the same cases, each kind of fault is found, and found faults get small."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from onnx import checker
+
+from rammer.errors import InputError
+from rammer.ir.tensor import Array
+from rammer.program import Program
+from rammer.testing.fuzz import FAMILIES, Case, Choices, Limits, Options, Sketch, Trial, alone, draw
+from rammer.testing.fuzz.__main__ import main
+from rammer.testing.fuzz.oracle import beyond_numbers, compare, consult, tolerance
+from rammer.testing.fuzz.shrink import shrink
+from rammer.testing.fuzz.sketch import Unfit
+from rammer.testing.fuzz.summary import Summary
+from rammer.testing.fuzz.trial import CRASHED, HUNG, ILL, INTERNAL, RIGHT, WRONG, Verdict
+from rammer.testing.fuzz.worker import Pool
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+CHOICES = Choices("interpreter", ("wavefront",), veus=(2,))
+LIMITS = Limits(cpu_s=20.0, silence_s=60.0)
+POLICIES = ("list", "round_robin", "sequential", "stationary", "wavefront")
+
+
+def small_case(name: str = "made:0") -> Case:
+    """Three nodes, of which the second one is the one that tests break."""
+    s = Sketch(name)
+    x = s.node("Relu", s.input((5, 37)))
+    y = s.node("Softmax", x, axis=1)
+    model = s.model([s.node("Neg", y), s.node("Tanh", x)])
+    return Case(name, model, s.inputs, Options("interpreter", "wavefront", veus=2))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equal_names_are_equal_cases(family: str) -> None:
+    for seed in range(3):
+        first, second = (draw(f"{family}:{seed}", CHOICES) for _ in range(2))
+        assert first.model.SerializeToString(deterministic=True) == second.model.SerializeToString(deterministic=True)
+        assert first.options == second.options and first.ports == second.ports
+        for name, value in first.inputs(0).items():
+            assert np.array_equal(value, second.inputs(0)[name], equal_nan=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cases_are_models_that_an_oracle_takes(family: str) -> None:
+    for seed in range(4):
+        case = draw(f"{family}:{seed}", CHOICES)
+        checker.check_model(case.model)
+        assert case.model.graph.node
+        assert consult(case.model, case.inputs(0)) is not None, case.text()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_step_of_a_family_suits_some_of_its_models(family: str) -> None:
+    steps = {step for _, step in FAMILIES[family].steps}
+    for seed in range(60):
+        sketch = Sketch(f"{family}:{seed}", opset=23)
+        for step in [FAMILIES[family].start, *sorted(steps, key=lambda s: s.__qualname__)]:
+            with suppress(Unfit), sketch.attempt():
+                step(sketch)
+                steps.discard(step)
+    assert not steps
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Array], Mapping[str, Array]], object]) -> None:
+    """Let programs do something else with their outputs."""
+    run = Program.run
+
+    def other(self: Program, inputs: Mapping[str, Array]) -> object:
+        outputs = run(self, inputs)
+        return change(outputs, inputs) or outputs
+
+    monkeypatch.setattr(Program, "run", other)
+
+
+def verdict_of(case: Case, limits: Limits = LIMITS) -> Verdict:
+    return alone(lambda: Trial(case), limits)
+
+
+def test_a_right_program_is_right() -> None:
+    assert verdict_of(small_case()).outcome == RIGHT
+
+
+def one_element(outputs: dict[str, Array], inputs: Mapping[str, Array]) -> None:
+    for value in outputs.values():
+        value.flat[7] += 1e-3
+
+
+def test_one_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch, one_element)
+    found = verdict_of(small_case())
+    assert (found.outcome, found.reason) == (WRONG, "another result, by the program")
+    assert "1 of 185 elements" in found.detail and "[0, 7]" in found.detail
+
+
+def test_state_that_leaks_from_run_to_run_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+
+    def leak(outputs: dict[str, Array], inputs: Mapping[str, Array]) -> None:
+        runs.append(1)
+        if len(runs) == 3:
+            one_element(outputs, inputs)
+
+    broken(monkeypatch, leak)
+    found = verdict_of(small_case())
+    assert (found.outcome, found.reason) == (WRONG, "the same inputs give something else after others")
+
+
+def test_crashes_hangs_and_errors_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    endings: dict[str, tuple[Callable[..., object], str, str]] = {
+        "abort": (lambda *_: os.abort(), CRASHED, "SIGABRT"),
+        "quit": (lambda *_: os._exit(3), CRASHED, "exit status 3"),
+        "sleep": (lambda *_: time.sleep(60), HUNG, "no sign of life"),
+        "divide": (lambda *_: 1 // 0, INTERNAL, "ZeroDivisionError in test_fuzz.py:<lambda>: integer division or"),
+        "refuse": (lambda *_: refuse(), INTERNAL, "InputError: index out of range"),
+    }
+    for ending, outcome, reason in endings.values():
+        with monkeypatch.context() as patch:
+            broken(patch, ending)
+            found = verdict_of(small_case(), Limits(cpu_s=20.0, silence_s=3.0 if outcome == HUNG else 60.0))
+            assert found.outcome == outcome and found.reason.startswith(reason), found
+
+
+def refuse() -> None:
+    raise InputError("index out of range")
+
+
+def test_a_crash_in_a_batch_is_the_fault_of_its_case_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"views:{n}" for n in range(6)]
+    shapes = {v.shape for v in draw(names[3], CHOICES).inputs(0).values()}
+
+    def die(outputs: dict[str, Array], inputs: Mapping[str, Array]) -> None:
+        if {v.shape for v in inputs.values()} == shapes:
+            os.abort()
+
+    broken(monkeypatch, die)
+    found = dict(Pool(CHOICES, LIMITS, jobs=2, batch=4).run(names, time.monotonic() + 60))
+    assert {name for name, verdict in found.items() if verdict.outcome == CRASHED} == {names[3]}
+    assert set(found) == set(names)
+
+
+def test_what_is_found_gets_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a dozen nodes, the one that fails is left, with few elements, and plain options."""
+
+    def fail(outputs: dict[str, Array], inputs: Mapping[str, Array]) -> None:
+        if any(v.ndim == 2 and v.shape[1] > 2 for v in inputs.values()):
+            raise ArithmeticError("too wide")
+
+    broken(monkeypatch, fail)
+    s = Sketch("made:1")
+    x = s.input((24, 40))
+    for op in ("Relu", "Tanh", "Abs", "Sigmoid", "Neg"):
+        x = s.node(op, x)
+    y = s.node("MatMul", x, s.weights(40, 96))
+    y = s.node("Reshape", s.node("Add", y, s.weights(96)), s.constant([24, 2, 48]))
+    model = s.model([*s.multi("Split", y, outputs=2, axis=1, num_outputs=2), s.node("Softmax", x)])
+    options = Options("interpreter", "list", veus=4, cache=1 << 20, times="drawn", verify=2)
+    case = Case("made:1", model, s.inputs, options)
+    verdict = verdict_of(case)
+    smaller, same = shrink(case, verdict, LIMITS, 60.0)
+    assert (same.outcome, same.reason) == (verdict.outcome, verdict.reason) == (INTERNAL, same.reason)
+    assert len(smaller.model.graph.node) == 1
+    assert [p.shape for p in smaller.ports.values()] == [(1, 3)]
+    assert smaller.options == Options("interpreter", "wavefront", veus=1)
+
+
+def test_rounding_is_no_fault_and_unsteady_models_are_told() -> None:
+    """A difference of large numbers moves by itself; the same difference elsewhere is a fault."""
+    s = Sketch("made:2")
+    x = s.input((4, 300), low=1.0, high=2.0)
+    large = s.node("Add", x, s.constant(np.full(300, 1e7, np.float32)))
+    steady = s.model([s.node("Neg", x)])
+    unsteady = s.model([s.node("Sub", large, s.constant(np.full(300, 1e7, np.float32)))])
+    for model, outcome in ((steady, WRONG), (unsteady, ILL)):
+        case = Case("made:2", model, s.inputs, Options("interpreter", "wavefront", veus=1))
+        wanted = consult(model, case.inputs(0))
+        assert wanted is not None
+        off = {name: value + np.float32(1.0) for name, value in wanted[1].items()}
+        assert Trial(case)._judge(0, off).outcome == outcome
+
+
+def test_comparison_is_exact_for_integers_and_sees_types_shapes_and_nan() -> None:
+    ones = np.ones((2, 3), np.float32)
+    assert compare(ones, ones * np.float32(1 + 1e-6), "y", 1e-5) is None
+    assert compare(ones, ones * np.float32(1 + 1e-4), "y", 1e-5)
+    assert compare(np.ones(3, np.int64), np.array([1, 1, 2]), "y", 1e9)
+    assert compare(ones, ones.reshape(3, 2), "y", 1.0) and compare(ones, ones.astype(np.float64), "y", 1.0)
+    assert compare(np.full((2, 3), np.nan, np.float32), ones, "y", 1.0)
+    assert compare(ones, np.full((2, 3), np.inf, np.float32), "y", 1.0) is None
+    assert beyond_numbers(ones, np.full((2, 3), np.inf, np.float32)) and not beyond_numbers(ones, ones)
+    half = draw("elementwise:0", CHOICES).model
+    assert tolerance(half, 10_000) >= tolerance(half, 1) > 0
+
+
+def test_the_summary_counts_by_family_and_by_reason() -> None:
+    summary = Summary()
+    assert summary.add("views:0", Verdict(RIGHT)) and not summary.failed
+    assert summary.add("views:1", Verdict(CRASHED, "SIGSEGV")) and not summary.add(
+        "views:2", Verdict(CRASHED, "SIGSEGV")
+    )
+    text = str(summary)
+    assert summary.failed and "2 crashed: SIGSEGV (first: views:1)" in text
+    assert text.splitlines()[1].split() == ["views", "3", "1", "0", "0", "0", "0", "2", "0", "0"]
+
+
+def test_two_cases_of_each_family_are_right() -> None:
+    """On the CPU, as the command runs them."""
+    names = [f"{family}:{seed}" for family in FAMILIES for seed in range(2)]
+    pool = Pool(Choices("cpu", POLICIES), LIMITS)
+    found = dict(pool.run(names, time.monotonic() + 60))
+    assert set(found) == set(names)
+    assert not [f"{name}: {verdict}" for name, verdict in found.items() if verdict.failed]
+
+
+def test_the_command_tells_of_failures_by_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["views:1", "--target", "interpreter", "--policy", "sequential", "--device", "2"]
+    assert main(words) == 0
+    broken(monkeypatch, one_element)
+    assert main([*words, "--no-shrink"]) == 1
+    assert "views:1: wrong: another result" in capsys.readouterr().out
+    assert main(["--family", "vews"]) == 2 and "did you mean 'views'" in capsys.readouterr().err
