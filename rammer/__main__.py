@@ -231,6 +231,25 @@ def _make_folder(folder: str) -> None:
         raise RammerError(f"cannot make the folder {folder}: {error.strerror}", hint="name another one") from error
 
 
+@main.command("check")
+@click.argument("model")
+@click.option("--every", is_flag=True, help="Compare every operator, also where the outputs agree.")
+@click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
+@compile_options
+@click.pass_obj
+def check_command(verbose: int, /, model: str, every: bool, seed: int, **options: Any) -> None:
+    """Compile MODEL (ONNX), and compare what it computes with what it means: outputs, and the operator that differs."""
+    from rammer.checking import check_model, require_agreement
+
+    with progress_bar() as show:
+        rows = check_model(model, every=every, seed=seed, progress=show, **_loaded(options))
+    table = Table("tensor", "", "against", "")
+    for row in rows:
+        table.add_row(escape(row.tensor), row.found, escape(row.reference), escape(row.differs) or "agrees")
+    out.print(table)
+    require_agreement(rows)
+
+
 @main.command()
 @click.argument("model")
 @click.option("--policies", help=f"Policies to compare.  [default: {POLICIES}]")

@@ -27,7 +27,7 @@ from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Sync, TileProgram
 
 MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
 INNER_LOOPS = 4  # of a store, both ends of each of which are traced
-MOST_ELEMENTS = 256  # that are traced together
+MOST_ELEMENTS = 160  # that are traced together
 FEW_ELEMENTS = 16  # of those that are computed in thousands of statements
 FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three
 SWEEP = 24  # values of each of them that are traced in the middle of the others
@@ -430,11 +430,11 @@ class _Reference:
                 pairs = sources[name]
                 found = pairs[slice(*np.searchsorted(pairs[:, 0], [tag, tag + 1])), 1]
                 wanted = expand(reader.of_box(box))
-                if not reader.exact:
+                if not reader.exact or np.array_equal(found, wanted):
                     continue
-                if len(more := np.setdiff1d(found, wanted)):
+                if len(more := np.setdiff1d(found, wanted, assume_unique=True)):
                     return f"{list(place)} is computed from {name}[{more[0]}]"
-                if self.complete[name] and len(less := np.setdiff1d(wanted, found)):
+                if self.complete[name] and len(less := np.setdiff1d(wanted, found, assume_unique=True)):
                     return f"{list(place)} is computed without {name}[{less[0]}]"
         return ""
 

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
+import rammer
 from rammer.__main__ import main
 from rammer.demo import lstm_stack
 
@@ -29,7 +30,7 @@ def call(*arguments: str, code: int = 0) -> Result:
 
 def test_help_lists_the_commands() -> None:
     text = call("--help").output
-    for name in ("demo", "run", "bench", "compile", "show", "doctor", "cache"):
+    for name in ("demo", "run", "check", "bench", "compile", "show", "doctor", "cache"):
         assert name in text
         assert "Usage" in call(name, "--help").output
 
@@ -86,3 +87,20 @@ def test_doctor_and_cache() -> None:
 )
 def test_wrong_arguments(arguments: tuple[str, ...], code: int, text: str) -> None:
     assert text in call(*arguments, code=code).output
+
+
+def test_check_compares_outputs_and_operators(model: str) -> None:
+    text = call("check", model, "--every").output
+    assert "interpreted" in text and "onnx" in text and "agrees" in text
+    assert "lstm_cell" in text
+
+
+def test_check_names_the_first_operator_that_differs(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = rammer.Program.run
+
+    def wrong(self: rammer.Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: value + 1 for name, value in run(self, inputs).items()}
+
+    monkeypatch.setattr(rammer.Program, "run", wrong)
+    text = call("check", model, code=1).output
+    assert "compiled and interpreted differ" in text and "compiled alone" in text

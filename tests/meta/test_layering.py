@@ -39,6 +39,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"vdevice.base", "frontend", "ir", "errors", "config"},
         set(),
     ),
+    "rammer.checking": ({"candidates", "compiler", "measure", "ir", "errors"}, {"onnx"}),
     "rammer.candidates": ({"measure", "program", "vdevice.base", "vdevice.profiles", "ir", "errors"}, {"numpy"}),
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.measure": ({"program", "report", "vdevice.base", "ir"}, {"numpy", "rich"}),
