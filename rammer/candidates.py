@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -12,14 +13,14 @@ from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.proof import prove
+from rammer.ir.proof import settled
 from rammer.ir.tensor import Array
 from rammer.ir.tile import TileProgram
 from rammer.program import Program
 from rammer.vdevice.base import Progress, VDevice
 from rammer.vdevice.profiles import profile_store, recipe_keys
 
-BROKEN, UNSHOWN = "broken", "not shown"
+PROVEN, BROKEN, UNSHOWN = "proven", "broken", "not shown"
 MAX_NOTES = 8  # of one kind
 Candidates: TypeAlias = Mapping[Operation, Sequence[RKernel]]
 Kept: TypeAlias = dict[Operation, list[RKernel]]
@@ -30,7 +31,10 @@ def drop_unproven(candidates: Candidates, vdevice: VDevice) -> tuple[Kept, list[
 
     Raises DeviceError, as the others here do, if none is left of an operation.
     """
-    findings = _proofs([k for k in _kernels(candidates) if isinstance(k.body, TileProgram)], vdevice)
+    proofs = _proofs([k for k in _kernels(candidates) if isinstance(k.body, TileProgram)], vdevice)
+    wider = {k: replace(k, overreads=True) for k, (_, overreads, _) in proofs.items() if overreads}
+    candidates = {operation: [wider.get(k, k) for k in options] for operation, options in candidates.items()}
+    findings = {wider.get(k, k): (verdict, what) for k, (verdict, _, what) in proofs.items()}
     broken = {k: what for k, (verdict, what) in findings.items() if verdict == BROKEN}
     unshown = {k: what for k, (verdict, what) in findings.items() if verdict == UNSHOWN}
     kept, notes = _without(candidates, broken, vdevice, "is right")
@@ -98,8 +102,8 @@ def few(notes: Sequence[str], what: str = "rKernels are no candidates") -> list[
     return [*notes[:MAX_NOTES], *rest]
 
 
-def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple[str, str]]:
-    """What the rules find in kernels, (verdict, finding); nothing of those that are proven. Kept in the cache."""
+def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple[str, bool, str]]:
+    """What the rules find in kernels: the verdict, whether it reads too much, and a finding. Kept in the cache."""
     recipes = recipe_keys(kernels, vdevice.spec)
     store = profile_store("any", "proof")
     with store:
@@ -107,13 +111,15 @@ def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple
     fresh: dict[str, str] = {}
     for kernel, key in recipes.items():
         if key not in known and key not in fresh:
-            finding = next(iter(sorted(prove(kernel), key=lambda f: not f.broken)), None)
-            fresh[key] = f"{BROKEN if finding.broken else UNSHOWN}: {finding}" if finding else ""
+            judged, findings = settled(kernel)
+            finding = next(iter(sorted(findings, key=lambda f: not f.broken)), None)
+            verdict = PROVEN if finding is None else BROKEN if finding.broken else UNSHOWN
+            fresh[key] = f"{verdict}\0{'overreads' if judged.overreads else ''}\0{finding or ''}"
     if fresh:
         with store:
             store.put_verdicts(fresh)
-    verdicts = {k: (known | fresh)[key].partition(": ") for k, key in recipes.items()}
-    return {k: (verdict, what) for k, (verdict, _, what) in verdicts.items() if verdict}
+    parts = {k: (known | fresh)[key].split("\0", 2) for k, key in recipes.items()}
+    return {k: (verdict, bool(overreads), what) for k, (verdict, overreads, what) in parts.items()}
 
 
 def compare_with_meaning(program: Program, graph: Graph, seed: int = 0) -> None:

@@ -52,6 +52,10 @@ class Access:
         spans = {loop.var: (loop.start, loop.stop - 1) for _, loop in self.loops}
         return spans | {name: (0, extent - 1) for name, extent in self.more}
 
+    def of_rtask(self, rtask: int) -> dict[str, int]:
+        """The variables that count the digits of an rTask's number."""
+        return {lp.var: rtask // lp.stride % lp.stop for _, lp in self.loops if lp.kind is Kind.TASK}
+
 
 def common_loops(first: Access, second: Access) -> list[str]:
     """Variables of loops around both, in whose same iteration what one writes the other reads.

@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import RammerError
+from rammer.ir.access import Accesses
 from rammer.ir.evaluate import holds
 from rammer.ir.expr import Path, Range, TensorExpr, loads
+from rammer.ir.footprint import footprint
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, bounds, evaluate, simplify, substitute, var, variables
 from rammer.ir.intervals import NOTHING, Intervals, expand, merged, repeated, sumset, union
@@ -26,6 +28,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
 from rammer.ir.tensor import Digit, TensorId, TensorType
+from rammer.ir.tile import TileProgram
 
 Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
 Spans: TypeAlias = Mapping[str, tuple[int, int]]  # axis -> [low, high)
@@ -71,6 +74,12 @@ def read_elements(kernel: RKernel, position: int) -> Elements:
     """What every rTask reads of an input, through the layout that the kernel sees."""
     reader = BoxReader(kernel, position)
     sets, chosen = _per_box(kernel, reader.axes, reader.of_box)
+    if kernel.overreads and isinstance(kernel.body, TileProgram):
+        name = kernel.body.arguments[len(kernel.operation.outputs) + position].name
+        reads = [a for a in Accesses(kernel.body).found if a.buffer == name and not a.write]
+        touched = [union([footprint(a, a.of_rtask(r)).elements for a in reads]) for r in range(kernel.num_rtasks)]
+        sets = tuple(union([sets[n], more]) for n, more in zip(chosen, touched, strict=True))
+        chosen = tuple(range(kernel.num_rtasks))
     return Elements(sets, chosen, reader.exact)
 
 

@@ -34,7 +34,8 @@ class RKernel:
 
     `packing` lists (input name, layout) for static inputs that the kernel wants repacked at compile time.
     `schedule` is the text of the schedule it was lowered from: for people, and for cache keys. `form` is the expression
-    that was lowered, where it is the operation's in another form (Winograd's).
+    that was lowered, where it is the operation's in another form (Winograd's). `overreads`: the body reads more than
+    the expression (whole vectors, boxes with gaps) and uses none of it; rTasks depend on that, too.
     """
 
     name: str
@@ -43,6 +44,7 @@ class RKernel:
     packing: tuple[tuple[str, Layout], ...] = ()
     schedule: str = ""
     form: TensorExpr | None = None
+    overreads: bool = False
 
     @property
     def num_rtasks(self) -> int:

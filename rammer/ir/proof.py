@@ -23,7 +23,7 @@ from rammer.ir.intervals import NOTHING, Intervals, expand, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import PARTS_BLOCK, Layout, TensorType
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Sync, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Sync, TileProgram, contains
 
 MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
 INNER_LOOPS = 4  # of a store, both ends of each of which are traced
@@ -77,7 +77,7 @@ class Evidence:
 
     def touched(self, accesses: Iterable[Access], rtask: int) -> tuple[Intervals, bool]:
         """The elements that an rTask touches by these accesses, and whether they are exact."""
-        found = [footprint(a, _task_values(a, rtask)) for a in accesses]
+        found = [footprint(a, a.of_rtask(rtask)) for a in accesses]
         return union([f.elements for f in found]), all(f.exact for f in found)
 
 
@@ -87,6 +87,15 @@ class Rule:
 
     name: str
     check: Callable[[Evidence], Iterator[Finding]]
+
+
+def settled(kernel: RKernel) -> tuple[RKernel, tuple[Finding, ...]]:
+    """The rKernel and what speaks against it; one that only reads too much says so, and plans then know of it."""
+    findings = prove(kernel)
+    if findings and all(f.rule == "R204" for f in findings if f.broken):
+        kernel = replace(kernel, overreads=True)
+        findings = prove(kernel)
+    return kernel, findings
 
 
 @lru_cache(maxsize=1 << 12)
@@ -101,10 +110,6 @@ def prove(kernel: RKernel) -> tuple[Finding, ...]:
         if any(f.broken for f in findings):
             break  # what later rules say of such a program misleads
     return tuple(findings)
-
-
-def _task_values(access: Access, rtask: int) -> dict[str, int]:
-    return {lp.var: rtask // lp.stride % lp.stop for _, lp in access.loops if lp.kind is Kind.TASK}
 
 
 def _size(elements: Intervals) -> int:
@@ -364,6 +369,9 @@ def _alone(access: Access) -> Footprint:
 
 def _flows(evidence: Evidence) -> Iterator[Finding]:
     kernel, program = evidence.kernel, evidence.program
+    if contains(program.body, Mma):
+        yield Finding("R207", "threads of a wave multiply together what each of them holds", False)
+        return
     if kernel.form is not None:
         kernel = replace(kernel, operation=replace(kernel.operation, expr=kernel.form))
     names = [b.name for b in program.arguments]

@@ -30,7 +30,7 @@ PRODUCTS = (
 CELLS = ((1, 1), (2, 7), (3, 33), (9, 16))
 SPECIAL = {"clip": {"low": -1.0, "high": 2.0}, "leaky_relu": {"alpha": 0.1}, "elu": {"alpha": 0.5}}
 SPECIAL |= {"selu": {"alpha": 1.5, "gamma": 1.1}, "hard_sigmoid": {"alpha": 0.2, "beta": 0.5}}
-SPECIAL |= {"probe_spin": {"rounds": 3}}
+SPECIAL |= {"probe_spin": {"rounds": 3}, "order": {"count": 1}}
 WITH_ATTRIBUTES = {
     *("arg_max", "arg_min", "average_pool", "batch_norm", "cast", "concat", "conv", "expand", "gather", "gru_cell"),
     *("layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "pad", "prelu", "probe_fill", "reduce"),
