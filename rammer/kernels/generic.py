@@ -47,8 +47,7 @@ def _schedules(problem: Problem, *, sparing: bool) -> Iterator[Schedule]:
     order.sort(key=lambda a: a not in shared)
     rows = [a for a in shared if a != lane]
     outputs = any(s.name in dict(problem.expr.outputs) for s in problem.placed)  # stored whole: no piece may overhang
-    # What is kept is computed for whole vectors: past the end of a task it would read what the plan does not know of.
-    grains = [(a, extents[a], _grain(problem, a, lane, unroll, bool(problem.placed))) for a in order]
+    grains = [(a, extents[a], _grain(problem, a, lane, unroll, outputs)) for a in order]
     if crossing:
         grains = [(a, e, lcm(g, problem.lanes) if a == crossing[1] else g) for a, e, g in grains]
     packing = lane_packing(problem, root, lane) if root.reduce else ()
