@@ -382,7 +382,7 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
         if kernel.form is not None:
             stores = stores[:1] + stores[1:][-1:]
         try:
-            elements, sources = _traced(flow, stores, MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS)
+            elements, sources = _traced(flow, stores, kind, MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS)
         except Untraceable as error:
             yield Finding("R207", f"where {names[position]} comes from: {error}", False)
             continue
@@ -392,9 +392,9 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("R207", f"{names[position]}{wrong}")
 
 
-def _traced(flow: Flow, stores: Sequence[Access], most: int) -> tuple[Points, dict[str, Points]]:
+def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -> tuple[Points, dict[str, Points]]:
     """Elements that stores write, by tag, and where these come from; fewer where sums are long. Raises Untraceable."""
-    corners = [_corners(store) for store in stores]
+    corners = [_corners(store, kind) for store in stores]
     while True:
         total = 0
         for instances in corners:
@@ -456,7 +456,7 @@ class _Reference:
         return ""
 
 
-def _corners(store: Access) -> dict[str, Points]:
+def _corners(store: Access, kind: TensorType) -> dict[str, Points]:
     """Instances of a store: at the ends of its innermost loops, all others at one end; and along each of them."""
     ranges = store.ranges
     inner = [n for n, (low, high) in ranges.items() if low < high][-INNER_LOOPS:]
@@ -465,6 +465,7 @@ def _corners(store: Access) -> dict[str, Points]:
     middle = {n: (low + high) // 2 for n, (low, high) in ranges.items()}
     rows += [middle | {n: at} for n in inner for at in range(ranges[n][0], min(ranges[n][1], ranges[n][0] + SWEEP) + 1)]
     kept = [row for row in rows if all(all(holds(r, row) for r in where) == wanted for where, wanted in store.path)]
+    kept = [row for row in kept if place_of(kind, int(evaluate(store.index, row))) is not None]  # no padding
     return {n: np.array([row[n] for row in kept], np.int64) for n in ranges} | {TAG: np.arange(len(kept))}
 
 

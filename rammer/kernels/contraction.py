@@ -235,7 +235,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
     far = [a for a in outer if a not in names[-1:] and extents[a] > 1]
     batch = [a for a in far if any(a in variables(ix) for ix in p.w.index)]  # each has weights of its own
     plain = [a for a in outer if a not in batch]
-    shown = stage.name != problem.root.name
+    shown = _is_shown(problem, p)
     within = (*(Loop(a) for a in plain), *row_loops)
     middle = _order(problem, p, panel, () if shown else reduce, steps, block, lane_outer, within)
     outer_loops = (*tasks, *(Loop(a) for a in batch), *middle)
@@ -274,7 +274,10 @@ def _tasks(
     for a in others:
         grain = problem.span(a)
         if a == p.row:
-            grain = lcm(grain, p.row_group) if p.row_group < extents[a] else _multiple(grain, block.rows)
+            if p.row_group < extents[a]:
+                grain = lcm(grain, p.row_group)
+            else:
+                grain = lcm(grain, block.rows) if _is_shown(problem, p) else _multiple(grain, block.rows)
         rows.append((a, extents[a], grain))
     weights = prod(problem.expr.type_of(p.w.tensor).shape)
     data = prod(problem.expr.type_of(p.x.tensor).shape)
@@ -289,7 +292,14 @@ def _tasks(
     tall = min(steps.get(p.row or "", height), height)
     broad = -(-min(steps.get(p.lane, extents[p.lane]), p.group) // lanes)
     fitting = [b for b in blocks(problem, broad, tall) if b.rows <= most and _fits(b, steps, p, lanes)]
+    if _is_shown(problem, p):  # a block that is stored must not reach into another task
+        fitting = [b for b in fitting if steps.get(p.row or "", b.rows) % b.rows == 0]
     return tasks, (fitting[0] if fitting else None)
+
+
+def _is_shown(problem: Problem, p: Product) -> bool:
+    """Whether the product is an output that the root reads."""
+    return p.stage.name != problem.root.name
 
 
 def _fits(b: Block, steps: dict[str, int], p: Product, lanes: int) -> bool:
