@@ -324,9 +324,11 @@ class _Lowering:
         private = [b for b in bands[first:] if b.loop.axis not in reduce or b in across]
         private = [b for b in private if b.extent > 1]
         kept = [b for b in private if b.loop.axis not in reduce]
-        strides = _strides(tuple(b.extent for b in private))
+        # Part of a vector takes the room of a whole one: compilers keep rows that overlap in memory, and take long.
+        room = tuple(_power(b.extent) if b.loop.kind is Kind.VECTOR and len(private) > 1 else b.extent for b in private)
+        strides = _strides(room)
         dtype = self.reduced_dtype(stage).accumulator
-        acc = Buffer(f"{stage.name}_acc", prod(b.extent for b in private), Scope.REGISTER, dtype)
+        acc = Buffer(f"{stage.name}_acc", prod(room), Scope.REGISTER, dtype)
         at = sum((var(b.var) * s for b, s in zip(private, strides, strict=True)), Index())
         combine, _ = REDUCERS[stage.combine]
         shared = {b.loop.axis for b in bands if b.loop.kind in (Kind.UNROLLED, Kind.VECTOR)}
@@ -562,6 +564,11 @@ def _count_syncs(body: Body) -> int:
             case If(_, then):
                 total += _count_syncs(then)
     return total
+
+
+def _power(extent: int) -> int:
+    """The next power of two."""
+    return 1 << (extent - 1).bit_length()
 
 
 def _strides(shape: tuple[int, ...], gap: int = 0, pad: int = 0) -> tuple[int, ...]:
