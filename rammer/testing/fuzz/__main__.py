@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import sys
 import tempfile
 import time
@@ -116,4 +117,6 @@ def _report(name: str, case: Case, verdict: Verdict, limits: Limits, given: argp
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):  # in the background, too, the table is printed all the same
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

@@ -35,7 +35,8 @@ class Options:
     """How a case is compiled and run.
 
     `times`: where rKernels' times come from: "estimated" from the spec, "drawn" at random (so that any candidate may
-    win), or "measured". `cache`: bytes of a vEU's own cache, or None. `saved`: run from a saved program, too.
+    win), or "measured". `check` as RAMMER_CHECK: mostly 0, as wrong rKernels that are left out would not be seen.
+    `cache`: bytes of a vEU's own cache, or None. `saved`: run from a saved program, too.
     """
 
     target: str
@@ -45,12 +46,13 @@ class Options:
     cache: int | None = None
     times: str = "estimated"
     verify: int = 1
+    check: int = 0
     saved: bool = False
     precision: str = "fp32"
 
     def __str__(self) -> str:
         cache = f", {self.cache >> 10} KiB of cache" if self.cache else ""
-        rest = "".join((cache, f", verify {self.verify}", ", saved" * self.saved))
+        rest = "".join((cache, f", verify {self.verify}, check {self.check}", ", saved" * self.saved))
         return f"{self.target} {self.arch or ''}, device {self.veus}, {self.policy}, {self.times} times{rest}"
 
 
@@ -130,6 +132,7 @@ def _options(random: Random, choices: Choices) -> Options:
         random.choice(CACHES),
         random.choices(("estimated", "drawn", "measured"), (10, 10, 1))[0],
         random.choice((1, 1, 2)),
+        random.choices((0, 1), (10, 1))[0],
         random.random() < 0.1,
         random.choice(choices.precisions),
     )

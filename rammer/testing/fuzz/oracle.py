@@ -21,6 +21,7 @@ from rammer.ir.tensor import Array
 Outputs = dict[str, Array]
 Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
 PERTURBED = 12  # runs of the oracle on inputs and constants that differ in their last digits
+LARGE = 1 << 20  # elements of inputs and outputs, of which a quarter of these runs must do
 SLACK = 8.0  # an element may be as many times farther off than the oracle itself moved
 EPSILON = {
     TensorProto.DOUBLE: 2.0**-52,
@@ -169,8 +170,10 @@ def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str, precisi
     wanted = said[1]
     moved = {name: np.zeros(value.shape) for name, value in wanted.items()}
     random, coarse = np.random.default_rng(0), ROUNDED[precision]
-    for _ in range(PERTURBED):
-        near = {name: value * _noise(value.dtype, value.shape, random, coarse) for name, value in inputs.items()}
+    size = sum(value.size for value in (*inputs.values(), *wanted.values()))
+    for _ in range(PERTURBED if size < LARGE else PERTURBED // 4):
+        noise = {name: _noise(value.dtype, value.shape, random, coarse) for name, value in inputs.items()}
+        near = {name: np.asarray(value * noise[name]) for name, value in inputs.items()}
         said = consult(_noisy(model, random, coarse), near, (oracle,))
         if said is None:
             continue
@@ -187,7 +190,8 @@ def _noisy(model: ModelProto, random: np.random.Generator, coarse: float) -> Mod
     found.CopyFrom(model)
     for tensor in found.graph.initializer:
         array = numpy_helper.to_array(tensor)
-        tensor.CopyFrom(numpy_helper.from_array(array * _noise(array.dtype, array.shape, random, coarse), tensor.name))
+        noise = _noise(array.dtype, array.shape, random, coarse)
+        tensor.CopyFrom(numpy_helper.from_array(np.asarray(array * noise), tensor.name))
     typed = shape_inference.infer_shapes(model, data_prop=True).graph
     types = {v.name: v.type.tensor_type for v in (*typed.value_info, *typed.output)}
     del found.graph.node[:]

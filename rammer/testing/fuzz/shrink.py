@@ -38,7 +38,14 @@ def shrink(case: Case, verdict: Verdict, limits: Limits, seconds: float) -> tupl
 def _smaller(case: Case) -> Iterator[Case]:
     """Simpler cases, the much simpler ones first."""
     options = case.options
-    simpler: dict[str, Any] = {"times": "estimated", "saved": False, "verify": 1, "cache": None, "policy": "wavefront"}
+    simpler: dict[str, Any] = {
+        "times": "estimated",
+        "saved": False,
+        "verify": 1,
+        "check": 0,
+        "cache": None,
+        "policy": "wavefront",
+    }
     for name, value in simpler.items():
         if getattr(options, name) != value:
             yield replace(case, options=replace(options, **{name: value}))

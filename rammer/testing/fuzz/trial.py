@@ -30,6 +30,7 @@ MEASURE_S = 0.5  # of cases whose rKernels are measured
 RIGHT, REFUSED, ILL, UNKNOWN = "right", "refused", "ill-conditioned", "no oracle"
 WRONG, CRASHED, HUNG, INTERNAL = "wrong", "crashed", "hung", "internal"
 FAILURES = (WRONG, CRASHED, HUNG, INTERNAL)
+LEFT_OUT = " is no candidate: "  # of our own rKernels, none should be
 BY_IMPORTER = "by the importer"
 SYNCHRONISATION = "needs rTask-level synchronisation"
 DEFECT = "cannot be imported: "  # how the importer begins what it says about an exception of its own
@@ -77,6 +78,7 @@ class _Planner(VDevice):
         self.spec = device.spec
         self.forms, self.form = device.forms, device.form
         self._times, self._random = case.options.times, Random(case.name)
+        self._tried = case.options.check > 0
 
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
@@ -84,6 +86,16 @@ class _Planner(VDevice):
         if self._times == "measured":
             return self.device.rkernels_us(kernels, budget_s=budget_s, progress=progress)
         return {kernel: 10 ** self._random.uniform(0, 3) for kernel in dict.fromkeys(kernels)}
+
+    def rkernels_refused(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, str]:
+        return self.device.rkernels_refused(kernels, budget_s=budget_s, progress=progress) if self._tried else {}
+
+    def rkernels_wrong(
+        self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset(), progress: Progress = silent
+    ) -> Mapping[RKernel, str]:
+        return self.device.rkernels_wrong(kernels, every=every, progress=progress) if self._tried else {}
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         return self.device.plans_us(plans) if self._times == "measured" else None
@@ -142,8 +154,9 @@ class Trial:
 
     def _guarded(self, work: Any) -> Verdict | None:
         options = self.case.options
+        flags = {"RAMMER_VERIFY": str(options.verify), "RAMMER_CHECK": str(options.check), "RAMMER_PIN": "0"}
         try:
-            with config.override(RAMMER_VERIFY=str(options.verify), RAMMER_PIN="0"), np.errstate(all="ignore"):
+            with config.override(**flags), np.errstate(all="ignore"):
                 found: Verdict | None = work()
                 return found
         except ModelError as error:
@@ -164,7 +177,7 @@ class Trial:
             text = f"{type(error).__name__} in {place}: {error}"
             return Verdict(INTERNAL, _kind(text), "".join(traceback.format_exception(error))[-3000:])
 
-    def _plan(self) -> None:
+    def _plan(self) -> Verdict | None:
         options = self.case.options
         registry = _Planners(self.case)
         try:
@@ -180,6 +193,9 @@ class Trial:
             )
         finally:
             self.device = registry.opened[-1] if registry.opened else None
+        if faulty := [note for note in self._planned.plan.notes if LEFT_OUT in note]:
+            return Verdict(INTERNAL, _kind(faulty[0].partition(LEFT_OUT)[2]), "\n".join(faulty))
+        return None
 
     def _check(self) -> Verdict:
         assert self._planned is not None and self.device is not None

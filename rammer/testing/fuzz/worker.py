@@ -23,7 +23,7 @@ from rammer.testing.fuzz.trial import CRASHED, HUNG, INTERNAL, Trial, Verdict, i
 
 Say = Callable[[dict[str, Any]], None]
 SILENCE = "no sign of life"
-CASE_SHARE = 3  # CPU time of a case beside compiling, as a multiple of a compiler call's
+CASE_SHARE = 10  # CPU time of a case beside compiling, as a multiple of a compiler call's
 MEMORY = 16 << 30  # bytes of address space of a child
 
 

@@ -134,7 +134,8 @@ def resize(s: Sketch) -> None:
     if mode == "nearest":
         attrs["nearest_mode"] = s.random.choice(("round_prefer_floor", "floor", "ceil", "round_prefer_ceil"))
     if s.chance(0.6):
-        scale = s.random.choice((2.0, 2.0, 3.0, 0.5, 1.5))
+        aligned = attrs["coordinate_transformation_mode"] == "align_corners"  # then ONNX Runtime rounds sizes first
+        scale = s.random.choice((2.0, 3.0) if aligned else (2.0, 2.0, 3.0, 0.5, 1.5))
         s.node("Resize", x, "", s.constant([1.0, 1.0, *(scale for _ in inner)]), **attrs)
     else:
         target = [max(1, sizes.extent(s.random, 2 * e)) for e in inner]
