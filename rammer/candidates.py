@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -26,23 +26,39 @@ Candidates: TypeAlias = Mapping[Operation, Sequence[RKernel]]
 Kept: TypeAlias = dict[Operation, list[RKernel]]
 
 
-def drop_unproven(candidates: Candidates, vdevice: VDevice) -> tuple[Kept, list[str], list[RKernel]]:
-    """The candidates that break no rule of docs/semantics.md, notes, and those of which a rule cannot be shown.
+class Prover:
+    """Proves the rKernels that plans use, by the rules of docs/semantics.md, and tries them out; `notes` say of which.
 
-    Raises DeviceError, as the others here do, if none is left of an operation.
+    `check`: 0 tries none out, 1 some rTasks of each, and all of one that a rule cannot show, 2 all.
     """
-    proofs = _proofs([k for k in _kernels(candidates) if isinstance(k.body, TileProgram)], vdevice)
-    wider = {k: replace(k, overreads=True) for k, (_, overreads, _) in proofs.items() if overreads}
-    candidates = {operation: [wider.get(k, k) for k in options] for operation, options in candidates.items()}
-    findings = {wider.get(k, k): (verdict, what) for k, (verdict, _, what) in proofs.items()}
-    broken = {k: what for k, (verdict, what) in findings.items() if verdict == BROKEN}
-    unshown = {k: what for k, (verdict, what) in findings.items() if verdict == UNSHOWN}
-    kept, notes = _without(candidates, broken, vdevice, "is right")
-    return (
-        kept,
-        [*notes, *few([f"{k.name}: {what}" for k, what in unshown.items()], "rKernels are not proven")],
-        list(unshown),
-    )
+
+    def __init__(self, vdevice: VDevice, check: int, progress: Progress) -> None:
+        self.notes: list[str] = []
+        self._vdevice, self._check, self._progress = vdevice, check, progress
+        self._settled: set[RKernel] = set()
+
+    def settle(self, candidates: Candidates, used: Iterable[RKernel]) -> tuple[Kept, dict[RKernel, RKernel]] | None:
+        """None if what is used may be used. Else the candidates to plan with again, and which stand for which.
+
+        One that breaks a rule is left out; one that reads too much says so. Raises DeviceError if none is left.
+        """
+        fresh = [k for k in dict.fromkeys(used) if isinstance(k.body, TileProgram) and k not in self._settled]
+        proofs = _proofs(fresh, self._vdevice)
+        wrong = {k: what for k, (verdict, _, what) in proofs.items() if verdict == BROKEN}
+        unshown = {k: what for k, (verdict, _, what) in proofs.items() if verdict == UNSHOWN}
+        self.notes += few([f"{k.name}: {what}" for k, what in unshown.items()], "rKernels are not proven")
+        if self._check:
+            left = [k for k in fresh if k not in wrong]
+            every = frozenset(left if self._check > 1 else unshown)
+            tried = self._vdevice.rkernels_wrong(left, every=every, progress=self._progress)
+            wrong |= {k: f"tried out, {what}" for k, what in tried.items()}
+        wider = {k: replace(k, overreads=True) for k, (_, more, _) in proofs.items() if more and k not in wrong}
+        self._settled |= {wider.get(k, k) for k in fresh}
+        if not wrong and not wider:
+            return None
+        kept, notes = _without(candidates, wrong, self._vdevice, "is right")
+        self.notes += notes
+        return {operation: [wider.get(k, k) for k in options] for operation, options in kept.items()}, wider
 
 
 def drop_refused(
@@ -53,13 +69,11 @@ def drop_refused(
     return _without(candidates, refused, vdevice, "can be compiled")
 
 
-def drop_wrong(
-    candidates: Candidates, vdevice: VDevice, every: Sequence[RKernel] | None, progress: Progress
-) -> tuple[Kept, list[str]]:
-    """The candidates that compute what they should when tried out: some rTasks, or all (of `every`; None: of each)."""
+def drop_wrong(candidates: Candidates, vdevice: VDevice, check: int, progress: Progress) -> tuple[Kept, list[str]]:
+    """The candidates that compute what they should when tried out, some rTasks (`check` 1) or all (2); and notes."""
     kernels = _kernels(candidates)
-    whole = frozenset(kernels if every is None else every)
-    wrong = vdevice.rkernels_wrong(kernels, every=whole, progress=progress)
+    every = frozenset(kernels if check > 1 else ())
+    wrong = vdevice.rkernels_wrong(kernels, every=every, progress=progress)
     return _without(candidates, {k: f"tried out, {what}" for k, what in wrong.items()}, vdevice, "is right")
 
 

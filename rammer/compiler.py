@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from rammer import artifact, config
-from rammer.candidates import compare_with_meaning, drop_refused, drop_spilled, drop_unproven, drop_wrong, few
+from rammer.candidates import Prover, compare_with_meaning, drop_refused, drop_spilled, drop_wrong, few
 from rammer.errors import DeviceError, RammerError, VerificationError, did_you_mean
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
@@ -116,22 +116,25 @@ def compile(
         check = config.integer("RAMMER_CHECK") or 0
         refused: list[str] = []
         wrong: list[str] = []
-        with clock("prove"):
-            candidates, unproven, unshown = drop_unproven(candidates, vdevice) if verify else (candidates, [], [])
         with clock("check"):
-            if check or budget_s > 0:
+            if budget_s > 0:  # else nothing is measured, and just what the plan uses is tried out
                 candidates, refused = drop_refused(candidates, vdevice, budget_s, progress)
-            if check:
-                candidates, wrong = drop_wrong(candidates, vdevice, None if check > 1 else unshown, progress)
+                candidates, wrong = drop_wrong(candidates, vdevice, check, progress) if check else (candidates, wrong)
         with clock("profile"):
             candidates, spilled = drop_spilled(candidates, vdevice, budget_s, progress)
             profiler = profile(candidates, vdevice, budget_s, progress)
         with clock("schedule"):
             plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
-            plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
+        prover = Prover(vdevice, check, progress)
+        with clock("prove"):  # what a plan uses; where that may not be used, another plan
+            while verify and (changed := prover.settle(candidates, plan.kernels)):
+                candidates, standing = changed
+                profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
+                plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
+        plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
-        notes = (*unproven, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
+        notes = (*prover.notes, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
             trace.say(CHOICES, note)

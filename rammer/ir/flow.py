@@ -19,7 +19,7 @@ Instances: TypeAlias = dict[str, Points]  # of a statement: the value of every v
 
 TAG = "#"  # which of the elements asked for an instance belongs to
 ROW = "@"  # what a statement was asked for
-MAX_INSTANCES = 1 << 19  # of a statement that are looked at together
+MAX_INSTANCES = 1 << 17  # of a statement that are looked at together
 
 
 class Untraceable(Exception):

@@ -27,7 +27,7 @@ from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Sync, TileProgram, c
 
 MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
 INNER_LOOPS = 4  # of a store, both ends of each of which are traced
-MOST_ELEMENTS = 160  # that are traced together
+MOST_ELEMENTS = 96  # that are traced together
 FEW_ELEMENTS = 16  # of those that are computed in thousands of statements
 FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three
 SWEEP = 24  # values of each of them that are traced in the middle of the others
@@ -91,10 +91,11 @@ class Rule:
 
 def settled(kernel: RKernel) -> tuple[RKernel, tuple[Finding, ...]]:
     """The rKernel and what speaks against it; one that only reads too much says so, and plans then know of it."""
-    findings = prove(kernel)
-    if findings and all(f.rule == "R204" for f in findings if f.broken):
+    findings, program = prove(kernel), kernel.body
+    if isinstance(program, TileProgram) and {f.rule for f in findings if f.broken} == {"R204"}:
         kernel = replace(kernel, overreads=True)
-        findings = prove(kernel)
+        others = tuple(f for f in findings if f.rule != "R204")
+        findings = (*others, *_reads_declared(Evidence(kernel, program)))
     return kernel, findings
 
 
@@ -474,8 +475,8 @@ RULES: Mapping[str, Rule] = {
     "R206": Rule("uniform", _uniform),
     "R201": Rule("inside", _inside),
     "R203": Rule("written", _written),
-    "R204": Rule("reads-declared", _reads_declared),
     "R208": Rule("accumulates", _accumulates),
     "R205": Rule("defined", _defined),
     "R207": Rule("flows", _flows),
+    "R204": Rule("reads-declared", _reads_declared),
 }

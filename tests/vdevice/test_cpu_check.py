@@ -160,7 +160,7 @@ def test_no_kernel_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> N
     (good, *_) = kernels_of(device, "relu", F((75, 64)))
     bad = broken(good, other_value, "bad")
     with pytest.raises(DeviceError, match=r"relu .*: no rKernel .* is right: bad"):
-        drop_wrong({good.operation: [bad]}, device, [], lambda *_: None)
+        drop_wrong({good.operation: [bad]}, device, 1, lambda *_: None)
 
 
 def test_differences_are_said() -> None:
