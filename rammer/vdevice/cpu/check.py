@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import mmap
 import os
 import signal
@@ -277,7 +278,8 @@ class _Memory:
             time.sleep(0.0005)
 
     def _work(self, batch: Sequence[Trial], start: int) -> None:
-        """In the child."""
+        """In the child, which may crash: nobody wants to read how."""
+        faulthandler.disable()
         kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)
         for n in range(start, len(batch)):
             run: Any = kernel(batch[n].address)
