@@ -47,12 +47,13 @@ def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
         counts = [counts[0], 1]  # chains side by side, one on each vEU, do without barriers
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
         counts = [counts[0], 1]  # every task would repeat what all of them need
+    stored = any(s.name in dict(problem.expr.outputs) for s in problem.placed)
     seen = set()
     for want in counts:
         vectors = -(-extents[lane] // lanes)
         grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
-        if (span := problem.span(lane)) > 1:
-            grain = -(-grain // span) * span
+        if (span := problem.span(lane)) > 1:  # what is stored beside the root must not overhang into the next task
+            grain = lcm(grain, span) if stored else -(-grain // span) * span
         if blocks:
             grain = max(block.columns for block in blocks.values() if block)
             if extents[lane] % (grain * want):

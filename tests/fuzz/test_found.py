@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rammer.testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
-from rammer.testing.fuzz.sketch import DOUBLE
+from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, I8
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 POLICIES = ("list", "round_robin", "sequential", "stationary", "wavefront")
@@ -128,6 +128,30 @@ def tasks_of_merged_axes_with_vectors(s: Sketch) -> list[str]:
     y = s.node("Conv", s.input((1, 1014, 4, 3)), s.weights(4, 1014, 1, 1, terms=1014))
     z = s.node("LeakyRelu", y)
     return [z, s.node("Add", z, y)]
+
+
+@found(veus=2)
+def a_product_of_bytes_stored_beside_its_mean(s: Sketch) -> list[str]:
+    """Tasks that end inside a vector stored its rest, too, which belongs to the next one."""
+    zeros = [s.constant([n], I8) for n in (-4, 7)]
+    weights = s.constant(s.numpy.integers(-127, 128, (28, 2)), I8)
+    y = s.node("Cast", s.node("MatMulInteger", s.input((51, 27, 28), I8, -9, 9), weights, *zeros), to=FLOAT)
+    mean = s.node("ReduceMean", y, s.constant([1, 2]), keepdims=1)
+    return [mean, s.node("QuantizeLinear", y, s.constant([0.0352]), s.constant([2], I8))]
+
+
+@found(veus=2)
+def a_column_of_products_shown(s: Sketch) -> list[str]:
+    """J: the same of a product in register blocks."""
+    y = s.node("MatMul", s.input((1, 31, 31, 31)), s.weights(31, 1))
+    return [s.node("IsInf", y), s.node("Less", y, s.weights(1, 1, 31, 31, 1, terms=1))]
+
+
+@found(veus=1)
+def a_narrow_convolution_and_its_sigmoid(s: Sketch) -> list[str]:
+    """K: the padding of 71 channels in blocks was taken for what must be written."""
+    y = s.node("Conv", s.input((1, 71, 6, 6)), s.weights(71, 1, 3, 6, terms=18), s.weights(71, terms=1), group=71)
+    return [y, s.node("Sigmoid", y)]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
