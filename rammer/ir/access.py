@@ -143,7 +143,8 @@ class Accesses:
                 source = stmt.at + row * stmt.step + column // step * stmt.next + column % step
                 yield touch(stmt.source, source, False, walk, (exists,))
                 target = _in_parts(Index(), row, column, stmt.depth) + part
-                yield touch(stmt.buffer, target, True, (*walk, ("part", PARTS)))
+                whole = ("row", _whole(stmt.rows))  # what the rest of a matrix holds meets no row that is used
+                yield touch(stmt.buffer, target, True, (whole, walk[1], ("part", PARTS)))
             case PartProduct():
                 row, column, term, part = var("row"), var("column"), var("term"), var("part") * PARTS_BLOCK
                 a = _in_parts(stmt.a_at, row, term, stmt.depth) + part
@@ -152,9 +153,13 @@ class Accesses:
                 pair = term % UNIT_DEPTH // 2 * (2 * UNIT_ROWS) + column % UNIT_ROWS * 2 + term % 2
                 b = stmt.b_at + block + pair
                 yield touch(stmt.b, b, False, (("column", stmt.columns), ("term", stmt.depth)))
-                rows = -(-stmt.rows // UNIT_ROWS) * UNIT_ROWS  # those past the last one are stored, too
                 place = row * stmt.columns + column
-                yield touch(stmt.acc, place, True, (("row", rows), ("column", stmt.columns)))
+                yield touch(stmt.acc, place, True, (("row", _whole(stmt.rows)), ("column", stmt.columns)))
+
+
+def _whole(rows: int) -> int:
+    """Rows of whole matrices."""
+    return -(-rows // UNIT_ROWS) * UNIT_ROWS
 
 
 def _in_parts(start: Index, row: Index, column: Index, depth: int) -> Index:
