@@ -209,11 +209,13 @@ def _distinct(*columns: Points) -> Points:
 
 def _crossed(values: Instances, rest: Mapping[str, tuple[int, int]]) -> Instances:
     """Every instance with every combination of the values of further variables."""
-    times = prod(high - low + 1 for low, high in rest.values())
-    count = len(values[TAG])
+    times = prod(max(high - low + 1, 0) for low, high in rest.values())
+    count = len(values[TAG]) if times else 0
     if count * times > MAX_INSTANCES:
         raise Untraceable("a statement has too many instances")
     result = {n: np.repeat(v, times) for n, v in values.items()}
+    if not times:  # a loop that does not run
+        return result | {n: np.zeros(0, np.int64) for n in rest}
     each = 1
     for name, (low, high) in rest.items():
         size = high - low + 1
