@@ -104,7 +104,7 @@ class _Lowering:
         self.env: dict[str, tuple[int, int]] = {}
         self.scratch: list[Buffer] = []
         self.nests: dict[str, _Nest] = {}
-        self.splits: dict[str, Split] = {}  # copied input -> the statement that copies it in parts
+        self.splits: dict[str, Body] = {}  # copied input -> what copies it in parts
         self.home: dict[str, _Home] = {}
         packed = dict(schedule.packing)
         for name, kind in (*expr.outputs, *expr.inputs):
@@ -179,7 +179,8 @@ class _Lowering:
             values[loop.axis] += offset
             self.env[name] = (0, max(count - 1, 0))
             bands[depth] = _Band(name, count, loop)
-            padded = loop.step > size and loop.axis in dict(stage.axes) and self.fills(stage, loop.axis, loop.step)
+            whole = size == dict(stage.axes).get(loop.axis)  # of a part, what follows is no padding
+            padded = loop.step > size and whole and self.fills(stage, loop.axis, loop.step)
             block[loop.axis] = loop.step if padded else min(loop.step, size)
         for axis, left in block.items():
             if left > 1:
@@ -247,7 +248,7 @@ class _Lowering:
         step, following = (
             simplify_index(at(*moved) - start, self.env).const for moved in ((row, 1), (column, UNIT_DEPTH // 2))
         )
-        self.splits[stage.name] = Split(
+        copy = Split(
             buffer.name,
             source,
             simplify_index(start, self.env),
@@ -258,6 +259,8 @@ class _Lowering:
             stage.axes[row][1],
             extents[column],
         )
+        others = tuple(Range(corner[d], 0, stage.axes[d][1]) for d in range(len(extents)) if d not in (row, column))
+        self.splits[stage.name] = (If(others, (copy,)),) if others else (copy,)
         return _Home(buffer, corner, tuple(strides))
 
     def around(self, stage: Stage, bands: list[_Band]) -> list[_Band]:
@@ -422,7 +425,7 @@ class _Lowering:
         fresh: set[str] = set()
         here = (host, depth)
         for name in [n for n in self.splits if (self.at[n].inside, self.at[n].depth) == here]:
-            body += (self.splits[name],)
+            body += self.splits[name]
         for name in [n for n in self.stages if n in self.nests and (self.at[n].inside, self.at[n].depth) == here]:
             if not fresh or fresh & {ld.tensor for ld, _ in loads(self.stages[name].body)}:
                 body, fresh = body + sync, set()

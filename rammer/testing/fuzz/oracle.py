@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -21,6 +21,7 @@ from rammer.ir.tensor import Array
 Outputs = dict[str, Array]
 Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
 PERTURBED = 12  # runs of the oracle on inputs and constants that differ in their last digits
+ROUNDS = 6  # of such runs, while elements are left that did not move: of many thousand at a border some seldom do
 LARGE = 1 << 20  # elements of inputs and outputs, of which a quarter of these runs must do
 SLACK = 8.0  # an element may be as many times farther off than the oracle itself moved
 EPSILON = {
@@ -31,6 +32,7 @@ EPSILON = {
 }
 ROUNDED = {"fp32": 0.0, "tf32": 2.0**-10, "bf16": 2.0**-7}  # operands of products, by precision
 _STASHED = ("LayerNormalization", "GroupNormalization", "RMSNormalization")  # float32 inside, of doubles, too
+_SHAPING = ("Resize",)  # numbers of which say how large a result is
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16))
 
 
@@ -160,8 +162,10 @@ def beyond_numbers(found: Array, wanted: Array) -> bool:
     return not np.array_equal(wide_found[~np.isfinite(wide)], wide[~np.isfinite(wide)], equal_nan=True)
 
 
-def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str, precision: str = "fp32") -> dict[str, Array]:
-    """How far the oracle's own outputs move when all that it rounds is rounded a little differently.
+def spreads(
+    model: ModelProto, inputs: Mapping[str, Array], oracle: str, precision: str = "fp32"
+) -> Iterator[dict[str, Array]]:
+    """How far the oracle's own outputs move when all that it rounds is rounded a little differently: ever more runs.
 
     Inputs, constants and what every node gives are multiplied by numbers near 1.
     """
@@ -171,24 +175,27 @@ def spreads(model: ModelProto, inputs: Mapping[str, Array], oracle: str, precisi
     moved = {name: np.zeros(value.shape) for name, value in wanted.items()}
     random, coarse = np.random.default_rng(0), ROUNDED[precision]
     size = sum(value.size for value in (*inputs.values(), *wanted.values()))
-    for _ in range(PERTURBED if size < LARGE else PERTURBED // 4):
+    runs = PERTURBED if size < LARGE else PERTURBED // 4
+    for run in range(ROUNDS * runs):
         noise = {name: _noise(value.dtype, value.shape, random, coarse) for name, value in inputs.items()}
         near = {name: np.asarray(value * noise[name]) for name, value in inputs.items()}
         said = consult(_noisy(model, random, coarse), near, (oracle,))
-        if said is None:
-            continue
-        for name, value in said[1].items():
+        for name, value in said[1].items() if said else ():
             with np.errstate(all="ignore"):
                 step = np.abs(value.astype(np.float64) - wanted[name].astype(np.float64))
             moved[name] = np.maximum(moved[name], np.nan_to_num(step, nan=np.inf, posinf=np.inf))
-    return moved
+        if run % runs == runs - 1:
+            yield moved
 
 
 def _noisy(model: ModelProto, random: np.random.Generator, coarse: float) -> ModelProto:
     """The model with its constants off by a rounding, and each value that a node gives."""
     found = ModelProto()
     found.CopyFrom(model)
+    shaping = {name for node in model.graph.node if node.op_type in _SHAPING for name in node.input[1:]}
     for tensor in found.graph.initializer:
+        if tensor.name in shaping:
+            continue
         array = numpy_helper.to_array(tensor)
         noise = _noise(array.dtype, array.shape, random, coarse)
         tensor.CopyFrom(numpy_helper.from_array(np.asarray(array * noise), tensor.name))
