@@ -32,7 +32,7 @@ EPSILON = {
 }
 ROUNDED = {"fp32": 0.0, "tf32": 2.0**-10, "bf16": 2.0**-7}  # operands of products, by precision
 _STASHED = ("LayerNormalization", "GroupNormalization", "RMSNormalization")  # float32 inside, of doubles, too
-_SHAPING = ("Resize",)  # numbers of which say how large a result is
+_SHAPING = ("Resize",)  # numbers of which say how large a result is; oracles find places in float32
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16))
 
 
@@ -210,7 +210,8 @@ def _noisy(model: ModelProto, random: np.random.Generator, coarse: float) -> Mod
             if kind is None or kind.elem_type not in EPSILON or not kind.HasField("shape"):
                 continue
             shape = [d.dim_value for d in kind.shape.dim]
-            factor = _noise(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, random, coarse)
+            place = EPSILON[TensorProto.FLOAT] * max(shape, default=1) if node.op_type == "Resize" else 0.0
+            factor = _noise(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, random, max(coarse, place))
             found.graph.initializer.append(numpy_helper.from_array(factor, f"{name} off by"))
             kept.output[n] = f"{name} exact"
             found.graph.node.append(helper.make_node("Mul", [f"{name} exact", f"{name} off by"], [name]))

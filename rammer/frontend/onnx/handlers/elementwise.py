@@ -11,6 +11,8 @@ from rammer.frontend.onnx.node import Handler, Node, handles
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, TensorId
 
+SINH_TERMS = 9  # of its series: enough for doubles up to 1
+
 _PLAIN = {
     "Abs": "abs",
     "Neg": "neg",
@@ -283,7 +285,7 @@ def shrink(n: Node) -> TensorId:
 
 @handles("Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
 def transcendental(n: Node) -> TensorId:
-    """By the textbook formulas; halves are taken of both terms before they meet."""
+    """By the textbook formulas, in forms that lose nothing near 0; halves are taken of both terms before they meet."""
     x = n.tensor(0)
     one = n.like(1, x)
     match n.op:
@@ -292,13 +294,31 @@ def transcendental(n: Node) -> TensorId:
         case "Sinh" | "Cosh":
             half = n.like(0.5, x)
             up, down = (n.add("mul", n.add("exp", t), half) for t in (x, n.add("neg", x)))
-            return n.add("sub" if n.op == "Sinh" else "add", up, down)
+            if n.op == "Cosh":
+                return n.add("add", up, down)
+            square, series = n.add("mul", x, x), one
+            for k in range(SINH_TERMS, 0, -1):
+                term = n.add("mul", square, n.like(1 / (2 * k * (2 * k + 1)), x))
+                series = n.add("add", one, n.add("mul", term, series))
+            near = n.add("less", n.add("abs", x), one)
+            return n.add("where", near, n.add("mul", x, series), n.add("sub", up, down))
         case "Asinh":
             size = n.add("abs", x)
             root = n.add("sqrt", n.add("add", n.add("mul", x, x), one))
-            return n.add("mul", n.add("sign", x), n.add("log", n.add("add", size, root)))
+            square = n.add("mul", size, n.add("div", size, n.add("add", one, root)))
+            beyond = n.add("where", n.add("less", size, one), square, n.add("sub", root, one))
+            return n.add("mul", n.add("sign", x), _log1p(n, n.add("add", size, beyond)))
         case "Acosh":
             root = n.add("sqrt", n.add("sub", n.add("mul", x, x), one))
             return n.add("log", n.add("add", x, root))
-    quotient = n.add("div", n.add("add", one, x), n.add("sub", one, x))
-    return n.add("mul", n.add("log", quotient), n.like(0.5, x))
+    ratio = n.add("div", n.add("add", x, x), n.add("sub", one, x))
+    return n.add("mul", _log1p(n, ratio), n.like(0.5, x))
+
+
+def _log1p(n: Node, x: TensorId) -> TensorId:
+    """log(1 + x), exact near 0: what 1 + x is off by rounding, the factor is, too."""
+    moved = n.add("add", n.like(1, x), x)
+    step = n.add("sub", moved, n.like(1, x))
+    log = n.add("log", moved)
+    mended = n.add("where", n.add("equal", step, x), log, n.add("mul", log, n.add("div", x, step)))
+    return n.add("where", n.add("equal", step, n.like(0, x)), x, mended)
