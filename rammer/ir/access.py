@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from rammer.ir.expr import Path, Range, loads
+from rammer.ir.expr import REDUCERS, Call, Load, Path, Range, Role, loads, loads_in_role
 from rammer.ir.index import Index, var
 from rammer.ir.tensor import PARTS, PARTS_BLOCK
 from rammer.ir.tile import (
@@ -27,6 +27,8 @@ from rammer.ir.tile import (
     TileProgram,
 )
 
+_REDUCING = frozenset(fn for fn, _ in REDUCERS.values())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:
@@ -34,6 +36,7 @@ class Access:
 
     `more`: variables of the statement itself, (name, extent), that walk inside of one execution of it.
     `loops` and `buffer` name instances: loops of one variable, and register buffers of one name, may follow each other.
+    `role`: of what is read, what becomes of it on the way to what is written; a sum's terms stay what they are.
     """
 
     buffer: str
@@ -45,6 +48,7 @@ class Access:
     register: bool = False  # of a buffer that each thread has to itself
     phase: int = 0  # how many Syncs stand before it
     more: tuple[tuple[str, int], ...] = ()
+    role: Role = ()
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -77,6 +81,7 @@ class Accesses:
     def __init__(self, program: TileProgram) -> None:
         self.sizes = {b.name: b.size for b in (*program.arguments, *program.scratch)}
         self.registers: set[str] = set()
+        self._arguments = {b.name for b in program.arguments}
         self.found: list[Access] = []
         self._statements = self._loops = self._syncs = 0
         self._names: dict[str, str] = {}
@@ -106,25 +111,42 @@ class Accesses:
                 case _:
                     assert_never(stmt)
 
+    def _folds(self, call: Call, target: str) -> bool:
+        """Whether a call adds a term to what is written, or partial sums of one buffer to one another."""
+        if call.fn not in _REDUCING:
+            return False
+        read = {a.tensor for a in call.args if isinstance(a, Load)}
+        inner = [a for a in call.args if not isinstance(a, Load)]
+        if target in read:
+            return True
+        partial = all(isinstance(a, Call) and a.fn == call.fn and self._folds(a, target) for a in inner)
+        return (
+            partial and len(read | {ld.tensor for a in inner for ld, _ in loads(a)}) == 1 and not read & self._arguments
+        )
+
     def _of(self, stmt: Stmt, loops: tuple[tuple[int, For], ...], path: Path) -> Iterator[Access]:
         """The accesses of a statement, what it reads first."""
 
         def touch(
-            buffer: str, index: Index, write: bool, more: tuple[tuple[str, int], ...] = (), where: Path = ()
+            buffer: str,
+            index: Index,
+            write: bool,
+            more: tuple[tuple[str, int], ...] = (),
+            where: Path = (),
+            role: Role = (),
         ) -> Access:
             name = self._names.get(buffer, buffer)
-            return Access(
-                name, index, write, self._statements, loops, (*path, *where), name in self.registers, self._syncs, more
-            )
+            around = (loops, (*path, *where), name in self.registers, self._syncs)
+            return Access(name, index, write, self._statements, *around, more, role)
 
         match stmt:
             case Store(buffer, index, value):
-                for load, where in loads(value):
+                for load, where, role in loads_in_role(value, folds=lambda call: self._folds(call, buffer)):
                     moved, more = load.index[0], []
                     for n, d in enumerate(load.dynamic):
                         more.append((f"any{n}", d.extent))
                         moved = moved + var(f"any{n}") * d.stride
-                    yield touch(load.tensor, moved, False, tuple(more), where)
+                    yield touch(load.tensor, moved, False, tuple(more), where, role)
                 yield touch(buffer, index, True)
             case Mma():
                 depth = MMA_DEPTH[stmt.precision]
@@ -148,11 +170,13 @@ class Accesses:
             case PartProduct():
                 row, column, term, part = var("row"), var("column"), var("term"), var("part") * PARTS_BLOCK
                 a = _in_parts(stmt.a_at, row, term, stmt.depth) + part
-                yield touch(stmt.a, a, False, (("row", stmt.rows), ("term", stmt.depth), ("part", PARTS)))
+                yield touch(
+                    stmt.a, a, False, (("row", stmt.rows), ("term", stmt.depth), ("part", PARTS)), role=("mul.0",)
+                )
                 block = (term // UNIT_DEPTH * (stmt.columns // UNIT_ROWS) + column // UNIT_ROWS) * PARTS_BLOCK
                 pair = term % UNIT_DEPTH // 2 * (2 * UNIT_ROWS) + column % UNIT_ROWS * 2 + term % 2
                 b = stmt.b_at + block + pair
-                yield touch(stmt.b, b, False, (("column", stmt.columns), ("term", stmt.depth)))
+                yield touch(stmt.b, b, False, (("column", stmt.columns), ("term", stmt.depth)), role=("mul.1",))
                 place = row * stmt.columns + column
                 yield touch(stmt.acc, place, True, (("row", _whole(stmt.rows)), ("column", stmt.columns)))
 

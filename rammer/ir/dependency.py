@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rammer.errors import RammerError
 from rammer.ir.access import Accesses
 from rammer.ir.evaluate import holds
-from rammer.ir.expr import Path, Range, TensorExpr, loads
+from rammer.ir.expr import Path, Range, Role, TensorExpr, loads_in_role
 from rammer.ir.footprint import footprint
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, bounds, evaluate, simplify, substitute, var, variables
@@ -34,6 +34,7 @@ Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of
 Spans: TypeAlias = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 Place: TypeAlias = tuple[tuple[int, int, int], ...]  # (stride, div, mod): elements that a dimension's index adds
 
+MOST_ROLES = 256  # in which a stage may be read, told apart
 MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond it the bounds of the indices stand in
 
 
@@ -92,7 +93,7 @@ class BoxReader:
         self._kind = kernel.input_types()[position]
         self._places = _places(self._kind)
         accesses, extents = _accesses(kernel.operation, output)
-        self._accesses = accesses.get(name, [])
+        self._accesses = [groups for _, groups, _ in accesses.get(name, [])]
         self._loops = {axis: (0, extent) for axis, extent in extents.items()}
         self._found: dict[tuple[Any, ...], tuple[Intervals, bool]] = {}
 
@@ -117,6 +118,27 @@ class BoxReader:
         intervals, sharp = self._found[key]
         self.exact = self.exact and sharp
         return intervals
+
+
+class RoleReader(BoxReader):
+    """What is read of an input to compute one output, load by load, and what becomes of it."""
+
+    def __init__(self, kernel: RKernel, position: int, output: str) -> None:
+        super().__init__(kernel, position, output)
+        name, _ = kernel.operation.expr.inputs[position]
+        accesses, extents = _accesses(kernel.operation, output, MOST_ROLES)
+        self._loops = {axis: (0, extent) for axis, extent in extents.items()}
+        self.loads: dict[tuple[tuple[Index, ...], Role], list[tuple[Group, ...]]] = defaultdict(list)
+        for index, groups, role in accesses.get(name, []):
+            self.loads[index, role].append(groups)
+
+    def by_load(self, box: Spans) -> dict[tuple[tuple[Index, ...], Role], Intervals]:
+        """What is read for a box, by index and role."""
+        spans = {**self._loops, **box}
+        return {
+            load: union([sumset([self._offsets(g, spans) for g in groups]) for groups in found])
+            for load, found in self.loads.items()
+        }
 
 
 @lru_cache(maxsize=1 << 13)
@@ -285,24 +307,30 @@ def _per_box(
 
 
 @lru_cache(maxsize=1 << 12)
-def _accesses(operation: Operation, output: str | None) -> tuple[dict[str, list[tuple[Group, ...]]], dict[str, int]]:
+def _accesses(
+    operation: Operation, output: str | None, most_roles: int = 0
+) -> tuple[dict[str, list[tuple[tuple[Index, ...], tuple[Group, ...], Role]]], dict[str, int]]:
     """How an operation (or one output) reads each input from its root's axes and others; the extents of all these axes.
 
     Stages are walked from the root down. Each is asked for at index expressions and under conditions; what it loads is
-    asked for in turn, once per distinct expression, so chains of stages cost no more than their distinct loads.
+    asked for in turn, once per distinct expression, so chains of stages cost no more than their distinct loads. Roles
+    are told apart as long as no stage is asked for in more than `most_roles`.
     """
     expr: TensorExpr = operation.expr
     extents = dict(expr.root.axes)
-    asked: dict[str, dict[tuple[tuple[Index, ...], Path], None]] = defaultdict(dict)
+    asked: dict[str, dict[tuple[tuple[Index, ...], Path, Role], None]] = defaultdict(dict)
     for name in [n for n, _ in expr.outputs if output in (None, n)]:
-        asked[name][tuple(var(a) for a, _ in expr.root.axes), ()] = None
+        asked[name][tuple(var(a) for a, _ in expr.root.axes), (), ()] = None
     for stage in reversed(expr.stages):
-        for n, (places, path) in enumerate(asked.pop(stage.name, {})):
+        wanted = asked.pop(stage.name, {})
+        if most_roles and len(wanted) > most_roles:
+            return _accesses(operation, output)
+        for n, (places, path, outer) in enumerate(wanted):
             fresh = {axis: f"{stage.name}.{n}.{axis}" for axis, _ in stage.reduce}
             extents.update({fresh[axis]: extent for axis, extent in stage.reduce})
             values = dict(zip((a for a, _ in stage.axes), places, strict=True))
             values.update({axis: var(name) for axis, name in fresh.items()})
-            for load, inner in loads(stage.body):
+            for load, inner, role in loads_in_role(stage.body):
                 index = list(load.index)
                 moved = dict(values)
                 for d in load.dynamic:
@@ -312,8 +340,9 @@ def _accesses(operation: Operation, output: str | None) -> tuple[dict[str, list[
                 limits = {a: (0, max(e - 1, 0)) for a, e in extents.items()}
                 where = _path((*path, *_moved(inner, values)), limits)
                 if where is not None:
-                    asked[load.tensor][tuple(simplify(substitute(i, moved), limits) for i in index), where] = None
-    return {name: [_groups(*access) for access in found] for name, found in asked.items()}, extents
+                    at = tuple(simplify(substitute(i, moved), limits) for i in index)
+                    asked[load.tensor][at, where, (*outer, *role) if most_roles else ()] = None
+    return {n: [(at, _groups(at, path), role) for at, path, role in found] for n, found in asked.items()}, extents
 
 
 def _moved(path: Path, values: Mapping[str, Index]) -> Path:

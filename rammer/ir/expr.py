@@ -244,23 +244,33 @@ def rename_tensors(body: Scalar, names: Mapping[str, str]) -> Scalar:
 
 
 Path: TypeAlias = tuple[tuple[tuple[Range, ...], bool], ...]
+Role: TypeAlias = tuple[str, ...]  # functions that a value passes through, each with the position where it enters
 
 
-def loads(body: Scalar, path: Path = ()) -> Iterator[tuple[Load, Path]]:
+def loads(body: Scalar) -> Iterator[tuple[Load, Path]]:
     """Every load with the (conditions, wanted truth) under which it is read; loads inside dynamic indices too."""
+    for load, path, _ in loads_in_role(body):
+        yield load, path
+
+
+def loads_in_role(
+    body: Scalar, path: Path = (), role: Role = (), folds: Callable[[Call], bool] = lambda call: False
+) -> Iterator[tuple[Load, Path, Role]]:
+    """Every load as `loads` has it, and what becomes of its value: the functions that it passes through, but folds."""
     match body:
         case Load(_, _, dynamic):
-            yield body, path
+            yield body, path, role
             for d in dynamic:
-                yield from loads(d.value, path)
-        case Call(_, args):
-            for arg in args:
-                yield from loads(arg, path)
+                yield from loads_in_role(d.value, path, (*role, "at"), folds)
+        case Call(fn, args):
+            folded = folds(body)
+            for n, arg in enumerate(args):
+                yield from loads_in_role(arg, path, role if folded else (*role, f"{fn}.{n}"), folds)
         case Cast(arg, _):
-            yield from loads(arg, path)
+            yield from loads_in_role(arg, path, role, folds)
         case Select(where, then, other):
-            yield from loads(then, (*path, (where, True)))
-            yield from loads(other, (*path, (where, False)))
+            yield from loads_in_role(then, (*path, (where, True)), role, folds)
+            yield from loads_in_role(other, (*path, (where, False)), role, folds)
 
 
 def inline(expr: TensorExpr, keep: frozenset[str] | set[str]) -> list[Stage]:

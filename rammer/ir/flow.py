@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.evaluate import holds
+from rammer.ir.expr import Role
 from rammer.ir.index import evaluate, variables
 
 Points: TypeAlias = NDArray[np.int64]
@@ -18,7 +19,9 @@ Loops: TypeAlias = tuple[int, ...]  # numbers of loops
 Instances: TypeAlias = dict[str, Points]  # of a statement: the value of every variable, and TAG, for each instance
 
 TAG = "#"  # which of the elements asked for an instance belongs to
+ROLE = "%"  # what becomes of what it computes: a number, of `Flow.roles`
 ROW = "@"  # what a statement was asked for
+MOST_ROLES = 1 << 10  # told apart
 MAX_INSTANCES = 1 << 17  # of a statement that are looked at together
 
 
@@ -29,13 +32,16 @@ class Untraceable(Exception):
 class Flow:
     """Traces of one tile program; `inputs` are the buffers at which they end.
 
-    After a trace, `terms` says how many terms the sums in each register buffer have, by tag, and `unwritten` names an
-    element that was read and that no statement had written.
+    After a trace, `terms` says how many terms the sums in each register buffer have, by tag, `unwritten` names an
+    element that was read and that no statement had written, and `roles` are those in which inputs were read. Of very
+    many the first one stands for all.
     """
 
     def __init__(self, accesses: Accesses, inputs: Sequence[str]) -> None:
         self.terms: dict[str, Points] = {}
         self.unwritten = ""
+        self.roles: list[Role] = [()]
+        self._numbers: dict[Role, int] = {(): 0}
         self._inputs = frozenset(inputs)
         self._writes: dict[int, list[Access]] = {}
         self._reads: dict[int, list[Access]] = {}
@@ -54,7 +60,7 @@ class Flow:
                     self._sums[access.statement] = access.buffer
 
     def sources(self, starts: Mapping[int, Instances]) -> dict[str, Points]:
-        """Of every input the elements from which statements compute what they store: [(tag, element)], sorted.
+        """Of every input the elements from which statements compute what they store: [(tag, role, element)], sorted.
 
         `starts` has instances of statements, by number. What a statement reads was written by statements before it, so
         one way back through the program meets all of them. Raises Untraceable.
@@ -78,8 +84,9 @@ class Flow:
                 self.terms[buffer] = self.terms.get(buffer, 0) + self._terms(statement, now, count)
             for read in self._reads[statement]:
                 places, around = _places(read, now)
+                around = {**around, ROLE: self._entering(read.role, around[ROLE])}
                 if read.buffer in self._inputs:
-                    found[read.buffer].append(_distinct(around[TAG], places))
+                    found[read.buffer].append(_distinct(around[TAG], around[ROLE], places))
                 elif len(places):
                     key = tuple(n for n, _ in read.loops)
                     group = wanted.setdefault(read.buffer, {}).setdefault(key, _Wanted(read))
@@ -87,8 +94,21 @@ class Flow:
         for groups in wanted.values():
             for group in groups.values():
                 self.unwritten = group.lost() or self.unwritten
-        nothing = np.zeros((0, 2), np.int64)
+        nothing = np.zeros((0, 3), np.int64)
         return {name: _distinct(*np.concatenate([nothing, *parts]).T) for name, parts in found.items()}
+
+    def _entering(self, role: Role, outer: Points) -> Points:
+        """The roles of what enters computations in a role, whose results have others."""
+        if not role:
+            return outer
+        numbers = np.zeros(len(self.roles), np.int64)
+        for number in np.flatnonzero(np.bincount(outer)).tolist():
+            whole = (*self.roles[number], *role)
+            if whole not in self._numbers and len(self.roles) < MOST_ROLES:
+                self._numbers[whole] = len(self.roles)
+                self.roles.append(whole)
+            numbers[number] = self._numbers.get(whole, 0)
+        return numbers[outer]
 
     def _terms(self, statement: int, instances: Instances, count: int) -> Points:
         """How many terms a sum adds, by tag."""
@@ -101,8 +121,9 @@ class Flow:
         """The instances of a statement that write what is wanted; it is then no longer, if they overwrite it."""
         names = common_loops(group.read, write)
         rows = group.open()
-        around = {n: group.column(n)[rows] for n in names} | {TAG: group.table[rows, 0], ROW: rows}
-        for made in self._writing(write, around, group.table[rows, 1]):
+        around = {n: group.column(n)[rows] for n in names}
+        around |= {TAG: group.table[rows, 0], ROLE: group.table[rows, 1], ROW: rows}
+        for made in self._writing(write, around, group.table[rows, 2]):
             group.found[made[ROW]] = True
             if write.statement not in self._updates:
                 group.closed[made[ROW]] = True
@@ -142,18 +163,18 @@ class Flow:
 
 
 class _Wanted:
-    """What reads in the same loops ask of a buffer: rows of tag, element, and the value of each loop."""
+    """What reads in the same loops ask of a buffer: rows of tag, role, element, and the value of each loop."""
 
     def __init__(self, read: Access) -> None:
         self.read = read
         self._names = [lp.var for _, lp in read.loops]
-        self.table = np.zeros((0, 2 + len(self._names)), np.int64)
+        self.table = np.zeros((0, 3 + len(self._names)), np.int64)
         self.found = np.zeros(0, bool)  # some statement writes it
         self.closed = np.zeros(0, bool)  # and what was written before is lost
         self._fresh: list[Points] = []
 
     def add(self, places: Points, around: Instances) -> None:
-        self._fresh.append(np.stack([around[TAG], places, *(around[n] for n in self._names)], 1))
+        self._fresh.append(np.stack([around[TAG], around[ROLE], places, *(around[n] for n in self._names)], 1))
 
     def open(self) -> Points:
         """Numbers of the rows that are still wanted, each once."""
@@ -171,13 +192,13 @@ class _Wanted:
         return np.flatnonzero(~self.closed)
 
     def column(self, name: str) -> Points:
-        result: Points = self.table[:, 2 + self._names.index(name)]
+        result: Points = self.table[:, 3 + self._names.index(name)]
         return result
 
     def lost(self) -> str:
         """An element that nothing writes before it is read."""
         self.open()
-        return "" if self.found.all() else f"{self.read.buffer}[{self.table[np.argmin(self.found), 1]}]"
+        return "" if self.found.all() else f"{self.read.buffer}[{self.table[np.argmin(self.found), 2]}]"
 
 
 def _by_place(write: Access, known: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> tuple[Points, Points]:

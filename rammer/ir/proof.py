@@ -14,14 +14,14 @@ from math import prod
 import numpy as np
 
 from rammer.ir.access import Access, Accesses, common_loops
-from rammer.ir.dependency import BoxReader, logical_elements, place_of, read_elements, written_elements
+from rammer.ir.dependency import logical_elements, place_of, read_elements, written_elements
 from rammer.ir.evaluate import holds
-from rammer.ir.flow import TAG, Flow, Points, Untraceable
+from rammer.ir.flow import ROLE, TAG, Flow, Points, Untraceable
 from rammer.ir.footprint import Footprint, footprint, states
 from rammer.ir.index import evaluate, variables
-from rammer.ir.intervals import NOTHING, Intervals, expand, missing, union
+from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.kernel import RKernel
-from rammer.ir.simplify import scalar_conditions
+from rammer.ir.reference import Reference
 from rammer.ir.tensor import PARTS_BLOCK, Layout, TensorType
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Sync, TileProgram, contains
 
@@ -378,7 +378,7 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
     names = [b.name for b in program.arguments]
     flow = Flow(evidence.accesses, names[program.num_outputs :])
     for position, (output, kind) in enumerate(kernel.operation.expr.outputs):
-        reference = _Reference(kernel, output, kind)
+        reference = Reference(kernel, output, kind)
         stores = [a for a in evidence.by_buffer.get(names[position], ()) if a.write]
         if kernel.form is not None:
             stores = stores[:1] + stores[1:][-1:]
@@ -389,7 +389,7 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
             continue
         if flow.unwritten:
             yield Finding("R205", f"{names[position]} is computed from {flow.unwritten}, which nothing wrote")
-        elif wrong := reference.differs(elements, sources) or reference.miscounts(elements, flow.terms):
+        elif wrong := reference.differs(elements, sources, flow.roles) or reference.miscounts(elements, flow.terms):
             yield Finding("R207", f"{names[position]}{wrong}")
 
 
@@ -400,6 +400,7 @@ def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -
         total = 0
         for instances in corners:
             instances[TAG] = total + np.arange(len(instances[TAG]))
+            instances[ROLE] = np.zeros_like(instances[TAG])
             total += len(instances[TAG])
         starts = {store.statement: instances for store, instances in zip(stores, corners, strict=True)}
         elements = [evaluate(s.index, i) + np.zeros_like(i[TAG]) for s, i in zip(stores, corners, strict=True)]
@@ -412,51 +413,6 @@ def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -
         corners = [{n: v[:: 1 if len(v) <= FEWEST else FEWER] for n, v in i.items()} for i in corners]
 
 
-class _Reference:
-    """What an output's expression reads for one element at a time."""
-
-    def __init__(self, kernel: RKernel, output: str, kind: TensorType) -> None:
-        names = [b.name for b in kernel.body.arguments] if isinstance(kernel.body, TileProgram) else []
-        self.kind = kind
-        self.axes = [a for a, _ in kernel.operation.expr.root.axes]
-        inputs = names[len(kernel.operation.outputs) :]
-        self.readers = {name: BoxReader(kernel, n, output) for n, name in enumerate(inputs)}
-        padded = any(r.conditional for r in self.readers.values())
-        self.sums = {prod(e for _, e in s.reduce) for s in kernel.operation.expr.stages if s.reduce}
-        conditional = any(True for s in kernel.operation.expr.stages for _ in scalar_conditions(s.body))
-        self.counted = kernel.form is None and not padded and not conditional
-        # Beside padding the other factor of a product need not be read; a table's zeros leave elements out.
-        self.complete = {n: kernel.form is None and (r.conditional or not padded) for n, r in self.readers.items()}
-
-    def differs(self, elements: Points, sources: Mapping[str, Points]) -> str:
-        """The first element that is not computed from just what it should be, if there is one."""
-        for tag, element in enumerate(elements.tolist()):
-            place = place_of(self.kind, element)
-            if place is None:
-                continue
-            box = {a: (p, p + 1) for a, p in zip(self.axes, place, strict=True)}
-            for name, reader in self.readers.items():
-                pairs = sources[name]
-                found = pairs[slice(*np.searchsorted(pairs[:, 0], [tag, tag + 1])), 1]
-                wanted = expand(reader.of_box(box))
-                if not reader.exact or np.array_equal(found, wanted):
-                    continue
-                if len(more := np.setdiff1d(found, wanted, assume_unique=True)):
-                    return f"{list(place)} is computed from {name}[{more[0]}]"
-                if self.complete[name] and len(less := np.setdiff1d(wanted, found, assume_unique=True)):
-                    return f"{list(place)} is computed without {name}[{less[0]}]"
-        return ""
-
-    def miscounts(self, elements: Points, terms: Mapping[str, Points]) -> str:
-        """The first element of which some sum has other terms than a reduction of the expression."""
-        for name, counts in terms.items() if self.counted else ():
-            wrong = [tag for tag, n in enumerate(counts.tolist()) if all(n % total for total in self.sums if total)]
-            for tag in wrong:
-                if (place := place_of(self.kind, int(elements[tag]))) is not None:
-                    return f"{list(place)} is computed from {counts[tag]} terms in {name}, not of {sorted(self.sums)}"
-        return ""
-
-
 def _corners(store: Access, kind: TensorType) -> dict[str, Points]:
     """Instances of a store: at the ends of its innermost loops, all others at one end; and along each of them."""
     ranges = store.ranges
@@ -465,9 +421,25 @@ def _corners(store: Access, kind: TensorType) -> dict[str, Points]:
     rows = [{n: span[side] for n, span in ranges.items()} | end for side in (0, 1) for end in ends]
     middle = {n: (low + high) // 2 for n, (low, high) in ranges.items()}
     rows += [middle | {n: at} for n in inner for at in range(ranges[n][0], min(ranges[n][1], ranges[n][0] + SWEEP) + 1)]
-    kept = [row for row in rows if all(all(holds(r, row) for r in where) == wanted for where, wanted in store.path)]
+    rows += [last for row in rows for n in inner if (last := _last(store, row, n))]
+    kept = [row for row in rows if _happens(store, row)]
     kept = [row for row in kept if place_of(kind, int(evaluate(store.index, row))) is not None]  # no padding
     return {n: np.array([row[n] for row in kept], np.int64) for n in ranges} | {TAG: np.arange(len(kept))}
+
+
+def _happens(access: Access, row: Mapping[str, int]) -> bool:
+    return all(all(holds(r, row) for r in where) == wanted for where, wanted in access.path)
+
+
+def _last(access: Access, row: Mapping[str, int], name: str) -> dict[str, int] | None:
+    """The row with the last value of a variable with which the access happens, where it ends before its loop does."""
+    low, high = access.ranges[name]
+    guards = [r for where, wanted in access.path for r in where if wanted and name in variables(r.index)]
+    if row[name] != high or not guards or _happens(access, row):
+        return None
+    values = np.arange(low, high + 1)
+    inside = np.flatnonzero(np.logical_and.reduce([holds(r, {**row, name: values}) for r in guards]))
+    return {**row, name: int(values[inside[-1]])} if len(inside) else None
 
 
 RULES: Mapping[str, Rule] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cpus import runnable
 
 from rammer.testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
 from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, I8
@@ -152,6 +153,29 @@ def a_narrow_convolution_and_its_sigmoid(s: Sketch) -> list[str]:
     """K: the padding of 71 channels in blocks was taken for what must be written."""
     y = s.node("Conv", s.input((1, 71, 6, 6)), s.weights(71, 1, 3, 6, terms=18), s.weights(71, terms=1), group=71)
     return [y, s.node("Sigmoid", y)]
+
+
+@found(arch=runnable("x86-64-amx"), veus=2)
+def a_batch_of_rows_in_parts(s: Sketch) -> list[str]:
+    """Of five in tasks of three, the rows of a sixth were split into parts."""
+    return [s.node("MatMul", s.input((5, 67, 96)), s.weights(96, 576))]
+
+
+@found(arch=runnable("x86-64-sse4"), veus=1)
+def transposed_doubles_with_three_outputs(s: Sketch) -> list[str]:
+    """A stage inside of another's loop filled a vector past its part, and stored four elements for each."""
+    x = s.node("Transpose", s.input((4, 13, 16), DOUBLE), perm=[2, 0, 1])
+    x = s.node("Pow", s.node("Div", x, s.weights(13, dtype=DOUBLE)), s.constant(2.0, DOUBLE))
+    x = s.node("Round", x)
+    y = s.node("Softsign", s.node("Asinh", x))
+    root = s.node("Sqrt", s.node("Add", s.node("Abs", x), s.constant(0.5, DOUBLE)))
+    return [s.node("Div", y, s.weights(13, dtype=DOUBLE)), root, y]
+
+
+@found(arch=runnable("x86-64"), veus=1, check=1)
+def the_logarithm_of_a_sum_near_one(s: Sketch) -> list[str]:
+    """A trial took rounding for a fault."""
+    return [s.node("ReduceLogSum", s.input((4, 2)), s.constant([0, 1]), keepdims=0)]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

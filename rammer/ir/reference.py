@@ -1,0 +1,135 @@
+"""What an output's expression reads for one element at a time, to hold the trace of a tile program against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from rammer.ir.dependency import RoleReader, place_of
+from rammer.ir.expr import Call, Cast, Const, Load, Role, Scalar, Select, TensorExpr, rewrite, substitute_axes
+from rammer.ir.flow import Points
+from rammer.ir.intervals import NOTHING, Intervals, merged, missing, union
+from rammer.ir.kernel import RKernel
+from rammer.ir.simplify import scalar_conditions
+from rammer.ir.tensor import TensorType
+from rammer.ir.tile import TileProgram
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What one load of an expression reads for an element: what it must, and what it may."""
+
+    role: Role
+    least: Intervals
+    most: Intervals
+
+
+class Reference:
+    """What one output of an rKernel is computed from."""
+
+    def __init__(self, kernel: RKernel, output: str, kind: TensorType) -> None:
+        operation, body = kernel.operation, kernel.body
+        stages = operation.expr.stages
+        names = [b.name for b in body.arguments] if isinstance(body, TileProgram) else []
+        self.kind = kind
+        self.axes = [a for a, _ in operation.expr.root.axes]
+        self.sums = {prod(e for _, e in s.reduce) for s in stages if s.reduce}
+        self.exact = kernel.form is None  # a table's zeros leave elements out
+        self.counted = self.exact and not any(True for s in stages for _ in scalar_conditions(s.body))
+        lazy = replace(kernel, operation=replace(operation, expr=_lazy(operation.expr)))
+        inputs = names[len(operation.outputs) :]
+        self.readers = {
+            name: (RoleReader(lazy, n, output), RoleReader(kernel, n, output)) for n, name in enumerate(inputs)
+        }
+
+    def differs(self, elements: Points, sources: Mapping[str, Points], roles: Sequence[Role]) -> str:
+        """The first element that is not computed from just what it should be, if there is one."""
+        places = [place_of(self.kind, element) for element in elements.tolist()]
+        for name, (least, most) in self.readers.items():
+            pairs = sources[name]
+            alike = {roles[n] for n in np.unique(pairs[:, 1]).tolist()} == {role for _, role in most.loads}
+            starts = np.searchsorted(pairs[:, 0], np.arange(len(places) + 1))
+            for tag, place in enumerate(places):
+                if place is None:
+                    continue
+                box = {a: (p, p + 1) for a, p in zip(self.axes, place, strict=True)}
+                lows = least.by_load(box)
+                loads = [_Load(load[1], lows.get(load, NOTHING), high) for load, high in most.by_load(box).items()]
+                found = _by_role(pairs[starts[tag] : starts[tag + 1]], roles)
+                if most.exact and (what := self._wrong(loads, found, alike)):
+                    verb, stray = what
+                    return f"{list(place)} is computed {verb} {name}[{stray[0, 0]}]"
+        return ""
+
+    def _wrong(self, loads: list[_Load], found: Mapping[Role, Intervals], alike: bool) -> tuple[str, Intervals] | None:
+        """What is read too much, or too little, for one element; in each role apart, where roles are `alike`."""
+        if len(more := missing(union(list(found.values())), union([ld.most for ld in loads]))):
+            return "from", more
+        if not self.exact:
+            return None
+        if len(less := missing(union([ld.least for ld in loads]), union(list(found.values())))):
+            return "without", less
+        for role in {ld.role for ld in loads} if alike else ():
+            own = [ld for ld in loads if ld.role == role]
+            if len(more := missing(found.get(role, NOTHING), union([ld.most for ld in own]))):
+                return f"({' '.join(role)}) from", more
+            if len(less := missing(union([ld.least for ld in own]), found.get(role, NOTHING))):
+                return f"({' '.join(role)}) without", less
+        for elements in () if alike else found.values():  # whatever is read together is all that some loads read
+            whole = [ld.most for ld in loads if not len(missing(ld.least, elements))]
+            if len(more := missing(elements, union(whole))):
+                return "by parts from", more
+        return None
+
+    def miscounts(self, elements: Points, terms: Mapping[str, Points]) -> str:
+        """The first element of which some sum has other terms than a reduction of the expression."""
+        for name, counts in terms.items() if self.counted else ():
+            wrong = [tag for tag, n in enumerate(counts.tolist()) if all(n % total for total in self.sums if total)]
+            for tag in wrong:
+                if (place := place_of(self.kind, int(elements[tag]))) is not None:
+                    return f"{list(place)} is computed from {counts[tag]} terms in {name}, not of {sorted(self.sums)}"
+        return ""
+
+
+def _by_role(pairs: Points, roles: Sequence[Role]) -> dict[Role, Intervals]:
+    """Elements by role, of (tag, role, element)."""
+    found: dict[Role, Intervals] = {}
+    for number in np.unique(pairs[:, 1]).tolist():
+        own = pairs[pairs[:, 1] == number, 2]
+        found[roles[number]] = merged(own, own + 1)
+    return found
+
+
+def _lazy(expr: TensorExpr) -> TensorExpr:
+    """The expression with less read: beside padding, the other factor of a product is not."""
+    padded = {
+        s.name: s for s in expr.stages if not s.reduce and isinstance(s.body, Select) and s.body.other == Const(0.0)
+    }
+
+    def leaf(load: Load) -> Scalar:
+        if load.tensor not in padded:
+            return load
+        stage = padded[load.tensor]
+        return substitute_axes(stage.body, dict(zip((a for a, _ in stage.axes), load.index, strict=True)))
+
+    return replace(expr, stages=tuple(replace(s, body=_needed(rewrite(s.body, leaf))) for s in expr.stages))
+
+
+def _needed(value: Scalar) -> Scalar:
+    """Padding moved out of products."""
+    match value:
+        case Call(
+            "mul", (Select(where, then, Const(0) as zero), other) | (other, Select(where, then, Const(0) as zero))
+        ):
+            args = (then, other) if value.args[0] is not other else (other, then)
+            return Select(where, Call("mul", (_needed(args[0]), _needed(args[1]))), zero)
+        case Call(fn, args):
+            return Call(fn, tuple(map(_needed, args)))
+        case Cast(arg, dtype):
+            return Cast(_needed(arg), dtype)
+        case Select(where, then, other):
+            return Select(where, _needed(then), _needed(other))
+    return value
