@@ -233,6 +233,10 @@ class _Lowering:
         """
         assert isinstance(stage.body, Load)
         row, column = self.at[stage.name].order
+        if any(e > 1 for d, e in enumerate(extents) if d not in (row, column)):
+            raise self.fail(
+                stage, "a copy in parts holds rows of one dimension", hint="place it inside the other loops"
+            )
         matrix = UNIT_ROWS * UNIT_DEPTH * PARTS
         up = extents[column] // UNIT_DEPTH * matrix
         strides = [0] * len(extents)

@@ -118,7 +118,10 @@ def gates_block(problem: Problem, p: Product) -> Block | None:
     """The block of a product whose rows a task takes all at once; None if they do not suit the unit."""
     if not suits(problem, p) or not near(problem, p):
         return None
-    rows = dict(p.stage.axes)[str(p.row)]
+    extents, walked = dict(p.stage.axes), set().union(*map(variables, p.x.index))
+    if any(extents.get(n, 1) > 1 for n in walked if n != p.row):
+        return None  # a batch of rows, of which one copy holds one
+    rows = extents[str(p.row)]
     fits = [b for b in fitting(p) if -(-rows // b.rows) * b.rows <= MOST_PADDING * rows]
     return fits[-1] if fits and rows <= MOST_ROWS else None
 

@@ -161,6 +161,14 @@ def a_batch_of_rows_in_parts(s: Sketch) -> list[str]:
     return [s.node("MatMul", s.input((5, 67, 96)), s.weights(96, 576))]
 
 
+@found(arch=runnable("x86-64-amx"), veus=1, times="drawn", check=1)
+def a_batch_of_products_beside_its_relu(s: Sketch) -> list[str]:
+    """Rows of the first image were split into parts, for the products of all."""
+    x, skipped = s.input((2, 32, 5, 1, 6)), s.input((2, 32, 5, 1, 6))
+    y = s.node("Conv", x, s.weights(32, 32, 1, 1, 1, terms=32))
+    return [s.node("Relu", s.node("Add", skipped, y)), y]
+
+
 @found(arch=runnable("x86-64-sse4"), veus=1)
 def transposed_doubles_with_three_outputs(s: Sketch) -> list[str]:
     """A stage inside of another's loop filled a vector past its part, and stored four elements for each."""
@@ -168,8 +176,8 @@ def transposed_doubles_with_three_outputs(s: Sketch) -> list[str]:
     x = s.node("Pow", s.node("Div", x, s.weights(13, dtype=DOUBLE)), s.constant(2.0, DOUBLE))
     x = s.node("Round", x)
     y = s.node("Softsign", s.node("Asinh", x))
-    root = s.node("Sqrt", s.node("Add", s.node("Abs", x), s.constant(0.5, DOUBLE)))
-    return [s.node("Div", y, s.weights(13, dtype=DOUBLE)), root, y]
+    z = s.node("Div", y, s.weights(13, dtype=DOUBLE))
+    return [z, s.node("Sqrt", s.node("Add", s.node("Abs", x), s.constant(0.5, DOUBLE))), y]
 
 
 @found(arch=runnable("x86-64"), veus=1, check=1)

@@ -23,6 +23,7 @@ Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
 PERTURBED = 12  # runs of the oracle on inputs and constants that differ in their last digits
 ROUNDS = 6  # of such runs, while elements are left that did not move: of many thousand at a border some seldom do
 LARGE = 1 << 20  # elements of inputs and outputs, of which a quarter of these runs must do
+NARROW_TIMES = 4.0  # of 16-bit types, whose tolerance is of so many roundings
 SLACK = 8.0  # an element may be as many times farther off than the oracle itself moved
 EPSILON = {
     TensorProto.DOUBLE: 2.0**-52,
@@ -167,7 +168,7 @@ def spreads(
 ) -> Iterator[dict[str, Array]]:
     """How far the oracle's own outputs move when all that it rounds is rounded a little differently: ever more runs.
 
-    Inputs, constants and what every node gives are multiplied by numbers near 1.
+    Inputs, constants and what every node gives are multiplied by numbers near 1, farther from it in every round.
     """
     said = consult(model, inputs, (oracle,))
     assert said is not None
@@ -177,9 +178,9 @@ def spreads(
     size = sum(value.size for value in (*inputs.values(), *wanted.values()))
     runs = PERTURBED if size < LARGE else PERTURBED // 4
     for run in range(ROUNDS * runs):
-        noise = {name: _noise(value.dtype, value.shape, random, coarse) for name, value in inputs.items()}
-        near = {name: np.asarray(value * noise[name]) for name, value in inputs.items()}
-        said = consult(_noisy(model, random, coarse), near, (oracle,))
+        noise = _Noise(random, coarse, 2.0 ** (run // runs))
+        near = {name: noise.near(value) for name, value in inputs.items()}
+        said = consult(_noisy(model, noise), near, (oracle,))
         for name, value in said[1].items() if said else ():
             with np.errstate(all="ignore"):
                 step = np.abs(value.astype(np.float64) - wanted[name].astype(np.float64))
@@ -188,17 +189,35 @@ def spreads(
             yield moved
 
 
-def _noisy(model: ModelProto, random: np.random.Generator, coarse: float) -> ModelProto:
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """Factors that are a rounding or two away from 1, or `times` as much; 1 for what is not rounded.
+
+    `coarse`: float32 is rounded so.
+    """
+
+    random: np.random.Generator
+    coarse: float = 0.0
+    times: float = 1.0
+
+    def factors(self, dtype: Any, shape: Sequence[int], coarse: float = 0.0) -> Array:
+        epsilon = next((e for code, e in EPSILON.items() if helper.tensor_dtype_to_np_dtype(code) == dtype), 0.0)
+        epsilon = max(epsilon, self.coarse, coarse) if dtype == np.float32 else epsilon
+        epsilon *= self.times if epsilon < 1e-4 else min(self.times, NARROW_TIMES)
+        return np.asarray(1 + epsilon * self.random.choice((-2.0, -1.0, 1.0, 2.0), shape)).astype(dtype)
+
+    def near(self, value: Array) -> Array:
+        return np.asarray(value * self.factors(value.dtype, value.shape))
+
+
+def _noisy(model: ModelProto, noise: _Noise) -> ModelProto:
     """The model with its constants off by a rounding, and each value that a node gives."""
     found = ModelProto()
     found.CopyFrom(model)
     shaping = {name for node in model.graph.node if node.op_type in _SHAPING for name in node.input[1:]}
     for tensor in found.graph.initializer:
-        if tensor.name in shaping:
-            continue
-        array = numpy_helper.to_array(tensor)
-        noise = _noise(array.dtype, array.shape, random, coarse)
-        tensor.CopyFrom(numpy_helper.from_array(np.asarray(array * noise), tensor.name))
+        if tensor.name not in shaping:
+            tensor.CopyFrom(numpy_helper.from_array(noise.near(numpy_helper.to_array(tensor)), tensor.name))
     typed = shape_inference.infer_shapes(model, data_prop=True).graph
     types = {v.name: v.type.tensor_type for v in (*typed.value_info, *typed.output)}
     del found.graph.node[:]
@@ -211,15 +230,8 @@ def _noisy(model: ModelProto, random: np.random.Generator, coarse: float) -> Mod
                 continue
             shape = [d.dim_value for d in kind.shape.dim]
             place = EPSILON[TensorProto.FLOAT] * max(shape, default=1) if node.op_type == "Resize" else 0.0
-            factor = _noise(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, random, max(coarse, place))
+            factor = noise.factors(helper.tensor_dtype_to_np_dtype(kind.elem_type), shape, place)
             found.graph.initializer.append(numpy_helper.from_array(factor, f"{name} off by"))
             kept.output[n] = f"{name} exact"
             found.graph.node.append(helper.make_node("Mul", [f"{name} exact", f"{name} off by"], [name]))
     return found
-
-
-def _noise(dtype: Any, shape: Sequence[int], random: np.random.Generator, coarse: float) -> Array:
-    """Factors that are a rounding or two away from 1; 1 for what is not rounded. `coarse`: float32 is rounded so."""
-    epsilon = next((e for code, e in EPSILON.items() if helper.tensor_dtype_to_np_dtype(code) == dtype), 0.0)
-    epsilon = max(epsilon, coarse) if dtype == np.float32 else epsilon
-    return np.asarray(1 + epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), shape)).astype(dtype)

@@ -30,7 +30,7 @@ MEASURE_S = 0.5  # of cases whose rKernels are measured
 RIGHT, REFUSED, ILL, UNKNOWN = "right", "refused", "ill-conditioned", "no oracle"
 WRONG, CRASHED, HUNG, INTERNAL = "wrong", "crashed", "hung", "internal"
 FAILURES = (WRONG, CRASHED, HUNG, INTERNAL)
-FEW_LEFT = 3  # of so many elements that differ, one may be left that does not move with the others
+FEW_LEFT, RARE = 3, 10  # of so many elements that differ, one may be left that does not; of RARE if nobody agrees
 LEFT_OUT = " is no candidate: "  # of our own rKernels, none should be
 BY_IMPORTER = "by the importer"
 SYNCHRONISATION = "needs rTask-level synchronisation"
@@ -259,9 +259,8 @@ class Trial:
                 others.append((name, agrees))
         if ("evaluator", True) in others:
             return Verdict(ILL, f"{oracle} deviates from ONNX's evaluator", text)
-        if ("interpreter", True) in others and FEW_LEFT * _count(left) <= _count(
-            first
-        ):  # among ties, each moves seldom
+        share = FEW_LEFT if ("interpreter", True) in others else RARE
+        if share * _count(left) <= _count(first):  # among ties, each moves seldom
             return Verdict(ILL, "most of what differs moves in the oracle itself", text)
         said_by = ", ".join(f"{name} {'agrees with us' if ok else 'disagrees with us, too'}" for name, ok in others)
         kind = BY_IMPORTER if ("interpreter", True) in others else "by the program"
