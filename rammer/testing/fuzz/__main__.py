@@ -82,8 +82,11 @@ def _run(given: argparse.Namespace) -> int:
                 print(f"{name}: {verdict.outcome}: {verdict.reason}", flush=True)
     except KeyboardInterrupt:
         print("interrupted")
-    for name, verdict in faults.items():
-        _report(name, draw(name, choices), verdict, limits, given)
+    try:
+        for name, verdict in faults.items():
+            _report(name, draw(name, choices), verdict, limits, given)
+    except KeyboardInterrupt:
+        print("interrupted while looking for the smallest form")
     print(f"\n{summary}\n\n{sum(summary.counts.values())} cases in {time.monotonic() - begun:.0f} s")
     return int(summary.failed)
 
