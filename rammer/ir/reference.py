@@ -11,6 +11,7 @@ import numpy as np
 from rammer.ir.dependency import RoleReader, place_of
 from rammer.ir.expr import Call, Cast, Const, Load, Role, Scalar, Select, TensorExpr, rewrite, substitute_axes
 from rammer.ir.flow import Points
+from rammer.ir.index import Index
 from rammer.ir.intervals import NOTHING, Intervals, merged, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.simplify import scalar_conditions
@@ -56,10 +57,13 @@ class Reference:
                 if place is None:
                     continue
                 box = {a: (p, p + 1) for a, p in zip(self.axes, place, strict=True)}
-                lows = least.by_load(box)
-                loads = [_Load(load[1], lows.get(load, NOTHING), high) for load, high in most.by_load(box).items()]
+                reads = most.by_load(box)
                 found = _by_role(pairs[starts[tag] : starts[tag + 1]], roles)
-                if most.exact and (what := self._wrong(loads, found, alike)):
+                if not most.exact or _all(reads, found):
+                    continue
+                lows = least.by_load(box)
+                loads = [_Load(load[1], lows.get(load, NOTHING), high) for load, high in reads.items()]
+                if what := self._wrong(loads, found, alike):
                     verb, stray = what
                     return f"{list(place)} is computed {verb} {name}[{stray[0, 0]}]"
         return ""
@@ -92,6 +96,14 @@ class Reference:
                 if (place := place_of(self.kind, int(elements[tag]))) is not None:
                     return f"{list(place)} is computed from {counts[tag]} terms in {name}, not of {sorted(self.sums)}"
         return ""
+
+
+def _all(reads: Mapping[tuple[tuple[Index, ...], Role], Intervals], found: Mapping[Role, Intervals]) -> bool:
+    """Whether what was found in each role is all that is read in it, as it mostly is."""
+    wanted: dict[Role, list[Intervals]] = {}
+    for (_, role), elements in reads.items():
+        wanted.setdefault(role, []).append(elements)
+    return wanted.keys() == found.keys() and all(np.array_equal(found[r], union(own)) for r, own in wanted.items())
 
 
 def _by_role(pairs: Points, roles: Sequence[Role]) -> dict[Role, Intervals]:
