@@ -52,6 +52,8 @@ class Prover:
             every = frozenset(left if self._check > 1 else unshown)
             tried = self._vdevice.rkernels_wrong(left, every=every, progress=self._progress)
             wrong |= {k: f"tried out, {what}" for k, what in tried.items()}
+            untried = self._vdevice.rkernels_untried(left, every=every)
+            self.notes += few([f"{k.name}: {w}" for k, w in untried.items()], "rKernels are not tried out")
         wider = {k: replace(k, overreads=True) for k, (_, more, _) in proofs.items() if more and k not in wrong}
         self._settled |= {wider.get(k, k) for k in fresh}
         if not wrong and not wider:

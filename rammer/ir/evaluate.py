@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rammer.errors import InputError
 from rammer.ir.expr import (
@@ -31,6 +32,19 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, pack, un
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
+MOST_SCATTERED = 1 << 20  # of single places, whose inputs are looked up one by one
+
+
+class Elements(Protocol):
+    """An input that is in no array: it tells its elements at places that are inside."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def at(self, places: Sequence[NDArray[np.int64]]) -> Array: ...
 
 
 def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array]) -> list[Array]:
@@ -42,6 +56,14 @@ def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array]) -> list[Array]:
 def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> list[Array]:
     """The outputs inside a box of the root's axes: what one rTask computes. Shapes are the box's."""
     return _evaluate(_Evaluator(expr, inputs), box)
+
+
+def evaluate_at(expr: TensorExpr, inputs: Mapping[str, Array | Elements], places: NDArray[np.int64]) -> list[Array]:
+    """The outputs at single places of the root: one index a column, one place a row."""
+    evaluator = _Evaluator(expr, inputs)
+    most = max(MOST_SCATTERED // max(prod(e for _, e in s.reduce) for s in expr.stages), 1)
+    parts = [evaluator.at(places[n : n + most]) for n in range(0, max(len(places), 1), most)]
+    return [np.concatenate(values) for values in zip(*parts, strict=True)]
 
 
 def _evaluate(evaluator: _Evaluator, box: Box) -> list[Array]:
@@ -147,11 +169,20 @@ def _wide(dtype: DType) -> np.dtype[Any]:
 class _Evaluator:
     """Evaluates stages on demand, at broadcastable grids of index arrays."""
 
-    def __init__(self, expr: TensorExpr, inputs: Mapping[str, Array]) -> None:
+    def __init__(self, expr: TensorExpr, inputs: Mapping[str, Array] | Mapping[str, Array | Elements]) -> None:
         self.expr = expr
         self.inputs = inputs
         self.stages = {s.name: s for s in expr.stages}
         self.wholes: dict[str, Array] = {}  # stages computed at all of their points
+
+    def at(self, places: NDArray[np.int64]) -> list[Array]:
+        """The outputs at places of the root."""
+        results = []
+        for name, kind in self.expr.outputs:
+            stage = self.stages[name]
+            value = self.stage(stage, {axis: places[:, d] for d, (axis, _) in enumerate(stage.axes)})
+            results.append(np.array(np.broadcast_to(value, len(places)), kind.dtype.numpy))
+        return results
 
     def stage(self, stage: Stage, grid: Mapping[str, Any]) -> Any:
         if not stage.reduce:
@@ -188,15 +219,16 @@ class _Evaluator:
             if tensor not in self.wholes and (prod(shape) * again <= prod(stage.shape) or not stage.axes):
                 clipped = [np.clip(p, 0, max(e - 1, 0)) for p, e in zip(places, stage.shape, strict=True)]
                 return self.stage(stage, dict(zip((a for a, _ in stage.axes), clipped, strict=True)))
-            array = self.whole(stage)
+            array: Array | Elements = self.whole(stage)
         else:
             array = self.inputs[tensor]
         if array.size == 0:
             return np.zeros(shape, _wide(self.expr.type_of(tensor).dtype))
         wide = _wide(self.expr.type_of(tensor).dtype)
-        if (step := _progressions(places, array.shape)) is None:
+        if not isinstance(array, np.ndarray) or (step := _progressions(places, array.shape)) is None:
             clipped = [np.clip(p, 0, n - 1) for p, n in zip(places, array.shape, strict=True)]
-            return array[tuple(clipped)].astype(wide, copy=False)
+            found = array[tuple(clipped)] if isinstance(array, np.ndarray) else array.at(clipped)
+            return found.astype(wide, copy=False)
         if prod(shape) > array.size:
             array = array.astype(wide, copy=False)
         first, steps = step

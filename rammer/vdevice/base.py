@@ -205,6 +205,12 @@ class VDevice(ABC):
         """
         return {}
 
+    def rkernels_untried(
+        self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset()
+    ) -> Mapping[RKernel, str]:
+        """Why `rkernels_wrong` runs rKernels not, or not as asked; nothing where it runs none on principle."""
+        return {}
+
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""
         return None

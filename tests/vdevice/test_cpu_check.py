@@ -70,6 +70,10 @@ def just_past(store: Store) -> Store:
     return replace(store, value=rewrite(store.value, lambda ld: Load(ld.tensor, (ld.index[0] + 600,))))
 
 
+def writes_past(store: Store) -> Store:
+    return replace(store, index=store.index + 600)
+
+
 @pytest.mark.parametrize(
     ("kind", "types", "attrs"),
     [
@@ -88,7 +92,13 @@ def test_sound_kernels_pass(device: CpuVDevice, kind: str, types: Any, attrs: An
 
 
 @pytest.mark.parametrize(
-    ("change", "what"), [(other_value, "should be"), (far_away, "SIGSEGV"), (just_past, "SIGSEGV|should be")]
+    ("change", "what"),
+    [
+        (other_value, "should be"),
+        (far_away, "SIGSEGV"),
+        (just_past, "SIGSEGV|should be"),
+        (writes_past, "SIGSEGV|nan and should be"),
+    ],
 )
 def test_wrong_kernels_are_named(device: CpuVDevice, change: Any, what: str) -> None:
     (good, *_) = kernels_of(device, "relu", F((75, 640)))
@@ -99,6 +109,52 @@ def test_wrong_kernels_are_named(device: CpuVDevice, change: Any, what: str) -> 
     with pytest.MonkeyPatch.context() as patch:  # from the cache, without another trial
         patch.setattr(check, "try_out", lambda tried: pytest.fail("tried again"))
         assert device.rkernels_wrong([bad, good]) == found
+
+
+@pytest.mark.parametrize("change", [just_past, writes_past])
+def test_one_vector_out_of_bounds_is_enough(device: CpuVDevice, change: Any) -> None:
+    """Where all sampled values come from inside, too: a tensor of one rTask, that is moved by its own size."""
+    (good, *_) = kernels_of(device, "relu", F((600,)))
+    bad = broken(good, change, "bad")
+    assert "SIGSEGV" in device.rkernels_wrong([bad, good])[bad]
+
+
+def test_large_operations_are_tried_out(device: CpuVDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    (good, *_) = kernels_of(device, "relu", F((96, 1 << 20)))  # 384 MiB, twice
+    bad = broken(good, other_value, "bad")
+    assert set(device.rkernels_wrong([bad, good])) == {bad}
+    assert not device.rkernels_untried([bad, good])
+    monkeypatch.setattr(check, "MOST_MAPPED", 1 << 29)
+    other = broken(good, other_value, "other")
+    assert "0.8 GiB" in device.rkernels_untried([other])[other] and not device.rkernels_wrong([other])
+
+
+def test_all_rtasks_are_run_where_they_may_write_so_much(device: CpuVDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = max(kernels_of(device, "matmul", F((256, 64)), F((64, 640))), key=lambda k: k.num_rtasks)
+    every = frozenset([kernel])
+    counts: list[int] = []
+
+    def count(tried: list[check.Trial]) -> dict[RKernel, str]:
+        counts.extend(len(trial.rtasks) for trial in tried)
+        return {}
+
+    monkeypatch.setattr(check, "try_out", count)
+    monkeypatch.setattr(check, "POINTS", 1)
+    assert not device.rkernels_untried([kernel], every=every)
+    device.rkernels_wrong([kernel], every=every)
+    monkeypatch.setattr(check, "MOST_WRITTEN", 512 << 10)
+    assert not device.rkernels_untried([kernel])
+    assert "only some" in device.rkernels_untried([kernel], every=every)[kernel]
+    again = replace(kernel, schedule="again")
+    device.rkernels_wrong([again], every=frozenset([again]))
+    assert counts == [kernel.num_rtasks, 1] and kernel.num_rtasks > 1
+
+
+def test_what_is_not_tried_out_is_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(check, "MOST_MAPPED", 1 << 10)
+    with rammer.compile(relu_graph(), "cpu", tune_seconds=0) as program:
+        assert "it is not tried out, as its tensors take 0.0 GiB" in str(program.report())
 
 
 def test_a_kernel_that_does_not_come_back_is_named(device: CpuVDevice, monkeypatch: pytest.MonkeyPatch) -> None:

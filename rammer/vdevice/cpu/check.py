@@ -9,70 +9,66 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log2, prod
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.evaluate import evaluate_box
+from rammer.errors import DeviceError
+from rammer.ir.evaluate import evaluate_at
 from rammer.ir.expr import TensorExpr, loads
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
-from rammer.ir.tensor import Array, DType, TensorType, pack
+from rammer.ir.tensor import Array, DType, TensorType
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.seeded import PERIOD, Numbers, Region, Seeded, Seeds, bytes_at, element, padded
 from rammer.vdevice.library import Library
-from rammer.vdevice.placement import aligned
 from rammer.vdevice.profiles import profile_store, recipe_keys
 
 POINTS = 10  # elements of every output that are compared
 MOST_FLOPS = 2e8  # of the elements that are computed in NumPy
-MOST_BYTES = 1 << 28  # of one operation's tensors: larger ones are not tried out
-BATCH_BYTES = 1 << 29  # of the tensors that one child process works on
+MOST_MAPPED = 1 << 34  # bytes of an rKernel's tensors, of which only what is written takes memory
+MOST_WRITTEN = 1 << 30  # bytes of them that are
+MOST_SUMMED = 1 << 26  # numbers that one element is a sum of
 PATIENCE_S = 30.0  # how long one rKernel may take
-SPREAD = 65_521  # a prime: numbers repeat in no dimension's rhythm
 MOVED, SLACK = 32, 8.0  # at most so many runs of rounded inputs; a value may be so many times farther off than it moves
-PAGE = mmap.PAGESIZE
+HEADER = 64  # bytes of the shared memory: which trial is on, and what a kernel says of itself
 
-Box = dict[str, tuple[int, int]]
+Places: TypeAlias = NDArray[np.int64]  # an index per column
 
 
 @dataclass(frozen=True)
 class Sample:
     """Elements of an operation's outputs and what they should be."""
 
-    inputs: Mapping[str, Array]
-    places: tuple[tuple[int, ...], ...]
+    inputs: Mapping[str, Seeded]
+    places: Places
     wanted: tuple[Array, ...]  # by output, a value for each place
     allowed: tuple[float, ...]  # by output: how far a value may be off, by rounding
 
 
-def sample(operation: Operation, seed: int = 0) -> Sample:
-    """Seeded inputs, and the values at corners, edges and in the middle."""
+def sample(operation: Operation, kinds: Sequence[TensorType], seeds: Seeds, seed: int = 0) -> Sample:
+    """Seeded inputs as they lie in memory, and the values at corners, edges and in the middle."""
     expr = operation.expr
     places = _places(expr, seed)
     for positive in (False, True):  # some functions have no value below 0: most of a sample must be numbers
-        inputs = _inputs(operation, seed, positive)
+        inputs = _inputs(operation, kinds, seeds, positive)
         with np.errstate(all="ignore"):
-            values = [evaluate_box(expr, inputs, _box(expr, place)) for place in places]
-        wanted = tuple(np.array([v[n].reshape(()) for v in values]) for n in range(len(expr.outputs)))
+            wanted = tuple(evaluate_at(expr, inputs, places))
         if all(2 * np.isfinite(w.astype(np.float64)).sum() >= len(w) for w in wanted):
             break
     return Sample(inputs, places, wanted, tuple(_allowance(expr, w) for w in wanted))
 
 
-def _box(expr: TensorExpr, place: Sequence[int]) -> Box:
-    return {axis: (p, p + 1) for (axis, _), p in zip(expr.root.axes, place, strict=True)}
-
-
-def _places(expr: TensorExpr, seed: int) -> tuple[tuple[int, ...], ...]:
+def _places(expr: TensorExpr, seed: int) -> Places:
     shape = expr.root.shape
     if 0 in shape:
-        return ()
+        return np.zeros((0, len(shape)), np.int64)
     random = np.random.default_rng(seed)
     each = flops(expr) / max(prod(shape), 1)
     count = int(min(max(MOST_FLOPS / max(each, 1), 3), POINTS))
@@ -80,26 +76,23 @@ def _places(expr: TensorExpr, seed: int) -> tuple[tuple[int, ...], ...]:
     while len(rows) < count:
         ends = [(0, min(1, e - 1), int(random.integers(e)), max(e - 2, 0), e - 1) for e in shape]
         rows.append(tuple(int(random.choice(end)) for end in ends))
-    return tuple(dict.fromkeys(rows[:count]))
+    return np.array(list(dict.fromkeys(rows[:count])), np.int64).reshape(-1, len(shape))
 
 
-def _inputs(operation: Operation, seed: int, positive: bool) -> dict[str, Array]:
+def _inputs(operation: Operation, kinds: Sequence[TensorType], seeds: Seeds, positive: bool) -> dict[str, Seeded]:
     """Numbers of which sums of products stay about 1, and indices that are inside of what they index."""
     expr = operation.expr
-    random = np.random.default_rng(seed)
-    normal = random.standard_normal(SPREAD)
     depth = max((prod(e for _, e in s.reduce) for s in expr.stages if s.reduce and s.combine == "sum"), default=1)
     extents = [d.extent for s in expr.stages for ld, _ in loads(s.body) for d in ld.dynamic]
-    values: dict[str, Array] = {}
-    for n, ((name, kind), static) in enumerate(zip(expr.inputs, operation.static, strict=True)):
+    values: dict[str, Seeded] = {}
+    for n, ((name, _), kind, static) in enumerate(zip(expr.inputs, kinds, operation.static, strict=True)):
         if kind.dtype.is_float:
-            scale = depth**-0.5 if kind.rank > 1 and (static or n == len(expr.inputs) - 1) else 1.0
-            pattern: Array = np.roll(np.abs(normal) + 0.1 if positive else normal, 7919 * n) * scale
+            small = kind.rank > 1 and (static or n == len(expr.inputs) - 1)
+            values[name] = seeds.floats(kind, n, round(-log2(max(depth, 1)) / 2) if small else 0, positive)
         elif kind.dtype is DType.BOOL:
-            pattern = random.random(SPREAD) < 0.5
+            values[name] = seeds.integers(kind, n, 0, 2)
         else:
-            pattern = random.integers(0 if extents else 1, min([*extents, 4]), SPREAD)
-        values[name] = np.resize(pattern.astype(kind.dtype.numpy), kind.shape)
+            values[name] = seeds.integers(kind, n, 0 if extents else 1, min([*extents, 4]))
     return values
 
 
@@ -115,28 +108,35 @@ def _allowance(expr: TensorExpr, wanted: Array) -> float:
     return float((64 + depth**0.5 * 8 if narrow < 8 else 256 + depth) * epsilon * max(scale, 1e-3))
 
 
-def _rounds_to(
-    got: float, allowed: float, expr: TensorExpr, inputs: Mapping[str, Array], place: Sequence[int], output: int
-) -> bool:
-    """Whether a value moves about as far when its inputs move by a rounding: the logarithm of a sum near 1 by all."""
-    random = np.random.default_rng(0)
+def _off(got: Array, number: int, expr: TensorExpr, sample: Sample) -> NDArray[np.bool_]:
+    """Which values of an output are not what they should be, and do not come near when inputs move by a rounding.
 
-    def value(given: Mapping[str, Array]) -> float:
-        with np.errstate(all="ignore"):
-            return float(evaluate_box(expr, given, _box(expr, place))[output].reshape(()))
+    The logarithm of a sum near 1 moves by all there is.
+    """
+    wanted, allowed = sample.wanted[number], np.full(len(got), sample.allowed[number])
+    with np.errstate(all="ignore"):
+        off: NDArray[np.bool_] = ~((got == wanted) | ((got != got) & (wanted != wanted)))
+        found, still = got.astype(np.float64), wanted.astype(np.float64)
+        off &= ~((allowed > 0) & (np.abs(found - still) <= allowed))  # whole numbers are equal or wrong
+        random = np.random.default_rng(0)
+        for _ in range(MOVED if off.any() else 0):
+            inputs = {name: _moved(value, random) for name, value in sample.inputs.items()}
+            moved = evaluate_at(expr, inputs, sample.places[off])[number].astype(np.float64)
+            allowed[off] = np.fmax(allowed[off], SLACK * np.abs(moved - still[off]))
+            off[off] = ~(np.abs(found[off] - still[off]) <= allowed[off])
+            if not off.any():
+                break
+    return off
 
-    def near(array: Array, kind: TensorType) -> Array:
-        if not kind.dtype.is_float:
-            return array
-        epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[kind.dtype.itemsize]
-        return (array * (1 + epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), array.shape))).astype(array.dtype)
 
-    still = value(inputs)
-    for _ in range(MOVED):
-        allowed = max(allowed, SLACK * abs(value({n: near(inputs[n], kind) for n, kind in expr.inputs}) - still))
-        if abs(got - still) <= allowed:
-            return True
-    return False
+def _moved(tensor: Seeded, random: np.random.Generator) -> Seeded:
+    """The same numbers, a rounding or two away."""
+    if not tensor.kind.dtype.is_float:
+        return tensor
+    epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[tensor.kind.dtype.itemsize]
+    values = tensor.numbers.values
+    near = (values * (1 + epsilon * random.choice((-2.0, -1.0, 1.0, 2.0), PERIOD))).astype(values.dtype)
+    return replace(tensor, numbers=replace(tensor.numbers, values=near))
 
 
 def check_kernels(
@@ -154,11 +154,42 @@ def check_kernels(
         compiled = compiler.compile(missing, progress)
         libraries = {name: Library(data) for name, data in compiled.objects.items()}
         address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
-        found = try_out(trials(missing, address, every))
+        with Seeds() as seeds:
+            found = try_out(trials(missing, address, every, seeds))
         with store:
             store.put_verdicts({keys[k]: found.get(k, "") for k in missing})
         known |= {keys[k]: found.get(k, "") for k in missing}
     return {k: known[key] for k, key in keys.items() if known[key]}
+
+
+def untried(kernels: Iterable[RKernel], every: frozenset[RKernel]) -> dict[RKernel, str]:
+    """Why kernels in C are not tried out, or why only some rTasks of those in `every` are."""
+    why = {}
+    for kernel in kernels:
+        if isinstance(kernel.body, TileProgram):
+            if what := _too_large(kernel):
+                why[kernel] = f"it is not tried out, as {what}"
+            elif kernel in every and not _all_fit(kernel):
+                why[kernel] = "only some of its rTasks are tried out, as all would write too much"
+    return why
+
+
+def _too_large(kernel: RKernel) -> str:
+    inputs, outputs = kernel.input_types(), kernel.operation.outputs
+    written = _nbytes(t for t in inputs if padded(t)) + kernel.scratch_bytes
+    written += _nbytes(outputs) * min(POINTS, kernel.num_rtasks) // max(kernel.num_rtasks, 1)
+    if written > MOST_WRITTEN or _nbytes((*inputs, *outputs)) > MOST_MAPPED:
+        return f"its tensors take {_nbytes((*inputs, *outputs)) / 2**30:.1f} GiB"
+    summed = max(prod(e for _, e in s.reduce) for s in kernel.operation.expr.stages)
+    return f"an element is made of {summed} others" if summed > MOST_SUMMED else ""
+
+
+def _all_fit(kernel: RKernel) -> bool:
+    return _nbytes(kernel.operation.outputs) <= MOST_WRITTEN
+
+
+def _nbytes(kinds: Iterable[TensorType]) -> int:
+    return sum(kind.nbytes for kind in kinds)
 
 
 @dataclass(frozen=True)
@@ -169,30 +200,32 @@ class Trial:
     address: int
     sample: Sample
     rtasks: tuple[int, ...]
+    nothing: Numbers  # in memory that was not written
 
 
-def trials(kernels: Iterable[RKernel], address: Mapping[RKernel, int], every: frozenset[RKernel]) -> Iterator[Trial]:
-    """What to run of each kernel: the rTasks of sampled elements, or all. Very large operations are left out."""
-    samples: dict[Operation, Sample] = {}
+def trials(
+    kernels: Iterable[RKernel], address: Mapping[RKernel, int], every: frozenset[RKernel], seeds: Seeds
+) -> list[Trial]:
+    """What to run of each kernel: the rTasks of sampled elements, or all."""
+    samples: dict[tuple[Operation, tuple[TensorType, ...]], Sample] = {}
+    made = []
     for kernel in kernels:
-        operation = kernel.operation
-        if sum(t.nbytes for t in _types(kernel)) > MOST_BYTES:
+        if _too_large(kernel):
             continue
-        if operation not in samples:
-            samples[operation] = sample(operation)
-        tasks = range(kernel.num_rtasks) if kernel in every else _rtasks(kernel, samples[operation].places)
-        yield Trial(kernel, address[kernel], samples[operation], tuple(tasks))
+        key = kernel.operation, kernel.input_types()
+        if key not in samples:
+            samples[key] = sample(*key, seeds)
+        whole = kernel in every and _all_fit(kernel)
+        tasks = range(kernel.num_rtasks) if whole else _rtasks(kernel, samples[key].places)
+        made.append(Trial(kernel, address[kernel], samples[key], tuple(tasks), seeds.nothing()))
+    return made
 
 
-def _types(kernel: RKernel) -> list[TensorType]:
-    return [*kernel.operation.outputs, *kernel.input_types()]
-
-
-def _rtasks(kernel: RKernel, places: Sequence[tuple[int, ...]]) -> list[int]:
+def _rtasks(kernel: RKernel, places: Places) -> list[int]:
     """The rTasks whose boxes hold the places."""
     axes = [a for a, _ in kernel.operation.expr.root.axes]
     found: dict[int, None] = {}
-    for place in places:
+    for place in places.tolist():
         number = 0
         for digit in kernel.body.digits:  # the largest step of an axis first: what is left is for smaller ones
             within = [d.step for d in kernel.body.digits if d.axis == digit.axis and d.step > digit.step]
@@ -202,98 +235,70 @@ def _rtasks(kernel: RKernel, places: Sequence[tuple[int, ...]]) -> list[int]:
     return list(found)
 
 
-def try_out(tried: Iterable[Trial]) -> dict[RKernel, str]:
+def try_out(tried: Sequence[Trial]) -> dict[RKernel, str]:
     """What is wrong with those rKernels that crash, do not come back, or compute something else."""
     wrong: dict[RKernel, str] = {}
-    for batch in _batches(tried):
-        memory = _Memory(batch)
-        start = 0
-        while start < len(batch):
-            start, ended = memory.run(batch, start)
-            if start < len(batch):
-                wrong[batch[start].kernel] = ended
-                start += 1
-        for n, trial in enumerate(batch):
-            if trial.kernel not in wrong and (what := memory.differs(n, trial)):
-                wrong[trial.kernel] = what
+    results = _Results(tried)
+    start = 0
+    while start < len(tried):
+        start, ended = results.run(tried, start)
+        if start < len(tried):
+            wrong[tried[start].kernel] = ended
+            start += 1
+    for trial, outputs in zip(tried, results.outputs, strict=True):
+        if trial.kernel not in wrong and (what := _differs(trial, outputs)):
+            wrong[trial.kernel] = what
     return wrong
 
 
-def _batches(tried: Iterable[Trial]) -> Iterator[list[Trial]]:
-    batch: list[Trial] = []
-    used = 0
-    for trial in tried:
-        size = sum(_room(t.nbytes) for t in _types(trial.kernel)) + _room(trial.kernel.scratch_bytes)
-        if batch and used + size > BATCH_BYTES:
-            yield batch
-            batch, used = [], 0
-        batch.append(trial)
-        used += size
-    if batch:
-        yield batch
+class _Results:
+    """The sampled elements, in memory shared with the child that computes them."""
 
-
-def _room(nbytes: int) -> int:
-    """Whole pages, and one more that nobody may touch."""
-    return -(-max(nbytes, 1) // PAGE) * PAGE + PAGE
-
-
-class _Memory:
-    """The tensors of a batch, shared with the child that works on them, each right before a page out of bounds."""
-
-    def __init__(self, batch: Sequence[Trial]) -> None:
-        sizes = [[*(t.nbytes for t in _types(trial.kernel)), trial.kernel.scratch_bytes] for trial in batch]
-        self._map = mmap.mmap(-1, 2 * PAGE + sum(_room(n) for row in sizes for n in row))
-        whole = np.frombuffer(self._map, np.uint8)
-        base = whole.ctypes.data
+    def __init__(self, tried: Sequence[Trial]) -> None:
+        sizes = [[len(t.sample.places) * o.dtype.itemsize for o in t.kernel.operation.outputs] for t in tried]
+        shared = mmap.mmap(-1, HEADER + sum(-(-n // 8) * 8 for row in sizes for n in row))
+        whole = np.frombuffer(shared, np.uint8)
         self._progress = whole[:8].view(np.int64)
-        self._status = base + 64
-        at = PAGE
+        self._status = whole.ctypes.data + 8
         self.outputs: list[list[Array]] = []
-        self._arguments: list[NDArray[np.int64]] = []
-        self._scratch: list[int] = []
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        for trial, row in zip(batch, sizes, strict=True):
-            starts = []
-            for nbytes in row:
-                end = at + _room(nbytes) - PAGE
-                starts.append((end - aligned(nbytes)) if nbytes else at)
-                protect(base + end, PAGE, 0)
-                at = end + PAGE
-            kinds = _types(trial.kernel)
-            arrays = [whole[s : s + k.nbytes] for s, k in zip(starts, kinds, strict=False)]
-            count = len(trial.kernel.operation.outputs)
-            self.outputs.append(arrays[:count])
-            for array in arrays[:count]:
-                array[:] = 0xFF  # NaN, or what nobody computes
-            names = [n for n, _ in trial.kernel.operation.expr.inputs]
-            for array, name, kind in zip(arrays[count:], names, kinds[count:], strict=True):
-                value = trial.sample.inputs[name]
-                packed = pack(value, kind.layout) if kind.layout else value
-                array[:] = np.ascontiguousarray(packed).reshape(-1).view(np.uint8)
-            whole[starts[-1] : starts[-1] + row[-1]] = 0xFF
-            self._arguments.append(np.array([base + s for s in starts[:-1]], np.int64))
-            self._scratch.append(base + starts[-1])
+        at = HEADER
+        for trial, row in zip(tried, sizes, strict=True):
+            arrays = []
+            for nbytes, kind in zip(row, trial.kernel.operation.outputs, strict=True):
+                arrays.append(whole[at : at + nbytes].view(kind.dtype.numpy))
+                at += -(-nbytes // 8) * 8
+            self.outputs.append(arrays)
 
-    def run(self, batch: Sequence[Trial], start: int) -> tuple[int, str]:
-        """Run the trials from `start` on in a child: the first one that did not end well, and how it ended."""
+    def run(self, tried: Sequence[Trial], start: int) -> tuple[int, str]:
+        """Run the trials from `start` on in a child: the first one that did not end well, and how it ended.
+
+        Raises DeviceError where there is no memory.
+        """
         self._progress[0] = start
         with warnings.catch_warnings():  # the child runs kernels only, whatever threads there are here
             warnings.simplefilter("ignore")
             child = os.fork()
         if child == 0:
+            code = 255
             try:
-                self._work(batch, start)
+                self._work(tried, start)
+                code = 0
+            except OSError as error:
+                code = error.errno or code
             finally:
-                os._exit(0)
+                os._exit(code)
         deadline, seen = time.monotonic() + PATIENCE_S, start
         while True:
-            done, code = os.waitpid(child, os.WNOHANG)
+            done, status = os.waitpid(child, os.WNOHANG)
             now = int(self._progress[0])
             if done:
-                ended = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else "an error"
-                return now, f"it ended by {ended}"
+                code = os.waitstatus_to_exitcode(status)
+                if code > 0:
+                    raise DeviceError(
+                        f"rKernel {tried[now].kernel.name!r} cannot be tried out: {os.strerror(code)}",
+                        hint="RAMMER_CHECK=0 tries none out",
+                    )
+                return now, f"it ended by {signal.Signals(-code).name}" if code else "it ended the process"
             if now != seen:
                 deadline, seen = time.monotonic() + PATIENCE_S, now
             if time.monotonic() > deadline:
@@ -302,43 +307,36 @@ class _Memory:
                 return now, f"it did not come back within {PATIENCE_S:g} s"
             time.sleep(0.0005)
 
-    def _work(self, batch: Sequence[Trial], start: int) -> None:
+    def _work(self, tried: Sequence[Trial], start: int) -> None:
         """In the child, which may crash: nobody wants to read how."""
         faulthandler.disable()
-        kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)
-        for n in range(start, len(batch)):
-            run: Any = kernel(batch[n].address)
-            for rtask in batch[n].rtasks:
-                run(self._arguments[n].ctypes.data, self._scratch[n], rtask, self._status)
+        prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)
+        for n, trial in enumerate(tried[start:], start):
+            kinds = trial.kernel.operation.outputs
+            region = Region(
+                [kind.nbytes for kind in kinds],
+                list(trial.sample.inputs.values()),
+                trial.kernel.scratch_bytes,
+                trial.nothing,
+            )
+            arguments = np.array(region.starts[:-1], np.int64)
+            run: Any = prototype(trial.address)
+            for rtask in trial.rtasks:
+                run(arguments.ctypes.data, region.starts[-1], rtask, self._status)
+            for kind, start_of, result in zip(kinds, region.starts, self.outputs[n], strict=False):
+                flat = bytes_at(start_of, kind.nbytes).view(kind.dtype.numpy)
+                result[:] = flat[element(kind, list(trial.sample.places.T))]
+            region.unmap()
             self._progress[0] = n + 1
 
-    def differs(self, number: int, trial: Trial) -> str:
-        """The first sampled element that is not what it should be."""
-        kernel = trial.kernel
-        for n, (name, kind) in enumerate(kernel.operation.expr.outputs):
-            flat = self.outputs[number][n].view(kind.dtype.numpy)
-            wanted, allowed = trial.sample.wanted[n], trial.sample.allowed[n]
-            for place, want in zip(trial.sample.places, wanted, strict=True):
-                got = flat[_element(kind, place)]
-                if not _agrees(got, want, allowed) and not _rounds_to(
-                    float(got), allowed, kernel.operation.expr, trial.sample.inputs, place, n
-                ):
-                    return f"{name}{list(place)} is {got} and should be {want}"
-        return ""
 
-
-def _element(kind: TensorType, place: Sequence[int]) -> int:
-    """Where a place lies in memory."""
-    index = place
-    if kind.layout is not None:
-        index = [place[d.dim] // d.div % d.mod if d.mod else place[d.dim] // d.div for d in kind.layout.digits]
-    flat = 0
-    for at, extent in zip(index, kind.physical_shape, strict=True):
-        flat = flat * extent + at
-    return flat
-
-
-def _agrees(got: Any, want: Any, allowed: float) -> bool:
-    if got == want or (got != got and want != want):
-        return True
-    return bool(allowed) and abs(float(got) - float(want)) <= allowed
+def _differs(trial: Trial, outputs: Sequence[Array]) -> str:
+    """The first sampled element that is not what it should be."""
+    expr = trial.kernel.operation.expr
+    for n, (name, _) in enumerate(expr.outputs):
+        off = _off(outputs[n], n, expr, trial.sample)
+        if off.any():
+            first = int(np.argmax(off))
+            place, want = trial.sample.places[first].tolist(), trial.sample.wanted[n][first]
+            return f"{name}{place} is {outputs[n][first]} and should be {want}"
+    return ""

@@ -9,7 +9,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import CompiledOnly, Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
-from rammer.vdevice.cpu.check import check_kernels
+from rammer.vdevice.cpu.check import check_kernels, untried
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
 from rammer.vdevice.cpu.runtime import CpuExecutable
@@ -48,6 +48,12 @@ class CpuVDevice(VDevice):
     ) -> Mapping[RKernel, str]:
         """rKernels in C that crash, hang or err in a child process; nothing for a CPU that is not this one."""
         return check_kernels(kernels, self._compiler, self._host.name, every, progress) if self._is_here else {}
+
+    def rkernels_untried(
+        self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset()
+    ) -> Mapping[RKernel, str]:
+        """rKernels in C whose tensors are too large to be tried out; nothing for a CPU that is not this one."""
+        return untried(kernels, every) if self._is_here else {}
 
     def rkernels_refused(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
