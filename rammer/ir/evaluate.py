@@ -61,7 +61,7 @@ def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> lis
 def evaluate_at(expr: TensorExpr, inputs: Mapping[str, Array | Elements], places: NDArray[np.int64]) -> list[Array]:
     """The outputs at single places of the root: one index a column, one place a row."""
     evaluator = _Evaluator(expr, inputs)
-    most = max(MOST_SCATTERED // max(prod(e for _, e in s.reduce) for s in expr.stages), 1)
+    most = max(MOST_SCATTERED // max(1, *(prod(e for _, e in s.reduce) for s in expr.stages)), 1)
     parts = [evaluator.at(places[n : n + most]) for n in range(0, max(len(places), 1), most)]
     return [np.concatenate(values) for values in zip(*parts, strict=True)]
 

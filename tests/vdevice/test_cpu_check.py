@@ -83,6 +83,8 @@ def writes_past(store: Store) -> Store:
         ("gru_cell", (F((3, 3, 75)), F((3, 75)), F((3, 75, 75))), {"linear_before_reset": False}),
         ("gather", (F((40, 29)), F((7,), rammer.ir.tensor.DType.I64)), {"axis": 0}),
         ("log", (F((640, 3)),), {}),
+        ("log", (F(()),), {}),
+        ("matmul", (F((3, 0)), F((0, 5))), {}),
     ],
 )
 def test_sound_kernels_pass(device: CpuVDevice, kind: str, types: Any, attrs: Any) -> None:

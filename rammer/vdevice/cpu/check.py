@@ -76,7 +76,8 @@ def _places(expr: TensorExpr, seed: int) -> Places:
     while len(rows) < count:
         ends = [(0, min(1, e - 1), int(random.integers(e)), max(e - 2, 0), e - 1) for e in shape]
         rows.append(tuple(int(random.choice(end)) for end in ends))
-    return np.array(list(dict.fromkeys(rows[:count])), np.int64).reshape(-1, len(shape))
+    rows = list(dict.fromkeys(rows[:count]))
+    return np.array(rows, np.int64).reshape(len(rows), len(shape))
 
 
 def _inputs(operation: Operation, kinds: Sequence[TensorType], seeds: Seeds, positive: bool) -> dict[str, Seeded]:
