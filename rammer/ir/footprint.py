@@ -42,10 +42,13 @@ EMPTY = Footprint(NOTHING, 0)
 
 def footprint(access: Access, still: Mapping[str, int] | None = None) -> Footprint:
     """The elements that an access touches while all its variables run but those that stand `still`."""
-    ranges = dict(access.ranges)
-    for name, value in (still or {}).items():
-        if name in ranges:
-            ranges[name] = (value, value)
+    return _touched(access, tuple((still or {}).items()))
+
+
+@lru_cache(maxsize=1 << 14)  # what one statement writes is asked for by each that reads it
+def _touched(access: Access, still: tuple[tuple[str, int], ...]) -> Footprint:
+    ranges = access.ranges
+    ranges |= {name: (value, value) for name, value in still if name in ranges}
     if any(high < low for low, high in ranges.values()):
         return EMPTY
     path = _open(access.path, ranges)
@@ -217,8 +220,9 @@ def states(accesses: Sequence[Access], names: Sequence[str], ranges: Ranges, mos
                     value = evaluate(moving, grid)
                     note((r, low, high), np.clip(r.low - value, low, high + 1))
                     note((r, low, high, "end"), np.clip(r.high - value, low, high + 1))
-    table = np.stack(list(columns.values()), 1)
-    first = np.unique(table, axis=0, return_index=True)[1]
+    table = np.stack(list(columns.values()))
+    order = np.lexsort(table[::-1])
+    first = order[np.append(True, (table[:, order[1:]] != table[:, order[:-1]]).any(axis=0))]
     places = np.unravel_index(first, shape)
     return [
         {**base, **{n: int(ranges[n][0] + p[row]) for n, p in zip(relevant, places, strict=True)}}

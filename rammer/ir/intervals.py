@@ -26,16 +26,19 @@ def missing(wanted: Intervals, present: Intervals) -> Intervals:
     """The elements of `wanted` that are not in `present`."""
     if not len(wanted) or not len(present):
         return wanted
-    gaps = np.stack([np.append(wanted[0, 0], present[:, 1]), np.append(present[:, 0], wanted[-1, 1])], 1)
+    if np.array_equal(wanted, present):
+        return NOTHING
+    gaps = np.empty((len(present) + 1, 2), np.int64)
+    gaps[0, 0], gaps[1:, 0] = wanted[0, 0], present[:, 1]
+    gaps[:-1, 1], gaps[-1, 1] = present[:, 0], wanted[-1, 1]
     gaps = gaps[gaps[:, 0] < gaps[:, 1]]
     first = np.searchsorted(gaps[:, 1], wanted[:, 0], "right")
-    last = np.searchsorted(gaps[:, 0], wanted[:, 1], "left")
-    rows = [
-        (max(low, int(gaps[g, 0])), min(high, int(gaps[g, 1])))
-        for (low, high), a, b in zip(wanted.tolist(), first, last, strict=True)
-        for g in range(a, b)
-    ]
-    return np.array(rows, np.int64).reshape(-1, 2)
+    counts = np.searchsorted(gaps[:, 0], wanted[:, 1], "left") - first
+    if not counts.any():
+        return NOTHING
+    ranges = np.repeat(wanted, counts, axis=0)
+    meeting = gaps[np.arange(len(ranges)) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
+    return np.concatenate([np.maximum(ranges[:, :1], meeting[:, :1]), np.minimum(ranges[:, 1:], meeting[:, 1:])], 1)
 
 
 def within(intervals: Intervals, low: int, high: int) -> Intervals:
@@ -99,8 +102,11 @@ def merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Intervals:
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
     reach = np.maximum.accumulate(ends)
-    begins = np.flatnonzero(np.append(True, starts[1:] > reach[:-1]))
-    return np.stack([starts[begins], reach[np.append(begins[1:] - 1, len(reach) - 1)]], 1)
+    begins = np.flatnonzero(starts[1:] > reach[:-1]) + 1
+    found = np.empty((len(begins) + 1, 2), np.int64)
+    found[0, 0], found[1:, 0] = starts[0], starts[begins]
+    found[:-1, 1], found[-1, 1] = reach[begins - 1], reach[-1]
+    return found
 
 
 def _finest(intervals: Intervals) -> int:
