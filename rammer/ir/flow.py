@@ -154,8 +154,9 @@ class Flow:
         places, order = sorted_places
         first = np.searchsorted(places, elements, "left")
         counts = np.searchsorted(places, elements, "right") - first
-        hits = order[np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
-        values: Instances = {n: np.repeat(v, counts) for n, v in around.items()}
+        rows = np.repeat(np.arange(len(elements)), counts)
+        hits = order[np.arange(len(rows)) + (first - (np.cumsum(counts) - counts))[rows]]
+        values: Instances = {n: v[rows] for n, v in around.items()}
         if own:
             at = np.unravel_index(hits, shape)
             values |= {n: ranges[n][0] + at[p] for p, n in enumerate(own)}
@@ -234,6 +235,8 @@ def _crossed(values: Instances, rest: Mapping[str, tuple[int, int]]) -> Instance
     count = len(values[TAG]) if times else 0
     if count * times > MAX_INSTANCES:
         raise Untraceable("a statement has too many instances")
+    if times == 1:
+        return values | {n: np.full(count, low) for n, (low, _) in rest.items()}
     result = {n: np.repeat(v, times) for n, v in values.items()}
     if not times:  # a loop that does not run
         return result | {n: np.zeros(0, np.int64) for n in rest}
