@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from typing import Any
 
@@ -132,6 +133,16 @@ def test_what_is_not_written_is_no_nan(device: CpuVDevice) -> None:
     computed, left = np.float32(np.nan), np.array(-1, np.int32).view(np.float32)
     off = check._off(np.array([computed, left]), 0, good.operation.expr, replace(sample, inputs=inputs_of(good)))
     assert off.tolist() == [False, True]
+
+
+def test_no_memory_is_no_fault_of_a_kernel(device: CpuVDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOMEM, "memory cannot be mapped")
+
+    monkeypatch.setattr(check, "Region", refuse)
+    (good, *_) = kernels_of(device, "relu", F((64,)))
+    with pytest.raises(DeviceError, match="cannot be tried out: Cannot allocate memory"):
+        device.rkernels_wrong([good])
 
 
 def test_large_operations_are_tried_out(device: CpuVDevice, monkeypatch: pytest.MonkeyPatch) -> None:
