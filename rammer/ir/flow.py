@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.evaluate import holds
 from rammer.ir.expr import Role
-from rammer.ir.index import evaluate, variables
+from rammer.ir.index import bounds, evaluate, variables
 
 Points: TypeAlias = NDArray[np.int64]
 Loops: TypeAlias = tuple[int, ...]  # numbers of loops
@@ -45,6 +45,7 @@ class Flow:
         self._inputs = frozenset(inputs)
         self._writes: dict[int, list[Access]] = {}
         self._reads: dict[int, list[Access]] = {}
+        self._spans: dict[Access, tuple[int, int]] = {}
         self._places: dict[Access, tuple[Points, Points]] = {}  # of a write by its own variables: sorted, and in order
         self._updates: set[int] = set()  # statements that read the buffer which they write
         self._sums: dict[int, str] = {}  # of these, the ones that add a term to a register
@@ -119,8 +120,12 @@ class Flow:
 
     def _written(self, write: Access, group: _Wanted) -> Iterator[Instances]:
         """The instances of a statement that write what is wanted; it is then no longer, if they overwrite it."""
-        names = common_loops(group.read, write)
         rows = group.open()
+        low, high = self._span(write)
+        rows = rows[(group.table[rows, 2] >= low) & (group.table[rows, 2] <= high)]  # mostly none: another write's
+        if not len(rows):
+            return
+        names = common_loops(group.read, write)
         around = {n: group.column(n)[rows] for n in names}
         around |= {TAG: group.table[rows, 0], ROLE: group.table[rows, 1], ROW: rows}
         for made in self._writing(write, around, group.table[rows, 2]):
@@ -128,6 +133,12 @@ class Flow:
             if write.statement not in self._updates:
                 group.closed[made[ROW]] = True
             yield {n: v for n, v in made.items() if n != ROW}
+
+    def _span(self, write: Access) -> tuple[int, int]:
+        """The first and the last element that a write may touch."""
+        if write not in self._spans:
+            self._spans[write] = bounds(write.index, write.ranges)
+        return self._spans[write]
 
     def _writing(self, write: Access, around: Instances, elements: Points) -> Iterator[Instances]:
         """The instances with which an access touches elements; `around` has the values of its outer loops for each."""
