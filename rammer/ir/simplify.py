@@ -181,9 +181,16 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
     inner = {**env, loop.var: (loop.start, loop.stop - 1)}
     cuts = {loop.start, loop.stop}
     lanes = {loop.var} if loop.kind in (Kind.VECTOR, Kind.UNROLLED) else set()
+    vectors = set(_vector_variables(loop.body)) if loop.kind is Kind.SERIAL else set()
+    single: set[int] = set()  # steps of which each has other lanes outside
     for r in _conditions(loop.body, inner, lanes, split):
         if r.index.coef(loop.var):
-            cuts |= {c for c in _cuts(r, loop.var, inner) if loop.start < c < loop.stop}
+            found = list(_cuts(r, loop.var, inner))
+            cuts |= {c for c in found if loop.start < c < loop.stop}
+            if {v for v in variables(r.index) if inner[v][0] < inner[v][1]} - {loop.var} <= vectors:
+                open_ = (range(*sorted(turn)) for turn in (found[:2], found[2:]))
+                single |= {c for turn in open_ for c in turn if loop.start < c < loop.stop}
+    cuts |= single if len(cuts | single) <= MAX_PIECES else set()
     parallel = loop.kind in (Kind.THREAD, Kind.TASK)
     picks = loop.kind is Kind.UNROLLED and _picks(loop.body, loop.var)
     if picks or (loop.kind in (Kind.SERIAL, Kind.UNROLLED) and _looks_up(loop.body, loop.var)):
@@ -202,6 +209,15 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
         elif body := simplify_body(loop.body, {**env, loop.var: (low, high - 1)}, split):
             pieces.append(replace(loop, start=low, stop=high, body=body))
     return (replace(loop, body=tuple(pieces)),) if parallel else tuple(pieces)
+
+
+def _vector_variables(body: Body) -> Iterator[str]:
+    for s in body:
+        match s:
+            case For(name, _, _, kind, inner):
+                yield from (name,) if kind is Kind.VECTOR else _vector_variables(inner)
+            case Alloc(_, inner) | If(_, inner):
+                yield from _vector_variables(inner)
 
 
 def _cuts(r: Range, name: str, env: Bounds) -> Iterator[int]:

@@ -332,7 +332,7 @@ class _Lowering:
         private = [b for b in private if b.extent > 1]
         kept = [b for b in private if b.loop.axis not in reduce]
         # Part of a vector takes the room of a whole one: compilers keep rows that overlap in memory, and take long.
-        room = tuple(_power(b.extent) if b.loop.kind is Kind.VECTOR and len(private) > 1 else b.extent for b in private)
+        room = tuple(_room(b, bands) if b.loop.kind is Kind.VECTOR and len(private) > 1 else b.extent for b in private)
         strides = _strides(room)
         dtype = self.reduced_dtype(stage).accumulator
         acc = Buffer(f"{stage.name}_acc", prod(room), Scope.REGISTER, dtype)
@@ -573,9 +573,10 @@ def _count_syncs(body: Body) -> int:
     return total
 
 
-def _power(extent: int) -> int:
-    """The next power of two."""
-    return 1 << (extent - 1).bit_length()
+def _room(vector: _Band, bands: list[_Band]) -> int:
+    """Elements of a whole vector: the next larger step of its axis, or a power of two."""
+    steps = [b.loop.step for b in bands if b.loop.axis == vector.loop.axis and b.loop.step > 1]
+    return max(1 << (vector.extent - 1).bit_length(), min(steps, default=1))
 
 
 def _strides(shape: tuple[int, ...], gap: int = 0, pad: int = 0) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isinf, isnan
+from math import inf, isinf, isnan
+from operator import le
 
 import numpy as np
 
@@ -48,11 +49,12 @@ class CFamilyPrinter(VectorLoops):
     align = "__attribute__((aligned(64)))"
     ctype: Mapping[DType, str] = CTYPE
     unrolled = frozenset({Kind.UNROLLED})  # kinds of loops that compilers are asked to unroll
-    most_numbers: int | None = None  # stores of single numbers up to which they are asked
+    most_numbers: tuple[float, float] = (inf, inf)  # stored one by one, and gathered, up to which they are asked
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)
         self.env: dict[str, tuple[int, int]] = {}
+        self.first_lane = 0  # of the vector loop that is printed: those before it stay as they are
 
     def scratch(self) -> list[str]:
         """Declarations of the scratch buffers, each on a 64-byte boundary."""
@@ -99,12 +101,15 @@ class CFamilyPrinter(VectorLoops):
             )
             return [head if any(loop.var in line for line in inner) else "{", *inner, "}"]
         if loop.kind is Kind.VECTOR and (moved := self.vector(loop)):
-            return [self.store(s, moved.var, moved.stop) for s in moved.body if isinstance(s, Store)]
+            self.first_lane = moved.start
+            lines = [self.store(s, moved.var, moved.stop) for s in moved.body if isinstance(s, Store)]
+            self.first_lane = 0
+            return lines
         if fold := self.fold(loop):
             return [fold]
         if square := self.square(loop):
             return [square]
-        few = self.most_numbers is None or self.numbers((loop,)) <= self.most_numbers
+        few = all(map(le, self.numbers((loop,)), self.most_numbers))
         lines = ["#pragma unroll"] if loop.kind in self.unrolled and few else []
         v = loop.var
         lines.append(f"for ({self.loop_type} {v} = {loop.start}; {v} < {loop.stop}; {v}++) {{")
@@ -165,10 +170,13 @@ class CFamilyPrinter(VectorLoops):
             place = self.place(s.buffer, self.index(s.index - var(lane) * s.index.coef(lane)), reach)
             vector = self.wide_text(s.value, lane, count, kind)
             return f"vscatter(&{place}, {s.index.coef(lane)}, {vector}, {count or self.lanes});"
-        if s.buffer in self.wide and lane and not whole and (s.buffer in self.folded or _merges(s)):
-            target = self.element(s.buffer, s.index, lane)
+        others = s.buffer in self.folded or _merges(s)  # lanes that must keep what they hold
+        others = others or (s.buffer in self.pieced and not _adds_zeros(s, lane))
+        if s.buffer in self.wide and lane and (self.first_lane or (not whole and others)):
+            target, value = self.element(s.buffer, s.index, lane), self.wide_text(s.value, lane, count, kind)
             first = self.named("first", kind)
-            return f"{target} = {first}({count}, {self.wide_text(s.value, lane, count, kind)}, {target});"
+            value = value if whole else f"{first}({count}, {value}, {target})"
+            return f"{target} = {f'{first}({self.first_lane}, {target}, {value})' if self.first_lane else value};"
         moves = lane and s.index.coef(lane) and s.buffer not in self.wide
         direct = kind.accumulator is kind and self.one_access(s.buffer, s.index - var(lane or ""))
         if lane and moves and not (whole and direct):
@@ -281,6 +289,11 @@ class CFamilyPrinter(VectorLoops):
         for d in dynamic:
             chosen, _ = self.scalar(d.value, None, 0, DType.I64)
             text += f" + {d.stride}*at({chosen}, {d.extent}, status)"
+        if wide and self.first_lane:
+            text, count = self.index(index + (Index(self.first_lane) - var(lane or "")) * step), count - self.first_lane
+            place = self.place(buffer, text, (count - 1) * step + (1 if step > 0 else -1))
+            how, by = ("load", "") if step == 1 else ("gather", f"{step}, ")
+            return f"v{how}_from(&{place}, {by}{self.first_lane}, {count})", True
         if step not in (0, 1):
             reach = ((count or self.lanes) - 1) * step + (1 if step > 0 else -1)
             return f"vgather(&{self.place(buffer, text, reach)}, {step}, {count or self.lanes})", True
@@ -461,6 +474,19 @@ class CFamilyPrinter(VectorLoops):
 
     def sync(self) -> str:
         return ""  # one thread per vEU
+
+
+def _adds_zeros(s: Store, lane: str | None) -> bool:
+    """Whether the store starts a sum, or adds what is zero in lanes that are not loaded."""
+    match s.value:
+        case Call("add", (Load(s.buffer, (s.index,)), Call("mul", args))):
+            pass
+        case Call("add", (Load(s.buffer, (s.index,)), more)):
+            args = (more,)
+        case value:
+            return isinstance(value, Const)
+    loaded = [a.then if isinstance(a, Select) and a.other == Const(0, None) else a for a in args]
+    return any(isinstance(a, Load) and a.tensor != s.buffer and lane in variables(a.index[0]) for a in loaded)
 
 
 def _merges(s: Store) -> bool:

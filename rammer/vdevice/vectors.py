@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 
 from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, loads, result_dtype, rewrite
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, Scope, Store, TileProgram
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, Scope, Stmt, Store, TileProgram
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
@@ -26,6 +27,7 @@ class VectorLoops:
 
     alignment = 1  # a vector may start only at multiples of it, in elements
     strided = True  # vectors may be gathered from, and scattered to, equal distances
+    pieces = False  # some lanes of a vector register may be computed: none goes through memory then
     vectors: Mapping[DType, str] = VECTOR  # types of vectors, by what their elements are stored as
     narrow: Mapping[DType, str] = NARROW
     vector_math = FLOAT32_MATH
@@ -35,13 +37,18 @@ class VectorLoops:
         self.dtypes = {b.name: b.dtype for b in (*program.arguments, *program.scratch)}
         self.wide: set[str] = set()  # register buffers kept as arrays of vectors
         self.folded: set[str] = set()  # of these, the ones whose lanes are combined in the end
+        self.pieced: set[str] = set()  # and those of which some lanes are computed alone
 
     def vector(self, loop: For) -> For | None:
-        """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form."""
+        """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form.
+
+        Lanes m … n-1 of a register stay where they are.
+        """
         lane, body = loop.var, loop.body
-        if loop.start:  # a piece that starts in mid-vector
-            if any(self._registers(body)):
+        if loop.start and any(self._registers(body)):
+            if not self._piece_ok(body, lane):
                 return None
+        elif loop.start:  # a piece that starts in mid-vector
             shift = {lane: var(lane) + loop.start}
             moved = []
             for s in body:
@@ -68,6 +75,18 @@ class VectorLoops:
         for s in body:
             if isinstance(s, Store):
                 yield from ({s.buffer, *(ld.tensor for ld, _ in loads(s.value))} - arguments)
+
+    def _piece_ok(self, body: Body, lane: str) -> bool:
+        """Whether some lanes of a vector register can be computed alone, from themselves and from float32 in memory."""
+        registers = set(self._registers(body))
+        if not self.pieces or len(registers) != 1 or not registers <= self.wide:
+            return False
+        return all(
+            isinstance(s, Store)
+            and s.buffer in registers
+            and all(self.dtypes[b] is DType.F32 and self._access_ok(b, ix, lane) for b, ix in _accesses(s))
+            for s in body
+        )
 
     def _access_ok(self, buffer: str, index: Index, lane: str) -> bool:
         stride = 0
@@ -150,6 +169,7 @@ class VectorLoops:
         self.dtypes[buffer.name] = buffer.dtype
         self.wide.discard(buffer.name)
         self.folded.discard(buffer.name)
+        self.pieced.discard(buffer.name)
         computed = buffer.dtype in self.vectors and buffer.dtype.accumulator is buffer.dtype
         if buffer.scope is Scope.REGISTER and computed and buffer.size % self.lanes == 0:
             self.wide.add(buffer.name)
@@ -166,6 +186,8 @@ class VectorLoops:
                 case For(kind=Kind.VECTOR) if moved := self.vector(stmt):
                     for s in moved.body:
                         assert isinstance(s, Store)
+                        if moved.start and s.buffer == name:
+                            self.pieced.add(name)
                         for buffer, index in _accesses(s):
                             if buffer == name and index.coef(moved.var) not in (0, 1):
                                 return False
@@ -206,23 +228,25 @@ class VectorLoops:
                     return buffer, index, fn
         return None
 
-    def numbers(self, body: Body) -> int:
-        """Stores of single numbers that unrolling makes of a body; those of vectors are not counted."""
-        total = 0
+    def numbers(self, body: Body) -> tuple[int, int]:
+        """Stores of single numbers that unrolling makes of a body, and numbers gathered into vectors one by one."""
+        stored = gathered = 0
         for s in body:
             match s:
-                case For(kind=Kind.VECTOR) if self.vector(s):
-                    continue
+                case For(kind=Kind.VECTOR) if moved := self.vector(s):
+                    gathered += (moved.stop - moved.start) * sum(map(_gathers, moved.body, repeat(moved.var)))
                 case For(_, start, stop, kind, inner):
-                    total += self.numbers(inner) * (stop - start if kind in (Kind.UNROLLED, Kind.VECTOR) else 1)
-                case Alloc(buffer, inner):
-                    self.dtypes[buffer.name] = buffer.dtype
-                    total += self.numbers(inner)
-                case If(_, inner):
-                    total += self.numbers(inner)
+                    times = stop - start if kind in (Kind.UNROLLED, Kind.VECTOR) else 1
+                    inside = self.numbers(inner)
+                    stored, gathered = stored + times * inside[0], gathered + times * inside[1]
+                case Alloc(_, inner) | If(_, inner):
+                    if isinstance(s, Alloc):
+                        self.declare(s.buffer, inner)
+                    inside = self.numbers(inner)
+                    stored, gathered = stored + inside[0], gathered + inside[1]
                 case Store():
-                    total += 1
-        return total
+                    stored += 1
+        return stored, gathered
 
     def type_of(self, value: Scalar) -> DType | None:
         return result_dtype(value, self.dtypes)
@@ -242,6 +266,12 @@ def depends(value: Scalar, lane: str) -> bool:
         case Select(where, then, other):
             return any(lane in variables(r.index) for r in where) or depends(then, lane) or depends(other, lane)
     return False
+
+
+def _gathers(s: Stmt, lane: str) -> int:
+    """Vectors that a store gathers from equal distances."""
+    assert isinstance(s, Store)
+    return sum(ld.index[0].coef(lane) not in (0, 1) for ld, _ in loads(s.value))
 
 
 def _accesses(s: Store) -> list[tuple[str, Index]]:

@@ -186,6 +186,34 @@ def the_logarithm_of_a_sum_near_one(s: Sketch) -> list[str]:
     return [s.node("ReduceLogSum", s.input((4, 2)), s.constant([0, 1]), keepdims=0)]
 
 
+def transposed(s: Sketch, size: int, out: int, kernel: int, stride: int) -> list[str]:
+    weights = s.weights(12, out, kernel, kernel, terms=12 * kernel * kernel)
+    return [s.node("ConvTranspose", s.input((1, 12, size, size)), weights, strides=[stride] * 2)]
+
+
+@found(arch=runnable("x86-64-avx512"))
+def a_transposed_convolution_to_one_channel(s: Sketch) -> list[str]:
+    """L: channels unrolled in every piece of the padding took the C compiler too long."""
+    return transposed(s, 14, 1, 4, 2)
+
+
+@found(arch=runnable("x86-64-avx512"))
+def a_transposed_convolution_in_steps_of_three(s: Sketch) -> list[str]:
+    return transposed(s, 16, 4, 4, 3)
+
+
+@found(arch=runnable("x86-64-avx512"))
+def a_wide_window_of_few_channels(s: Sketch) -> list[str]:
+    return [s.node("Conv", s.input((1, 6, 16, 16)), s.weights(3, 6, 7, 7, terms=294), pads=[1, 3, 6, 2])]
+
+
+@found(arch=runnable("x86-64-avx512"))
+def a_wide_window_of_gathered_rows(s: Sketch) -> list[str]:
+    """M: thousands of numbers gathered one by one in a single block."""
+    w = s.weights(3, 1, 7, 7, terms=49)
+    return [s.node("Conv", s.input((1, 1, 34, 24)), w, pads=[5, 3, 5, 3], strides=[2, 2])]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_found_faults_stay_away(policy: str) -> None:
     def make(name: str) -> Callable[[], Trial]:

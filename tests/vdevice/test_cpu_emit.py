@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -75,17 +76,23 @@ def test_single_numbers_are_not_unrolled_by_hundreds(dtype: DType) -> None:
     pool = attributes(kernel=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
     op = Operations(OPS).define("max_pool", (TensorType((1, 32, 56, 56), dtype),), pool)
     for kernel in candidates(op, SPEC):
-        around: list[int] = []  # how often each open block is repeated by unrolling, lanes not counted
-        before, stores = "", 0
-        for line in map(str.strip, emit(kernel, SPEC).text.splitlines()):
-            trips = int(line.split(" < ")[1].split(";")[0]) if line.startswith("for (") else 1
-            around += [trips if before == "#pragma unroll" else 1] * line.count("{")
-            if " = " in line and not line.startswith(("for", "{", "const")):
-                stores += 1
-                assert prod(around) * SPEC.lanes <= MAX_NUMBERS, line
-            del around[len(around) - line.count("}") :]
-            before = line
-        assert stores
+        found = list(stores(emit(kernel, SPEC).text))
+        assert found
+        for line, times in found:
+            assert times * SPEC.lanes <= MAX_NUMBERS, line
+
+
+def stores(text: str) -> Iterator[tuple[str, int]]:
+    """Lines that store, and how often each is repeated by unrolling, lanes not counted."""
+    around: list[int] = []  # how often each open block is repeated
+    before = ""
+    for line in map(str.strip, text.splitlines()):
+        trips = int(line.split(" < ")[1].split(";")[0]) if line.startswith("for (") else 1
+        around += [trips if before == "#pragma unroll" else 1] * line.count("{")
+        if any(sign in line for sign in (" = ", " += ")) and not line.startswith(("for", "{", "const")):
+            yield line, prod(around)
+        del around[len(around) - line.count("}") :]
+        before = line
 
 
 def test_texts_are_short() -> None:

@@ -195,6 +195,16 @@ INLINE vf vgather(const float *p, long step, int n) {
   for (int i = 0; i < n; i++) v[i] = p[i * step];
   return v;
 }
+INLINE vf vload_from(const float *p, int first, int n) {  /* n lanes from the first on; zero in the others */
+  vf v = {0};
+  for (int k = LANES / 2, i = 0; k; k /= 2) if (n & k) { memcpy((char *)&v + 4 * (first + i), p + i, 4 * k); i += k; }
+  return v;
+}
+INLINE vf vgather_from(const float *p, long step, int first, int n) {
+  vf v = {0};
+  for (int i = 0; i < n; i++) v[first + i] = p[i * step];
+  return v;
+}
 INLINE void vscatter(float *p, long step, vf v, int n) {
   float t[LANES]; memcpy(t, &v, sizeof t);
   ROLLED for (int i = 0; i < n; i++) p[i * step] = t[i];

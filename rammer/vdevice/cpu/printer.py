@@ -31,6 +31,8 @@ MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
 MAX_FETCHED = 64  # lines asked for at once: caches queue about as many
 MAX_STEPS = 64  # stores of an unrolled body
 MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
+FEW_GATHERED = 128  # numbers gathered into vectors by an unrolled loop: clang looks for blocks among them all
+MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
 STREAMED = 1 << 20  # float32: weights as large come from far away in every run
 AHEAD = 512  # float32: the core by itself asks for less at once: 17 instead of 21 GB/s from far memory
 SMALL = 1024  # float32: inputs up to this are asked for at once
@@ -50,10 +52,12 @@ class CpuPrinter(CFamilyPrinter):
     table says that rTasks after this one need.
     """
 
-    most_numbers = MAX_NUMBERS
+    pieces = True
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)
+        many = self.numbers(program.body)[1] > MAX_GATHERED
+        self.most_numbers = MAX_NUMBERS, FEW_GATHERED if many else MAX_GATHERED
         self._inputs = {b.name: b for b in program.arguments[program.num_outputs :] if b.scope is Scope.ARGUMENT}
         self._fetches: dict[int, list[str]] = {}  # id of a loop -> lines at its beginning
         self._loads: dict[int, list[_VectorLoad]] = {}  # id of a loop -> what vector loops inside it load
@@ -122,8 +126,18 @@ class CpuPrinter(CFamilyPrinter):
         if fetches := self._fetches.pop(id(loop), []):
             lines[1:1] = fetches
         lines[1:1] = self._stream(loop)
-        times = ASKING_STEPS if loop is self._asker else _unrolling(loop)
+        times = ASKING_STEPS if loop is self._asker else self._unrolling(loop)
         return [f"#pragma unroll {times}", *lines] if times > 1 else lines
+
+    def _unrolling(self, loop: For) -> int:
+        """How often a loop around a register block is repeated: the steps of a loop take issue slots too."""
+        stores, (_, gathered) = _block(loop.body), self.numbers(loop.body)
+        count = loop.stop - loop.start
+        if stores < 4:
+            return 1
+        return next(
+            (n for n in (4, 2) if count % n == 0 and n * stores <= MAX_STEPS and n * gathered <= FEW_GATHERED), 1
+        )
 
     def _sums_that_ask(self, body: Body) -> list[_Sums]:
         """Long sums of register blocks. Those that stream their weights from far memory have no time for it."""
@@ -351,15 +365,6 @@ def _vector_loads(body: Body, path: tuple[For, ...]) -> Iterator[_VectorLoad]:
                 for load, _ in loads(value):
                     if not load.dynamic and load.index[0].coef(path[-1].var) == 1:
                         yield path, load.tensor, load.index[0]
-
-
-def _unrolling(loop: For) -> int:
-    """How often the body of a loop around a register block is repeated: the steps of a loop take issue slots too."""
-    stores = _block(loop.body)
-    count = loop.stop - loop.start
-    if stores < 4:
-        return 1
-    return next((n for n in (4, 2) if count % n == 0 and n * stores <= MAX_STEPS), 1)
 
 
 def _block(body: Body) -> int:
