@@ -171,7 +171,7 @@ class _Evaluator:
 
     def __init__(self, expr: TensorExpr, inputs: Mapping[str, Array] | Mapping[str, Array | Elements]) -> None:
         self.expr = expr
-        self.inputs = inputs
+        self.inputs = {name: np.asarray(x) if isinstance(x, np.generic) else x for name, x in inputs.items()}
         self.stages = {s.name: s for s in expr.stages}
         self.wholes: dict[str, Array] = {}  # stages computed at all of their points
 

@@ -247,10 +247,10 @@ Path: TypeAlias = tuple[tuple[tuple[Range, ...], bool], ...]
 Role: TypeAlias = tuple[str, ...]  # functions that a value passes through, each with the position where it enters
 
 
-def loads(body: Scalar) -> Iterator[tuple[Load, Path]]:
+def loads(body: Scalar, path: Path = ()) -> Iterator[tuple[Load, Path]]:
     """Every load with the (conditions, wanted truth) under which it is read; loads inside dynamic indices too."""
-    for load, path, _ in loads_in_role(body):
-        yield load, path
+    for load, where, _ in loads_in_role(body, path):
+        yield load, where
 
 
 def loads_in_role(
