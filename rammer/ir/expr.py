@@ -243,6 +243,24 @@ def rename_tensors(body: Scalar, names: Mapping[str, str]) -> Scalar:
     return rewrite(body, lambda ld: Load(names.get(ld.tensor, ld.tensor), ld.index, ld.dynamic))
 
 
+def nodes(value: Scalar) -> Iterator[Scalar]:
+    """A scalar expression and everything inside of it, dynamic indices too; each before what is inside of it."""
+    yield value
+    match value:
+        case Call(_, args):
+            inner: tuple[Scalar, ...] = args
+        case Cast(arg, _):
+            inner = (arg,)
+        case Select(_, then, other):
+            inner = then, other
+        case Load(_, _, dynamic):
+            inner = tuple(d.value for d in dynamic)
+        case _:
+            inner = ()
+    for part in inner:
+        yield from nodes(part)
+
+
 Path: TypeAlias = tuple[tuple[tuple[Range, ...], bool], ...]
 Role: TypeAlias = tuple[str, ...]  # functions that a value passes through, each with the position where it enters
 

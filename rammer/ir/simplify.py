@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads, nodes
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, PartProduct, Split, Stmt, Store, Sync
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, PartProduct, Split, Stmt, Store, Sync, contains, statements
 
 MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 
@@ -181,7 +181,8 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
     inner = {**env, loop.var: (loop.start, loop.stop - 1)}
     cuts = {loop.start, loop.stop}
     lanes = {loop.var} if loop.kind in (Kind.VECTOR, Kind.UNROLLED) else set()
-    vectors = set(_vector_variables(loop.body)) if loop.kind is Kind.SERIAL else set()
+    inside = statements(loop.body) if loop.kind is Kind.SERIAL else ()
+    vectors = {s.var for s in inside if isinstance(s, For) and s.kind is Kind.VECTOR}
     single: set[int] = set()  # steps of which each has other lanes outside
     for r in _conditions(loop.body, inner, lanes, split):
         if r.index.coef(loop.var):
@@ -196,7 +197,7 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
     if picks or (loop.kind in (Kind.SERIAL, Kind.UNROLLED) and _looks_up(loop.body, loop.var)):
         steps = range(loop.start, loop.stop)
         return tuple(s for n in steps for s in simplify_body(loop.body, {**env, loop.var: (n, n)}, split))
-    whole = len(cuts) > MAX_PIECES or loop.kind is Kind.THREAD or (parallel and _has_sync(loop.body))
+    whole = len(cuts) > MAX_PIECES or loop.kind is Kind.THREAD or (parallel and contains(loop.body, Sync))
     points = [loop.start, loop.stop] if whole else sorted(cuts)
     pieces: list[Stmt] = []
     for low, high in pairwise(points):
@@ -209,15 +210,6 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
         elif body := simplify_body(loop.body, {**env, loop.var: (low, high - 1)}, split):
             pieces.append(replace(loop, start=low, stop=high, body=body))
     return (replace(loop, body=tuple(pieces)),) if parallel else tuple(pieces)
-
-
-def _vector_variables(body: Body) -> Iterator[str]:
-    for s in body:
-        match s:
-            case For(name, _, _, kind, inner):
-                yield from (name,) if kind is Kind.VECTOR else _vector_variables(inner)
-            case Alloc(_, inner) | If(_, inner):
-                yield from _vector_variables(inner)
 
 
 def _cuts(r: Range, name: str, env: Bounds) -> Iterator[int]:
@@ -248,37 +240,18 @@ def _conditions(body: Body, env: dict[str, tuple[int, int]], lanes: set[str], sp
 
 def scalar_conditions(value: Scalar) -> Iterator[Range]:
     """Every condition inside a scalar."""
-    match value:
-        case Select(where, then, other):
-            yield from where
-            yield from scalar_conditions(then)
-            yield from scalar_conditions(other)
-        case Call(_, args):
-            for arg in args:
-                yield from scalar_conditions(arg)
-        case Cast(arg, _):
-            yield from scalar_conditions(arg)
-        case Load(_, _, dynamic):
-            for d in dynamic:
-                yield from scalar_conditions(d.value)
+    return (r for part in nodes(value) if isinstance(part, Select) for r in part.where)
 
 
 def _looks_up(body: Body, name: str) -> bool:
     """Whether a table's index depends on a variable."""
-    for s in body:
-        match s:
-            case Store(_, _, value) if any(name in variables(ix) for ix in _table_indices(value)):
-                return True
-            case For() | Alloc() if _looks_up(s.body, name):
-                return True
-            case If(_, then) if _looks_up(then, name):
-                return True
-    return False
+    values = (part for s in statements(body) if isinstance(s, Store) for part in nodes(s.value))
+    return any(isinstance(part, Table) and name in variables(part.index) for part in values)
 
 
 def _picks(body: Body, name: str) -> bool:
     """Whether a variable decides which elements of a vector the lanes pick: x[16*i + 4*(lane // 4) + name]."""
-    for s in body:
+    for s in statements(body):
         match s:
             case For(lane, _, count, Kind.VECTOR, stores):
                 indices = [ix for st in stores if isinstance(st, Store) for ld, _ in loads(st.value) for ix in ld.index]
@@ -286,26 +259,4 @@ def _picks(body: Body, name: str) -> bool:
                     mixed = any(not isinstance(a, str) and lane in variables(a.arg) for a, _ in ix.terms)
                     if mixed and ix.coef(name) % count:
                         return True
-            case For() | Alloc() if _picks(s.body, name):
-                return True
-            case If(_, then) if _picks(then, name):
-                return True
     return False
-
-
-def _table_indices(value: Scalar) -> Iterator[Index]:
-    match value:
-        case Table(_, index):
-            yield index
-        case Call(_, args):
-            for arg in args:
-                yield from _table_indices(arg)
-
-
-def _has_sync(body: Body) -> bool:
-    return any(
-        isinstance(s, Sync)
-        or (isinstance(s, For | Alloc) and _has_sync(s.body))
-        or (isinstance(s, If) and _has_sync(s.then))
-        for s in body
-    )

@@ -5,10 +5,11 @@ It uses the scalar nodes of `ir.expr`; in it every load has one flat index into 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from rammer.ir.expr import Range, Scalar
 from rammer.ir.index import Index
@@ -148,15 +149,44 @@ Stmt: TypeAlias = "Store | Alloc | Sync | Mma | Split | PartProduct | If | For"
 Body: TypeAlias = "tuple[Stmt, ...]"
 
 
+def children(stmt: Stmt) -> Body:
+    """The statements directly inside of one."""
+    match stmt:
+        case For() | Alloc():
+            return stmt.body
+        case If():
+            return stmt.then
+        case Store() | Sync() | Mma() | Split() | PartProduct():
+            return ()
+        case _:
+            assert_never(stmt)
+
+
+def statements(body: Body) -> Iterator[Stmt]:
+    """Every statement of a body, each before those inside of it."""
+    for stmt in body:
+        yield stmt
+        yield from statements(children(stmt))
+
+
 def contains(body: Body, kind: type[Stmt]) -> bool:
     """Whether a body has a statement of a kind, anywhere."""
-    for s in body:
-        match s:
-            case _ if isinstance(s, kind):
-                return True
-            case For(body=inner) | Alloc(body=inner) | If(then=inner) if contains(inner, kind):
-                return True
-    return False
+    return any(isinstance(s, kind) for s in statements(body))
+
+
+def rewrite_body(body: Body, change: Callable[[Stmt], Stmt]) -> Body:
+    """The body with every statement changed, those inside of one first."""
+    return tuple(change(_with_children(s, rewrite_body(children(s), change))) for s in body)
+
+
+def _with_children(stmt: Stmt, body: Body) -> Stmt:
+    match stmt:
+        case For() | Alloc():
+            return replace(stmt, body=body)
+        case If():
+            return replace(stmt, then=body)
+        case _:
+            return stmt
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from math import prod
 
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Call, Load, Scalar, Stage, TensorExpr, inline, loads
+from rammer.ir.expr import Call, Load, Scalar, Stage, TensorExpr, inline, loads, nodes
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
@@ -186,16 +186,7 @@ def _costly(body: Scalar) -> bool:
 
 def _weight(body: Scalar) -> int:
     """A rough count of operations."""
-    match body:
-        case Call(fn, args):
-            return (12 if fn in COSTLY else 1) + sum(map(_weight, args))
-        case Load():
-            return 0
-    total = 0
-    for name in ("arg", "then", "other"):
-        if hasattr(body, name):
-            total += _weight(getattr(body, name))
-    return total
+    return sum(12 if part.fn in COSTLY else 1 for part in nodes(body) if isinstance(part, Call))
 
 
 def all_loads(stage: Stage) -> Iterable[tuple[Load, object]]:

@@ -11,7 +11,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tile import Alloc, Body, For, If, Kind, PartProduct, TileProgram, contains
+from rammer.ir.tile import Body, For, Kind, PartProduct, TileProgram, contains, statements
 from rammer.scheduler.thread_time import thread_us
 
 NOISE = 1.02  # of measured times: measured again, they come out the other way round
@@ -135,11 +135,4 @@ def tile_share(kernel: RKernel) -> float:
 
 def is_vectorised(body: Body) -> bool:
     """Whether any loop of a tile program is a vector loop."""
-    for statement in body:
-        match statement:
-            case For(kind=Kind.VECTOR):
-                return True
-            case For(body=inner) | Alloc(body=inner) | If(then=inner):
-                if is_vectorised(inner):
-                    return True
-    return False
+    return any(isinstance(s, For) and s.kind is Kind.VECTOR for s in statements(body))

@@ -13,7 +13,22 @@ from math import ceil, gcd, sqrt
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select, loads
 from rammer.ir.index import Index, evaluate, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Scope, Store, Sync, TileProgram, contains
+from rammer.ir.tile import (
+    Alloc,
+    Body,
+    For,
+    If,
+    Kind,
+    Mma,
+    PartProduct,
+    Scope,
+    Split,
+    Store,
+    Sync,
+    TileProgram,
+    children,
+    contains,
+)
 
 COSTLY = {
     "exp": 12,
@@ -98,8 +113,8 @@ class _Model:
                     done = Work(slots=MMA_SLOTS * every)
                 case Store():
                     done = self.store(stmt, loops)
-                case If(_, inner) | Alloc(_, inner):
-                    done = self.body(inner, loops)
+                case If() | Alloc():
+                    done = self.body(children(stmt), loops)
                 case For(kind=Kind.THREAD | Kind.TASK):
                     outside = self.neighbour
                     if stmt.kind is Kind.THREAD and stmt.stride == 1:
@@ -112,6 +127,8 @@ class _Model:
                     done = self.body(stmt.body, (*loops, stmt)).times(stmt.stop - stmt.start)
                 case For():
                     done = self.body(stmt.body, (*loops, stmt))
+                case Split() | PartProduct():
+                    raise ValueError(f"a {type(stmt).__name__} is no statement of many threads")
             if done.syncs:
                 total += phase.waited()
                 total, phase = total + done, Work()

@@ -173,10 +173,10 @@ class CFamilyPrinter(VectorLoops):
         others = s.buffer in self.folded or _merges(s)  # lanes that must keep what they hold
         others = others or (s.buffer in self.pieced and not _adds_zeros(s, lane))
         if s.buffer in self.wide and lane and (self.first_lane or (not whole and others)):
-            target, value = self.element(s.buffer, s.index, lane), self.wide_text(s.value, lane, count, kind)
+            target, text = self.element(s.buffer, s.index, lane), self.wide_text(s.value, lane, count, kind)
             first = self.named("first", kind)
-            value = value if whole else f"{first}({count}, {value}, {target})"
-            return f"{target} = {f'{first}({self.first_lane}, {target}, {value})' if self.first_lane else value};"
+            text = text if whole else f"{first}({count}, {text}, {target})"
+            return f"{target} = {f'{first}({self.first_lane}, {target}, {text})' if self.first_lane else text};"
         moves = lane and s.index.coef(lane) and s.buffer not in self.wide
         direct = kind.accumulator is kind and self.one_access(s.buffer, s.index - var(lane or ""))
         if lane and moves and not (whole and direct):

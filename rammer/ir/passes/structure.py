@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from rammer.ir.expr import Iota, Load, Scalar, Select, Stage, TensorExpr, loads
+from rammer.ir.expr import Iota, Load, Scalar, Select, Stage, TensorExpr, loads, nodes
 from rammer.ir.index import Index, var
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorType
@@ -71,13 +71,7 @@ def _at(index: tuple[Index, ...], here: tuple[Index, ...], shape: tuple[int, ...
 
 
 def _has_position(body: Scalar) -> bool:
-    match body:
-        case Iota() | Select():
-            return True
-        case Load():
-            return False
-    children: tuple[Scalar, ...] = getattr(body, "args", ()) or ((body.arg,) if hasattr(body, "arg") else ())
-    return any(map(_has_position, children))
+    return any(isinstance(part, Iota | Select) for part in nodes(body))
 
 
 @lru_cache(maxsize=8192)
@@ -100,11 +94,4 @@ def is_identity(operation: Operation) -> bool:
 @lru_cache(maxsize=8192)
 def weight(operation: Operation) -> int:
     """Scalar nodes of the operation's bodies: its size once substituted into a reader."""
-    return sum(_nodes(s.body) for s in operation.expr.stages)
-
-
-def _nodes(body: Scalar) -> int:
-    children: tuple[Scalar, ...] = getattr(body, "args", ()) or ((body.arg,) if hasattr(body, "arg") else ())
-    if isinstance(body, Select):
-        children = (body.then, body.other)
-    return 1 + sum(map(_nodes, children))
+    return sum(1 for s in operation.expr.stages for _ in nodes(s.body))

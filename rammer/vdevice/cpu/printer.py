@@ -22,6 +22,7 @@ from rammer.ir.tile import (
     Split,
     Store,
     TileProgram,
+    statements,
 )
 from rammer.vdevice.cfamily import CFamilyPrinter
 
@@ -344,13 +345,7 @@ def _block_path(nest: For) -> tuple[For, ...]:
 
 def _sums(body: Body) -> bool:
     """Whether the body has accumulators."""
-    for s in body:
-        match s:
-            case Alloc(buffer, inner) if buffer.scope is Scope.REGISTER or _sums(inner):
-                return True
-            case For(_, _, _, _, inner) | If(_, inner) if _sums(inner):
-                return True
-    return False
+    return any(isinstance(s, Alloc) and s.buffer.scope is Scope.REGISTER for s in statements(body))
 
 
 def _vector_loads(body: Body, path: tuple[For, ...]) -> Iterator[_VectorLoad]:

@@ -25,7 +25,7 @@ from rammer.ir.intervals import Intervals, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import TensorType
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, TileProgram, statements
 
 Levels: TypeAlias = tuple[tuple[int, int], ...]  # (distance, count), outermost first; the last distance is 1
 Env: TypeAlias = dict[str, tuple[int, int]]  # loop -> [first, last)
@@ -206,16 +206,8 @@ def _read(kind: TensorType, intervals: Intervals) -> Pattern:
 
 def _task_loops(body: Body) -> dict[str, tuple[int, int]]:
     """Task loops: variable -> (stride, extent) of its digit of the rTask's number."""
-    found: dict[str, tuple[int, int]] = {}
-    for stmt in body:
-        match stmt:
-            case For(v, _, stop, kind, inner, stride):
-                if kind is Kind.TASK:
-                    found[v] = stride, stop
-                found |= _task_loops(inner)
-            case Alloc(_, inner) | If(_, inner):
-                found |= _task_loops(inner)
-    return found
+    loops = (s for s in statements(body) if isinstance(s, For) and s.kind is Kind.TASK)
+    return {loop.var: (loop.stride, loop.stop) for loop in loops}
 
 
 class _Use(NamedTuple):

@@ -11,7 +11,7 @@ from rammer.ir.expr import loads
 from rammer.ir.index import Index, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Store, TileProgram
+from rammer.ir.tile import Body, Buffer, For, Kind, Store, TileProgram, statements
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.ipu.access import Variant, accesses
 from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, code_bytes, vertex_cycles
@@ -169,12 +169,7 @@ def _apart(index: Index, v: str, itemsize: int) -> bool:
 
 
 def _stores(body: Body) -> Iterable[Store]:
-    for stmt in body:
-        match stmt:
-            case Store():
-                yield stmt
-            case For(body=inner) | Alloc(body=inner) | If(then=inner):
-                yield from _stores(inner)
+    return (s for s in statements(body) if isinstance(s, Store))
 
 
 TAKE, PUT, RESET = "Take", "Put", "Reset"  # vertices of a loop

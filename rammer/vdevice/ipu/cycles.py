@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice, product
 from math import prod
 
 from rammer.ir.evaluate import holds
 from rammer.ir.expr import Call, Cast, Iota, Load, Range, Scalar, Select
 from rammer.ir.index import Index, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Store, statements
 
 VERTEX_CYCLES = 25  # entry and exit of a vertex
 MOST_UNROLLED = 64  # instructions of a loop that a compiler unrolls
@@ -24,7 +24,7 @@ def vertex_cycles(body: Body) -> float:
     """Instructions of one worker that runs all of it, for the rTask that has most to do."""
     extents: dict[str, int] = {}
     cuts: dict[str, set[int]] = {}
-    for stmt in _statements(body):
+    for stmt in statements(body):
         if isinstance(stmt, For) and stmt.kind is Kind.TASK:
             extents[stmt.var] = stmt.stop
         elif isinstance(stmt, If):
@@ -36,15 +36,6 @@ def vertex_cycles(body: Body) -> float:
         values = [[n // 2] if len(found) > 3 else found for found, n in zip(values, extents.values(), strict=True)]
     rtasks = islice(product(*values), MOST_RTASKS)
     return max(_cycles(body, frozenset(), dict(zip(extents, digits, strict=True)), {}) for digits in rtasks)
-
-
-def _statements(body: Body) -> Iterator[Stmt]:
-    for stmt in body:
-        yield stmt
-        if isinstance(stmt, For | Alloc):
-            yield from _statements(stmt.body)
-        elif isinstance(stmt, If):
-            yield from _statements(stmt.then)
 
 
 def _cycles(body: Body, registers: frozenset[str], digits: Mapping[str, int], loops: Mapping[str, range]) -> float:

@@ -15,7 +15,7 @@ from rammer.ir.expr import Load, loads, rewrite
 from rammer.ir.index import Index, bounds, evaluate, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Array
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, TileProgram, rewrite_body
 
 VECTOR_BYTES = 16
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (coefficient, greatest value of what it multiplies)
@@ -216,18 +216,7 @@ def reading_copies(kernel: RKernel, positions: frozenset[int]) -> RKernel:
         part = parts.get(load.tensor)
         return Load(load.tensor, (part.place(load.index[0]),), load.dynamic) if part else load
 
-    def moved(statements: Body) -> Body:
-        out: list[Stmt] = []
-        for s in statements:
-            match s:
-                case Store(buffer, index, value):
-                    out.append(Store(buffer, index, rewrite(value, leaf)))
-                case For() | Alloc():
-                    out.append(replace(s, body=moved(s.body)))
-                case If():
-                    out.append(replace(s, then=moved(s.then)))
-                case _:
-                    out.append(s)
-        return tuple(out)
+    def moved(stmt: Stmt) -> Stmt:
+        return replace(stmt, value=rewrite(stmt.value, leaf)) if isinstance(stmt, Store) else stmt
 
-    return replace(kernel, body=replace(body, body=moved(body.body)))
+    return replace(kernel, body=replace(body, body=rewrite_body(body.body, moved)))
