@@ -8,6 +8,7 @@ from typing import TypeAlias
 from rammer.ir.tensor import Layout
 from rammer.ir.tile import Kind, Scope
 
+LETTERS = {Kind.SERIAL: "s", Kind.UNROLLED: "u", Kind.VECTOR: "v", Kind.THREAD: "p", Kind.TASK: "t"}  # in texts
 Packing: TypeAlias = tuple[tuple[str, Layout], ...]  # (static input, how it is packed at compile time)
 
 
@@ -23,7 +24,7 @@ class Loop:
     kind: Kind = Kind.SERIAL
 
     def __str__(self) -> str:
-        return f"{self.axis}/{self.step}{self.kind.value[0]}"
+        return f"{self.axis}/{self.step}{LETTERS[self.kind]}"
 
 
 @dataclass(frozen=True, slots=True)

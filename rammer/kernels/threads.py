@@ -104,8 +104,7 @@ def thread_kernel(problem: Problem, schedule: Schedule) -> RKernel:
     """Lower, and say tasks in terms of the operation's own axes."""
     program = (lower_threads if schedule.threads > 1 else lower)(problem.expr, schedule)
     digits = tuple(replace(d, step=max(d.step // problem.span(d.axis), 1)) for d in program.digits)
-    text = "; ".join(f"{lp.axis}/{lp.step}{lp.kind.value[:2]}" for lp in schedule.loops)
-    return RKernel(schedule.name, problem.operation, replace(program, digits=digits), schedule.packing, text)
+    return RKernel(schedule.name, problem.operation, replace(program, digits=digits), schedule.packing, str(schedule))
 
 
 def schedules(problem: Problem, counts: Iterable[int] = ()) -> Iterator[Schedule]:

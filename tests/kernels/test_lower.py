@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 
 import pytest
@@ -14,10 +14,10 @@ from rammer.ir.expr import Call, Const, Load, Range, Scalar, Select, Stage, Tens
 from rammer.ir.index import Index, var
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType, TensorType, channel_blocked
-from rammer.ir.tile import Alloc, Body, For, If, Kind, TileProgram
+from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, TileProgram
 from rammer.kernels import candidates
 from rammer.kernels.lower import lower
-from rammer.kernels.schedule import Loop, Schedule
+from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu.emit import emit
 
@@ -216,3 +216,20 @@ def test_an_empty_axis_makes_an_empty_body() -> None:
     assert kernel.num_rtasks == 1 and kernel.body.body == ()  # type: ignore[union-attr]
     assert kernel.box(0)["i"] == (0, 0)
     assert Index() == Index(0)
+
+
+def test_schedules_that_differ_have_different_texts() -> None:
+    """What was measured and proven is kept by these texts; the name and the packing are kept beside them."""
+    stage = At("sum", 0, (Loop("i", 4),))
+    base = Schedule("x", (Loop("i", 4), Loop("j")), (stage,))
+    loops = [replace(base, loops=(Loop("i", 4, kind), Loop("j"))) for kind in Kind]
+    loops += [replace(base, loops=(Loop("i", 8), Loop("j"))), replace(base, loops=(Loop("j"), Loop("i", 4)))]
+    changes = {
+        "stage": "max", "depth": 1, "loops": (), "scope": Scope.REGISTER, "order": (1, 0), "inside": "max",
+        "gap": 1, "pad": 1, "parts": 3,
+    }  # fmt: skip
+    assert changes.keys() == {f.name for f in fields(At)}
+    placed = [replace(base, stages=(replace(stage, **{name: value}),)) for name, value in changes.items()]  # type: ignore[arg-type]
+    others = [replace(base, threads=2), replace(base, mma="tf32"), replace(base, split_padding=True)]
+    different = dict.fromkeys((base, *loops, *placed, *others))
+    assert len({str(s) for s in different}) == len(different)
