@@ -64,21 +64,26 @@ def compile_for(graph: Graph | str, policy: str = "wavefront", arch: str = ARCH)
 # patterns
 
 
-@given(st.integers(0, 50), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.lists(st.integers(1, 5), min_size=4))
-def test_a_pattern_is_found_again(start: int, counts: list[int], gaps: list[int]) -> None:
-    """From the elements of any nest of distances comes a pattern of just these elements."""
+@given(
+    st.integers(0, 50),
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.lists(st.integers(2, 5), min_size=3),
+)
+def test_a_pattern_is_found_again(start: int, counts: list[int], first: int, gaps: list[int]) -> None:
+    """From the elements of any nest of distances comes a pattern of just these elements, if its pieces lie apart."""
     elements = np.array([start])
     reach = 1
-    for count, gap in zip(counts, gaps, strict=False):
+    for count, gap in zip(counts, [first, *gaps], strict=False):
         distance = reach + gap - 1
         elements = (elements[None, :] + np.arange(count)[:, None] * distance).reshape(-1)
         reach += (count - 1) * distance
     edges = np.flatnonzero(np.diff(elements) != 1)
     intervals = np.stack([elements[np.append(0, edges + 1)], elements[np.append(edges, len(elements) - 1)] + 1], 1)
     found = find_pattern(intervals)
-    if found is not None:
-        assert [e for low, high in found.pieces(1 << 30) for e in range(low, high)] == elements.tolist()
-        assert found.size == len(elements)
+    assert found is not None
+    assert [e for low, high in found.pieces(1 << 30) for e in range(low, high)] == elements.tolist()
+    assert found.size == len(elements)
 
 
 def test_an_irregular_set_has_no_pattern() -> None:
