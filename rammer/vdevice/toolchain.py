@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,6 +44,7 @@ INCLUDE = Path(__file__).with_name("include")
 MACHINE_CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # what object files of Linux and macOS begin with
 MAX_STDERR = 4000
 MEMORY_BYTES = 4 << 30  # of a compiler whose time is bounded
+SIGNALS_S = 0.1  # a signal right before a wait is not seen in it: so long at most
 _INCLUDE_LINE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)", re.M)
 
 
@@ -141,8 +142,11 @@ def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) 
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc", initializer=join)
     try:
         running = {pool.submit(work, item): item for item in items}  # Ctrl-C may come here, too
-        for future in as_completed(running):
-            yield running[future], future.result()
+        left = set(running)
+        while left:
+            done, left = wait(left, SIGNALS_S, FIRST_COMPLETED)
+            for future in done:
+                yield running[future], future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         calls.end()
