@@ -192,6 +192,8 @@ class CFamilyPrinter(VectorLoops):
                 op = "="
         if lane:
             return f"{target} {op} {self.wide_text(value, lane, count, kind)};"
+        if isinstance(value, Load) and not value.dynamic and self.dtypes[value.tensor] is kind is not kind.accumulator:
+            return f"{target} = {self.element(value.tensor, value.index[0], None)};"  # as it is stored
         text, _ = self.scalar(value, None, 0, kind)
         return f"{target} {op} {self.convert(text, self.type_of(value) or kind, kind)};"
 

@@ -145,7 +145,7 @@ def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) 
         left = set(running)
         while left:
             done, left = wait(left, SIGNALS_S, FIRST_COMPLETED)
-            for future in done:
+            for future in (f for f in running if f in done):  # the failure that ended others was begun before them
                 yield running[future], future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -445,3 +446,20 @@ def test_what_changed_is_told_by_the_opset() -> None:
     assert not np.signbit(found[3])
     with pytest.raises(ModelError, match=r"opset 29; supported are 1…28"):
         load(model([node("Relu")], {"x": (2,)}, opset=29))
+
+
+def log_of_one_and_exp(x: Array) -> Array:
+    return np.asarray(np.logaddexp(0, x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("op", "meant"),
+    [("Asinh", np.arcsinh), ("Atanh", np.arctanh), ("Sinh", np.sinh), ("Softplus", log_of_one_and_exp)],
+)
+def test_functions_lose_nothing_where_they_are_small(op: str, meant: Callable[[Array], Array], dtype: str) -> None:
+    """A difference of numbers near 1 would: what follows may compare, divide, or take the logarithm."""
+    near = np.geomspace(1e-12, 0.7, 200)
+    x = np.concatenate([near, -near, [0.0], np.linspace(-60.0, -1.0, 60) if op == "Softplus" else []]).astype(dtype)
+    seen = evaluate_graph(load(model([node(op, "x", "y")], {"x": (dtype, x.shape)})), {"x": x})["y"]
+    np.testing.assert_allclose(seen, meant(x.astype(np.float64)), rtol=8 * np.finfo(dtype).eps, atol=0)

@@ -95,6 +95,14 @@ def stores(text: str) -> Iterator[tuple[str, int]]:
         before = line
 
 
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+def test_copies_of_narrow_numbers_convert_none(dtype: DType) -> None:
+    """Hundreds of conversions there and back took clang seconds, for a transposition."""
+    op = Operations(OPS).define("transpose", (TensorType((1, 356, 9, 9), dtype),), attributes(perm=(0, 1, 3, 2)))
+    for kernel in candidates(op, SPEC):
+        assert not [line for line, _ in stores(emit(kernel, SPEC).text) if "(from_" in line or "(to_" in line]
+
+
 def test_texts_are_short() -> None:
     for op in (matmul(256), conv(), softmax()):
         for kernel in candidates(op, SPEC):

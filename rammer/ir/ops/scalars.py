@@ -37,7 +37,10 @@ def hard_swish(x: Scalar) -> Scalar:
 
 
 def softplus(x: Scalar) -> Scalar:
-    return call("max", x, 0.0) + call("log", ONE + call("exp", call("neg", call("abs", x))))
+    """max(x, 0) + log(1 + e) with e = exp(-|x|), which is exact where it is small: 1 + e is rounded, by w - 1 - e."""
+    e = call("exp", call("neg", call("abs", x)))
+    w = ONE + e
+    return call("max", x, 0.0) + (call("log", w) + (e - (w - 1.0)) / w)
 
 
 def softsign(x: Scalar) -> Scalar:

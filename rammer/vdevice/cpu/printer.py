@@ -131,14 +131,16 @@ class CpuPrinter(CFamilyPrinter):
         return [f"#pragma unroll {times}", *lines] if times > 1 else lines
 
     def _unrolling(self, loop: For) -> int:
-        """How often a loop around a register block is repeated: the steps of a loop take issue slots too."""
+        """How often a loop around a register block is repeated: the steps of a loop take issue slots too.
+
+        Pieces of vectors are seldom met, and each takes clang as long as many whole ones.
+        """
         stores, (_, gathered) = _block(loop.body), self.numbers(loop.body)
         count = loop.stop - loop.start
-        if stores < 4:
+        if stores < 4 or any(isinstance(s, For) and s.kind is Kind.VECTOR and s.start for s in statements(loop.body)):
             return 1
-        return next(
-            (n for n in (4, 2) if count % n == 0 and n * stores <= MAX_STEPS and n * gathered <= FEW_GATHERED), 1
-        )
+        most = MAX_STEPS // 4 if self.pieced else MAX_STEPS
+        return next((n for n in (4, 2) if count % n == 0 and n * stores <= most and n * gathered <= FEW_GATHERED), 1)
 
     def _sums_that_ask(self, body: Body) -> list[_Sums]:
         """Long sums of register blocks. Those that stream their weights from far memory have no time for it."""
