@@ -389,8 +389,10 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
             continue
         if flow.unwritten:
             yield Finding("R205", f"{names[position]} is computed from {flow.unwritten}, which nothing wrote")
-        elif wrong := reference.differs(elements, sources, flow.roles) or reference.miscounts(elements, flow.terms):
-            yield Finding("R207", f"{names[position]}{wrong}")
+        elif wrong := reference.differs(elements, sources, flow.roles):
+            yield Finding("R207", f"{names[position]}{wrong[0]}", wrong[1])
+        elif miscounted := reference.miscounts(elements, flow.terms):
+            yield Finding("R207", f"{names[position]}{miscounted}", False)  # or of sums that are added in the end
 
 
 def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -> tuple[Points, dict[str, Points]]:

@@ -18,6 +18,8 @@ from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import TileProgram
 
+IN_PARTS = "by parts from"
+
 
 @dataclass(frozen=True, slots=True)
 class _Load:
@@ -46,8 +48,13 @@ class Reference:
             name: (RoleReader(lazy, n, output), RoleReader(kernel, n, output)) for n, name in enumerate(inputs)
         }
 
-    def differs(self, elements: Points, sources: Mapping[str, Points], roles: Sequence[Role]) -> str:
-        """The first element that is not computed from just what it should be, if there is one."""
+    def differs(
+        self, elements: Points, sources: Mapping[str, Points], roles: Sequence[Role]
+    ) -> tuple[str, bool] | None:
+        """The first element that is not computed from just what it should be, if there is one; and if that is certain.
+
+        Where a program computes in other steps than the expression, roles cannot be compared one by one.
+        """
         places = [place_of(self.kind, element) for element in elements.tolist()]
         for name, (least, most) in self.readers.items():
             pairs = sources[name]
@@ -65,8 +72,8 @@ class Reference:
                 loads = [_Load(load[1], lows.get(load, NOTHING), high) for load, high in reads.items()]
                 if what := self._wrong(loads, found, alike):
                     verb, stray = what
-                    return f"{list(place)} is computed {verb} {name}[{stray[0, 0]}]"
-        return ""
+                    return f"{list(place)} is computed {verb} {name}[{stray[0, 0]}]", verb != IN_PARTS
+        return None
 
     def _wrong(self, loads: list[_Load], found: Mapping[Role, Intervals], alike: bool) -> tuple[str, Intervals] | None:
         """What is read too much, or too little, for one element; in each role apart, where roles are `alike`."""
@@ -85,7 +92,7 @@ class Reference:
         for elements in () if alike else found.values():  # whatever is read together is all that some loads read
             whole = [ld.most for ld in loads if not len(missing(ld.least, elements))]
             if len(more := missing(elements, union(whole))):
-                return "by parts from", more
+                return IN_PARTS, more
         return None
 
     def miscounts(self, elements: Points, terms: Mapping[str, Points]) -> str:

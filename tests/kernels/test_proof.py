@@ -14,11 +14,14 @@ from simt_harness import SMALL
 from test_every_operator import CASES
 
 from rammer.ir.dependency import read_elements
+from rammer.ir.expr import Call, Const, Load
+from rammer.ir.index import Index, var
 from rammer.ir.intervals import expand
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.proof import RULES, Finding, covers, prove, settled
 from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tile import Alloc, Body, Buffer, For, Kind, Scope, Store, TileProgram
 from rammer.kernels import candidates
 
 UNIT = replace(SLOW_SPEC, parts=3, parts_gflops=200.0)
@@ -123,6 +126,34 @@ def test_changed_kernels_of_all_generators_are_not_proven() -> None:
     check_mutants(sorted(CASES), 8, seed=3)
     check_mutants_on_the_unit(40, seed=3)
     check_mutants_of_many_threads(sorted(CASES), 4, seed=5)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_sum_in_two_halves_is_not_refused(together: bool) -> None:
+    """A plugin's program may compute in other steps than the expression: that cannot be shown, and is no fault."""
+    operation = CASES["reduce-sum"]
+    kernel = min(candidates(operation, SPEC), key=lambda k: k.num_rtasks)
+    assert isinstance(kernel.body, TileProgram)
+    out, x = kernel.body.arguments
+    rows, terms, i, k = out.size, x.size // out.size, var("i"), var("k")
+    halves = [Buffer(name, 1, Scope.REGISTER) for name in ("even", "odd")]
+
+    def add(half: Buffer, first: int) -> Body:
+        at = (Index(),)
+        term = Call("add", (Load(half.name, at), Load("x", (i * terms + k * 2 + first,))))
+        steps = For("k", 0, (terms - first + 1) // 2, Kind.SERIAL, (Store(half.name, Index(), term),))
+        return Store(half.name, Index(), Const(0.0)), steps
+
+    total = Call("add", tuple(Load(half.name, (Index(),)) for half in halves))
+    more = Call("add", (Load("even", (Index(),)), Load("odd", (Index(),))))
+    steps = (Store("even", Index(), more), Store("out", i, Load("even", (Index(),))))
+    inner: Body = (*add(halves[0], 0), *add(halves[1], 1), *((Store("out", i, total),) if together else steps))
+    for half in halves:
+        inner = (Alloc(half, inner),)
+    body = (For("i", 0, rows, Kind.SERIAL, inner),)
+    program = TileProgram("halves", (replace(out, name="out"), replace(x, name="x")), 1, body, (), 1, ())
+    findings = prove(RKernel("halves", operation, program))
+    assert findings and not any(f.broken for f in findings), findings
 
 
 def test_a_layout_has_one_place_for_each_element() -> None:
