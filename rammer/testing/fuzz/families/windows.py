@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -139,7 +140,24 @@ def resize(s: Sketch) -> None:
         s.node("Resize", x, "", s.constant([1.0, 1.0, *(scale for _ in inner)]), **attrs)
     else:
         target = [max(1, sizes.extent(s.random, 2 * e)) for e in inner]
+        if mode == "nearest" and any(_between(e, t, attrs) for e, t in zip(inner, target, strict=True)):
+            raise Unfit  # ONNX Runtime finds places in float32: right between two elements it takes either
         s.node("Resize", x, "", "", s.constant([*s.shape(x)[:2], *target]), **attrs)
+
+
+def _between(extent: int, target: int, attrs: dict[str, Any]) -> bool:
+    """Whether some place is right where the nearest element changes, by fractions that floats do not hold."""
+    half = Fraction(1, 2)
+    match attrs["coordinate_transformation_mode"]:
+        case "asymmetric":
+            step, first = Fraction(extent, target), Fraction(0)
+        case "align_corners":
+            step, first = Fraction(extent - 1, max(target - 1, 1)), Fraction(0)
+        case _:
+            step, first = Fraction(extent, target), Fraction(extent, 2 * target) - half
+    border = half if attrs["nearest_mode"].startswith("round") else 0
+    exact = step.denominator & (step.denominator - 1) == 0
+    return not exact and any((first + i * step - border).denominator == 1 for i in range(target))
 
 
 def block(s: Sketch) -> None:
