@@ -34,7 +34,6 @@ Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of
 Spans: TypeAlias = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 Place: TypeAlias = tuple[tuple[int, int, int], ...]  # (stride, div, mod): elements that a dimension's index adds
 
-MOST_ROLES = 256  # in which a stage may be read, told apart
 MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond it the bounds of the indices stand in
 
 
@@ -85,31 +84,38 @@ def read_elements(kernel: RKernel, position: int) -> Elements:
 
 
 class BoxReader:
-    """What is read of an input to compute boxes of all outputs, or of one. `exact` until some box is only bounded."""
+    """What is read of an input to compute boxes of all outputs, or of one. `exact` until some box is only bounded.
 
-    def __init__(self, kernel: RKernel, position: int, output: str | None = None) -> None:
+    Loads are told apart by index, and by up to `most_roles` roles, if asked for.
+    """
+
+    def __init__(self, kernel: RKernel, position: int, output: str | None = None, most_roles: int = 0) -> None:
         name, _ = kernel.operation.expr.inputs[position]
         self.exact = True
         self._kind = kernel.input_types()[position]
         self._places = _places(self._kind)
-        accesses, extents = _accesses(kernel.operation, output)
-        self._accesses = [groups for _, groups, _ in accesses.get(name, [])]
+        accesses, extents = _accesses(kernel.operation, output, most_roles)
+        self.loads: dict[tuple[tuple[Index, ...], Role], list[tuple[Group, ...]]] = defaultdict(list)
+        for index, groups, role in accesses.get(name, []):
+            self.loads[index, role].append(groups)
         self._loops = {axis: (0, extent) for axis, extent in extents.items()}
         self._found: dict[tuple[Any, ...], tuple[Intervals, bool]] = {}
 
     @property
     def axes(self) -> set[str]:
-        return {a for access in self._accesses for g in access for a in g.axes}
-
-    @property
-    def conditional(self) -> bool:
-        """Whether something is read only under conditions: where they do not hold, there is padding."""
-        return any(g.where for access in self._accesses for g in access)
+        return {a for found in self.loads.values() for groups in found for g in groups for a in g.axes}
 
     def of_box(self, box: Spans) -> Intervals:
         """Physical elements for a box: [low, high) by root axis."""
+        return union(list(self.by_load(box).values()))
+
+    def by_load(self, box: Spans) -> dict[tuple[tuple[Index, ...], Role], Intervals]:
+        """The same, by index and role."""
         spans = {**self._loops, **box}
-        return union([sumset([self._offsets(g, spans) for g in access]) for access in self._accesses])
+        return {
+            load: union([sumset([self._offsets(g, spans) for g in groups]) for groups in found])
+            for load, found in self.loads.items()
+        }
 
     def _offsets(self, group: Group, spans: Spans) -> Intervals:
         key = (group, *(spans[a] for a in group.axes))
@@ -118,27 +124,6 @@ class BoxReader:
         intervals, sharp = self._found[key]
         self.exact = self.exact and sharp
         return intervals
-
-
-class RoleReader(BoxReader):
-    """What is read of an input to compute one output, load by load, and what becomes of it."""
-
-    def __init__(self, kernel: RKernel, position: int, output: str) -> None:
-        super().__init__(kernel, position, output)
-        name, _ = kernel.operation.expr.inputs[position]
-        accesses, extents = _accesses(kernel.operation, output, MOST_ROLES)
-        self._loops = {axis: (0, extent) for axis, extent in extents.items()}
-        self.loads: dict[tuple[tuple[Index, ...], Role], list[tuple[Group, ...]]] = defaultdict(list)
-        for index, groups, role in accesses.get(name, []):
-            self.loads[index, role].append(groups)
-
-    def by_load(self, box: Spans) -> dict[tuple[tuple[Index, ...], Role], Intervals]:
-        """What is read for a box, by index and role."""
-        spans = {**self._loops, **box}
-        return {
-            load: union([sumset([self._offsets(g, spans) for g in groups]) for groups in found])
-            for load, found in self.loads.items()
-        }
 
 
 @lru_cache(maxsize=1 << 13)

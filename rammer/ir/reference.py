@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from rammer.ir.dependency import RoleReader, place_of
+from rammer.ir.dependency import BoxReader, place_of
 from rammer.ir.expr import Call, Cast, Const, Load, Role, Scalar, Select, TensorExpr, rewrite, substitute_axes
 from rammer.ir.flow import Points
 from rammer.ir.index import Index
@@ -19,6 +19,7 @@ from rammer.ir.tensor import TensorType
 from rammer.ir.tile import TileProgram
 
 IN_PARTS = "by parts from"
+MOST_ROLES = 256  # in which a stage may be read, told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class Reference:
         lazy = replace(kernel, operation=replace(operation, expr=_lazy(operation.expr)))
         inputs = names[len(operation.outputs) :]
         self.readers = {
-            name: (RoleReader(lazy, n, output), RoleReader(kernel, n, output)) for n, name in enumerate(inputs)
+            name: (BoxReader(lazy, n, output, MOST_ROLES), BoxReader(kernel, n, output, MOST_ROLES))
+            for n, name in enumerate(inputs)
         }
 
     def differs(
