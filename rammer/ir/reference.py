@@ -91,8 +91,10 @@ class Reference:
                 return f"({' '.join(role)}) from", more
             if len(less := missing(union([ld.least for ld in own]), found.get(role, NOTHING))):
                 return f"({' '.join(role)}) without", less
-        for elements in () if alike else found.values():  # whatever is read together is all that some loads read
-            whole = [ld.most for ld in loads if not len(missing(ld.least, elements))]
+        # Whatever is read together is all that some loads read. Many roles read the same elements.
+        distinct = {(ld.least.tobytes(), ld.most.tobytes()): ld for ld in loads}.values()
+        for elements in () if alike else {e.tobytes(): e for e in found.values()}.values():
+            whole = [ld.most for ld in distinct if not len(missing(ld.least, elements))]
             if len(more := missing(elements, union(whole))):
                 return IN_PARTS, more
         return None

@@ -7,6 +7,13 @@ from collections.abc import Callable
 import pytest
 from cpus import runnable
 
+import rammer
+from rammer.compiler import find_candidates
+from rammer.ir import reference
+from rammer.ir.intervals import Intervals
+from rammer.ir.passes import optimize
+from rammer.ir.proof import settled
+from rammer.plugins import PluginRegistry
 from rammer.testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
 from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, I8
 
@@ -212,6 +219,37 @@ def a_wide_window_of_gathered_rows(s: Sketch) -> list[str]:
     """M: thousands of numbers gathered one by one in a single block."""
     w = s.weights(3, 1, 7, 7, terms=49)
     return [s.node("Conv", s.input((1, 1, 34, 24)), w, pads=[5, 3, 5, 3], strides=[2, 2])]
+
+
+@found()
+def a_written_cell_with_more_behind_it(s: Sketch) -> list[str]:
+    x, h, c = (s.input((3, e)) for e in (50, 2, 2))
+    gates = s.node("Add", s.node("MatMul", x, s.weights(50, 8)), s.node("MatMul", h, s.weights(2, 8)))
+    parts = s.multi("Split", s.node("Add", gates, s.weights(8)), outputs=4, axis=1, num_outputs=4)
+    i, f, o = (s.node("Sigmoid", parts[n]) for n in (0, 1, 3))
+    cell = s.node("Add", s.node("Mul", f, c), s.node("Mul", i, s.node("Tanh", parts[2])))
+    squashed = s.node("Tanh", cell)
+    return [s.node("Mul", o, squashed), s.node("Asinh", squashed)]
+
+
+def test_roles_that_read_the_same_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N: a proof compared what is read in each of 91 roles with each of 91 loads, for every element: 70 seconds."""
+    asked = 0
+    plain = reference.missing
+
+    def counting(wanted: Intervals, present: Intervals) -> Intervals:
+        nonlocal asked
+        asked += 1
+        return plain(wanted, present)
+
+    monkeypatch.setattr(reference, "missing", counting)
+    sketch = Sketch("roles")
+    registry = PluginRegistry(third_party=False)
+    device = registry.open("cpu", arch=runnable("x86-64-avx512"), device=2)
+    graph = optimize(rammer.load(sketch.model(a_written_cell_with_more_behind_it(sketch))), device.spec)
+    for kernels in find_candidates(graph, device, registry).values():
+        assert all(not settled(kernel)[1] for kernel in kernels)
+    assert 0 < asked < 20_000
 
 
 @pytest.mark.parametrize("policy", POLICIES)

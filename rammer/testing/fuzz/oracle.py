@@ -20,6 +20,7 @@ from rammer.ir.tensor import Array
 
 Outputs = dict[str, Array]
 Oracle = Callable[[ModelProto, Mapping[str, Array]], Outputs]
+Run = Callable[[Mapping[str, Array]], Outputs]
 PERTURBED = 12  # runs of the oracle on inputs and constants that differ in their last digits
 ROUNDS = 6  # of such runs, while elements are left that did not move: of many thousand at a border some seldom do
 LARGE = 1 << 20  # elements of inputs and outputs, of which a quarter of these runs must do
@@ -182,11 +183,28 @@ def spreads(
         near = {name: noise.near(value) for name, value in inputs.items()}
         said = consult(_noisy(model, noise), near, (oracle,))
         for name, value in said[1].items() if said else ():
-            with np.errstate(all="ignore"):
-                step = np.abs(value.astype(np.float64) - wanted[name].astype(np.float64))
-            moved[name] = np.maximum(moved[name], np.nan_to_num(step, nan=np.inf, posinf=np.inf))
+            moved[name] = _farther(moved[name], value, wanted[name])
         if run % runs == runs - 1:
             yield moved
+
+
+def spread(
+    run: Run, inputs: Mapping[str, Array], found: Mapping[str, Array], precision: str = "fp32"
+) -> dict[str, Array]:
+    """How far the outputs of one program move when its inputs are off by a rounding or two, and by more."""
+    moved = {name: np.zeros(value.shape) for name, value in found.items()}
+    random = np.random.default_rng(0)
+    for attempt in range(2 * PERTURBED):
+        noise = _Noise(random, ROUNDED[precision], 2.0 ** (attempt // (PERTURBED // 2)))
+        for name, value in run({n: noise.near(v) for n, v in inputs.items()}).items():
+            moved[name] = _farther(moved[name], value, found[name])
+    return moved
+
+
+def _farther(moved: Array, value: Array, wanted: Array) -> Array:
+    with np.errstate(all="ignore"):
+        step = np.abs(value.astype(np.float64) - wanted.astype(np.float64))
+    return np.asarray(np.maximum(moved, np.nan_to_num(step, nan=np.inf, posinf=np.inf)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,17 @@ from rammer.ir.tensor import Array
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
 from rammer.testing.fuzz.case import Case
-from rammer.testing.fuzz.oracle import Difference, beyond_numbers, compare, consult, longest_sum, spreads, tolerance
+from rammer.testing.fuzz.oracle import (
+    Difference,
+    Run,
+    beyond_numbers,
+    compare,
+    consult,
+    longest_sum,
+    spread,
+    spreads,
+    tolerance,
+)
 from rammer.vdevice.base import Executable, Image, Progress, VDevice, silent
 
 MEASURE_S = 0.5  # of cases whose rKernels are measured
@@ -215,10 +225,10 @@ class Trial:
                     with rammer.load_program(path, device=self._device_to_load) as loaded:
                         if text := _unequal(first, loaded.run(self.case.inputs(0))):
                             return Verdict(WRONG, "the saved program gives something else", text)
+            verdicts = [self._judge(run, found, program.run) for run, found in enumerate((first, second))]
         finally:
             program.close()
             self.device = None
-        verdicts = [self._judge(run, found) for run, found in enumerate((first, second))]
         return next((v for v in verdicts if v.failed), next((v for v in verdicts if v.outcome != RIGHT), verdicts[0]))
 
     @property
@@ -232,8 +242,8 @@ class Trial:
             program.executable.poison = poison
         return program.run(self.case.inputs(run))
 
-    def _judge(self, run: int, found: dict[str, Array]) -> Verdict:
-        """Compare with the first oracle; where it disagrees, with how it moves, and with the others."""
+    def _judge(self, run: int, found: dict[str, Array], ours: Run | None = None) -> Verdict:
+        """Compare with the first oracle; where it disagrees, with how it moves, and `ours`, and with the others."""
         model, inputs = self.case.model, self.case.inputs(run)
         said = consult(model, inputs)
         if said is None:
@@ -250,6 +260,11 @@ class Trial:
             if not any(left):
                 return Verdict(ILL, "the oracle itself moves as far", "; ".join(str(d) for d in first if d))
         text = "; ".join(str(d) for d in left if d)
+        if ours is not None:
+            own = spread(ours, inputs, found, precision)
+            either = {name: np.maximum(moved[name], own[name]) for name in wanted}
+            if not any(compare(found[n], value, n, allowed, either[n]) for n, value in wanted.items()):
+                return Verdict(ILL, "the program itself moves as far", text)  # by other roundings than the oracle's
         others = []
         for name in ("evaluator", "interpreter"):
             if name != oracle and (second := consult(model, inputs, (name,))):
