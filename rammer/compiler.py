@@ -131,14 +131,18 @@ def compile(
                 candidates, standing = changed
                 profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
                 plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
-        plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in set(plan.kernels)})
+        used = list(dict.fromkeys(plan.kernels))
+        plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
+        with clock("price"):
+            profiler.far_us |= vdevice.rkernels_far_us(used, budget_s=budget_s, progress=progress)
+            plan = replace(plan, prices={k: profiler.price(k, vdevice.spec) for k in used})
         notes = (*prover.notes, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
             trace.say(CHOICES, note)
-        timeline = simulate(plan, profiler.rtask_us)
+        timeline = simulate(plan)
         trace.plan(plan, timeline)
         with clock("verify"):
             if verify:

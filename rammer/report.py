@@ -46,6 +46,7 @@ class Report:
     phases_s: dict[str, float]
     notes: list[str] = field(default_factory=list)
     operators: list[OperatorRow] = field(default_factory=list)
+    moved: dict[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, estimated
     usage: Usage | None = None  # of the last `Program.profile`
 
     def to_json(self) -> dict[str, Any]:
@@ -73,11 +74,16 @@ class Report:
             f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
             f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}, "
             f"launches and barriers {self.estimated_overhead:.1%}",
+            *([f"moved, estimated: {_bytes_by_level(self.moved)}"] if self.moved else []),
             *([str(self.usage)] if self.usage else []),
         ]
         if self.phases_s:
             lines.append("compile: " + ", ".join(f"{what} {s:.2f} s" for what, s in self.phases_s.items()))
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
+
+
+def _bytes_by_level(moved: dict[str, int]) -> str:
+    return ", ".join(f"{nbytes / (1 << 20):.2f} MiB from {level}" for level, nbytes in moved.items())
 
 
 def make_report(plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phases_s: dict[str, float]) -> Report:
@@ -112,4 +118,5 @@ def make_report(plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phas
         phases_s=phases_s,
         notes=list(plan.notes),
         operators=rows,
+        moved=dict(timeline.moved),
     )

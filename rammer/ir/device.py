@@ -17,7 +17,9 @@ class SyncModel(Enum):
 class MemoryLevel:
     """One level of the memory hierarchy, nearest first in a spec.
 
-    `owner` is "veu" (private) or "device" (shared); `read_gbps` is per owner. `managed`: "cache" or "scratch".
+    `owner` is "veu" (private) or "device" (shared); `read_gbps` is per owner, and what one vEU alone has of a shared
+    level is `veu_gbps`, if that is less. `managed`: "cache" or "scratch". `usable`: the share of a cache that a plan
+    can count on. `written_gbps`: what a vEU has of lines that another one has just written into this level of its own.
     """
 
     name: str
@@ -25,6 +27,13 @@ class MemoryLevel:
     owner: str = "device"
     read_gbps: float = 0.0
     managed: str = "cache"
+    veu_gbps: float = 0.0
+    usable: float = 1.0
+    written_gbps: float = 0.0
+
+    @property
+    def usable_bytes(self) -> int:
+        return int(self.nbytes * self.usable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import TensorId
+from rammer.ir.tensor import Layout, TensorId
 
 PAGE = 4096
 
@@ -21,6 +21,17 @@ def memory_owners(graph: Graph) -> list[TensorId]:
         used += [*op.inputs, *op.outputs]
     roots = dict.fromkeys(graph.storage(t).root for t in used)
     return [r for r in roots if r not in graph.constants]
+
+
+def constant_key(graph: Graph, tensor: TensorId, layout: Layout | None) -> tuple[tuple[TensorId, Layout | None], int]:
+    """What a kernel that reads a constant in `layout` shares with others: (tensor, layout), and its first element.
+
+    A view in its root's own layout lies inside of it; in any other layout it is a constant of its own.
+    """
+    root, offset = graph.storage(tensor)
+    if layout == graph.types[tensor].layout:
+        return (root, graph.types[root].layout), offset
+    return (tensor, layout), 0
 
 
 class Lifetimes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
@@ -24,6 +25,16 @@ class MemoryPlan:
     alignment: int = 64
 
 
+class Price(NamedTuple):
+    """Of one rTask of an rKernel: microseconds with its operands near, and what it stalls for those that are not.
+
+    `stall` is in units of what the spec's rates say: less where lines are on their way while the kernel computes.
+    """
+
+    near_us: float
+    stall: float = 1.0
+
+
 @dataclass(frozen=True)
 class ExecutionPlan:
     """rPrograms that run one after another, the rKernel of each operator, and where tensors lie. Paper: §3."""
@@ -35,6 +46,7 @@ class ExecutionPlan:
     policy: str = ""
     memory: MemoryPlan | None = None
     rtask_us: Mapping[RKernel, float] = field(default_factory=dict)  # what the policy believed
+    prices: Mapping[RKernel, Price] = field(default_factory=dict)  # where operands lie considered
     notes: tuple[str, ...] = ()  # why kernels and merges were chosen
 
     @property

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
+from rammer.cost.price import fit
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tile import Body, For, Kind, PartProduct, TileProgram, contains, statements
 from rammer.scheduler.thread_time import thread_us
 
@@ -96,15 +97,20 @@ class EstimatingProfiler:
 
 
 class MeasuredProfiler:
-    """Measured times, and another profiler for what was not measured. `measure` runs plans."""
+    """Measured times, and another profiler for what was not measured. `measure` runs plans.
+
+    `far_us`: measured with operands in main memory.
+    """
 
     def __init__(
         self,
         times: Mapping[RKernel, float],
         fallback: Profiler,
         measure: Callable[[Sequence[ExecutionPlan]], Sequence[float] | None] | None = None,
+        far_us: Mapping[RKernel, float] | None = None,
     ) -> None:
         self.times = dict(times)
+        self.far_us = dict(far_us or {})
         self.fallback = fallback
         self._measure = measure
         self.noise = NOISE if times else fallback.noise
@@ -112,6 +118,10 @@ class MeasuredProfiler:
     def rtask_us(self, kernel: RKernel) -> float:
         found = self.times.get(kernel)
         return self.fallback.rtask_us(kernel) if found is None else found
+
+    def price(self, kernel: RKernel, spec: VDeviceSpec) -> Price:
+        """What one rTask takes by where its operands lie, from both measured times."""
+        return fit(kernel, spec, self.rtask_us(kernel), self.far_us.get(kernel))
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         return self._measure(plans) if self._measure else None

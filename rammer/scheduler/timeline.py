@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
+from rammer.cost.price import Meter
+from rammer.cost.residency import levels
 from rammer.errors import ScheduleError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import RProgram, RTask
+from rammer.ir.program import RProgram, RTask, TaskUid
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Timeline:
     busy_us: tuple[float, ...]  # per vEU, the time spent in rTasks
     barrier_us: tuple[float, ...]  # per vEU, the time spent in barrier-rTasks: waiting, and their own cost
     barrier_cost_us: float  # the barriers' own cost alone, over all vEUs
+    moved: Mapping[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, if followed
 
     @property
     def total_us(self) -> float:
@@ -70,19 +73,32 @@ class Timeline:
 
 
 def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = None) -> Timeline:
-    """Run a plan on paper, from the time of one rTask of each rKernel (by default `plan.rtask_us`).
+    """Run a plan on paper: by the time of one rTask of each rKernel, or by the plan's prices.
 
-    Linear in the number of slots. Raises ScheduleError where barriers wait for each other or for no slot.
+    Prices say what operands cost that are not near; then it is followed where they lie, in a run after many like it.
+    Without `rtask_us` and prices, the plan's own `rtask_us` are taken. Linear in the number of slots. Raises
+    ScheduleError where barriers wait for each other or for no slot.
     """
+    if rtask_us is None and plan.prices:
+        meter = Meter(plan)
+        _timed(plan, meter)
+        before = meter.moved.copy()
+        names = (f"{m.name} of another vEU" if written else m.name for m, written in levels(plan.spec))
+        timeline = _timed(plan, meter)
+        return replace(timeline, moved=dict(zip(names, (meter.moved - before).tolist(), strict=True)))
     price = plan.rtask_us.__getitem__ if rtask_us is None else rtask_us
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
     operator_us = [distinct[kernel] for kernel in plan.kernels]
+    return _timed(plan, lambda veu, task: operator_us[task.operator_id])
+
+
+def _timed(plan: ExecutionPlan, rtask_us: Callable[[int, TaskUid], float]) -> Timeline:
     programs: list[ProgramTimes] = []
     busy, blocked, barriers = [0.0] * plan.spec.num_veus, [0.0] * plan.spec.num_veus, 0
     now = 0.0
     for program in plan.programs:
         begin = now + plan.spec.launch_us
-        lanes = _run(program, operator_us, plan.spec, begin)
+        lanes = _run(program, rtask_us, plan.spec, begin)
         end = max((lane.end_us[-1] for lane in lanes if lane.end_us), default=begin)
         programs.append(ProgramTimes(now, begin, end, lanes))
         now = end
@@ -96,7 +112,9 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     return Timeline(tuple(programs), tuple(busy), tuple(blocked), barriers * plan.spec.barrier_us)
 
 
-def _run(program: RProgram, operator_us: list[float], spec: VDeviceSpec, begin: float) -> tuple[LaneTimes, ...]:
+def _run(
+    program: RProgram, rtask_us: Callable[[int, TaskUid], float], spec: VDeviceSpec, begin: float
+) -> tuple[LaneTimes, ...]:
     """Advance each lane as far as it goes; a barrier whose target is not done parks its lane there."""
     starts: list[list[float]] = [[] for _ in program.lanes]
     ends: list[list[float]] = [[] for _ in program.lanes]
@@ -110,7 +128,7 @@ def _run(program: RProgram, operator_us: list[float], spec: VDeviceSpec, begin: 
             slot = lane[order]
             arrived = now
             if isinstance(slot, RTask):
-                now += operator_us[slot.uid.operator_id]
+                now += rtask_us(veu, slot.uid)
             else:
                 missing = next((w for w in slot.waits if w.order >= len(ends[w.veu])), None)
                 if missing is not None:

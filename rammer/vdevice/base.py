@@ -183,6 +183,15 @@ class VDevice(ABC):
         """Measured microseconds of one rTask on one vEU. A kernel left out is estimated from the spec."""
         return {}
 
+    def rkernels_far_us(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, float]:
+        """The same where rTasks follow each other once and all operands are in main memory before.
+
+        A kernel left out stalls for what is far as long as the spec's rates say.
+        """
+        return {}
+
     def rkernels_refused(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, str]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
 from rammer.ir.graph import Graph
+from rammer.ir.memory import constant_key
 from rammer.ir.tensor import PARTS_BLOCK, Array, DType, Layout, TensorId, TensorType, pack, parted, unpack
 from rammer.vdevice.base import Port
 
@@ -29,17 +30,6 @@ def port(graph: Graph, tensor: TensorId) -> Port:
     if kind.layout is not None:
         raise DeviceError(f"input or output {tensor!r} has a blocked layout", hint="passes must keep ports row-major")
     return Port(tensor, kind)
-
-
-def constant_key(graph: Graph, tensor: TensorId, layout: Layout | None) -> tuple[tuple[TensorId, Layout | None], int]:
-    """What a kernel that reads a constant in `layout` shares with others: (tensor, layout), and its first element.
-
-    A view in its root's own layout lies inside of it; in any other layout it is a constant of its own.
-    """
-    root, offset = graph.storage(tensor)
-    if layout == graph.types[tensor].layout:
-        return (root, graph.types[root].layout), offset
-    return (tensor, layout), 0
 
 
 def constant_value(graph: Graph, tensor: TensorId) -> Array:

@@ -43,6 +43,14 @@ class CpuVDevice(VDevice):
             return {}
         return measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress)
 
+    def rkernels_far_us(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, float]:
+        """The same with all operands in main memory before; nothing for a CPU that is not this one."""
+        if not self._is_here:
+            return {}
+        return measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress, far=True)
+
     def rkernels_wrong(
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset(), progress: Progress = silent
     ) -> Mapping[RKernel, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation
@@ -15,7 +17,7 @@ from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
-from rammer.vdevice.cpu.pool import Runtime, runtime_for
+from rammer.vdevice.cpu.pool import runtime_for
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.library import Library
 from rammer.vdevice.placement import aligned
@@ -28,26 +30,35 @@ MOST_TURNS = 200
 
 
 def measure_kernels(
-    kernels: Sequence[RKernel], compiler: KernelCompiler, machine: str, budget_s: float, progress: Progress
+    kernels: Sequence[RKernel],
+    compiler: KernelCompiler,
+    machine: str,
+    budget_s: float,
+    progress: Progress,
+    *,
+    far: bool = False,
 ) -> Mapping[RKernel, float]:
     """Microseconds of one rTask, for every kernel in C; what the budget does not reach is left out.
 
     Times are kept in the cache, for this `machine` (a name of its CPU).
 
-    A kernel runs its rTasks in turn over buffers as large as the operation's, so that caches behave as in a run.
+    A kernel runs its rTasks in turn over buffers as large as the operation's: again and again, or if `far` once after
+    all operands were brought to main memory.
     """
     wanted = [k for k in dict.fromkeys(kernels) if not isinstance(k.body, ForeignSource) or k.body.language == "c"]
     if not wanted:
         return {}
     store = profile_store(machine, compiler.toolchain)
-    recipes = recipe_keys(wanted, compiler.spec)
+    state = "far " if far else ""
+    recipes = {k: state + key for k, key in recipe_keys(wanted, compiler.spec).items()}
     with store:
         known = store.get(recipes.values())
     found = {k: known[key] for k, key in recipes.items() if key in known}
     groups = _unknown(wanted, found)
     if not groups:
         return found
-    keys = {k: kernel_key(k, key) for k, key in compiler.keys([k for group in groups for k in group]).items()}
+    texts = compiler.keys([k for group in groups for k in group])
+    keys = {k: state + kernel_key(k, key) for k, key in texts.items()}
     with store:
         known = store.get(keys.values())
         found |= {k: known[key] for k, key in keys.items() if key in known}
@@ -67,7 +78,11 @@ def measure_kernels(
     for group in groups:
         if time.monotonic() > deadline:
             break
-        found |= _measure_group(group, runtime, address, buffers, int(share_s / ROUNDS * 1e9))
+        args, sizes = buffers.fill(group)
+        limit_ns = int(share_s / ROUNDS * 1e9)
+        at = args.ctypes.data, *((sizes.ctypes.data, len(sizes)) if far else ()), buffers.scratch
+        timed = runtime.measure_far if far else runtime.measure
+        found |= _measure_group(group, {k: partial(timed, address[k], *at, k.num_rtasks, limit_ns) for k in group})
         done += len(group)
         progress("profile", done, total)
     with store:
@@ -100,18 +115,15 @@ def _unknown(kernels: Sequence[RKernel], found: Mapping[RKernel, float]) -> list
     return [g for g in _by_operation(kernels).values() if any(k not in found for k in g)]
 
 
-def _measure_group(
-    group: Sequence[RKernel], runtime: Runtime, address: Mapping[RKernel, int], buffers: _Buffers, limit_ns: int
-) -> dict[RKernel, float]:
+def _measure_group(group: Sequence[RKernel], run: Mapping[RKernel, Callable[[], float]]) -> dict[RKernel, float]:
     """All candidates of one operation, in turn: a slow moment of the machine hits all of them."""
-    args = buffers.fill(group)
     times: dict[RKernel, float] = {}
     best = float("inf")
     for turn in range(ROUNDS):
         for kernel in group:
             if turn and times[kernel] * kernel.num_rtasks > 2 * best:
                 continue  # it will not be chosen, however quiet the machine
-            us = runtime.measure(address[kernel], args, buffers.scratch, kernel.num_rtasks, limit_ns) / 1000
+            us = run[kernel]() / 1000
             times[kernel] = min(times.get(kernel, float("inf")), us)
             best = min(best, times[kernel] * kernel.num_rtasks)
     return times
@@ -170,17 +182,16 @@ class _Buffers:
         self._memory = allocate(max(sum(_sizes(group)) for group in groups))
         self._scratch = allocate(max(k.scratch_bytes for group in groups for k in group))
         self.scratch = self._scratch.ctypes.data
-        self._args = np.zeros(0, np.int64)
 
-    def fill(self, group: Sequence[RKernel]) -> int:
-        """Give every argument of an operation sensible values; the address of their addresses."""
+    def fill(self, group: Sequence[RKernel]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give every argument of an operation sensible values; their addresses and their sizes in bytes."""
         addresses, at = [], 0
-        for kind, size in zip(_types(group[0]), _sizes(group), strict=True):
+        sizes = _sizes(group)
+        for kind, size in zip(_types(group[0]), sizes, strict=True):
             addresses.append(self._memory.ctypes.data + at)
             _fill(self._memory[at : at + size].view(kind.dtype.numpy), kind.dtype)
             at += size
-        self._args = np.array(addresses, np.int64)
-        return self._args.ctypes.data
+        return np.array(addresses, np.int64), np.array(sizes, np.int64)
 
 
 def _types(kernel: RKernel) -> list[TensorType]:

@@ -212,9 +212,11 @@ def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
             MemoryLevel("L1", l1, "veu", round(2 * line, 1)),
-            MemoryLevel("L2", l2, "veu", round(line, 1)),
-            MemoryLevel("L3", l3, "device", round(line / 2 * num_veus, 1)),
-            MemoryLevel("DRAM", _ram_bytes(), "device", 40.0),
+            MemoryLevel("L2", l2, "veu", round(line, 1), usable=0.8, written_gbps=8.0),
+            MemoryLevel(
+                "L3", l3, "device", round(line / 2 * num_veus, 1), usable=0.5, veu_gbps=round(10 * here.ghz, 1)
+            ),
+            MemoryLevel("DRAM", _ram_bytes(), "device", 40.0, veu_gbps=12.0),
         ),
         peak_gflops=round(peak, 1),
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rammer.ir.dependency import written_elements
 from rammer.ir.graph import Graph
-from rammer.ir.memory import memory_owners
+from rammer.ir.memory import constant_key, memory_owners
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType, Layout, TensorId, pack
 from rammer.vdevice.ipu.access import accesses, working_sets
@@ -17,7 +17,7 @@ from rammer.vdevice.ipu.narrow import on_tile, to_tile
 from rammer.vdevice.ipu.program import Execute, Group, Homes, Placement, Variable, vertex_table
 from rammer.vdevice.ipu.sets import ComputeSets, compute_sets
 from rammer.vdevice.ipu.spec import Arch
-from rammer.vdevice.placement import constant_key, constant_value, port
+from rammer.vdevice.placement import constant_value, port
 
 GRAIN = 32  # elements of a piece where a tensor is spread over tiles
 

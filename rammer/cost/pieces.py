@@ -1,0 +1,149 @@
+"""The memory of a plan in pieces, and which of them every rTask touches: the unit in which residency is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.ir.dependency import read_elements, written_elements
+from rammer.ir.intervals import Intervals
+from rammer.ir.kernel import RKernel
+from rammer.ir.memory import constant_key, memory_owners
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import Layout, TensorId, TensorType
+
+Numbers = NDArray[np.int64]
+MOST_PIECES = 1 << 12  # of the arena, and of the constants: what following them costs grows with their number
+LEAST_BYTES = 256  # of a piece: a few lines
+
+
+class Touch(NamedTuple):
+    """Pieces that an rTask touches, the bytes that it touches in each and in all, and the pieces that it writes."""
+
+    pieces: Numbers
+    nbytes: Numbers
+    written: Numbers
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """Addresses from 0 to `nbytes` in pieces of `size` bytes, a power of two; the first one has the number `first`."""
+
+    nbytes: int
+    first: int
+
+    @cached_property
+    def size(self) -> int:
+        size = LEAST_BYTES
+        while size * MOST_PIECES < self.nbytes:
+            size *= 2
+        return size
+
+    @property
+    def end(self) -> int:
+        """The number after the last piece's."""
+        return self.first + -(-self.nbytes // self.size)
+
+    def touched(self, elements: Intervals, itemsize: int, base: int) -> tuple[Numbers, Numbers]:
+        """Pieces, and bytes in each, of elements of a tensor that begins at byte `base`."""
+        pieces, nbytes = _cut(elements.tobytes(), itemsize, base % self.size, self.size)
+        return pieces + (self.first + base // self.size), nbytes
+
+
+class Place(NamedTuple):
+    """Where a tensor begins."""
+
+    region: Region
+    base: int  # byte
+
+
+@lru_cache(maxsize=1 << 12)  # steps of a recurrent network touch the same places of tensors of their own
+def _cut(elements: bytes, itemsize: int, base: int, size: int) -> tuple[Numbers, Numbers]:
+    spans = np.frombuffer(elements, np.int64).reshape(-1, 2) * itemsize + base
+    first, last = spans[:, 0] // size, (spans[:, 1] - 1) // size
+    counts = last - first + 1
+    span = np.repeat(np.arange(len(spans)), counts)
+    pieces = first[span] + np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts)
+    nbytes = np.minimum(spans[span, 1], (pieces + 1) * size) - np.maximum(spans[span, 0], pieces * size)
+    begins = np.flatnonzero(np.diff(pieces, prepend=-1))
+    return pieces[begins], np.add.reduceat(nbytes, begins) if len(begins) else nbytes
+
+
+def touches(kernel: RKernel, places: Sequence[Place]) -> list[Touch]:
+    """What every rTask of a kernel touches; `places` has its inputs and then its outputs."""
+    kinds = (*kernel.input_types(), *kernel.operation.outputs)
+    inputs = len(kernel.operation.inputs)
+    elements = [read_elements(kernel, n) for n in range(inputs)]
+    elements += [written_elements(kernel, n) for n in range(len(kernel.operation.outputs))]
+    known: dict[tuple[int, ...], Touch] = {}  # by what the rTask uses of each operand
+    found = []
+    for rtask in range(kernel.num_rtasks):
+        key = tuple(e.chosen[rtask] for e in elements)
+        if key not in known:
+            parts = [
+                place.region.touched(e[rtask], kind.element_bytes, place.base)
+                for e, kind, place in zip(elements, kinds, places, strict=True)
+            ]
+            pieces, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
+            written = np.concatenate([p for p, _ in parts[inputs:]])
+            known[key] = Touch(pieces, nbytes, written, int(nbytes.sum()))
+        found.append(known[key])
+    return found
+
+
+def touches_alone(kernel: RKernel) -> tuple[list[Touch], int]:
+    """What every rTask touches where nothing but the kernel's operands lies in memory, and the number of pieces."""
+    bases, nbytes = [], 0
+    for kind in (*kernel.input_types(), *kernel.operation.outputs):
+        bases.append(nbytes)
+        nbytes += kind.nbytes
+    region = Region(nbytes, 0)
+    return touches(kernel, [Place(region, base) for base in bases]), region.end
+
+
+class Pieces:
+    """Numbers the pieces of a plan's memory from 0 to `count`. Tensors that share bytes of the arena share pieces.
+
+    A plan without memory is taken as if every tensor had bytes of its own.
+    """
+
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self._graph, self._kernels = plan.graph, plan.kernels
+        self._offsets = dict(plan.memory.offsets) if plan.memory else {}
+        arena_bytes = plan.memory.arena_bytes if plan.memory else 0
+        if plan.memory is None:
+            for tensor in memory_owners(plan.graph):
+                self._offsets[tensor] = arena_bytes
+                arena_bytes += plan.graph.types[tensor].nbytes
+        self._constants: dict[tuple[TensorId, Layout | None], int] = {}
+        constant_bytes = 0
+        for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
+            for tensor, kind in zip(op.inputs, kernel.input_types(), strict=True):
+                if plan.graph.storage(tensor).root in plan.graph.constants:
+                    (whole, layout), _ = key = constant_key(plan.graph, tensor, kind.layout)
+                    if key[0] not in self._constants:
+                        self._constants[key[0]] = constant_bytes
+                        constant_bytes += replace(plan.graph.types[whole], layout=layout).nbytes
+        self._arena = Region(arena_bytes, 0)
+        self._static = Region(constant_bytes, self._arena.end)
+        self.count = self._static.end
+
+    def of(self, operator: int) -> list[Touch]:
+        """What every rTask of an operator touches."""
+        kernel, op = self._kernels[operator], self._graph.operators[operator]
+        kinds = (*kernel.input_types(), *kernel.operation.outputs)
+        return touches(kernel, [self._place(t, k) for t, k in zip((*op.inputs, *op.outputs), kinds, strict=True)])
+
+    def _place(self, tensor: TensorId, kind: TensorType) -> Place:
+        """Where a tensor begins; `kind` has the layout in which a constant is read."""
+        root, offset = self._graph.storage(tensor)
+        if root not in self._graph.constants:
+            return Place(self._arena, self._offsets[root] + offset * kind.element_bytes)
+        key, first = constant_key(self._graph, tensor, kind.layout)
+        return Place(self._static, self._constants[key] + first * kind.element_bytes)
