@@ -67,7 +67,8 @@ class PluginRegistry:
         for name, module in BUILTINS.items():
             if name not in blocked:
                 self.register(importlib.import_module(module), name)
-        for entry in entry_points(group=GROUP) if third_party else ():
+        found = entry_points(group=GROUP) if third_party else ()
+        for entry in sorted(found, key=lambda entry: entry.name):  # not in the order of folders on this machine
             if entry.name not in blocked:
                 self._load(entry)
 
@@ -164,9 +165,12 @@ class PluginRegistry:
         return found
 
     def rkernels(self, operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-        """All plugins' candidates, by name. Empty if nobody has one."""
+        """Candidates of all plugins in the order of registration, each plugin's as it gave them; maybe none.
+
+        Policies prefer the first of equals: the generator's first choice.
+        """
         answers = self._ask("rammer_rkernels", operation=operation, spec=spec)
-        return sorted((k for _, kernels in answers for k in kernels), key=lambda k: k.name)
+        return [kernel for _, kernels in answers for kernel in kernels]
 
 
 class _Blamed:
