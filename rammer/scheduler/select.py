@@ -13,7 +13,7 @@ from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
 
 MUCH = 1.2  # times the memory that weights take in another rKernel's packing
-LARGER = 1.1  # price of an rKernel that takes as much: alone in a measurement, it has the caches to itself
+LARGER = 1.1  # handicap of an rKernel that takes as much: alone in a measurement, it has the caches to itself
 HARDLY = 1.25  # the ratio of two rKernels' work that is left to measuring whole plans
 TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
 
@@ -70,15 +70,15 @@ class Market:
         found = self.options(operation)
         self._options[operation] = replace(found, fastest=found.whole, efficient=found.whole)
 
-    def _weigh(self, operation: Operation) -> Options:
+    def fitting(self, operation: Operation) -> list[Option]:
+        """The candidates that fit the device, in the generator's order. Raises ScheduleError if there are none."""
         spec, profiler = self.problem.spec, self.problem.profiler
         candidates = self.problem.candidates.get(operation, ())
         fitting: list[Option] = []
-        least_bytes = min(map(_static_bytes, candidates), default=0)
         for kernel in candidates:
             needed = profiler.resources(kernel)
             if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
-                us = self.rtask_us(kernel) * (LARGER if _static_bytes(kernel) > MUCH * least_bytes else 1.0)
+                us = self.rtask_us(kernel)
                 rounds = -(-kernel.num_rtasks // spec.num_veus)
                 fitting.append(Option(kernel, us, us * rounds, us * kernel.num_rtasks))
         if not fitting:
@@ -90,12 +90,24 @@ class Market:
                 f"({spec.max_threads} threads, {spec.scratch_bytes} bytes of scratch); candidates: {seen or 'none'}",
                 hint="offer a smaller tiling through rammer_rkernels",
             )
+        return fitting
+
+    def _weigh(self, operation: Operation) -> Options:
+        fitting = self.fitting(operation)
+        least_bytes = min(map(_static_bytes, self.problem.candidates[operation]))
+        barrier_us = self.problem.spec.barrier_us
+
+        def handicap(option: Option) -> float:  # of the comparison only: plans, and their bounds, are priced without
+            return LARGER if _static_bytes(option.kernel) > MUCH * least_bytes else 1.0
+
+        def alone_us(option: Option) -> float:
+            return handicap(option) * option.alone_us
 
         def work_us(option: Option) -> float:
-            return option.work_us + option.kernel.num_rtasks * spec.barrier_us
+            return handicap(option) * option.work_us + option.kernel.num_rtasks * barrier_us
 
         return Options(
-            fastest=_least(fitting, lambda o: o.alone_us, self.noise),
+            fastest=_least(fitting, alone_us, self.noise),
             efficient=_least(fitting, work_us, self.noise),
             whole=_least(fitting, work_us, max(self.noise, HARDLY)),
             least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),

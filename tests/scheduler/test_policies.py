@@ -227,6 +227,23 @@ def test_weights_that_take_more_memory_must_be_clearly_faster(larger_us: float, 
     assert (found.kernel.name == "larger") == (chosen == "larger")
 
 
+def test_a_wave_is_merged_by_the_prices_of_plans_only() -> None:
+    """An rKernel's handicap for larger weights is none of its time: here one more launch is cheaper than a barrier."""
+    jobs = [Job("a", ((2, 10.0),)), Job("b", ((2, 9.0), (1, 30.0)), ("a",), weights="w")]
+    problem = make_problem(jobs, device(2, launch_us=3.0, barrier_us=3.5))
+    operation = problem.graph.operators[1].operation
+    larger, smaller = problem.candidates[operation]
+    name = next(n for (n, _), static in zip(operation.expr.inputs, operation.static, strict=True) if static)
+    packed = replace(larger, packing=((name, Layout((Digit(0),), PARTS)),))
+    profiler = problem.profiler
+    assert isinstance(profiler, MeasuredProfiler)
+    profiler = MeasuredProfiler({**profiler.times, packed: 9.0}, profiler.fallback)
+    candidates = {**problem.candidates, operation: [packed, smaller]}
+    plan = rammer_policies()["wavefront"]().schedule(replace(problem, candidates=candidates, profiler=profiler))
+    assert used(plan) == {"a": 2, "b": 2} and plan.kernels[1] is packed
+    assert len(plan.programs) == 2 and simulate(plan).total_us == 3.0 + 10.0 + 3.0 + 9.0
+
+
 @pytest.mark.parametrize("branches_us", [90.0, 110.0])
 @pytest.mark.parametrize("cache", [0, 1 << 20])
 def test_branches_that_need_far_more_memory_are_measured(branches_us: float, cache: int) -> None:
