@@ -69,6 +69,7 @@ def compile(
     target: str | None = None,
     *,
     policy: str | None = None,
+    options: Mapping[str, str] | None = None,
     arch: str | None = None,
     device: str | int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -82,17 +83,18 @@ def compile(
     """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
-    their defaults. `shapes` and `constants` fix dimensions and values of inputs, as for `load`. `device` selects
-    among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring
-    rKernels. `precision` is what products of float32 may be rounded to: "fp32" (the
-    default: exact), or where the vDevice offers them "tf32" and "bf16", for its matrix units. `form`: a GPU's
-    program may also be written out as "branches", one per vEU, if it is small (the paper's Figure 9).
+    their defaults. `options` are the policy's; {"beyond": "off"} is the same as "wavefront:beyond=off". `shapes` and
+    `constants` fix dimensions and values of inputs, as for `load`. `device` selects among devices of a target; for
+    "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels. `precision` is what
+    products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers them "tf32" and
+    "bf16", for its matrix units. `form`: a GPU's program may also be written out as "branches", one per vEU, if it is
+    small (the paper's Figure 9).
     """
     registry = registry or PluginRegistry()
     trace = Trace()
     clock = _Clock(trace)
     target = target or config.get("RAMMER_VDEVICE")
-    chosen = registry.policy(policy or config.get("RAMMER_POLICY"))
+    chosen = registry.policy(policy or config.get("RAMMER_POLICY"), options)
     vdevice = registry.open(target, arch=arch, device=device)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:

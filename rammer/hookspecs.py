@@ -35,6 +35,9 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel
 
 
 @hookspec
-def rammer_policies() -> Mapping[str, Callable[[], Policy]]:
-    """Scheduling policies by the name used in RAMMER_POLICY and compile(policy=…)."""
+def rammer_policies() -> Mapping[str, Callable[..., Policy]]:
+    """Scheduling policies by the name used in RAMMER_POLICY and compile(policy=…).
+
+    Fields of a dataclass with metadata are options of the policy: the metadata say what each value means.
+    """
     raise AssertionError("a hook specification is never called")

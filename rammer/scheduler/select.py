@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
+from rammer import config
 from rammer.errors import ScheduleError
+from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
+
+SelectBy: TypeAlias = Literal["interplay", "fastest", "efficient"]
 
 MUCH = 1.2  # times the memory that weights take in another rKernel's packing
 LARGER = 1.1  # handicap of an rKernel that takes as much: alone in a measurement, it has the caches to itself
@@ -134,26 +139,45 @@ class Selection(NamedTuple):
 
 
 def select_rkernels(
-    wave: Mapping[int, Options], num_veus: int, price: Callable[[dict[int, RKernel]], float]
+    fastest: Mapping[int, RKernel],
+    efficient: Mapping[int, RKernel],
+    num_veus: int,
+    price: Callable[[dict[int, RKernel]], float],
+    by: SelectBy,
 ) -> Selection:
-    """The fastest rKernels; if they fill the vEUs, the most efficient ones where `price` (time(P)) is lower with them.
+    """A wave's fastest rKernels; if they fill the vEUs, the most efficient ones where `price` (time(P)) is lower so.
 
-    `price` is called last with the rKernels that are returned, unless only one choice was to be tried.
+    That is `by` interplay; else they are the fastest, or the most efficient, whatever the price. `price` is called last
+    with the rKernels that are returned.
     """
-    fastest = {op: options.fastest.kernel for op, options in wave.items()}
-    rtasks = sum(kernel.num_rtasks for kernel in fastest.values())
-    if rtasks < num_veus:
-        price(fastest)
-        return Selection(fastest, "fastest: the wave cannot fill the vEUs")
-    efficient = {op: options.efficient.kernel for op, options in wave.items()}
-    if all(efficient[op] is kernel for op, kernel in fastest.items()):
-        price(fastest)
-        return Selection(fastest, "fastest: they are the most efficient too")
-    fast_us = price(fastest)
-    if price(efficient) < fast_us:
-        return Selection(efficient, "most efficient: the wave fills the vEUs")
-    price(fastest)
-    return Selection(fastest, "fastest: the most efficient ones priced no better")
+    fast, lean = dict(fastest), dict(efficient)
+    if by == "efficient":
+        price(lean)
+        return Selection(lean, "most efficient: as asked")
+    why = ""
+    if by == "fastest":
+        why = "fastest: as asked"
+    elif sum(kernel.num_rtasks for kernel in fast.values()) < num_veus:
+        why = "fastest: the wave cannot fill the vEUs"
+    elif all(lean[op] is kernel for op, kernel in fast.items()):
+        why = "fastest: they are the most efficient too"
+    if why:
+        price(fast)
+        return Selection(fast, why)
+    fast_us = price(fast)
+    if price(lean) < fast_us:
+        return Selection(lean, "most efficient: the wave fills the vEUs")
+    price(fast)
+    return Selection(fast, "fastest: the most efficient ones priced no better")
+
+
+def explain(wave: int, joins: bool, program: int, graph: Graph, chosen: Selection, time_us: float) -> None:
+    """Say on stderr how a wave was decided, if RAMMER_DEBUG asks for choices."""
+    if (config.integer("RAMMER_DEBUG") or 0) < 3:
+        return
+    names = ", ".join(f"{graph.operators[n].name} by {k.num_rtasks} × {k.name}" for n, k in chosen.kernels.items())
+    fate = f"wave {wave} {'joins' if joins else 'opens'} rProgram {program}"
+    print(f"{fate}: {names} ({chosen.reason}); time(P) {time_us:.2f} µs", file=sys.stderr)
 
 
 class Place(NamedTuple):
