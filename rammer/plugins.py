@@ -149,7 +149,9 @@ class PluginRegistry:
                 f"no policy named {name!r}; registered: {', '.join(sorted(known))}",
                 hint=did_you_mean(name, known) or "policies come from plugins; see `rammer doctor`",
             )
-        options = options or {}
+        options = {} if options is None else options
+        if not isinstance(options, Mapping):
+            raise PolicyError(f"options= is {options!r}, which is no mapping", hint='for example {"beyond": "off"}')
         if twice := given.keys() & options.keys():
             raise PolicyError(f"policy {text!r}: options= gives {min(twice)!r} once more", hint="give it once")
         plugin, make = known[name]

@@ -59,7 +59,7 @@ def check_options(name: str, make: object, given: Mapping[str, object]) -> None:
                 f"policy {name!r} has no option {key!r}, but {', '.join(known) or 'none at all'}",
                 hint=did_you_mean(str(key), known) or "`rammer doctor` lists policies and their options",
             )
-        if value not in (values := known[key].values):
+        if value not in (values := list(known[key].values)):
             raise PolicyError(
                 f"policy {name!r}: {key} is {' or '.join(map(repr, values))}, not {value!r}",
                 hint=did_you_mean(str(value), values) or "`rammer doctor` says what they mean",
