@@ -15,7 +15,7 @@ from rammer.ir.operator import Operation
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
 
-SelectBy: TypeAlias = Literal["interplay", "fastest", "efficient"]
+SelectBy: TypeAlias = Literal["interplay", "fastest", "efficient"]  # how a wave gets its rKernels
 
 MUCH = 1.2  # times the memory that weights take in another rKernel's packing
 LARGER = 1.1  # handicap of an rKernel that takes as much: alone in a measurement, it has the caches to itself
