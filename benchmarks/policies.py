@@ -12,6 +12,7 @@ import numpy as np
 
 import rammer
 from benchmarks.models.build import build
+from rammer.scheduler.policy_options import split_policies
 
 RUNS = 3  # in a row, of each policy: the first finds cold caches
 RESAMPLES = 2000
@@ -54,7 +55,7 @@ def measure(name: str, policies: tuple[str, str], seconds: float) -> str:
 @click.option("--policies", default="sequential,wavefront", show_default=True)
 def main(models: tuple[str, ...], seconds: float, policies: str) -> None:
     """Compare two policies on MODELS (names of benchmarks.models)."""
-    first, second = policies.split(",")
+    first, second = split_policies(policies)
     for name in models:
         click.echo(measure(name, (first, second), seconds))
 

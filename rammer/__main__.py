@@ -25,6 +25,7 @@ from rammer import artifact, config, demo, files, measure, viz
 from rammer.errors import ArtifactError, DeviceError, InputError, RammerError
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
+from rammer.scheduler.policy_options import split_policies
 from rammer.scheduler.timeline import Timeline, simulate
 from rammer.vdevice.base import Progress as ProgressCallback
 
@@ -140,7 +141,11 @@ def compile_options(command: Any) -> Any:
         click.option("--device", help="Which device of the target; for cpu the number of vEUs."),
         click.option("--arch", help="Compile for this architecture instead of the one found."),
         click.option("--precision", help="Round operands of products, for matrix units: tf32, bf16.  [default: fp32]"),
-        click.option("--policy", help="Scheduling policy.  [default: RAMMER_POLICY or wavefront]"),
+        click.option(
+            "--policy",
+            help="Scheduling policy, maybe with options: wavefront:selection=fastest,beyond=off. `rammer doctor` lists "
+            "them.  [default: RAMMER_POLICY or wavefront]",
+        ),
         click.option("--target", help="vDevice to compile for.  [default: RAMMER_VDEVICE or cpu]"),
     ):
         command = option(command)
@@ -275,11 +280,7 @@ def bench(
 
     A compiled program is timed as it is: under the policy that it was compiled with.
     """
-    names = (
-        [policy]
-        if policy
-        else [n.strip() for n in (POLICIES if policies is None else policies).split(",") if n.strip()]
-    )
+    names = [policy] if policy else split_policies(POLICIES if policies is None else policies)
     if not names:
         raise InputError(f"--policies {policies!r} names no policy", hint=f"for example --policies {POLICIES}")
     programs: dict[str, Program] = {}
@@ -389,7 +390,7 @@ def doctor() -> None:
         known = [info.summary if info.available else "", info.reason, info.hint]
         table.add_row(info.name, info.plugin, state, escape("\n".join(k for k in known if k)))
     out.print(table)
-    out.print(f"policies: {', '.join(sorted(registry.policies()))}", highlight=False)
+    out.print(_policies(registry))
     for fault in registry.faults:
         out.print(f"[red]plugin {escape(fault.plugin)}[/] of {escape(fault.distribution)}: {escape(fault.reason)}")
     from rammer.vdevice import toolchain
@@ -401,6 +402,18 @@ def doctor() -> None:
         out.print(f"[red]cache:[/] {escape(str(error))}", highlight=False)
     set_flags = {name: value for name in config.FLAGS if (value := config.get(name)) != config.FLAGS[name].default}
     out.print("flags set: " + escape(", ".join(f"{n}={v}" for n, v in set_flags.items()) or "none"), highlight=False)
+
+
+def _policies(registry: PluginRegistry) -> Table:
+    """Every policy with what can be chosen of it."""
+    table = Table("policy", "option", "what it means", title="policies")
+    for name, options in sorted(registry.policy_options().items()):
+        table.add_row(name)
+        for option in options:
+            for value, meaning in option.values.items():
+                default = " (default)" if value == option.default else ""
+                table.add_row("", f"{option.name}={escape(value)}{default}", escape(meaning))
+    return table
 
 
 @main.command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rammer import artifact, config
 from rammer.candidates import Prover, compare_with_meaning, drop_refused, drop_spilled, drop_wrong, few
-from rammer.errors import DeviceError, RammerError, VerificationError, did_you_mean
+from rammer.errors import DeviceError, RammerError, VerificationError
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -69,6 +69,7 @@ def compile(
     target: str | None = None,
     *,
     policy: str | None = None,
+    options: Mapping[str, str] | None = None,
     arch: str | None = None,
     device: str | int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -82,24 +83,24 @@ def compile(
     """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
-    their defaults. `shapes` and `constants` fix dimensions and values of inputs, as for `load`. `device` selects
-    among devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring
-    rKernels. `precision` is what products of float32 may be rounded to: "fp32" (the
-    default: exact), or where the vDevice offers them "tf32" and "bf16", for its matrix units. `form`: a GPU's
-    program may also be written out as "branches", one per vEU, if it is small (the paper's Figure 9).
+    their defaults. `options` are the policy's; {"beyond": "off"} is the same as "wavefront:beyond=off". `shapes` and
+    `constants` fix dimensions and values of inputs, as for `load`. `device` selects among devices of a target; for
+    "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels. `precision` is what
+    products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers them "tf32" and
+    "bf16", for its matrix units. `form`: a GPU's program may also be written out as "branches", one per vEU, if it is
+    small (the paper's Figure 9).
     """
     registry = registry or PluginRegistry()
     trace = Trace()
     clock = _Clock(trace)
     target = target or config.get("RAMMER_VDEVICE")
-    chosen = registry.policy(policy or config.get("RAMMER_POLICY"))
+    chosen = registry.policy(policy or config.get("RAMMER_POLICY"), options)
     vdevice = registry.open(target, arch=arch, device=device)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
     try:
-        _use_precision(vdevice, precision or config.get("RAMMER_PRECISION"))
-        _use_form(vdevice, form)
+        vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
         with clock("load"):
             whole, sources = _load(model, shapes, constants)
             graph = drop_empty(whole)
@@ -164,29 +165,6 @@ def compile(
 
 def _ports(graph: Graph, tensors: Sequence[TensorId]) -> tuple[Port, ...]:
     return tuple(Port(t, graph.types[t]) for t in tensors)
-
-
-def _use_precision(vdevice: VDevice, precision: str) -> None:
-    """Let kernels of the vDevice round their operands. Raises DeviceError where it cannot."""
-    spec = vdevice.spec
-    if precision not in spec.precisions:
-        raise DeviceError(
-            f"vDevice {spec.name!r} ({spec.arch}) does not compute in {precision!r}, but in "
-            f"{' or '.join(spec.precisions)}",
-            hint=did_you_mean(precision, spec.precisions),
-        )
-    if precision != spec.precision:
-        vdevice.spec = replace(spec, precision=precision)
-
-
-def _use_form(vdevice: VDevice, form: str) -> None:
-    """Let the vDevice emit programs in a form. Raises DeviceError where it cannot."""
-    if form not in vdevice.forms:
-        raise DeviceError(
-            f"vDevice {vdevice.spec.name!r} emits no program as {form!r}, but as {' or '.join(vdevice.forms)}",
-            hint=did_you_mean(form, vdevice.forms),
-        )
-    vdevice.form = form
 
 
 def find_candidates(graph: Graph, vdevice: VDevice, registry: PluginRegistry) -> dict[Operation, list[RKernel]]:

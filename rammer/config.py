@@ -31,7 +31,11 @@ FLAGS: dict[str, Flag] = {
     flag.name: flag
     for flag in (
         Flag("RAMMER_VDEVICE", "cpu", "the vDevice to use where none is named"),
-        Flag("RAMMER_POLICY", "wavefront", "the scheduling policy to use where none is named"),
+        Flag(
+            "RAMMER_POLICY",
+            "wavefront",
+            "the scheduling policy to use where none is named: `wavefront:beyond=off`",
+        ),
         Flag("RAMMER_CC", "", "C compiler to use instead of ziglang's: `gcc`, `clang`, `/opt/zig/zig cc`"),
         Flag(
             "RAMMER_HIPCC",

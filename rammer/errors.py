@@ -49,6 +49,10 @@ class LoweringError(RammerError):
     """A schedule that does not fit its expression."""
 
 
+class PolicyError(RammerError):
+    """A scheduling policy, an option of one, or an option's value that does not exist."""
+
+
 class ScheduleError(RammerError):
     """A policy that could not produce a legal plan."""
 

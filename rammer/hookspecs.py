@@ -28,12 +28,16 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel]:
     """Candidate rKernels of `operation` in any language of `spec.languages`.
 
-    All plugins' answers are pooled and sorted by name; the profile, not the order, decides.
+    Put first what you would choose: the profile decides, and of equals the first one wins. Built-in plugins come
+    before others, and these by name.
     """
     raise AssertionError("a hook specification is never called")
 
 
 @hookspec
-def rammer_policies() -> Mapping[str, Callable[[], Policy]]:
-    """Scheduling policies by the name used in RAMMER_POLICY and compile(policy=…)."""
+def rammer_policies() -> Mapping[str, Callable[..., Policy]]:
+    """Scheduling policies by the name used in RAMMER_POLICY and compile(policy=…).
+
+    Fields of a dataclass with metadata are options of the policy: the metadata say what each value means.
+    """
     raise AssertionError("a hook specification is never called")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from rammer import config, hookspecs
-from rammer.errors import PluginError, RammerError, did_you_mean
+from rammer.errors import PluginError, PolicyError, RammerError, did_you_mean
+from rammer.scheduler.policy_options import PolicyOption, check_options, described, options_of, parse_policy
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
@@ -67,7 +68,8 @@ class PluginRegistry:
         for name, module in BUILTINS.items():
             if name not in blocked:
                 self.register(importlib.import_module(module), name)
-        for entry in entry_points(group=GROUP) if third_party else ():
+        found = entry_points(group=GROUP) if third_party else ()
+        for entry in sorted(found, key=lambda entry: entry.name):  # not in the order of folders on this machine
             if entry.name not in blocked:
                 self._load(entry)
 
@@ -138,25 +140,40 @@ class PluginRegistry:
         with _blamed(plugin, f"vDevice {target!r}"):
             return entry.open(arch=arch, device=device)
 
-    def policy(self, name: str) -> Policy:
-        """A new policy by name."""
+    def policy(self, text: str, options: Mapping[str, str] | None = None) -> Policy:
+        """A new policy by name, its options in the text (`wavefront:beyond=off`), or apart. Raises PolicyError."""
+        name, given = parse_policy(text)
         known = self._policies()
         if name not in known:
-            raise RammerError(
+            raise PolicyError(
                 f"no policy named {name!r}; registered: {', '.join(sorted(known))}",
                 hint=did_you_mean(name, known) or "policies come from plugins; see `rammer doctor`",
             )
+        options = {} if options is None else options
+        if not isinstance(options, Mapping):
+            raise PolicyError(f"options= is {options!r}, which is no mapping", hint='for example {"beyond": "off"}')
+        if twice := given.keys() & options.keys():
+            raise PolicyError(f"policy {text!r}: options= gives {min(twice)!r} once more", hint="give it once")
         plugin, make = known[name]
         with _blamed(plugin, f"policy {name!r}"):
-            return _Blamed(plugin, name, make())
+            check_options(name, make, {**given, **options})
+            return _Blamed(plugin, name, make(**given, **options))
 
-    def policies(self) -> dict[str, Callable[[], Policy]]:
+    def policies(self) -> dict[str, Callable[..., Policy]]:
         """Scheduling policies by name."""
         return {name: make for name, (_, make) in self._policies().items()}
 
-    def _policies(self) -> dict[str, tuple[str, Callable[[], Policy]]]:
+    def policy_options(self) -> dict[str, tuple[PolicyOption, ...]]:
+        """What can be chosen of every policy, by its name."""
+        found = {}
+        for name, (plugin, make) in self._policies().items():
+            with _blamed(plugin, f"policy {name!r}"):
+                found[name] = options_of(make)
+        return found
+
+    def _policies(self) -> dict[str, tuple[str, Callable[..., Policy]]]:
         """Policies by name, each with the plugin that announced it."""
-        found: dict[str, tuple[str, Callable[[], Policy]]] = {}
+        found: dict[str, tuple[str, Callable[..., Policy]]] = {}
         for plugin, answer in self._ask("rammer_policies"):
             if twice := found.keys() & answer.keys():
                 raise PluginError(f"plugin {plugin!r} announces policies that exist already: {sorted(twice)}")
@@ -164,9 +181,12 @@ class PluginRegistry:
         return found
 
     def rkernels(self, operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-        """All plugins' candidates, by name. Empty if nobody has one."""
+        """Candidates of all plugins in the order of registration, each plugin's as it gave them; maybe none.
+
+        Policies prefer the first of equals: the generator's first choice.
+        """
         answers = self._ask("rammer_rkernels", operation=operation, spec=spec)
-        return sorted((k for _, kernels in answers for k in kernels), key=lambda k: k.name)
+        return [kernel for _, kernels in answers for kernel in kernels]
 
 
 class _Blamed:
@@ -174,7 +194,7 @@ class _Blamed:
 
     def __init__(self, plugin: str, name: str, policy: Policy) -> None:
         self._plugin, self._policy = plugin, policy
-        self.name = getattr(policy, "name", name)
+        self.name = described(policy, getattr(policy, "name", name))
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         with _blamed(self._plugin, f"policy {self.name!r}"):

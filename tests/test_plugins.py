@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +16,13 @@ import rammer
 from rammer import ForeignSource, RKernel, hookimpl
 from rammer.demo import lstm_stack
 from rammer.errors import PluginError
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.memory import plan_memory
 from rammer.plugins import PluginRegistry
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.sequential import SequentialPolicy
+from rammer.testing.plans import Net, place
 
 EXAMPLE = Path(__file__).parent / "examples" / "rammer_toy"
 
@@ -41,7 +47,7 @@ def test_a_policy_by_plugin() -> None:
         assert program.plan.policy == "backwards"
 
 
-def test_a_kernel_by_plugin_is_chosen_when_it_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_by_plugin() -> None:
     text = (
         "void SYMBOL(char *const *args, char *scratch, long rtask, int *status) {\n"
         "  float *out = (float *)args[0]; const float *a = (float *)args[1], *b = (float *)args[2];\n"
@@ -54,8 +60,6 @@ def test_a_kernel_by_plugin_is_chosen_when_it_is_the_only_one(monkeypatch: pytes
             if operation.kind == "probe_sum" and "c" in spec.languages:
                 yield RKernel("aaa_vendor_add", operation, ForeignSource("c", "vendor_add", text, ()))
 
-    from rammer.testing.plans import Net, place
-
     registry = PluginRegistry(third_party=False)
     registry.register(Vendor(), "vendor")
     device = registry.open("cpu", device=1)
@@ -63,15 +67,34 @@ def test_a_kernel_by_plugin_is_chosen_when_it_is_the_only_one(monkeypatch: pytes
     x = net.input("x", (3, 5))
     net.output(net.sum(x, x))
     plan = place(net, [[(0, 0)]])
-    assert plan.kernels[0].name == "aaa_vendor_add"  # pooled and sorted by name
-    from dataclasses import replace
-
-    from rammer.ir.memory import plan_memory
-
+    *_, vendors = registry.rkernels(plan.graph.operators[0].operation, device.spec)
+    assert vendors.name == "aaa_vendor_add"  # by the order of registration, not by name
+    plan = replace(plan, kernels=(vendors,))
     executable = device.load(device.build(replace(plan, memory=plan_memory(plan))))
     value = np.arange(15, dtype=np.float32).reshape(3, 5)
     np.testing.assert_array_equal(next(iter(executable.run({"x": value}).values())), 2 * value)
     executable.close()
+
+
+@pytest.mark.parametrize("policy", ["sequential", "round_robin", "wavefront", "list", "stationary"])
+def test_of_equal_rkernels_the_generators_first_wins(policy: str) -> None:
+    """Whatever their names, from the hook through the registry to the plan."""
+
+    class Vendor:
+        @hookimpl
+        def rammer_rkernels(self, operation: rammer.Operation, spec: VDeviceSpec) -> Iterable[RKernel]:
+            for name in ("second", "first", "third"):
+                yield RKernel(name, operation, ForeignSource("made up", name, "", ()))
+
+    registry = PluginRegistry(third_party=False)
+    registry.register(Vendor(), "vendor")
+    net = Net(registry, VDeviceSpec("made up", 2, languages=("made up",)))
+    net.output(net.sum(net.input("x", (4,))))
+    graph = net.graph()
+    candidates = {op.operation: registry.rkernels(op.operation, net.spec) for op in graph.operators}
+    times = {kernel: 1.0 for kernels in candidates.values() for kernel in kernels}
+    problem = Problem(graph, net.spec, candidates, MeasuredProfiler(times, EstimatingProfiler(net.spec)))
+    assert [k.name for k in registry.policy(policy).schedule(problem).kernels] == ["second"]
 
 
 def test_a_vdevice_by_plugin() -> None:

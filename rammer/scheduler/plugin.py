@@ -14,6 +14,6 @@ from rammer.scheduler.wavefront import WavefrontPolicy
 
 
 @hookimpl
-def rammer_policies() -> Mapping[str, Callable[[], Policy]]:
+def rammer_policies() -> Mapping[str, Callable[..., Policy]]:
     known = (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy, ListPolicy, StationaryPolicy)
     return {p.name: p for p in known}

@@ -26,7 +26,7 @@ class Problem:
 
 
 class Policy(Protocol):
-    """Decides rKernels, placement and order. A class with a `name`, made without arguments."""
+    """Decides rKernels, placement and order. A class with a `name`, made without arguments, or with its options."""
 
     name: str
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
+from rammer import config
 from rammer.errors import ScheduleError
+from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.scheduler.assembly import Assembly, Needs
 from rammer.scheduler.policy import Problem
 
+SelectBy: TypeAlias = Literal["interplay", "fastest", "efficient"]  # how a wave gets its rKernels
+
 MUCH = 1.2  # times the memory that weights take in another rKernel's packing
-LARGER = 1.1  # price of an rKernel that takes as much: alone in a measurement, it has the caches to itself
+LARGER = 1.1  # handicap of an rKernel that takes as much: alone in a measurement, it has the caches to itself
 HARDLY = 1.25  # the ratio of two rKernels' work that is left to measuring whole plans
 TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
 
@@ -70,15 +75,15 @@ class Market:
         found = self.options(operation)
         self._options[operation] = replace(found, fastest=found.whole, efficient=found.whole)
 
-    def _weigh(self, operation: Operation) -> Options:
+    def fitting(self, operation: Operation) -> list[Option]:
+        """The candidates that fit the device, in the generator's order. Raises ScheduleError if there are none."""
         spec, profiler = self.problem.spec, self.problem.profiler
         candidates = self.problem.candidates.get(operation, ())
         fitting: list[Option] = []
-        least_bytes = min(map(_static_bytes, candidates), default=0)
         for kernel in candidates:
             needed = profiler.resources(kernel)
             if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
-                us = self.rtask_us(kernel) * (LARGER if _static_bytes(kernel) > MUCH * least_bytes else 1.0)
+                us = self.rtask_us(kernel)
                 rounds = -(-kernel.num_rtasks // spec.num_veus)
                 fitting.append(Option(kernel, us, us * rounds, us * kernel.num_rtasks))
         if not fitting:
@@ -90,12 +95,24 @@ class Market:
                 f"({spec.max_threads} threads, {spec.scratch_bytes} bytes of scratch); candidates: {seen or 'none'}",
                 hint="offer a smaller tiling through rammer_rkernels",
             )
+        return fitting
+
+    def _weigh(self, operation: Operation) -> Options:
+        fitting = self.fitting(operation)
+        least_bytes = min(map(_static_bytes, self.problem.candidates[operation]))
+        barrier_us = self.problem.spec.barrier_us
+
+        def handicap(option: Option) -> float:  # of the comparison only: plans, and their bounds, are priced without
+            return LARGER if _static_bytes(option.kernel) > MUCH * least_bytes else 1.0
+
+        def alone_us(option: Option) -> float:
+            return handicap(option) * option.alone_us
 
         def work_us(option: Option) -> float:
-            return option.work_us + option.kernel.num_rtasks * spec.barrier_us
+            return handicap(option) * option.work_us + option.kernel.num_rtasks * barrier_us
 
         return Options(
-            fastest=_least(fitting, lambda o: o.alone_us, self.noise),
+            fastest=_least(fitting, alone_us, self.noise),
             efficient=_least(fitting, work_us, self.noise),
             whole=_least(fitting, work_us, max(self.noise, HARDLY)),
             least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),
@@ -122,26 +139,45 @@ class Selection(NamedTuple):
 
 
 def select_rkernels(
-    wave: Mapping[int, Options], num_veus: int, price: Callable[[dict[int, RKernel]], float]
+    fastest: Mapping[int, RKernel],
+    efficient: Mapping[int, RKernel],
+    num_veus: int,
+    price: Callable[[dict[int, RKernel]], float],
+    by: SelectBy,
 ) -> Selection:
-    """The fastest rKernels; if they fill the vEUs, the most efficient ones where `price` (time(P)) is lower with them.
+    """A wave's fastest rKernels; if they fill the vEUs, the most efficient ones where `price` (time(P)) is lower so.
 
-    `price` is called last with the rKernels that are returned, unless only one choice was to be tried.
+    That is `by` interplay; else they are the fastest, or the most efficient, whatever the price. `price` is called last
+    with the rKernels that are returned.
     """
-    fastest = {op: options.fastest.kernel for op, options in wave.items()}
-    rtasks = sum(kernel.num_rtasks for kernel in fastest.values())
-    if rtasks < num_veus:
-        price(fastest)
-        return Selection(fastest, "fastest: the wave cannot fill the vEUs")
-    efficient = {op: options.efficient.kernel for op, options in wave.items()}
-    if all(efficient[op] is kernel for op, kernel in fastest.items()):
-        price(fastest)
-        return Selection(fastest, "fastest: they are the most efficient too")
-    fast_us = price(fastest)
-    if price(efficient) < fast_us:
-        return Selection(efficient, "most efficient: the wave fills the vEUs")
-    price(fastest)
-    return Selection(fastest, "fastest: the most efficient ones priced no better")
+    fast, lean = dict(fastest), dict(efficient)
+    if by == "efficient":
+        price(lean)
+        return Selection(lean, "most efficient: as asked")
+    why = ""
+    if by == "fastest":
+        why = "fastest: as asked"
+    elif sum(kernel.num_rtasks for kernel in fast.values()) < num_veus:
+        why = "fastest: the wave cannot fill the vEUs"
+    elif all(lean[op] is kernel for op, kernel in fast.items()):
+        why = "fastest: they are the most efficient too"
+    if why:
+        price(fast)
+        return Selection(fast, why)
+    fast_us = price(fast)
+    if price(lean) < fast_us:
+        return Selection(lean, "most efficient: the wave fills the vEUs")
+    price(fast)
+    return Selection(fast, "fastest: the most efficient ones priced no better")
+
+
+def explain(wave: int, joins: bool, program: int, graph: Graph, chosen: Selection, time_us: float) -> None:
+    """Say on stderr how a wave was decided, if RAMMER_DEBUG asks for choices."""
+    if (config.integer("RAMMER_DEBUG") or 0) < 3:
+        return
+    names = ", ".join(f"{graph.operators[n].name} by {k.num_rtasks} × {k.name}" for n, k in chosen.kernels.items())
+    fate = f"wave {wave} {'joins' if joins else 'opens'} rProgram {program}"
+    print(f"{fate}: {names} ({chosen.reason}); time(P) {time_us:.2f} µs", file=sys.stderr)
 
 
 class Place(NamedTuple):

@@ -81,10 +81,10 @@ def _tilings(problem: Problem, groups: Mapping[Weights, Sequence[int]]) -> Itera
             needed = profiler.resources(kernel)
             if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
                 fitting.append(kernel)
-        options[n] = sorted(fitting, key=lambda k: (k.num_rtasks, k.name))
+        options[n] = sorted(fitting, key=lambda k: -k.num_rtasks)
     for count in sorted({k.num_rtasks for kernels in options.values() for k in kernels}):
         yield {
-            n: next((k for k in reversed(kernels) if k.num_rtasks <= count), kernels[0])
+            n: next((k for k in kernels if k.num_rtasks <= count), kernels[-1])
             for n, kernels in options.items()
             if kernels
         }

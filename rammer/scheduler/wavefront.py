@@ -2,116 +2,66 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Container, Mapping
-from dataclasses import replace
-from operator import itemgetter
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from rammer import config
-from rammer.ir.kernel import RKernel
+from rammer.ir.device import SyncModel
 from rammer.ir.memory import plan_memory
-from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import RProgram
-from rammer.scheduler.assembly import Assembly, Undone
-from rammer.scheduler.chains import chains, ran_alone
-from rammer.scheduler.draft import Draft, Placement
+from rammer.scheduler.algorithm1 import algorithm_1
+from rammer.scheduler.draft import Draft
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import Market, Options, count, select_rkernels, wave_bound_us
+from rammer.scheduler.policy_options import described
+from rammer.scheduler.select import SelectBy
 from rammer.scheduler.sequential import SequentialPolicy
+from rammer.scheduler.waves import CLOSE, draw, draw_with_chains
 
-LOOSE = 1.2  # beside chains the generator's first choice may be dearer: it lets readers start before all is done
-CLOSE = 1.25  # plans whose prices are closer are measured: prices leave out what lines cost that another vEU has
 SPREAD = 2  # times the baseline's memory: with as much, branches side by side may push each other out of the caches
 
 
+@dataclass
 class WavefrontPolicy:
-    """Schedule and ScheduleWave of Algorithm 1, in time linear in the number of rTasks.
+    """Algorithm 1; and what waves and prices do not see, beyond the paper: chains of steps, weights, and caches.
 
-    The paper builds P1 = ScheduleWave(W, Pcurr) and P2 = ScheduleWave(W, {}) for each wave and compares them. Here P1
-    grows in place and is taken back if P2 wins: a wave's operators do not depend on each other, so scheduling one reads
-    Pcurr and changes only the ends of its lanes. P2 is not built where even a perfect P2 would lose, that is where
-    time(P1) <= time(Pcurr) + a lower bound of time(P2). Both give the same plan as the paper's text.
+    Plans whose prices are close are measured, where the device can run them.
     """
 
     name = "wavefront"
 
+    selection: SelectBy = field(
+        default="interplay",
+        metadata={
+            "interplay": "a wave's fastest rKernels; if they fill the vEUs, the most efficient where time(P) is less",
+            "fastest": "always each operator's fastest; no chains, no measuring of plans",
+            "efficient": "always each operator's most efficient; no chains, no measuring of plans",
+        },
+    )
+    beyond: Literal["on", "off"] = field(
+        default="on",
+        metadata={
+            "on": "what goes beyond the paper: chains side by side, weights and operands that stay, measured plans",
+            "off": "Algorithm 1 as the paper prints it",
+        },
+    )
+    sync: Literal["fine", "global"] = field(
+        default="fine",
+        metadata={
+            "fine": "rTasks wait for single rTasks, where the device can",
+            "global": "a barrier of all vEUs stands between dependent waves (the comparison of §5.2.5)",
+        },
+    )
+
     def schedule(self, problem: Problem) -> ExecutionPlan:
-        """Algorithm 1; and what waves and prices do not see, beyond the paper: chains of steps, and caches.
-
-        Plans whose prices are close are measured, where the device can run them.
-        """
-        return _within_caches(problem, *self._with_chains(problem))
-
-    def _with_chains(self, problem: Problem) -> tuple[float, ExecutionPlan]:
-        """Algorithm 1; and again for steps of long chains. The price, and the plan.
-
-        What is best for one step after another keeps every vEU busy with one chain. So that chains run side by side,
-        all their steps must take the most efficient rKernel: tried for each such operation, kept if that takes less.
-        """
-        best_us, plan = self._drawn(problem, ())
-        chosen: tuple[Operation, ...] = ()
-        notes: list[str] = []
-        for steps in chains(problem):
-            us, other = self._drawn(problem, (*chosen, *steps))
-            if ends := ran_alone(other):
-                us, other = min((us, other), self._drawn(problem, (*chosen, *steps), ends), key=itemgetter(0))
-            if (other.programs, other.kernels) == (plan.programs, plan.kernels):
-                continue
-            better = us < best_us
-            if max(us, best_us) < CLOSE * min(us, best_us) and (measured := problem.profiler.plans_us((other, plan))):
-                side_by_side, without = measured
-                better = side_by_side * problem.profiler.noise < without
-                how = f"{side_by_side:.0f} µs with chains of {steps[0].kind} side by side"
-                notes.append(f"measured: {how}, {without:.0f} µs without")
-            if better:
-                best_us, plan, chosen = us, other, (*chosen, *steps)
-        return best_us, replace(plan, notes=(*plan.notes, *notes))
-
-    def _drawn(
-        self, problem: Problem, efficient: tuple[Operation, ...], free: Container[int] = ()
-    ) -> tuple[float, ExecutionPlan]:
-        """The plan and its price, where some operations are computed by their most efficient rKernels only.
-
-        Operators that are `free` choose as ever.
-        """
-        draft = Draft(problem, LOOSE if efficient else None)
-        held = Market(problem, draft.market.noise)
-        for operation in efficient:
-            held.insist(operation)
-        current = Assembly(problem.spec)
-        programs: list[RProgram] = []
-        trials: list[Trial] = []
-        done_us = 0.0
-        explain = (config.integer("RAMMER_DEBUG") or 0) >= 3
-        for wave in problem.graph.wavefronts():
-            before, before_us = current.mark(), current.time_us
-            operations = {n: problem.graph.operators[n].operation for n in wave}
-            options = {n: (draft.market if n in free else held).options(o) for n, o in operations.items()}
-            trial = Trial(draft, options, current)
-            if before_us and current.time_us > before_us + problem.spec.launch_us + trial.bound_us:
-                alone = Trial(draft, options, Assembly(problem.spec))
-                if current.time_us > before_us + alone.assembly.time_us:
-                    current.undo(before)
-                    programs.append(current.build())
-                    done_us += before_us
-                    trial, current, before_us = alone, alone.assembly, 0.0
-            trial.accept()
-            trials.append(trial)
-            if explain:
-                fate = "joins" if before_us else "opens"
-                print(f"wave {len(trials)} {fate} rProgram {len(programs)}: {trial}", file=sys.stderr)
-        if not current.is_empty:
-            programs.append(current.build())
-        notes: tuple[str, ...] = (
-            f"waves: {len(trials)}, rPrograms: {len(programs)}",
-            f"rKernels by wave: {count(t.reason for t in trials)}",
-            f"vEUs by rTask: {count(p.reason for t in trials for p in t.placements)}",
-        )
-        if efficient:
-            notes = (*notes, f"most efficient rKernels for all steps of {', '.join(o.kind for o in efficient)}")
-        price_us = done_us + current.time_us
-        return price_us, draft.finish(self.name, programs, price_us, notes)
+        spec, policy = problem.spec, described(self, self.name)
+        if self.sync == "global":
+            problem = replace(problem, spec=replace(spec, sync=SyncModel.GLOBAL))
+        if self.beyond == "off":
+            plan = algorithm_1(problem, self.selection, policy)
+        elif self.selection != "interplay":
+            _, plan = draw(problem, policy, self.selection)
+        else:
+            plan = _within_caches(problem, *draw_with_chains(problem, policy))
+        return replace(plan, spec=spec)
 
 
 def _within_caches(problem: Problem, price_us: float, plan: ExecutionPlan) -> ExecutionPlan:
@@ -128,44 +78,7 @@ def _within_caches(problem: Problem, price_us: float, plan: ExecutionPlan) -> Ex
         return plan
     us, baseline_us = measured
     note = f"measured: {us:.0f} µs, {baseline_us:.0f} µs with one operator after another, in far less memory"
-    chosen = replace(baseline, policy=plan.policy) if baseline_us * problem.profiler.noise < us else plan
+    chosen = plan
+    if baseline_us * problem.profiler.noise < us:
+        chosen = replace(baseline, policy=f"{baseline.policy} (chosen by {plan.policy})")
     return replace(chosen, notes=(*chosen.notes, note))
-
-
-class Trial:
-    """One wave appended to an rProgram with the rKernels that suit both; not yet final."""
-
-    def __init__(self, draft: Draft, options: Mapping[int, Options], assembly: Assembly) -> None:
-        self.draft = draft
-        self.assembly = assembly
-        self.placements: list[Placement] = []
-        self.bound_us = wave_bound_us(list(options.values()), draft.spec.num_veus)
-        before = assembly.mark()
-        tried: list[tuple[dict[int, RKernel], list[Placement], Undone]] = []
-        present: dict[int, RKernel] = {}
-
-        def price(kernels: dict[int, RKernel]) -> float:
-            nonlocal present
-            if present:
-                tried.append((present, self.placements, assembly.undo(before)))
-            present = kernels
-            for known, self.placements, undone in tried:
-                if known == kernels:
-                    assembly.redo(undone)
-                    draft.kernels.update(kernels)
-                    break
-            else:
-                self.placements = draft.schedule_wave(kernels, assembly)
-            return assembly.time_us
-
-        self.kernels, self.reason = select_rkernels(options, draft.spec.num_veus, price)
-
-    def __str__(self) -> str:
-        operators = self.draft.graph.operators
-        chosen = ", ".join(f"{operators[n].name} by {k.num_rtasks} × {k.name}" for n, k in self.kernels.items())
-        return f"{chosen} ({self.reason}); time(P) {self.assembly.time_us:.2f} µs"
-
-    def accept(self) -> None:
-        """Make the choice of rKernels final."""
-        self.draft.kernels.update(self.kernels)
-        self.draft.settle(self.placements)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import DeviceError, InputError
+from rammer.errors import DeviceError, InputError, did_you_mean
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
@@ -176,6 +177,30 @@ class VDevice(ABC):
     spec: VDeviceSpec
     forms: tuple[str, ...] = ("table",)  # in which it can emit a program, the default first
     form: str = "table"
+
+    def adapted(self, *, precision: str, form: str) -> Self:
+        """This device with kernels that round their operands, and programs in a form; itself if nothing changes.
+
+        The original stays as it is. Both share what they hold, so only one is to be closed; override this where some
+        of that depends on the spec. Raises DeviceError for what the device does not offer.
+        """
+        spec = self.spec
+        if precision not in spec.precisions:
+            raise DeviceError(
+                f"vDevice {spec.name!r} ({spec.arch}) does not compute in {precision!r}, but in "
+                f"{' or '.join(spec.precisions)}",
+                hint=did_you_mean(precision, spec.precisions),
+            )
+        if form not in self.forms:
+            raise DeviceError(
+                f"vDevice {spec.name!r} emits no program as {form!r}, but as {' or '.join(self.forms)}",
+                hint=did_you_mean(form, self.forms),
+            )
+        if (precision, form) == (spec.precision, self.form):
+            return self
+        adapted = copy(self)
+        adapted.spec, adapted.form = replace(spec, precision=precision), form
+        return adapted
 
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent

@@ -72,5 +72,21 @@ class TestWavefront(PolicyConformance):
     policy = "wavefront"
 
 
+class TestAlgorithm1(PolicyConformance):
+    policy = "wavefront:beyond=off"
+
+
+class TestGlobalBarriers(PolicyConformance):
+    policy = "wavefront:sync=global"
+
+
+class TestRammerBaseK(PolicyConformance):
+    policy = "sequential:kernels=selected"
+
+
 class TestList(PolicyConformance):
     policy = "list"
+
+
+class TestStationary(PolicyConformance):
+    policy = "stationary"

@@ -66,8 +66,25 @@ def test_bench_compares_policies(model: str) -> None:
     assert "wavefront" in call("bench", model, "--seconds", "0.05").output
 
 
+def test_policies_take_options(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, saved = "wavefront:selection=fastest,beyond=off", str(tmp_path / "m.rammer")
+    assert f"policy {chosen}," in call("compile", model, "-o", saved, "--policy", chosen).output
+    assert f"policy {chosen}," in call("show", saved).output
+    policies = "sequential:kernels=selected,wavefront:beyond=off,sync=global"
+    data = json.loads(call("bench", model, "--policies", policies, "--seconds", "0.05", "--json").stdout)
+    assert set(data) == {"sequential:kernels=selected", "wavefront:beyond=off,sync=global"}
+    assert all(d["report"]["policy"] == name for name, d in data.items())
+    refused = call("run", model, "--policy", "wavefront:beyond=of", code=1).output
+    assert "beyond is 'on' or 'off', not 'of'" in refused and "did you mean 'off'?" in refused
+    monkeypatch.setenv("RAMMER_POLICY", "wavefront:beyond=off")
+    with rammer.compile(model, options={"selection": "efficient"}, tune_seconds=0) as program:
+        assert program.report().policy == program.plan.policy == "wavefront:selection=efficient,beyond=off"
+
+
 def test_doctor_and_cache() -> None:
     text = call("doctor").output
+    for words in ("round_robin", "kernels=selected", "beyond=on (default)"):
+        assert words in text
     assert "cpu" in text and "ready" in text and "wavefront" in text
     devices = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
     assert {"interpreter", "cpu", "cuda", "rocm", "ipu"} <= set(devices)

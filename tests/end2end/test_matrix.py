@@ -16,6 +16,7 @@ from rammer.ir.evaluate import evaluate_graph
 from rammer.plugins import PluginRegistry
 
 POLICIES = sorted(PluginRegistry(third_party=False).policies())
+POLICIES += ["wavefront:beyond=off", "sequential:kernels=selected"]
 # name -> what to hand to compile; what this machine lacks is emulated
 TARGETS: dict[str, dict[str, object]] = {
     "cpu": {"target": "cpu", "device": 2},

@@ -10,6 +10,7 @@ import pytest
 
 from rammer import config, hookspecs
 from rammer.ir import verify
+from rammer.plugins import PluginRegistry
 
 ROOT = Path(__file__).parents[2]
 HOOKS = [name for name, f in inspect.getmembers(hookspecs, inspect.isfunction) if name.startswith("rammer_")]
@@ -40,6 +41,16 @@ def test_every_hook_is_used_and_tested(hook: str) -> None:
 
 def test_every_flag_is_documented() -> None:
     assert headings("docs/flags.md") == set(config.FLAGS)
+
+
+def test_every_policy_and_its_options_are_documented() -> None:
+    text = read("docs/policies.md")
+    for name, options in PluginRegistry(third_party=False).policy_options().items():
+        assert name in text
+        for option in options:
+            for value in option.values:
+                default = " (default)" if value == option.default else ""
+                assert f"| `{option.name}={value}`{default} |" in text
 
 
 def test_every_rule_is_documented() -> None:

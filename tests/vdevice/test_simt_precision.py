@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from rammer.errors import DeviceError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array
+from rammer.plugins import PluginRegistry
+from rammer.vdevice.cuda.device import cuda_emulator
 
 
 def network() -> tuple[Graph, Array, Array]:
@@ -49,3 +53,19 @@ def test_a_vdevice_that_cannot_says_so(target: str, options: dict[str, str], pre
     device = None if target == "cpu" else "emulator"
     with pytest.raises(DeviceError, match=f"does not compute in '{precision}', but in fp32"):
         rammer.compile(graph, target, device=device, precision=precision, **options)  # type: ignore[arg-type]
+
+
+def test_compiling_leaves_the_vdevice_as_it_is() -> None:
+    """A plugin may open one object again and again: precision and form of one compilation are not the next one's."""
+    device = cuda_emulator(num_veus=2)
+    spec, form = device.spec, device.form
+    registry = PluginRegistry(third_party=False)
+    entry = rammer.VDeviceEntry("shared", open=lambda **_: device)
+    registry.register(SimpleNamespace(rammer_vdevices=rammer.hookimpl(lambda: [entry])), "vendor")
+    graph, x, _ = network()
+    options = {"registry": registry, "tune_seconds": 0}
+    with rammer.compile(graph, "shared", precision="bf16", form="branches", **options) as rounded:  # type: ignore[arg-type]
+        assert device.spec is spec and device.form == form
+        with rammer.compile(graph, "shared", **options) as exact:  # type: ignore[arg-type]
+            assert (rounded.plan.spec.precision, exact.plan.spec.precision) == ("bf16", "fp32")
+            assert not np.array_equal(rounded(x), exact(x))

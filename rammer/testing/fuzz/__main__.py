@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seed", type=int, default=0, help="of the first case of each family (default: 0)")
     found.add_argument("--family", action="append", metavar="NAME", help=f"may be repeated: {', '.join(FAMILIES)}")
     found.add_argument("--target", default="cpu", help="the vDevice (default: cpu)")
-    found.add_argument("--policy", action="append", metavar="NAME", help="may be repeated; all policies by default")
+    found.add_argument("--policy", action="append", metavar="NAME", help="with options or without; by default all")
     found.add_argument("--arch", action="append", metavar="NAME", help="may be repeated; all that run here by default")
     found.add_argument("--device", action="append", metavar="NAME", help="what devices to open; 1 to 8 vEUs by default")
     found.add_argument("--jobs", type=int, default=1, help="child processes at once (default: 1)")

@@ -1,0 +1,63 @@
+"""Algorithm 1 as the paper prints it, and nothing beyond. Paper: §3.3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RProgram, TaskUid
+from rammer.scheduler.assembly import Assembly
+from rammer.scheduler.draft import Draft
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.select import SelectBy, Selection, count, explain, select_rkernels
+
+
+def algorithm_1(problem: Problem, selection: SelectBy, policy: str) -> ExecutionPlan:
+    """Schedule(G, D): lines 1 to 11. P1 grows in place, and is taken back if P2 wins."""
+    draft = Draft(problem)
+    current = Assembly(problem.spec)
+    plans: list[RProgram] = []
+    done_us = 0.0
+    reasons: list[str] = []
+    for wave in problem.graph.wavefronts():
+        before, before_us = current.mark(), current.time_us
+        chosen = _schedule_wave(draft, wave, current, selection)  # P1
+        apart = Assembly(problem.spec)
+        chosen_apart = _schedule_wave(draft, wave, apart, selection)  # P2
+        if not (joins := current.time_us <= before_us + apart.time_us):
+            current.undo(before)
+            plans.append(current.build())
+            done_us += before_us
+            current, chosen = apart, chosen_apart
+        draft.kernels.update(chosen.kernels)
+        reasons.append(chosen.reason)
+        explain(len(reasons), joins and before_us > 0, len(plans), problem.graph, chosen, current.time_us)
+    if not current.is_empty:
+        plans.append(current.build())
+    notes = (
+        f"waves: {len(reasons)}, rPrograms: {len(plans)}, by Algorithm 1 as printed",
+        f"rKernels by wave: {count(reasons)}",
+    )
+    return draft.finish(policy, plans, done_us + current.time_us, notes)
+
+
+def _schedule_wave(draft: Draft, wave: Iterable[int], program: Assembly, selection: SelectBy) -> Selection:
+    """ScheduleWave(W, P, D): lines 12 to 19."""
+    before = program.mark()
+
+    def price(kernels: dict[int, RKernel]) -> float:
+        """time(P) with these rKernels; leaves P like that."""
+        program.undo(before)
+        draft.kernels.update(kernels)
+        for operator_id, needs in draft.needs(kernels, program).items():
+            us = draft.rtask_us(operator_id)
+            for rtask_id, need in enumerate(needs):
+                earliest = int(program.starts_us(need).argmin())  # SelectvEU; of equals the first
+                program.place(TaskUid(operator_id, rtask_id), earliest, us, need)
+        return program.time_us
+
+    options = {n: draft.market.fitting(draft.graph.operators[n].operation) for n in wave}
+    fastest = {n: min(found, key=lambda o: o.alone_us).kernel for n, found in options.items()}
+    efficient = {n: min(found, key=lambda o: o.work_us).kernel for n, found in options.items()}
+    return select_rkernels(fastest, efficient, draft.spec.num_veus, price, selection)

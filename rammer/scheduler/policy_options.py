@@ -1,0 +1,72 @@
+"""Options of policies: given as text or as a mapping, checked, and named in plans.
+
+A policy with options is a dataclass. Its fields with metadata are its options, and the metadata say what every value
+means: `field(default="on", metadata={"on": "…", "off": "…"})`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import NamedTuple
+
+from rammer.errors import PolicyError, did_you_mean
+
+EXAMPLE = "for example wavefront:selection=fastest,beyond=off"
+
+
+class PolicyOption(NamedTuple):
+    """An option of a policy: its values, and what each of them means."""
+
+    name: str
+    values: dict[str, str]
+    default: object
+
+
+def options_of(make: object) -> tuple[PolicyOption, ...]:
+    """The options of a policy, or of the class that makes it; none of what is no dataclass."""
+    if not is_dataclass(make):
+        return ()
+    return tuple(PolicyOption(f.name, dict(f.metadata), f.default) for f in fields(make) if f.init and f.metadata)
+
+
+def parse_policy(text: str) -> tuple[str, dict[str, str]]:
+    """The name and options of `name` or `name:option=value,…`. Raises PolicyError."""
+    name, colon, rest = text.partition(":")
+    given: dict[str, str] = {}
+    for part in rest.split(",") if colon else ():
+        key, _, value = (word.strip() for word in part.partition("="))
+        if not (key and value):
+            raise PolicyError(f"policy {text!r}: {part!r} is no OPTION=VALUE", hint=EXAMPLE)
+        if key in given:
+            raise PolicyError(f"policy {text!r}: option {key!r} is given twice", hint="give it once")
+        given[key] = value
+    return name.strip(), given
+
+
+def split_policies(text: str) -> list[str]:
+    """Policies out of a list with commas, which options have, too: `sequential,wavefront:beyond=off,sync=global`."""
+    return [part.strip() for part in re.split(r",(?![^,:]*=)", text) if part.strip()]
+
+
+def check_options(name: str, make: object, given: Mapping[str, object]) -> None:
+    """Raise PolicyError for an option that the policy does not have, or a value that the option does not."""
+    known = {option.name: option for option in options_of(make)}
+    for key, value in given.items():
+        if key not in known:
+            raise PolicyError(
+                f"policy {name!r} has no option {key!r}, but {', '.join(known) or 'none at all'}",
+                hint=did_you_mean(str(key), known) or "`rammer doctor` lists policies and their options",
+            )
+        if value not in (values := list(known[key].values)):
+            raise PolicyError(
+                f"policy {name!r}: {key} is {' or '.join(map(repr, values))}, not {value!r}",
+                hint=did_you_mean(str(value), values) or "`rammer doctor` says what they mean",
+            )
+
+
+def described(policy: object, name: str) -> str:
+    """A policy of this name as text that makes the same one: options that differ from their defaults, in order."""
+    chosen = [(o.name, getattr(policy, o.name)) for o in options_of(policy) if getattr(policy, o.name) != o.default]
+    return name + (":" + ",".join(f"{key}={value}" for key, value in chosen) if chosen else "")
