@@ -377,13 +377,16 @@ def _superstep_profile(program: Program) -> viz.SuperstepProfile:
 
 def _timeline(program: Program) -> Timeline:
     """The timeline that the scheduler believed in."""
-    return simulate(program.plan, program.plan.rtask_us.__getitem__)
+    return simulate(program.plan)
 
 
 @main.command()
-def doctor() -> None:
+@click.option("--calibrate", is_flag=True, help="Measure what this machine can do, for better estimates: some seconds.")
+def doctor(calibrate: bool) -> None:
     """Say which vDevices, policies and plugins there are, and why one is unavailable."""
     registry = PluginRegistry()
+    if calibrate:
+        _calibrate(registry)
     table = Table("vDevice", "plugin", "state", "what to know", title="vDevices")
     for info in registry.devices():
         state = "[green]ready[/]" if info.available else "[yellow]unavailable[/]"
@@ -402,6 +405,19 @@ def doctor() -> None:
         out.print(f"[red]cache:[/] {escape(str(error))}", highlight=False)
     set_flags = {name: value for name in config.FLAGS if (value := config.get(name)) != config.FLAGS[name].default}
     out.print("flags set: " + escape(", ".join(f"{n}={v}" for n, v in set_flags.items()) or "none"), highlight=False)
+
+
+def _calibrate(registry: PluginRegistry) -> None:
+    """Measure all vDevices that can be, and print what was found beside what is usual."""
+    for name, (_, entry) in registry.vdevices().items():
+        if entry.calibrate is None or not entry.probe().ok:
+            continue
+        with progress_bar() as show:
+            found = entry.calibrate(show)
+        table = Table("number", "usual", "measured", title=f"{name}: rates in 1e9 per second, times in µs")
+        for number, usual, measured in found:
+            table.add_row(number, f"{usual:g}", f"{measured:g}")
+        out.print(table)
 
 
 def _policies(registry: PluginRegistry) -> Table:

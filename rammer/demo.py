@@ -74,7 +74,7 @@ def run(out: Console, html: Path, seconds: float, progress: Progress) -> None:
             out.print(table)
             out.print(f"results equal NumPy's within {worst:.1e} of the largest output\n", highlight=False)
             plan = programs["wavefront"].plan
-            files.write(html, viz.html(simulate(plan, plan.rtask_us.__getitem__), plan))
+            files.write(html, viz.html(simulate(plan), plan))
         finally:
             for program in programs.values():
                 program.close()

@@ -42,7 +42,8 @@ class VDeviceEntry:
 
     `probe()` is cheap and never raises. `open(arch=…, device=…)` may be costly and raises DeviceError. `archs()` lists
     what `arch` may be for programs that run here; empty where there is no choice. `words` are those by which people may
-    look for it: a hint names it to them.
+    look for it: a hint names it to them. `calibrate(progress)` measures what the machine can do, in some seconds, and
+    keeps it for specs: (name, what is usual, measured).
     """
 
     name: str
@@ -51,6 +52,7 @@ class VDeviceEntry:
     summary: str = ""
     archs: Callable[[], Sequence[str]] = tuple
     words: tuple[str, ...] = ()
+    calibrate: Callable[[Progress], Sequence[tuple[str, float, float]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,12 @@ class KernelCompiler:
         self._sources: dict[RKernel, Source] = {}  # of the latest call: what is built was measured just before
 
     def runtime(self) -> bytes:
-        """The runtime as a shared object."""
-        text = files("rammer.vdevice.cpu").joinpath("runtime.c").read_text(encoding="utf-8")
+        """The runtime as a shared object. Raises ToolchainError."""
+        return self.library("runtime.c")
+
+    def library(self, name: str) -> bytes:
+        """A C file of this package as a shared object. Raises ToolchainError."""
+        text = files("rammer.vdevice.cpu").joinpath(name).read_text(encoding="utf-8")
         source = Source(fingerprint(self._context, text), "", None, text)
         found, refused = self._compile([source], silent)
         if refused:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import CompiledOnly, Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
+from rammer.vdevice.cpu.calibrate import Probe, calibrate, keep_calibration, known_calibration
 from rammer.vdevice.cpu.check import check_kernels, untried
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
 from rammer.vdevice.cpu.runtime import CpuExecutable
-from rammer.vdevice.cpu.spec import HERE, choose_arch, choose_num_veus, host, make_spec
+from rammer.vdevice.cpu.spec import HERE, choose_arch, choose_num_veus, host, make_spec, usual_numbers
 
 
 class CpuVDevice(VDevice):
@@ -25,7 +27,8 @@ class CpuVDevice(VDevice):
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         self._host = host()
         self._arch = choose_arch(arch, self._host)
-        self.spec = make_spec(self._arch, choose_num_veus(device, self._host), self._host)
+        measured = known_calibration(self._host.name) if self._is_here else None
+        self.spec = make_spec(self._arch, choose_num_veus(device, self._host), self._host, measured)
 
     @cached_property
     def _compiler(self) -> KernelCompiler:
@@ -34,6 +37,17 @@ class CpuVDevice(VDevice):
     @property
     def _is_here(self) -> bool:
         return self._host.runs(self._arch)
+
+    def probe(self) -> Probe:
+        """What measures this machine's cores. Raises ToolchainError."""
+        return Probe(self._compiler.library("calibrate.c"))
+
+    def calibrate(self, progress: Progress = silent) -> list[tuple[str, float, float]]:
+        """Measure this machine's numbers and keep them for later specs: (name, what is usual, measured)."""
+        found = calibrate(self.probe(), self._host.caches, self._host.num_cores, progress)
+        keep_calibration(self._host.name, found)
+        usual = asdict(usual_numbers(self._host, self._arch.lanes))
+        return [(name, usual[name], value) for name, value in asdict(found).items()]
 
     def rkernels_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rammer.errors import RammerError
 from rammer.hookspecs import hookimpl
-from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
+from rammer.vdevice.base import Availability, Progress, VDevice, VDeviceEntry
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
@@ -48,12 +48,24 @@ def archs() -> Sequence[str]:
     return [arch.name for arch in ARCHES.values() if here.runs(arch)]
 
 
+def calibrate(progress: Progress) -> Sequence[tuple[str, float, float]]:
+    """Measure what this machine's cores do, and keep it for later compilations. Raises ToolchainError."""
+    from rammer.vdevice.cpu.device import CpuVDevice
+
+    return CpuVDevice().calibrate(progress)
+
+
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """The CPU."""
     return [
         VDeviceEntry(
-            "cpu", open_cpu, probe, "threads of this machine, kernels in C with vector extensions", archs=archs
+            "cpu",
+            open_cpu,
+            probe,
+            "threads of this machine, kernels in C with vector extensions",
+            archs,
+            calibrate=calibrate,
         )
     ]
 

@@ -16,9 +16,12 @@ from rammer import config
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.tensor import PARTS
+from rammer.vdevice.cpu.calibrate import Calibration
 from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
 from rammer.vdevice.cpu.table import MAX_VEUS
 
+L2_SHARE = 0.8  # of a core's own cache that stays a plan's: code, stacks and tables take the rest
+L3_SHARE = 0.5  # of the shared cache: so do other processes
 PARTS_GAIN = 1.5  # measured: products of float32 in bf16 parts on AMX, relative to multiply-adds of vectors
 
 
@@ -195,11 +198,27 @@ def _count(number: float, what: str) -> str:
     return f"{number:.4g} {what}{'' if number == 1 else 's'}"
 
 
-def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
-    """The spec that kernels and policies see. Rates are estimates from clock and width; the profiler measures."""
+def usual_numbers(here: Host, lanes: int) -> Calibration:
+    """What cores do where nobody has measured: estimates from clock and width."""
+    line = here.ghz * lanes * 4  # bytes of one vector per cycle
+    return Calibration(
+        cores=here.num_cores,
+        gflops=round(here.ghz * lanes * 4, 1),  # two units for multiply-adds
+        own_gbps=round(line, 1),
+        shared_gbps=round(10 * here.ghz, 1),
+        shared_all_gbps=round(10 * here.ghz * here.num_cores, 1),
+        memory_gbps=12.0,
+        memory_all_gbps=40.0,
+        written_gbps=round(4 * here.ghz, 1),
+        handover_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
+    )
+
+
+def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | None = None) -> VDeviceSpec:
+    """The spec that kernels and policies see, with the machine's `measured` numbers if there are some."""
     l1, l2, l3 = here.caches
     peak = here.ghz * arch.lanes * 4  # two FMA units
-    line = here.ghz * arch.lanes * 4  # bytes of one vector per cycle
+    found = measured or usual_numbers(here, arch.lanes)
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,
@@ -211,16 +230,14 @@ def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
         parts_gflops=round(PARTS_GAIN * peak, 1) if arch.parts else 0.0,
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
-            MemoryLevel("L1", l1, "veu", round(2 * line, 1)),
-            MemoryLevel("L2", l2, "veu", round(line, 1), usable=0.8, written_gbps=8.0),
-            MemoryLevel(
-                "L3", l3, "device", round(line / 2 * num_veus, 1), usable=0.5, veu_gbps=round(10 * here.ghz, 1)
-            ),
-            MemoryLevel("DRAM", _ram_bytes(), "device", 40.0, veu_gbps=12.0),
+            MemoryLevel("L1", l1, "veu", round(2 * here.ghz * arch.lanes * 4, 1)),
+            MemoryLevel("L2", l2, "veu", found.own_gbps, usable=L2_SHARE, written_gbps=found.written_gbps),
+            MemoryLevel("L3", l3, "device", found.shared_all_gbps, veu_gbps=found.shared_gbps, usable=L3_SHARE),
+            MemoryLevel("DRAM", _ram_bytes(), "device", found.memory_all_gbps, veu_gbps=found.memory_gbps),
         ),
         peak_gflops=round(peak, 1),
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
-        barrier_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
+        barrier_us=found.handover_us,
     )
 
 

@@ -1,0 +1,221 @@
+"""This machine's numbers, measured: `rammer doctor --calibrate`. Without them the spec has usual ones."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+
+from rammer import config, files
+from rammer.vdevice.base import Progress, silent
+from rammer.vdevice.cpu.memory import allocate
+from rammer.vdevice.library import Library
+
+Job = Callable[[int], float]  # does something a number of times, and says how much that was
+
+CHUNK_S = 0.00025
+WINDOW_CHUNKS = 4  # short windows, and the best one counts: the machine may be shared
+SEARCH_S = 0.4
+MAX_STRIDE_BYTES = 1 << 22
+LINE_BYTES = 512  # reads go by eight vectors
+MAX_DRAM_BYTES = 1 << 28  # per thread
+TURNS = 5000
+ATTEMPTS = 50
+CALIBRATIONS = "calibrations.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What cores of this machine do. Rates are 1e9 per second, of one core or of `cores` at once."""
+
+    cores: int
+    gflops: float  # of one core
+    own_gbps: float  # of its farthest own cache
+    shared_gbps: float  # of the cache that cores share: one core
+    shared_all_gbps: float  # all
+    memory_gbps: float
+    memory_all_gbps: float
+    written_gbps: float  # of lines that another core has just written
+    handover_us: float  # until a core sees what another one has just written
+
+
+class Probe:
+    """The loops of calibrate.c, as machine code for this host."""
+
+    def __init__(self, data: bytes) -> None:
+        self._library = library = Library(data)  # stays loaded as long as this refers to it
+        pointer, i64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+        self._multiply_add = library.function("rammer_multiply_add", number, i64, pointer)
+        self._read = library.function("rammer_read", number, pointer, i64, i64, pointer)
+        self._write = library.function("rammer_write", None, pointer, i64)
+        self._take_turns = library.function("rammer_take_turns", None, pointer, i64, i64)
+
+    def gflops(self, cores: int) -> float:
+        """float32 operations of some cores at once, a multiply-add as two."""
+
+        def job() -> Job:
+            sink = allocate(64)
+            return lambda repeats: float(self._multiply_add(repeats << 10, sink.ctypes.data))
+
+        return best_rate([job() for _ in range(cores)], 1)
+
+    def read_gbps(self, nbytes: int, cores: int) -> float:
+        """Bytes that some cores read at once, each over and over `nbytes` of its own."""
+        return best_rate([_Reader(self._read, nbytes // LINE_BYTES * LINE_BYTES).read for _ in range(cores)], 1)
+
+    def written_gbps(self, nbytes: int) -> float:
+        """Bytes that one core reads of what another one has just written."""
+        buffer, sink = allocate(nbytes), allocate(64)
+        with ThreadPoolExecutor(1, initializer=_stay_on, initargs=(1,)) as other:
+            best = 0.0
+            for _ in range(ATTEMPTS):
+                other.submit(self._write, buffer.ctypes.data, nbytes).result()
+                start = time.perf_counter()
+                self._read(buffer.ctypes.data, nbytes, 1, sink.ctypes.data)
+                best = max(best, nbytes / (time.perf_counter() - start) / 1e9)
+        return best
+
+    def handover_us(self) -> float:
+        """Until a core sees what another one has just written."""
+        times = []
+        for _ in range(3):
+            line = allocate(128)
+            other = threading.Thread(target=self._take_turns, args=(line.ctypes.data, TURNS, 1))
+            start = time.perf_counter()
+            other.start()
+            self._take_turns(line.ctypes.data, TURNS, 0)
+            other.join()
+            times.append(time.perf_counter() - start)
+        return min(times) / (2 * TURNS) * 1e6
+
+
+def _stay_on(core: int) -> None:
+    """Let this thread run on one CPU of the affinity mask, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        cpus = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cpus[core % len(cpus)]})
+
+
+class _Reader:
+    """Reads a buffer over and over, at most MAX_STRIDE_BYTES at a time so that a chunk stays short."""
+
+    def __init__(self, read: Callable[..., float], nbytes: int) -> None:
+        self._read, self._sink = read, allocate(64)
+        self._stride = min(nbytes, MAX_STRIDE_BYTES)
+        self._data = allocate(nbytes // self._stride * self._stride)
+        self._data[:] = 1  # memory of its own
+        self._at = 0
+
+    def read(self, repeats: int) -> float:
+        """Bytes read."""
+        address, sink = self._data.ctypes.data, self._sink.ctypes.data
+        if self._stride == self._data.size:
+            return float(self._read(address, self._stride, repeats, sink))
+        done = 0.0
+        for _ in range(repeats):
+            done += self._read(address + self._at, self._stride, 1, sink)
+            self._at = (self._at + self._stride) % self._data.size
+        return done
+
+
+def best_rate(jobs: Sequence[Job], repeats: int) -> float:
+    """Highest joint rate in units of 1e9 per second; `job(repeats)` returns how much it did."""
+    for job in jobs:
+        job(1)  # touch the data
+    while (took := _timed(jobs[0], repeats)) < CHUNK_S:
+        repeats *= 2
+    done = jobs[0](repeats)
+    chunks = max(WINDOW_CHUNKS, int(SEARCH_S / took))
+    return done / best_window_s(_run_together(jobs, repeats, chunks)) / 1e9
+
+
+def best_window_s(timelines: list[list[tuple[float, float]]]) -> float:
+    """Least seconds per chunk of all threads together, over windows of WINDOW_CHUNKS chunks of the first thread.
+
+    A timeline lists the (start, end) of each chunk; chunks that stick out of a window count in part.
+    """
+    first, best = timelines[0], 0.0
+    for i in range(len(first) - WINDOW_CHUNKS + 1):
+        start, end = first[i][0], first[i + WINDOW_CHUNKS - 1][1]
+        done = 0.0
+        for timeline in timelines:
+            near = bisect.bisect_left(timeline, end, key=lambda chunk: chunk[0])
+            for s, e in reversed(timeline[:near]):  # those that start before the window ends
+                if e <= start:
+                    break
+                done += (min(e, end) - max(s, start)) / (e - s)
+        best = max(best, done / (end - start))
+    return 1 / best
+
+
+def _timed(job: Job, repeats: int) -> float:
+    start = time.perf_counter()
+    job(repeats)
+    return time.perf_counter() - start
+
+
+def _run_together(jobs: Sequence[Job], repeats: int, chunks: int) -> list[list[tuple[float, float]]]:
+    """(start, end) of each of `chunks` chunks, per thread."""
+    barrier = threading.Barrier(len(jobs))
+    timelines: list[list[tuple[float, float]]] = [[] for _ in jobs]
+
+    def run(i: int) -> None:
+        _stay_on(i)
+        barrier.wait()
+        for _ in range(chunks):
+            start = time.perf_counter()
+            jobs[i](repeats)
+            timelines[i].append((start, time.perf_counter()))
+
+    workers = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return timelines
+
+
+def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: Progress = silent) -> Calibration:
+    """Measure with all `cores`; takes some seconds. `caches`: bytes of L1d and L2 of a core, and of L3."""
+    _, l2, l3 = caches
+    shared = max(min(8 * l2, l3 // (2 * cores)), 2 * l2)  # well past the own cache
+    memory = min(max(2 * l3 // cores, 1 << 27), MAX_DRAM_BYTES)
+    steps: list[tuple[str, Callable[[], float]]] = [
+        ("gflops", lambda: probe.gflops(1)),
+        ("own_gbps", lambda: probe.read_gbps(l2 * 3 // 4, 1)),
+        ("shared_gbps", lambda: probe.read_gbps(shared, 1)),
+        ("shared_all_gbps", lambda: probe.read_gbps(shared, cores)),
+        ("memory_gbps", lambda: probe.read_gbps(memory, 1)),
+        ("memory_all_gbps", lambda: probe.read_gbps(memory, cores)),
+        ("written_gbps", lambda: probe.written_gbps(l2 // 4) if cores > 1 else 0.0),
+        ("handover_us", lambda: probe.handover_us() if cores > 1 else 0.0),
+    ]
+    found: dict[str, float] = {}
+    for done, (name, measure) in enumerate(steps):
+        found[name] = round(measure(), 3)
+        progress("calibrate", done + 1, len(steps))
+    return Calibration(cores, **found)
+
+
+def known_calibration(machine: str) -> Calibration | None:
+    """What was measured on this `machine` (a name of its CPU), if it was."""
+    try:
+        return Calibration(**json.loads((config.cache_dir() / CALIBRATIONS).read_text())[machine])
+    except (OSError, ValueError, KeyError, TypeError):  # none, or a file of another form: measured again when asked for
+        return None
+
+
+def keep_calibration(machine: str, found: Calibration) -> None:
+    """Let later specs of this `machine` have the measured numbers."""
+    path = config.cache_dir() / CALIBRATIONS
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        known = {}
+    files.write(path, json.dumps({**(known if isinstance(known, dict) else {}), machine: asdict(found)}, indent=1))
