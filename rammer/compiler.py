@@ -137,7 +137,8 @@ def compile(
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
         with clock("price"):
-            profiler.far_us |= vdevice.rkernels_far_us(used, budget_s=budget_s, progress=progress)
+            if budget_s > 0:
+                profiler.states_us |= vdevice.rkernels_states_us(used, budget_s=budget_s, progress=progress)
             plan = replace(plan, prices={k: profiler.price(k, vdevice.spec) for k in used})
         notes = (*prover.notes, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))

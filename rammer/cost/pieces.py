@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.dependency import read_elements, written_elements
-from rammer.ir.intervals import Intervals
+from rammer.ir.intervals import Intervals, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import constant_key, memory_owners
 from rammer.ir.plan import ExecutionPlan
@@ -75,46 +75,52 @@ def _cut(elements: bytes, itemsize: int, base: int, size: int) -> tuple[Numbers,
     return pieces[begins], np.add.reduceat(nbytes, begins) if len(begins) else nbytes
 
 
-def touches(kernel: RKernel, places: Sequence[Place]) -> list[Touch]:
-    """What every rTask of a kernel touches; `places` has its inputs and then its outputs."""
+def touches(kernel: RKernel, places: Sequence[Place], in_use: Numbers) -> list[Touch]:
+    """What every rTask of a kernel touches; `places` has its inputs and then its outputs.
+
+    `in_use` grows to what all of them touch of each piece.
+    """
     kinds = (*kernel.input_types(), *kernel.operation.outputs)
     inputs = len(kernel.operation.inputs)
     elements = [read_elements(kernel, n) for n in range(inputs)]
     elements += [written_elements(kernel, n) for n in range(len(kernel.operation.outputs))]
+    operands = list(zip(elements, kinds, places, strict=True))
     known: dict[tuple[int, ...], Touch] = {}  # by what the rTask uses of each operand
     found = []
     for rtask in range(kernel.num_rtasks):
         key = tuple(e.chosen[rtask] for e in elements)
         if key not in known:
-            parts = [
-                place.region.touched(e[rtask], kind.element_bytes, place.base)
-                for e, kind, place in zip(elements, kinds, places, strict=True)
-            ]
+            parts = [place.region.touched(e[rtask], kind.element_bytes, place.base) for e, kind, place in operands]
             pieces, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
             written = np.concatenate([p for p, _ in parts[inputs:]])
             known[key] = Touch(pieces, nbytes, written, int(nbytes.sum()))
         found.append(known[key])
+    every = [place.region.touched(union(e.sets), kind.element_bytes, place.base) for e, kind, place in operands]
+    pieces, nbytes = (np.concatenate(column) for column in zip(*every, strict=True))
+    total = np.bincount(pieces, nbytes, len(in_use))
+    np.maximum(in_use, total.astype(np.int64), out=in_use)
     return found
 
 
-def touches_alone(kernel: RKernel) -> tuple[list[Touch], int]:
-    """What every rTask touches where nothing but the kernel's operands lies in memory, and the number of pieces."""
+def touches_alone(kernel: RKernel) -> tuple[list[Touch], Numbers]:
+    """What every rTask touches where nothing but the kernel's operands lies in memory, and the bytes of each piece."""
     bases, nbytes = [], 0
     for kind in (*kernel.input_types(), *kernel.operation.outputs):
         bases.append(nbytes)
         nbytes += kind.nbytes
     region = Region(nbytes, 0)
-    return touches(kernel, [Place(region, base) for base in bases]), region.end
+    in_use = np.zeros(region.end, np.int64)
+    return touches(kernel, [Place(region, base) for base in bases], in_use), in_use
 
 
 class Pieces:
-    """Numbers the pieces of a plan's memory from 0 to `count`. Tensors that share bytes of the arena share pieces.
+    """The pieces of a plan's memory: what rTasks touch of them (by operator), and the bytes of each that are `in_use`.
 
-    A plan without memory is taken as if every tensor had bytes of its own.
+    Tensors that share bytes of the arena share pieces. A plan without memory is taken as if every tensor had its own.
     """
 
     def __init__(self, plan: ExecutionPlan) -> None:
-        self._graph, self._kernels = plan.graph, plan.kernels
+        self._graph = plan.graph
         self._offsets = dict(plan.memory.offsets) if plan.memory else {}
         arena_bytes = plan.memory.arena_bytes if plan.memory else 0
         if plan.memory is None:
@@ -132,13 +138,12 @@ class Pieces:
                         constant_bytes += replace(plan.graph.types[whole], layout=layout).nbytes
         self._arena = Region(arena_bytes, 0)
         self._static = Region(constant_bytes, self._arena.end)
-        self.count = self._static.end
-
-    def of(self, operator: int) -> list[Touch]:
-        """What every rTask of an operator touches."""
-        kernel, op = self._kernels[operator], self._graph.operators[operator]
-        kinds = (*kernel.input_types(), *kernel.operation.outputs)
-        return touches(kernel, [self._place(t, k) for t, k in zip((*op.inputs, *op.outputs), kinds, strict=True)])
+        self.in_use = np.zeros(self._static.end, np.int64)
+        self.touched: list[list[Touch]] = []
+        for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
+            tensors, kinds = (*op.inputs, *op.outputs), (*kernel.input_types(), *kernel.operation.outputs)
+            places = [self._place(tensor, kind) for tensor, kind in zip(tensors, kinds, strict=True)]
+            self.touched.append(touches(kernel, places, self.in_use))
 
     def _place(self, tensor: TensorId, kind: TensorType) -> Place:
         """Where a tensor begins; `kind` has the layout in which a constant is read."""

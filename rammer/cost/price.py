@@ -1,9 +1,9 @@
 """The price of an rTask: what it takes with its operands near, and what fetching them from farther adds.
 
-    us = near_us + stall * sum over levels of bytes / rate
+    us = near_us + sum over levels of stall * bytes / rate
 
-`near_us` and `stall` belong to the rKernel. Rates are the spec's. A kernel whose loads are awaited one by one stalls
-for more than the rates say, one that computes while lines are on their way for less.
+Times with operands near and the stalls belong to the rKernel, rates are the spec's. A kernel whose loads are awaited
+one by one stalls for more than the rates say, one that computes while lines are on their way for less (docs/cost.md).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.cost.pieces import Pieces, touches_alone
-from rammer.cost.residency import Residency, levels
+from rammer.cost.residency import Bytes, Residency, levels
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
 
-MOST_FETCHING = 0.8  # of a measured time, whatever the rates say
-APART = 0.3  # of what fetching everything takes: less between two measured times says nothing about stalls
+MUCH = 0.1  # of a time in turn that must be fetching, so that it says something about stalls
+SWEEPS = 4  # over a kernel's rTasks, until caches hold what they will
 MOST_STALL = 4.0  # times the rates: more is a disturbed measurement
 
 
@@ -30,48 +30,61 @@ def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
         if level.owner == "veu":
             gbps = level.written_gbps if written else 0.0
         else:
-            gbps = min(r for r in (level.read_gbps / veus, level.veu_gbps or np.inf) if r)
+            gbps = min((r for r in (level.read_gbps / veus, level.veu_gbps) if r), default=0.0)
         found.append(1e-3 / gbps if gbps else 0.0)
     return np.array(found)
 
 
-def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, far_us: float | None) -> Price:
-    """The price of a kernel of which two times are measured on one vEU, each the mean of its rTasks in turn.
+def fit(kernel: RKernel, spec: VDeviceSpec, near_us: float, in_turn_us: float, far_us: float | None) -> Price:
+    """The price of a kernel that was measured on one vEU, each time the mean over its rTasks.
 
-    `in_turn_us`: over and over, so that operands are where the rTasks themselves left them. `far_us`: once, with all
-    operands in main memory before; None if nobody measured it.
+    `near_us`: each rTask once more at once. `in_turn_us`: all rTasks in turn, over and over, so that operands are where
+    the others left them. `far_us`: in turn, with all operands in main memory before; None if nobody measured it.
     """
-    touched, pieces = touches_alone(kernel)
-    caches, rates = Residency(spec, pieces), us_per_byte(spec, 1)
-    fetched_us = []
-    for _ in range(2):
-        fetched_us.append(sum(float(caches.fetch(0, touch) @ rates) for touch in touched) / max(len(touched), 1))
-    cold_us, warm_us = fetched_us
-    stall = 1.0
-    if far_us is not None and cold_us - warm_us > APART * cold_us:
-        stall = min(max((far_us - in_turn_us) / (cold_us - warm_us), 0.0), MOST_STALL)
-    if stall * warm_us > MOST_FETCHING * in_turn_us:  # it fetches faster than the rates say
-        stall = MOST_FETCHING * in_turn_us / warm_us
-    return Price(in_turn_us - stall * warm_us, stall)
+    near_us = min(near_us, in_turn_us)  # more is a disturbed measurement
+    touched, in_use = touches_alone(kernel)
+    rates = us_per_byte(spec, 1)
+    caches = Residency(spec, in_use)
+    for _ in range(SWEEPS):  # the last one finds what all others leave
+        before = caches.moved.copy()
+        for touch in touched:
+            caches.fetch(0, touch)
+    warm = (caches.moved - before) * rates / max(len(touched), 1)
+    cold_us = float(in_use.sum() * rates[-1]) / max(len(touched), 1) if len(rates) else 0.0
+    memory_stall = 1.0 if far_us is None or not cold_us else _bounded((far_us - near_us) / cold_us)
+    shared_stall, between_us = min(memory_stall, 1.0), float(warm[:-1].sum())
+    if between_us > MUCH * in_turn_us:
+        shared_stall = _bounded((in_turn_us - near_us - memory_stall * float(warm[-1])) / between_us)
+    return Price(near_us, shared_stall, memory_stall)
+
+
+def _bounded(stall: float) -> float:
+    return float(min(max(stall, 0.0), MOST_STALL))
 
 
 class Meter:
     """Prices the rTasks of a plan in the order in which they run, and counts their bytes from each level."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
-        self._prices = [plan.prices[kernel] for kernel in plan.kernels]
         pieces = Pieces(plan)
-        self._touched = [pieces.of(operator) for operator in range(len(plan.kernels))]
-        self._caches = Residency(plan.spec, pieces.count)
-        self._rates = us_per_byte(plan.spec, plan.spec.num_veus)
+        self._touched = pieces.touched
+        self._caches = Residency(plan.spec, pieces.in_use)
+        rates = us_per_byte(plan.spec, plan.spec.num_veus)
+        costs = {}
+        for kernel in dict.fromkeys(plan.kernels):
+            price = plan.prices[kernel]
+            stalls = np.full(len(rates), price.shared_stall)
+            stalls[-1:] = price.memory_stall
+            costs[kernel] = price.near_us, rates * stalls
+        self._costs = [costs[kernel] for kernel in plan.kernels]
 
     @property
-    def moved(self) -> NDArray[np.int64]:
+    def moved(self) -> Bytes:
         """Bytes from each of `residency.levels` so far."""
         return self._caches.moved
 
     def __call__(self, veu: int, task: TaskUid) -> float:
         """Microseconds of the next rTask of a vEU."""
         moved = self._caches.fetch(veu, self._touched[task.operator_id][task.rtask_id])
-        price = self._prices[task.operator_id]
-        return price.near_us + price.stall * float(moved @ self._rates)
+        near_us, us_per_byte = self._costs[task.operator_id]
+        return near_us + float(moved @ us_per_byte)

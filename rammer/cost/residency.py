@@ -1,4 +1,4 @@
-"""Which pieces of memory are in which cache while a plan runs, and from where every rTask has its operands."""
+"""How much of each piece of memory is in which cache while a plan runs, and from where rTasks have their operands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from rammer.cost.pieces import Touch
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+
+Bytes = NDArray[np.float64]
 
 
 def levels(spec: VDeviceSpec) -> list[tuple[MemoryLevel, bool]]:
@@ -21,74 +23,83 @@ def levels(spec: VDeviceSpec) -> list[tuple[MemoryLevel, bool]]:
 
 
 class Residency:
-    """The caches of a device, as queues: what comes in pushes out what came in first.
+    """The caches of a device, by what is to be expected of them. `moved` counts bytes from each of `levels`.
 
-    `moved` counts the bytes that rTasks have had from each of `levels`.
+    `in_use`: the bytes of each piece that some rTask touches.
     """
 
-    def __init__(self, spec: VDeviceSpec, num_pieces: int) -> None:
+    def __init__(self, spec: VDeviceSpec, in_use: NDArray[np.int64]) -> None:
         found = levels(spec)
         own = [m for m, written in found if m.owner == "veu" and not written]
         shared = [m for m, _ in found if m.owner != "veu"]
-        self._own = [_Queue(own[0].usable_bytes, num_pieces) for _ in range(spec.num_veus)] if own else []
-        self._shared = [_Queue(m.usable_bytes, num_pieces) for m in shared[:-1]]
-        self._writer = np.full(num_pieces, -1, np.int32)
-        self.moved = np.zeros(len(found), np.int64)
+        self._own = [_Cache(own[0].usable_bytes, in_use) for _ in range(spec.num_veus)] if own else []
+        self._shared = [_Cache(m.usable_bytes, in_use) for m in shared[:-1]]
+        self._writer = np.full(len(in_use), -1, np.int32)
+        self.moved: Bytes = np.zeros(len(found))
 
-    def fetch(self, veu: int, touch: Touch) -> NDArray[np.int64]:
+    def fetch(self, veu: int, touch: Touch) -> Bytes:
         """Bytes that an rTask on `veu` has from each level; they are near then, and what it writes is its vEU's."""
-        pieces, nbytes, written, total_bytes = touch
         moved = np.zeros_like(self.moved)
+        pieces, nbytes = touch.pieces, touch.nbytes.astype(np.float64)
         first = 0
         if self._own:
-            own, first = self._own[veu], 2
-            left = own.lacks(pieces)
-            moved[0] = total_bytes
+            left = self._own[veu].take(pieces, nbytes)
+            moved[0] = touch.total_bytes - left.sum()
+            first = 2
             if left.any():
-                pieces, nbytes = pieces[left], nbytes[left]
-                own.take(pieces, nbytes)
-                others = self._writer[pieces]
-                elsewhere = np.zeros(len(pieces), bool)
-                for other, queue in enumerate(self._own):
-                    if other != veu and (theirs := others == other).any():
-                        elsewhere |= theirs & ~queue.lacks(pieces)
-                moved[0] -= nbytes.sum()
-                moved[1] = nbytes[elsewhere].sum()
-                pieces, nbytes = pieces[~elsewhere], nbytes[~elsewhere]
-            else:
-                pieces = pieces[:0]
-            for other, queue in enumerate(self._own):
+                writers = self._writer[pieces]
+                for other, cache in enumerate(self._own):
+                    if other != veu and (theirs := writers == other).any():
+                        there = np.where(theirs, left * cache.share(pieces), 0.0)
+                        moved[1] += there.sum()
+                        left = left - there
+            for other, cache in enumerate(self._own):
                 if other != veu:
-                    queue.drop(written)
-            self._writer[written] = veu
-        for level, queue in enumerate(self._shared, first):
-            if len(pieces):
-                left = queue.lacks(pieces)
-                moved[level] = nbytes[~left].sum()
-                pieces, nbytes = pieces[left], nbytes[left]
-                queue.take(pieces, nbytes)
-        if len(pieces):
-            moved[-1] += nbytes.sum()
+                    cache.drop(touch.written)
+            self._writer[touch.written] = veu
+        else:
+            left = nbytes
+        for level, cache in enumerate(self._shared, first):
+            before = left.sum()
+            left = cache.take(pieces, left)
+            moved[level] = before - left.sum()
+        if len(moved):
+            moved[-1] += left.sum()
         self.moved += moved
         return moved
 
 
-class _Queue:
-    """One cache: for each piece the number of bytes that had come in before it."""
+class _Cache:
+    """One cache in which what comes in pushes out at random: of what was there, exp(-bytes since / its size) is left.
 
-    def __init__(self, nbytes: int, num_pieces: int) -> None:
-        self._capacity = nbytes
-        self._passed = 0
-        self._before = np.full(num_pieces, -nbytes - 1, np.int64)
+    Real ones push out by rules that are neither known nor the same; a loop over a little more than the cache holds does
+    not lose everything in them, as it would if the oldest always went.
+    """
 
-    def lacks(self, pieces: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self._before[pieces] < self._passed - self._capacity
+    def __init__(self, nbytes: int, in_use: NDArray[np.int64]) -> None:
+        self._nbytes = max(nbytes, 1)
+        self._in_use = np.maximum(in_use, 1)
+        self._passed = 0.0  # bytes that came in so far
+        self._entered = np.full(len(in_use), -np.inf)  # how many had when a piece was touched last
+        self._filled = np.zeros(len(in_use))  # how much of the piece was there then
 
-    def take(self, pieces: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
-        """Let pieces in that are not there."""
-        ends = np.cumsum(nbytes)
-        self._before[pieces] = self._passed + ends - nbytes
-        self._passed += int(ends[-1]) if len(ends) else 0
+    def share(self, pieces: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How much of each piece is still there."""
+        found: NDArray[np.float64] = self._filled[pieces] * np.exp(
+            (self._entered[pieces] - self._passed) / self._nbytes
+        )
+        return found
+
+    def take(self, pieces: NDArray[np.int64], nbytes: Bytes) -> Bytes:
+        """Let in what is not there of some bytes of each piece, and say how much that was of each."""
+        share = self.share(pieces)
+        fetched = nbytes * (1.0 - share)
+        came = np.cumsum(fetched)
+        if len(came):
+            self._entered[pieces] = self._passed + came
+            self._filled[pieces] = np.minimum(share + fetched / self._in_use[pieces], 1.0)
+            self._passed += came[-1]
+        return fetched
 
     def drop(self, pieces: NDArray[np.int64]) -> None:
-        self._before[pieces] = self._passed - self._capacity - 1
+        self._filled[pieces] = 0.0

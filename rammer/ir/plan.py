@@ -28,11 +28,12 @@ class MemoryPlan:
 class Price(NamedTuple):
     """Of one rTask of an rKernel: microseconds with its operands near, and what it stalls for those that are not.
 
-    `stall` is in units of what the spec's rates say: less where lines are on their way while the kernel computes.
+    Stalls are in units of what the spec's rates say: less where lines are on their way while the kernel computes.
     """
 
     near_us: float
-    stall: float = 1.0
+    shared_stall: float = 1.0  # for what is in other caches than the vEU's own
+    memory_stall: float = 1.0  # for what is in main memory
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class EstimatingProfiler:
 class MeasuredProfiler:
     """Measured times, and another profiler for what was not measured. `measure` runs plans.
 
-    `far_us`: measured with operands in main memory.
+    `states_us`: measured with operands near, and with operands in main memory.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class MeasuredProfiler:
         times: Mapping[RKernel, float],
         fallback: Profiler,
         measure: Callable[[Sequence[ExecutionPlan]], Sequence[float] | None] | None = None,
-        far_us: Mapping[RKernel, float] | None = None,
+        states_us: Mapping[RKernel, tuple[float, float]] | None = None,
     ) -> None:
         self.times = dict(times)
-        self.far_us = dict(far_us or {})
+        self.states_us = dict(states_us or {})
         self.fallback = fallback
         self._measure = measure
         self.noise = NOISE if times else fallback.noise
@@ -120,8 +120,10 @@ class MeasuredProfiler:
         return self.fallback.rtask_us(kernel) if found is None else found
 
     def price(self, kernel: RKernel, spec: VDeviceSpec) -> Price:
-        """What one rTask takes by where its operands lie, from both measured times."""
-        return fit(kernel, spec, self.rtask_us(kernel), self.far_us.get(kernel))
+        """What one rTask takes by where its operands lie, from its measured times."""
+        in_turn_us = self.rtask_us(kernel)
+        near_us, far_us = self.states_us.get(kernel, (in_turn_us, None))
+        return fit(kernel, spec, near_us, in_turn_us, far_us)
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         return self._measure(plans) if self._measure else None

@@ -85,7 +85,7 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
         before = meter.moved.copy()
         names = (f"{m.name} of another vEU" if written else m.name for m, written in levels(plan.spec))
         timeline = _timed(plan, meter)
-        return replace(timeline, moved=dict(zip(names, (meter.moved - before).tolist(), strict=True)))
+        return replace(timeline, moved=dict(zip(names, map(round, meter.moved - before), strict=True)))
     price = plan.rtask_us.__getitem__ if rtask_us is None else rtask_us
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
     operator_us = [distinct[kernel] for kernel in plan.kernels]

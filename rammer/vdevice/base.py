@@ -210,10 +210,10 @@ class VDevice(ABC):
         """Measured microseconds of one rTask on one vEU. A kernel left out is estimated from the spec."""
         return {}
 
-    def rkernels_far_us(
+    def rkernels_states_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
-    ) -> Mapping[RKernel, float]:
-        """The same where rTasks follow each other once and all operands are in main memory before.
+    ) -> Mapping[RKernel, tuple[float, float]]:
+        """The same with operands near, and with all operands in main memory before rTasks follow each other once.
 
         A kernel left out stalls for what is far as long as the spec's rates say.
         """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from math import exp, inf
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rammer.cost.pieces import LEAST_BYTES, Region, Touch, touches_alone
 from rammer.cost.residency import Residency, levels
@@ -32,60 +35,92 @@ def touch(reads: list[int], writes: list[int]) -> Touch:
     return Touch(pieces, np.full(len(pieces), PIECE), np.array(writes, np.int64), PIECE * len(pieces))
 
 
+def whole(pieces: int) -> NDArray[np.int64]:
+    return np.full(pieces, PIECE)
+
+
 def test_levels_are_the_last_own_cache_that_of_others_and_what_is_shared() -> None:
     found = [(level.name, written) for level, written in levels(spec_of(2))]
     assert found == [("L2", False), ("L2", True), ("L3", False), ("DRAM", False)]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_queues_of_single_pieces_agree(seed: int) -> None:
-    """The same by a list per cache: newest first, cut at its capacity, entries of written pieces removed elsewhere."""
+def test_single_pieces_are_expected_to_be_where_they_are(seed: int) -> None:
+    """The same, piece by piece: of what was there, exp(-bytes since / size) is left in each cache."""
     rng = random.Random(seed)
-    caches = Residency(spec_of(3), 40)
-    own: list[list[int]] = [[], [], []]
-    shared: list[int] = []
+    caches = Residency(spec_of(3), whole(40))
+    passed, shared_passed = [0.0] * 3, 0.0
+    own: list[dict[int, float]] = [{}, {}, {}]  # what had passed when a piece came in
+    shared: dict[int, tuple[float, float]] = {}  # how much was there then, and what had passed
     writer: dict[int, int] = {}
     for _ in range(300):
         veu = rng.randrange(3)
         chosen = rng.sample(range(40), rng.randrange(1, 5))
         cut = rng.randrange(len(chosen) + 1)
-        reads, writes = chosen[:cut], chosen[cut:]
-        want = [0, 0, 0, 0]
-        came, farther = [], []
-        for piece in chosen:
-            if piece in own[veu][:OWN]:
-                want[0] += PIECE
-                continue
-            came.append(piece)
-            other = writer.get(piece, veu)
-            if other != veu and piece in own[other][:OWN]:
-                want[1] += PIECE
-            elif piece in shared[:SHARED]:
-                want[2] += PIECE
-            else:
-                want[3] += PIECE
-                farther.append(piece)
-        # an entry that a write removed still takes its room until others have pushed it out
-        own[veu] = [*reversed(came), *(p if p not in came else -1 for p in own[veu])]
-        shared = [*reversed(farther), *(p if p not in farther else -1 for p in shared)]
-        for other in {0, 1, 2} - {veu}:
-            own[other] = [p if p not in writes else -1 for p in own[other]]
-        writer |= dict.fromkeys(writes, veu)
-        assert caches.fetch(veu, touch(reads, writes)).tolist() == want
+        want = [0.0, 0.0, 0.0, 0.0]
+        shares = [exp((own[veu].get(p, -inf) - passed[veu]) / (OWN * PIECE)) for p in chosen]
+        lefts = []
+        for piece, share in zip(chosen, shares, strict=True):
+            left = PIECE * (1 - share)
+            want[0] += PIECE - left
+            passed[veu] += left
+            own[veu][piece] = passed[veu]
+            if (other := writer.get(piece, veu)) != veu:
+                there = left * exp((own[other].get(piece, -inf) - passed[other]) / (OWN * PIECE))
+                want[1] += there
+                left -= there
+            lefts.append(left)
+        for piece in chosen[cut:]:
+            for other in {0, 1, 2} - {veu}:
+                own[other].pop(piece, None)
+            writer[piece] = veu
+        parts = [shared.get(p, (0.0, 0.0)) for p in chosen]
+        there = [filled * exp((at - shared_passed) / (SHARED * PIECE)) for filled, at in parts]
+        for piece, left, share in zip(chosen, lefts, there, strict=True):
+            want[2] += left * share
+            want[3] += left * (1 - share)
+            shared_passed += left * (1 - share)
+            shared[piece] = share + left * (1 - share) / PIECE, shared_passed
+        assert caches.fetch(veu, touch(chosen[:cut], chosen[cut:])).tolist() == pytest.approx(want, abs=1e-6)
+        assert sum(want) == pytest.approx(PIECE * len(chosen))
+
+
+@pytest.mark.parametrize(("pieces", "least", "most"), [(3, 0.0, 0.001), (9, 0.3, 0.7), (30, 0.95, 1.0)])
+def test_loops_lose_more_the_larger_they_are(pieces: int, least: float, most: float) -> None:
+    """Of pieces read over and over: half a cache stays, of one and a half some is lost, of five nearly all."""
+    caches = Residency(spec_of(1), whole(pieces))
+    for _ in range(50):
+        near = sum(caches.fetch(0, touch([p], []))[0] for p in range(pieces))
+    assert least <= 1 - near / (PIECE * pieces) <= most
 
 
 def test_what_another_veu_wrote_comes_from_there_once() -> None:
-    caches = Residency(spec_of(2), 10)
-    assert caches.fetch(0, touch([], [1, 2])).tolist() == [0, 0, 0, 2 * PIECE]
-    assert caches.fetch(1, touch([1, 2], [])).tolist() == [0, 2 * PIECE, 0, 0]
-    assert caches.fetch(1, touch([1, 2], [])).tolist() == [2 * PIECE, 0, 0, 0]
-    assert caches.fetch(0, touch([], [1])).tolist() == [PIECE, 0, 0, 0]
-    assert caches.fetch(1, touch([1, 2], [])).tolist() == [PIECE, PIECE, 0, 0]
+    large = replace(spec_of(2), memory=tuple(replace(m, nbytes=1 << 40) for m in spec_of(2).memory))
+    caches = Residency(large, whole(10))
+    for veu, reads, writes, want in (
+        (0, [], [1, 2], [0, 0, 0, 2]),
+        (1, [1, 2], [], [0, 2, 0, 0]),
+        (1, [1, 2], [], [2, 0, 0, 0]),
+        (0, [], [1], [1, 0, 0, 0]),
+        (1, [1, 2], [], [1, 1, 0, 0]),
+    ):
+        assert caches.fetch(veu, touch(reads, writes)).tolist() == pytest.approx([PIECE * n for n in want], abs=1e-3)
+    assert caches.moved.tolist() == pytest.approx([4 * PIECE, 3 * PIECE, 0, 2 * PIECE], abs=1e-3)
+
+
+def test_parts_of_a_piece_come_one_by_one() -> None:
+    """A column of a matrix is near again once the whole matrix was read, and not because its neighbour was."""
+    large = replace(spec_of(1), memory=tuple(replace(m, nbytes=1 << 40) for m in spec_of(1).memory))
+    caches = Residency(large, whole(1))
+    quarter = Touch(np.array([0]), np.array([PIECE // 4]), np.zeros(0, np.int64), PIECE // 4)
+    near = [caches.fetch(0, quarter)[0] / (PIECE // 4) for _ in range(12)]
+    assert near[0] == 0.0 and near[1] == pytest.approx(0.25) and near[-1] > 0.9
+    assert sorted(near) == near
 
 
 def test_without_caches_everything_is_in_main_memory() -> None:
     spec = VDeviceSpec("plain", 2, memory=(MemoryLevel("DRAM", 1 << 30, "device", 10.0),))
-    assert Residency(spec, 4).fetch(1, touch([0, 1], [2])).tolist() == [3 * PIECE]
+    assert Residency(spec, whole(4)).fetch(1, touch([0, 1], [2])).tolist() == [3 * PIECE]
 
 
 def test_pieces_count_every_byte_once() -> None:
@@ -106,8 +141,8 @@ def test_rtasks_of_a_kernel_touch_all_its_operands() -> None:
     problem = make_problem([Job("a", ((2, 4.0),))], spec_of(2))
     (operation,) = {op.operation for op in problem.graph.operators}
     kernel = problem.candidates[operation][0]
-    touched, count = touches_alone(kernel)
+    touched, in_use = touches_alone(kernel)
     written = np.concatenate([t.written for t in touched])
-    assert len(touched) == kernel.num_rtasks and written.max() < count
+    assert len(touched) == kernel.num_rtasks and written.max() < len(in_use)
     sizes = sum(t.nbytes for t in (*kernel.input_types(), *operation.outputs))
-    assert sum(t.total_bytes for t in touched) >= sizes
+    assert sum(t.total_bytes for t in touched) >= sizes == in_use.sum()

@@ -57,13 +57,17 @@ class CpuVDevice(VDevice):
             return {}
         return measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress)
 
-    def rkernels_far_us(
+    def rkernels_states_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
-    ) -> Mapping[RKernel, float]:
-        """The same with all operands in main memory before; nothing for a CPU that is not this one."""
+    ) -> Mapping[RKernel, tuple[float, float]]:
+        """The same with operands near, and with all in main memory before; nothing for a CPU that is not this one."""
         if not self._is_here:
             return {}
-        return measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress, far=True)
+        near, far = (
+            measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress, operands=where)
+            for where in ("near", "far")
+        )
+        return {k: (near[k], far[k]) for k in near.keys() & far.keys() if far[k]}
 
     def rkernels_wrong(
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset(), progress: Progress = silent

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from rammer.vdevice.library import Library
 from rammer.vdevice.placement import aligned
 from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, recipe_keys
 
+Operands = Literal["in turn", "near", "far"]
+
 ROUNDS = 3  # measurements of a kernel; the least one counts
 SHARE_S = 0.003  # seconds for one kernel, where the budget allows it
 RUNS = 3  # of a plan in one turn: the first one finds another plan's data in the caches
@@ -36,20 +39,20 @@ def measure_kernels(
     budget_s: float,
     progress: Progress,
     *,
-    far: bool = False,
+    operands: Operands = "in turn",
 ) -> Mapping[RKernel, float]:
     """Microseconds of one rTask, for every kernel in C; what the budget does not reach is left out.
 
     Times are kept in the cache, for this `machine` (a name of its CPU).
 
-    A kernel runs its rTasks in turn over buffers as large as the operation's: again and again, or if `far` once after
-    all operands were brought to main memory.
+    A kernel runs its rTasks over buffers as large as the operation's: "in turn", again and again; each several times at
+    once, so that its operands are "near"; or in turn once, after all operands were brought "far".
     """
     wanted = [k for k in dict.fromkeys(kernels) if not isinstance(k.body, ForeignSource) or k.body.language == "c"]
     if not wanted:
         return {}
     store = profile_store(machine, compiler.toolchain)
-    state = "far " if far else ""
+    state = "" if operands == "in turn" else f"{operands} "
     recipes = {k: state + key for k, key in recipe_keys(wanted, compiler.spec).items()}
     with store:
         known = store.get(recipes.values())
@@ -80,8 +83,8 @@ def measure_kernels(
             break
         args, sizes = buffers.fill(group)
         limit_ns = int(share_s / ROUNDS * 1e9)
-        at = args.ctypes.data, *((sizes.ctypes.data, len(sizes)) if far else ()), buffers.scratch
-        timed = runtime.measure_far if far else runtime.measure
+        at = args.ctypes.data, *((sizes.ctypes.data, len(sizes)) if operands == "far" else ()), buffers.scratch
+        timed = {"in turn": runtime.measure, "near": runtime.measure_near, "far": runtime.measure_far}[operands]
         found |= _measure_group(group, {k: partial(timed, address[k], *at, k.num_rtasks, limit_ns) for k in group})
         done += len(group)
         progress("profile", done, total)
