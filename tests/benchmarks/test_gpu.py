@@ -19,7 +19,7 @@ from fake_cupy import CUDADriverError, FakeCupy
 from benchmarks import gpu, gpu_micro, gpu_peers, store
 from rammer.demo import lstm_stack
 from rammer.errors import RammerError
-from rammer.vdevice.cuda import device, driver, runtime
+from rammer.vdevice.cuda import device, driver
 from rammer.vdevice.cuda.build import Cubin, Resources
 from rammer.vdevice.cuda.driver import probe
 
@@ -35,7 +35,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     monkeypatch.setattr(driver, "_module", lambda: fake)
     monkeypatch.setitem(sys.modules, "cupy", fake)  # type: ignore[misc]
     monkeypatch.setattr(device, "probe", lambda: driver.Availability(True))
-    for module in (device, runtime, gpu_micro):
+    for module in (device, gpu_micro):
         monkeypatch.setattr(module, "compile_cubin", lambda text, arch: Cubin(text.encode(), CODE, ""))
     return fake
 
@@ -113,7 +113,12 @@ def test_programs_compiled_before_are_loaded(
     gpu_peers.prepare(built.path, tmp_path / "ready", "sm_90")
     assert len(list((tmp_path / "ready").iterdir())) == 3
     monkeypatch.setattr(device, "probe", lambda: driver.Availability(True))
-    monkeypatch.setattr(device, "compile_cubin", lambda text, arch: pytest.fail("compiled again"))
+
+    def compile_clocks(text: str, arch: str) -> Cubin:
+        assert "#define MK_PROFILE 1" in text, "compiled again"
+        return Cubin(text.encode(), CODE, "")
+
+    monkeypatch.setattr(device, "compile_cubin", compile_clocks)
     asked, answers = iter([None]), []
     pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
     task = gpu_peers.Task("rammer", str(built.path), "", "small", 0, str(tmp_path / "ready"))

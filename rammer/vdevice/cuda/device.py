@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan
-from rammer.vdevice.base import Availability, Image, Progress, Registers, silent
-from rammer.vdevice.cuda.build import CUBIN, RESOURCES, check_fits, compile_cubin, read_registers, resources_file
-from rammer.vdevice.cuda.driver import find_gpu, probe
-from rammer.vdevice.cuda.profile import measure_kernels
-from rammer.vdevice.cuda.runtime import CudaExecutable
-from rammer.vdevice.cuda.spec import Gpu, choose_gpu, make_spec
+from rammer.vdevice.base import Availability, Registers
+from rammer.vdevice.cuda.build import (
+    CUBIN,
+    OPTIONS,
+    Cubin,
+    Resources,
+    check_fits,
+    compile_cubin,
+    nvrtc_version,
+    read_registers,
+)
+from rammer.vdevice.cuda.driver import CudaDriver, check_driver, find_gpu, load_cupy, probe
+from rammer.vdevice.cuda.spec import choose_gpu, make_spec
 from rammer.vdevice.simt.device import EMULATED_VEUS, GpuVDevice, SimtEmulator
-from rammer.vdevice.simt.image import SimtProgram
+from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.prelude import CUDA, Dialect
-from rammer.vdevice.simt.registers import read_registers as simt_registers
 
 
 class CudaVDevice(GpuVDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
 
     label, brand = "CUDA", "NVIDIA"
-    gpu: Gpu
+    code_file, resources = CUBIN, Resources
 
     def available(self) -> Availability:
         return probe()
@@ -40,31 +44,23 @@ class CudaVDevice(GpuVDevice):
     def dialect(self) -> Dialect:
         return CUDA
 
-    def compile(self, plan: ExecutionPlan, program: SimtProgram) -> dict[str, bytes]:
-        cubin = compile_cubin(program.text, plan.spec.arch)
-        check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, self.gpu, cubin.resources)
-        return {CUBIN: cubin.data, RESOURCES: resources_file(cubin.resources)}
+    def compiler(self) -> str:
+        return f"{nvrtc_version()} {' '.join(OPTIONS)}"
 
-    def open(self, image: Image) -> CudaExecutable:
-        return CudaExecutable(image, self.number, self.gpu)
+    def machine_code(self, text: str) -> Cubin:
+        return compile_cubin(text, self.gpu.arch)
 
-    def rkernels_registers(
-        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
-    ) -> Mapping[RKernel, Registers]:
-        """What ptxas says about each rKernel alone; needs no GPU. Raises ToolchainError."""
+    def registers(self, text: str) -> Mapping[str, Registers]:
+        return read_registers(self.machine_code(text))
 
-        def compile(text: str) -> Mapping[str, Registers]:
-            return read_registers(compile_cubin(text, self.spec.arch))
+    def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Resources) -> None:
+        check_fits(num_veus, threads, shared_bytes, self.gpu, needs)
 
-        return simt_registers(kernels, CUDA, budget_s, progress, compile)
+    def check_code(self, code: bytes, needs: Resources) -> None:
+        check_driver(load_cupy(), needs.compiler)
 
-    def rkernels_us(
-        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
-    ) -> Mapping[RKernel, float]:
-        """Measured microseconds of one rTask on one vEU; nothing without a GPU."""
-        if self.missing:
-            return {}
-        return measure_kernels(kernels, self.number, self.gpu, self.spec.num_veus, budget_s, progress)
+    def driver(self) -> CudaDriver:
+        return CudaDriver(self.number)
 
 
 def cuda_emulator(

@@ -1,21 +1,27 @@
-"""NVIDIA's driver through cupy: what is here, kernels, and errors in our words. Nothing else imports cupy."""
+"""NVIDIA's driver through cupy: what is here, and errors in our words. Nothing else imports cupy."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib
 import importlib.util
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rammer.errors import DeviceError
+from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Availability
-from rammer.vdevice.cuda.spec import Gpu, of_device
+from rammer.vdevice.cuda.spec import of_device
 from rammer.vdevice.simt.device import EMULATE
+from rammer.vdevice.simt.driver import Resident
+from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.megakernel import ENTRY
 
 INSTALL = "pip install cupy-cuda13x"
@@ -140,30 +146,132 @@ def device_errors(cupy: ModuleType, doing: str) -> Iterator[None]:
         raise DeviceError(f"the GPU failed to {doing}: {error}", hint=_hint(error)) from error
 
 
-class Kernel:
-    """The entry of a program. It launches cooperatively: refused, not hung, if its blocks cannot all be there."""
+class CudaKernel:
+    """The entry of a program."""
 
-    def __init__(self, cupy: ModuleType, cubin: bytes, threads: int, shared_bytes: int) -> None:
+    def __init__(self, cupy: ModuleType, cubin: bytes, threads: int, shared_bytes: int, stream: Any) -> None:
         driver = cupy.cuda.driver
         module = cupy.cuda.Module()
         module.load(cubin)
         self._function = module.get_function(ENTRY)
-        self._threads, self._shared = threads, shared_bytes
+        self._threads, self._shared, self._stream = threads, shared_bytes, stream
         most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.funcSetAttribute(self._function.ptr, most, shared_bytes)
         self._occupancy = driver.occupancyMaxActiveBlocksPerMultiprocessor
 
-    def blocks_per_sm(self) -> int:
-        """Blocks that an SM of this GPU holds at once."""
+    def blocks_per_multiprocessor(self) -> int:
         return int(self._occupancy(self._function.ptr, self._threads, self._shared))
 
-    def launch(self, blocks: int, arguments: Sequence[Any], stream: Any) -> None:
-        """Enqueue one launch."""
+    def launch(self, blocks: int, arguments: Sequence[np.generic]) -> None:
         self._function(
             (blocks,),
             (self._threads,),
             tuple(arguments),
             shared_mem=self._shared,
-            stream=stream,
+            stream=self._stream,
             enable_cooperative_groups=True,
         )
+
+
+class CudaBuffer:
+    """Bytes of a cupy array."""
+
+    def __init__(self, array: Any, stream: Any) -> None:
+        self._array, self._stream = array, stream
+
+    @property
+    def address(self) -> int:
+        return int(self._array.data.ptr)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._array.size)
+
+    def part(self, at: int, nbytes: int) -> CudaBuffer:
+        return CudaBuffer(self._array[at : at + nbytes], self._stream)
+
+    def write(self, array: Array) -> None:
+        self._array.set(np.ascontiguousarray(array).reshape(-1).view(np.uint8), self._stream)
+
+    def read(self) -> NDArray[np.uint8]:
+        found: NDArray[np.uint8] = self._array.get(self._stream)
+        return found
+
+    def take(self, source: Resident) -> None:
+        self._array.data.copy_from_device_async(source.data.data, self.nbytes, self._stream)
+
+    def copied(self, kind: TensorType) -> Any:
+        dtype = kind.dtype.numpy
+        with self._stream:  # cupy knows no bfloat16
+            return self._array.view(np.uint16 if dtype.name == "bfloat16" else dtype).reshape(kind.shape).copy()
+
+
+class CudaDriver:
+    """A GPU through cupy. Memory is of cupy's pool, and of this stream in it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._cupy = cupy = load_cupy()
+        self._device = cupy.cuda.Device(number)
+        with self.using("make a stream"):
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def using(self, doing: str) -> Iterator[None]:
+        with device_errors(self._cupy, doing), self._device:
+            yield
+
+    def load(self, code: bytes, threads: int, shared_bytes: int) -> CudaKernel:
+        return CudaKernel(self._cupy, code, threads, shared_bytes, self._stream)
+
+    def memory(self, nbytes: int) -> CudaBuffer:
+        with self._stream:
+            return CudaBuffer(self._cupy.empty(max(nbytes, 1), np.uint8), self._stream)
+
+    def zeros(self, nbytes: int) -> CudaBuffer:
+        with self._stream:
+            return CudaBuffer(self._cupy.zeros(max(nbytes, 1), np.uint8), self._stream)
+
+    def synchronize(self) -> None:
+        self._cupy.cuda.runtime.deviceSynchronize()
+
+    def time_us(self, enqueue: Callable[[], None]) -> float:
+        cuda = self._cupy.cuda
+        begin, end = cuda.Event(), cuda.Event()
+        begin.record(self._stream)
+        enqueue()
+        end.record(self._stream)
+        end.synchronize()
+        return 1000 * float(cuda.get_elapsed_time(begin, end))
+
+    def record(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        with self._stream:
+            self._stream.begin_capture()
+            try:
+                enqueue()
+            except BaseException:
+                with suppress(RuntimeError):  # the stream must not stay in capture; the first error is the one to see
+                    self._stream.end_capture()
+                raise
+            graph = self._stream.end_capture()
+        return lambda: graph.launch(self._stream)
+
+    def resident(self, value: Any) -> Resident:
+        cupy = self._cupy
+        try:
+            with self._stream:
+                array = cupy.from_dlpack(value) if hasattr(value, "__dlpack__") else cupy.asarray(value)
+        except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, cupy.cuda.runtime.CUDARuntimeError):
+                raise
+            raise BufferError(str(error)) from error
+        return Resident(array, array.dtype.name, array.shape, int(array.device.id), bool(array.flags.c_contiguous))
+
+    def follow(self) -> None:
+        self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
+
+    def ticks(self, nanoseconds: float) -> float:
+        return nanoseconds
+
+    def close(self) -> None:
+        self._cupy.get_default_memory_pool().free_all_blocks()

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from rammer.errors import ArtifactError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan
-from rammer.vdevice.base import Availability, Image, Progress, Registers, silent
-from rammer.vdevice.rocm.build import HSACO, RESOURCES, check_fits, compile_code_object, read_registers, resources_file
+from rammer.vdevice.base import Availability, Registers
+from rammer.vdevice.rocm.build import (
+    HSACO,
+    CodeObject,
+    Resources,
+    check_fits,
+    compile_code_object,
+    compiler_version,
+    read_registers,
+)
+from rammer.vdevice.rocm.driver import RocmDriver, find_gpu, probe
+from rammer.vdevice.rocm.elf import arch_of
 from rammer.vdevice.rocm.prelude import hip
-from rammer.vdevice.rocm.runtime import RocmExecutable, find_gpu, probe
-from rammer.vdevice.rocm.spec import Gpu, choose_gpu, make_spec
+from rammer.vdevice.rocm.spec import choose_gpu, make_spec
 from rammer.vdevice.simt.device import EMULATED_VEUS, GpuVDevice, SimtEmulator
-from rammer.vdevice.simt.image import SimtProgram
+from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.prelude import Dialect
-from rammer.vdevice.simt.registers import read_registers as simt_registers
 
 
 class RocmVDevice(GpuVDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
 
     label, brand = "ROCm", "AMD"
-    gpu: Gpu
+    code_file, resources = HSACO, Resources
 
     def available(self) -> Availability:
         return probe()
@@ -39,23 +46,27 @@ class RocmVDevice(GpuVDevice):
     def dialect(self) -> Dialect:
         return hip(self.spec.wave)
 
-    def compile(self, plan: ExecutionPlan, program: SimtProgram) -> dict[str, bytes]:
-        code = compile_code_object(program.text, plan.spec.arch)
-        check_fits(plan, program, self.gpu, code.resources)
-        return {HSACO: code.data, RESOURCES: resources_file(code.resources)}
+    def compiler(self) -> str:
+        return compiler_version()
 
-    def rkernels_registers(
-        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
-    ) -> Mapping[RKernel, Registers]:
-        """What the code object says about each rKernel alone; needs no GPU. Raises ToolchainError."""
+    def machine_code(self, text: str) -> CodeObject:
+        return compile_code_object(text, self.gpu.arch)
 
-        def compile(text: str) -> Mapping[str, Registers]:
-            return read_registers(text, self.spec.arch)
+    def registers(self, text: str) -> Mapping[str, Registers]:
+        return read_registers(text, self.gpu.arch)
 
-        return simt_registers(kernels, self.dialect(), budget_s, progress, compile)
+    def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Resources) -> None:
+        check_fits(num_veus, threads, shared_bytes, self.gpu, needs)
 
-    def open(self, image: Image) -> RocmExecutable:
-        return RocmExecutable(image, self.number, self.gpu)
+    def check_code(self, code: bytes, needs: Resources) -> None:
+        if arch_of(code) != self.gpu.arch:
+            raise ArtifactError(
+                f"the program's code object is for {arch_of(code)}, {self.gpu.name} is {self.gpu.arch}",
+                hint="compile the model again",
+            )
+
+    def driver(self) -> RocmDriver:
+        return RocmDriver(self.number)
 
 
 def rocm_emulator(

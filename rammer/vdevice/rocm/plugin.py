@@ -26,7 +26,7 @@ def open_rocm(*, arch: str | None = None, device: str | int | None = None) -> VD
 
 def probe() -> Availability:
     """Whether a GPU, hip-python and ROCm's library are here. The emulator needs none of them."""
-    from rammer.vdevice.rocm.runtime import probe
+    from rammer.vdevice.rocm.driver import probe
 
     return probe()
 

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from rammer.errors import DeviceError
+from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array
-from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, VDevice, silent
+from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, Registers, VDevice, silent
+from rammer.vdevice.simt.driver import Driver
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import SimtProgram, checked_streams, make_image, make_program
+from rammer.vdevice.simt.gpu import Gpu
+from rammer.vdevice.simt.image import RESOURCES, checked_streams, make_image, make_program
 from rammer.vdevice.simt.prelude import Dialect
+from rammer.vdevice.simt.profile import measure_kernels
+from rammer.vdevice.simt.registers import read_registers
+from rammer.vdevice.simt.runtime import GpuExecutable
 
 EMULATED_VEUS = 8
 FORMS = ("table", "branches")
 EMULATE = 'device="emulator" runs the program on the host'
 
 
-class GpuModel(Protocol):
-    """A GPU as data."""
+class MachineCode(Protocol):
+    """What a compiler made of a text."""
 
     @property
-    def name(self) -> str: ...
+    def data(self) -> bytes: ...
 
     @property
-    def arch(self) -> str: ...
-
-
-class GpuExecutable(Executable, Protocol):
-    """A program on a GPU, which has a clock."""
-
-    def times_us(self, inputs: Mapping[str, Array], repeats: int = 20) -> list[float]:
-        """Microseconds of single runs, each on these inputs; copying them is not in the time."""
+    def resources(self) -> Any:
+        """What it needs: the backend's dataclass of numbers and strings."""
 
 
 class GpuVDevice(VDevice):
@@ -46,7 +47,9 @@ class GpuVDevice(VDevice):
     forms = FORMS
     label: ClassVar[str]  # of the platform; the target's name in lower case
     brand: ClassVar[str]  # of the GPUs
-    gpu: Any  # the backend's description of it
+    code_file: ClassVar[str]  # of an image: its machine code
+    resources: ClassVar[type[Any]]  # what that needs
+    gpu: Gpu
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         wanted = self.choose(arch) if arch else None
@@ -68,15 +71,15 @@ class GpuVDevice(VDevice):
         """Whether a GPU and all that it takes to use it are here."""
 
     @abstractmethod
-    def find(self, number: int) -> GpuModel:
+    def find(self, number: int) -> Gpu:
         """The GPU of this machine with this number. Raises DeviceError."""
 
     @abstractmethod
-    def choose(self, name: str | None) -> GpuModel:
+    def choose(self, name: str | None) -> Gpu:
         """A known GPU by model or arch. Raises DeviceError."""
 
     @abstractmethod
-    def describe(self, gpu: Any) -> VDeviceSpec:
+    def describe(self, gpu: Gpu) -> VDeviceSpec:
         """The spec that kernels and policies see."""
 
     @abstractmethod
@@ -84,20 +87,73 @@ class GpuVDevice(VDevice):
         """The C++ that this GPU is programmed in."""
 
     @abstractmethod
-    def compile(self, plan: ExecutionPlan, program: SimtProgram) -> dict[str, bytes]:
-        """Files with machine code, once all vEUs are known to fit. Raises ToolchainError, DeviceError."""
+    def compiler(self) -> str:
+        """The compiler's version and options. Raises ToolchainError."""
 
     @abstractmethod
-    def open(self, image: Image) -> GpuExecutable:
+    def machine_code(self, text: str) -> MachineCode:
+        """Machine code for this GPU, and what it needs. Raises ToolchainError."""
+
+    @abstractmethod
+    def registers(self, text: str) -> Mapping[str, Registers]:
+        """What each kernel of a text needs, by name. Raises ToolchainError."""
+
+    @abstractmethod
+    def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Any) -> None:
+        """Raise DeviceError unless blocks for all vEUs can be on the GPU at the same time."""
+
+    @abstractmethod
+    def check_code(self, code: bytes, needs: Any) -> None:
+        """Raise ArtifactError, DeviceError for machine code that this GPU or its driver does not take."""
+
+    @abstractmethod
+    def driver(self) -> Driver:
+        """A way to the GPU, for one program. Raises DeviceError."""
+
+    def open(self, image: Image, *, graph: bool | None = None) -> GpuExecutable:
         """The image loaded on the GPU. Raises ArtifactError, DeviceError."""
+        header, gpu = checked_streams(image).header, self.gpu
+        if self.code_file not in image.files:
+            raise ArtifactError(
+                "the program holds no machine code for a GPU",
+                hint='it was compiled with device="emulator": again without',
+            )
+        if header["arch"] != gpu.arch:
+            raise ArtifactError(
+                f"the program is for {header['arch']}, {gpu.name} is {gpu.arch}", hint=f"compile with arch={gpu.arch!r}"
+            )
+        try:
+            needs = self.resources(**json.loads(image.files[RESOURCES]))
+        except (KeyError, ValueError, TypeError) as error:
+            raise ArtifactError(
+                f"the program's file {RESOURCES!r} is damaged: {error}", hint="compile the model again"
+            ) from error
+        code = image.files[self.code_file]
+        self.check_fits(int(header["num_veus"]), int(header["threads"]), int(header["shared_bytes"]), needs)
+        self.check_code(code, needs)
+        return GpuExecutable(image, code, gpu, self.driver(), lambda t: self.machine_code(t).data, graph=graph)
+
+    def rkernels_registers(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, Registers]:
+        """What the compiler says about each rKernel alone; needs no GPU. Raises ToolchainError."""
+        return read_registers(kernels, self.dialect(), budget_s, progress, self.registers)
+
+    def rkernels_us(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, float]:
+        """Measured microseconds of one rTask on one vEU; nothing without a GPU."""
+        return {} if self.missing else measure_kernels(kernels, self, budget_s, progress)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
         program = make_program(plan, self.dialect(), branches=self.form == "branches")
         progress("compile", 0, 1)
-        files = self.compile(plan, program)
+        code = self.machine_code(program.text)
+        self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
         progress("compile", 1, 1)
-        return make_image(plan, program, files)
+        needs = json.dumps(asdict(code.resources), sort_keys=True).encode()
+        return make_image(plan, program, {self.code_file: code.data, RESOURCES: needs})
 
     def load(self, image: Image) -> Executable:
         """The image ready to run; without a GPU for it, one that says so when it is run."""

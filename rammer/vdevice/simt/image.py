@@ -22,7 +22,7 @@ from rammer.vdevice.simt.residency import Residency, make_resident
 from rammer.vdevice.simt.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
-TABLE, SOURCE = "table.bin", "program.cu"
+TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last says what machine code needs
 MOST_BRANCHED = 512  # rTasks of a program in Figure 9's form: some seconds of NVRTC
 
 
