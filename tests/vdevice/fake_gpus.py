@@ -89,7 +89,7 @@ class FakeCuda(FakeGpu):
         "launch": "launch",
         "capture": "begin_capture",
         "replay": "Graph.launch",
-        "memory": "empty",
+        "memory": "alloc",
         "wait": "Stream.wait_event",
         "load": "Module.load",
     }

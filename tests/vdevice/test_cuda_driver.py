@@ -38,7 +38,7 @@ def test_a_lost_gpu(cuda_gpu: FakeCuda) -> None:
         ("Module.load", CUDADriverError("CUDA_ERROR_INVALID_IMAGE: no"), "update NVIDIA's driver"),
         ("funcSetAttribute", CUDADriverError("CUDA_ERROR_INVALID_VALUE: no"), "failed to load the program"),
         (
-            "empty",
+            "alloc",
             OutOfMemoryError("Out of memory allocating 5,000 bytes"),
             r"to load the program(.|\n)*3072 of 144384 MiB",
         ),

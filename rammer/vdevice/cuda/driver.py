@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
 from rammer.ir.tensor import Array, TensorType
@@ -173,39 +172,6 @@ class CudaKernel:
         )
 
 
-class CudaBuffer:
-    """Bytes of a cupy array."""
-
-    def __init__(self, array: Any, stream: Any) -> None:
-        self._array, self._stream = array, stream
-
-    @property
-    def address(self) -> int:
-        return int(self._array.data.ptr)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self._array.size)
-
-    def part(self, at: int, nbytes: int) -> CudaBuffer:
-        return CudaBuffer(self._array[at : at + nbytes], self._stream)
-
-    def write(self, array: Array) -> None:
-        self._array.set(np.ascontiguousarray(array).reshape(-1).view(np.uint8), self._stream)
-
-    def read(self) -> NDArray[np.uint8]:
-        found: NDArray[np.uint8] = self._array.get(self._stream)
-        return found
-
-    def take(self, source: Resident) -> None:
-        self._array.data.copy_from_device_async(source.data.data, self.nbytes, self._stream)
-
-    def copied(self, kind: TensorType) -> Any:
-        dtype = kind.dtype.numpy
-        with self._stream:  # cupy knows no bfloat16
-            return self._array.view(np.uint16 if dtype.name == "bfloat16" else dtype).reshape(kind.shape).copy()
-
-
 class CudaDriver:
     """A GPU through cupy. Memory is of cupy's pool, and of this stream in it."""
 
@@ -213,6 +179,7 @@ class CudaDriver:
         self.number = number
         self._cupy = cupy = load_cupy()
         self._device = cupy.cuda.Device(number)
+        self._held: list[Any] = []  # memory
         with self.using("make a stream"):
             self._stream = cupy.cuda.Stream(non_blocking=True)
 
@@ -224,13 +191,37 @@ class CudaDriver:
     def load(self, code: bytes, threads: int, shared_bytes: int) -> CudaKernel:
         return CudaKernel(self._cupy, code, threads, shared_bytes, self._stream)
 
-    def memory(self, nbytes: int) -> CudaBuffer:
+    def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
         with self._stream:
-            return CudaBuffer(self._cupy.empty(max(nbytes, 1), np.uint8), self._stream)
+            memory = self._cupy.cuda.alloc(max(nbytes, 1))
+        self._held.append(memory)
+        if zeros:
+            memory.memset_async(0, max(nbytes, 1), self._stream)
+        return int(memory.ptr)
 
-    def zeros(self, nbytes: int) -> CudaBuffer:
-        with self._stream:
-            return CudaBuffer(self._cupy.zeros(max(nbytes, 1), np.uint8), self._stream)
+    def write(self, address: int, array: Array) -> None:
+        flat = np.ascontiguousarray(array)
+        self._copy(address, flat.ctypes.data, flat.nbytes, "HostToDevice")
+
+    def read(self, address: int, array: Array) -> Array:
+        self._copy(array.ctypes.data, address, array.nbytes, "DeviceToHost")
+        self._stream.synchronize()
+        return array
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        self._copy(target, source, nbytes, "DeviceToDevice")
+
+    def _copy(self, target: int, source: int, nbytes: int, how: str) -> None:
+        runtime = self._cupy.cuda.runtime
+        if nbytes:
+            runtime.memcpyAsync(target, source, nbytes, getattr(runtime, f"memcpy{how}"), self._stream.ptr)
+
+    def output(self, address: int, kind: TensorType) -> Any:
+        dtype = kind.dtype.numpy
+        with self._stream:  # cupy knows no bfloat16
+            found = self._cupy.empty(kind.shape, np.uint16 if dtype.name == "bfloat16" else dtype)
+        self.copy(found.data.ptr, address, kind.nbytes)
+        return found
 
     def synchronize(self) -> None:
         self._cupy.cuda.runtime.deviceSynchronize()
@@ -265,7 +256,8 @@ class CudaDriver:
             if isinstance(error, cupy.cuda.runtime.CUDARuntimeError):
                 raise
             raise BufferError(str(error)) from error
-        return Resident(array, array.dtype.name, array.shape, int(array.device.id), bool(array.flags.c_contiguous))
+        number, in_order = int(array.device.id), bool(array.flags.c_contiguous)
+        return Resident(int(array.data.ptr), array.dtype.name, array.shape, number, in_order, array)
 
     def follow(self) -> None:
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
@@ -274,4 +266,5 @@ class CudaDriver:
         return nanoseconds
 
     def close(self) -> None:
+        self._held.clear()
         self._cupy.get_default_memory_pool().free_all_blocks()

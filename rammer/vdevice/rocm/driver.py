@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
 from rammer.ir.tensor import Array, TensorType
@@ -178,35 +177,6 @@ class RocmKernel:
         driver.hip("hipModuleLaunchKernel", *shape, None)
 
 
-class RocmBuffer:
-    """Bytes of the GPU's memory."""
-
-    def __init__(self, driver: RocmDriver, address: int, nbytes: int) -> None:
-        self._driver, self.address, self.nbytes = driver, address, nbytes
-
-    def part(self, at: int, nbytes: int) -> RocmBuffer:
-        return RocmBuffer(self._driver, self.address + at, nbytes)
-
-    def write(self, array: Array) -> None:
-        flat = np.ascontiguousarray(array)
-        self._driver.copy(self.address, flat.ctypes.data, flat.nbytes, "HostToDevice")
-        self._driver.wait()
-
-    def read(self) -> NDArray[np.uint8]:
-        found = np.empty(self.nbytes, np.uint8)
-        self._driver.copy(found.ctypes.data, self.address, self.nbytes, "DeviceToHost")
-        self._driver.wait()
-        return found
-
-    def take(self, source: Resident) -> None:
-        self._driver.copy(self.address, source.data[0], self.nbytes, "DeviceToDevice")
-
-    def copied(self, kind: TensorType) -> RocmArray:
-        found = RocmArray(self._driver.hip, self._driver.number, kind)
-        self._driver.copy(found.address, self.address, self.nbytes, "DeviceToDevice")
-        return found
-
-
 class RocmArray:
     """An output in the GPU's memory, for other packages: `__dlpack__`, `__cuda_array_interface__`. `get` copies it to
     the host.
@@ -277,25 +247,35 @@ class RocmDriver:
         function = self.hip("hipModuleGetFunction", module, ENTRY.encode())
         return RocmKernel(self, function, threads, shared_bytes)
 
-    def memory(self, nbytes: int) -> RocmBuffer:
+    def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
         memory = self.hip("hipMalloc", max(nbytes, 1))
         self._held.callback(self.hip, "hipFree", memory)
-        return RocmBuffer(self, int(memory), nbytes)
+        if zeros:
+            self.hip("hipMemsetAsync", int(memory), 0, max(nbytes, 1), self.stream)
+        return int(memory)
 
-    def zeros(self, nbytes: int) -> RocmBuffer:
-        buffer = self.memory(nbytes)
-        self.hip("hipMemsetAsync", buffer.address, 0, max(nbytes, 1), self.stream)
-        return buffer
+    def write(self, address: int, array: Array) -> None:
+        flat = np.ascontiguousarray(array)
+        self._copy(address, flat.ctypes.data, flat.nbytes, "HostToDevice")
+        self.hip("hipStreamSynchronize", self.stream)
 
-    def copy(self, target: int, source: int, nbytes: int, how: str) -> None:
-        """Enqueue a copy; `how` as in `hipMemcpyKind`."""
+    def read(self, address: int, array: Array) -> Array:
+        self._copy(array.ctypes.data, address, array.nbytes, "DeviceToHost")
+        self.hip("hipStreamSynchronize", self.stream)
+        return array
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        self._copy(target, source, nbytes, "DeviceToDevice")
+
+    def _copy(self, target: int, source: int, nbytes: int, how: str) -> None:
         if nbytes:
             kind = getattr(self.hip.module.hipMemcpyKind, f"hipMemcpy{how}")
             self.hip("hipMemcpyAsync", target, source, nbytes, kind, self.stream)
 
-    def wait(self) -> None:
-        """Wait for all that was enqueued on the stream."""
-        self.hip("hipStreamSynchronize", self.stream)
+    def output(self, address: int, kind: TensorType) -> RocmArray:
+        found = RocmArray(self.hip, self.number, kind)
+        self.copy(found.address, address, kind.nbytes)
+        return found
 
     def synchronize(self) -> None:
         self.hip("hipDeviceSynchronize")
@@ -339,7 +319,7 @@ class RocmDriver:
         shape = tuple(tensor.shape[: tensor.rank])
         strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else None
         at = (tensor.data or 0) + tensor.offset
-        return Resident((at, capsule), tensor.dtype, shape, int(number), _in_order(shape, strides))
+        return Resident(at, tensor.dtype, shape, int(number), _in_order(shape, strides), capsule)
 
     def _interface(self, value: Any) -> Resident:
         """By `__cuda_array_interface__`, version 3, which ROCm's packages have as well."""
@@ -349,7 +329,7 @@ class RocmDriver:
         if (stream := described.get("stream")) is not None:
             self.hip("hipStreamSynchronize", None if stream == LEGACY_STREAM else stream)
         units = tuple(n // dtype.itemsize for n in strides) if strides else None
-        return Resident((address, value), dtype.name, shape, self.hip.number_of(address), _in_order(shape, units))
+        return Resident(address, dtype.name, shape, self.hip.number_of(address), _in_order(shape, units), value)
 
     def follow(self) -> None:
         self.hip("hipEventRecord", self._events[0], None)  # of the null stream

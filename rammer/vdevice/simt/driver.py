@@ -8,45 +8,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.ir.tensor import Array, TensorType
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """Somebody's array in a GPU's memory. `data` is the platform's word for where it lies, and keeps it alive."""
+    """Somebody's array in a GPU's memory, which lives as long as its `owner`."""
 
-    data: Any
+    address: int
     dtype: str
     shape: tuple[int, ...]
     number: int  # of the GPU
     contiguous: bool
-
-
-class Buffer(Protocol):
-    """Bytes of the GPU's memory. Copies run in the order of the driver's stream."""
-
-    @property
-    def address(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def part(self, at: int, nbytes: int) -> Buffer:
-        """A part of it, which is not copied."""
-
-    def write(self, array: Array) -> None:
-        """Copy an array of the host here; it may change when this returns."""
-
-    def read(self) -> NDArray[np.uint8]:
-        """The bytes, once all that was enqueued before is done."""
-
-    def take(self, source: Resident) -> None:
-        """Copy an array of the GPU here."""
-
-    def copied(self, kind: TensorType) -> Any:
-        """A copy as an array of the platform, which lives on without the driver. bfloat16 becomes its bits, uint16."""
+    owner: Any
 
 
 class Kernel(Protocol):
@@ -60,10 +35,12 @@ class Kernel(Protocol):
 
 
 class Driver(Protocol):
-    """One GPU, and one stream on it, for one program. Everything but `close` is called inside of `using`."""
+    """One GPU, and one stream on it, for one program. Memory is an address, and is held until `close`.
 
-    @property
-    def number(self) -> int: ...
+    Everything but `close` is called inside of `using`.
+    """
+
+    number: int
 
     def using(self, doing: str) -> AbstractContextManager[None]:
         """The GPU in use by this thread; the platform's errors become DeviceErrors: it failed to … ("run it")."""
@@ -71,11 +48,20 @@ class Driver(Protocol):
     def load(self, code: bytes, threads: int, shared_bytes: int) -> Kernel:
         """Machine code, to be launched in blocks of so many threads with so much shared memory."""
 
-    def memory(self, nbytes: int) -> Buffer:
-        """New memory on a boundary of 256 bytes, with anything in it."""
+    def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
+        """New memory on a boundary of 256 bytes, with anything in it or with zeros."""
 
-    def zeros(self, nbytes: int) -> Buffer:
-        """New memory with zeros in it."""
+    def write(self, address: int, array: Array) -> None:
+        """Enqueue a copy of an array of the host, which may change when this returns."""
+
+    def read(self, address: int, array: Array) -> Array:
+        """Fill a contiguous array of the host, once all that was enqueued before is done."""
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Enqueue a copy in the GPU's memory."""
+
+    def output(self, address: int, kind: TensorType) -> Any:
+        """Enqueue a copy to a new array of the platform, which lives without the driver. bfloat16 becomes uint16."""
 
     def synchronize(self) -> None:
         """Wait for all that was enqueued on the GPU, by whomever."""
@@ -107,8 +93,8 @@ def run_arguments(
     return (*addresses, np.int32(program), np.int32(span), np.uint64(limit_ticks))
 
 
-def uploaded(driver: Driver, array: Array) -> Buffer:
+def uploaded(driver: Driver, array: Array) -> int:
     """New memory with an array of the host."""
-    buffer = driver.memory(array.nbytes)
-    buffer.part(0, array.nbytes).write(array)
-    return buffer
+    address = driver.allocate(array.nbytes)
+    driver.write(address, array)
+    return address

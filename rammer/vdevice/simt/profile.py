@@ -100,19 +100,17 @@ class _Timer:
     ) -> None:
         self._driver, self._num_veus = driver, num_veus
         self._kernel = driver.load(code, threads, shared_bytes)
-        self._memory = driver.zeros(nbytes)  # which are valid indices, and no slow numbers
-        self._state = driver.zeros(4 * LINE * (1 + 2 * num_veus))
+        self._memory = driver.allocate(nbytes, zeros=True)  # which are valid indices, and no slow numbers
+        self._state = driver.allocate(4 * LINE * (1 + 2 * num_veus), zeros=True)
         self._waits = uploaded(driver, np.zeros((1, 2), np.int32))
 
     def launch_us(self, streams: Array, bounds: Array, offsets: Sequence[int], rounds: int = 3) -> float:
         """Least microseconds of a launch; `offsets` are the bytes where arguments begin."""
-        driver, memory = self._driver, self._memory.address
-        tables = (streams, bounds, memory + np.array(offsets, np.int64))
-        table, lane_bounds, args = (uploaded(driver, t) for t in tables)
-        arguments = run_arguments(
-            *(table.address, lane_bounds.address, self._waits.address, args.address, self._state.address),
-            *(0, len(streams), driver.ticks(LIMIT_NS)),
-        )
+        driver = self._driver
+        table, lane_bounds = uploaded(driver, streams), uploaded(driver, bounds)
+        args = uploaded(driver, self._memory + np.array(offsets, np.int64))
+        head = (table, lane_bounds, self._waits, args, self._state)
+        arguments = run_arguments(*head, 0, len(streams), driver.ticks(LIMIT_NS))
         driver.synchronize()
         found = [driver.time_us(lambda: self._kernel.launch(self._num_veus, arguments)) for _ in range(1 + rounds)]
         return min(found[1:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,25 +16,24 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Port, SlotTimes
 from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
-from rammer.vdevice.simt.driver import Buffer, Driver, Kernel, Resident, run_arguments, uploaded
+from rammer.vdevice.simt.driver import Driver, Kernel, Resident, run_arguments, uploaded
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places, weight
 from rammer.vdevice.simt.table import LINE
 
-HEAD_BYTES = 64  # of the state: they tell whether a run went well
+STATE_HEAD = 16  # words that tell whether a run went well
 
 
 @dataclass
 class _Loaded:
-    """What lies on the GPU."""
+    """What lies on the GPU, and where."""
 
     kernel: Kernel
-    state: Buffer
-    tables: Sequence[Buffer]  # instructions, bounds, waits, arguments
-    memory: Sequence[Buffer]  # weights, arena
-    inputs: Sequence[tuple[Port, Buffer]]
-    outputs: Sequence[tuple[Port, Buffer]]
-    clocked: tuple[Kernel, Buffer] | None = None  # a second kernel with clocks, and its state
+    state: int
+    tables: Sequence[int]  # instructions, bounds, waits, arguments
+    inputs: Sequence[tuple[Port, int]]
+    outputs: Sequence[tuple[Port, int]]
+    clocked: tuple[Kernel, int] | None = None  # a second kernel with clocks, and its state
     graph: tuple[float, Callable[[], None]] | None = None  # launches recorded with this limit
 
 
@@ -65,9 +63,7 @@ class GpuExecutable:
         try:
             with driver.using("load the program"):
                 self._loaded = self._load(image, code, gpu)
-        except BaseException as error:
-            for cause in (error, error.__cause__):
-                traceback.clear_frames(cause.__traceback__ if cause else None)  # they keep memory of the GPU
+        except BaseException:
             self.close()
             raise
 
@@ -80,26 +76,27 @@ class GpuExecutable:
                 f"the program has {streams.num_veus} vEUs, {gpu.name} holds {room} of them at once",
                 hint="compile it for this GPU: device= without arch=",
             )
-        packed = [np.ascontiguousarray(weight(image, name)) for name in header["weights"]]
+        driver, arena_bytes = self._driver, int(header["arena_bytes"])
+        packed = [weight(image, name) for name in header["weights"]]
         places = [int(p) for p in np.cumsum([0, *(aligned(w.nbytes) for w in packed)])]
-        weights, arena = self._driver.memory(places[-1]), self._driver.memory(int(header["arena_bytes"]))
+        weights, arena = driver.allocate(places[-1]), driver.allocate(arena_bytes)
         for array, at in zip(packed, places, strict=False):
-            weights.part(at, array.nbytes).write(array)
+            driver.write(weights + at, array)
 
-        def view(place: tuple[int, int], port: Port) -> Buffer:
-            base, offset = place
-            block, at = (arena, offset) if base == ARENA else (weights, places[base] + offset)
-            if at + port.type.nbytes > block.nbytes:
+        def address(port: Port, base: int, offset: int) -> int:
+            block, at, size = (
+                (arena, offset, arena_bytes) if base == ARENA else (weights, places[base] + offset, places[-1])
+            )
+            if at + port.type.nbytes > size:
                 raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
-            return block.part(at, port.type.nbytes)
+            return block + at
 
-        inputs, outputs = ([(p, view(place, p)) for p, place in some] for some in port_places(image, streams))
-        addresses = streams.addresses([weights.address + p for p in places[:-1]], arena.address)
-        tables = (streams.instructions, streams.bounds, streams.waits, addresses)
-        state = self._driver.zeros(4 * LINE * (1 + 2 * streams.num_veus))
-        loaded = _Loaded(kernel, state, [uploaded(self._driver, t) for t in tables], (weights, arena), inputs, outputs)
-        self._driver.synchronize()
-        return loaded
+        inputs, outputs = ([(p, address(p, *place)) for p, place in some] for some in port_places(image, streams))
+        args = streams.addresses([weights + p for p in places[:-1]], arena)
+        tables = [uploaded(driver, t) for t in (streams.instructions, streams.bounds, streams.waits, args)]
+        state = driver.allocate(4 * LINE * (1 + 2 * streams.num_veus), zeros=True)
+        driver.synchronize()
+        return _Loaded(kernel, state, tables, inputs, outputs)
 
     def _kernel(self, code: bytes) -> Kernel:
         header = self.streams.header
@@ -114,11 +111,12 @@ class GpuExecutable:
             return self._outputs(loaded)
 
     def _write(self, loaded: _Loaded, inputs: Mapping[str, Array]) -> None:
-        for port, buffer in loaded.inputs:
-            buffer.write(inputs[port.name])
+        for port, at in loaded.inputs:
+            self._driver.write(at, inputs[port.name])
 
     def _outputs(self, loaded: _Loaded) -> dict[str, Array]:
-        return {p.name: b.read().view(p.type.dtype.numpy).reshape(p.type.shape) for p, b in loaded.outputs}
+        read = self._driver.read
+        return {p.name: read(at, np.empty(p.type.shape, p.type.dtype.numpy)) for p, at in loaded.outputs}
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """As `run`, from arrays on the GPU (DLPack or `__cuda_array_interface__`) to the platform's; NumPy's are
@@ -129,17 +127,17 @@ class GpuExecutable:
         contiguous.
         """
         with self._use("run the program") as loaded:
-            self._driver.follow()
-            given = []  # lives until all is done
-            for port, buffer in loaded.inputs:
+            driver, given = self._driver, []  # given: lives until all is done
+            driver.follow()
+            for port, at in loaded.inputs:
                 value = inputs[port.name]
                 if isinstance(value, np.ndarray):
-                    buffer.write(value)
+                    driver.write(at, value)
                 else:
                     given.append(self._resident(port, value))
-                    buffer.take(given[-1])
+                    driver.copy(at, given[-1].address, port.type.nbytes)
             self._go(loaded)
-            found = {p.name: b.copied(p.type) for p, b in loaded.outputs}
+            found = {p.name: driver.output(at, p.type) for p, at in loaded.outputs}
             self._check(loaded.state)  # waits for all of it
             return found
 
@@ -187,12 +185,12 @@ class GpuExecutable:
         with self._use("profile the program") as loaded:
             if loaded.clocked is None:
                 kernel = self._kernel(self._compile(profiled(self._text)))
-                loaded.clocked = kernel, self._driver.zeros(4 * state_words(self.streams))
+                loaded.clocked = kernel, self._driver.allocate(4 * state_words(self.streams), zeros=True)
             kernel, state = loaded.clocked
             self._write(loaded, inputs)
             total_us = self._driver.time_us(lambda: self._launch(loaded, kernel, state, self._limit()))
             self._check(state)
-            clocks = state.read().view(np.uint32)
+            clocks = self._driver.read(state, np.empty(state_words(self.streams), np.uint32))
             times = slot_times(self.streams, clocks, total_us, ticks_per_ns=self._driver.ticks(1))
             return self._outputs(loaded), times
 
@@ -213,20 +211,21 @@ class GpuExecutable:
     def _limit(self) -> float:
         return self._driver.ticks(1e9 * (config.number("RAMMER_WATCHDOG_SECONDS") or 60.0))
 
-    def _launch(self, loaded: _Loaded, kernel: Kernel, state: Buffer, limit: float) -> None:
+    def _launch(self, loaded: _Loaded, kernel: Kernel, state: int, limit: float) -> None:
         streams = self.streams
-        table, bounds, waits, args = (t.address for t in loaded.tables)
+        table, bounds, waits, args = loaded.tables
         for program in range(streams.num_programs):
             mine = bounds + streams.bounds.itemsize * program * streams.num_veus
-            arguments = run_arguments(table, mine, waits, args, state.address, program, streams.span(program), limit)
+            arguments = run_arguments(table, mine, waits, args, state, program, streams.span(program), limit)
             kernel.launch(streams.num_veus, arguments)
 
-    def _check(self, state: Buffer) -> None:
+    def _check(self, state: int) -> None:
         """Wait for the run and raise what it reports."""
-        head = state.part(0, HEAD_BYTES).read().view(np.uint32)
+        read = self._driver.read
+        head = read(state, np.empty(STATE_HEAD, np.uint32))
         if head[2] or head[3]:
-            found = state.read().view(np.uint32)
-            state.write(np.zeros_like(found))
+            found = read(state, np.empty(LINE * (1 + 2 * self.streams.num_veus), np.uint32))
+            self._driver.write(state, np.zeros_like(found))
             self._driver.synchronize()
             if error := failure(self.streams, found):
                 raise error
