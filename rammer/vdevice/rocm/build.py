@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shlex
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +14,16 @@ from rammer.vdevice.rocm.elf import Kernel, read_kernels
 from rammer.vdevice.rocm.spec import FAMILIES
 from rammer.vdevice.simt.gpu import Gpu, check_resident
 from rammer.vdevice.simt.megakernel import ENTRY
-from rammer.vdevice.toolchain import MACHINE_CODE, fingerprint, object_store, read_made, run
+from rammer.vdevice.toolchain import (
+    MACHINE_CODE,
+    ask,
+    fingerprint,
+    named_compiler,
+    object_store,
+    read_made,
+    run,
+    ziglang,
+)
 
 HSACO = "program.hsaco"
 FLAGS = (
@@ -115,24 +120,10 @@ def hip_compiler() -> HipCompiler:
 @lru_cache(maxsize=8)
 def _find(requested: str) -> HipCompiler:
     if requested:
-        words = shlex.split(requested)
-        program = shutil.which(words[0]) if words else None
-        if program is None:
-            raise ToolchainError(f"RAMMER_HIPCC={requested!r}: no such program", hint=_INSTALL)
-        return HipCompiler((program, *words[1:]), (), _ask((program, *words[1:], "--version")))
-    package = importlib.util.find_spec("ziglang")
-    zig = Path(package.origin).with_name("zig") if package and package.origin else None
-    if zig is None or not zig.exists():
-        raise ToolchainError("no HIP compiler: the package ziglang is not installed", hint=_INSTALL)
-    return HipCompiler((str(zig), "clang"), (str(zig), "ld.lld"), _ask((str(zig), "clang", "--version")))
-
-
-def _ask(argv: tuple[str, ...]) -> str:
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ToolchainError(f"the HIP compiler {' '.join(argv)} does not answer: {error}", hint=_INSTALL) from error
-    return done.stdout.decode(errors="replace").strip()
+        command = named_compiler("RAMMER_HIPCC", requested, _INSTALL)
+        return HipCompiler(command, (), ask((*command, "--version"), "HIP", _INSTALL))
+    zig = ziglang("HIP", _INSTALL)
+    return HipCompiler((zig, "clang"), (zig, "ld.lld"), ask((zig, "clang", "--version"), "HIP", _INSTALL))
 
 
 def compile_code_object(text: str, arch: str) -> CodeObject:
