@@ -44,13 +44,14 @@ class FakeGpu(ABC):
     compiled: list[str]  # texts
 
     def vdevice(self, **options: Any) -> GpuVDevice:
-        return (cuda_device.CudaVDevice if self.target == "cuda" else rocm_device.RocmVDevice)(**options)
+        module = cuda_device if self.target == "cuda" else rocm_device
+        return GpuVDevice(module.PLATFORM, **options)
 
     def plan(self, lanes: Any = LANES) -> ExecutionPlan:
         """A program of two vEUs."""
         vdevice, kernel = self.vdevice(), mirror(GRAPH)
         assert isinstance(kernel.body, ForeignSource)
-        kernel = replace(kernel, body=replace(kernel.body, language=vdevice.dialect().language))
+        kernel = replace(kernel, body=replace(kernel.body, language=vdevice.dialect.language))
         plan = placed(GRAPH, [kernel] * 3, lanes)
         return replace(plan, spec=replace(vdevice.spec, num_veus=len(lanes)))
 
@@ -104,9 +105,8 @@ class FakeCuda(FakeGpu):
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.cupy, self.compiled = FakeCupy(), []
         patch.setattr(cuda_driver, "_module", lambda: self.cupy)
-        patch.setattr(cuda_device, "probe", lambda: Availability(True))
-        patch.setattr(cuda_device, "nvrtc_version", lambda: "NVRTC 0")
-        patch.setattr(cuda_device, "compile_cubin", self._compile)
+        here = {"probe": lambda: Availability(True), "compiler": lambda: "NVRTC 0", "compile": self._compile}
+        patch.setattr(cuda_device, "PLATFORM", replace(cuda_device.PLATFORM, **here))
 
     def _compile(self, text: str, arch: str) -> Cubin:
         self.compiled.append(text)
@@ -155,8 +155,8 @@ class FakeRocm(FakeGpu):
 
     def __init__(self, patch: pytest.MonkeyPatch, library: ctypes.CDLL, folder: Path) -> None:
         self.library, self.compiled, self.folder, self._patch = library, [], folder, patch
-        patch.setattr(rocm_device, "probe", lambda: Availability(True))
-        patch.setattr(rocm_device, "compile_code_object", self._compile)
+        here = {"probe": lambda: Availability(True), "compile": self._compile}
+        patch.setattr(rocm_device, "PLATFORM", replace(rocm_device.PLATFORM, **here))
         patch.setenv("STUB_GPU", "0")
         self.fail()
         for name in ("launches", "cooperative", "captures", "replays", "mallocs", "waits"):

@@ -15,9 +15,10 @@ from rammer.errors import DeviceError, ToolchainError
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.cuda import build
 from rammer.vdevice.cuda.build import CUBIN, Resources, check_fits, compile_cubin
-from rammer.vdevice.cuda.device import CudaVDevice
+from rammer.vdevice.cuda.device import PLATFORM
 from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
+from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.image import RESOURCES, make_program
 from rammer.vdevice.simt.prelude import CUDA
 
@@ -83,7 +84,7 @@ def test_compile_for_a_gpu_that_is_not_here(tmp_path: object) -> None:
 @needs_no_gpu
 def test_an_image_says_what_it_needs() -> None:
     graph = chain(1)
-    vdevice = CudaVDevice(arch="h100")
+    vdevice = GpuVDevice(PLATFORM, arch="h100")
     plan = replace(placed(graph, [mirror(graph)], [[0]]), spec=replace(vdevice.spec, num_veus=1))
     image = vdevice.build(plan)
     assert image.fingerprint == "cuda-abi3-sm_90" and CUBIN in image.files
@@ -95,7 +96,7 @@ def test_without_a_gpu_open_says_why() -> None:
     with pytest.raises(DeviceError, match=r"no NVIDIA GPU(.|\n)*emulator"):
         rammer.compile(lstm_stack(1, 2, 8), "cuda")
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):
-        CudaVDevice(arch="sm_90", device=0)
+        GpuVDevice(PLATFORM, arch="sm_90", device=0)
 
 
 def test_without_nvrtc_compiling_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,12 @@ from rammer.kernels import candidates
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.rocm import build
 from rammer.vdevice.rocm.build import HSACO, Resources, check_fits, compile_code_object, hip_compiler
-from rammer.vdevice.rocm.device import RocmVDevice
+from rammer.vdevice.rocm.device import PLATFORM
 from rammer.vdevice.rocm.driver import probe
 from rammer.vdevice.rocm.elf import arch_of, read_kernels
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.rocm.spec import FAMILIES, GPUS, choose_gpu, make_spec, of_device
+from rammer.vdevice.simt.device import GpuVDevice
 from rammer.vdevice.simt.image import RESOURCES, make_program
 from rammer.vdevice.simt.megakernel import program_text
 from rammer.vdevice.simt.printer import emit
@@ -167,7 +168,7 @@ def test_without_a_gpu_open_says_why() -> None:
     with pytest.raises(DeviceError, match=r"no AMD GPU can be used: this machine has no AMD GPU(.|\n)*emulator"):
         rammer.compile(lstm_stack(1, 2, 8), "rocm")
     with pytest.raises(DeviceError, match="no AMD GPU"):
-        RocmVDevice(arch="gfx906", device=0)
+        GpuVDevice(PLATFORM, arch="gfx906", device=0)
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,10 @@ def test_failures_to_load(
 
 def test_a_code_object_for_another_arch(rocm_gpu: FakeRocm) -> None:
     made, vdevice = rocm_gpu.image(), rocm_gpu.vdevice()
-    code = bytearray(made.files[vdevice.code_file])
+    code = bytearray(made.files[vdevice.platform.code_file])
     code[0x30] = 0x3F
     with pytest.raises(ArtifactError, match="code object is for gfx90a, Stub MI50 is gfx906"):
-        vdevice.open(type(made)(**{**vars(made), "files": {**made.files, vdevice.code_file: bytes(code)}}))
+        vdevice.open(type(made)(**{**vars(made), "files": {**made.files, vdevice.platform.code_file: bytes(code)}}))
 
 
 @pytest.mark.parametrize("dtype", list(DType))

@@ -209,7 +209,7 @@ def test_images_for_others_are_refused(gpu: FakeGpu) -> None:
         return replace(whole, files={n: data for n, data in whole.files.items() if n != name})
 
     with pytest.raises(ArtifactError, match="no machine code"):
-        vdevice.open(without(vdevice.code_file))
+        vdevice.open(without(vdevice.platform.code_file))
     with pytest.raises(ArtifactError, match=r"'resources\.json' is damaged"):
         vdevice.open(without(RESOURCES))
     vdevice.gpu = replace(here, arch="other", name="another")
@@ -232,7 +232,7 @@ def test_plans_are_timed(gpu: FakeGpu) -> None:
     other = gpu.vdevice(arch=arch)
     assert other.spec.arch == arch and f"the GPU here is {vdevice.gpu.name} ({vdevice.gpu.arch})" in other.missing
     assert other.plans_us([gpu.plan()]) is None and other.rkernels_us([]) == {}
-    with pytest.raises(DeviceError, match=f"no {vdevice.label} device 'gpu'"):
+    with pytest.raises(DeviceError, match=f"no {vdevice.platform.label} device 'gpu'"):
         gpu.vdevice(device="gpu")
 
 

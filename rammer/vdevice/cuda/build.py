@@ -68,6 +68,11 @@ def nvrtc_version() -> str:
     return f"NVRTC {major}.{minor}"
 
 
+def compiler_version() -> str:
+    """The compiler's version and options. Raises ToolchainError."""
+    return " ".join((nvrtc_version(), *OPTIONS))
+
+
 def compile_cubin(text: str, arch: str) -> Cubin:
     """Machine code for one arch ("sm_90"), from the cache if it is there. Raises ToolchainError with NVRTC's words."""
     version = nvrtc_version()

@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from rammer import config, files
-from rammer.errors import DeviceError, ToolchainError
+from rammer.errors import ArtifactError, DeviceError, ToolchainError
 from rammer.vdevice.base import Registers
-from rammer.vdevice.rocm.elf import Kernel, read_kernels
+from rammer.vdevice.rocm.elf import Kernel, arch_of, read_kernels
 from rammer.vdevice.rocm.spec import FAMILIES
 from rammer.vdevice.simt.gpu import Gpu, check_resident
 from rammer.vdevice.simt.megakernel import ENTRY
@@ -188,3 +188,11 @@ def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: 
             hint="kernels with smaller tiles or fewer threads",
         )
     check_resident(num_veus, threads, shared_bytes + needs.lds_bytes, gpu, needs.vgprs, needs.blocks_per_cu)
+
+
+def check_code(code: bytes, needs: Resources, gpu: Gpu) -> None:
+    """Raise ArtifactError for a code object of another arch."""
+    if (arch := arch_of(code)) != gpu.arch:
+        raise ArtifactError(
+            f"the program's code object is for {arch}, {gpu.name} is {gpu.arch}", hint="compile the model again"
+        )

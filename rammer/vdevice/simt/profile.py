@@ -36,7 +36,7 @@ def measure_kernels(
 
     Times are kept in the cache, for this model of GPU and this compiler. Raises ToolchainError, DeviceError.
     """
-    dialect, gpu = vdevice.dialect(), vdevice.gpu
+    dialect, gpu = vdevice.dialect, vdevice.gpu
     wanted = in_language(kernels, dialect)
     if not wanted:
         return {}
@@ -44,7 +44,7 @@ def measure_kernels(
     block = -(-block // dialect.wave) * dialect.wave
     emitted = {k: emit(k, dialect, block) for k in wanted}
     device = f"{gpu.name} {gpu.arch}, {vdevice.spec.num_veus} vEUs of {block} threads"
-    store = profile_store(device, vdevice.compiler())
+    store = profile_store(device, vdevice.platform.compiler())
     keys = {k: kernel_key(k, emitted[k].text) for k in wanted}
     with store:
         known = store.get(keys.values())
@@ -69,7 +69,7 @@ def _measure(
     max_args = max(len(_types(k)) for k in batch)
     shared = header_bytes(max_args) + aligned(max(k.scratch_bytes for k in batch))
     num_veus = vdevice.spec.num_veus
-    code = vdevice.machine_code(program_text(functions, vdevice.dialect(), block, max_args))
+    code = vdevice.machine_code(program_text(functions, vdevice.dialect, block, max_args))
     try:
         vdevice.check_fits(num_veus, block, shared, code.resources)
     except DeviceError:
