@@ -83,13 +83,13 @@ class GpuExecutable:
         for array, at in zip(packed, places, strict=False):
             driver.write(weights + at, array)
 
+        blocks = {n: (weights + p, places[-1] - p) for n, p in enumerate(places)} | {ARENA: (arena, arena_bytes)}
+
         def address(port: Port, base: int, offset: int) -> int:
-            block, at, size = (
-                (arena, offset, arena_bytes) if base == ARENA else (weights, places[base] + offset, places[-1])
-            )
-            if at + port.type.nbytes > size:
+            begin, size = blocks[base]
+            if offset + port.type.nbytes > size:
                 raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
-            return block + at
+            return begin + offset
 
         inputs, outputs = ([(p, address(p, *place)) for p, place in some] for some in port_places(image, streams))
         args = streams.addresses([weights + p for p in places[:-1]], arena)
