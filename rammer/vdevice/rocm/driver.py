@@ -188,7 +188,7 @@ class RocmArray:
         self.shape, self.number, self._hip = kind.shape, number, hip
         memory = hip("hipMalloc", max(kind.nbytes, 1))
         self.address = int(memory)
-        weakref.finalize(self, hip, "hipFree", memory)
+        weakref.finalize(self, hip, "hipFree", memory).atexit = False  # the driver may be gone by then
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
