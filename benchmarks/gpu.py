@@ -262,10 +262,12 @@ def main(
     output = output or RESULTS / f"gpu-{now:%Y%m%d-%H%M%S}{'-dry' if dry else ''}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     files.check_new(output)
-    console.print(DRY if dry else f"{gpu.name}, {gpu.arch}, {gpu.num_sms} SMs; {state_of_gpu()}", highlight=False)
+    console.print(
+        DRY if dry else f"{gpu.name}, {gpu.arch}, {gpu.num_multiprocessors} SMs; {state_of_gpu()}", highlight=False
+    )
     for peer, reason in missing.items():
         console.print(f"{peer} is left out: {reason}", highlight=False)
-    micro = gpu_micro.compiled(gpu.arch) if dry else gpu_micro.measure(number, gpu.arch, gpu.num_sms)
+    micro = gpu_micro.compiled(gpu.arch) if dry else gpu_micro.measure(number, gpu.arch, gpu.num_multiprocessors)
     console.print(micro_table(micro))
     gbps = next((m.median for m in micro if m.unit == "GB/s"), None)
     content: dict[str, Any] = {

@@ -49,7 +49,7 @@ class Simulated:
 def simulated(path: str, arch: str) -> dict[str, Simulated]:
     """Both policies' plans for one model, by policy, on the spec's estimates."""
     registry = PluginRegistry(third_party=False)
-    vdevice = registry.open("rocm", arch=arch, device=f"emulator:{choose_gpu(arch).num_cus}")
+    vdevice = registry.open("rocm", arch=arch, device=f"emulator:{choose_gpu(arch).num_multiprocessors}")
     spec = vdevice.spec
     graph = optimize(rammer.load(path), spec)
     candidates = find_candidates(graph, vdevice, registry)

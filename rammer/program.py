@@ -88,7 +88,7 @@ class Program:
         """Outputs by name. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
 
         If an input lies in a GPU's memory (DLPack, `__cuda_array_interface__`), the outputs stay there: they are
-        CuPy arrays, and nothing passes through the host but inputs that lie on it. Outputs
+        CuPy arrays (on AMD GPUs `RocmArray`s), and nothing passes through the host but inputs that lie on it. Outputs
         without elements are NumPy's.
         """
         self._check_names(inputs)

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
 from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
 from rammer.ir.memory import constant_key
+from rammer.ir.operator import ROperator
 from rammer.ir.tensor import PARTS_BLOCK, Array, DType, Layout, TensorId, TensorType, pack, parted, unpack
 from rammer.vdevice.base import Port
 
@@ -62,6 +64,13 @@ class Places:
             return ARENA, self._offsets[root] + offset * itemsize
         key, first = constant_key(graph, tensor, layout)
         return self._numbers.setdefault(key, len(self._numbers)), first * itemsize
+
+    def operands(self, op: ROperator, kernel: RKernel) -> list[tuple[int, int]]:
+        """Places of what an operator writes, then of what it reads, in the layouts that its rKernel wants."""
+        packing, types = dict(kernel.packing), self._graph.types
+        inputs = zip(op.inputs, kernel.operation.expr.inputs, strict=True)
+        found = [self.find(t, types[t].layout) for t in op.outputs]
+        return found + [self.find(t, packing.get(name, kind.layout)) for t, (name, kind) in inputs]
 
     def pack(self, allocate: Callable[[int], NDArray[np.uint8]]) -> dict[str, Array]:
         """The constants in their layouts, named w0 … by number, all in one block of memory."""

@@ -258,32 +258,44 @@ def c_compiler() -> Compiler:
 
 @lru_cache(maxsize=8)
 def _find(requested: str) -> Compiler:
-    if requested:
-        try:
-            words = shlex.split(requested)
-        except ValueError as error:
-            raise ToolchainError(f"RAMMER_CC={requested!r}: {error}", hint=_HINT) from error
-        program = shutil.which(words[0]) if words else None
-        if program is None:
-            raise ToolchainError(f"RAMMER_CC={requested!r}: no such program", hint=_HINT)
-        command = (program, *words[1:])
-        if Path(program).name == "zig":
-            return Compiler(command, "zig", f"zig {_ask((program, 'version'))}")
-        version = _ask((*command, "--version"))
-        family = "clang" if "clang" in version else "gcc"
-        return Compiler(command, family, version.splitlines()[0] if version else "unknown")
+    if not requested:
+        zig = ziglang("C", _HINT)
+        return Compiler((zig, "cc"), "zig", f"zig {ask((zig, 'version'), 'C', _HINT)}")
+    command = named_compiler("RAMMER_CC", requested, _HINT)
+    if Path(command[0]).name == "zig":
+        return Compiler(command, "zig", f"zig {ask((command[0], 'version'), 'C', _HINT)}")
+    version = ask((*command, "--version"), "C", _HINT)
+    family = "clang" if "clang" in version else "gcc"
+    return Compiler(command, family, version.splitlines()[0] if version else "unknown")
+
+
+def ziglang(language: str, hint: str) -> str:
+    """The program of the package ziglang, which compiles several languages. Raises ToolchainError."""
     package = importlib.util.find_spec("ziglang")
     zig = Path(package.origin).with_name("zig") if package and package.origin else None
     if zig is None or not zig.exists():
-        raise ToolchainError("no C compiler: the package ziglang is not installed", hint=_HINT)
-    return Compiler((str(zig), "cc"), "zig", f"zig {_ask((str(zig), 'version'))}")
+        raise ToolchainError(f"no {language} compiler: the package ziglang is not installed", hint=hint)
+    return str(zig)
 
 
-def _ask(argv: Sequence[str]) -> str:
+def named_compiler(flag: str, value: str, hint: str) -> tuple[str, ...]:
+    """The command in a flag's value. Raises ToolchainError if there is no such program."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
+        words = shlex.split(value)
+    except ValueError as error:
+        raise ToolchainError(f"{flag}={value!r}: {error}", hint=hint) from error
+    program = shutil.which(words[0]) if words else None
+    if program is None:
+        raise ToolchainError(f"{flag}={value!r}: no such program", hint=hint)
+    return program, *words[1:]
+
+
+def ask(argv: Sequence[str], language: str, hint: str) -> str:
+    """What a compiler prints, as its version. Raises ToolchainError."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ToolchainError(f"the C compiler {argv[0]} does not answer: {error}", hint=_HINT) from error
+        raise ToolchainError(f"the {language} compiler {argv[0]} does not answer: {error}", hint=hint) from error
     return done.stdout.decode(errors="replace").strip()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from fake_cupy import CUDADriverError, FakeCupy
 from benchmarks import gpu, gpu_micro, gpu_peers, store
 from rammer.demo import lstm_stack
 from rammer.errors import RammerError
-from rammer.vdevice.cuda import device, driver, runtime
+from rammer.vdevice.cuda import device, driver
 from rammer.vdevice.cuda.build import Cubin, Resources
 from rammer.vdevice.cuda.driver import probe
 
@@ -34,10 +36,19 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     fake.properties["multiProcessorCount"] = 4
     monkeypatch.setattr(driver, "_module", lambda: fake)
     monkeypatch.setitem(sys.modules, "cupy", fake)  # type: ignore[misc]
-    monkeypatch.setattr(device, "probe", lambda: driver.Availability(True))
-    for module in (device, runtime, gpu_micro):
-        monkeypatch.setattr(module, "compile_cubin", lambda text, arch: Cubin(text.encode(), CODE, ""))
+    monkeypatch.setattr(gpu_micro, "compile_cubin", made)
+    there(monkeypatch, True)
     return fake
+
+
+def made(text: str, arch: str) -> Cubin:
+    return Cubin(text.encode(), CODE, "")
+
+
+def there(monkeypatch: pytest.MonkeyPatch, gpu: bool, compile: Callable[[str, str], Cubin] = made) -> None:
+    """A GPU, or none, and what compiles for it."""
+    platform = replace(device.PLATFORM, probe=lambda: driver.Availability(gpu, "no GPU yet"), compile=compile)
+    monkeypatch.setattr(device, "PLATFORM", platform)
 
 
 @needs_no_gpu
@@ -108,12 +119,16 @@ def test_programs_compiled_before_are_loaded(
     cupy: FakeCupy, built: store.BuiltModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled for a GPU that is not here, then measured on it without a compiler."""
-    monkeypatch.setattr(device, "probe", lambda: driver.Availability(False, "no GPU yet"))
+    there(monkeypatch, False)
     cupy.properties["multiProcessorCount"] = 132
     gpu_peers.prepare(built.path, tmp_path / "ready", "sm_90")
     assert len(list((tmp_path / "ready").iterdir())) == 3
-    monkeypatch.setattr(device, "probe", lambda: driver.Availability(True))
-    monkeypatch.setattr(device, "compile_cubin", lambda text, arch: pytest.fail("compiled again"))
+
+    def compile_clocks(text: str, arch: str) -> Cubin:
+        assert "#define MK_PROFILE 1" in text, "compiled again"
+        return made(text, arch)
+
+    there(monkeypatch, True, compile_clocks)
     asked, answers = iter([None]), []
     pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
     task = gpu_peers.Task("rammer", str(built.path), "", "small", 0, str(tmp_path / "ready"))

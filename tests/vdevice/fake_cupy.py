@@ -103,6 +103,8 @@ class FakeCupy:
                 super().__init__()
                 fake.note("Stream")
 
+            ptr = 5
+
             def synchronize(self) -> None:
                 fake.note("Stream.synchronize")
 
@@ -166,6 +168,7 @@ class FakeCupy:
 
         self.cuda = SimpleNamespace(
             Device=lambda n: nullcontext(),
+            alloc=self._alloc,
             Stream=Stream,
             Module=Module,
             Event=lambda: SimpleNamespace(record=lambda stream: None, synchronize=lambda: None),
@@ -179,6 +182,10 @@ class FakeCupy:
                 getDeviceProperties=lambda n: self.properties,
                 deviceSynchronize=lambda: self.note("deviceSynchronize"),
                 memGetInfo=lambda: (3 << 30, 141 << 30),
+                memcpyHostToDevice=1,
+                memcpyDeviceToHost=2,
+                memcpyDeviceToDevice=3,
+                memcpyAsync=self._copy,
             ),
             driver=SimpleNamespace(
                 CUDADriverError=CUDADriverError,
@@ -198,6 +205,19 @@ class FakeCupy:
     def _device_count(self) -> int:
         self.note("getDeviceCount")
         return self.count
+
+    def _alloc(self, nbytes: int) -> Any:
+        self.note("alloc")
+        memory = device_array(np.full(nbytes, 255, np.uint8))
+
+        def memset_async(value: int, size: int, stream: Any) -> None:
+            memory[:size] = value
+
+        return SimpleNamespace(ptr=memory.ctypes.data, memory=memory, memset_async=memset_async)
+
+    def _copy(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        assert 1 <= kind <= 3 and stream == 5
+        ctypes.memmove(target, source, nbytes)
 
     def _set_attribute(self, function: int, attribute: int, value: int) -> None:
         assert (function, attribute) == (7, 8)

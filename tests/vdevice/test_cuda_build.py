@@ -14,11 +14,12 @@ from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ToolchainError
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.cuda import build
-from rammer.vdevice.cuda.build import CUBIN, RESOURCES, Resources, check_fits, compile_cubin
-from rammer.vdevice.cuda.device import CudaVDevice
+from rammer.vdevice.cuda.build import CUBIN, Resources, check_fits, compile_cubin
+from rammer.vdevice.cuda.device import PLATFORM
 from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
-from rammer.vdevice.simt.image import make_program
+from rammer.vdevice.simt.device import GpuVDevice
+from rammer.vdevice.simt.image import RESOURCES, make_program
 from rammer.vdevice.simt.prelude import CUDA
 
 GRAPH = chain(2)
@@ -83,7 +84,7 @@ def test_compile_for_a_gpu_that_is_not_here(tmp_path: object) -> None:
 @needs_no_gpu
 def test_an_image_says_what_it_needs() -> None:
     graph = chain(1)
-    vdevice = CudaVDevice(arch="h100")
+    vdevice = GpuVDevice(PLATFORM, arch="h100")
     plan = replace(placed(graph, [mirror(graph)], [[0]]), spec=replace(vdevice.spec, num_veus=1))
     image = vdevice.build(plan)
     assert image.fingerprint == "cuda-abi3-sm_90" and CUBIN in image.files
@@ -95,7 +96,7 @@ def test_without_a_gpu_open_says_why() -> None:
     with pytest.raises(DeviceError, match=r"no NVIDIA GPU(.|\n)*emulator"):
         rammer.compile(lstm_stack(1, 2, 8), "cuda")
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):
-        CudaVDevice(arch="sm_90", device=0)
+        GpuVDevice(PLATFORM, arch="sm_90", device=0)
 
 
 def test_without_nvrtc_compiling_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +112,8 @@ def test_without_nvrtc_compiling_says_what_to_install(monkeypatch: pytest.Monkey
     ("program", "resources", "num_veus", "text"),
     [
         ({"shared_bytes": 300 << 10}, FINE, 1, "shared memory"),
-        ({"threads": 1024}, Resources(255, 0, 0, 0), 1, "does not fit an SM"),
-        ({}, FINE, 132 * 16 + 1, "cannot all be on h200 at once: 16 on each of 132 SMs"),
+        ({"threads": 1024}, Resources(255, 0, 0, 0), 1, "does not fit a multiprocessor"),
+        ({}, FINE, 132 * 16 + 1, "cannot all be on h200 at once: 16 on each of 132 multiprocessors"),
         ({"threads": 256, "shared_bytes": 120 << 10}, FINE, 133, "1 on each"),
     ],
 )
@@ -122,13 +123,13 @@ def test_what_does_not_fit_is_refused(program: dict[str, int], resources: Resour
     check_fits(2, fits.threads, fits.shared_bytes, choose_gpu("h200"), FINE)
     needs = {"threads": fits.threads, "shared_bytes": fits.shared_bytes, **program}
     with pytest.raises(DeviceError, match=text):
-        check_fits(num_veus, gpu=choose_gpu("h200"), resources=resources, **needs)
+        check_fits(num_veus, gpu=choose_gpu("h200"), needs=resources, **needs)
 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_specs_make_sense(name: str) -> None:
     spec = make_spec(GPUS[name])
-    assert spec.num_veus == GPUS[name].num_sms and spec.arch == GPUS[name].arch
+    assert spec.num_veus == GPUS[name].num_multiprocessors and spec.arch == GPUS[name].arch
     assert 32 << 10 < spec.scratch_bytes < GPUS[name].shared_kib << 10
     assert 50 < spec.peak_gflops < 1000
     rates = [level.read_gbps * (spec.num_veus if level.owner == "veu" else 1) for level in spec.memory]
@@ -140,5 +141,5 @@ def test_choosing_a_gpu() -> None:
     with pytest.raises(DeviceError, match="did you mean 'sm_90'"):
         choose_gpu("sm_91")
     mine = of_device("NVIDIA H100 PCIe", "sm_90", 114, 227 << 10, 50 << 20, 80 << 30)
-    assert (mine.name, mine.num_sms, mine.dram_gbps) == ("h100", 114, GPUS["h100"].dram_gbps)
+    assert (mine.name, mine.num_multiprocessors, mine.dram_gbps) == ("h100", 114, GPUS["h100"].dram_gbps)
     assert of_device("NVIDIA New", "sm_199", 7, 99 << 10, 1 << 20, 1 << 30).name == "NVIDIA New"

@@ -8,8 +8,7 @@ import pytest
 
 import rammer
 from rammer.demo import lstm_stack
-from rammer.vdevice.cuda.build import RESOURCES
-from rammer.vdevice.simt.image import SOURCE
+from rammer.vdevice.simt.image import RESOURCES, SOURCE
 
 MIB = 1 << 20
 

@@ -21,13 +21,14 @@ from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.vdevice.base import CompiledOnly
 from rammer.vdevice.rocm import build
-from rammer.vdevice.rocm.build import HSACO, RESOURCES, Resources, check_fits, compile_code_object, hip_compiler
-from rammer.vdevice.rocm.device import RocmVDevice
+from rammer.vdevice.rocm.build import HSACO, Resources, check_fits, compile_code_object, hip_compiler
+from rammer.vdevice.rocm.device import PLATFORM
+from rammer.vdevice.rocm.driver import probe
 from rammer.vdevice.rocm.elf import arch_of, read_kernels
 from rammer.vdevice.rocm.prelude import hip
-from rammer.vdevice.rocm.runtime import probe
 from rammer.vdevice.rocm.spec import FAMILIES, GPUS, choose_gpu, make_spec, of_device
-from rammer.vdevice.simt.image import make_program
+from rammer.vdevice.simt.device import GpuVDevice
+from rammer.vdevice.simt.image import RESOURCES, make_program
 from rammer.vdevice.simt.megakernel import program_text
 from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.toolchain import object_store
@@ -106,8 +107,9 @@ extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(25
 
 def test_a_kernel_that_wants_too_many_registers_is_refused() -> None:
     """While compiling, by its resources, and not by a slow run."""
+    needs = compile_code_object(HUNGRY, "gfx906").resources
     with pytest.raises(DeviceError, match=r"more than the 256 registers that a thread has on gfx906: \d+ spill"):
-        compile_code_object(HUNGRY, "gfx906")
+        check_fits(1, 256, 0, choose_gpu("gfx906"), needs)
 
 
 def test_another_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -166,32 +168,31 @@ def test_without_a_gpu_open_says_why() -> None:
     with pytest.raises(DeviceError, match=r"no AMD GPU can be used: this machine has no AMD GPU(.|\n)*emulator"):
         rammer.compile(lstm_stack(1, 2, 8), "rocm")
     with pytest.raises(DeviceError, match="no AMD GPU"):
-        RocmVDevice(arch="gfx906", device=0)
+        GpuVDevice(PLATFORM, arch="gfx906", device=0)
 
 
 @pytest.mark.parametrize(
     ("program", "resources", "num_veus", "text"),
     [
-        ({"shared_bytes": 70 << 10}, FINE, 1, "of LDS, a block on mi50 has 65536"),
-        ({}, replace(FINE, blocks_per_cu=0, vgprs=300), 1, "with 300 registers does not fit a CU"),
-        ({}, FINE, 60 * 4 + 1, "cannot all be on mi50 at once: 4 on each of 60 CUs"),
+        ({"shared_bytes": 70 << 10}, FINE, 1, "of shared memory, a block on mi50 has 65536"),
+        ({}, replace(FINE, blocks_per_cu=0, vgprs=300), 1, "with 300 registers does not fit a multiprocessor"),
+        ({}, FINE, 60 * 4 + 1, "cannot all be on mi50 at once: 4 on each of 60 multiprocessors"),
         ({"shared_bytes": 40 << 10}, FINE, 61, "1 on each"),
     ],
 )
 def test_what_does_not_fit_is_refused(program: dict[str, int], resources: Resources, num_veus: int, text: str) -> None:
     """Blocks that wait for blocks that are not there would wait for ever."""
-    whole = plan()
-    made = make_program(whole, hip(64))
-    check_fits(whole, made, choose_gpu("mi50"), FINE)
-    made = replace(made, streams=replace(made.streams, header={**made.streams.header, **program}))
+    made = make_program(plan(), hip(64))
+    check_fits(2, made.threads, made.shared_bytes, choose_gpu("mi50"), FINE)
+    needs = {"threads": made.threads, "shared_bytes": made.shared_bytes, **program}
     with pytest.raises(DeviceError, match=text):
-        check_fits(replace(whole, spec=replace(whole.spec, num_veus=num_veus)), made, choose_gpu("mi50"), resources)
+        check_fits(num_veus, gpu=choose_gpu("mi50"), needs=resources, **needs)
 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_specs_make_sense(name: str) -> None:
     spec = make_spec(GPUS[name])
-    assert spec.num_veus == GPUS[name].num_cus and spec.arch == GPUS[name].arch
+    assert spec.num_veus == GPUS[name].num_multiprocessors and spec.arch == GPUS[name].arch
     assert spec.max_threads % spec.wave == 0 and 32 << 10 < spec.scratch_bytes < 64 << 10
     assert 100 < spec.peak_gflops < 1000
     rates = [level.read_gbps * (spec.num_veus if level.owner == "veu" else 1) for level in spec.memory]
@@ -210,11 +211,11 @@ def test_choosing_a_gpu() -> None:
     assert (
         choose_gpu(None).name == "mi50"
         and choose_gpu("gfx90a").name == "mi250x"
-        and choose_gpu("MI300X").num_cus == 304
+        and choose_gpu("MI300X").num_multiprocessors == 304
     )
     with pytest.raises(DeviceError, match="did you mean 'mi300x'"):
         choose_gpu("mi300")
     mine = of_device("AMD Instinct MI210", "gfx90a", 104, 8 << 20, 64 << 30, 1638.4, 1.7)
-    assert mine.num_cus == 104 and make_spec(mine).num_veus == 104
+    assert mine.num_multiprocessors == 104 and make_spec(mine).num_veus == 104
     with pytest.raises(DeviceError, match="Old is gfx803; programs are made for gfx906"):
         of_device("Old", "gfx803", 36, 2 << 20, 8 << 30, 224, 1.3)

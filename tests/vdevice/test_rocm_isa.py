@@ -129,7 +129,7 @@ def own_math() -> Library:
     text = text.replace("INFINITY", "__builtin_inf()").replace("NAN", '__builtin_nan("")')
     text += "".join(f"double t_{f}(double x) {{ return mk_{f}(x); }}\n" for f in ones)
     text += "double t_pow(double x, double y) { return mk_pow(x, y); }\n"
-    text += "double t_erff(double x) { return mk_erff((float)x); }\n"
+    text += "double t_erff(double x) { return mk_ferf((float)x); }\n"
     return Library(c_compiler().compile_shared(text))
 
 

@@ -10,9 +10,9 @@ import pytest
 import rammer
 from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ToolchainError
-from rammer.vdevice.cuda.build import RESOURCES, nvrtc_version
+from rammer.vdevice.cuda.build import nvrtc_version
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import MOST_BRANCHED, SOURCE
+from rammer.vdevice.simt.image import MOST_BRANCHED, RESOURCES, SOURCE
 
 MODEL = lstm_stack(2, 3, 16)
 X = np.random.default_rng(0).standard_normal((3, 1, 16)).astype(np.float32)

@@ -12,8 +12,9 @@ import rammer
 from rammer.demo import lstm_stack, squeezenet
 from rammer.errors import ToolchainError
 from rammer.ir.evaluate import evaluate_graph
-from rammer.vdevice.cuda.build import RESOURCES, nvrtc_version
+from rammer.vdevice.cuda.build import nvrtc_version
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer.vdevice.simt.image import RESOURCES
 
 
 @pytest.mark.slow

@@ -11,9 +11,10 @@ import pytest
 import rammer
 from rammer.errors import ToolchainError
 from rammer.scheduler.plugin import rammer_policies
-from rammer.vdevice.cuda.build import RESOURCES, nvrtc_version
+from rammer.vdevice.cuda.build import nvrtc_version
 from rammer.vdevice.rocm.spec import FAMILIES
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer.vdevice.simt.image import RESOURCES
 
 pytest.importorskip("torch", reason="the models are torch modules: pip install 'rammer[bench]'")
 

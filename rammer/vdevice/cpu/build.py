@@ -40,10 +40,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     args: list[tuple[int, int]] = []
     for op, kernel in zip(graph.operators, plan.kernels, strict=True):
         first_arg.append(len(args))
-        packing = dict(kernel.packing)
-        args += [places.find(t, graph.types[t].layout) for t in op.outputs]
-        for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
-            args.append(places.find(tensor, packing.get(name, kind.layout)))
+        args += places.operands(op, kernel)
 
     asking = aheads(plan, compiled.capacity)
     asked = [(ARENA, 0, 0)]

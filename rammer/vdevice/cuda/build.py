@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
-from rammer.errors import DeviceError, ToolchainError
+from rammer.errors import ToolchainError
 from rammer.vdevice.base import Registers
-from rammer.vdevice.cuda.spec import Gpu
+from rammer.vdevice.simt.gpu import Gpu, check_resident
 from rammer.vdevice.toolchain import fingerprint, object_store
 
-CUBIN, RESOURCES = "program.cubin", "resources.json"
+CUBIN = "program.cubin"
 INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
 OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--diag-suppress=177")
-REGISTERS_OF_SM = 65536
+REGISTERS_OF_SM, THREADS_OF_SM = 65536, 2048
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _EACH = re.compile(
@@ -66,6 +66,11 @@ def nvrtc_version() -> str:
     except RuntimeError as error:  # the bindings load the library now
         raise ToolchainError(f"NVRTC cannot be loaded: {error}", hint=INSTALL) from error
     return f"NVRTC {major}.{minor}"
+
+
+def compiler_version() -> str:
+    """The compiler's version and options. Raises ToolchainError."""
+    return " ".join((nvrtc_version(), *OPTIONS))
 
 
 def compile_cubin(text: str, arch: str) -> Cubin:
@@ -150,33 +155,11 @@ def _hint(bindings: ModuleType, arch: str) -> str:
     return "this text was made by rammer or a plugin: please report it"
 
 
-def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, resources: Resources) -> None:
-    """Raise DeviceError unless every vEU's block can be on the GPU at the same time; a block that waits must not keep
-    another one out.
-    """
-    shared = gpu.shared_kib << 10
-    if shared_bytes > shared:
-        raise DeviceError(
-            f"a vEU needs {shared_bytes} bytes of shared memory, a block on {gpu.name} has {shared}",
-            hint="kernels with smaller tiles; or compile for another arch",
-        )
-    granule = -(-resources.registers * 32 // 256) * 256 * -(-threads // 32)  # registers are given to warps in 256s
-    if granule > REGISTERS_OF_SM:
-        raise DeviceError(
-            f"a vEU of {threads} threads with {resources.registers} registers does not fit an SM of {gpu.name}",
-            hint="kernels with fewer threads",
-        )
-    per_sm = min(REGISTERS_OF_SM // max(granule, 1), shared // max(shared_bytes, 1), 2048 // threads, 16)
-    if num_veus > per_sm * gpu.num_sms:
-        raise DeviceError(
-            f"{num_veus} vEUs cannot all be on {gpu.name} at once: {per_sm} on each of {gpu.num_sms} SMs",
-            hint="fewer vEUs",
-        )
-
-
-def resources_file(resources: Resources) -> bytes:
-    """`RESOURCES` of an image."""
-    return json.dumps(asdict(resources), sort_keys=True).encode()
+def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: Resources) -> None:
+    """Raise DeviceError unless every vEU's block can be on the GPU at the same time."""
+    granule = -(-needs.registers * 32 // 256) * 256 * -(-threads // 32)  # registers are given to warps in 256s
+    blocks = min(REGISTERS_OF_SM // max(granule, 1), THREADS_OF_SM // threads)
+    check_resident(num_veus, threads, shared_bytes, gpu, needs.registers, blocks)
 
 
 def _pack(cubin: Cubin) -> bytes:

@@ -1,21 +1,26 @@
-"""NVIDIA's driver through cupy: what is here, kernels, and errors in our words. Nothing else imports cupy."""
+"""NVIDIA's driver through cupy: what is here, and errors in our words. Nothing else imports cupy."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib
 import importlib.util
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from rammer.errors import DeviceError
+from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Availability
-from rammer.vdevice.cuda.spec import Gpu, of_device
+from rammer.vdevice.cuda.spec import of_device
 from rammer.vdevice.simt.device import EMULATE
+from rammer.vdevice.simt.driver import Resident
+from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.megakernel import ENTRY
 
 INSTALL = "pip install cupy-cuda13x"
@@ -140,30 +145,126 @@ def device_errors(cupy: ModuleType, doing: str) -> Iterator[None]:
         raise DeviceError(f"the GPU failed to {doing}: {error}", hint=_hint(error)) from error
 
 
-class Kernel:
-    """The entry of a program. It launches cooperatively: refused, not hung, if its blocks cannot all be there."""
+class CudaKernel:
+    """The entry of a program."""
 
-    def __init__(self, cupy: ModuleType, cubin: bytes, threads: int, shared_bytes: int) -> None:
+    def __init__(self, cupy: ModuleType, cubin: bytes, threads: int, shared_bytes: int, stream: Any) -> None:
         driver = cupy.cuda.driver
         module = cupy.cuda.Module()
         module.load(cubin)
         self._function = module.get_function(ENTRY)
-        self._threads, self._shared = threads, shared_bytes
+        self._threads, self._shared, self._stream = threads, shared_bytes, stream
         most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.funcSetAttribute(self._function.ptr, most, shared_bytes)
         self._occupancy = driver.occupancyMaxActiveBlocksPerMultiprocessor
 
-    def blocks_per_sm(self) -> int:
-        """Blocks that an SM of this GPU holds at once."""
+    def blocks_per_multiprocessor(self) -> int:
         return int(self._occupancy(self._function.ptr, self._threads, self._shared))
 
-    def launch(self, blocks: int, arguments: Sequence[Any], stream: Any) -> None:
-        """Enqueue one launch."""
+    def launch(self, blocks: int, arguments: Sequence[np.generic]) -> None:
         self._function(
             (blocks,),
             (self._threads,),
             tuple(arguments),
             shared_mem=self._shared,
-            stream=stream,
+            stream=self._stream,
             enable_cooperative_groups=True,
         )
+
+
+class CudaDriver:
+    """A GPU through cupy. Memory is of cupy's pool, and of this stream in it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._cupy = cupy = load_cupy()
+        self._device = cupy.cuda.Device(number)
+        self._held: list[Any] = []  # memory
+        with self.using("make a stream"):
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def using(self, doing: str) -> Iterator[None]:
+        with device_errors(self._cupy, doing), self._device:
+            yield
+
+    def load(self, code: bytes, threads: int, shared_bytes: int) -> CudaKernel:
+        return CudaKernel(self._cupy, code, threads, shared_bytes, self._stream)
+
+    def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
+        with self._stream:
+            memory = self._cupy.cuda.alloc(max(nbytes, 1))
+        self._held.append(memory)
+        if zeros:
+            memory.memset_async(0, max(nbytes, 1), self._stream)
+        return int(memory.ptr)
+
+    def write(self, address: int, array: Array) -> None:
+        flat = np.ascontiguousarray(array)
+        self._copy(address, flat.ctypes.data, flat.nbytes, "HostToDevice")
+
+    def read(self, address: int, array: Array) -> Array:
+        self._copy(array.ctypes.data, address, array.nbytes, "DeviceToHost")
+        self._stream.synchronize()
+        return array
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        self._copy(target, source, nbytes, "DeviceToDevice")
+
+    def _copy(self, target: int, source: int, nbytes: int, how: str) -> None:
+        runtime = self._cupy.cuda.runtime
+        if nbytes:
+            runtime.memcpyAsync(target, source, nbytes, getattr(runtime, f"memcpy{how}"), self._stream.ptr)
+
+    def output(self, address: int, kind: TensorType) -> Any:
+        dtype = kind.dtype.numpy
+        with self._stream:  # cupy knows no bfloat16
+            found = self._cupy.empty(kind.shape, np.uint16 if dtype.name == "bfloat16" else dtype)
+        self.copy(found.data.ptr, address, kind.nbytes)
+        return found
+
+    def synchronize(self) -> None:
+        self._cupy.cuda.runtime.deviceSynchronize()
+
+    def time_us(self, enqueue: Callable[[], None]) -> float:
+        cuda = self._cupy.cuda
+        begin, end = cuda.Event(), cuda.Event()
+        begin.record(self._stream)
+        enqueue()
+        end.record(self._stream)
+        end.synchronize()
+        return 1000 * float(cuda.get_elapsed_time(begin, end))
+
+    def record(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        with self._stream:
+            self._stream.begin_capture()
+            try:
+                enqueue()
+            except BaseException:
+                with suppress(RuntimeError):  # the stream must not stay in capture; the first error is the one to see
+                    self._stream.end_capture()
+                raise
+            graph = self._stream.end_capture()
+        return lambda: graph.launch(self._stream)
+
+    def resident(self, value: Any) -> Resident:
+        cupy = self._cupy
+        try:
+            with self._stream:
+                array = cupy.from_dlpack(value) if hasattr(value, "__dlpack__") else cupy.asarray(value)
+        except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, cupy.cuda.runtime.CUDARuntimeError):
+                raise
+            raise BufferError(str(error)) from error
+        number, in_order = int(array.device.id), bool(array.flags.c_contiguous)
+        return Resident(int(array.data.ptr), array.dtype.name, array.shape, number, in_order, array)
+
+    def follow(self) -> None:
+        self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
+
+    def ticks(self, nanoseconds: float) -> float:
+        return nanoseconds
+
+    def close(self) -> None:
+        self._held.clear()
+        self._cupy.get_default_memory_pool().free_all_blocks()

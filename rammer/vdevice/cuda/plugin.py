@@ -16,12 +16,10 @@ if TYPE_CHECKING:
 
 def open_cuda(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
     """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
-    from rammer.vdevice.cuda.device import CudaVDevice, cuda_emulator
-    from rammer.vdevice.simt.device import emulated_veus
+    from rammer.vdevice.cuda.device import PLATFORM
+    from rammer.vdevice.simt.device import open_gpu
 
-    if isinstance(device, str) and device.startswith("emulator"):
-        return cuda_emulator(arch=arch, num_veus=emulated_veus(device))
-    return CudaVDevice(arch=arch, device=device)
+    return open_gpu(PLATFORM, arch=arch, device=device)
 
 
 def probe() -> Availability:

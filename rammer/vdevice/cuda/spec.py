@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from rammer.ir.device import VDeviceSpec
+from rammer.vdevice.simt.gpu import Gpu, find_model, gpu_spec
 
-from rammer.errors import DeviceError, did_you_mean
-from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.vdevice.simt.megakernel import header_bytes
-
-MAX_THREADS = 256  # of a vEU: every thread may have 255 registers
-MAX_ARGS = MAX_THREADS
 TENSOR_ARCH = 80  # whose tensor cores take tf32 and bf16
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU. Shared memory in KiB of an SM, as a block can have it; L2 in MiB; clocks are boost clocks."""
-
-    name: str
-    arch: str
-    num_sms: int
-    shared_kib: int
-    l2_mib: float
-    dram_gib: int
-    dram_gbps: float
-    ghz: float
-    fp32_lanes: int  # of an SM
-
 
 # The first of an arch stands for it where no model is named and no device is there.
 GPUS: dict[str, Gpu] = {
@@ -55,12 +34,7 @@ GPUS: dict[str, Gpu] = {
 
 def choose_gpu(name: str | None) -> Gpu:
     """A GPU by model ("h200") or arch ("sm_90"). Raises DeviceError."""
-    wanted = (name or "h200").lower()
-    for gpu in GPUS.values():
-        if wanted in (gpu.name, gpu.arch):
-            return gpu
-    known = [*dict.fromkeys(g.arch for g in GPUS.values()), *GPUS]
-    raise DeviceError(f"no NVIDIA arch {name!r}; known: {', '.join(known)}", hint=did_you_mean(wanted, known))
+    return find_model(GPUS, name or "h200", "NVIDIA")
 
 
 def of_device(name: str, arch: str, num_sms: int, shared_bytes: int, l2_bytes: int, dram_bytes: int) -> Gpu:
@@ -81,30 +55,17 @@ def of_device(name: str, arch: str, num_sms: int, shared_bytes: int, l2_bytes: i
 
 
 def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
-    """The spec that kernels and policies see: a vEU is one block that has an SM for itself. Times are estimates."""
-    shared = gpu.shared_kib << 10
-    per_sm = gpu.ghz * gpu.fp32_lanes
-    l2_gbps = max(gpu.num_sms * gpu.ghz * 32 * 0.7, 1.3 * gpu.dram_gbps)  # 32 bytes per SM and clock, less conflicts
-    return VDeviceSpec(
+    """The spec that kernels and policies see."""
+    return gpu_spec(
+        gpu,
+        num_veus,
         name="cuda",
-        num_veus=num_veus or gpu.num_sms,
-        languages=("cuda",),
-        arch=gpu.arch,
-        lanes=4,
-        registers=48,  # of 16 bytes, for data: a thread has 255 words
-        max_threads=MAX_THREADS,
+        language="cuda",
         wave=32,
-        scratch_bytes=shared - header_bytes(MAX_ARGS),
-        memory=(
-            MemoryLevel("registers", 256 << 10, "veu", round(per_sm * 12, 1), "scratch"),
-            MemoryLevel("shared", shared, "veu", round(gpu.ghz * 128, 1), "scratch"),
-            MemoryLevel("L2", int(gpu.l2_mib * 2**20), "device", round(l2_gbps, 1)),
-            MemoryLevel("DRAM", gpu.dram_gib << 30, "device", gpu.dram_gbps),
-        ),
-        peak_gflops=round(2 * per_sm, 1),
+        registers_bytes=256 << 10,
+        l2_bytes=32 * 0.7,  # less conflicts
+        memories=("shared", "DRAM"),
         launch_us=3.0,  # estimates until measured: a cooperative launch
         barrier_us=1.0,  # a counter in global memory that another SM sees
-        sync_us=round(40e-3 / gpu.ghz, 4),
-        load_us=round(0.6 / gpu.ghz, 3),  # from L2
         precisions=("fp32", "tf32", "bf16") if int(gpu.arch.removeprefix("sm_")) >= TENSOR_ARCH else ("fp32",),
     )

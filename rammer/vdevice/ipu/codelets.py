@@ -12,6 +12,7 @@ from rammer.ir.index import Index, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Body, Buffer, For, Kind, Store, TileProgram, statements
+from rammer.vdevice import functions
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.ipu.access import Variant, accesses
 from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, code_bytes, vertex_cycles
@@ -225,7 +226,7 @@ def registrations(classes: Iterable[EmittedCodelet]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PRELUDE = """\
+HEAD = """\
 // Codelets made by rammer: one class per distinct rTask body.
 #include <cmath>
 #include <cstdint>
@@ -233,59 +234,16 @@ PRELUDE = """\
 #include <poplar/HalfFloat.hpp>
 #include <poplar/Vertex.hpp>
 using namespace poplar;
-#define RAMMER static inline __attribute__((always_inline, unused))
-
-RAMMER float from_bf16(unsigned short x) { uint32_t u = uint32_t(x) << 16; float f; memcpy(&f, &u, 4); return f; }
-RAMMER unsigned short to_bf16(float f) {
-  uint32_t u; memcpy(&u, &f, 4);
-  return f != f ? (u >> 16) | 64 : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-}
-RAMMER float ssquare(float x) { return x * x; }
-RAMMER float scube(float x) { return x * x * x; }
-RAMMER float spow_3_4(float x) { float r = sqrtf(x); return r * sqrtf(r); }
-RAMMER float smax(float a, float b) { return a > b || a != a ? a : b; }
-RAMMER float smin(float a, float b) { return a < b || a != a ? a : b; }
-RAMMER float smaxc(float x, float c) { return c > x ? c : x; }
-RAMMER float sminc(float x, float c) { return c < x ? c : x; }
-RAMMER float sabs(float x) { return fabsf(x); }
-RAMMER int sis_nan(float x) { return x != x; }
-RAMMER int sis_inf(float x) { return fabsf(x) == INFINITY; }
-RAMMER float ssign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; }
-RAMMER float sfloor(float x) { return floorf(x); }
-RAMMER float sceil(float x) { return ceilf(x); }
-RAMMER float sround(float x) { return rintf(x); }
-RAMMER float ssqrt(float x) { return sqrtf(x); }
-RAMMER float sexp(float x) { return expf(x); }
-RAMMER float slog(float x) { return logf(x); }
-RAMMER float ssin(float x) { return sinf(x); }
-RAMMER float scos(float x) { return cosf(x); }
-RAMMER float serf(float x) { return erff(x); }
-RAMMER float stanh(float x) { return tanhf(x); }
-RAMMER float ssigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-RAMMER float spow(float x, float y) { return powf(x, y); }
-RAMMER float sfmod(float x, float y) { return fmodf(x, y); }
-RAMMER float smod(float x, float y) {
-  float r = fmodf(x, y);
-  return r == 0 ? copysignf(0.0f, y) : (r < 0) != (y < 0) ? r + y : r;
-}
-RAMMER int64_t imax(int64_t a, int64_t b) { return a > b ? a : b; }
-RAMMER int64_t imin(int64_t a, int64_t b) { return a < b ? a : b; }
-RAMMER int isign(int64_t a) { return (a > 0) - (a < 0); }
-RAMMER int64_t iabs(int64_t a) { return a < 0 ? int64_t(0 - uint64_t(a)) : a; }
-RAMMER int64_t idiv(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? int64_t(0 - uint64_t(a)) : a / b; }
-RAMMER int64_t ifmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
-RAMMER int64_t imod(int64_t a, int64_t b) { int64_t r = ifmod(a, b); return r && (r < 0) != (b < 0) ? r + b : r; }
-RAMMER int64_t ipow(int64_t a, int64_t b) {
-  if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;  /* 1 / a^n, toward zero */
-  uint64_t r = 1, x = uint64_t(a);
-  for (; b > 0; b >>= 1, x *= x) if (b & 1) r *= x;
-  return int64_t(r);
-}
-RAMMER int floor_div(int a, int b) { return a / b - (a % b < 0); }
-RAMMER int floor_mod(int a, int b) { return a % b + (a % b < 0 ? b : 0); }
-RAMMER int at(int i, int extent, int *status) {  // a checked index; negative ones count from the end
-  i = i < 0 ? i + extent : i;
-  if (unsigned(i) >= unsigned(extent)) { *status = 1; return 0; }
-  return i;
-}
+typedef uint16_t bf16;
+#define INLINE static inline __attribute__((always_inline, unused))
 """
+PRELUDE = (
+    HEAD
+    + functions.BITS
+    + functions.library(functions.LIBM)
+    + functions.instance(functions.SIMPLE)
+    + "INLINE float ssigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }\n"
+    + functions.REMAINDERS
+    + functions.INTEGERS
+    + functions.indices("int")
+)

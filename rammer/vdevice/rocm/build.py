@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import shlex
-import shutil
-import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from rammer import config, files
-from rammer.errors import DeviceError, ToolchainError
-from rammer.ir.plan import ExecutionPlan
+from rammer.errors import ArtifactError, DeviceError, ToolchainError
 from rammer.vdevice.base import Registers
-from rammer.vdevice.rocm.elf import Kernel, read_kernels
-from rammer.vdevice.rocm.spec import FAMILIES, LDS_BYTES, Gpu
-from rammer.vdevice.simt.image import SimtProgram
+from rammer.vdevice.rocm.elf import Kernel, arch_of, read_kernels
+from rammer.vdevice.rocm.spec import FAMILIES
+from rammer.vdevice.simt.gpu import Gpu, check_resident
 from rammer.vdevice.simt.megakernel import ENTRY
-from rammer.vdevice.toolchain import MACHINE_CODE, fingerprint, object_store, read_made, run
+from rammer.vdevice.toolchain import (
+    MACHINE_CODE,
+    ask,
+    fingerprint,
+    named_compiler,
+    object_store,
+    read_made,
+    run,
+    ziglang,
+)
 
-HSACO, RESOURCES = "program.hsaco", "resources.json"
+HSACO = "program.hsaco"
 FLAGS = (
     *("--offload-device-only", "-nogpuinc", "-nogpulib", "-O3", "-w", "-fwrapv", "-ffp-contract=fast"),
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math"),
@@ -117,40 +120,27 @@ def hip_compiler() -> HipCompiler:
 @lru_cache(maxsize=8)
 def _find(requested: str) -> HipCompiler:
     if requested:
-        words = shlex.split(requested)
-        program = shutil.which(words[0]) if words else None
-        if program is None:
-            raise ToolchainError(f"RAMMER_HIPCC={requested!r}: no such program", hint=_INSTALL)
-        return HipCompiler((program, *words[1:]), (), _ask((program, *words[1:], "--version")))
-    package = importlib.util.find_spec("ziglang")
-    zig = Path(package.origin).with_name("zig") if package and package.origin else None
-    if zig is None or not zig.exists():
-        raise ToolchainError("no HIP compiler: the package ziglang is not installed", hint=_INSTALL)
-    return HipCompiler((str(zig), "clang"), (str(zig), "ld.lld"), _ask((str(zig), "clang", "--version")))
-
-
-def _ask(argv: tuple[str, ...]) -> str:
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ToolchainError(f"the HIP compiler {' '.join(argv)} does not answer: {error}", hint=_INSTALL) from error
-    return done.stdout.decode(errors="replace").strip()
+        command = named_compiler("RAMMER_HIPCC", requested, _INSTALL)
+        return HipCompiler(command, (), ask((*command, "--version"), "HIP", _INSTALL))
+    zig = ziglang("HIP", _INSTALL)
+    return HipCompiler((zig, "clang"), (zig, "ld.lld"), ask((zig, "clang", "--version"), "HIP", _INSTALL))
 
 
 def compile_code_object(text: str, arch: str) -> CodeObject:
-    """A code object for one arch ("gfx90a"), from the cache if it is there. Raises ToolchainError, and DeviceError
-    for a program that does not fit into the registers.
+    """A code object for one arch ("gfx90a"), from the cache if it is there, unrolled no more than fits into the
+    registers. Raises ToolchainError.
     """
     for flags in UNROLLING:
         data = _code_object(text, arch, flags)
         made = CodeObject(data, resources(read_kernels(data), arch))
         if not made.resources.spilled_vgprs:
-            return made
-    raise DeviceError(
-        f"the program needs more than the {FAMILIES[arch].vgprs} registers that a thread has on {arch}: "
-        f"{made.resources.spilled_vgprs} spill to memory",
-        hint="kernels with smaller tiles or fewer threads",
-    )
+            break
+    return made
+
+
+def compiler_version() -> str:
+    """The compiler's version and options. Raises ToolchainError."""
+    return " ".join((hip_compiler().version, code_object_flag(), *FLAGS, *UNROLLING[0]))
 
 
 def _code_object(text: str, arch: str, flags: Sequence[str]) -> bytes:
@@ -189,32 +179,20 @@ def resources(kernels: dict[str, Kernel], arch: str) -> Resources:
     )
 
 
-def check_fits(plan: ExecutionPlan, program: SimtProgram, gpu: Gpu, needs: Resources) -> None:
-    """Raise DeviceError unless every vEU's block can be on the GPU at the same time; a block that waits must not keep
-    another one out.
-    """
-    lds = program.shared_bytes + needs.lds_bytes
-    if lds > LDS_BYTES:
+def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: Resources) -> None:
+    """Raise DeviceError unless every vEU's block can be on the GPU at the same time, with all registers it wants."""
+    if needs.spilled_vgprs:
         raise DeviceError(
-            f"a vEU needs {lds} bytes of LDS, a block on {gpu.name} has {LDS_BYTES}",
-            hint="kernels with smaller tiles",
+            f"the program needs more than the {FAMILIES[gpu.arch].vgprs} registers that a thread has on {gpu.arch}: "
+            f"{needs.spilled_vgprs} spill to memory",
+            hint="kernels with smaller tiles or fewer threads",
         )
-    if needs.blocks_per_cu < 1:
-        raise DeviceError(
-            f"a vEU of {program.threads} threads with {needs.vgprs} registers does not fit a CU of {gpu.name}",
-            hint="kernels with fewer threads",
+    check_resident(num_veus, threads, shared_bytes + needs.lds_bytes, gpu, needs.vgprs, needs.blocks_per_cu)
+
+
+def check_code(code: bytes, needs: Resources, gpu: Gpu) -> None:
+    """Raise ArtifactError for a code object of another arch."""
+    if (arch := arch_of(code)) != gpu.arch:
+        raise ArtifactError(
+            f"the program's code object is for {arch}, {gpu.name} is {gpu.arch}", hint="compile the model again"
         )
-    per_cu = min(needs.blocks_per_cu, LDS_BYTES // max(lds, 1), 16)
-    if plan.spec.num_veus > per_cu * gpu.num_cus:
-        raise DeviceError(
-            f"{plan.spec.num_veus} vEUs cannot all be on {gpu.name} at once: {per_cu} on each of {gpu.num_cus} CUs",
-            hint="fewer vEUs",
-        )
-
-
-def resources_file(needs: Resources) -> bytes:
-    """`RESOURCES` of an image."""
-    return json.dumps(asdict(needs), sort_keys=True).encode()
-
-
-__all__ = ["HSACO", "RESOURCES", "CodeObject", "HipCompiler", "Resources", "check_fits", "compile_code_object"]

@@ -16,17 +16,15 @@ if TYPE_CHECKING:
 
 def open_rocm(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
     """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
-    from rammer.vdevice.rocm.device import RocmVDevice, rocm_emulator
-    from rammer.vdevice.simt.device import emulated_veus
+    from rammer.vdevice.rocm.device import PLATFORM
+    from rammer.vdevice.simt.device import open_gpu
 
-    if isinstance(device, str) and device.startswith("emulator"):
-        return rocm_emulator(arch=arch, num_veus=emulated_veus(device))
-    return RocmVDevice(arch=arch, device=device)
+    return open_gpu(PLATFORM, arch=arch, device=device)
 
 
 def probe() -> Availability:
     """Whether a GPU, hip-python and ROCm's library are here. The emulator needs none of them."""
-    from rammer.vdevice.rocm.runtime import probe
+    from rammer.vdevice.rocm.driver import probe
 
     return probe()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rammer.vdevice import functions
 from rammer.vdevice.simt.prelude import Dialect
 
 # A wave that has passed the barrier may still have stores on their way: every thread releases before the barrier,
@@ -166,15 +167,6 @@ INLINE double mk_pow(double x, double y) {
   return y == 0 || x == 1 ? 1.0 : x != x || y != y ? x + y : x < 0 && !whole && a - a == 0 ? (double)NAN
          : odd ? copysign(m, x) : m;
 }
-INLINE float mk_erff(float x) {
-  float t = fabsf(x), s = x * x;
-  float r = (-1.72853470e-5f * t + 3.83197126e-4f) * s + (-3.88396438e-3f * t + 2.42546219e-2f);
-  r = ((r * t - 1.06777877e-1f) * t - 6.34846687e-1f) * t - 1.28717512e-1f;
-  r = 1.0f - expf(r * t - t);
-  float q = ((((-5.96761703e-4f * s + 4.99119423e-3f) * s - 2.67681349e-2f) * s + 1.12819925e-1f) * s
-             - 3.76125336e-1f) * s + 1.28379166e-1f;
-  return t > 0.927734375f ? copysignf(r, x) : q * x + x;
-}
 INLINE float mk_sinf(float x) { return (float)mk_sin((double)x); }
 INLINE float mk_cosf(float x) { return (float)mk_cos((double)x); }
 INLINE float mk_powf(float x, float y) { return (float)mk_pow((double)x, (double)y); }
@@ -185,11 +177,15 @@ INLINE float mk_powf(float x, float y) { return (float)mk_pow((double)x, (double
 #define tanh mk_tanh
 #define erf mk_erf
 #define pow mk_pow
-#define erff mk_erff
 #define sinf mk_sinf
 #define cosf mk_cosf
 #define powf mk_powf
+#define mk_fabs fabsf
+#define mk_fexp expf
+#define mk_fsel(m, a, b) ((m) ? (a) : (b))
+#define erff mk_ferf
 """
+MATH += functions.instance(functions.ERF, prefix="mk_f")
 
 
 def hip(wave: int) -> Dialect:

@@ -25,8 +25,13 @@ def state_words(streams: Streams) -> int:
     return LINE * (1 + 2 * streams.num_veus) + 2 * CLOCKS * len(streams.instructions)
 
 
-def slot_times(streams: Streams, state: Array, total_us: float | None = None, *, emulated: bool = False) -> SlotTimes:
-    """Begin and end of every slot. `total_us`: of the whole run, with its launches; without it from first to last."""
+def slot_times(
+    streams: Streams, state: Array, total_us: float | None = None, *, ticks_per_ns: float = 1.0, emulated: bool = False
+) -> SlotTimes:
+    """Begin and end of every slot. `total_us`: of the whole run, with its launches; without it from first to last.
+
+    `ticks_per_ns`: of the clock that all vEUs have in common.
+    """
     clocks = state[LINE * (1 + 2 * streams.num_veus) :].view(np.uint64).reshape(-1, CLOCKS)
     programs, operators = [], []
     first = min(int(clocks[end - 1, 0]) for end in streams.bounds[1:])
@@ -35,13 +40,13 @@ def slot_times(streams: Streams, state: Array, total_us: float | None = None, *,
         for veu in range(streams.num_veus):
             n = program * streams.num_veus + veu
             low, end = int(streams.bounds[n]), int(streams.bounds[n + 1]) - 1
-            times, owners = _lane(streams, low, end, _microseconds(clocks[low:end], clocks[end], first))
+            times, owners = _lane(streams, low, end, _microseconds(clocks[low:end], clocks[end], first) / ticks_per_ns)
             lanes.append(times)
             numbers.append(owners)
         programs.append(tuple(lanes))
         operators.append(tuple(numbers))
     if total_us is None:
-        total_us = (max(int(clocks[end - 1, 2]) for end in streams.bounds[1:]) - first) / 1e3
+        total_us = (max(int(clocks[end - 1, 2]) for end in streams.bounds[1:]) - first) / ticks_per_ns / 1e3
     return SlotTimes(tuple(programs), tuple(operators), total_us, emulated)
 
 

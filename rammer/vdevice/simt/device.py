@@ -2,102 +2,151 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
-from rammer.errors import DeviceError
+from rammer.errors import ArtifactError, DeviceError
 from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array
-from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, VDevice, silent
+from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, Registers, VDevice, silent
+from rammer.vdevice.simt.driver import Driver
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.image import SimtProgram, checked_streams, make_image, make_program
+from rammer.vdevice.simt.gpu import Gpu
+from rammer.vdevice.simt.image import RESOURCES, checked_streams, make_image, make_program
 from rammer.vdevice.simt.prelude import Dialect
+from rammer.vdevice.simt.profile import measure_kernels
+from rammer.vdevice.simt.registers import read_registers
+from rammer.vdevice.simt.runtime import GpuExecutable
 
 EMULATED_VEUS = 8
 FORMS = ("table", "branches")
 EMULATE = 'device="emulator" runs the program on the host'
 
 
-class GpuModel(Protocol):
-    """A GPU as data."""
+class MachineCode(Protocol):
+    """What a compiler made of a text."""
 
     @property
-    def name(self) -> str: ...
+    def data(self) -> bytes: ...
 
     @property
-    def arch(self) -> str: ...
+    def resources(self) -> Any:
+        """What it needs: a dataclass of numbers and strings, `Platform.resources`."""
 
 
-class GpuExecutable(Executable, Protocol):
-    """A program on a GPU, which has a clock."""
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What a backend for GPUs adds to those that share this package. Functions raise DeviceError, ToolchainError."""
 
-    def times_us(self, inputs: Mapping[str, Array], repeats: int = 20) -> list[float]:
-        """Microseconds of single runs, each on these inputs; copying them is not in the time."""
+    label: str  # the target's name in lower case
+    brand: str  # of the GPUs
+    code_file: str  # of an image: its machine code
+    resources: type[Any]  # what that needs
+    probe: Callable[[], Availability]  # whether a GPU and all that it takes to use it are here
+    find_gpu: Callable[[int], Gpu]  # of this machine, by number
+    choose_gpu: Callable[[str | None], Gpu]  # a known one, by model or arch
+    make_spec: Callable[[Gpu, int | None], VDeviceSpec]  # what kernels and policies see, for so many vEUs
+    dialect: Callable[[VDeviceSpec], Dialect]  # the C++ that it is programmed in
+    compiler: Callable[[], str]  # version and options
+    compile: Callable[[str, str], MachineCode]  # a text, for an arch
+    registers: Callable[[str, str], Mapping[str, Registers]]  # what each kernel of a text needs, by name
+    check_fits: Callable[[int, int, int, Gpu, Any], None]  # vEUs, threads, shared bytes, resources: all at once there
+    check_code: Callable[[bytes, Any, Gpu], None]  # whether this GPU and its driver take machine code
+    driver: Callable[[int], Driver]  # a way to a GPU, for one program
 
 
 class GpuVDevice(VDevice):
     """A GPU of this machine, or one to compile for (`arch`) where there is none."""
 
     forms = FORMS
-    label: ClassVar[str]  # of the platform; the target's name in lower case
-    brand: ClassVar[str]  # of the GPUs
-    gpu: Any  # the backend's description of it
 
-    def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
-        wanted = self.choose(arch) if arch else None
-        self.number = device_number(device, self.label)
-        here = self.available()
+    def __init__(self, platform: Platform, *, arch: str | None = None, device: str | int | None = None) -> None:
+        self.platform = platform
+        wanted = platform.choose_gpu(arch) if arch else None
+        self.number = device_number(device, platform.label)
+        here = platform.probe()
         if not here.ok and (arch is None or device is not None):
             raise DeviceError(
-                f"no {self.brand} GPU can be used: {here.reason}", hint=f"{here.hint}; arch= compiles for one"
+                f"no {platform.brand} GPU can be used: {here.reason}", hint=f"{here.hint}; arch= compiles for one"
             )
-        found = self.find(self.number) if here.ok else None
+        found = platform.find_gpu(self.number) if here.ok else None
         self.missing, self._hint = ("", "") if found else (here.reason, here.hint)  # why nothing can run
         if found and wanted and wanted.arch != found.arch:
             self.missing, self._hint = f"the GPU here is {found.name} ({found.arch})", EMULATE
-        self.gpu = wanted if wanted and self.missing else found or self.choose(arch)
-        self.spec = self.describe(self.gpu)
+        self.gpu = wanted if wanted and self.missing else found or platform.choose_gpu(arch)
+        self.spec = platform.make_spec(self.gpu, None)
 
-    @abstractmethod
-    def available(self) -> Availability:
-        """Whether a GPU and all that it takes to use it are here."""
-
-    @abstractmethod
-    def find(self, number: int) -> GpuModel:
-        """The GPU of this machine with this number. Raises DeviceError."""
-
-    @abstractmethod
-    def choose(self, name: str | None) -> GpuModel:
-        """A known GPU by model or arch. Raises DeviceError."""
-
-    @abstractmethod
-    def describe(self, gpu: Any) -> VDeviceSpec:
-        """The spec that kernels and policies see."""
-
-    @abstractmethod
+    @property
     def dialect(self) -> Dialect:
         """The C++ that this GPU is programmed in."""
+        return self.platform.dialect(self.spec)
 
-    @abstractmethod
-    def compile(self, plan: ExecutionPlan, program: SimtProgram) -> dict[str, bytes]:
-        """Files with machine code, once all vEUs are known to fit. Raises ToolchainError, DeviceError."""
+    def machine_code(self, text: str) -> MachineCode:
+        """Machine code for this GPU. Raises ToolchainError."""
+        return self.platform.compile(text, self.gpu.arch)
 
-    @abstractmethod
-    def open(self, image: Image) -> GpuExecutable:
+    def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Any) -> None:
+        """Raise DeviceError unless blocks for all vEUs can be on the GPU at the same time."""
+        self.platform.check_fits(num_veus, threads, shared_bytes, self.gpu, needs)
+
+    def driver(self) -> Driver:
+        """A way to the GPU, for one program. Raises DeviceError."""
+        return self.platform.driver(self.number)
+
+    def open(self, image: Image, *, graph: bool | None = None) -> GpuExecutable:
         """The image loaded on the GPU. Raises ArtifactError, DeviceError."""
+        header, gpu, platform = checked_streams(image).header, self.gpu, self.platform
+        if platform.code_file not in image.files:
+            raise ArtifactError(
+                "the program holds no machine code for a GPU",
+                hint='it was compiled with device="emulator": again without',
+            )
+        if header["arch"] != gpu.arch:
+            raise ArtifactError(
+                f"the program is for {header['arch']}, {gpu.name} is {gpu.arch}", hint=f"compile with arch={gpu.arch!r}"
+            )
+        try:
+            needs = platform.resources(**json.loads(image.files[RESOURCES]))
+        except (KeyError, ValueError, TypeError) as error:
+            raise ArtifactError(
+                f"the program's file {RESOURCES!r} is damaged: {error}", hint="compile the model again"
+            ) from error
+        code = image.files[platform.code_file]
+        self.check_fits(int(header["num_veus"]), int(header["threads"]), int(header["shared_bytes"]), needs)
+        platform.check_code(code, needs, gpu)
+        return GpuExecutable(image, code, gpu, self.driver(), lambda t: self.machine_code(t).data, graph=graph)
+
+    def rkernels_registers(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, Registers]:
+        """What the compiler says about each rKernel alone; needs no GPU. Raises ToolchainError."""
+
+        def read(text: str) -> Mapping[str, Registers]:
+            return self.platform.registers(text, self.gpu.arch)
+
+        return read_registers(kernels, self.dialect, budget_s, progress, read)
+
+    def rkernels_us(
+        self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
+    ) -> Mapping[RKernel, float]:
+        """Measured microseconds of one rTask on one vEU; nothing without a GPU."""
+        return {} if self.missing else measure_kernels(kernels, self, budget_s, progress)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
-        program = make_program(plan, self.dialect(), branches=self.form == "branches")
+        program = make_program(plan, self.dialect, branches=self.form == "branches")
         progress("compile", 0, 1)
-        files = self.compile(plan, program)
+        code = self.machine_code(program.text)
+        self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
         progress("compile", 1, 1)
-        return make_image(plan, program, files)
+        needs = json.dumps(asdict(code.resources), sort_keys=True).encode()
+        return make_image(plan, program, {self.platform.code_file: code.data, RESOURCES: needs})
 
     def load(self, image: Image) -> Executable:
         """The image ready to run; without a GPU for it, one that says so when it is run."""
@@ -126,16 +175,12 @@ class SimtEmulator(VDevice):
 
     forms = FORMS
 
-    def __init__(
-        self, spec: VDeviceSpec, dialect: Callable[[VDeviceSpec], Dialect], *, deterministic: bool = True
-    ) -> None:
-        self.spec = spec
-        self.deterministic = deterministic
-        self._dialect = dialect
+    def __init__(self, spec: VDeviceSpec, dialect: Dialect) -> None:
+        self.spec, self._dialect = spec, dialect
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
-        program = make_program(plan, self._dialect(plan.spec), branches=self.form == "branches")
+        program = make_program(plan, self._dialect, branches=self.form == "branches")
         progress("compile", 0, 1)
         compile_host(program.text)
         progress("compile", 1, 1)
@@ -143,7 +188,15 @@ class SimtEmulator(VDevice):
 
     def load(self, image: Image) -> Executable:
         """The image ready to run on the host; also one that was compiled for a GPU."""
-        return EmulatorExecutable(image, deterministic=self.deterministic)
+        return EmulatorExecutable(image)
+
+
+def open_gpu(platform: Platform, *, arch: str | None = None, device: str | int | None = None) -> VDevice:
+    """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
+    if isinstance(device, str) and device.startswith("emulator"):
+        spec = platform.make_spec(platform.choose_gpu(arch), emulated_veus(device))
+        return SimtEmulator(spec, platform.dialect(spec))
+    return GpuVDevice(platform, arch=arch, device=device)
 
 
 def emulated_veus(device: str) -> int:

@@ -22,7 +22,7 @@ from rammer.vdevice.simt.residency import Residency, make_resident
 from rammer.vdevice.simt.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
-TABLE, SOURCE = "table.bin", "program.cu"
+TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last says what machine code needs
 MOST_BRANCHED = 512  # rTasks of a program in Figure 9's form: some seconds of NVRTC
 
 
@@ -66,13 +66,7 @@ def make_program(
     if plan.memory is None:
         raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
     places = Places(graph, plan.memory.offsets)
-    operands: list[list[tuple[int, int]]] = []  # by operator: outputs, then inputs
-    for op, kernel in zip(graph.operators, plan.kernels, strict=True):
-        packing = dict(kernel.packing)
-        mine = [places.find(t, graph.types[t].layout) for t in op.outputs]
-        for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
-            mine.append(places.find(tensor, packing.get(name, kind.layout)))
-        operands.append(mine)
+    operands = [places.operands(op, kernel) for op, kernel in zip(graph.operators, plan.kernels, strict=True)]
     scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
     kept = Residency(end=scratch)
     if resident:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rammer.vdevice import functions
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -155,15 +157,11 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
     inline_limit=40_000,
 )
 
-# One text for all devices. Functions of vectors apply those of scalars to every lane, so that tails equal bodies.
-COMMON = """\
-typedef uint16_t bf16;
+HALF = """\
 #define INT64_MIN (-9223372036854775807ll - 1)
-INLINE int mk_bits(float x) { union { float f; int i; } u; u.f = x; return u.i; }
-INLINE float mk_float(int x) { union { float f; int i; } u; u.i = x; return u.f; }
 INLINE float mk_odd(double x) {  // to float, so that rounding once more does not round twice
   float f = (float)x;
-  if ((double)f != x && x == x && f - f == 0) f = mk_float((mk_bits(f) - (fabs((double)f) > fabs(x))) | 1);
+  if ((double)f != x && x == x && f - f == 0) f = sfloat((sbits(f) - (fabs((double)f) > fabs(x))) | 1);
   return f;
 }
 struct f16 {  // computed with as a float
@@ -173,38 +171,10 @@ struct f16 {  // computed with as a float
   template <class T> __device__ explicit f16(T x) : bits(mk_float_to_half(mk_odd((double)x))) {}
   __device__ operator float() const { return mk_half_to_float(bits); }
 };
-INLINE float from_bf16(bf16 x) { return mk_float((int)((uint32_t)x << 16)); }
-INLINE bf16 to_bf16(float f) {  // to nearest, ties to even; NaN stays NaN
-  uint32_t u = (uint32_t)mk_bits(f);
-  return f != f ? (bf16)((u >> 16) | 64) : (bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
-}
-INLINE float ssel(int m, float a, float b) { return m ? a : b; }
-INLINE float ssquare(float x) { return x * x; }
-INLINE float smax(float a, float b) { return (a > b) | (a != a) ? a : b; }
-INLINE float smin(float a, float b) { return (a < b) | (a != a) ? a : b; }
-INLINE float smaxc(float x, float c) { return c > x ? c : x; }  // c is no NaN
-INLINE float sminc(float x, float c) { return c < x ? c : x; }
-INLINE float sabs(float x) { return fabsf(x); }
-INLINE int sis_nan(float x) { return x != x; }
-INLINE int sis_inf(float x) { return fabsf(x) == INFINITY; }
-INLINE float ssign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; }
-INLINE float sfloor(float x) { return floorf(x); }
-INLINE float sceil(float x) { return ceilf(x); }
-INLINE float sround(float x) { return rintf(x); }
-INLINE float ssqrt(float x) { return sqrtf(x); }
-INLINE float scube(float x) { return x * x * x; }
-INLINE float spow_3_4(float x) { float r = sqrtf(x); return r * sqrtf(r); }
-INLINE float sexp(float x) { return expf(x); }
-INLINE float slog(float x) { return logf(x); }
-INLINE float serf(float x) { return erff(x); }
-INLINE float ssin(float x) { return sinf(x); }
-INLINE float scos(float x) { return cosf(x); }
-INLINE float spow(float x, float y) { return powf(x, y); }
-INLINE float sfmod(float x, float y) { return fmodf(x, y); }
-INLINE float smod(float x, float y) {
-  float r = fmodf(x, y);
-  return r == 0 ? copysignf(0.0f, y) : (r < 0) != (y < 0) ? r + y : r;
-}
+"""
+
+# By the exponential, and a division that is not exact.
+QUICK = """\
 INLINE float ssigmoid(float x) { return MK_DIVIDE(1.0f, 1.0f + expf(-x)); }
 INLINE float stanh(float x) {  // an odd polynomial near 0, where 1 - 2 / (e^2x + 1) loses digits
   float a = fabsf(x), z = x * x;
@@ -213,49 +183,10 @@ INLINE float stanh(float x) {  // an odd polynomial near 0, where 1 - 2 / (e^2x 
   float q = 1.0f - MK_DIVIDE(2.0f, expf(a + a) + 1.0f);
   return a > 0.625f ? (x < 0.0f ? -q : q) : p;
 }
-INLINE double dmod(double x, double y) {
-  double r = fmod(x, y);
-  return r == 0 ? copysign(0.0, y) : (r < 0) != (y < 0) ? r + y : r;
-}
-INLINE double dmax(double a, double b) { return a > b || a != a ? a : b; }
-INLINE double dmin(double a, double b) { return a < b || a != a ? a : b; }
-INLINE double dsign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
-INLINE double dsigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)); }
-#define dabs fabs
-#define dfloor floor
-#define dceil ceil
-#define dround rint
-#define dsqrt sqrt
-#define dexp exp
-#define dlog log
-#define dsin sin
-#define dcos cos
-#define derf erf
-#define dtanh tanh
-#define dpow pow
-#define dfmod fmod
-#define dis_nan(x) ((x) != (x))
-#define dis_inf(x) (fabs(x) == INFINITY)
-#define imax(a, b) ((a) > (b) ? (a) : (b))
-#define imin(a, b) ((a) < (b) ? (a) : (b))
-#define isign(a) (((a) > 0) - ((a) < 0))
-INLINE int64_t iabs(int64_t a) { return a < 0 ? (int64_t)(0 - (uint64_t)a) : a; }
-INLINE int64_t idiv(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b; }
-INLINE int64_t ifmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
-INLINE int64_t imod(int64_t a, int64_t b) { int64_t r = ifmod(a, b); return r && (r < 0) != (b < 0) ? r + b : r; }
-INLINE int64_t ipow(int64_t a, int64_t b) {
-  if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;  /* 1 / a^n, toward zero */
-  uint64_t r = 1, x = (uint64_t)a;
-  for (; b > 0; b >>= 1, x *= x) if (b & 1) r *= x;
-  return (int64_t)r;
-}
-template <class T> INLINE T floor_div(T a, int b) { return a / b - (a % b < 0); }
-template <class T> INLINE T floor_mod(T a, int b) { return a % b + (a % b < 0 ? b : 0); }
-INLINE int64_t at(int64_t i, int64_t extent, int *status) {  // a checked index; negative ones count from the end
-  i = i < 0 ? i + extent : i;
-  if ((uint64_t)i >= (uint64_t)extent) { *status = 1; return 0; }
-  return i;
-}
+"""
+
+# Functions of vectors apply those of scalars to every lane, so that tails equal bodies.
+VECTORS = """\
 struct __align__(16) vf {  // 16 bytes: the widest access of a thread
   float x, y, z, w;
   __device__ __forceinline__ float &operator[](int i) { return (&x)[i]; }
@@ -320,6 +251,22 @@ INLINE vf vround_b(vf a) {
   return mk_vf(from_bf16(to_bf16(a.x)), from_bf16(to_bf16(a.y)), from_bf16(to_bf16(a.z)), from_bf16(to_bf16(a.w)));
 }
 """
+
+
+# One text for all devices.
+COMMON = (
+    "typedef uint16_t bf16;\n"
+    + functions.BITS
+    + HALF
+    + functions.library(("floor", "ceil", "round", "sqrt", "abs", "exp", "log", "erf", "sin", "cos"))
+    + functions.instance(functions.SIMPLE)
+    + QUICK
+    + functions.REMAINDERS
+    + functions.DOUBLES
+    + functions.INTEGERS
+    + functions.indices("int64_t", "T", "int").replace("INLINE T", "template <class T> INLINE T")
+    + VECTORS
+)
 
 
 def prelude(dialect: Dialect) -> str:

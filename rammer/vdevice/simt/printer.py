@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rammer.errors import LoweringError
@@ -69,6 +69,12 @@ def emit(
     text = function(SimtPrinter(body, dialect, block, loose), quiet, copied)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), body.num_threads)
+
+
+def in_language(kernels: Iterable[RKernel], dialect: Dialect) -> list[RKernel]:
+    """Those that can be emitted, each once."""
+    bodies = ((k, k.body) for k in dict.fromkeys(kernels))
+    return [k for k, body in bodies if not isinstance(body, ForeignSource) or body.language == dialect.language]
 
 
 class SimtPrinter(CFamilyPrinter):

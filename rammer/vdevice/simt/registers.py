@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.kernel import RKernel
 from rammer.vdevice.base import Progress, Registers
 from rammer.vdevice.simt.megakernel import header_bytes, task_call
 from rammer.vdevice.simt.prelude import Dialect, prelude
-from rammer.vdevice.simt.printer import EmittedKernel, emit
+from rammer.vdevice.simt.printer import EmittedKernel, emit, in_language
 from rammer.vdevice.toolchain import in_parallel, parallel_jobs
 
 BATCH = 8  # kernels of one compiler call
@@ -23,11 +23,7 @@ def read_registers(
 
     What the budget does not reach is left out. Raises ToolchainError.
     """
-    wanted = [
-        k
-        for k in dict.fromkeys(kernels)
-        if not isinstance(k.body, ForeignSource) or k.body.language == dialect.language
-    ]
+    wanted = in_language(kernels, dialect)
     block = -(-max((k.num_threads for k in wanted), default=1) // dialect.wave) * dialect.wave
     emitted = {k: emit(k, dialect, block) for k in wanted}
     distinct = list({e.symbol: e for e in emitted.values()}.values())

@@ -1,0 +1,112 @@
+"""GPUs as data: what kernels and policies may know about them, whoever made them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rammer.errors import DeviceError, did_you_mean
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.vdevice.simt.megakernel import header_bytes
+
+MAX_THREADS = 256  # of a vEU: every thread may have all registers that an instruction can name
+MAX_ARGS = MAX_THREADS
+MAX_BLOCKS = 16  # of a multiprocessor
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU. Shared memory in KiB of a multiprocessor (SM, CU), as a block can have it; L2 in MiB; clocks are boost
+    clocks.
+    """
+
+    name: str
+    arch: str
+    num_multiprocessors: int
+    shared_kib: int
+    l2_mib: float
+    dram_gib: int
+    dram_gbps: float
+    ghz: float
+    fp32_lanes: int  # of a multiprocessor: multiply-adds per clock
+
+
+def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
+    """A known GPU by model ("h200") or arch ("sm_90"), the first of it. Raises DeviceError."""
+    wanted = name.lower()
+    for gpu in known.values():
+        if wanted in (gpu.name, gpu.arch):
+            return gpu
+    names = [*dict.fromkeys(g.arch for g in known.values()), *known]
+    raise DeviceError(f"no {brand} arch {name!r}; known: {', '.join(names)}", hint=did_you_mean(wanted, names))
+
+
+def gpu_spec(
+    gpu: Gpu,
+    num_veus: int | None,
+    *,
+    name: str,
+    language: str,
+    wave: int,
+    registers_bytes: int,
+    l2_bytes: float,
+    memories: tuple[str, str],
+    launch_us: float,
+    barrier_us: float,
+    precisions: tuple[str, ...] = ("fp32",),
+) -> VDeviceSpec:
+    """The spec that kernels and policies see: a vEU is one block that has a multiprocessor for itself.
+
+    `registers_bytes`: of a multiprocessor; `l2_bytes`: what it gets from L2 in a clock; `memories`: what the platform
+    calls shared and device memory. Times are estimates.
+    """
+    shared = gpu.shared_kib << 10
+    gflops = gpu.ghz * gpu.fp32_lanes
+    l2_gbps = max(gpu.num_multiprocessors * gpu.ghz * l2_bytes, 1.3 * gpu.dram_gbps)
+    return VDeviceSpec(
+        name=name,
+        num_veus=num_veus or gpu.num_multiprocessors,
+        languages=(language,),
+        arch=gpu.arch,
+        lanes=4,
+        registers=48,  # of 16 bytes, for data: a thread has at least 255 words
+        max_threads=MAX_THREADS,
+        wave=wave,
+        scratch_bytes=shared - header_bytes(MAX_ARGS),
+        memory=(
+            MemoryLevel("registers", registers_bytes, "veu", round(gflops * 12, 1), "scratch"),
+            MemoryLevel(memories[0], shared, "veu", round(gpu.ghz * 128, 1), "scratch"),
+            MemoryLevel("L2", int(gpu.l2_mib * 2**20), "device", round(l2_gbps, 1)),
+            MemoryLevel(memories[1], gpu.dram_gib << 30, "device", gpu.dram_gbps),
+        ),
+        peak_gflops=round(2 * gflops, 1),
+        launch_us=launch_us,
+        barrier_us=barrier_us,
+        sync_us=round(40e-3 / gpu.ghz, 4),
+        load_us=round(0.6 / gpu.ghz, 3),  # from L2
+        precisions=precisions,
+    )
+
+
+def check_resident(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, registers: int, blocks: int) -> None:
+    """Raise DeviceError unless every vEU's block can be on the GPU at the same time; a block that waits must not keep
+    another one out. `blocks`: what a multiprocessor holds of them, as far as registers and threads go.
+    """
+    shared = gpu.shared_kib << 10
+    if shared_bytes > shared:
+        raise DeviceError(
+            f"a vEU needs {shared_bytes} bytes of shared memory, a block on {gpu.name} has {shared}",
+            hint="kernels with smaller tiles; or compile for another arch",
+        )
+    if blocks < 1:
+        raise DeviceError(
+            f"a vEU of {threads} threads with {registers} registers does not fit a multiprocessor of {gpu.name}",
+            hint="kernels with fewer threads",
+        )
+    each = min(blocks, shared // max(shared_bytes, 1), MAX_BLOCKS)
+    if num_veus > each * gpu.num_multiprocessors:
+        raise DeviceError(
+            f"{num_veus} vEUs cannot all be on {gpu.name} at once: {each} on each of {gpu.num_multiprocessors} "
+            "multiprocessors",
+            hint="fewer vEUs",
+        )

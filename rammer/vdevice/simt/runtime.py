@@ -1,0 +1,246 @@
+"""Programs on a GPU: one arena, weights uploaded once, one cooperative launch per rProgram."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rammer import config
+from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.ir.tensor import Array
+from rammer.vdevice.base import Image, Port, SlotTimes
+from rammer.vdevice.placement import ARENA, aligned
+from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
+from rammer.vdevice.simt.driver import Driver, Kernel, Resident, run_arguments, uploaded
+from rammer.vdevice.simt.gpu import Gpu
+from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places, weight
+from rammer.vdevice.simt.table import LINE
+
+STATE_HEAD = 16  # words that tell whether a run went well
+
+
+@dataclass
+class _Loaded:
+    """What lies on the GPU, and where."""
+
+    kernel: Kernel
+    state: int
+    tables: Sequence[int]  # instructions, bounds, waits, arguments
+    inputs: Sequence[tuple[Port, int]]
+    outputs: Sequence[tuple[Port, int]]
+    clocked: tuple[Kernel, int] | None = None  # a second kernel with clocks, and its state
+    graph: tuple[float, Callable[[], None]] | None = None  # launches recorded with this limit
+
+
+class GpuExecutable:
+    """A program ready to run on a GPU: arena and weights lie there, a run copies inputs in and outputs out.
+
+    `compile` makes machine code of a text. `graph`: launches are recorded once as a graph and replayed;
+    RAMMER_CUDA_GRAPH is its default. Closes the driver with itself.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        code: bytes,
+        gpu: Gpu,
+        driver: Driver,
+        compile: Callable[[str], bytes],
+        *,
+        graph: bool | None = None,
+    ) -> None:
+        self.streams = checked_streams(image)
+        self._text = image.files[SOURCE].decode()
+        self._driver, self._compile = driver, compile
+        self._recording = config.get("RAMMER_CUDA_GRAPH") == "1" if graph is None else graph
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+        try:
+            with driver.using("load the program"):
+                self._loaded = self._load(image, code, gpu)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, image: Image, code: bytes, gpu: Gpu) -> _Loaded:
+        streams, header = self.streams, self.streams.header
+        kernel = self._kernel(code)
+        room = kernel.blocks_per_multiprocessor() * gpu.num_multiprocessors
+        if streams.num_veus > room:
+            raise DeviceError(
+                f"the program has {streams.num_veus} vEUs, {gpu.name} holds {room} of them at once",
+                hint="compile it for this GPU: device= without arch=",
+            )
+        driver, arena_bytes = self._driver, int(header["arena_bytes"])
+        packed = [weight(image, name) for name in header["weights"]]
+        places = [int(p) for p in np.cumsum([0, *(aligned(w.nbytes) for w in packed)])]
+        weights, arena = driver.allocate(places[-1]), driver.allocate(arena_bytes)
+        for array, at in zip(packed, places, strict=False):
+            driver.write(weights + at, array)
+
+        blocks = {n: (weights + p, places[-1] - p) for n, p in enumerate(places)} | {ARENA: (arena, arena_bytes)}
+
+        def address(port: Port, base: int, offset: int) -> int:
+            begin, size = blocks[base]
+            if offset + port.type.nbytes > size:
+                raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
+            return begin + offset
+
+        inputs, outputs = ([(p, address(p, *place)) for p, place in some] for some in port_places(image, streams))
+        args = streams.addresses([weights + p for p in places[:-1]], arena)
+        tables = [uploaded(driver, t) for t in (streams.instructions, streams.bounds, streams.waits, args)]
+        state = driver.allocate(4 * LINE * (1 + 2 * streams.num_veus), zeros=True)
+        driver.synchronize()
+        return _Loaded(kernel, state, tables, inputs, outputs)
+
+    def _kernel(self, code: bytes) -> Kernel:
+        header = self.streams.header
+        return self._driver.load(code, int(header["threads"]), int(header["shared_bytes"]))
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""
+        with self._use("run the program") as loaded:
+            self._write(loaded, inputs)
+            self._go(loaded)
+            self._check(loaded.state)
+            return self._outputs(loaded)
+
+    def _write(self, loaded: _Loaded, inputs: Mapping[str, Array]) -> None:
+        for port, at in loaded.inputs:
+            self._driver.write(at, inputs[port.name])
+
+    def _outputs(self, loaded: _Loaded) -> dict[str, Array]:
+        read = self._driver.read
+        return {p.name: read(at, np.empty(p.type.shape, p.type.dtype.numpy)) for p, at in loaded.outputs}
+
+    def run_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """As `run`, from arrays on the GPU (DLPack or `__cuda_array_interface__`) to the platform's; NumPy's are
+        uploaded.
+
+        Whatever was enqueued before on the streams that arrays name, or on the platform's current one, comes first;
+        outputs are there when this returns. Raises InputError for an array of another dtype or shape, or not
+        contiguous.
+        """
+        with self._use("run the program") as loaded:
+            driver, given = self._driver, []  # given: lives until all is done
+            driver.follow()
+            for port, at in loaded.inputs:
+                value = inputs[port.name]
+                if isinstance(value, np.ndarray):
+                    driver.write(at, value)
+                else:
+                    given.append(self._resident(port, value))
+                    driver.copy(at, given[-1].address, port.type.nbytes)
+            self._go(loaded)
+            found = {p.name: driver.output(at, p.type) for p, at in loaded.outputs}
+            self._check(loaded.state)  # waits for all of it
+            return found
+
+    def _resident(self, port: Port, value: Any) -> Resident:
+        """Somebody's array on this GPU, checked."""
+        try:
+            array = self._driver.resident(value)
+        except BufferError as error:
+            raise InputError(f"input {port.name!r}: cannot be read on the GPU: {error}") from error
+        bits = array.dtype == "uint16" and port.type.dtype.value == "bfloat16"
+        port.check("bfloat16" if bits else array.dtype, array.shape)
+        if array.number != self._driver.number:
+            raise InputError(
+                f"input {port.name!r}: lies on GPU {array.number}, the program on GPU {self._driver.number}",
+                hint="copy it there, or compile with device= of that GPU",
+            )
+        if not array.contiguous:
+            raise InputError(f"input {port.name!r}: is not contiguous", hint="pass .contiguous() of it")
+        return array
+
+    def times_us(
+        self, inputs: Mapping[str, Array], repeats: int = 20, before: Callable[[], None] | None = None
+    ) -> list[float]:
+        """Microseconds of single runs on the GPU, by events. Copying inputs and outputs is not in them.
+
+        Inputs are copied before each run, as it may write over their memory; then `before` is called: to empty caches,
+        for instance.
+        """
+        found = []
+        with self._use("run the program") as loaded:
+            for _ in range(repeats):
+                self._write(loaded, inputs)
+                if before is not None:
+                    before()
+                    self._driver.synchronize()
+                found.append(self._driver.time_us(lambda: self._go(loaded)))
+            self._check(loaded.state)
+        return found
+
+    def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
+        """As `run`, with the clocks of every slot, by a text of its own that records them. Raises ToolchainError.
+
+        The run's time is by events, launches included; recording costs every slot some stores.
+        """
+        with self._use("profile the program") as loaded:
+            if loaded.clocked is None:
+                kernel = self._kernel(self._compile(profiled(self._text)))
+                loaded.clocked = kernel, self._driver.allocate(4 * state_words(self.streams), zeros=True)
+            kernel, state = loaded.clocked
+            self._write(loaded, inputs)
+            total_us = self._driver.time_us(lambda: self._launch(loaded, kernel, state, self._limit()))
+            self._check(state)
+            clocks = self._driver.read(state, np.empty(state_words(self.streams), np.uint32))
+            times = slot_times(self.streams, clocks, total_us, ticks_per_ns=self._driver.ticks(1))
+            return self._outputs(loaded), times
+
+    def _go(self, loaded: _Loaded) -> None:
+        """Enqueue a run: its launches, or the graph of them."""
+        limit = self._limit()
+
+        def launch() -> None:
+            self._launch(loaded, loaded.kernel, loaded.state, limit)
+
+        if not self._recording:
+            launch()
+            return
+        if loaded.graph is None or loaded.graph[0] != limit:  # arguments are part of a graph
+            loaded.graph = limit, self._driver.record(launch)
+        loaded.graph[1]()
+
+    def _limit(self) -> float:
+        return self._driver.ticks(1e9 * (config.number("RAMMER_WATCHDOG_SECONDS") or 60.0))
+
+    def _launch(self, loaded: _Loaded, kernel: Kernel, state: int, limit: float) -> None:
+        streams = self.streams
+        table, bounds, waits, args = loaded.tables
+        for program in range(streams.num_programs):
+            mine = bounds + streams.bounds.itemsize * program * streams.num_veus
+            arguments = run_arguments(table, mine, waits, args, state, program, streams.span(program), limit)
+            kernel.launch(streams.num_veus, arguments)
+
+    def _check(self, state: int) -> None:
+        """Wait for the run and raise what it reports."""
+        read = self._driver.read
+        head = read(state, np.empty(STATE_HEAD, np.uint32))
+        if head[2] or head[3]:
+            found = read(state, np.empty(LINE * (1 + 2 * self.streams.num_veus), np.uint32))
+            self._driver.write(state, np.zeros_like(found))
+            self._driver.synchronize()
+            if error := failure(self.streams, found):
+                raise error
+
+    @contextmanager
+    def _use(self, doing: str) -> Iterator[_Loaded]:
+        """The program, for one thread at a time."""
+        with self._lock:
+            if self._loaded is None:
+                raise DeviceError("the program is closed", hint="compile or load it again")
+            with self._driver.using(doing):
+                yield self._loaded
+
+    def close(self) -> None:
+        """Free the GPU's memory; later runs raise DeviceError."""
+        with self._lock:
+            self._loaded = None
+            self._driver.close()
