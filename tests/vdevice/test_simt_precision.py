@@ -13,7 +13,6 @@ from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array
 from rammer.plugins import PluginRegistry
-from rammer.vdevice.cuda.device import cuda_emulator
 
 
 def network() -> tuple[Graph, Array, Array]:
@@ -57,9 +56,9 @@ def test_a_vdevice_that_cannot_says_so(target: str, options: dict[str, str], pre
 
 def test_compiling_leaves_the_vdevice_as_it_is() -> None:
     """A plugin may open one object again and again: precision and form of one compilation are not the next one's."""
-    device = cuda_emulator(num_veus=2)
-    spec, form = device.spec, device.form
     registry = PluginRegistry(third_party=False)
+    device = registry.open("cuda", device="emulator:2")
+    spec, form = device.spec, device.form
     entry = rammer.VDeviceEntry("shared", open=lambda **_: device)
     registry.register(SimpleNamespace(rammer_vdevices=rammer.hookimpl(lambda: [entry])), "vendor")
     graph, x, _ = network()
