@@ -1,7 +1,7 @@
 """What the cost model believes of whole programs against what they take: `python -m benchmarks.cost --suite all`.
 
-rTasks are measured anew for every model, in the same minutes as the program: a shared machine has fast and slow ones.
-A reference loop runs before and after; where it changed, the model is measured again.
+A shared machine has fast and slow minutes. So rTasks are measured and the program is run in turns, until the two lowest
+estimates and the two fastest runs agree; these are compared.
 """
 
 from __future__ import annotations
@@ -21,68 +21,83 @@ from rich.table import Table
 
 import rammer
 from benchmarks import catalog
-from benchmarks.limits import measure as machine_limits
 from benchmarks.report import wide_console
 from benchmarks.run import chosen, commit, machine
+from benchmarks.store import BuiltModel
 from rammer import files
 from rammer.vdevice.base import TimedExecutable
 
-STEADY = 0.03  # change of the reference loop up to which a measurement counts
-ATTEMPTS = 3
+STEADY = 0.03  # by which the two lowest of several times may differ
+LEAST_RUNS = 5
 
 
 @dataclass(frozen=True)
 class Row:
-    """One model: microseconds of the program on its vEUs, estimated and measured (minimum), and of a call."""
+    """One model: microseconds of the program on its vEUs, estimated and measured, and of a call; by turn."""
 
     model: str
-    estimated_us: float
-    measured_us: float
-    call_us: float
-    runs: int
-    reference: float  # how much the reference loop changed meanwhile
+    estimated_us: list[float]
+    measured_us: list[float]
+    call_us: list[float]
     moved: dict[str, int]  # bytes by memory level, estimated
 
     @property
     def ratio(self) -> float:
-        return self.estimated_us / self.measured_us
+        """The lowest estimate over the fastest run: what disturbs only makes slower."""
+        return min(self.estimated_us) / min(self.measured_us)
 
     @property
     def is_steady(self) -> bool:
-        return self.reference <= STEADY
+        """Whether the two lowest of each agree."""
+        return all(
+            len(times) > 1 and sorted(times)[1] <= (1 + STEADY) * min(times)
+            for times in (self.estimated_us, self.measured_us)
+        )
 
 
-def measure(name: str, seconds: float, policy: str) -> Row:
-    """Compile with times of rTasks measured now, and run. The steadiest of a few attempts."""
+def measure(name: str, seconds: float, most_turns: int, policy: str) -> Row:
+    """Compile with times of rTasks measured anew, and run; in turns."""
     bare, _, batch = name.partition(":")
     built = catalog.prepare(bare, int(batch or 1), "full").built
-    rows: list[Row] = []
-    while not rows or (not rows[-1].is_steady and len(rows) < ATTEMPTS):
-        with _fresh_times():
-            before = _reference_gflops()
-            with rammer.compile(str(built.path), "cpu", policy=policy) as program:
-                executable, report = program.executable, program.report()
-                assert isinstance(executable, TimedExecutable)
-                totals, calls = [], []
-                stop = time.perf_counter() + seconds
-                while len(totals) < 5 or time.perf_counter() < stop:
-                    totals.append(executable.run_timed(built.inputs)[1].total_us)
-                    start = time.perf_counter()
-                    program.run(built.inputs)
-                    calls.append((time.perf_counter() - start) * 1e6)
-            change = abs(_reference_gflops() / before - 1)
-        rows.append(Row(name, report.estimated_us, min(totals), min(calls), len(totals), change, dict(report.moved)))
-    return min(rows, key=lambda row: row.reference)
+    row = Row(name, [], [], [], {})
+    with _own_cache() as folder:
+        for _ in range(most_turns):
+            for file in folder.glob("profiles.sqlite*"):
+                file.unlink()  # the times, and not the machine code
+            _turn(row, built, seconds, policy)
+            if row.is_steady:
+                break
+    return row
+
+
+def _turn(row: Row, built: BuiltModel, seconds: float, policy: str) -> None:
+    with rammer.compile(str(built.path), "cpu", policy=policy) as program:
+        executable, report = program.executable, program.report()
+        assert isinstance(executable, TimedExecutable)
+        totals, calls = [], []
+        stop = time.perf_counter() + seconds
+        while len(totals) < LEAST_RUNS or time.perf_counter() < stop:
+            totals.append(executable.run_timed(built.inputs)[1].total_us)
+            start = time.perf_counter()
+            program.run(built.inputs)
+            calls.append((time.perf_counter() - start) * 1e6)
+    row.estimated_us.append(report.estimated_us)
+    row.measured_us.append(min(totals))
+    row.call_us.append(min(calls))
+    row.moved.update(report.moved)
 
 
 @contextmanager
-def _fresh_times() -> Iterator[None]:
-    """A cache of its own, so that nothing of other minutes is known."""
+def _own_cache() -> Iterator[Path]:
+    """A cache in which nothing of other minutes is known, but for what the machine's cores can do."""
     before = os.environ.get("RAMMER_CACHE_DIR")
+    known = rammer.config.cache_dir() / "calibrations.json"
     with tempfile.TemporaryDirectory() as folder:
+        if known.exists():
+            Path(folder, known.name).write_bytes(known.read_bytes())
         os.environ["RAMMER_CACHE_DIR"] = folder
         try:
-            yield
+            yield Path(folder)
         finally:
             if before is None:
                 del os.environ["RAMMER_CACHE_DIR"]
@@ -90,18 +105,14 @@ def _fresh_times() -> Iterator[None]:
                 os.environ["RAMMER_CACHE_DIR"] = before
 
 
-def _reference_gflops() -> float:
-    """The rate of multiply-adds on all cores."""
-    return machine_limits(os.cpu_count() or 1).gflops
-
-
 @click.command()
 @click.option("--models", default="", help="Comma-separated; NAME:4 for batch 4, light_NAME for the onnx package's.")
 @click.option("--suite", type=click.Choice(["paper", "light", "all"]), default="all", show_default=True)
 @click.option("--policy", default="wavefront", show_default=True)
-@click.option("--seconds", default=2.0, show_default=True, help="Of running, per model.")
+@click.option("--seconds", default=1.0, show_default=True, help="Of running, per model and turn.")
+@click.option("--turns", default=6, show_default=True, help="At most, until times agree.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the rows to a file.")
-def main(models: str, suite: str, policy: str, seconds: float, output: Path | None) -> None:
+def main(models: str, suite: str, policy: str, seconds: float, turns: int, output: Path | None) -> None:
     """Print estimate over measured of every model, and how far estimates are off."""
     suites = {"paper": catalog.paper_names(), "light": catalog.light_names()}
     names = chosen(models, [*suites["paper"], *suites["light"]], "model")
@@ -110,7 +121,7 @@ def main(models: str, suite: str, policy: str, seconds: float, output: Path | No
         files.check_new(output)
     rows: list[Row] = []
     for name in names:
-        rows.append(measure(name, seconds, policy))
+        rows.append(measure(name, seconds, turns, policy))
         _say(rows[-1])
         if output:
             content = {"commit": commit(), "machine": machine(), "rows": [asdict(row) for row in rows]}
@@ -119,21 +130,23 @@ def main(models: str, suite: str, policy: str, seconds: float, output: Path | No
 
 
 def _say(row: Row) -> None:
-    unsteady = "" if row.is_steady else f"; the reference loop changed by {row.reference:.0%}"
-    click.echo(f"{row.model}: {row.estimated_us:.1f} of {row.measured_us:.1f} µs, {row.ratio:.3f}{unsteady}")
+    unsteady = "" if row.is_steady else "; turns do not agree"
+    times = f"{min(row.estimated_us):.1f} of {min(row.measured_us):.1f} µs"
+    click.echo(f"{row.model}: {times}, {row.ratio:.3f} ({len(row.measured_us)} turns{unsteady})")
 
 
 def _print(rows: list[Row]) -> None:
     console = wide_console()
-    table = Table("model", "estimated ms", "measured ms", "ratio", "call ms", "runs", "MiB moved (estimated)", box=None)
+    table = Table("model", "estimated ms", "measured ms", "ratio", "call ms", "turns", "MiB moved, estimated", box=None)
     for row in rows:
         moved = ", ".join(f"{level} {nbytes / (1 << 20):.1f}" for level, nbytes in row.moved.items() if nbytes)
-        times = (f"{us / 1e3:.3f}" for us in (row.estimated_us, row.measured_us))
-        table.add_row(row.model, *times, f"{row.ratio:.3f}", f"{row.call_us / 1e3:.3f}", str(row.runs), moved)
+        times = (f"{min(us) / 1e3:.3f}" for us in (row.estimated_us, row.measured_us))
+        turns = f"{len(row.measured_us)}{'' if row.is_steady else ' (they differ)'}"
+        table.add_row(row.model, *times, f"{row.ratio:.3f}", f"{min(row.call_us) / 1e3:.3f}", turns, moved)
     console.print(table)
     off = np.abs(np.log([row.ratio for row in rows]))
     console.print(
-        f"{len(rows)} models, {sum(not row.is_steady for row in rows)} of them in unsteady minutes: "
+        f"{len(rows)} models, {sum(not row.is_steady for row in rows)} of them unsteady: "
         f"|log ratio| median {np.median(off):.3f}, 90th percentile {np.percentile(off, 90):.3f}",
         highlight=False,
     )
