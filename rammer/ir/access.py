@@ -6,26 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from rammer.ir.expr import REDUCERS, Call, Load, Path, Range, Role, loads, loads_in_role
+from rammer.ir.expr import REDUCERS, Call, Load, Path, Role, loads, loads_in_role
 from rammer.ir.index import Index, var
-from rammer.ir.tensor import PARTS, PARTS_BLOCK
-from rammer.ir.tile import (
-    MMA_DEPTH,
-    UNIT_DEPTH,
-    UNIT_ROWS,
-    Alloc,
-    Body,
-    For,
-    If,
-    Kind,
-    Mma,
-    PartProduct,
-    Split,
-    Stmt,
-    Store,
-    Sync,
-    TileProgram,
-)
+from rammer.ir.instruction import padded, place
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Stmt, Store, Sync, TileProgram
 
 _REDUCING = frozenset(fn for fn, _ in REDUCERS.values())
 
@@ -104,7 +88,7 @@ class Accesses:
                     self._names[buffer.name] = shadowed or buffer.name
                 case Sync():
                     self._syncs += 1
-                case Store() | Mma() | Split() | PartProduct():
+                case Store() | Apply():
                     self._statements += 1
                     for access in self._of(stmt, loops, path):
                         self.found.append(access)
@@ -148,45 +132,29 @@ class Accesses:
                         moved = moved + var(f"any{n}") * d.stride
                     yield touch(load.tensor, moved, False, tuple(more), where, role)
                 yield touch(buffer, index, True)
-            case Mma():
-                depth = MMA_DEPTH[stmt.precision]
-                for buffer, index, size in (
-                    (stmt.a, stmt.a_at, depth // 2),
-                    (stmt.b, stmt.b_at, depth // 4),
-                    (stmt.acc, stmt.acc_at, 4),
-                ):
-                    yield touch(buffer, index + var("fragment"), False, (("fragment", size),))
-                yield touch(stmt.acc, stmt.acc_at + var("fragment"), True, (("fragment", 4),))
-            case Split():
-                row, column, part = var("row"), var("column"), var("part") * PARTS_BLOCK
-                walk = (("row", stmt.rows), ("column", stmt.depth))
-                exists = ((Range(stmt.first + row, 0, stmt.end),), True)
-                step = UNIT_DEPTH // 2
-                source = stmt.at + row * stmt.step + column // step * stmt.next + column % step
-                yield touch(stmt.source, source, False, walk, (exists,))
-                target = _in_parts(Index(), row, column, stmt.depth) + part
-                whole = ("row", _whole(stmt.rows))  # what the rest of a matrix holds meets no row that is used
-                yield touch(stmt.buffer, target, True, (whole, walk[1], ("part", PARTS)))
-            case PartProduct():
-                row, column, term, part = var("row"), var("column"), var("term"), var("part") * PARTS_BLOCK
-                a = _in_parts(stmt.a_at, row, term, stmt.depth) + part
-                yield touch(
-                    stmt.a, a, False, (("row", stmt.rows), ("term", stmt.depth), ("part", PARTS)), role=("mul.0",)
-                )
-                block = (term // UNIT_DEPTH * (stmt.columns // UNIT_ROWS) + column // UNIT_ROWS) * PARTS_BLOCK
-                pair = term % UNIT_DEPTH // 2 * (2 * UNIT_ROWS) + column % UNIT_ROWS * 2 + term % 2
-                b = stmt.b_at + block + pair
-                yield touch(stmt.b, b, False, (("column", stmt.columns), ("term", stmt.depth)), role=("mul.1",))
-                place = row * stmt.columns + column
-                yield touch(stmt.acc, place, True, (("row", _whole(stmt.rows)), ("column", stmt.columns)))
+            case Apply():
+                for buffer, index, write, walk, where, role in _applied(stmt):
+                    yield touch(buffer, index, write, walk, where, role)
 
 
-def _whole(rows: int) -> int:
-    """Rows of whole matrices."""
-    return -(-rows // UNIT_ROWS) * UNIT_ROWS
-
-
-def _in_parts(start: Index, row: Index, column: Index, depth: int) -> Index:
-    """Where the first part of an element lies in rows that a Split wrote."""
-    block = row // UNIT_ROWS * (depth // UNIT_DEPTH) + column // UNIT_DEPTH
-    return start + block * (PARTS * PARTS_BLOCK) + row % UNIT_ROWS * UNIT_DEPTH + column % UNIT_DEPTH
+def _applied(stmt: Apply) -> Iterator[tuple[str, Index, bool, tuple[tuple[str, int], ...], Path, Role]]:
+    """What an instruction reads and then writes: elements along its axes, or the registers of one thread of many."""
+    instruction, sizes = stmt.instruction, stmt.sizes
+    stage = instruction.meaning.root
+    roles = {ld.tensor: role for ld, _, role in loads_in_role(stage.body)}
+    written = []
+    for operand, (name, kind) in zip(stmt.operands, instruction.types(sizes), strict=True):
+        if instruction.threads > 1:
+            index = var("own")
+            walk = whole = [("own", instruction.registers(name))]
+        else:
+            axes = instruction.axes_of(name)
+            index = place(kind.layout, kind.shape, [var(a) for a in axes], operand.steps)
+            walk = [(a, sizes[a]) for a in axes]
+            whole = list(zip(axes, padded(kind.layout, kind.shape), strict=True))
+        where = ((operand.where, True),) if operand.where else ()
+        if name == stage.name:
+            written.append((operand.buffer, operand.at + index, True, tuple(whole), (), ()))
+        if name != stage.name or instruction.accumulates:
+            yield operand.buffer, operand.at + index, False, tuple(walk), where, roles.get(name, ())
+    yield from written

@@ -18,6 +18,7 @@ from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Array
+from rammer.vdevice.simt.mma import SM_80
 from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.simt.printer import emit
 
@@ -32,6 +33,7 @@ GPU = VDeviceSpec(
     scratch_bytes=48 << 10,
     memory=(MemoryLevel("L2", 50 << 20, "device", 5500.0),),
     peak_gflops=450.0,
+    instructions=SM_80,
 )
 SMALL = VDeviceSpec(
     "small", num_veus=3, languages=("cuda",), lanes=4, registers=64, max_threads=32, wave=8, scratch_bytes=16 << 10

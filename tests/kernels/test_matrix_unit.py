@@ -30,8 +30,9 @@ from rammer.ir.expr import Load, Stage, TensorExpr
 from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import OpDef, Operation, Operations
-from rammer.ir.tensor import PARTS, PARTS_BLOCK, Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
+from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
 from rammer.kernels import candidates
+from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.emit import emit, translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, host
@@ -39,7 +40,7 @@ from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
 
 # so slow that every product is worth waking the unit
-UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), parts=PARTS, peak_gflops=1.0)
+UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.INSTRUCTIONS, peak_gflops=1.0)
 BLOCKED = channel_blocked(4, 16)
 FAR_SPEC = replace(UNIT_SPEC, memory=(MemoryLevel("L2", 32 << 10, "veu", 250.0),))  # weights do not stay near
 STRIP_SPEC = replace(FAR_SPEC, scratch_bytes=48 << 10)  # nor do all rows of a task
@@ -61,7 +62,7 @@ def cell(batch: int, units: int) -> Operation:
 
 
 def on_unit(op: Operation, spec: VDeviceSpec = UNIT_SPEC) -> list[RKernel]:
-    return [k for k in candidates(op, spec) if f"bf16x{PARTS}" in k.name]
+    return [k for k in candidates(op, spec) if f"_{amx.BF16X3}_" in k.name]
 
 
 CASES = {
@@ -148,10 +149,10 @@ def test_parts_are_as_exact_as_float32(spread: float) -> None:
     assert max(parts) < 2e-6
 
 
-@given(arrays(np.float32, PARTS_BLOCK, elements=st.floats(-(2.0**120), 2.0**120, width=32, allow_subnormal=False)))
+@given(arrays(np.float32, amx.BF16X3.block, elements=st.floats(-(2.0**120), 2.0**120, width=32, allow_subnormal=False)))
 def test_three_parts_hold_a_float32_exactly(values: Array) -> None:
     values = np.where(np.abs(values) < 2.0**-90, np.float32(0), values)  # below, the last parts are no normal numbers
-    layout = Layout((Digit(0),), PARTS)
+    layout = Layout((Digit(0),), amx.BF16X3)
     packed = pack(values, layout)
     assert packed.nbytes == TensorType(values.shape, layout=layout).nbytes == values.size * 6
     np.testing.assert_array_equal(unpack(packed, layout, values.shape), values)
@@ -161,7 +162,7 @@ def test_constants_are_arranged_in_parts_as_they_are_packed() -> None:
     (kernel, *_) = on_unit(CASES["matmul"])
     ((_, layout),) = kernel.packing
     value = np.random.default_rng(0).standard_normal((96, 128)).astype(np.float32)
-    out = np.zeros((value.size // PARTS_BLOCK, PARTS, PARTS_BLOCK), DType.BF16.numpy)
+    out = np.zeros((value.size // amx.BF16X3.block, amx.BF16X3.parts, amx.BF16X3.block), DType.BF16.numpy)
     arrange(value, layout, out)
     np.testing.assert_array_equal(out.view(np.uint16), pack(value, layout).view(np.uint16))
     np.testing.assert_array_equal(unpack(out, layout, value.shape), value)

@@ -23,8 +23,9 @@ from rammer.ir.proof import RULES, Finding, covers, prove, settled
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Alloc, Body, Buffer, For, Kind, Scope, Store, TileProgram
 from rammer.kernels import candidates
+from rammer.vdevice.cpu import amx
 
-UNIT = replace(SLOW_SPEC, parts=3, parts_gflops=200.0)
+UNIT = replace(SLOW_SPEC, instructions=amx.INSTRUCTIONS)
 CAUGHT = 0.99  # of changes that make a difference
 SOME = sorted(CASES)[::9]  # of the operators
 

@@ -105,7 +105,7 @@ def test_what_the_machine_lacks_is_emulated_where_that_is_asked_for() -> None:
     assert choose_arch("x86-64-amx@here", SERVER) == amx
     emulated = choose_arch("x86-64-amx@here", DESKTOP)
     assert emulated == find_arch("x86-64-amx@x86-64-avx2") and DESKTOP.runs(emulated)
-    assert (emulated.lanes, emulated.registers, emulated.parts) == (amx.lanes, amx.registers, amx.parts)
+    assert (emulated.lanes, emulated.registers, emulated.instructions) == (amx.lanes, amx.registers, amx.instructions)
     assert (emulated.features, emulated.zig, emulated.cc) == (avx2.features, avx2.zig, avx2.cc)
     assert choose_arch("x86-64-amx", DESKTOP) == amx  # without being asked for, nothing is: it is for another machine
     arm = replace(DESKTOP, machine="aarch64", features=frozenset())

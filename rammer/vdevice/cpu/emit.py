@@ -12,7 +12,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
-from rammer.vdevice.cpu.matrix_unit import MATRIX_UNIT
+from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.printer import CpuPrinter
 
 PLACEHOLDER = "rammer_kernel"
@@ -77,7 +77,7 @@ def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str
 
 
 @lru_cache(maxsize=8)
-def _prelude(lanes: int, parts: int) -> str:
+def _prelude(lanes: int, unit: bool) -> str:
     vector = MATH.replace("F_", "vf").replace("I_", "vi").replace("P_", "v")
     scalar = MATH.replace("F_", "float").replace("I_", "int").replace("P_", "s")
     double = MATH_OF_ALL + MATH_OF_DOUBLES
@@ -93,7 +93,7 @@ def _prelude(lanes: int, parts: int) -> str:
         + _typed(LOADS + MATH_OF_ALL, "vi", "int", lanes, 4)
         + _typed(LOADS + double, "vd", "double", lanes, 8)
         + _transpose(lanes)
-        + (MATRIX_UNIT.replace("LANES", str(lanes)) if parts else "")
+        + (amx.TEXT.replace("LANES", str(lanes)) if unit else "")
     )
 
 
@@ -124,7 +124,7 @@ def _transpose(lanes: int) -> str:
 
 def prelude(spec: VDeviceSpec) -> str:
     """What every kernel text needs before it: types, parts of vectors, scalar and vector functions."""
-    return _prelude(max(spec.lanes, 4), spec.parts)
+    return _prelude(max(spec.lanes, 4), bool(spec.instructions))
 
 
 HEAD = """\

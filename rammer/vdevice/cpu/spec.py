@@ -15,11 +15,10 @@ from pathlib import Path
 from rammer import config
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.tensor import PARTS
+from rammer.ir.instruction import Instruction
+from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
 from rammer.vdevice.cpu.table import MAX_VEUS
-
-PARTS_GAIN = 1.5  # measured: products of float32 in bf16 parts on AMX, relative to multiply-adds of vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Arch:
     features: frozenset[str]
     zig: tuple[str, ...]  # flags for ziglang's clang
     cc: tuple[str, ...]  # flags for gcc and clang
-    parts: int = 0  # of a float32 that its matrix unit multiplies
+    instructions: tuple[Instruction, ...] = ()  # beyond those of vectors
 
 
 _SSE = frozenset({"ssse3", "sse4_1", "sse4_2", "popcnt"})
@@ -54,7 +53,7 @@ ARCHES: dict[str, Arch] = {
             _AVX512 | _AMX,
             ("-mcpu=x86_64_v4+avx512bf16+amx_tile+amx_bf16-prefer_256_bit",),
             ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mprefer-vector-width=512"),
-            parts=PARTS,
+            instructions=amx.INSTRUCTIONS,
         ),
         Arch(
             "x86-64-avx512",
@@ -80,7 +79,7 @@ HERE = "here"  # in place of the second arch of an emulation
 def known_arch(name: str) -> Arch | None:
     """The arch of that name, or None. "A@B" emulates A in machine code for B.
 
-    Lanes, registers and parts are A's, so all choices and texts are; what B lacks is done in pieces, or in plain C.
+    Lanes, registers and instructions are A's, so all choices and texts are; what B lacks is done in pieces, or in C.
     """
     shape, _, code = name.partition("@")
     if not code:
@@ -88,7 +87,7 @@ def known_arch(name: str) -> Arch | None:
     if shape not in ARCHES or code not in ARCHES:
         return None
     like = ARCHES[shape]
-    return replace(ARCHES[code], name=name, lanes=like.lanes, registers=like.registers, parts=like.parts)
+    return replace(ARCHES[code], name=name, lanes=like.lanes, registers=like.registers, instructions=like.instructions)
 
 
 def find_arch(name: str) -> Arch:
@@ -152,7 +151,7 @@ def choose_arch(name: str | None, here: Host) -> Arch:
         return arch if here.runs(arch) else find_arch(f"{shape}@{choose_arch(None, here).name}")
     lanes = config.integer("RAMMER_VECTOR_LANES", 1)
     for arch in ARCHES.values():  # widest first
-        wanted = not (arch.parts and config.get("RAMMER_MATRIX_UNIT") == "0")
+        wanted = not (arch.instructions and config.get("RAMMER_MATRIX_UNIT") == "0")
         if here.runs(arch) and lanes in (None, arch.lanes) and wanted:
             return arch
     if lanes is None:
@@ -207,8 +206,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host) -> VDeviceSpec:
         arch=arch.name,
         lanes=arch.lanes,
         registers=arch.registers,
-        parts=arch.parts,
-        parts_gflops=round(PARTS_GAIN * peak, 1) if arch.parts else 0.0,
+        instructions=arch.instructions,
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
             MemoryLevel("L1", l1, "veu", round(2 * line, 1)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.vdevice.simt.megakernel import header_bytes
+from rammer.vdevice.simt.mma import SM_80
 
 MAX_THREADS = 256  # of a vEU: every thread may have 255 registers
 MAX_ARGS = MAX_THREADS
@@ -106,5 +107,5 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         barrier_us=1.0,  # a counter in global memory that another SM sees
         sync_us=round(40e-3 / gpu.ghz, 4),
         load_us=round(0.6 / gpu.ghz, 3),  # from L2
-        precisions=("fp32", "tf32", "bf16") if int(gpu.arch.removeprefix("sm_")) >= TENSOR_ARCH else ("fp32",),
+        instructions=SM_80 if int(gpu.arch.removeprefix("sm_")) >= TENSOR_ARCH else (),
     )

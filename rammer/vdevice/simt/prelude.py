@@ -44,7 +44,7 @@ MK_HERE(tid)  // tid; a compiler may be kept from computing with it outside of t
 MK_TENSOR(type, args, n)  // args[n], a pointer to global memory
 MK_ARENA  // char *: the block's shared memory
 MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
-void mk_mma_tf32(float *c, const float *a, const float *b), mk_mma_bf16(…)  // `ir.tile.Mma`, where specs offer it
+void mk_mma_tf32(float *c, const float *a, const float *b), mk_mma_bf16(…)  // see `simt.mma`, where specs offer it
 MK_PATIENCE  // polls between two looks at a clock, 2^n - 1
 """
 

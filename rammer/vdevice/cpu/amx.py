@@ -7,7 +7,34 @@ compiler's target has no unit, its instructions are loops over matrices in memor
 
 from __future__ import annotations
 
-MATRIX_UNIT = """\
+from rammer.ir.instruction import copy, multiply
+from rammer.ir.tensor import Digit, DType, Encoding, Layout
+
+# Three bf16 numbers are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
+# largest are left out, and sums are float32: the result is as exact as one of float32.
+BF16X3 = Encoding(DType.BF16, 3, 512)
+GAIN = 1.5  # measured, of tall blocks of sums
+WIDE_COST = 1.07  # measured: of a wide block's sums, relative to a tall block's
+TERMS = 32
+
+SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matrices
+ROWS = Layout((Digit(0, 16), Digit(1, TERMS), Digit(0, 1, 16), Digit(1, 1, TERMS)), BF16X3)
+GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
+
+
+def _columns(count: int) -> Layout:
+    """Panels of so many columns: terms in pairs, as the unit takes them."""
+    blocks = Digit(0, TERMS), Digit(1, 16, count // 16)
+    return Layout((*blocks, Digit(0, 2, TERMS // 2), Digit(1, 1, 16), Digit(0, 1, 2)), BF16X3)
+
+
+INSTRUCTIONS = (
+    copy("split_rows", (16, TERMS), ROWS, GIVEN),
+    multiply("32x32", (32, 32, TERMS), (SUMS, ROWS, _columns(32)), gain=GAIN),
+    multiply("16x64", (16, 64, TERMS), (SUMS, ROWS, _columns(64)), gain=GAIN / WIDE_COST),
+)
+
+TEXT = """\
 enum { PART = 512 };                              /* numbers of a matrix; three parts make as many float32 */
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
 #define MLOAD(m, from) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #m :: "r"(from), "r"(64L) : "memory")
