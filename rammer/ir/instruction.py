@@ -91,6 +91,32 @@ class Instruction:
             count += 1
         return kind.layout.digits[:count], kind.layout.digits[count:]
 
+    def held(self, tensor: str, thread: Index, register: Index) -> tuple[Index, ...]:
+        """The element of a tensor that a thread holds in one of its registers."""
+        element = [Index() for _ in self.axes_of(tensor)]
+        for digits, number in zip(self.digits(tensor), (thread, register), strict=True):
+            left = number
+            for digit, size, step in self._sized(tensor, digits):
+                element[digit.dim] += left // step % size * digit.div
+        return tuple(element)
+
+    def holder(self, tensor: str, element: Sequence[Index]) -> tuple[Index, Index]:
+        """The thread that holds an element of a tensor, and the register."""
+        places = []
+        for digits in self.digits(tensor):
+            at = Index()
+            for digit, size, step in self._sized(tensor, digits):
+                at += element[digit.dim] // digit.div % size * step
+            places.append(at)
+        return places[0], places[1]
+
+    def _sized(self, tensor: str, digits: tuple[Digit, ...]) -> Iterator[tuple[Digit, int, int]]:
+        """Digits of a number, with how many values each has, and what one step of it counts."""
+        shape = dict(self.tensors)[tensor].shape
+        sizes = Layout(digits).physical_shape(shape)
+        for n, (digit, size) in enumerate(zip(digits, sizes, strict=True)):
+            yield digit, size, prod(sizes[n + 1 :])
+
 
 def multiply(
     name: str,

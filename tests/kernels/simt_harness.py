@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from kernel_harness import CACHE, Runner, check_boxes, compare, random_inputs
@@ -81,6 +82,18 @@ static void mma(float *c, const float *a, const float *b, int steps, float (*rou
     c[2 * h + e] += wave[4 * g + n][2 * i + h] * wave[4 * (2 * t + e) + n][8 + i];
   meet();
 }
+static float as_it_is(float x) { return x; }
+static void mfma(float *c, const float *a, const float *b, int n, float (*round)(float)) {  // 16 x 16, 4n terms
+  int tid = current, lane = tid % 64;
+  for (int i = 0; i < n; i++) fragments[tid][i] = round(a[i]), fragments[tid][8 + i] = round(b[i]);
+  meet();
+  float (*wave)[12] = fragments + tid / 64 * 64;
+  for (int r = 0; r < 4; r++) for (int k = 0; k < 4 * n; k++)
+    c[r] += wave[4 * (lane / 16) + r + 16 * (k / n)][k % n] * wave[lane % 16 + 16 * (k / n)][8 + k % n];
+  meet();
+}
+static void mk_mfma_f32(float *c, const float *a, const float *b) { mfma(c, a, b, 1, as_it_is); }
+static void mk_mfma_bf16(float *c, const float *a, const float *b) { mfma(c, a, b, 4, bfloat); }
 static void mk_mma_tf32(float *c, const float *a, const float *b) { mma(c, a, b, 2, tf32); }
 static void mk_mma_bf16(float *c, const float *a, const float *b) { mma(c, a, b, 4, bfloat); }
 typedef void Task(void *const *, char *, int, int, int *);
@@ -149,7 +162,7 @@ def build(cases: Mapping[str, tuple[Operation, Sequence[RKernel]]]) -> Built:
     """All kernels of all cases in one library, compiled once per text."""
     emitted = {name: [emit(k, CUDA, k.num_threads) for k in kernels] for name, (_, kernels) in cases.items()}
     texts = {e.symbol: e.text for es in emitted.values() for e in es}
-    text = HOST + prelude(CUDA) + "\n".join(texts.values())
+    text = HOST + prelude(replace(CUDA, instructions=())) + "\n".join(texts.values())
     base = CACHE / hashlib.sha256((text + str(FLAGS)).encode()).hexdigest()[:20]
     target = base.with_suffix(".so")
     if not target.exists():

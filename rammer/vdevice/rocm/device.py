@@ -37,7 +37,7 @@ class RocmVDevice(GpuVDevice):
         return make_spec(gpu)
 
     def dialect(self) -> Dialect:
-        return hip(self.spec.wave)
+        return hip(self.spec.wave, self.spec.instructions)
 
     def compile(self, plan: ExecutionPlan, program: SimtProgram) -> dict[str, bytes]:
         code = compile_code_object(program.text, plan.spec.arch)
@@ -63,4 +63,4 @@ def rocm_emulator(
 ) -> SimtEmulator:
     """The text for an AMD GPU on the host."""
     spec = make_spec(choose_gpu(arch), num_veus)
-    return SimtEmulator(spec, lambda s: hip(s.wave), deterministic=deterministic)
+    return SimtEmulator(spec, lambda s: hip(s.wave, s.instructions), deterministic=deterministic)

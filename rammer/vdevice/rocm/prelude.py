@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rammer.ir.instruction import Instruction
+from rammer.vdevice.rocm import mfma
 from rammer.vdevice.simt.prelude import Dialect
 
 # A wave that has passed the barrier may still have stores on their way: every thread releases before the barrier,
@@ -192,6 +194,15 @@ INLINE float mk_powf(float x, float y) { return (float)mk_pow((double)x, (double
 """
 
 
-def hip(wave: int) -> Dialect:
+def hip(wave: int, instructions: tuple[Instruction, ...] = ()) -> Dialect:
     """HIP for GPUs whose waves have 64 or 32 threads."""
-    return Dialect("hip", PRIMITIVES + MATH, partial_sync=False, counted_sync=True, quiet_arguments=False, wave=wave)
+    return Dialect(
+        "hip",
+        PRIMITIVES + MATH,
+        partial_sync=False,
+        counted_sync=True,
+        quiet_arguments=False,
+        wave=wave,
+        instructions=instructions,
+        units=mfma.TEXT,
+    )
