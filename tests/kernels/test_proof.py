@@ -25,7 +25,7 @@ from rammer.ir.tile import Alloc, Body, Buffer, For, Kind, Scope, Store, TilePro
 from rammer.kernels import candidates
 from rammer.vdevice.cpu import amx
 
-UNIT = replace(SLOW_SPEC, instructions=amx.INSTRUCTIONS)
+UNIT = replace(SLOW_SPEC, instructions=amx.AMX)
 CAUGHT = 0.99  # of changes that make a difference
 SOME = sorted(CASES)[::9]  # of the operators
 

@@ -19,7 +19,7 @@ from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.printer import MAX_NUMBERS
 
 SPEC = VDeviceSpec("cpu", num_veus=2, languages=("c",), lanes=16, registers=32, peak_gflops=100.0)
-UNIT = replace(SPEC, instructions=amx.INSTRUCTIONS, peak_gflops=1.0)
+UNIT = replace(SPEC, instructions=amx.AMX, peak_gflops=1.0)
 NEON = VDeviceSpec("cpu", num_veus=4, languages=("c",), lanes=4, registers=32, peak_gflops=30.0)
 
 

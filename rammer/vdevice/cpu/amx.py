@@ -1,38 +1,42 @@
-"""C text of products on the matrix unit of x86 CPUs (AMX), which multiplies bf16 numbers and sums in float32.
+"""Instructions of x86 CPUs that multiply bf16 numbers and sum in float32: tables, and their C text.
 
-A matrix of 16 rows and 64 bytes lies in each of eight registers: four hold sums, the others operands. A block of 32
-terms has six products of parts, in an order in which the unit finds many of its operands in registers. Where the
-compiler's target has no unit, its instructions are loops over matrices in memory, and all the rest is the same text.
+AMX: a matrix of 16 rows and 64 bytes lies in each of eight registers; four hold sums, the others operands. A block of
+32 terms has six products of parts, in an order in which the unit finds many of its operands in registers. AVX512-BF16
+multiplies vectors instead: its sums lie in memory between blocks, and in registers in each. Where the compiler's
+target has neither, these instructions are loops over matrices in memory, and all the rest is the same text.
 """
 
 from __future__ import annotations
 
-from rammer.ir.instruction import copy, multiply
+from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
 
 # Three bf16 numbers are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
 # largest are left out, and sums are float32: the result is as exact as one of float32.
-BF16X3 = Encoding(DType.BF16, 3, 512)
-GAIN = 1.5  # measured, of tall blocks of sums
-WIDE_COST = 1.07  # measured: of a wide block's sums, relative to a tall block's
+BF16X3, BF16 = Encoding(DType.BF16, 3, 512), Encoding(DType.BF16, 1, 512)
 TERMS = 32
-
+WIDE_COST = 1.07  # measured: of a wide block's sums, relative to a tall block's
 SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matrices
-ROWS = Layout((Digit(0, 16), Digit(1, TERMS), Digit(0, 1, 16), Digit(1, 1, TERMS)), BF16X3)
 GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
 
 
-def _columns(count: int) -> Layout:
-    """Panels of so many columns: terms in pairs, as the unit takes them."""
-    blocks = Digit(0, TERMS), Digit(1, 16, count // 16)
-    return Layout((*blocks, Digit(0, 2, TERMS // 2), Digit(1, 1, 16), Digit(0, 1, 2)), BF16X3)
+def _unit(encoding: Encoding, precision: str, gain: float, ending: str = "") -> tuple[Instruction, ...]:
+    """A copy of rows, and two products; `gain`: of tall blocks of sums. Columns lie in pairs of terms."""
+    rows = Layout((Digit(0, 16), Digit(1, TERMS), Digit(0, 1, 16), Digit(1, 1, TERMS)), encoding)
+    made = [copy(f"split_rows{ending}", (16, TERMS), rows, GIVEN, precision)]
+    for height, width, rate in ((32, 32, gain), (16, 64, gain / WIDE_COST)):
+        blocks, pairs = (Digit(0, TERMS), Digit(1, 16, width // 16)), (Digit(0, 2, TERMS // 2), Digit(1, 1, 16))
+        layouts = SUMS, rows, Layout((*blocks, *pairs, Digit(0, 1, 2)), encoding)
+        name, sizes = f"{height}x{width}{ending}", (height, width, TERMS)
+        made.append(multiply(name, sizes, layouts, precision=precision, gain=rate))
+    return tuple(made)
 
 
-INSTRUCTIONS = (
-    copy("split_rows", (16, TERMS), ROWS, GIVEN),
-    multiply("32x32", (32, 32, TERMS), (SUMS, ROWS, _columns(32)), gain=GAIN),
-    multiply("16x64", (16, 64, TERMS), (SUMS, ROWS, _columns(64)), gain=GAIN / WIDE_COST),
-)
+AMX = (
+    *_unit(BF16X3, "fp32", 1.5),
+    *_unit(BF16, "bf16", 7.0, "_bf16"),
+)  # measured; six products less, and as many loads
+AVX512_BF16 = _unit(BF16, "bf16", 1.7, "_bf16")  # twice the multiply-adds, and a load for each
 
 TEXT = """\
 enum { PART = 512 };                              /* numbers of a matrix; three parts make as many float32 */
@@ -45,14 +49,42 @@ enum { PART = 512 };                              /* numbers of a matrix; three 
 static const struct { uint8_t palette, start, zero[14]; uint16_t bytes[16]; uint8_t rows[16]; } matrices =
   { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
 #define TAKE()
+#define GIVE()
 #define KEEP()
 INLINE void rammer_unit_begin(void) { __asm__ volatile("ldtilecfg %0" :: "m"(matrices)); }
 INLINE void rammer_unit_end(void) { __asm__ volatile("tilerelease" ::); }
 INLINE vw part_of(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
+#elif defined(__AVX512BF16__) && LANES == 16
+/* Between calls the matrices of sums lie one after another in `sums`; operands stay where they are. */
+typedef struct { float sum[16][16]; } matrix;
+typedef uint32_t pair __attribute__((may_alias));
+#define TAKE() matrix *unit = (matrix *)sums; const bf16 *held[8]; (void)held;
+#define GIVE() matrix unit[4]; memcpy(unit, sums, sizeof unit);
+#define KEEP()
+#define MLOAD(m, from) held[m] = from
+#define MSTORE(m, to, step) for (long r = 0; r < 16; r++) memcpy(to + r * (step), unit[m].sum[r], 64)
+#define MZERO(m) memset(&unit[m], 0, sizeof *unit)
+#define MSUM(m, a, b) matrix_sum(&unit[m], held[a], held[b])
+INLINE void matrix_sum(matrix *m, const bf16 *a, const bf16 *b) {
+  vf sums[16];
+  #pragma unroll
+  for (long r = 0; r < 16; r++) sums[r] = V(m->sum[r]);
+  for (long k = 0; k < 16; k++) {
+    vu y = *(const vu *)&b[32 * k];
+    #pragma unroll
+    for (long r = 0; r < 16; r++)
+      __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sums[r]) : "v"(y), "m"(*(const pair *)&a[32 * r + 2 * k]));
+  }
+  #pragma unroll
+  for (long r = 0; r < 16; r++) V(m->sum[r]) = sums[r];
+}
+INLINE void rammer_unit_begin(void) {}
+INLINE void rammer_unit_end(void) {}
+INLINE vw part_of(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
 #else
 typedef union { float sum[16][16]; uint32_t pair[16][16]; bf16 part[PART]; } matrix;
-/* Between calls the matrices of sums lie one after another in `sums`. */
 #define TAKE() matrix unit[8]; memcpy(unit, sums, 4 * sizeof *unit);
+#define GIVE() TAKE()
 #define KEEP() memcpy(sums, unit, 4 * sizeof *unit);
 #define MLOAD(m, from) matrix_load(&unit[m], from)
 #define MSTORE(m, to, step) for (long r = 0; r < 16; r++) memcpy(to + r * (step), unit[m].sum[r], 64)
@@ -88,7 +120,7 @@ INLINE void rammer_add_16x64(float *sums, const bf16 *a, const bf16 *b, long blo
   KEEP()
 }
 INLINE void rammer_store_16x64(float *sums) {
-  TAKE() MSTORE(0, sums, 64); MSTORE(1, sums + 16, 64); MSTORE(2, sums + 32, 64); MSTORE(3, sums + 48, 64);
+  GIVE() MSTORE(0, sums, 64); MSTORE(1, sums + 16, 64); MSTORE(2, sums + 32, 64); MSTORE(3, sums + 48, 64);
 }
 /* 32 x 32 sums: from one product of parts to the next, one operand stays. */
 #define ROWS(part) MLOAD(4, a + part * PART); MLOAD(5, a + (3 * blocks + part) * PART);
@@ -99,19 +131,35 @@ INLINE void rammer_add_32x32(float *sums, const bf16 *a, const bf16 *b, long blo
   KEEP()
 }
 INLINE void rammer_store_32x32(float *sums) {
-  TAKE() MSTORE(0, sums, 32); MSTORE(1, sums + 16, 32); MSTORE(2, sums + 512, 32); MSTORE(3, sums + 528, 32);
+  GIVE() MSTORE(0, sums, 32); MSTORE(1, sums + 16, 32); MSTORE(2, sums + 512, 32); MSTORE(3, sums + 528, 32);
+}
+/* Operands of one part: rounded. */
+#define ONLY(n) MLOAD(7, b + PART * n); MSUM(n, 4, 7);
+INLINE void rammer_add_16x64_bf16(float *sums, const bf16 *a, const bf16 *b, long blocks) {
+  TAKE() MLOAD(4, a); ONLY(0) ONLY(1) ONLY(2) ONLY(3) KEEP()
+}
+INLINE void rammer_add_32x32_bf16(float *sums, const bf16 *a, const bf16 *b, long blocks) {
+  TAKE() MLOAD(4, a); MLOAD(5, a + blocks * PART); MLOAD(6, b); MLOAD(7, b + PART); SQUARE KEEP()
 }
 #undef SQUARE                                     /* as the others need arguments, no operand is taken for them */
-static void rammer_split_rows(
-    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
+INLINE void rounded_rows(
+    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth, long parts) {
   for (long r = 0; r < rows; r++) for (long k = 0; k < depth; k += LANES) {
-    bf16 *part = to + 3 * PART * (r / 16 * (depth / 32) + k / 32) + r % 16 * 32 + k % 32;
+    bf16 *part = to + parts * PART * (r / 16 * (depth / 32) + k / 32) + r % 16 * 32 + k % 32;
     vf left = V(from[r * step + k / LANES * next]);
-    for (int n = 0; n < 3; n++, part += PART) {
+    for (int n = 0; n < parts; n++, part += PART) {
       vw rounded = part_of(left);
       *(vw *)part = rounded;
       left -= from_bits(__builtin_convertvector(rounded, vi) << 16);
     }
   }
+}
+static void rammer_split_rows(
+    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
+  rounded_rows(to, from, step, next, rows, depth, 3);
+}
+static void rammer_split_rows_bf16(
+    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
+  rounded_rows(to, from, step, next, rows, depth, 1);
 }
 """

@@ -113,6 +113,7 @@ class CpuPrinter(CFamilyPrinter):
             block = place(kind.layout, kind.shape, [Index(step[axis]) for axis in s.instruction.axes_of(name)])
             places.append(self.index((operand.at + var(loop.var) * block.const) * _encoding(kind).parts))
         sums, name = result.buffer, s.instruction.name
+        form = "x".join(str(s.instruction.extent(axis)) for axis in ("row", "column"))
         rows, columns = f"&{a.buffer}[{places[0]}]", f"(const bf16 *){b.buffer} + {places[1]}"
         return [
             f"rammer_clear({sums});",
@@ -120,7 +121,7 @@ class CpuPrinter(CFamilyPrinter):
             *self._fetches.pop(id(loop), []),
             f"  rammer_add_{name}({sums}, {rows}, {columns}, {loop.stop});",
             "}",
-            f"rammer_store_{name}({sums});",
+            f"rammer_store_{form}({sums});",
         ]
 
     def loop(self, loop: For, depth: int) -> list[str]:

@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.tensor import Array, Encoding, Shape, TensorType, pack
+from rammer.ir.tensor import Array, DType, Encoding, Shape, TensorType, pack
 from rammer.vdevice.placement import aligned
 
 PAGE = mmap.PAGESIZE
@@ -116,15 +116,18 @@ class Seeds:
     def _normal(self) -> NDArray[np.float64]:
         return np.random.default_rng(self._seed).standard_normal(PERIOD)
 
-    def floats(self, kind: TensorType, order: int, exponent: int, positive: bool) -> Seeded:
-        """Numbers of a normal distribution times a power of two."""
+    def floats(
+        self, kind: TensorType, order: int, exponent: int, positive: bool, narrow: DType | None = None
+    ) -> Seeded:
+        """Numbers of a normal distribution times a power of two; those that a `narrow` type holds as well."""
         encoding = kind.layout.encoding if kind.layout is not None and not padded(kind) else None
 
         def draw() -> Array:
             normal = np.abs(self._normal) + 0.1 if positive else self._normal
-            return np.ldexp(normal, exponent).astype(kind.dtype.numpy)
+            return np.ldexp(normal, exponent).astype((narrow or kind.dtype).numpy).astype(kind.dtype.numpy)
 
-        return self._seeded(kind, order, self._numbers((kind.dtype, exponent, positive, encoding), draw, encoding))
+        key = kind.dtype, exponent, positive, narrow, encoding
+        return self._seeded(kind, order, self._numbers(key, draw, encoding))
 
     def integers(self, kind: TensorType, order: int, low: int, high: int) -> Seeded:
         """Whole numbers, or truth values, of [low, high)."""

@@ -38,7 +38,7 @@ class Arch:
 _SSE = frozenset({"ssse3", "sse4_1", "sse4_2", "popcnt"})
 _AVX2 = _SSE | {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-_AMX = {"amx_tile", "amx_bf16", "avx512_bf16"}
+_BF16, _AMX = {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
 
 # Levels and no "native": an artifact says exactly what it needs. Clang halves 64-byte vectors on many CPUs with
 # AVX-512, Sapphire Rapids among them, unless told not to.
@@ -50,10 +50,20 @@ ARCHES: dict[str, Arch] = {
             "x86_64",
             16,
             32,
-            _AVX512 | _AMX,
+            _AVX512 | _BF16 | _AMX,
             ("-mcpu=x86_64_v4+avx512bf16+amx_tile+amx_bf16-prefer_256_bit",),
             ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mprefer-vector-width=512"),
-            instructions=amx.INSTRUCTIONS,
+            instructions=amx.AMX,
+        ),
+        Arch(
+            "x86-64-avx512bf16",
+            "x86_64",
+            16,
+            32,
+            _AVX512 | _BF16,
+            ("-mcpu=x86_64_v4+avx512bf16-prefer_256_bit",),
+            ("-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"),
+            instructions=amx.AVX512_BF16,
         ),
         Arch(
             "x86-64-avx512",
