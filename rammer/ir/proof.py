@@ -23,7 +23,7 @@ from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.reference import Reference
 from rammer.ir.tensor import Layout, TensorType
-from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Sync, TileProgram, meets, statements
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Sync, TileProgram, meets
 
 MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
 INNER_LOOPS = 4  # of a store, both ends of each of which are traced
@@ -370,9 +370,6 @@ def _alone(access: Access) -> Footprint:
 
 def _flows(evidence: Evidence) -> Iterator[Finding]:
     kernel, program = evidence.kernel, evidence.program
-    if any(isinstance(s, Apply) and meets(s) for s in statements(program.body)):
-        yield Finding("R207", "threads of a wave multiply together what each of them holds", False)
-        return
     if kernel.form is not None:
         kernel = replace(kernel, operation=replace(kernel.operation, expr=kernel.form))
     names = [b.name for b in program.arguments]

@@ -69,7 +69,7 @@ def _changes(node: Any) -> Iterator[tuple[str, Change]]:
             yield f"div of {node} doubled", lambda d: replace(d, div=2 * d.div)
             yield f"mod of {node} changed", lambda d: replace(d, mod=d.mod * 2 or 4)
             yield f"dim of {node} + 1", lambda d: replace(d, dim=d.dim + 1)
-        case Apply(instruction):
+        case Apply(instruction) if instruction.threads == 1:  # a wave's has one size
             for n, (axis, size) in enumerate(instruction.axes):
                 yield f"{axis} of {instruction.name} + {size}", lambda s, n=n, by=size: _wider(s, n, by)
         case Operand():
