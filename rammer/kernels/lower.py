@@ -378,7 +378,7 @@ class _Lowering:
         extents = rows, columns, depth
         sizes = {axis: n for (axis, _), n in zip(instruction.axes, extents, strict=True)}
         (_, sums), *_ = instruction.types(sizes)
-        acc = Buffer(f"{stage.name}_acc", prod(sums.physical_shape), Scope.LOCAL)
+        acc = Buffer(f"{stage.name}_acc", prod(sums.physical_shape), Scope.LOCAL, sums.dtype)
         self.scratch.append(acc)
         operands = Operand(acc.name, Index()), Operand(a.tensor, a_at), Operand(b.tensor, b_at)
         return Apply(instruction, operands, extents)

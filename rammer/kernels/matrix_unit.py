@@ -14,7 +14,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Load
 from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType
+from rammer.ir.tensor import Digit, Encoding, Layout, TensorType
 from rammer.ir.tile import Kind
 from rammer.kernels.contraction import Product, product
 from rammer.kernels.problem import Problem, all_loads
@@ -133,7 +133,8 @@ def suits(problem: Problem, p: Product, unit: Unit) -> bool:
     kinds = dict(problem.expr.inputs)
     if not isinstance(stage.body, Call) or not all(isinstance(a, Load) and a.tensor in kinds for a in stage.body.args):
         return False  # padding, or an operand that is computed here
-    if {kinds[p.x.tensor].dtype, kinds[p.w.tensor].dtype, stage.dtype} != {DType.F32} or depth % unit.depth:
+    own = stage.dtype, kinds[p.x.tensor].dtype, kinds[p.w.tensor].dtype
+    if own != tuple(kind.dtype for _, kind in unit.products[0].tensors) or depth % unit.depth:
         return False
     whole = p.group == extents[p.lane] and p.row_group == extents[p.row]
     readers = sum(ld.tensor == p.x.tensor for s in problem.stages.values() for ld, _ in all_loads(s))

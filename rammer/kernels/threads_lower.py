@@ -274,10 +274,10 @@ class _ThreadLowering(_Lowering):
             moved[axis] = substitute(lines[axis], still) + point
             values = self.counted(self.numbers.own, moved, self.numbers.blocks)
             side = self.resolve(arg, {a: substitute(ix, neighbours) for a, ix in values.items()})
-            size = unit.registers(name)
-            registers = Buffer(f"{acc.name}_{name}", block.extent * size, Scope.REGISTER)
+            size, kind = unit.registers(name), dict(unit.tensors)[name]
+            registers = Buffer(f"{acc.name}_{name}", block.extent * size, Scope.REGISTER, kind.dtype)
             start = var(block.var) * size if block.extent > 1 else Index()
-            strides = _strides(dict(unit.tensors)[name].physical_shape[len(spread) :])
+            strides = _strides(kind.physical_shape[len(spread) :])
             slot = sum((var(b.var) * s for b, s in zip(mine, strides, strict=True)), start)
             loops = [block, *(b for b in inner if b in mine)]
             copies += self.wrap(loops, (Store(registers.name, slot, side),))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import prod
 
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import DType
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Loop, Schedule
@@ -48,9 +47,10 @@ class Blocks:
 
 def instruction_for(problem: Problem, p: Sides) -> Instruction | None:
     """The fastest one for the product, whose terms must fill its depth; None if the vEU has none."""
-    kinds = {problem.expr.type_of(ld.tensor).dtype for ld in (p.a, p.b)} | {p.stage.dtype}
-    for found in problem.spec.multipliers if kinds == {DType.F32} else ():
-        if found.threads == problem.spec.wave and deepest(p)[1] % found.extent("term") == 0:
+    own = p.stage.dtype, *(problem.expr.type_of(ld.tensor).dtype for ld in (p.a, p.b))
+    for found in problem.spec.multipliers:
+        suits = found.threads == problem.spec.wave and own == tuple(kind.dtype for _, kind in found.tensors)
+        if suits and deepest(p)[1] % found.extent("term") == 0:
             return found
     return None
 

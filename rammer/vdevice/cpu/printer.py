@@ -96,32 +96,37 @@ class CpuPrinter(CFamilyPrinter):
         return ["  rammer_unit_end();"] if self._unit_loops else []
 
     def apply(self, s: Apply) -> list[str]:
-        result, *given = s.operands
-        if s.instruction.copies:
-            (source,) = given
-            (rows, depth), (step, following, _) = s.extents, source.steps
-            count = str(rows)
-            for r in source.where:
-                first = substitute(r.index, {s.instruction.axes[0][0]: Index()})
-                count = f"imin({rows}, {r.high} - ({self.index(first)}))"
-            start = f"&{source.buffer}[{self.index(source.at)}]"
-            return [f"rammer_{s.instruction.name}({result.buffer}, {start}, {step}, {following}, {count}, {depth});"]
-        loop, (a, b) = self._unit_loops[id(s)], given
+        return self._copied(s) if s.instruction.copies else self._multiplied(s)
+
+    def _copied(self, s: Apply) -> list[str]:
+        """Rows that an instruction encodes, up to the last one that there is."""
+        to, source = s.operands
+        (rows, depth), (step, following, _) = s.extents, source.steps
+        count = str(rows)
+        for r in source.where:
+            first = substitute(r.index, {s.instruction.axes[0][0]: Index()})
+            count = f"imin({count}, {r.high} - ({self.index(first)}))"
+        start = f"&{source.buffer}[{self.index(source.at)}]"
+        return [f"rammer_{s.instruction.name}({to.buffer}, {start}, {step}, {following}, {count}, {depth});"]
+
+    def _multiplied(self, s: Apply) -> list[str]:
+        """A block of sums: an instruction repeated along its terms."""
+        loop, (sums, a, b), name = self._unit_loops[id(s)], s.operands, s.instruction.name
+        beginning = dict.fromkeys(s.sizes, 0) | dict(s.instruction.axes[-1:])  # of the second block of terms
+        _, *kinds = s.instruction.types(s.sizes)
         places = []
-        step = {axis: 0 for axis, _ in s.instruction.axes} | dict(s.instruction.axes[-1:])
-        for operand, (name, kind) in zip(given, list(s.instruction.types(s.sizes))[1:], strict=True):
-            block = place(kind.layout, kind.shape, [Index(step[axis]) for axis in s.instruction.axes_of(name)])
+        for operand, (tensor, kind) in zip((a, b), kinds, strict=True):
+            block = place(kind.layout, kind.shape, [Index(beginning[x]) for x in s.instruction.axes_of(tensor)])
             places.append(self.index((operand.at + var(loop.var) * block.const) * _encoding(kind).parts))
-        sums, name = result.buffer, s.instruction.name
         form = "x".join(str(s.instruction.extent(axis)) for axis in ("row", "column"))
-        rows, columns = f"&{a.buffer}[{places[0]}]", f"(const bf16 *){b.buffer} + {places[1]}"
+        operands = f"&{a.buffer}[{places[0]}], (const bf16 *){b.buffer} + {places[1]}"
         return [
-            f"rammer_clear({sums});",
+            f"rammer_clear({sums.buffer});",
             f"for (long {loop.var} = 0; {loop.var} < {loop.stop}; {loop.var}++) {{",
             *self._fetches.pop(id(loop), []),
-            f"  rammer_add_{name}({sums}, {rows}, {columns}, {loop.stop});",
+            f"  rammer_add_{name}({sums.buffer}, {operands}, {loop.stop});",
             "}",
-            f"rammer_store_{form}({sums});",
+            f"rammer_store_{form}({sums.buffer});",
         ]
 
     def loop(self, loop: For, depth: int) -> list[str]:
