@@ -29,6 +29,7 @@ class Instruction:
     accumulates: bool = False  # it adds to what its output holds
     precision: str = "fp32"  # what it rounds operands of float32 to, none or "tf32", "bf16"
     gain: float = 1.0  # multiply-adds in the time of one of the vEU's own, relative to it
+    wake_us: float = 0.0  # that it takes after a while out of use
 
     @property
     def axes(self) -> Axes:

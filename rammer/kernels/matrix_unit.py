@@ -22,7 +22,7 @@ from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import cut, task_counts
 
 MOST_PADDING = 1.2  # rows that blocks hold, for each that there is
-LEAST_US = 150.0  # of one vEU, estimated: out of use the unit sleeps, and takes some microseconds to wake
+WORTH_WAKING = 50.0  # times that a product, estimated on one vEU, must outlast the unit's waking
 COPY_COLUMNS = 64  # of products that take as long as encoding their rows
 MOST_ROWS = 64  # that a step of a chain takes at once
 
@@ -69,7 +69,9 @@ def unit_of(spec: VDeviceSpec) -> Unit | None:
 def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     """One per task count for a sum of products with its point-wise rest; nothing if the unit does not suit it."""
     p = product(problem, problem.root)
-    if p is None or problem.placed or problem.microseconds < LEAST_US or not suits(problem, p, unit):
+    if p is None or problem.placed or not suits(problem, p, unit):
+        return
+    if problem.microseconds < WORTH_WAKING * unit.products[0].wake_us:
         return
     if dict(p.stage.axes)[p.lane] < 2 * COPY_COLUMNS:
         return

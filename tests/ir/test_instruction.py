@@ -11,10 +11,10 @@ from rammer.ir.index import evaluate, var
 from rammer.ir.instruction import Instruction, padded, place
 from rammer.ir.tensor import Digit, Layout
 from rammer.vdevice.cpu.amx import AMX, AVX512_BF16
-from rammer.vdevice.rocm.mfma import MFMA
+from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.mma import SM_80
 
-WAVES = {f"{arch} {i.name}": i for arch, found in {"sm_80": SM_80, **MFMA}.items() for i in found}
+WAVES = {f"{arch} {i.name}": i for arch, found in {"sm_80": SM_80, **MATRIX_CORES}.items() for i in found}
 ALONE = {f"{cpu} {i.name}": i for cpu, found in {"AMX": AMX, "AVX512-BF16": AVX512_BF16}.items() for i in found}
 
 

@@ -66,7 +66,7 @@ static void mk_sync() { syncs[current]++; swapcontext(&fibers[current], &home); 
 static void mk_sync_part(int) { mk_sync(); }
 static float mk_half_to_float(unsigned short h) { _Float16 x; memcpy(&x, &h, 2); return x; }
 static unsigned short mk_float_to_half(float f) { _Float16 x = f; unsigned short h; memcpy(&h, &x, 2); return h; }
-static float fragments[1024][12];
+static float fragments[1024][16];
 static void meet() { swapcontext(&fibers[current], &home); }
 static float tf32(float x) { unsigned u; memcpy(&u, &x, 4); u = (u + 0x1000) & ~0x1fffu; memcpy(&x, &u, 4); return x; }
 static float bfloat(float x) {
@@ -77,7 +77,7 @@ static void mma(float *c, const float *a, const float *b, int steps, float (*rou
   for (int i = 0; i < 2 * steps; i++) fragments[tid][i] = round(a[i]);
   for (int i = 0; i < steps; i++) fragments[tid][8 + i] = round(b[i]);
   meet();
-  float (*wave)[12] = fragments + tid / 32 * 32;
+  float (*wave)[16] = fragments + tid / 32 * 32;
   for (int h = 0; h < 2; h++) for (int e = 0; e < 2; e++) for (int i = 0; i < steps; i++) for (int n = 0; n < 4; n++)
     c[2 * h + e] += wave[4 * g + n][2 * i + h] * wave[4 * (2 * t + e) + n][8 + i];
   meet();
@@ -87,9 +87,18 @@ static void mfma(float *c, const float *a, const float *b, int n, float (*round)
   int tid = current, lane = tid % 64;
   for (int i = 0; i < n; i++) fragments[tid][i] = round(a[i]), fragments[tid][8 + i] = round(b[i]);
   meet();
-  float (*wave)[12] = fragments + tid / 64 * 64;
+  float (*wave)[16] = fragments + tid / 64 * 64;
   for (int r = 0; r < 4; r++) for (int k = 0; k < 4 * n; k++)
     c[r] += wave[4 * (lane / 16) + r + 16 * (k / n)][k % n] * wave[lane % 16 + 16 * (k / n)][8 + k % n];
+  meet();
+}
+static void mk_wmma_bf16(float *c, const float *a, const float *b) {  // waves of 32, 16 x 16, 16 terms
+  int tid = current, lane = tid % 32;
+  for (int i = 0; i < 8; i++) fragments[tid][i] = bfloat(a[i]), fragments[tid][8 + i] = bfloat(b[i]);
+  meet();
+  float (*wave)[16] = fragments + tid / 32 * 32;
+  for (int r = 0; r < 8; r++) for (int k = 0; k < 16; k++)
+    c[r] += wave[8 * (lane / 16) + r + 16 * (k / 8)][k % 8] * wave[lane % 16 + 16 * (k / 8)][8 + k % 8];
   meet();
 }
 static void mk_mfma_f32(float *c, const float *a, const float *b) { mfma(c, a, b, 1, as_it_is); }

@@ -20,7 +20,7 @@ from rammer.ir.tensor import Array, DType, TensorType
 from rammer.ir.tile import Apply, TileProgram, contains
 from rammer.kernels import candidates
 from rammer.scheduler.thread_time import thread_us
-from rammer.vdevice.rocm.mfma import MFMA
+from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.simt.printer import emit
 
@@ -49,8 +49,9 @@ OPERATIONS = operations()
 UNITS = {
     "tf32": replace(GPU, num_veus=5, precision="tf32"),
     "bf16": replace(GPU, num_veus=5, precision="bf16"),
-    "mfma-fp32": replace(GPU, num_veus=5, wave=64, instructions=MFMA["gfx90a"]),
-    "mfma-bf16": replace(GPU, num_veus=5, wave=64, instructions=MFMA["gfx90a"], precision="bf16"),
+    "mfma-fp32": replace(GPU, num_veus=5, wave=64, instructions=MATRIX_CORES["gfx90a"]),
+    "wmma-bf16": replace(GPU, num_veus=5, instructions=MATRIX_CORES["gfx1201"], precision="bf16"),
+    "mfma-bf16": replace(GPU, num_veus=5, wave=64, instructions=MATRIX_CORES["gfx90a"], precision="bf16"),
 }
 
 

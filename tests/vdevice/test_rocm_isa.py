@@ -131,6 +131,7 @@ def test_only_constants_are_restrict() -> None:
         ("gfx90a", "bf16", "v_mfma_f32_16x16x16bf16_1k"),
         ("gfx942", "fp32", "v_mfma_f32_16x16x4_f32"),
         ("gfx942", "bf16", "v_mfma_f32_16x16x16_bf16"),
+        ("gfx1201", "bf16", "v_wmma_f32_16x16x16_bf16"),
     ],
 )
 def test_machine_code_has_matrix_instructions(arch: str, precision: str, wanted: str) -> None:

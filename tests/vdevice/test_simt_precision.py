@@ -32,6 +32,7 @@ def network() -> tuple[Graph, Array, Array]:
         ("rocm", "gfx906", "fp32", False, 0, 1e-6),
         ("rocm", "gfx90a", "fp32", True, 0, 1e-6),
         ("rocm", "gfx942", "bf16", True, 1e-4, 1e-2),
+        ("rocm", "gfx1201", "bf16", True, 1e-4, 1e-2),
     ],
 )
 def test_errors_are_those_of_the_precision(

@@ -8,19 +8,24 @@ target has neither, these instructions are loops over matrices in memory, and al
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
 
 # Three bf16 numbers are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
 # largest are left out, and sums are float32: the result is as exact as one of float32.
 BF16X3, BF16 = Encoding(DType.BF16, 3, 512), Encoding(DType.BF16, 1, 512)
+WAKE_US = 3.0  # measured: out of use the unit sleeps
 TERMS = 32
 WIDE_COST = 1.07  # measured: of a wide block's sums, relative to a tall block's
 SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matrices
 GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
 
 
-def _unit(encoding: Encoding, precision: str, gain: float, ending: str = "") -> tuple[Instruction, ...]:
+def _unit(
+    encoding: Encoding, precision: str, gain: float, ending: str = "", wake_us: float = 0.0
+) -> tuple[Instruction, ...]:
     """A copy of rows, and two products; `gain`: of tall blocks of sums. Columns lie in pairs of terms."""
     rows = Layout((Digit(0, 16), Digit(1, TERMS), Digit(0, 1, 16), Digit(1, 1, TERMS)), encoding)
     made = [copy(f"split_rows{ending}", (16, TERMS), rows, GIVEN, precision)]
@@ -28,15 +33,15 @@ def _unit(encoding: Encoding, precision: str, gain: float, ending: str = "") -> 
         blocks, pairs = (Digit(0, TERMS), Digit(1, 16, width // 16)), (Digit(0, 2, TERMS // 2), Digit(1, 1, 16))
         layouts = SUMS, rows, Layout((*blocks, *pairs, Digit(0, 1, 2)), encoding)
         name, sizes = f"{height}x{width}{ending}", (height, width, TERMS)
-        made.append(multiply(name, sizes, layouts, precision=precision, gain=rate))
+        made.append(replace(multiply(name, sizes, layouts, precision=precision, gain=rate), wake_us=wake_us))
     return tuple(made)
 
 
 AMX = (
-    *_unit(BF16X3, "fp32", 1.5),
-    *_unit(BF16, "bf16", 7.0, "_bf16"),
-)  # measured; six products less, and as many loads
-AVX512_BF16 = _unit(BF16, "bf16", 1.7, "_bf16")  # twice the multiply-adds, and a load for each
+    *_unit(BF16X3, "fp32", 1.5, wake_us=WAKE_US),  # measured
+    *_unit(BF16, "bf16", 7.0, "_bf16", WAKE_US),  # estimated: a product for six, with more loads for each
+)
+AVX512_BF16 = _unit(BF16, "bf16", 1.7, "_bf16")  # estimated: twice the multiply-adds, and a load for each
 
 TEXT = """\
 enum { PART = 512 };                              /* numbers of a matrix; three parts make as many float32 */

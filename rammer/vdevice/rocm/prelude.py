@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rammer.ir.instruction import Instruction
-from rammer.vdevice.rocm import mfma
+from rammer.vdevice.rocm import matrix_cores
 from rammer.vdevice.simt.prelude import Dialect
 
 # A wave that has passed the barrier may still have stores on their way: every thread releases before the barrier,
@@ -204,5 +204,5 @@ def hip(wave: int, instructions: tuple[Instruction, ...] = ()) -> Dialect:
         quiet_arguments=False,
         wave=wave,
         instructions=instructions,
-        units=mfma.TEXT,
+        units=matrix_cores.TEXT,
     )

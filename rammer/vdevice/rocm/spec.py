@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.vdevice.rocm.mfma import MFMA
+from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.megakernel import header_bytes
 
 MAX_THREADS = 256  # of a vEU: one wave of 64 per SIMD, which leaves each thread all registers
@@ -114,5 +114,5 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         barrier_us=1.5,  # a counter in L2 that another CU sees
         sync_us=round(40e-3 / gpu.ghz, 4),
         load_us=round(0.6 / gpu.ghz, 3),  # from L2
-        instructions=MFMA.get(gpu.arch, ()),
+        instructions=MATRIX_CORES.get(gpu.arch, ()),
     )

@@ -84,7 +84,7 @@ struct simt_fiber {
   simt_block *block;
   void *stack, *tsan;
   int state, barrier;
-  float fragment[12];  // what the other threads of its wave may read
+  float fragment[16];  // what the other threads of its wave may read
 };
 struct simt_block {
   simt_fiber *fibers;
