@@ -69,7 +69,11 @@ FLAGS: dict[str, Flag] = {
             "vEUs of the CPU; by default one per core that this process may use, within its quota",
         ),
         Flag("RAMMER_VECTOR_LANES", "", "fp32 lanes of the CPU's vectors: 4, 8 or 16; by default what the CPU has"),
-        Flag("RAMMER_MATRIX_UNIT", "1", "0 leaves the CPU's matrix unit (AMX) alone: vectors compute all products"),
+        Flag(
+            "RAMMER_MATRIX_UNIT",
+            "1",
+            "0 leaves AMX and AVX512-BF16 alone: products are multiply-adds of vectors",
+        ),
         Flag("RAMMER_DISABLE_CPU_FEATURES", "", "features that count as missing in the CPU, e.g. `amx*,avx512*`"),
         Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores"),
         Flag("RAMMER_SPIN_MS", "3", "milliseconds for which idle vEU threads of the CPU spin before they sleep"),

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
-from rammer.ir.expr import REDUCERS, Call, Load, Path, Range, Role, loads, loads_in_role
+from rammer.ir.expr import REDUCERS, Axes, Call, Load, Path, Role, loads, loads_in_role
 from rammer.ir.index import Index, var
-from rammer.ir.tensor import PARTS, PARTS_BLOCK
-from rammer.ir.tile import (
-    MMA_DEPTH,
-    UNIT_DEPTH,
-    UNIT_ROWS,
-    Alloc,
-    Body,
-    For,
-    If,
-    Kind,
-    Mma,
-    PartProduct,
-    Split,
-    Stmt,
-    Store,
-    Sync,
-    TileProgram,
-)
+from rammer.ir.instruction import Instruction, padded, place
+from rammer.ir.simplify import simplify_index
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Stmt, Store, Sync, TileProgram
 
 _REDUCING = frozenset(fn for fn, _ in REDUCERS.values())
 
@@ -37,6 +22,7 @@ class Access:
     `more`: variables of the statement itself, (name, extent), that walk inside of one execution of it.
     `loops` and `buffer` name instances: loops of one variable, and register buffers of one name, may follow each other.
     `role`: of what is read, what becomes of it on the way to what is written; a sum's terms stay what they are.
+    `threads`: whose register is read, if another thread's: the values that its variables have there.
     """
 
     buffer: str
@@ -49,6 +35,7 @@ class Access:
     phase: int = 0  # how many Syncs stand before it
     more: tuple[tuple[str, int], ...] = ()
     role: Role = ()
+    threads: tuple[tuple[str, Index], ...] = ()
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -104,7 +91,7 @@ class Accesses:
                     self._names[buffer.name] = shadowed or buffer.name
                 case Sync():
                     self._syncs += 1
-                case Store() | Mma() | Split() | PartProduct():
+                case Store() | Apply():
                     self._statements += 1
                     for access in self._of(stmt, loops, path):
                         self.found.append(access)
@@ -134,10 +121,11 @@ class Accesses:
             more: tuple[tuple[str, int], ...] = (),
             where: Path = (),
             role: Role = (),
+            threads: tuple[tuple[str, Index], ...] = (),
         ) -> Access:
             name = self._names.get(buffer, buffer)
             around = (loops, (*path, *where), name in self.registers, self._syncs)
-            return Access(name, index, write, self._statements, *around, more, role)
+            return Access(name, index, write, self._statements, *around, more, role, threads)
 
         match stmt:
             case Store(buffer, index, value):
@@ -148,45 +136,74 @@ class Accesses:
                         moved = moved + var(f"any{n}") * d.stride
                     yield touch(load.tensor, moved, False, tuple(more), where, role)
                 yield touch(buffer, index, True)
-            case Mma():
-                depth = MMA_DEPTH[stmt.precision]
-                for buffer, index, size in (
-                    (stmt.a, stmt.a_at, depth // 2),
-                    (stmt.b, stmt.b_at, depth // 4),
-                    (stmt.acc, stmt.acc_at, 4),
-                ):
-                    yield touch(buffer, index + var("fragment"), False, (("fragment", size),))
-                yield touch(stmt.acc, stmt.acc_at + var("fragment"), True, (("fragment", 4),))
-            case Split():
-                row, column, part = var("row"), var("column"), var("part") * PARTS_BLOCK
-                walk = (("row", stmt.rows), ("column", stmt.depth))
-                exists = ((Range(stmt.first + row, 0, stmt.end),), True)
-                step = UNIT_DEPTH // 2
-                source = stmt.at + row * stmt.step + column // step * stmt.next + column % step
-                yield touch(stmt.source, source, False, walk, (exists,))
-                target = _in_parts(Index(), row, column, stmt.depth) + part
-                whole = ("row", _whole(stmt.rows))  # what the rest of a matrix holds meets no row that is used
-                yield touch(stmt.buffer, target, True, (whole, walk[1], ("part", PARTS)))
-            case PartProduct():
-                row, column, term, part = var("row"), var("column"), var("term"), var("part") * PARTS_BLOCK
-                a = _in_parts(stmt.a_at, row, term, stmt.depth) + part
-                yield touch(
-                    stmt.a, a, False, (("row", stmt.rows), ("term", stmt.depth), ("part", PARTS)), role=("mul.0",)
-                )
-                block = (term // UNIT_DEPTH * (stmt.columns // UNIT_ROWS) + column // UNIT_ROWS) * PARTS_BLOCK
-                pair = term % UNIT_DEPTH // 2 * (2 * UNIT_ROWS) + column % UNIT_ROWS * 2 + term % 2
-                b = stmt.b_at + block + pair
-                yield touch(stmt.b, b, False, (("column", stmt.columns), ("term", stmt.depth)), role=("mul.1",))
-                place = row * stmt.columns + column
-                yield touch(stmt.acc, place, True, (("row", _whole(stmt.rows)), ("column", stmt.columns)))
+            case Apply():
+                together = stmt.instruction.threads > 1
+                for touched in _applied_by_wave(stmt, loops) if together else _applied(stmt):
+                    yield touch(*touched)
 
 
-def _whole(rows: int) -> int:
-    """Rows of whole matrices."""
-    return -(-rows // UNIT_ROWS) * UNIT_ROWS
+class _Touched(NamedTuple):
+    """What an instruction does to one of its tensors: of `Access`, what it decides."""
+
+    buffer: str
+    at: Index
+    write: bool
+    more: tuple[tuple[str, int], ...]
+    where: Path = ()
+    role: Role = ()
+    threads: tuple[tuple[str, Index], ...] = ()
 
 
-def _in_parts(start: Index, row: Index, column: Index, depth: int) -> Index:
-    """Where the first part of an element lies in rows that a Split wrote."""
-    block = row // UNIT_ROWS * (depth // UNIT_DEPTH) + column // UNIT_DEPTH
-    return start + block * (PARTS * PARTS_BLOCK) + row % UNIT_ROWS * UNIT_DEPTH + column % UNIT_DEPTH
+def _applied(stmt: Apply) -> Iterator[_Touched]:
+    """The elements that an instruction of one thread reads, along its axes, and then those that it writes."""
+    instruction, sizes = stmt.instruction, stmt.sizes
+    roles = _roles(instruction)
+    written = []
+    for operand, (name, kind) in zip(stmt.operands, instruction.types(sizes), strict=True):
+        axes = instruction.axes_of(name)
+        index = operand.at + place(kind.layout, kind.shape, [var(a) for a in axes], operand.steps)
+        walk = tuple((a, sizes[a]) for a in axes)
+        where = ((operand.where, True),) if operand.where else ()
+        if name in roles or instruction.accumulates:
+            yield _Touched(operand.buffer, index, False, walk, where, roles.get(name, ()))
+        if name not in roles:
+            whole = zip(axes, padded(kind.layout, kind.shape), strict=True)
+            written.append(_Touched(operand.buffer, index, True, tuple(whole)))
+    yield from written
+
+
+def _applied_by_wave(stmt: Apply, loops: tuple[tuple[int, For], ...]) -> Iterator[_Touched]:
+    """What one thread of many does: of its own registers it writes the result, and it reads those of other threads."""
+    instruction = stmt.instruction
+    roles, (result, _) = _roles(instruction), instruction.tensors[0]
+    digits = [lp for _, lp in loops if lp.kind is Kind.THREAD and lp.stride < instruction.threads]
+    env = {lp.var: (lp.start, lp.stop - 1) for lp in digits}
+    env |= {axis: (0, extent - 1) for axis, extent in (*instruction.axes, ("own", instruction.registers(result)))}
+    thread = sum((var(lp.var) * lp.stride for lp in digits), Index()) % instruction.threads
+    element = instruction.held(result, thread, var("own"))
+    at = dict(zip(instruction.axes_of(result), element, strict=True)) | {a: var(a) for a, _ in _terms(instruction)}
+    registers = ("own", instruction.registers(result))
+    for operand, (name, _) in zip(stmt.operands, instruction.tensors, strict=True):
+        index = operand.at + var("own")
+        if name in roles:
+            holder, register = instruction.holder(name, [at[a] for a in instruction.axes_of(name)])
+            index = operand.at + simplify_index(register, env)
+            threads = tuple((lp.var, simplify_index(_moved(lp, holder, instruction.threads), env)) for lp in digits)
+            yield _Touched(operand.buffer, index, False, (registers, *_terms(instruction)), (), roles[name], threads)
+        elif instruction.accumulates:  # once for each term, which it adds
+            yield _Touched(operand.buffer, index, False, (registers, *_terms(instruction)))
+    yield _Touched(stmt.operands[0].buffer, stmt.operands[0].at + var("own"), True, (registers,))
+
+
+def _moved(loop: For, thread: Index, wave: int) -> Index:
+    """The digit of a thread's number that a loop counts, in a thread of the same wave."""
+    inside = min(wave // loop.stride, loop.stop)
+    return var(loop.var) // inside * inside + thread // loop.stride % inside
+
+
+def _roles(instruction: Instruction) -> dict[str, Role]:
+    return {ld.tensor: role for ld, _, role in loads_in_role(instruction.meaning.root.body)}
+
+
+def _terms(instruction: Instruction) -> Axes:
+    return instruction.meaning.root.reduce

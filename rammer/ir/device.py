@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from rammer.ir.instruction import Instruction
+
 
 class SyncModel(Enum):
     """FINE: an rTask can wait for single rTasks of other vEUs. GLOBAL: only for all of them at once (BSP)."""
@@ -56,15 +58,24 @@ class VDeviceSpec:
     barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
     sync_us: float = 0.0  # cost of one block sync, if vEUs have many threads
     load_us: float = 0.0  # until data from main memory are there, if threads wait for them
-    parts: int = 0  # bf16 numbers whose sum is a float32: its matrix unit multiplies these; 0: it has none for float32
-    parts_gflops: float = 0.0  # fp32 of one vEU, so computed
-    precisions: tuple[str, ...] = ("fp32",)  # of products of float32 that it offers
-    precision: str = "fp32"  # the one that kernels may use: "tf32" and "bf16" round operands, for matrix units
+    instructions: tuple[Instruction, ...] = ()  # beside those that every language has
+    precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
 
     @property
     def own_cache(self) -> int:
         """Bytes of the farthest cache that a vEU has for itself; a usual size if the spec does not say."""
         return next((m.nbytes for m in reversed(self.memory) if m.owner == "veu"), 1 << 20)
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Those of products of float32 that it offers."""
+        return tuple(dict.fromkeys(("fp32", *(i.precision for i in self.instructions))))
+
+    @property
+    def multipliers(self) -> list[Instruction]:
+        """Instructions for products of the precision that kernels may use, the fastest first."""
+        allowed = [i for i in self.instructions if i.multiplies and i.precision in ("fp32", self.precision)]
+        return sorted(allowed, key=lambda i: -i.gain)
 
     def level(self, name: str) -> MemoryLevel | None:
         return next((m for m in self.memory if m.name == name), None)

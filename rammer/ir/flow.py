@@ -13,6 +13,7 @@ from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.evaluate import holds
 from rammer.ir.expr import Role
 from rammer.ir.index import bounds, evaluate, variables
+from rammer.ir.tile import Kind
 
 Points: TypeAlias = NDArray[np.int64]
 Loops: TypeAlias = tuple[int, ...]  # numbers of loops
@@ -47,6 +48,7 @@ class Flow:
         self._reads: dict[int, list[Access]] = {}
         self._spans: dict[Access, tuple[int, int]] = {}
         self._places: dict[Access, tuple[Points, Points]] = {}  # of a write by its own variables: sorted, and in order
+        self._unused: dict[int, frozenset[str]] = {}
         self._updates: set[int] = set()  # statements that read the buffer which they write
         self._sums: dict[int, str] = {}  # of these, the ones that add a term to a register
         for access in accesses.found:
@@ -85,7 +87,8 @@ class Flow:
                 self.terms[buffer] = self.terms.get(buffer, 0) + self._terms(statement, now, count)
             for read in self._reads[statement]:
                 places, around = _places(read, now)
-                around = {**around, ROLE: self._entering(read.role, around[ROLE])}
+                moved = {n: evaluate(ix, around) + np.zeros_like(places) for n, ix in read.threads}
+                around = {**around, **moved, ROLE: self._entering(read.role, around[ROLE])}
                 if read.buffer in self._inputs:
                     found[read.buffer].append(_distinct(around[TAG], around[ROLE], places))
                 elif len(places):
@@ -153,6 +156,7 @@ class Flow:
 
     def _touching(self, write: Access, known: Mapping[str, int], around: Instances, elements: Points) -> Instances:
         ranges = {n: s for n, s in write.ranges.items() if n not in around}
+        ranges |= {n: (s[0], s[0]) for n, s in ranges.items() if n in self._idle(write)}
         own = [n for n in ranges if n in variables(write.index)]
         shape = [ranges[n][1] - ranges[n][0] + 1 for n in own]
         if prod(shape) > MAX_INSTANCES:
@@ -172,6 +176,17 @@ class Flow:
             at = np.unravel_index(hits, shape)
             values |= {n: ranges[n][0] + at[p] for p, n in enumerate(own)}
         return _crossed(values, {n: s for n, s in ranges.items() if n not in own})
+
+    def _idle(self, write: Access) -> frozenset[str]:
+        """Variables of the thread's number that a statement does not depend on: one value stands for all."""
+        if write.statement not in self._unused:
+            accesses = [*self._reads[write.statement], *self._writes[write.statement]]
+            threads = {lp.var for _, lp in write.loops if lp.kind is Kind.THREAD}
+            for a in accesses:
+                threads -= variables(a.index).union(*(variables(r.index) for where, _ in a.path for r in where))
+            alone = any(a.register for a in accesses)  # what it reads or writes is each thread's own
+            self._unused[write.statement] = frozenset() if alone else frozenset(threads)
+        return self._unused[write.statement]
 
 
 class _Wanted:

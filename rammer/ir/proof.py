@@ -22,8 +22,8 @@ from rammer.ir.index import evaluate, variables
 from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.reference import Reference
-from rammer.ir.tensor import PARTS_BLOCK, Layout, TensorType
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Sync, TileProgram, contains
+from rammer.ir.tensor import Layout, TensorType
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Sync, TileProgram, meets
 
 MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
 INNER_LOOPS = 4  # of a store, both ends of each of which are traced
@@ -154,7 +154,7 @@ def covers(layout: Layout, shape: tuple[int, ...]) -> bool:
             end = digit.div * digit.mod if digit.mod else max(extent, end)
         if end < extent:
             return False
-    return not layout.parts or prod(layout.physical_shape(shape)) % PARTS_BLOCK == 0
+    return layout.encoding is None or prod(layout.physical_shape(shape)) % layout.encoding.block == 0
 
 
 # R206: all threads together
@@ -169,9 +169,9 @@ def _uniform(evidence: Evidence) -> Iterator[Finding]:
         nonlocal count
         for stmt in body:
             match stmt:
-                case Sync() | Mma():
+                case Sync() | Apply():
                     count += times if isinstance(stmt, Sync) else 0
-                    if inside:
+                    if inside and meets(stmt):
                         yield Finding("R206", f"a {type(stmt).__name__} stands under a condition")
                 case For(kind=Kind.TASK) if (stmt.stride, stmt.stop) not in digits or stmt.start:
                     yield Finding("R206", f"loop {stmt.var} counts no digit of the rTask's number")
@@ -370,9 +370,6 @@ def _alone(access: Access) -> Footprint:
 
 def _flows(evidence: Evidence) -> Iterator[Finding]:
     kernel, program = evidence.kernel, evidence.program
-    if contains(program.body, Mma):
-        yield Finding("R207", "threads of a wave multiply together what each of them holds", False)
-        return
     if kernel.form is not None:
         kernel = replace(kernel, operation=replace(kernel.operation, expr=kernel.form))
     names = [b.name for b in program.arguments]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads, nodes
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, PartProduct, Split, Stmt, Store, Sync, contains, statements
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Operand, Stmt, Store, Sync, contains, statements
 
 MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 
@@ -90,14 +90,15 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
             return (Alloc(buffer, body),) if _touches_others(body, {buffer.name}) else ()
         case For():
             return _partition(stmt, env, split)
-        case Mma():
-            acc, a, b = (simplify_index(index, env) for index in (stmt.acc_at, stmt.a_at, stmt.b_at))
-            return (replace(stmt, acc_at=acc, a_at=a, b_at=b),)
-        case Split():
-            return (replace(stmt, at=simplify_index(stmt.at, env), first=simplify_index(stmt.first, env)),)
-        case PartProduct():
-            return (replace(stmt, a_at=simplify_index(stmt.a_at, env), b_at=simplify_index(stmt.b_at, env)),)
+        case Apply(_, operands):
+            inside = {**env, **{axis: (0, extent - 1) for axis, extent in stmt.sizes.items()}}
+            return (replace(stmt, operands=tuple(_simplify_operand(o, inside) for o in operands)),)
     return (stmt,)
+
+
+def _simplify_operand(operand: Operand, env: Bounds) -> Operand:
+    where = _undecided(operand.where, env)
+    return replace(operand, at=simplify_index(operand.at, env), where=operand.where if where is None else where)
 
 
 def _touches_others(body: Body, own: set[str]) -> bool:

@@ -59,18 +59,49 @@ class Digit:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoding:
+    """An element as the sum of `parts` numbers of a narrower type: its value rounded, the rest rounded, and so on.
+
+    Every `block` elements lie as first parts, second parts, ….
+    """
+
+    dtype: DType
+    parts: int
+    block: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name.lower()}x{self.parts}"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of an element."""
+        return self.parts * self.dtype.itemsize
+
+    def encode(self, array: Array) -> Array:
+        """The parts of an array of a whole number of blocks: [block, part, element]."""
+        left = array.reshape(-1, self.block).astype(np.float32)
+        out = np.empty((len(left), self.parts, self.block), self.dtype.numpy)
+        for part in range(self.parts):
+            out[:, part] = left.astype(self.dtype.numpy)
+            left -= out[:, part].astype(np.float32)
+        return out
+
+    def decode(self, array: Array) -> Array:
+        """The elements, flat, of what `encode` made."""
+        whole: Array = array.reshape(-1, self.parts, self.block).astype(np.float32).sum(axis=1).reshape(-1)
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """How a logical tensor lies in memory: physical dimensions as digits of logical ones, row-major.
 
     NCHW16c is (n, c//16, h, w, c%16). Blocks that reach past the logical edge are padding:
     a kernel may write anything finite there and must never depend on what it reads.
-
-    `parts`: each float32 is a sum of as many bf16 numbers, that is of its value rounded, of the rest rounded, and so
-    on; every PARTS_BLOCK elements lie as first parts, second parts, ….
     """
 
     digits: tuple[Digit, ...]
-    parts: int = 0
+    encoding: Encoding | None = None
 
     def physical_shape(self, shape: Shape) -> Shape:
         return tuple(d.mod or -(-shape[d.dim] // d.div) for d in self.digits)
@@ -78,10 +109,6 @@ class Layout:
     def pads(self, shape: Shape) -> bool:
         """Whether the physical tensor holds more elements than the logical one."""
         return prod(self.physical_shape(shape)) != prod(shape)
-
-
-PARTS = 3  # bf16 numbers that a float32 is the sum of
-PARTS_BLOCK = 512  # numbers of a block of parts: what a matrix unit takes at once
 
 
 def channel_blocked(rank: int, block: int) -> Layout:
@@ -92,20 +119,10 @@ def channel_blocked(rank: int, block: int) -> Layout:
     return Layout((Digit(1, block), Digit(0), *(Digit(d) for d in range(2, rank)), Digit(1, 1, block)))
 
 
-def parted(array: Array, parts: int) -> Array:
-    """The bf16 parts of a float32 array, of a whole number of blocks: [block, part, PARTS_BLOCK]."""
-    left = array.reshape(-1, PARTS_BLOCK).astype(np.float32)
-    out = np.empty((len(left), parts, PARTS_BLOCK), DType.BF16.numpy)
-    for part in range(parts):
-        out[:, part] = left.astype(DType.BF16.numpy)
-        left -= out[:, part].astype(np.float32)
-    return out
-
-
 def pack(array: Array, layout: Layout) -> Array:
     """Bring an array into a layout; blocks past the edge hold zeros."""
-    if layout.parts:
-        return parted(pack(array, replace(layout, parts=0)), layout.parts)
+    if layout.encoding:
+        return layout.encoding.encode(pack(array, replace(layout, encoding=None)))
     shape = layout.physical_shape(array.shape)
     logical: list[Array | int] = [0] * array.ndim
     for p, digit in enumerate(layout.digits):
@@ -123,9 +140,8 @@ def pack(array: Array, layout: Layout) -> Array:
 
 def unpack(array: Array, layout: Layout, shape: Shape) -> Array:
     """The logical array of shape `shape` out of a physical one."""
-    if layout.parts:
-        whole = array.reshape(-1, layout.parts, PARTS_BLOCK).astype(np.float32)
-        return unpack(whole.sum(axis=1), replace(layout, parts=0), shape)
+    if layout.encoding:
+        return unpack(layout.encoding.decode(array), replace(layout, encoding=None), shape)
     grid = np.ogrid[tuple(slice(e) for e in shape)]
     index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in layout.digits)
     return np.ascontiguousarray(array.reshape(layout.physical_shape(shape))[index])
@@ -155,8 +171,8 @@ class TensorType:
     @property
     def element_bytes(self) -> int:
         """Bytes in memory of an element."""
-        parts = self.layout.parts if self.layout else 0
-        return parts * DType.BF16.itemsize if parts else self.dtype.itemsize
+        encoding = self.layout.encoding if self.layout else None
+        return encoding.nbytes if encoding else self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:

@@ -13,7 +13,8 @@ from typing import TypeAlias, assert_never
 
 from rammer.ir.expr import Range, Scalar
 from rammer.ir.index import Index
-from rammer.ir.tensor import DType
+from rammer.ir.instruction import Instruction
+from rammer.ir.tensor import DType, Encoding
 
 
 class Kind(Enum):
@@ -37,16 +38,17 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A piece of memory; `size` in elements."""
+    """A piece of memory; `size` in elements. How those of an argument are encoded is said by its layout."""
 
     name: str
     size: int
     scope: Scope
     dtype: DType = DType.F32
+    encoding: Encoding | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
+        return self.size * (self.encoding.nbytes if self.encoding else self.dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,63 +72,34 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class Mma:
-    """A wave multiplies on its matrix unit: acc[16, 8] += a[16, depth] · b[depth, 8], operands rounded to `precision`.
+class Operand:
+    """A tensor of an instruction: its buffer, and where in it the first element lies, or the first register.
 
-    Every thread holds a fragment in registers; with g = thread // 4 and t = thread % 4 of its wave, and i < depth/4:
-    acc[2h + c] is (8h + g, 2t + c), a[2i + h] is (8h + g, 4i + t) and b[i] is (4i + t, g), for h, c of 0 and 1.
-    All threads of a wave meet here.
-    """
-
-    precision: str
-    acc: str
-    acc_at: Index
-    a: str
-    a_at: Index
-    b: str
-    b_at: Index
-
-
-UNIT_ROWS, UNIT_DEPTH = 16, 32  # of a matrix of bf16 numbers that a PartProduct takes
-MMA_DEPTH = {"tf32": 8, "bf16": 16}  # terms of one Mma, by precision
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Write rows of float32 as bf16 parts, for `PartProduct`: [row // 16][column // 32][part][row % 16][column % 32].
-
-    Rows are `step` numbers apart, and 16 columns are `next` apart from the 16 after them. The first row is number
-    `first` of those that end at `end`: beyond, none is read.
+    `steps`: how far apart elements of each physical dimension are, if not as close as the instruction's layout has
+    them. `where`: conditions in the instruction's axes; elements for which they do not hold are not read.
     """
 
     buffer: str
-    source: str
     at: Index
-    step: int
-    next: int
-    rows: int
-    first: Index
-    end: int
-    depth: int  # columns
+    steps: tuple[int, ...] = ()
+    where: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class PartProduct:
-    """acc[rows, columns] = a[rows, depth] · b[depth, columns] on a matrix unit, both in three bf16 parts.
+class Apply:
+    """Execute an instruction on its output and its inputs, for as far along each of its axes as `extents` says.
 
-    Three parts are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
-    largest are left out, and sums are float32: the result is as exact as one of float32. `a` is as `Split` writes it;
-    of `b` each PARTS_BLOCK holds depth 32 and 16 columns, as [depth // 2 % 16][column % 16][depth % 2].
+    If it takes many threads, all those of a wave meet here.
     """
 
-    acc: str
-    a: str
-    a_at: Index
-    b: str
-    b_at: Index
-    rows: int
-    columns: int
-    depth: int
+    instruction: Instruction
+    operands: tuple[Operand, ...]
+    extents: tuple[int, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Extents by axis."""
+        return {axis: n for (axis, _), n in zip(self.instruction.axes, self.extents, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +118,7 @@ class For:
     stride: int = 1  # THREAD, TASK: var = id // stride % stop
 
 
-Stmt: TypeAlias = "Store | Alloc | Sync | Mma | Split | PartProduct | If | For"
+Stmt: TypeAlias = "Store | Alloc | Sync | Apply | If | For"
 Body: TypeAlias = "tuple[Stmt, ...]"
 
 
@@ -156,7 +129,7 @@ def children(stmt: Stmt) -> Body:
             return stmt.body
         case If():
             return stmt.then
-        case Store() | Sync() | Mma() | Split() | PartProduct():
+        case Store() | Sync() | Apply():
             return ()
         case _:
             assert_never(stmt)
@@ -172,6 +145,11 @@ def statements(body: Body) -> Iterator[Stmt]:
 def contains(body: Body, kind: type[Stmt]) -> bool:
     """Whether a body has a statement of a kind, anywhere."""
     return any(isinstance(s, kind) for s in statements(body))
+
+
+def meets(stmt: Stmt) -> bool:
+    """Whether threads execute a statement together, so that none may miss it."""
+    return isinstance(stmt, Sync) or (isinstance(stmt, Apply) and stmt.instruction.threads > 1)
 
 
 def rewrite_body(body: Body, change: Callable[[Stmt], Stmt]) -> Body:

@@ -77,4 +77,5 @@ def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:
     """Schedules for the vEU's matrix unit, if it has one that suits the operation."""
-    return [*matrix_unit.schedules(problem), *recurrent.schedules(problem, unit=True)] if problem.spec.parts else []
+    unit = matrix_unit.unit_of(problem.spec)
+    return [*matrix_unit.schedules(problem, unit), *recurrent.schedules(problem, unit)] if unit else []

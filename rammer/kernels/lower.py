@@ -23,20 +23,19 @@ from rammer.ir.expr import (
     rewrite,
 )
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
+from rammer.ir.instruction import Instruction, place
 from rammer.ir.simplify import simplify_body, simplify_index
-from rammer.ir.tensor import PARTS, DType, Layout, TensorType
+from rammer.ir.tensor import DType, Layout, TensorType
 from rammer.ir.tile import (
-    UNIT_DEPTH,
-    UNIT_ROWS,
     Alloc,
+    Apply,
     Body,
     Buffer,
     For,
     If,
     Kind,
-    PartProduct,
+    Operand,
     Scope,
-    Split,
     Stmt,
     Store,
     Sync,
@@ -104,7 +103,7 @@ class _Lowering:
         self.env: dict[str, tuple[int, int]] = {}
         self.scratch: list[Buffer] = []
         self.nests: dict[str, _Nest] = {}
-        self.splits: dict[str, Body] = {}  # copied input -> what copies it in parts
+        self.copies: dict[str, Body] = {}  # input -> what copies it by an instruction
         self.home: dict[str, _Home] = {}
         packed = dict(schedule.packing)
         for name, kind in (*expr.outputs, *expr.inputs):
@@ -209,8 +208,8 @@ class _Lowering:
             hulls = [self.hull(stage, p, reads, fixed) for p in range(len(stage.axes))]
             corner, extents = tuple(c for c, _ in hulls), tuple(e for _, e in hulls)
             if stage.name not in outputs or at.scope is Scope.EXCHANGE:
-                if at.parts:
-                    self.home[stage.name] = self.split_home(stage, corner, extents)
+                if at.instruction and isinstance(stage.body, Load) and at.instruction.copies:
+                    self.home[stage.name] = self.encoded_home(stage, at.instruction, corner, extents)
                     continue
                 order = at.order or tuple(range(len(extents)))
                 natural = _strides(tuple(extents[p] for p in order), at.gap, at.pad)
@@ -226,22 +225,26 @@ class _Lowering:
                 nest = self.nests[stage.name] = self.bands(stage, at.loops, origin, extent, stage.name + "_")
                 readers += [(b, nest.values) for b in (stage.body, stage.epilogue) if b is not None]
 
-    def split_home(self, stage: Stage, corner: tuple[Index, ...], extents: tuple[int, ...]) -> _Home:
-        """A place for the parts of a copied input's box; the order of its At names the dimensions of rows and columns.
+    def encoded_home(
+        self, stage: Stage, instruction: Instruction, corner: tuple[Index, ...], extents: tuple[int, ...]
+    ) -> _Home:
+        """A place for the box of an input that an instruction copies; the order of its At names rows and columns.
 
-        Strides are in parts, and hold from one matrix of the unit to the next.
+        Strides hold from one block of the copy's layout to the next.
         """
         assert isinstance(stage.body, Load)
         row, column = self.at[stage.name].order
         if any(e > 1 for d, e in enumerate(extents) if d not in (row, column)):
-            raise self.fail(
-                stage, "a copy in parts holds rows of one dimension", hint="place it inside the other loops"
-            )
-        matrix = UNIT_ROWS * UNIT_DEPTH * PARTS
-        up = extents[column] // UNIT_DEPTH * matrix
+            raise self.fail(stage, "a copy for a unit holds rows of one dimension", hint="place it inside other loops")
+        shape = extents[row], extents[column]
+        (_, source_kind), ((_, kind),) = instruction.meaning.inputs[0], instruction.meaning.outputs
+        assert kind.layout is not None
         strides = [0] * len(extents)
-        strides[row], strides[column] = up // UNIT_ROWS, matrix // UNIT_DEPTH
-        buffer = Buffer(stage.name, -(-extents[row] // UNIT_ROWS) * up, Scope.LOCAL, DType.BF16)
+        for n, dim in enumerate((row, column)):
+            block = max(d.div for d in kind.layout.digits if d.dim == n)
+            strides[dim] = place(kind.layout, shape, [Index(block * (m == n)) for m in (0, 1)]).const // block
+        size = prod(kind.layout.physical_shape(shape))
+        buffer = Buffer(stage.name, size, Scope.LOCAL, stage.dtype, kind.layout.encoding)
         self.scratch.append(buffer)
         source = stage.body.tensor
 
@@ -249,22 +252,13 @@ class _Lowering:
             return self.flatten(source, [ix + steps * (d == dim) for d, ix in enumerate(corner)])
 
         start = at(row, 0)
-        step, following = (
-            simplify_index(at(*moved) - start, self.env).const for moved in ((row, 1), (column, UNIT_DEPTH // 2))
-        )
-        copy = Split(
-            buffer.name,
-            source,
-            simplify_index(start, self.env),
-            step,
-            following,
-            extents[row],
-            corner[row],
-            stage.axes[row][1],
-            extents[column],
-        )
+        neighbours = source_kind.physical_shape[-1]
+        steps = [simplify_index(at(*moved) - start, self.env).const for moved in ((row, 1), (column, neighbours))]
+        exists = Range(corner[row] + var(instruction.axes[0][0]), 0, stage.axes[row][1])
+        given = Operand(source, simplify_index(start, self.env), (*steps, 1), (exists,))
+        copy = Apply(instruction, (Operand(buffer.name, Index()), given), shape)
         others = tuple(Range(corner[d], 0, stage.axes[d][1]) for d in range(len(extents)) if d not in (row, column))
-        self.splits[stage.name] = (If(others, (copy,)),) if others else (copy,)
+        self.copies[stage.name] = (If(others, (copy,)),) if others else (copy,)
         return _Home(buffer, corner, tuple(strides))
 
     def around(self, stage: Stage, bands: list[_Band]) -> list[_Band]:
@@ -343,10 +337,11 @@ class _Lowering:
         needed += tuple(Range(substitute(r.index, values), r.low, r.high) for r in skipped)
         update: Body = (Store(acc.name, at, Call(combine, (Load(acc.name, (at,)), self.resolve(term, values)))),)
         update = (If(needed, update),) if needed else update
-        if on_unit := [ld.tensor for ld, _ in loads(stage.body) if ld.tensor in self.splits]:
+        own = self.at[stage.name].instruction if stage.name in self.at else self.schedule.instruction
+        if own:
             inner = {b.var: Index() for b in bands[first:]}
-            product = self.part_product(stage, on_unit[0], values, inner, kept)
-            sums: Scalar = Load(product.acc, (at,))
+            product = self.applied(stage, own, values, inner, kept)
+            sums: Scalar = Load(product.operands[0].buffer, (at,))
             value = sums if stage.epilogue is None else self.resolve(stage.epilogue, values, sums)
             begun = tuple(Range(substitute(r.index, inner), r.low, r.high) for r in (*everywhere, *inside))
             block: Body = (product, *self.wrap(kept, out(value)))
@@ -363,10 +358,12 @@ class _Lowering:
         body = (Alloc(acc, body),)
         return self.wrap(bands[:first], (If(everywhere, body),) if everywhere else body, 0, host)
 
-    def part_product(self, stage: Stage, split: str, values: Values, inner: Values, kept: list[_Band]) -> PartProduct:
-        """The block of a product whose rows lie in parts, its sums in scratch; `inner`: the block's loops at 0."""
+    def applied(
+        self, stage: Stage, instruction: Instruction, values: Values, inner: Values, kept: list[_Band]
+    ) -> Apply:
+        """The block of a product by an instruction, its sums in scratch; `inner`: the block's loops at 0."""
         a, b = (ld for ld, _ in loads(stage.body))
-        if b.tensor == split:
+        if b.tensor in self.copies:
             a, b = b, a
         a_at, b_at = (
             simplify_index(
@@ -377,10 +374,14 @@ class _Lowering:
         lanes = {band.loop.axis for band in kept if band.loop.kind is Kind.VECTOR}
         columns = prod(band.extent for band in kept if band.loop.axis in lanes)
         rows = prod(band.extent for band in kept if band.loop.axis not in lanes)
-        acc = Buffer(f"{stage.name}_acc", -(-rows // UNIT_ROWS) * UNIT_ROWS * columns, Scope.LOCAL)
-        self.scratch.append(acc)
         ((_, depth),) = stage.reduce
-        return PartProduct(acc.name, split, a_at, b.tensor, b_at, rows, columns, depth)
+        extents = rows, columns, depth
+        sizes = {axis: n for (axis, _), n in zip(instruction.axes, extents, strict=True)}
+        (_, sums), *_ = instruction.types(sizes)
+        acc = Buffer(f"{stage.name}_acc", prod(sums.physical_shape), Scope.LOCAL, sums.dtype)
+        self.scratch.append(acc)
+        operands = Operand(acc.name, Index()), Operand(a.tensor, a_at), Operand(b.tensor, b_at)
+        return Apply(instruction, operands, extents)
 
     def reduced_dtype(self, stage: Stage) -> DType:
         """The type of the value before the epilogue."""
@@ -428,8 +429,8 @@ class _Lowering:
         body: Body = ()
         fresh: set[str] = set()
         here = (host, depth)
-        for name in [n for n in self.splits if (self.at[n].inside, self.at[n].depth) == here]:
-            body += self.splits[name]
+        for name in [n for n in self.copies if (self.at[n].inside, self.at[n].depth) == here]:
+            body += self.copies[name]
         for name in [n for n in self.stages if n in self.nests and (self.at[n].inside, self.at[n].depth) == here]:
             if not fresh or fresh & {ld.tensor for ld, _ in loads(self.stages[name].body)}:
                 body, fresh = body + sync, set()

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import lcm, prod
 
 from rammer.ir.index import variables
-from rammer.ir.tensor import PARTS, Digit, Layout
+from rammer.ir.instruction import Instruction
+from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels import matrix_unit
 from rammer.kernels.contraction import Product, product
-from rammer.kernels.matrix_unit import Block
+from rammer.kernels.matrix_unit import Unit
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import cut, kept_bytes, lane_axis, place_one, stage_loops, stage_order, task_counts
@@ -25,10 +26,10 @@ SOME_ROWS = 4  # sums for each weight, of which arithmetic takes as long as read
 WORTH_BARRIERS = 8  # barriers that an operation must outlast, for its second task to pay
 
 
-def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
+def schedules(problem: Problem, unit: Unit | None = None) -> Iterator[Schedule]:
     """Nothing if no stage is a product; otherwise one schedule per task count, units cut first.
 
-    With `unit` the products are computed on the vEU's matrix unit; nothing if it does not suit them all.
+    With `unit` it computes the products; nothing if it does not suit them all.
     """
     products = {s.name: p for s in problem.placed if (p := product(problem, s)) is not None}
     root = problem.root
@@ -36,7 +37,7 @@ def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
     if not products or root.reduce or lane is None:
         return
     extents = dict(root.axes)
-    blocks = {name: matrix_unit.gates_block(problem, p) for name, p in products.items()} if unit else {}
+    blocks = {name: matrix_unit.gates_block(problem, p, unit) for name, p in products.items()} if unit else {}
     if not all(blocks.values()):
         return
     lanes = problem.lanes
@@ -55,7 +56,7 @@ def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
         if (span := problem.span(lane)) > 1:  # what is stored beside the root must not overhang into the next task
             grain = lcm(grain, span) if stored else -(-grain // span) * span
         if blocks:
-            grain = max(block.columns for block in blocks.values() if block)
+            grain = max(block.extent("column") for block in blocks.values() if block)
             if extents[lane] % (grain * want):
                 continue
         rows = [(a, e, problem.span(a)) for a, e in root.axes if a != lane]
@@ -82,8 +83,8 @@ def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
             if p is None:
                 stages.append(place_one(problem, stage, depth))
                 continue
-            if block := blocks.get(stage.name):
-                stages += _unit_gates(problem, p, depth, block)
+            if unit and (block := blocks.get(stage.name)):
+                stages += _unit_gates(problem, p, depth, unit, block)
                 packing[p.w.tensor] = matrix_unit.packed(p, block)
                 continue
             at, layout = _gates(problem, p, depth, steps)
@@ -92,7 +93,7 @@ def schedules(problem: Problem, unit: bool = False) -> Iterator[Schedule]:
                 packing.setdefault(p.w.tensor, layout)
         inner = stage_loops(problem, root, lane)
         count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-        name = f"{problem.operation.kind}_{lane}{lanes}{f'_bf16x{PARTS}' if blocks else ''}_t{count}"
+        name = f"{problem.operation.kind}_{lane}{lanes}{f'_{unit.encoding}' if unit else ''}_t{count}"
         yield Schedule(name, (*tasks, *pieces, *inner), tuple(stages), tuple(packing.items()))
 
 
@@ -119,16 +120,17 @@ def _pieces(problem: Problem, lane: str, steps: Mapping[str, int]) -> tuple[Loop
     return tuple(Loop(a, piece[a]) for a in (*rows, lane) if piece[a] < steps[a])
 
 
-def _unit_gates(problem: Problem, p: Product, depth: int, block: Block) -> tuple[At, At]:
-    """A copy of x in parts, and the nest of a product of it inside a task."""
+def _unit_gates(problem: Problem, p: Product, depth: int, unit: Unit, block: Instruction) -> tuple[At, At]:
+    """A copy of x for the unit, and the nest of a product of it inside a task."""
     outer = [a for a, _ in p.stage.axes if a not in (p.lane, p.row)]
     loops = (
         *(Loop(a) for a in outer),
-        Loop(p.lane, block.columns),
-        Loop(str(p.row), block.rows),
+        Loop(p.lane, block.extent("column")),
+        Loop(str(p.row), block.extent("row")),
         *matrix_unit.inner_loops(problem, p),
     )
-    return matrix_unit.split(p, depth), At(p.stage.name, depth, loops, order=stage_order(p.stage, p.lane))
+    order = stage_order(p.stage, p.lane)
+    return matrix_unit.encoded(p, unit, depth), At(p.stage.name, depth, loops, order=order, instruction=block)
 
 
 def _independent_rows(problem: Problem, products: Iterable[Product], want: int) -> bool:

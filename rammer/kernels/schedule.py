@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Layout
 from rammer.ir.tile import Kind, Scope
 
@@ -43,11 +44,11 @@ class At:
     inside: str = ""
     gap: int = 0
     pad: int = 0  # elements left free after each row: of the innermost dimension
-    parts: int = 0  # of a copied input's rows, in bf16: products of them are computed on a matrix unit
+    instruction: Instruction | None = None  # that computes the stage, or copies the input
 
     def __str__(self) -> str:
         loops = " ".join(map(str, self.loops))
-        rest = f"{self.scope.value} {self.order} {self.gap} {self.pad} {self.parts}"
+        rest = f"{self.scope.value} {self.order} {self.gap} {self.pad} {_name(self.instruction)}"
         return f"{self.stage} in {self.inside or 'root'}[{self.depth}]: {loops}, {rest}"
 
 
@@ -60,10 +61,14 @@ class Schedule:
     stages: tuple[At, ...] = ()
     packing: Packing = ()
     threads: int = 1
-    mma: str = ""  # the precision of a root that waves multiply on their matrix units; see `threads_tensor`
+    instruction: Instruction | None = None  # that computes the root
     split_padding: bool = False  # True: interior without guards, at several times the code
 
     def __str__(self) -> str:
         """All of it but the packing: schedules that differ have different texts."""
-        more = [*map(str, self.stages), *(["split"] if self.split_padding else []), *([self.mma] if self.mma else [])]
-        return "; ".join([" ".join(map(str, self.loops)), *more, f"threads {self.threads}"])
+        more = [*map(str, self.stages), *(["split"] if self.split_padding else []), _name(self.instruction)]
+        return "; ".join([" ".join(map(str, self.loops)), *filter(None, more), f"threads {self.threads}"])
+
+
+def _name(instruction: Instruction | None) -> str:
+    return instruction.name if instruction else ""

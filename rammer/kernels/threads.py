@@ -74,12 +74,12 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 
 def multiplied(problem: Problem, p: Sides, spec: VDeviceSpec) -> list[RKernel]:
-    """Kernels on matrix units, the best guess first; none if the precision asked for has none."""
+    """Kernels by a wave's instruction, the best guess first; none if there is none for the precision asked for."""
     found: list[RKernel] = []
-    if not threads_tensor.offered(problem, p):
+    if (unit := threads_tensor.instruction_for(problem, p)) is None:
         return found
-    for chosen in threads_tensor.tiles(problem, p)[:MOST_TENSOR]:
-        for schedule in threads_tensor.schedules(problem, p, chosen):
+    for chosen in threads_tensor.tiles(problem, p, unit)[:MOST_TENSOR]:
+        for schedule in threads_tensor.schedules(problem, p, unit, chosen):
             kernel = thread_kernel(problem, schedule)
             if kernel.scratch_bytes <= spec.scratch_bytes:
                 found.append(kernel)

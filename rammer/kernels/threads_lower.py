@@ -12,7 +12,24 @@ from math import prod
 from rammer.errors import LoweringError
 from rammer.ir.expr import REDUCERS, Call, Const, Load, Range, Scalar, Stage, TensorExpr, loads
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
-from rammer.ir.tile import MMA_DEPTH, Alloc, Body, Buffer, For, If, Kind, Mma, Scope, Stmt, Store, Sync, TileProgram
+from rammer.ir.instruction import Instruction
+from rammer.ir.tensor import Digit
+from rammer.ir.tile import (
+    Alloc,
+    Apply,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kind,
+    Operand,
+    Scope,
+    Stmt,
+    Store,
+    Sync,
+    TileProgram,
+    meets,
+)
 from rammer.kernels.lower import Guards, Values, _Band, _Lowering, _Nest, _strides, _without_padding
 from rammer.kernels.normal import identity
 from rammer.kernels.schedule import Loop, Schedule
@@ -191,11 +208,11 @@ class _ThreadLowering(_Lowering):
         needed += tuple(Range(substitute(r.index, values), r.low, r.high) for r in skipped)
         start = Const(identity(stage.combine, dtype), dtype)
         result: Scalar = Load(acc.name, (at,))
-        if self.schedule.mma and not host:
+        if (unit := self.schedule.instruction) and not host:
             if needed or across or everywhere:
                 raise self.fail(stage, "threads of a wave cannot multiply together under a condition")
             value = result if stage.epilogue is None else self.resolve(stage.epilogue, values, result)
-            steps = self.multiply(bands, first, term, acc, at, host)
+            steps = self.multiply(unit, bands, first, term, acc, at, host)
             body = (*self.wrap(kept, (Store(acc.name, at, start),)), *steps, *self.wrap(kept, out(value)))
             return self.wrap(bands[:first], (Alloc(acc, body),), 0, host)
         update: Body = (Store(acc.name, at, Call(combine, (Load(acc.name, (at,)), self.resolve(term, values)))),)
@@ -215,41 +232,62 @@ class _ThreadLowering(_Lowering):
         body = (Alloc(acc, body),)
         return self.wrap(bands[:first], (If(everywhere, body),) if everywhere else body, 0, host)
 
-    def multiply(self, bands: list[_Band], first: int, term: Scalar, acc: Buffer, at: Index, host: str) -> Body:
-        """The loops of a sum on matrix units: fragments of both operands into registers, then all their products.
+    def multiply(
+        self, unit: Instruction, bands: list[_Band], first: int, term: Scalar, acc: Buffer, at: Index, host: str
+    ) -> Body:
+        """The loops of a sum by a wave's instruction: both operands into registers of the threads, then all products.
 
-        The innermost loops are those of `threads_tensor`: blocks of rows, blocks of columns, halves, columns, terms of
-        a thread, and terms of its neighbours. The operand that is copied first has the rows.
+        The innermost loops are those of `threads_tensor`: blocks of rows, blocks of columns, the sums of a thread, and
+        digits of the terms. Digits of the thread's number are the same ones in all operands. The operand that is
+        copied first has the rows.
         """
         assert isinstance(term, Call)
-        down, along, half, column, mine, terms = bands[-6:]
-        threads = [b for b in bands if b.loop.kind is Kind.THREAD]
-        row, four = threads[-2], threads[-1]
-        neighbours = {terms.var: var(four.var)}
-        numbers = self.numbers
-        across = {four.var: Index(), column.var: var(row.var)}  # columns of b are spread as rows of a are
-        slow, fast = down.loop.axis, along.loop.axis
-        lines = numbers.lines | {fast: Index()}  # a tile lies where the other operand stands still
-        straight = self.counted(numbers.own, lines, numbers.blocks)
-        lines = numbers.lines | {slow: Index(), fast: substitute(numbers.lines[fast], across)}
-        turned = self.counted(numbers.own, lines, numbers.blocks)
-        sides: list[Scalar] = []
-        rows = self.schedule.stages[0].stage
-        for arg in sorted(term.args, key=lambda a: not any(ld.tensor in (rows, f"{rows}_s") for ld, _ in loads(a))):
-            own = turned if sides else straight
-            sides.append(self.resolve(arg, {a: substitute(ix, neighbours) for a, ix in own.items()}))
-        depth = MMA_DEPTH[self.schedule.mma] // 4
-        a = Buffer(f"{acc.name}_a", down.extent * 2 * depth, Scope.REGISTER)
-        b = Buffer(f"{acc.name}_b", along.extent * depth, Scope.REGISTER)
-        a_at, b_at = var(down.var) * (2 * depth) if down.extent > 1 else Index(), Index()
-        b_at = var(along.var) * depth if along.extent > 1 else b_at
-        start = substitute(at, {half.var: Index(), column.var: Index()})
-        body: Body = (
-            *self.wrap([down, half, mine], (Store(a.name, a_at + var(mine.var) * 2 + var(half.var), sides[0]),)),
-            *self.wrap([along, mine], (Store(b.name, b_at + var(mine.var), sides[1]),)),
-            *self.wrap([down, along], (Mma(self.schedule.mma, acc.name, start, a.name, a_at, b.name, b_at),)),
-        )
-        return self.wrap(bands[first:-6], (Alloc(a, (Alloc(b, body),)),), first, host)
+        (sums, _), (rows, _), (columns, _) = unit.tensors
+        across, own = unit.digits(sums)
+        deep = [d for digits in unit.digits(rows) for d in digits if d.dim == 1]
+        down, along, *inner = bands[-2 - len(own) - len(deep) :]
+        threads = [b for b in bands if b.loop.kind is Kind.THREAD][-len(across) :]
+        still = {b.var: Index() for b in (*threads, *inner[: len(own)])}
+        lines = self.numbers.lines
+        copied = self.schedule.stages[0].stage
+        args = sorted(term.args, key=lambda a: not any(ld.tensor in (copied, f"{copied}_s") for ld, _ in loads(a)))
+        held: list[Buffer] = []
+        copies: list[Stmt] = []
+        places = [Operand(acc.name, substitute(at, {b.var: Index() for b in inner}))]
+        for name, dim, block, arg in zip((rows, columns), (0, 1), (down, along), args, strict=True):
+
+            def band(digit: Digit, dim: int = dim, block: _Band = block) -> _Band:
+                axis = block.loop.axis if digit.dim == dim else inner[-1].loop.axis
+                return next(b for b in inner if (b.loop.axis, b.loop.step) == (axis, digit.div))
+
+            spread, kept = unit.digits(name)
+            mine = [band(digit) for digit in kept]
+            point = sum((var(b.var) * d.div for d, b in zip(kept, mine, strict=True) if d.dim == dim), Index())
+            neighbours: Values = {}
+            for digit, thread in zip(spread, threads, strict=True):
+                if digit.dim == dim:
+                    point += var(thread.var) * digit.div
+                else:
+                    neighbours[band(digit).var] = var(thread.var)
+            axis = block.loop.axis  # a tile lies where the other operand stands still
+            moved = {**lines, down.loop.axis: Index(), along.loop.axis: Index()}
+            moved[axis] = substitute(lines[axis], still) + point
+            values = self.counted(self.numbers.own, moved, self.numbers.blocks)
+            side = self.resolve(arg, {a: substitute(ix, neighbours) for a, ix in values.items()})
+            size, kind = unit.registers(name), dict(unit.tensors)[name]
+            registers = Buffer(f"{acc.name}_{name}", block.extent * size, Scope.REGISTER, kind.dtype)
+            start = var(block.var) * size if block.extent > 1 else Index()
+            strides = _strides(kind.physical_shape[len(spread) :])
+            slot = sum((var(b.var) * s for b, s in zip(mine, strides, strict=True)), start)
+            loops = [block, *(b for b in inner if b in mine)]
+            copies += self.wrap(loops, (Store(registers.name, slot, side),))
+            held.append(registers)
+            places.append(Operand(registers.name, start))
+        apply = Apply(unit, tuple(places), tuple(extent for _, extent in unit.axes))
+        body: Body = (*copies, *self.wrap([down, along], (apply,)))
+        for registers in reversed(held):
+            body = (Alloc(registers, body),)
+        return self.wrap(bands[first : -2 - len(inner)], body, first, host)
 
     def _outside(self, stage: Stage, guards: Guards) -> tuple[Range, ...]:
         """What must hold where a result is stored."""
@@ -304,7 +342,7 @@ def _walks(loop: Loop, reduce: set[str]) -> bool:
 def _stray_sync(body: Body, conditional: bool) -> bool:
     """Whether some threads could miss a Sync, or a product that their wave makes together."""
     return any(
-        (isinstance(s, Sync | Mma) and conditional)
+        (meets(s) and conditional)
         or (isinstance(s, For | Alloc) and _stray_sync(s.body, conditional))
         or (isinstance(s, If) and _stray_sync(s.then, True))
         for s in body

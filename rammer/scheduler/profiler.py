@@ -12,7 +12,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan, Price
-from rammer.ir.tile import Body, For, Kind, PartProduct, TileProgram, contains, statements
+from rammer.ir.tile import Apply, Body, For, Kind, TileProgram, statements
 from rammer.scheduler.thread_time import thread_us
 
 NOISE = 1.02  # of measured times: measured again, they come out the other way round
@@ -74,8 +74,9 @@ class EstimatingProfiler:
         work = flops(kernel.operation.expr) * tile_share(kernel)
         slower = self.spec.lanes if isinstance(kernel.body, TileProgram) and not is_vectorised(kernel.body.body) else 1
         rate = self.spec.peak_gflops
-        if isinstance(kernel.body, TileProgram) and contains(kernel.body.body, PartProduct):
-            rate = max(rate, self.spec.parts_gflops)
+        if isinstance(kernel.body, TileProgram):
+            gains = [s.instruction.gain for s in statements(kernel.body.body) if isinstance(s, Apply)]
+            rate *= max(gains, default=1.0)
         return work * slower / (max(rate, 1e-9) * 1e3)
 
     def _memory_us(self, kernel: RKernel) -> float:

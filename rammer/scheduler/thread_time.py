@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, gcd, sqrt
+from math import ceil, gcd, prod, sqrt
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select, loads
 from rammer.ir.index import Index, evaluate, variables
 from rammer.ir.tile import (
     Alloc,
+    Apply,
     Body,
     For,
     If,
     Kind,
-    Mma,
-    PartProduct,
     Scope,
-    Split,
     Store,
     Sync,
     TileProgram,
@@ -47,7 +45,6 @@ VECTOR = 4  # elements that a thread loads at once, if they are neighbours
 BANKS = 32  # elements of scratch that threads can access at once, and neighbours in one transfer from a cache
 PENDING = 8  # loads that a thread has under way
 DIVISION_SLOTS = 4  # of an address
-MMA_SLOTS = 8  # of a product on matrix units, which many threads make together
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def thread_us(program: TileProgram, spec: VDeviceSpec, gbps: float) -> float:
 
 class _Model:
     def __init__(self, program: TileProgram) -> None:
-        self.on_matrix_units = contains(program.body, Mma)
+        self.on_matrix_units = contains(program.body, Apply)
         self.digits: list[For] = []  # of the thread's number, around a statement
         self.scope = {b.name: b.scope for b in (*program.arguments, *program.scratch)}
         self.itemsize = {b.name: b.dtype.itemsize for b in program.arguments}
@@ -106,11 +103,11 @@ class _Model:
             match stmt:
                 case Sync():
                     done = Work(syncs=1)
-                case Mma():
+                case Apply(instruction) if instruction.threads > 1:
                     every = 1.0
                     for lp in loops:
                         every *= lp.stop - lp.start if lp.kind is Kind.UNROLLED else 1
-                    done = Work(slots=MMA_SLOTS * every)
+                    done = Work(slots=prod(stmt.extents) / instruction.threads / instruction.gain * every)
                 case Store():
                     done = self.store(stmt, loops)
                 case If() | Alloc():
@@ -127,8 +124,8 @@ class _Model:
                     done = self.body(stmt.body, (*loops, stmt)).times(stmt.stop - stmt.start)
                 case For():
                     done = self.body(stmt.body, (*loops, stmt))
-                case Split() | PartProduct():
-                    raise ValueError(f"a {type(stmt).__name__} is no statement of many threads")
+                case Apply(instruction):
+                    raise ValueError(f"{instruction.name} is no instruction of many threads")
             if done.syncs:
                 total += phase.waited()
                 total, phase = total + done, Work()

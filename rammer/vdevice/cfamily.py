@@ -22,7 +22,7 @@ from rammer.ir.expr import (
 )
 from rammer.ir.index import Index, bounds, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, PartProduct, Split, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Store, Sync, TileProgram
 from rammer.vdevice.vectors import FLOAT32_MATH, INFIX, LOGIC, POWERS, SINGLE, VectorLoops
 
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
@@ -60,7 +60,7 @@ class CFamilyPrinter(VectorLoops):
         """Declarations of the scratch buffers, each on a 64-byte boundary."""
         offset, lines = 0, []
         for b in self.program.scratch:
-            kind = self.ctype[b.dtype]
+            kind = self.ctype[b.encoding.dtype if b.encoding else b.dtype]
             lines.append(f"  {kind} *{self.restrict} {b.name} = ({kind} *)(scratch + {offset});")
             offset += -(-b.nbytes // 64) * 64
         return lines
@@ -79,10 +79,8 @@ class CFamilyPrinter(VectorLoops):
                     lines += [f"{pad}{{ {self.alloc(buffer)}", *self.body(inner, depth + 1), pad + "}"]
                 case Sync():
                     lines.append(pad + self.sync())
-                case Mma():
-                    lines.append(pad + self.mma(stmt))
-                case Split() | PartProduct():
-                    lines += [pad + line for line in self.parts(stmt)]
+                case Apply():
+                    lines += [pad + line for line in self.apply(stmt)]
                 case Store():
                     lines.append(pad + self.store(stmt, None))
                 case If(where, then):
@@ -237,13 +235,9 @@ class CFamilyPrinter(VectorLoops):
         """Whether a whole vector that starts at `index` is one access, and not one per element."""
         return True
 
-    def mma(self, s: Mma) -> str:
-        """A product on matrix units. Raises LoweringError where the language has none."""
-        raise LoweringError(f"{self.program.name}: this language has no matrix units")
-
-    def parts(self, s: Split | PartProduct) -> list[str]:
-        """A step of a product in bf16 parts. Raises LoweringError where the language has none."""
-        raise LoweringError(f"{self.program.name}: this language has no products in bf16 parts")
+    def apply(self, s: Apply) -> list[str]:
+        """An instruction. Raises LoweringError where the language has none."""
+        raise LoweringError(f"{self.program.name}: this language has no instruction {s.instruction.name}")
 
     # scalars
 

@@ -15,7 +15,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import constant_key
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import PARTS_BLOCK, Array, DType, Layout, TensorId, TensorType, pack, parted, unpack
+from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
 from rammer.vdevice.base import Port
 
 ALIGNMENT = 128
@@ -85,8 +85,8 @@ class Places:
         with ThreadPoolExecutor() as pool:  # NumPy copies without the GIL
             for n, ((tensor, layout), kind) in enumerate(zip(self._numbers, kinds, strict=True)):
                 raw = block[at : at + kind.nbytes]
-                if layout is not None and layout.parts:
-                    out = raw.view(DType.BF16.numpy).reshape(-1, layout.parts, PARTS_BLOCK)
+                if layout is not None and (encoding := layout.encoding):
+                    out = raw.view(encoding.dtype.numpy).reshape(-1, encoding.parts, encoding.block)
                     weights[f"w{n}"] = out
                 else:
                     out = raw.view(kind.dtype.numpy)
@@ -99,11 +99,11 @@ class Places:
 
 
 def arrange(array: Array, layout: Layout | None, out: Array) -> None:
-    """Write `array` in a layout into `out`, a flat array of the layout's physical size, or its parts."""
-    if layout is not None and layout.parts:
+    """Write `array` in a layout into `out`, a flat array of the layout's physical size, or encoded."""
+    if layout is not None and layout.encoding:
         whole = np.empty(prod(layout.physical_shape(array.shape)), array.dtype)
-        arrange(array, replace(layout, parts=0), whole)
-        np.copyto(out, parted(whole, layout.parts))
+        arrange(array, replace(layout, encoding=None), whole)
+        np.copyto(out, layout.encoding.encode(whole))
     elif layout is None:
         np.copyto(out, array.reshape(-1))
     elif (order := _radix_order(layout, array.ndim)) is None:

@@ -8,7 +8,7 @@ from itertools import repeat
 from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, loads, result_dtype, rewrite
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Mma, Scope, Stmt, Store, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Scope, Stmt, Store, TileProgram
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
@@ -201,7 +201,7 @@ class VectorLoops:
                 case If(_, then):
                     if not self._only_vectors(name, then):
                         return False
-                case Mma(acc=acc, a=a, b=b) if name in (acc, a, b):
+                case Apply(_, operands) if any(o.buffer == name for o in operands):
                     return False
                 case Store():
                     for buffer, index in _accesses(stmt):

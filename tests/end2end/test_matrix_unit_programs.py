@@ -14,7 +14,7 @@ from rammer.errors import ArtifactError, DeviceError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
-from rammer.ir.tensor import PARTS
+from rammer.vdevice.cpu.amx import BF16, BF16X3
 
 ARCH = "x86-64-amx"
 
@@ -42,12 +42,23 @@ def test_a_program_on_the_unit(policy: str, command: str, tmp_path: Path) -> Non
     with config.override(RAMMER_CC=command):  # unmeasured, the estimate chooses: the unit
         program = rammer.compile(graph, "cpu", policy=policy, arch=f"{ARCH}@here", device=2, tune_seconds=0)
         assert program.plan is not None
-        assert any(f"bf16x{PARTS}" in k.name for k in program.plan.kernels)
+        assert any(f"_{BF16X3}_" in k.name for k in program.plan.kernels)
         program.save(tmp_path / "layers.rammer")
     wanted = evaluate_graph(graph, inputs())["y"]
     np.testing.assert_allclose(program.run(inputs())["y"], wanted, rtol=1e-5, atol=1e-5)
     again = rammer.load_program(tmp_path / "layers.rammer")
     np.testing.assert_array_equal(again.run(inputs())["y"], program.run(inputs())["y"])
+
+
+@pytest.mark.parametrize("arch", [ARCH, "x86-64-avx512bf16"])
+def test_operands_may_be_rounded(arch: str) -> None:
+    options = {"arch": f"{arch}@here", "precision": "bf16"}
+    with rammer.compile(layers(), "cpu", device=2, tune_seconds=0, **options) as program:  # type: ignore[arg-type]
+        assert program.plan is not None
+        assert any(f"_{BF16}_" in k.name for k in program.plan.kernels)
+        wanted = evaluate_graph(layers(), inputs())["y"]
+        error = np.abs(program.run(inputs())["y"] - wanted).max() / np.abs(wanted).max()
+    assert 1e-4 < error < 1e-2
 
 
 def test_an_infinity_is_seen() -> None:

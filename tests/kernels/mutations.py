@@ -9,9 +9,10 @@ from typing import Any
 
 from rammer.ir.expr import Iota, Range, Table
 from rammer.ir.index import Index
+from rammer.ir.instruction import Instruction
 from rammer.ir.kernel import RKernel
-from rammer.ir.tensor import Digit
-from rammer.ir.tile import Buffer, For, Kind, PartProduct, Split, TaskDigit, TileProgram
+from rammer.ir.tensor import Digit, Encoding
+from rammer.ir.tile import Apply, Buffer, For, Kind, Operand, TaskDigit, TileProgram
 
 Change = Callable[[Any], Any]
 
@@ -35,7 +36,7 @@ def _sites(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
     if isinstance(node, tuple):
         for n, part in enumerate(node):
             yield from _sites(part, (*path, n))
-    elif is_dataclass(node) and not isinstance(node, (Index, Table, Iota)):
+    elif is_dataclass(node) and not isinstance(node, (Index, Instruction, Encoding, Table, Iota)):
         for field in fields(node):
             yield from _sites(getattr(node, field.name), (*path, field.name))
 
@@ -68,12 +69,17 @@ def _changes(node: Any) -> Iterator[tuple[str, Change]]:
             yield f"div of {node} doubled", lambda d: replace(d, div=2 * d.div)
             yield f"mod of {node} changed", lambda d: replace(d, mod=d.mod * 2 or 4)
             yield f"dim of {node} + 1", lambda d: replace(d, dim=d.dim + 1)
-        case Split():
-            for name in ("step", "next", "rows", "end"):
-                yield f"{name} of a Split + 1", lambda s, name=name: replace(s, **{name: getattr(s, name) + 1})
-        case PartProduct():
-            for name, by in (("rows", 16), ("columns", 16), ("depth", 32)):
-                yield f"{name} of a product", lambda s, name=name, by=by: replace(s, **{name: getattr(s, name) + by})
+        case Apply(instruction) if instruction.threads == 1:  # a wave's has one size
+            for n, (axis, size) in enumerate(instruction.axes):
+                yield f"{axis} of {instruction.name} + {size}", lambda s, n=n, by=size: _wider(s, n, by)
+        case Operand():
+            for n, _ in enumerate(node.steps):
+                steps = tuple(s + (m == n) for m, s in enumerate(node.steps))
+                yield f"step {n} of {node.buffer} + 1", lambda o, steps=steps: replace(o, steps=steps)
+
+
+def _wider(apply: Apply, axis: int, by: int) -> Apply:
+    return replace(apply, extents=tuple(e + by * (n == axis) for n, e in enumerate(apply.extents)))
 
 
 def _step(index: Index, term: int, by: int) -> Index:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from kernel_harness import CACHE, Runner, check_boxes, compare, random_inputs
@@ -18,6 +19,7 @@ from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Array
+from rammer.vdevice.simt.mma import SM_80
 from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.simt.printer import emit
 
@@ -32,6 +34,7 @@ GPU = VDeviceSpec(
     scratch_bytes=48 << 10,
     memory=(MemoryLevel("L2", 50 << 20, "device", 5500.0),),
     peak_gflops=450.0,
+    instructions=SM_80,
 )
 SMALL = VDeviceSpec(
     "small", num_veus=3, languages=("cuda",), lanes=4, registers=64, max_threads=32, wave=8, scratch_bytes=16 << 10
@@ -63,7 +66,7 @@ static void mk_sync() { syncs[current]++; swapcontext(&fibers[current], &home); 
 static void mk_sync_part(int) { mk_sync(); }
 static float mk_half_to_float(unsigned short h) { _Float16 x; memcpy(&x, &h, 2); return x; }
 static unsigned short mk_float_to_half(float f) { _Float16 x = f; unsigned short h; memcpy(&h, &x, 2); return h; }
-static float fragments[1024][12];
+static float fragments[1024][16];
 static void meet() { swapcontext(&fibers[current], &home); }
 static float tf32(float x) { unsigned u; memcpy(&u, &x, 4); u = (u + 0x1000) & ~0x1fffu; memcpy(&x, &u, 4); return x; }
 static float bfloat(float x) {
@@ -74,11 +77,32 @@ static void mma(float *c, const float *a, const float *b, int steps, float (*rou
   for (int i = 0; i < 2 * steps; i++) fragments[tid][i] = round(a[i]);
   for (int i = 0; i < steps; i++) fragments[tid][8 + i] = round(b[i]);
   meet();
-  float (*wave)[12] = fragments + tid / 32 * 32;
+  float (*wave)[16] = fragments + tid / 32 * 32;
   for (int h = 0; h < 2; h++) for (int e = 0; e < 2; e++) for (int i = 0; i < steps; i++) for (int n = 0; n < 4; n++)
     c[2 * h + e] += wave[4 * g + n][2 * i + h] * wave[4 * (2 * t + e) + n][8 + i];
   meet();
 }
+static float as_it_is(float x) { return x; }
+static void mfma(float *c, const float *a, const float *b, int n, float (*round)(float)) {  // 16 x 16, 4n terms
+  int tid = current, lane = tid % 64;
+  for (int i = 0; i < n; i++) fragments[tid][i] = round(a[i]), fragments[tid][8 + i] = round(b[i]);
+  meet();
+  float (*wave)[16] = fragments + tid / 64 * 64;
+  for (int r = 0; r < 4; r++) for (int k = 0; k < 4 * n; k++)
+    c[r] += wave[4 * (lane / 16) + r + 16 * (k / n)][k % n] * wave[lane % 16 + 16 * (k / n)][8 + k % n];
+  meet();
+}
+static void mk_wmma_bf16(float *c, const float *a, const float *b) {  // waves of 32, 16 x 16, 16 terms
+  int tid = current, lane = tid % 32;
+  for (int i = 0; i < 8; i++) fragments[tid][i] = bfloat(a[i]), fragments[tid][8 + i] = bfloat(b[i]);
+  meet();
+  float (*wave)[16] = fragments + tid / 32 * 32;
+  for (int r = 0; r < 8; r++) for (int k = 0; k < 16; k++)
+    c[r] += wave[8 * (lane / 16) + r + 16 * (k / 8)][k % 8] * wave[lane % 16 + 16 * (k / 8)][8 + k % 8];
+  meet();
+}
+static void mk_mfma_f32(float *c, const float *a, const float *b) { mfma(c, a, b, 1, as_it_is); }
+static void mk_mfma_bf16(float *c, const float *a, const float *b) { mfma(c, a, b, 4, bfloat); }
 static void mk_mma_tf32(float *c, const float *a, const float *b) { mma(c, a, b, 2, tf32); }
 static void mk_mma_bf16(float *c, const float *a, const float *b) { mma(c, a, b, 4, bfloat); }
 typedef void Task(void *const *, char *, int, int, int *);
@@ -147,7 +171,7 @@ def build(cases: Mapping[str, tuple[Operation, Sequence[RKernel]]]) -> Built:
     """All kernels of all cases in one library, compiled once per text."""
     emitted = {name: [emit(k, CUDA, k.num_threads) for k in kernels] for name, (_, kernels) in cases.items()}
     texts = {e.symbol: e.text for es in emitted.values() for e in es}
-    text = HOST + prelude(CUDA) + "\n".join(texts.values())
+    text = HOST + prelude(replace(CUDA, instructions=())) + "\n".join(texts.values())
     base = CACHE / hashlib.sha256((text + str(FLAGS)).encode()).hexdigest()[:20]
     target = base.with_suffix(".so")
     if not target.exists():

@@ -15,12 +15,13 @@ from rammer.ir.expr import Load, Stage, TensorExpr
 from rammer.ir.index import var
 from rammer.ir.operator import OpDef, Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import PARTS, TensorType, channel_blocked
+from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.kernels import candidates
+from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.emit import emit, translation_unit
 from rammer.vdevice.cpu.printer import LINE_BYTES
 
-UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), parts=PARTS, peak_gflops=1.0)
+UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.AMX, peak_gflops=1.0)
 PACE = 32  # lines of a block: sums of 128 products, a line for 4 of them
 MARGIN = 1 << 20  # bytes: a kernel asks for the panel after its last one, too, wherever that is
 

@@ -127,7 +127,9 @@ def sample(dtype: DType, every: int) -> list[Operation]:
 def check_text(arch: str, cases: Sequence[Operation], folder: Path) -> None:
     """What is printed for an arch is C: the compiler's front end takes it, whatever machine it runs on."""
     target = ARCHES[arch]
-    spec = replace(SLOW_SPEC, arch=arch, lanes=target.lanes, registers=target.registers, parts=target.parts)
+    spec = replace(
+        SLOW_SPEC, arch=arch, lanes=target.lanes, registers=target.registers, instructions=target.instructions
+    )
     text = translation_unit([emit(k, spec) for op in cases for k in candidates(op, spec)], spec)
     (folder / "kernels.c").write_text(text)
     compiler = c_compiler()

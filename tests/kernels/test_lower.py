@@ -20,6 +20,7 @@ from rammer.kernels.lower import lower
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu.emit import emit
+from rammer.vdevice.simt.mma import SM_80
 
 BLOCKED = channel_blocked(4, 16)
 n, o, c, h, w, r, s = map(var, "nochwrs")
@@ -226,10 +227,10 @@ def test_schedules_that_differ_have_different_texts() -> None:
     loops += [replace(base, loops=(Loop("i", 8), Loop("j"))), replace(base, loops=(Loop("j"), Loop("i", 4)))]
     changes = {
         "stage": "max", "depth": 1, "loops": (), "scope": Scope.REGISTER, "order": (1, 0), "inside": "max",
-        "gap": 1, "pad": 1, "parts": 3,
+        "gap": 1, "pad": 1, "instruction": SM_80[0],
     }  # fmt: skip
     assert changes.keys() == {f.name for f in fields(At)}
     placed = [replace(base, stages=(replace(stage, **{name: value}),)) for name, value in changes.items()]  # type: ignore[arg-type]
-    others = [replace(base, threads=2), replace(base, mma="tf32"), replace(base, split_padding=True)]
+    others = [replace(base, threads=2), replace(base, instruction=SM_80[0]), replace(base, split_padding=True)]
     different = dict.fromkeys((base, *loops, *placed, *others))
     assert len({str(s) for s in different}) == len(different)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,24 +27,34 @@ from kernel_harness import (
 
 from rammer import config
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Load, Stage, TensorExpr
 from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import OpDef, Operation, Operations
-from rammer.ir.tensor import PARTS, PARTS_BLOCK, Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
+from rammer.ir.proof import prove
+from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
 from rammer.kernels import candidates
+from rammer.kernels.matrix_unit import unit_of
+from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.compile import arch_flags
-from rammer.vdevice.cpu.emit import emit, translation_unit
+from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, host
 from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
 
 # so slow that every product is worth waking the unit
-UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), parts=PARTS, peak_gflops=1.0)
+UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.AMX, peak_gflops=1.0)
 BLOCKED = channel_blocked(4, 16)
 FAR_SPEC = replace(UNIT_SPEC, memory=(MemoryLevel("L2", 32 << 10, "veu", 250.0),))  # weights do not stay near
 STRIP_SPEC = replace(FAR_SPEC, scratch_bytes=48 << 10)  # nor do all rows of a task
+# rounded operands: of vectors' instructions, and of the unit's
+DOTS = replace(UNIT_SPEC, arch=runnable("x86-64-avx512bf16"), instructions=amx.AVX512_BF16, precision="bf16")
+ROUNDED = replace(UNIT_SPEC, precision="bf16")
 ELSEWHERE = [a.name for a in ARCHES.values() if host().runs(a)][-1]  # the plainest CPU of this machine's kind
+VDPBF16PS = re.compile(  # of 512 bits, one operand a pair of numbers for all lanes
+    rb"\x62[%b][%b][\x50\x58]\x52" % (bytes(n << 4 | 2 for n in range(16)), bytes(n << 3 | 6 for n in range(16)))
+)
 TDPBF16PS = re.compile(rb"\xc4\xe2[\x42\x4a]\x5c")  # a product of tiles, the second one of which is 6 or 7
 
 
@@ -61,7 +72,7 @@ def cell(batch: int, units: int) -> Operation:
 
 
 def on_unit(op: Operation, spec: VDeviceSpec = UNIT_SPEC) -> list[RKernel]:
-    return [k for k in candidates(op, spec) if f"bf16x{PARTS}" in k.name]
+    return [k for k in candidates(op, spec) if f"_{amx.BF16X3}_" in k.name]
 
 
 CASES = {
@@ -148,10 +159,10 @@ def test_parts_are_as_exact_as_float32(spread: float) -> None:
     assert max(parts) < 2e-6
 
 
-@given(arrays(np.float32, PARTS_BLOCK, elements=st.floats(-(2.0**120), 2.0**120, width=32, allow_subnormal=False)))
+@given(arrays(np.float32, amx.BF16X3.block, elements=st.floats(-(2.0**120), 2.0**120, width=32, allow_subnormal=False)))
 def test_three_parts_hold_a_float32_exactly(values: Array) -> None:
     values = np.where(np.abs(values) < 2.0**-90, np.float32(0), values)  # below, the last parts are no normal numbers
-    layout = Layout((Digit(0),), PARTS)
+    layout = Layout((Digit(0),), amx.BF16X3)
     packed = pack(values, layout)
     assert packed.nbytes == TensorType(values.shape, layout=layout).nbytes == values.size * 6
     np.testing.assert_array_equal(unpack(packed, layout, values.shape), values)
@@ -161,10 +172,68 @@ def test_constants_are_arranged_in_parts_as_they_are_packed() -> None:
     (kernel, *_) = on_unit(CASES["matmul"])
     ((_, layout),) = kernel.packing
     value = np.random.default_rng(0).standard_normal((96, 128)).astype(np.float32)
-    out = np.zeros((value.size // PARTS_BLOCK, PARTS, PARTS_BLOCK), DType.BF16.numpy)
+    out = np.zeros((value.size // amx.BF16X3.block, amx.BF16X3.parts, amx.BF16X3.block), DType.BF16.numpy)
     arrange(value, layout, out)
     np.testing.assert_array_equal(out.view(np.uint16), pack(value, layout).view(np.uint16))
     np.testing.assert_array_equal(unpack(out, layout, value.shape), value)
+
+
+EXECUTE = """
+void encode(bf16 *to, const float *from, long depth, long rows) {{
+  rammer_unit_begin(); rammer_{copy}(to, from, depth, 16, rows, depth); rammer_unit_end();
+}}
+void multiply(float *sums, const bf16 *a, const bf16 *b) {{
+  rammer_unit_begin();
+  rammer_clear(sums); rammer_add_{name}(sums, a, b, 1); rammer_store_{form}(sums);
+  rammer_unit_end();
+}}
+"""
+
+
+@pytest.mark.parametrize("spec", [UNIT_SPEC, ROUNDED, DOTS], ids=["AMX", "AMX bf16", "AVX512-BF16"])
+def test_the_text_is_what_instructions_say(spec: VDeviceSpec) -> None:
+    """Encodings as `pack` has them, and products as the meaning says, of operands that it rounds."""
+    unit = unit_of(spec)
+    assert unit is not None and unit.products[0].precision == spec.precision
+    rng = np.random.default_rng(2)
+    for product in unit.products:
+        (_, sums), (_, rows), (_, columns) = product.tensors
+        form = "x".join(map(str, sums.shape))
+        text = prelude(spec) + EXECUTE.format(copy=unit.copy.name, name=product.name, form=form)
+        lib = library(text, spec.arch)
+        x, y = (rng.standard_normal(kind.shape).astype(np.float32) for kind in (rows, columns))
+        assert rows.layout is not None and columns.layout is not None
+        a, b = pack(x, rows.layout), pack(y, columns.layout)
+        made = np.empty_like(a)
+        lib.encode(*(ctypes.c_void_p(i.ctypes.data) for i in (made, x)), *map(ctypes.c_long, x.shape[::-1]))
+        np.testing.assert_array_equal(made.view(np.uint16), a.view(np.uint16))
+        out = np.empty(sums.shape, np.float32)
+        lib.multiply(*(ctypes.c_void_p(i.ctypes.data) for i in (out, a, b)))
+        held = {"a": unpack(a, rows.layout, x.shape), "b": unpack(b, columns.layout, y.shape)}
+        (wanted,) = evaluate_expr(product.meaning, held)
+        np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
+
+
+def rounded(x: Array) -> Array:
+    return x.astype(DType.BF16.numpy).astype(np.float32)
+
+
+@pytest.mark.parametrize("spec", [ROUNDED, DOTS], ids=["AMX", "AVX512-BF16"])
+@pytest.mark.parametrize("name", ["matmul-tail", "matmul-wide", "conv-batch", "cell"])
+def test_products_of_rounded_operands(name: str, spec: VDeviceSpec) -> None:
+    """Of operands that bf16 numbers hold they are those of float32, of others as exact as these."""
+    op = CASES[name]
+    kernels = [k for k in candidates(op, spec) if f"_{amx.BF16}_" in k.name]
+    assert kernels and not any(prove(k) for k in kernels)
+    lib = library(translation_unit([emit(k, spec) for k in kernels], spec), spec.arch)
+    plain = random_inputs(op)
+    exact = {n: rounded(x) for n, x in plain.items()}
+    for kernel in kernels:
+        both = (exact, 0.0, 2e-5), (plain, 1e-4, 1e-2)
+        for inputs, low, high in both[: 1 if name == "cell" else 2]:  # cells amplify
+            got, wanted = Runner(kernel, lib, emit(kernel, spec).symbol, inputs).run(), evaluate_expr(op.expr, inputs)
+            error = max(np.abs(g - w).max() / np.abs(w).max() for g, w in zip(got, wanted, strict=True))
+            assert low <= error < high, kernel.name
 
 
 REFUSED = {
@@ -223,11 +292,19 @@ def test_rows_past_the_edge_are_not_read(built: Built) -> None:
     assert np.isfinite(got).all()
 
 
-@pytest.mark.parametrize(("arch", "used"), [("x86-64-amx", True), ("x86-64-amx@x86-64-avx512", False)])
-def test_the_unit_is_used_where_the_target_has_it(arch: str, used: bool) -> None:
-    (kernel, *_) = on_unit(CASES["matmul"])
+@pytest.mark.parametrize(
+    ("spec", "arch", "code"),
+    [
+        (UNIT_SPEC, "x86-64-amx", TDPBF16PS),
+        (UNIT_SPEC, "x86-64-amx@x86-64-avx512", None),
+        (DOTS, "x86-64-avx512bf16", VDPBF16PS),
+        (DOTS, "x86-64-avx512bf16@x86-64-avx512", None),
+    ],
+)
+def test_the_unit_is_used_where_the_target_has_it(spec: VDeviceSpec, arch: str, code: re.Pattern[bytes] | None) -> None:
+    (kernel, *_) = candidates(CASES["matmul"], spec)
     with config.override(RAMMER_CC=None):
         compiler = c_compiler()
-    text = translation_unit([emit(kernel, UNIT_SPEC)], UNIT_SPEC)
-    code = compiler.compile_shared(text, arch_flags(arch, compiler.family, host()))
-    assert bool(TDPBF16PS.search(code)) == used
+    text = translation_unit([emit(kernel, spec)], spec)
+    made = compiler.compile_shared(text, arch_flags(arch, compiler.family, host()))
+    assert [p for p in (TDPBF16PS, VDPBF16PS) if p.search(made)] == ([code] if code else [])

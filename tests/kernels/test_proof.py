@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import simt_harness
 import test_matrix_unit
+import test_threads_tensor
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
 from mutations import mutants
 from simt_harness import SMALL
@@ -23,8 +24,9 @@ from rammer.ir.proof import RULES, Finding, covers, prove, settled
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Alloc, Body, Buffer, For, Kind, Scope, Store, TileProgram
 from rammer.kernels import candidates
+from rammer.vdevice.cpu import amx
 
-UNIT = replace(SLOW_SPEC, parts=3, parts_gflops=200.0)
+UNIT = replace(SLOW_SPEC, instructions=amx.AMX)
 CAUGHT = 0.99  # of changes that make a difference
 SOME = sorted(CASES)[::9]  # of the operators
 
@@ -41,6 +43,16 @@ def test_candidates_of_many_threads_are_proven(name: str) -> None:
     for kernel in candidates(CASES[name], SMALL):
         _, findings = settled(kernel)
         assert not any(f.broken for f in findings), f"{kernel.name}: {findings[0]}"
+
+
+@pytest.mark.parametrize("unit", test_threads_tensor.UNITS)
+def test_products_of_waves_are_proven(unit: str) -> None:
+    """Through the registers of other threads."""
+    for operation in test_threads_tensor.OPERATIONS.values():
+        kernels = test_threads_tensor.on_unit(operation, test_threads_tensor.UNITS[unit])
+        assert kernels
+        for kernel in kernels:
+            assert not settled(kernel)[1], f"{kernel.name}: {settled(kernel)[1][0]}"
 
 
 def test_a_kernel_that_reads_too_much_says_so() -> None:
@@ -109,6 +121,14 @@ def check_mutants_of_many_threads(names: Sequence[str], count: int, seed: int) -
     check_real(total, missed, lambda name: simt_harness.check(built, name))
 
 
+def check_mutants_of_waves(count: int, seed: int) -> None:
+    spec = test_threads_tensor.UNITS["mfma-fp32"]  # which rounds no operand
+    operations = test_threads_tensor.OPERATIONS.values()
+    total, missed = unseen([(op, test_threads_tensor.on_unit(op, spec)) for op in operations], count, seed)
+    built = simt_harness.build({str(n): (op, [m]) for n, (op, m, _) in enumerate(missed)})
+    check_real(total, missed, lambda name: simt_harness.check(built, name))
+
+
 def test_changed_kernels_are_not_proven() -> None:
     check_mutants(sorted(CASES)[::5], 6, seed=1)
 
@@ -121,11 +141,16 @@ def test_changed_kernels_on_the_unit_are_not_proven() -> None:
     check_mutants_on_the_unit(12, seed=1)
 
 
+def test_changed_kernels_of_waves_are_not_proven() -> None:
+    check_mutants_of_waves(6, seed=1)
+
+
 @pytest.mark.slow
 def test_changed_kernels_of_all_generators_are_not_proven() -> None:
     check_mutants(sorted(CASES), 8, seed=3)
     check_mutants_on_the_unit(40, seed=3)
     check_mutants_of_many_threads(sorted(CASES), 4, seed=5)
+    check_mutants_of_waves(40, seed=3)
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -14,10 +14,13 @@ from test_every_operator import CASES
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Array, DType, TensorType
+from rammer.ir.tile import Apply, TileProgram, contains
 from rammer.kernels import candidates
 from rammer.scheduler.thread_time import thread_us
+from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.simt.printer import emit
 
@@ -43,24 +46,33 @@ def operations() -> dict[str, Operation]:
 OPERATIONS = operations()
 
 
-def spec(precision: str) -> VDeviceSpec:
-    return replace(GPU, num_veus=5, precision=precision)
+UNITS = {
+    "tf32": replace(GPU, num_veus=5, precision="tf32"),
+    "bf16": replace(GPU, num_veus=5, precision="bf16"),
+    "mfma-fp32": replace(GPU, num_veus=5, wave=64, instructions=MATRIX_CORES["gfx90a"]),
+    "wmma-bf16": replace(GPU, num_veus=5, instructions=MATRIX_CORES["gfx1201"], precision="bf16"),
+    "mfma-bf16": replace(GPU, num_veus=5, wave=64, instructions=MATRIX_CORES["gfx90a"], precision="bf16"),
+}
+
+
+def on_unit(op: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    found = candidates(op, spec)
+    return [k for k in found if isinstance(k.body, TileProgram) and contains(k.body.body, Apply)]
 
 
 def rounded(x: Array, precision: str) -> Array:
     """What the unit makes of its operands."""
+    if precision == "fp32":
+        return x
     if precision == "bf16":
         return x.astype(ml_dtypes.bfloat16).astype(np.float32)
     return ((x.view(np.uint32) + 0x1000) & ~np.uint32(0x1FFF)).view(np.float32)
 
 
-@pytest.fixture(scope="module", params=["tf32", "bf16"])
+@pytest.fixture(scope="module", params=UNITS)
 def built(request: pytest.FixtureRequest):
-    precision = str(request.param)
-    cases = {}
-    for name, op in OPERATIONS.items():
-        cases[name] = (op, [k for k in candidates(op, spec(precision)) if f"_{precision}_" in k.name])
-    return precision, build(cases)
+    spec = UNITS[request.param]
+    return spec.precision, build({name: (op, on_unit(op, spec)) for name, op in OPERATIONS.items()})
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -102,10 +114,10 @@ def drawn(seed: int) -> dict[str, Operation]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_drawn_shapes(precision: str) -> None:
-    cases = {name: (op, candidates(op, spec(precision))) for name, op in drawn(7).items()}
-    cases = {n: (op, [k for k in ks if f"_{precision}_" in k.name]) for n, (op, ks) in cases.items()}
+@pytest.mark.parametrize("unit", UNITS)
+def test_drawn_shapes(unit: str) -> None:
+    precision = UNITS[unit].precision
+    cases = {name: (op, on_unit(op, UNITS[unit])) for name, op in drawn(7).items()}
     library = build({n: (op, ks) for n, (op, ks) in cases.items() if ks})
     assert len(library.kernels) > 6
     for op, kernels in library.kernels.values():
@@ -119,15 +131,15 @@ def test_drawn_shapes(precision: str) -> None:
 
 def test_float32_stays_exact_unless_asked() -> None:
     for op in OPERATIONS.values():
-        assert not any("mma" in emit(k, CUDA, 256).text for k in candidates(op, spec("fp32")))
+        assert not on_unit(op, GPU)
 
 
 @pytest.mark.parametrize("name", ["matmul-half", "lstm_cell", "softmax", "conv-depthwise"])
 def test_what_does_not_fit_the_unit_is_computed_as_before(name: str) -> None:
     """Other types, sums that do not fill the unit's depth, few rows."""
     op = CASES.get(name) or operation("matmul", t(64, 52), t(52, 64))
-    names = [k.name for k in candidates(op, spec("tf32"))]
-    assert names == [k.name for k in candidates(op, spec("fp32"))]
+    names = [k.name for k in candidates(op, UNITS["tf32"])]
+    assert names == [k.name for k in candidates(op, replace(UNITS["tf32"], precision="fp32"))]
 
 
 def test_the_model_of_time_prefers_matrix_units() -> None:

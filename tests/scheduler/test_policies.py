@@ -14,7 +14,7 @@ from rammer.ir.dependency import Dependencies
 from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, TaskUid
-from rammer.ir.tensor import PARTS, Digit, Layout
+from rammer.ir.tensor import Digit, DType, Encoding, Layout
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.plugin import rammer_policies
@@ -227,7 +227,7 @@ def test_weights_that_take_more_memory_must_be_clearly_faster(larger_us: float, 
     problem = make_problem([Job("a", ((2, 2.0), (1, 3.0)), weights="w")], device(2))
     ((operation, (smaller, *_)),) = problem.candidates.items()
     name = next(n for (n, _), static in zip(operation.expr.inputs, operation.static, strict=True) if static)
-    larger = replace(smaller, name="larger", packing=((name, Layout((Digit(0),), PARTS)),))
+    larger = replace(smaller, name="larger", packing=((name, Layout((Digit(0),), Encoding(DType.BF16, 3, 512))),))
     profiler = problem.profiler
     assert isinstance(profiler, MeasuredProfiler)
     profiler = MeasuredProfiler({smaller: 2.0, larger: larger_us}, profiler.fallback)
@@ -243,7 +243,7 @@ def test_a_wave_is_merged_by_the_prices_of_plans_only() -> None:
     operation = problem.graph.operators[1].operation
     larger, smaller = problem.candidates[operation]
     name = next(n for (n, _), static in zip(operation.expr.inputs, operation.static, strict=True) if static)
-    packed = replace(larger, packing=((name, Layout((Digit(0),), PARTS)),))
+    packed = replace(larger, packing=((name, Layout((Digit(0),), Encoding(DType.BF16, 3, 512))),))
     profiler = problem.profiler
     assert isinstance(profiler, MeasuredProfiler)
     profiler = MeasuredProfiler({**profiler.times, packed: 9.0}, profiler.fallback)

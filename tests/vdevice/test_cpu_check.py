@@ -60,7 +60,7 @@ def broken(kernel: RKernel, change: Any, name: str) -> RKernel:
 
 def inputs_of(kernel: RKernel) -> Any:
     with check.Seeds() as seeds:
-        return check.sample(kernel.operation, kernel.input_types(), seeds).inputs
+        return check.sample(kernel.operation, kernel.input_types(), None, seeds).inputs
 
 
 def other_value(store: Store) -> Store:

@@ -11,14 +11,15 @@ import pytest
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import PARTS, DType, TensorType, channel_blocked
+from rammer.ir.tensor import DType, TensorType, channel_blocked
 from rammer.kernels import candidates
 from rammer.testing.golden import Golden
+from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.printer import MAX_NUMBERS
 
 SPEC = VDeviceSpec("cpu", num_veus=2, languages=("c",), lanes=16, registers=32, peak_gflops=100.0)
-UNIT = replace(SPEC, parts=PARTS, peak_gflops=1.0)
+UNIT = replace(SPEC, instructions=amx.AMX, peak_gflops=1.0)
 NEON = VDeviceSpec("cpu", num_veus=4, languages=("c",), lanes=4, registers=32, peak_gflops=30.0)
 
 

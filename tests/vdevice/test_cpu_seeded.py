@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from rammer.ir.tensor import Digit, DType, Layout, TensorType, channel_blocked, unpack
+from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, channel_blocked, unpack
 from rammer.vdevice.cpu.seeded import PAGE, Region, Seeded, Seeds, bytes_at, padded
 
 ROWS = Layout((Digit(1, 16), Digit(0), Digit(1, 1, 16)))
-IN_PARTS = Layout((Digit(1, 32), Digit(0), Digit(1, 1, 32)), parts=3)
+ENCODED = Layout((Digit(1, 32), Digit(0), Digit(1, 1, 32)), Encoding(DType.BF16, 3, 512))
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def seeded(seeds: Seeds, kind: TensorType, order: int = 0) -> Seeded:
         TensorType((24, 41), layout=ROWS),  # padded
         TensorType((1, 32, 5, 6), layout=channel_blocked(4, 8)),
         TensorType((1, 3, 5, 6), layout=channel_blocked(4, 8)),
-        TensorType((48, 96), layout=IN_PARTS),
-        TensorType((48, 90), layout=IN_PARTS),
+        TensorType((48, 96), layout=ENCODED),
+        TensorType((48, 90), layout=ENCODED),
     ],
     ids=str,
 )
@@ -52,8 +52,10 @@ def test_elements_lie_where_they_are_said_to(seeds: Seeds, kind: TensorType) -> 
     everywhere = [np.asarray(i) for i in np.indices(kind.shape)]
     wholes = [tensor.at(everywhere) for tensor in inputs]
     for start, whole in zip(region.starts[1:], wholes, strict=False):
-        flat = bytes_at(start, kind.nbytes).view(kind.dtype.numpy if not kind.layout or not kind.layout.parts else "u2")
-        if kind.layout and kind.layout.parts:
+        flat = bytes_at(start, kind.nbytes).view(
+            kind.dtype.numpy if not kind.layout or not kind.layout.encoding else "u2"
+        )
+        if kind.layout and kind.layout.encoding:
             flat = flat.view(DType.BF16.numpy)
         found = unpack(flat, kind.layout, kind.shape) if kind.layout else flat.reshape(kind.shape)
         np.testing.assert_array_equal(found.astype(whole.dtype), whole)

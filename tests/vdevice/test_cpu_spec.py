@@ -105,7 +105,7 @@ def test_what_the_machine_lacks_is_emulated_where_that_is_asked_for() -> None:
     assert choose_arch("x86-64-amx@here", SERVER) == amx
     emulated = choose_arch("x86-64-amx@here", DESKTOP)
     assert emulated == find_arch("x86-64-amx@x86-64-avx2") and DESKTOP.runs(emulated)
-    assert (emulated.lanes, emulated.registers, emulated.parts) == (amx.lanes, amx.registers, amx.parts)
+    assert (emulated.lanes, emulated.registers, emulated.instructions) == (amx.lanes, amx.registers, amx.instructions)
     assert (emulated.features, emulated.zig, emulated.cc) == (avx2.features, avx2.zig, avx2.cc)
     assert choose_arch("x86-64-amx", DESKTOP) == amx  # without being asked for, nothing is: it is for another machine
     arm = replace(DESKTOP, machine="aarch64", features=frozenset())
@@ -118,7 +118,8 @@ def test_features_count_as_missing_where_the_user_says_so(monkeypatch: pytest.Mo
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     for disabled, best in (
         (None, "x86-64-amx"),
-        ("amx_tile", "x86-64-avx512"),
+        ("amx_tile", "x86-64-avx512bf16"),
+        ("amx_tile,avx512_bf16", "x86-64-avx512"),
         ("amx*,avx512*", "x86-64-avx2"),
         ("fma", "x86-64-sse4"),
     ):

@@ -16,12 +16,14 @@ from test_rocm_build import in_hip
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, TensorType
+from rammer.ir.tile import Apply, TileProgram, contains
 from rammer.kernels import candidates
 from rammer.vdevice.library import Library
 from rammer.vdevice.rocm.build import hip_compiler
 from rammer.vdevice.rocm.prelude import MATH, hip
 from rammer.vdevice.rocm.spec import FAMILIES, choose_gpu, make_spec
 from rammer.vdevice.simt.image import make_program
+from rammer.vdevice.simt.prelude import prelude
 from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.toolchain import c_compiler
 
@@ -119,6 +121,38 @@ def test_only_constants_are_restrict() -> None:
     for kernel in candidates(operation, make_spec(choose_gpu("gfx906"), 2)):
         names = [b.name for b in kernel.body.arguments]  # type: ignore[union-attr]
         assert re.findall(r"__restrict__ (\w+)", emit(kernel, hip(64), 256).text) == [names[-1]]
+
+
+@pytest.mark.parametrize(
+    ("arch", "precision", "wanted"),
+    [
+        ("gfx908", "fp32", "v_mfma_f32_16x16x4f32"),
+        ("gfx90a", "fp32", "v_mfma_f32_16x16x4f32"),
+        ("gfx90a", "bf16", "v_mfma_f32_16x16x16bf16_1k"),
+        ("gfx942", "fp32", "v_mfma_f32_16x16x4_f32"),
+        ("gfx942", "bf16", "v_mfma_f32_16x16x16_bf16"),
+        ("gfx1201", "bf16", "v_wmma_f32_16x16x16_bf16"),
+    ],
+)
+def test_machine_code_has_matrix_instructions(arch: str, precision: str, wanted: str) -> None:
+    spec = replace(make_spec(choose_gpu(arch)), precision=precision)
+    made = Operations(OPS).define("matmul", (TensorType((512, 512)), TensorType((512, 512))))
+    found = candidates(replace(made, static=(False, True)), spec)
+    kernels = [k for k in found if isinstance(k.body, TileProgram) and contains(k.body.body, Apply)]
+    assert kernels and len(kernels) < len(found)
+    dialect = hip(spec.wave, spec.instructions)
+    emitted = [emit(k, dialect, k.num_threads) for k in kernels]
+    text = prelude(dialect) + "#define MK_TASK static __device__ __forceinline__\n"
+    for n, e in enumerate(emitted):
+        text += e.text + (
+            f'extern "C" __global__ __launch_bounds__({e.num_threads}, 1) void entry_{n}(void *const *args, int rtask, '
+            f"int *status) {{ {e.symbol}(args, mk_arena, rtask, threadIdx.x, status); }}\n"
+        )
+    assembly = hip_compiler().assembly(text, arch)
+    entries = re.split(r"^entry_\d+:", assembly, flags=re.MULTILINE)[1:]
+    assert len(entries) == len(kernels) and all(f"\t{wanted} " in entry for entry in entries)
+    spilled = re.findall(r"^    \.vgpr_spill_count: (\d+)", assembly, flags=re.MULTILINE)
+    assert spilled == ["0"] * len(kernels)
 
 
 @pytest.fixture(scope="module")

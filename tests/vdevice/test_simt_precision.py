@@ -12,6 +12,7 @@ from rammer.errors import DeviceError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array
+from rammer.ir.tile import Apply, TileProgram, contains
 from rammer.plugins import PluginRegistry
 
 
@@ -25,13 +26,27 @@ def network() -> tuple[Graph, Array, Array]:
     return net.build(), x, np.maximum(x.astype(np.float64) @ a, 0) @ b
 
 
-@pytest.mark.parametrize(("precision", "low", "high"), [("fp32", 0, 1e-6), ("tf32", 1e-5, 1e-3), ("bf16", 1e-4, 1e-2)])
-def test_errors_are_those_of_the_precision(precision: str, low: float, high: float) -> None:
+@pytest.mark.parametrize(
+    ("target", "arch", "precision", "used", "low", "high"),
+    [
+        ("cuda", "sm_90", "fp32", False, 0, 1e-6),
+        ("cuda", "sm_90", "tf32", True, 1e-5, 1e-3),
+        ("cuda", "sm_90", "bf16", True, 1e-4, 1e-2),
+        ("rocm", "gfx906", "fp32", False, 0, 1e-6),
+        ("rocm", "gfx90a", "fp32", True, 0, 1e-6),
+        ("rocm", "gfx942", "bf16", True, 1e-4, 1e-2),
+        ("rocm", "gfx1201", "bf16", True, 1e-4, 1e-2),
+    ],
+)
+def test_errors_are_those_of_the_precision(
+    target: str, arch: str, precision: str, used: bool, low: float, high: float
+) -> None:
     """Within what rounding of the operands explains, and not less: the unit was used."""
     graph, x, wanted = network()
-    with rammer.compile(graph, "cuda", device="emulator:3", precision=precision, tune_seconds=0) as program:
-        used = {k.name for k in program.plan.kernels if f"_{precision}_" in k.name}
-        assert bool(used) == (precision != "fp32")
+    options = {"device": "emulator:3", "arch": arch, "precision": precision}
+    with rammer.compile(graph, target, tune_seconds=0, **options) as program:  # type: ignore[arg-type]
+        bodies = [k.body for k in program.plan.kernels]
+        assert any(isinstance(b, TileProgram) and contains(b.body, Apply) for b in bodies) == used
         error = np.abs(program(x) - wanted).max() / np.abs(wanted).max()
     assert low <= error < high
 

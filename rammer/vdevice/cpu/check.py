@@ -23,7 +23,7 @@ from rammer.ir.expr import TensorExpr, loads
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
 from rammer.ir.tensor import Array, DType, TensorType
-from rammer.ir.tile import TileProgram
+from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.seeded import PERIOD, Numbers, Region, Seeded, Seeds, bytes_at, element, padded
@@ -52,12 +52,17 @@ class Sample:
     allowed: tuple[float, ...]  # by output: how far a value may be off, by rounding
 
 
-def sample(operation: Operation, kinds: Sequence[TensorType], seeds: Seeds, seed: int = 0) -> Sample:
-    """Seeded inputs as they lie in memory, and the values at corners, edges and in the middle."""
+def sample(
+    operation: Operation, kinds: Sequence[TensorType], narrow: DType | None, seeds: Seeds, seed: int = 0
+) -> Sample:
+    """Seeded inputs as they lie in memory, and the values at corners, edges and in the middle.
+
+    `narrow`: a type that holds all inputs, as rKernels round them to it.
+    """
     expr = operation.expr
     places = _places(expr, seed)
     for positive in (False, True):  # some functions have no value below 0: most of a sample must be numbers
-        inputs = _inputs(operation, kinds, seeds, positive)
+        inputs = _inputs(operation, kinds, seeds, positive, narrow)
         with np.errstate(all="ignore"):
             wanted = tuple(evaluate_at(expr, inputs, places))
         if all(2 * np.isfinite(w.astype(np.float64)).sum() >= len(w) for w in wanted):
@@ -80,7 +85,9 @@ def _places(expr: TensorExpr, seed: int) -> Places:
     return np.array(rows, np.int64).reshape(len(rows), len(shape))
 
 
-def _inputs(operation: Operation, kinds: Sequence[TensorType], seeds: Seeds, positive: bool) -> dict[str, Seeded]:
+def _inputs(
+    operation: Operation, kinds: Sequence[TensorType], seeds: Seeds, positive: bool, narrow: DType | None
+) -> dict[str, Seeded]:
     """Numbers of which sums of products stay about 1, and indices that are inside of what they index."""
     expr = operation.expr
     depth = max((prod(e for _, e in s.reduce) for s in expr.stages if s.reduce and s.combine == "sum"), default=1)
@@ -89,7 +96,8 @@ def _inputs(operation: Operation, kinds: Sequence[TensorType], seeds: Seeds, pos
     for n, ((name, _), kind, static) in enumerate(zip(expr.inputs, kinds, operation.static, strict=True)):
         if kind.dtype.is_float:
             small = kind.rank > 1 and (static or n == len(expr.inputs) - 1)
-            values[name] = seeds.floats(kind, n, round(-log2(max(depth, 1)) / 2) if small else 0, positive)
+            exponent = round(-log2(max(depth, 1)) / 2) if small else 0
+            values[name] = seeds.floats(kind, n, exponent, positive, narrow)
         elif kind.dtype is DType.BOOL:
             values[name] = seeds.integers(kind, n, 0, 2)
         else:
@@ -215,18 +223,25 @@ def trials(
     kernels: Iterable[RKernel], address: Mapping[RKernel, int], every: frozenset[RKernel], seeds: Seeds
 ) -> list[Trial]:
     """What to run of each kernel: the rTasks of sampled elements, or all."""
-    samples: dict[tuple[Operation, tuple[TensorType, ...]], Sample] = {}
+    samples: dict[tuple[Operation, tuple[TensorType, ...], DType | None], Sample] = {}
     made = []
     for kernel in kernels:
         if _too_large(kernel):
             continue
-        key = kernel.operation, kernel.input_types()
+        key = kernel.operation, kernel.input_types(), _rounding(kernel)
         if key not in samples:
             samples[key] = sample(*key, seeds)
         whole = kernel in every and _all_fit(kernel)
         tasks = range(kernel.num_rtasks) if whole else _rtasks(kernel, samples[key].places)
         made.append(Trial(kernel, address[kernel], samples[key], tuple(tasks), seeds.nothing()))
     return made
+
+
+def _rounding(kernel: RKernel) -> DType | None:
+    """A type whose numbers the rKernel's instructions do not round; None if they round nothing."""
+    body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
+    precisions = {s.instruction.precision for s in statements(body) if isinstance(s, Apply)}
+    return DType.BF16 if precisions - {"fp32"} else None  # a tf32 number has more digits
 
 
 def _rtasks(kernel: RKernel, places: Places) -> list[int]:

@@ -7,19 +7,17 @@ from math import prod
 from typing import TypeAlias
 
 from rammer.ir.expr import Call, Load, loads
-from rammer.ir.index import Index, bounds, substitute, var, variables
-from rammer.ir.tensor import PARTS
+from rammer.ir.index import Index, substitute, var, variables
+from rammer.ir.instruction import place
+from rammer.ir.tensor import Encoding, TensorType
 from rammer.ir.tile import (
-    UNIT_DEPTH,
-    UNIT_ROWS,
     Alloc,
+    Apply,
     Body,
     For,
     If,
     Kind,
-    PartProduct,
     Scope,
-    Split,
     Store,
     TileProgram,
     statements,
@@ -97,24 +95,38 @@ class CpuPrinter(CFamilyPrinter):
     def end(self) -> list[str]:
         return ["  rammer_unit_end();"] if self._unit_loops else []
 
-    def parts(self, s: Split | PartProduct) -> list[str]:
-        if isinstance(s, Split):
-            inside = bounds(s.first, self.env)[1] + s.rows <= s.end
-            count = str(s.rows) if inside else f"imin({s.rows}, {s.end} - ({self.index(s.first)}))"
-            source = f"&{s.source}[{self.index(s.at)}]"
-            return [f"rammer_split_rows({s.buffer}, {source}, {s.step}, {s.next}, {count}, {s.depth});"]
-        loop = self._unit_loops[id(s)]
-        rows = -(-s.rows // UNIT_ROWS) * UNIT_ROWS
-        form, block = f"{rows}x{s.columns}", PARTS * UNIT_DEPTH
-        a = f"&{s.a}[{self.index(s.a_at + var(loop.var) * (block * UNIT_ROWS))}]"
-        b = f"(const bf16 *){s.b} + {self.index(s.b_at * PARTS + var(loop.var) * (block * s.columns))}"
+    def apply(self, s: Apply) -> list[str]:
+        return self._copied(s) if s.instruction.copies else self._multiplied(s)
+
+    def _copied(self, s: Apply) -> list[str]:
+        """Rows that an instruction encodes, up to the last one that there is."""
+        to, source = s.operands
+        (rows, depth), (step, following, _) = s.extents, source.steps
+        count = str(rows)
+        for r in source.where:
+            first = substitute(r.index, {s.instruction.axes[0][0]: Index()})
+            count = f"imin({count}, {r.high} - ({self.index(first)}))"
+        start = f"&{source.buffer}[{self.index(source.at)}]"
+        return [f"rammer_{s.instruction.name}({to.buffer}, {start}, {step}, {following}, {count}, {depth});"]
+
+    def _multiplied(self, s: Apply) -> list[str]:
+        """A block of sums: an instruction repeated along its terms."""
+        loop, (sums, a, b), name = self._unit_loops[id(s)], s.operands, s.instruction.name
+        beginning = dict.fromkeys(s.sizes, 0) | dict(s.instruction.axes[-1:])  # of the second block of terms
+        _, *kinds = s.instruction.types(s.sizes)
+        places = []
+        for operand, (tensor, kind) in zip((a, b), kinds, strict=True):
+            block = place(kind.layout, kind.shape, [Index(beginning[x]) for x in s.instruction.axes_of(tensor)])
+            places.append(self.index((operand.at + var(loop.var) * block.const) * _encoding(kind).parts))
+        form = "x".join(str(s.instruction.extent(axis)) for axis in ("row", "column"))
+        operands = f"&{a.buffer}[{places[0]}], (const bf16 *){b.buffer} + {places[1]}"
         return [
-            f"rammer_clear({s.acc});",
+            f"rammer_clear({sums.buffer});",
             f"for (long {loop.var} = 0; {loop.var} < {loop.stop}; {loop.var}++) {{",
             *self._fetches.pop(id(loop), []),
-            f"  rammer_add_{form}({s.acc}, {a}, {b}, {loop.stop});",
+            f"  rammer_add_{name}({sums.buffer}, {operands}, {loop.stop});",
             "}",
-            f"rammer_store_{form}({s.acc});",
+            f"rammer_store_{form}({sums.buffer});",
         ]
 
     def loop(self, loop: For, depth: int) -> list[str]:
@@ -213,24 +225,26 @@ class CpuPrinter(CFamilyPrinter):
             self._fetches.setdefault(id(sums[-1]), []).extend([*lines, "  }"])
             self._fetched |= {buffer for buffer, _ in wanted}
 
-    def _fetch_panel(self, product: PartProduct, blocks: For, outer: tuple[For, ...]) -> None:
-        """While blocks of rows pass by a panel of weights in parts, ask for the panel after it."""
-        moving = [n for n, lp in enumerate(outer) if product.b_at.coef(lp.var)]
+    def _fetch_panel(self, product: Apply, blocks: For, outer: tuple[For, ...]) -> None:
+        """While blocks of rows pass by a panel of encoded weights, ask for the panel after it."""
+        panel, (*_, (_, kind)) = product.operands[-1], product.instruction.types(product.sizes)
+        encoding = _encoding(kind)
+        moving = [n for n, lp in enumerate(outer) if panel.at.coef(lp.var)]
         if not moving or moving[-1] == len(outer) - 1:
             return  # each panel is used once, in the order in which they lie
         walk, still = outer[moving[-1]].var, (*outer[moving[-1] + 1 :], blocks)
         turns = [lp.stop - lp.start for lp in still]
-        line = LINE_BYTES // 2  # parts of a line
-        share = -(-product.depth * product.columns * PARTS // line // prod(turns))
+        line = LINE_BYTES // encoding.dtype.itemsize
+        share = -(-kind.size * encoding.parts // line // prod(turns))
         if share > UNIT_FETCHED:
             return
         turn = sum(((var(lp.var) - lp.start) * prod(turns[n + 1 :]) for n, lp in enumerate(still)), Index())
-        at = (product.b_at + product.b_at.coef(walk)) * PARTS + turn * (share * line)
+        at = (panel.at + panel.at.coef(walk)) * encoding.parts + turn * (share * line)
         self._fetches.setdefault(id(blocks), []).extend(
             [
                 "  #pragma unroll",
                 f"  for (long rammer_n = 0; rammer_n < {share * line}; rammer_n += {line}) "
-                f"__builtin_prefetch((const bf16 *){product.b} + {self.index(at)} + rammer_n, 0, 2);",
+                f"__builtin_prefetch((const bf16 *){panel.buffer} + {self.index(at)} + rammer_n, 0, 2);",
             ]
         )
 
@@ -321,16 +335,21 @@ def _long_sums(body: Body, outer: tuple[For, ...]) -> Iterator[tuple[tuple[For, 
                 yield from _long_sums(inner, outer)
 
 
-def _unit_loops(body: Body, outer: tuple[For, ...]) -> Iterator[tuple[PartProduct, For, tuple[For, ...]]]:
+def _unit_loops(body: Body, outer: tuple[For, ...]) -> Iterator[tuple[Apply, For, tuple[For, ...]]]:
     """Products on the matrix unit, each with the loop over its blocks of terms, and all serial loops around it."""
     for s in body:
         match s:
-            case PartProduct():
-                yield s, For("rammer_block", 0, s.depth // UNIT_DEPTH, Kind.SERIAL, (s,)), outer
+            case Apply() if s.instruction.multiplies:
+                yield s, For("rammer_block", 0, s.extents[-1] // s.instruction.axes[-1][1], Kind.SERIAL, (s,)), outer
             case For(_, _, _, Kind.SERIAL, inner):
                 yield from _unit_loops(inner, (*outer, s))
             case For(_, _, _, _, inner) | Alloc(_, inner) | If(_, inner):
                 yield from _unit_loops(inner, outer)
+
+
+def _encoding(kind: TensorType) -> Encoding:
+    assert kind.layout is not None and kind.layout.encoding is not None
+    return kind.layout.encoding
 
 
 def _block_path(nest: For) -> tuple[For, ...]:

@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.tensor import PARTS_BLOCK, Array, Shape, TensorType, pack, parted
+from rammer.ir.tensor import Array, DType, Encoding, Shape, TensorType, pack
 from rammer.vdevice.placement import aligned
 
 PAGE = mmap.PAGESIZE
@@ -116,15 +116,18 @@ class Seeds:
     def _normal(self) -> NDArray[np.float64]:
         return np.random.default_rng(self._seed).standard_normal(PERIOD)
 
-    def floats(self, kind: TensorType, order: int, exponent: int, positive: bool) -> Seeded:
-        """Numbers of a normal distribution times a power of two."""
-        parts = kind.layout.parts if kind.layout is not None and not padded(kind) else 0
+    def floats(
+        self, kind: TensorType, order: int, exponent: int, positive: bool, narrow: DType | None = None
+    ) -> Seeded:
+        """Numbers of a normal distribution times a power of two; those that a `narrow` type holds as well."""
+        encoding = kind.layout.encoding if kind.layout is not None and not padded(kind) else None
 
         def draw() -> Array:
             normal = np.abs(self._normal) + 0.1 if positive else self._normal
-            return np.ldexp(normal, exponent).astype(kind.dtype.numpy)
+            return np.ldexp(normal, exponent).astype((narrow or kind.dtype).numpy).astype(kind.dtype.numpy)
 
-        return self._seeded(kind, order, self._numbers((kind.dtype, exponent, positive, parts), draw, parts))
+        key = kind.dtype, exponent, positive, narrow, encoding
+        return self._seeded(kind, order, self._numbers(key, draw, encoding))
 
     def integers(self, kind: TensorType, order: int, low: int, high: int) -> Seeded:
         """Whole numbers, or truth values, of [low, high)."""
@@ -138,10 +141,10 @@ class Seeds:
         """What lies where nothing was stored: NaN, or what nobody computes."""
         return self._numbers(None, lambda: np.full(PERIOD, 0xFF, np.uint8))
 
-    def _numbers(self, key: Hashable, draw: Callable[[], Array], parts: int = 0) -> Numbers:
+    def _numbers(self, key: Hashable, draw: Callable[[], Array], encoding: Encoding | None = None) -> Numbers:
         if key not in self._kinds:
             values = draw()
-            data = (parted(values, parts) if parts else values).tobytes()
+            data = (encoding.encode(values) if encoding else values).tobytes()
             data *= -(-FILE_BYTES // len(data))
             file = self._files.enter_context(_unnamed())
             file.write(data)
@@ -151,12 +154,13 @@ class Seeds:
 
     @staticmethod
     def _seeded(kind: TensorType, order: int, numbers: Numbers) -> Seeded:
-        """A tensor that ends with a page, at some place in the file: if of parts, where a block of them begins."""
+        """A tensor that ends with a page, at some place in the file: if encoded, where a block begins."""
         page = APART * order
         if padded(kind):
             return Seeded(kind, numbers, page, page * PAGE)
         into = _room(kind.nbytes) - aligned(max(kind.nbytes, 1))
-        block = PARTS_BLOCK * kind.element_bytes if kind.layout is not None and kind.layout.parts else 1
+        encoding = kind.layout.encoding if kind.layout is not None else None
+        block = encoding.block * encoding.nbytes if encoding else 1
         while (page * PAGE + into) % block:
             page += 1
         page %= numbers.nbytes // PAGE

@@ -15,14 +15,14 @@ from pathlib import Path
 from rammer import config
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.ir.tensor import PARTS
+from rammer.ir.instruction import Instruction
+from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.calibrate import Calibration
 from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
 from rammer.vdevice.cpu.table import MAX_VEUS
 
 L2_SHARE = 0.8  # of a core's own cache that stays a plan's: code, stacks and tables take the rest
 L3_SHARE = 0.5  # of the shared cache: so do other processes
-PARTS_GAIN = 1.5  # measured: products of float32 in bf16 parts on AMX, relative to multiply-adds of vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Arch:
     features: frozenset[str]
     zig: tuple[str, ...]  # flags for ziglang's clang
     cc: tuple[str, ...]  # flags for gcc and clang
-    parts: int = 0  # of a float32 that its matrix unit multiplies
+    instructions: tuple[Instruction, ...] = ()  # beyond those of vectors
 
 
 _SSE = frozenset({"ssse3", "sse4_1", "sse4_2", "popcnt"})
 _AVX2 = _SSE | {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-_AMX = {"amx_tile", "amx_bf16", "avx512_bf16"}
+_BF16, _AMX = {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
 
 # Levels and no "native": an artifact says exactly what it needs. Clang halves 64-byte vectors on many CPUs with
 # AVX-512, Sapphire Rapids among them, unless told not to.
@@ -54,10 +54,20 @@ ARCHES: dict[str, Arch] = {
             "x86_64",
             16,
             32,
-            _AVX512 | _AMX,
+            _AVX512 | _BF16 | _AMX,
             ("-mcpu=x86_64_v4+avx512bf16+amx_tile+amx_bf16-prefer_256_bit",),
             ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mprefer-vector-width=512"),
-            parts=PARTS,
+            instructions=amx.AMX,
+        ),
+        Arch(
+            "x86-64-avx512bf16",
+            "x86_64",
+            16,
+            32,
+            _AVX512 | _BF16,
+            ("-mcpu=x86_64_v4+avx512bf16-prefer_256_bit",),
+            ("-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"),
+            instructions=amx.AVX512_BF16,
         ),
         Arch(
             "x86-64-avx512",
@@ -83,7 +93,7 @@ HERE = "here"  # in place of the second arch of an emulation
 def known_arch(name: str) -> Arch | None:
     """The arch of that name, or None. "A@B" emulates A in machine code for B.
 
-    Lanes, registers and parts are A's, so all choices and texts are; what B lacks is done in pieces, or in plain C.
+    Lanes, registers and instructions are A's, so all choices and texts are; what B lacks is done in pieces, or in C.
     """
     shape, _, code = name.partition("@")
     if not code:
@@ -91,7 +101,7 @@ def known_arch(name: str) -> Arch | None:
     if shape not in ARCHES or code not in ARCHES:
         return None
     like = ARCHES[shape]
-    return replace(ARCHES[code], name=name, lanes=like.lanes, registers=like.registers, parts=like.parts)
+    return replace(ARCHES[code], name=name, lanes=like.lanes, registers=like.registers, instructions=like.instructions)
 
 
 def find_arch(name: str) -> Arch:
@@ -155,7 +165,7 @@ def choose_arch(name: str | None, here: Host) -> Arch:
         return arch if here.runs(arch) else find_arch(f"{shape}@{choose_arch(None, here).name}")
     lanes = config.integer("RAMMER_VECTOR_LANES", 1)
     for arch in ARCHES.values():  # widest first
-        wanted = not (arch.parts and config.get("RAMMER_MATRIX_UNIT") == "0")
+        wanted = not (arch.instructions and config.get("RAMMER_MATRIX_UNIT") == "0")
         if here.runs(arch) and lanes in (None, arch.lanes) and wanted:
             return arch
     if lanes is None:
@@ -226,8 +236,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         arch=arch.name,
         lanes=arch.lanes,
         registers=arch.registers,
-        parts=arch.parts,
-        parts_gflops=round(PARTS_GAIN * peak, 1) if arch.parts else 0.0,
+        instructions=arch.instructions,
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
             MemoryLevel("L1", l1, "veu", round(2 * here.ghz * arch.lanes * 4, 1)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rammer.ir.device import VDeviceSpec
 from rammer.vdevice.simt.gpu import Gpu, find_model, gpu_spec
+from rammer.vdevice.simt.mma import SM_80
 
 TENSOR_ARCH = 80  # whose tensor cores take tf32 and bf16
 
@@ -67,5 +68,5 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         memories=("shared", "DRAM"),
         launch_us=3.0,  # estimates until measured: a cooperative launch
         barrier_us=1.0,  # a counter in global memory that another SM sees
-        precisions=("fp32", "tf32", "bf16") if int(gpu.arch.removeprefix("sm_")) >= TENSOR_ARCH else ("fp32",),
+        instructions=SM_80 if int(gpu.arch.removeprefix("sm_")) >= TENSOR_ARCH else (),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from rammer.ir.instruction import Instruction
 from rammer.vdevice import functions
+from rammer.vdevice.rocm import matrix_cores
 from rammer.vdevice.simt.prelude import Dialect
 
 # A wave that has passed the barrier may still have stores on their way: every thread releases before the barrier,
@@ -188,6 +190,15 @@ INLINE float mk_powf(float x, float y) { return (float)mk_pow((double)x, (double
 MATH += functions.instance(functions.ERF, prefix="mk_f")
 
 
-def hip(wave: int) -> Dialect:
+def hip(wave: int, instructions: tuple[Instruction, ...] = ()) -> Dialect:
     """HIP for GPUs whose waves have 64 or 32 threads."""
-    return Dialect("hip", PRIMITIVES + MATH, partial_sync=False, counted_sync=True, quiet_arguments=False, wave=wave)
+    return Dialect(
+        "hip",
+        PRIMITIVES + MATH,
+        partial_sync=False,
+        counted_sync=True,
+        quiet_arguments=False,
+        wave=wave,
+        instructions=instructions,
+        units=matrix_cores.TEXT,
+    )

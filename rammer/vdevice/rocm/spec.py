@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rammer.errors import DeviceError
 from rammer.ir.device import VDeviceSpec
+from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.gpu import Gpu, find_model, gpu_spec
 
 LDS_BYTES = 64 << 10  # of a CU, and of a block
@@ -80,4 +81,5 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         memories=("LDS", "HBM"),
         launch_us=5.0,  # estimates until measured: a HIP launch behind another
         barrier_us=1.5,  # a counter in L2 that another CU sees
+        instructions=MATRIX_CORES.get(gpu.arch, ()),
     )

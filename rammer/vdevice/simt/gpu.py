@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.instruction import Instruction
 from rammer.vdevice.simt.megakernel import header_bytes
 
 MAX_THREADS = 256  # of a vEU: every thread may have all registers that an instruction can name
@@ -53,7 +54,7 @@ def gpu_spec(
     memories: tuple[str, str],
     launch_us: float,
     barrier_us: float,
-    precisions: tuple[str, ...] = ("fp32",),
+    instructions: tuple[Instruction, ...] = (),
 ) -> VDeviceSpec:
     """The spec that kernels and policies see: a vEU is one block that has a multiprocessor for itself.
 
@@ -84,7 +85,7 @@ def gpu_spec(
         barrier_us=barrier_us,
         sync_us=round(40e-3 / gpu.ghz, 4),
         load_us=round(0.6 / gpu.ghz, 3),  # from L2
-        precisions=precisions,
+        instructions=instructions,
     )
 
 

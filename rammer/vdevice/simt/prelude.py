@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rammer.ir.instruction import Instruction
 from rammer.vdevice import functions
+from rammer.vdevice.simt import mma
+from rammer.vdevice.simt.instructions import emulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class Dialect:
     asks_ahead: bool = False
     wave: int = 32  # threads that run in step
     inline_limit: int = 200_000  # characters of tasks; beyond it they are called, for registers and compile time
+    instructions: tuple[Instruction, ...] = ()
+    units: str = ""  # defines `mk_NAME` of each instruction, on its output's and its inputs' registers
 
 
 CONTRACT = """\
@@ -46,7 +51,6 @@ MK_HERE(tid)  // tid; a compiler may be kept from computing with it outside of t
 MK_TENSOR(type, args, n)  // args[n], a pointer to global memory
 MK_ARENA  // char *: the block's shared memory
 MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
-void mk_mma_tf32(float *c, const float *a, const float *b), mk_mma_bf16(…)  // `ir.tile.Mma`, where specs offer it
 MK_PATIENCE  // polls between two looks at a clock, 2^n - 1
 """
 
@@ -117,30 +121,6 @@ INLINE unsigned short mk_float_to_half(float f) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
 }
-INLINE unsigned mk_tf32(float x) {
-  unsigned r;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-  return r;
-}
-INLINE unsigned mk_bf16x2(float low, float high) {
-  unsigned r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-INLINE void mk_mma_tf32(float *c, const float *a, const float *b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(mk_tf32(a[0])), "r"(mk_tf32(a[1])), "r"(mk_tf32(a[2])), "r"(mk_tf32(a[3])),
-        "r"(mk_tf32(b[0])), "r"(mk_tf32(b[1])));
-}
-INLINE void mk_mma_bf16(float *c, const float *a, const float *b) {  // terms in an order of ours, the same for a and b
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(mk_bf16x2(a[0], a[2])), "r"(mk_bf16x2(a[1], a[3])), "r"(mk_bf16x2(a[4], a[6])),
-        "r"(mk_bf16x2(a[5], a[7])), "r"(mk_bf16x2(b[0], b[1])), "r"(mk_bf16x2(b[2], b[3])));
-}
 extern __shared__ __align__(128) char mk_arena[];
 #define MK_ARENA mk_arena
 INLINE void *mk_global(void *p) {  // so that loads are of global memory, and not of any
@@ -155,6 +135,8 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
     partial_sync=True,
     asks_ahead=True,
     inline_limit=40_000,
+    instructions=mma.SM_80,
+    units=mma.TEXT,
 )
 
 HALF = """\
@@ -271,4 +253,7 @@ COMMON = (
 
 def prelude(dialect: Dialect) -> str:
     """The text before all kernels. The emulator defines the primitives itself."""
-    return f"#ifndef SIMT_HOST\n{dialect.primitives}#endif\n{COMMON}"
+    text = f"#ifndef SIMT_HOST\n{dialect.primitives}#endif\n{COMMON}"
+    if dialect.instructions:
+        text += f"#ifdef SIMT_HOST\n{''.join(map(emulated, dialect.instructions))}#else\n{dialect.units}#endif\n"
+    return text

@@ -11,7 +11,7 @@ from rammer.ir.expr import Range, loads
 from rammer.ir.index import Index
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Mma, Stmt, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Stmt, Store, Sync, TileProgram
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.vectors import SINGLE
@@ -122,9 +122,8 @@ class SimtPrinter(CFamilyPrinter):
     def square(self, loop: For) -> str | None:
         return None
 
-    def mma(self, s: Mma) -> str:
-        places = ((s.acc, s.acc_at), (s.a, s.a_at), (s.b, s.b_at))
-        return f"mk_mma_{s.precision}({', '.join(f'{name} + {self.index(at)}' for name, at in places)});"
+    def apply(self, s: Apply) -> list[str]:
+        return [f"mk_{s.instruction.name}({', '.join(f'{o.buffer} + {self.index(o.at)}' for o in s.operands)});"]
 
     def store(self, s: Store, lane: str | None, count: int = 0) -> str:
         text = super().store(s, lane, count)

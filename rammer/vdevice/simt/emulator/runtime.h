@@ -84,7 +84,7 @@ struct simt_fiber {
   simt_block *block;
   void *stack, *tsan;
   int state, barrier;
-  float fragment[12];  // what the other threads of its wave may read
+  float fragment[16];  // what the other threads of its wave may read
 };
 struct simt_block {
   simt_fiber *fibers;
@@ -109,10 +109,7 @@ static void *simt_argument;
 
 extern "C" SIMT_FAR simt_thread *simt_self() { return &simt_me->now->self; }
 extern "C" SIMT_FAR char *simt_arena() { return simt_me->now->block->arena; }
-extern "C" SIMT_FAR float *simt_fragment(int lane) {
-  simt_fiber *f = simt_me->now;
-  return f->block->fibers[(f->self.thread.x & ~31u) + lane].fragment;
-}
+extern "C" SIMT_FAR float *simt_fragment(int thread) { return simt_me->now->block->fibers[thread].fragment; }
 extern "C" SIMT_FAR void simt_progress() { simt_me->pauses = 0; }
 
 extern "C" SIMT_FAR unsigned long long simt_clock_ns() {

@@ -45,7 +45,7 @@ void simt_pause();
 void simt_progress();
 char *simt_arena();
 unsigned long long simt_now_ns(), simt_clock_ns();
-float *simt_fragment(int lane);
+float *simt_fragment(int thread);
 }
 #define __syncthreads() simt_sync(0, (int)blockDim.x)
 #define MK_ARENA simt_arena()
@@ -100,7 +100,7 @@ INLINE unsigned short mk_float_to_half(float x) {  // to nearest, ties to even
   } else h = (u + 0xfff + (u >> 13 & 1) - (112u << 23)) >> 13;
   return h | sign;
 }
-// Matrix units: the threads of a wave lay down their fragments, meet, and each computes its four elements.
+// What instructions of waves round their operands to.
 INLINE float simt_round(float x, unsigned half, unsigned cut) {
   unsigned u;
   __builtin_memcpy(&u, &x, 4);
@@ -114,17 +114,3 @@ INLINE float simt_bf16(float x) {
   __builtin_memcpy(&u, &x, 4);
   return simt_round(x, 0x7fff + (u >> 16 & 1), 0xffff);
 }
-INLINE void simt_mma(float *c, const float *a, const float *b, int steps, float (*round)(float)) {
-  int tid = (int)threadIdx.x, lane = tid & 31, g = lane >> 2, t = lane & 3;
-  float *mine = simt_fragment(lane);
-  for (int i = 0; i < 2 * steps; i++) mine[i] = round(a[i]);
-  for (int i = 0; i < steps; i++) mine[8 + i] = round(b[i]);
-  simt_sync(2 + tid / 32, 32);
-  for (int n = 0; n < 4; n++)
-    for (int k = 0; k < 4 * steps; k++)
-      c[n] += simt_fragment(4 * g + (k & 3))[2 * (k >> 2) + (n >> 1)] *
-              simt_fragment(4 * (2 * t + (n & 1)) + (k & 3))[8 + (k >> 2)];
-  simt_sync(2 + tid / 32, 32);
-}
-INLINE void mk_mma_tf32(float *c, const float *a, const float *b) { simt_mma(c, a, b, 2, simt_tf32); }
-INLINE void mk_mma_bf16(float *c, const float *a, const float *b) { simt_mma(c, a, b, 4, simt_bf16); }

@@ -1,0 +1,170 @@
+"""Instructions of a device as data: what each one means, and how its operands lie. Their text is the backend's.
+
+After Exo's `@instr`: programs are proven against the meaning, and tests hold the text against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from rammer.ir.expr import Axes, Call, Load, Stage, TensorExpr, loads
+from rammer.ir.index import Index, var, variables
+from rammer.ir.tensor import Digit, Layout, Shape, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """What hardware does as a whole: `meaning`, a tensor expression of one stage; `name` is what a backend knows it by.
+
+    The layouts of the meaning's tensors say how operands lie in their buffers. If many `threads` run it together,
+    their number comes first in each layout, and the rest is a register of that thread's own. What an output's layout
+    pads is written too.
+    """
+
+    name: str
+    meaning: TensorExpr
+    threads: int = 1
+    accumulates: bool = False  # it adds to what its output holds
+    precision: str = "fp32"  # what it rounds operands of float32 to, none or "tf32", "bf16"
+    gain: float = 1.0  # multiply-adds in the time of one of the vEU's own, relative to it
+    wake_us: float = 0.0  # that it takes after a while out of use
+
+    @property
+    def axes(self) -> Axes:
+        """All axes, those of the sum last."""
+        stage = self.meaning.root
+        return (*stage.axes, *stage.reduce)
+
+    @property
+    def tensors(self) -> tuple[tuple[str, TensorType], ...]:
+        """The output, then the inputs."""
+        return (*self.meaning.outputs, *self.meaning.inputs)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is output[row, column] = Σ input[row, term] · input[term, column]."""
+        match self.meaning.root:
+            case Stage(_, ((row, _), (column, _)), Call("mul", (Load(_, a), Load(_, b))), ((term, _),), "sum"):
+                return a == (var(row), var(term)) and b == (var(term), var(column))
+        return False
+
+    @property
+    def copies(self) -> bool:
+        """Whether its output is its input, in another layout."""
+        stage = self.meaning.root
+        return (
+            isinstance(stage.body, Load)
+            and not stage.reduce
+            and stage.body.index == tuple(var(a) for a, _ in stage.axes)
+        )
+
+    def extent(self, axis: str) -> int:
+        """The extent of an axis, of one execution."""
+        return dict(self.axes)[axis]
+
+    def axes_of(self, tensor: str) -> tuple[str, ...]:
+        """The axis that each dimension of a tensor lies along."""
+        stage = self.meaning.root
+        if tensor == stage.name:
+            return tuple(a for a, _ in stage.axes)
+        load = next(ld for ld, _ in loads(stage.body) if ld.tensor == tensor)
+        return tuple(name for ix in load.index for name in variables(ix))
+
+    def types(self, extents: Mapping[str, int]) -> Iterator[tuple[str, TensorType]]:
+        """Its tensors where axes have other extents: it is repeated along them, or cut short."""
+        for name, kind in self.tensors:
+            yield name, replace(kind, shape=tuple(extents[axis] for axis in self.axes_of(name)))
+
+    def registers(self, tensor: str) -> int:
+        """Elements of a tensor that each thread holds."""
+        kind = dict(self.tensors)[tensor]
+        return prod(kind.physical_shape) // self.threads
+
+    def digits(self, tensor: str) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
+        """Of a tensor that many threads hold: the digits that number the thread, and those of its registers."""
+        kind = dict(self.tensors)[tensor]
+        assert kind.layout is not None
+        count, left = 0, self.threads
+        while left > 1:
+            left //= kind.physical_shape[count]
+            count += 1
+        return kind.layout.digits[:count], kind.layout.digits[count:]
+
+    def held(self, tensor: str, thread: Index, register: Index) -> tuple[Index, ...]:
+        """The element of a tensor that a thread holds in one of its registers."""
+        element = [Index() for _ in self.axes_of(tensor)]
+        for digits, number in zip(self.digits(tensor), (thread, register), strict=True):
+            left = number
+            for digit, size, step in self._sized(tensor, digits):
+                element[digit.dim] += left // step % size * digit.div
+        return tuple(element)
+
+    def holder(self, tensor: str, element: Sequence[Index]) -> tuple[Index, Index]:
+        """The thread that holds an element of a tensor, and the register."""
+        places = []
+        for digits in self.digits(tensor):
+            at = Index()
+            for digit, size, step in self._sized(tensor, digits):
+                at += element[digit.dim] // digit.div % size * step
+            places.append(at)
+        return places[0], places[1]
+
+    def _sized(self, tensor: str, digits: tuple[Digit, ...]) -> Iterator[tuple[Digit, int, int]]:
+        """Digits of a number, with how many values each has, and what one step of it counts."""
+        shape = dict(self.tensors)[tensor].shape
+        sizes = Layout(digits).physical_shape(shape)
+        for n, (digit, size) in enumerate(zip(digits, sizes, strict=True)):
+            yield digit, size, prod(sizes[n + 1 :])
+
+
+def multiply(
+    name: str,
+    sizes: Shape,
+    layouts: Sequence[Layout],
+    *,
+    threads: int = 1,
+    accumulates: bool = False,
+    precision: str = "fp32",
+    gain: float = 1.0,
+) -> Instruction:
+    """A product of float32: `sizes` of rows, columns and terms; layouts of the sums, of their rows, of columns."""
+    row, column, term = var("row"), var("column"), var("term")
+    rows, columns, terms = sizes
+    shapes = {"sums": (rows, columns), "a": (rows, terms), "b": (terms, columns)}
+    kinds = [(t, TensorType(s, layout=at)) for (t, s), at in zip(shapes.items(), layouts, strict=True)]
+    body = Call("mul", (Load("a", (row, term)), Load("b", (term, column))))
+    stage = Stage("sums", (("row", rows), ("column", columns)), body, (("term", terms),))
+    meaning = TensorExpr("multiply", tuple(kinds[1:]), (stage,), (kinds[0],))
+    return Instruction(name, meaning, threads, accumulates, precision, gain)
+
+
+def copy(name: str, shape: Shape, to: Layout, source: Layout, precision: str = "fp32") -> Instruction:
+    """A copy of [row, term] from one layout to another."""
+    body = Load("source", (var("row"), var("term")))
+    stage = Stage("copy", tuple(zip(("row", "term"), shape, strict=True)), body)
+    inputs, outputs = (("source", TensorType(shape, layout=source)),), (("copy", TensorType(shape, layout=to)),)
+    return Instruction(name, TensorExpr("copy", inputs, (stage,), outputs), precision=precision)
+
+
+def place(layout: Layout | None, shape: Shape, index: Sequence[Index], steps: Sequence[int] = ()) -> Index:
+    """Where an element lies; `steps`: how far apart those of each physical dimension are, if not as close as can be."""
+    digits = layout.digits if layout else [Digit(d) for d in range(len(shape))]
+    sizes = layout.physical_shape(shape) if layout else shape
+    steps = steps or [prod(sizes[n + 1 :]) for n in range(len(sizes))]
+    at = Index()
+    for digit, step in zip(digits, steps, strict=True):
+        moved = index[digit.dim] // digit.div
+        at += (moved % digit.mod if digit.mod else moved) * step
+    return at
+
+
+def padded(layout: Layout | None, shape: Shape) -> Shape:
+    """The extents with what a layout's blocks hold past the edge."""
+    if layout is None:
+        return shape
+    whole = dict.fromkeys(range(len(shape)), 1)
+    for digit, extent in zip(layout.digits, layout.physical_shape(shape), strict=True):
+        whole[digit.dim] *= extent
+    return tuple(whole.values())

@@ -1,0 +1,170 @@
+"""Instructions of x86 CPUs that multiply bf16 numbers and sum in float32: tables, and their C text.
+
+AMX: a matrix of 16 rows and 64 bytes lies in each of eight registers; four hold sums, the others operands. A block of
+32 terms has six products of parts, in an order in which the unit finds many of its operands in registers. AVX512-BF16
+multiplies vectors instead: its sums lie in memory between blocks, and in registers in each. Where the compiler's
+target has neither, these instructions are loops over matrices in memory, and all the rest is the same text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rammer.ir.instruction import Instruction, copy, multiply
+from rammer.ir.tensor import Digit, DType, Encoding, Layout
+
+# Three bf16 numbers are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
+# largest are left out, and sums are float32: the result is as exact as one of float32.
+BF16X3, BF16 = Encoding(DType.BF16, 3, 512), Encoding(DType.BF16, 1, 512)
+WAKE_US = 3.0  # measured: out of use the unit sleeps
+TERMS = 32
+WIDE_COST = 1.07  # measured: of a wide block's sums, relative to a tall block's
+SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matrices
+GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
+
+
+def _unit(
+    encoding: Encoding, precision: str, gain: float, ending: str = "", wake_us: float = 0.0
+) -> tuple[Instruction, ...]:
+    """A copy of rows, and two products; `gain`: of tall blocks of sums. Columns lie in pairs of terms."""
+    rows = Layout((Digit(0, 16), Digit(1, TERMS), Digit(0, 1, 16), Digit(1, 1, TERMS)), encoding)
+    made = [copy(f"split_rows{ending}", (16, TERMS), rows, GIVEN, precision)]
+    for height, width, rate in ((32, 32, gain), (16, 64, gain / WIDE_COST)):
+        blocks, pairs = (Digit(0, TERMS), Digit(1, 16, width // 16)), (Digit(0, 2, TERMS // 2), Digit(1, 1, 16))
+        layouts = SUMS, rows, Layout((*blocks, *pairs, Digit(0, 1, 2)), encoding)
+        name, sizes = f"{height}x{width}{ending}", (height, width, TERMS)
+        made.append(replace(multiply(name, sizes, layouts, precision=precision, gain=rate), wake_us=wake_us))
+    return tuple(made)
+
+
+AMX = (
+    *_unit(BF16X3, "fp32", 1.5, wake_us=WAKE_US),  # measured
+    *_unit(BF16, "bf16", 7.0, "_bf16", WAKE_US),  # estimated: a product for six, with more loads for each
+)
+AVX512_BF16 = _unit(BF16, "bf16", 1.7, "_bf16")  # estimated: twice the multiply-adds, and a load for each
+
+TEXT = """\
+enum { PART = 512 };                              /* numbers of a matrix; three parts make as many float32 */
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#define MLOAD(m, from) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #m :: "r"(from), "r"(64L) : "memory")
+#define MSTORE(m, to, step) \\
+  __asm__ volatile("tilestored %%tmm" #m ", (%0,%1,1)" :: "r"(to), "r"(4L * (step)) : "memory")
+#define MZERO(m) __asm__ volatile("tilezero %%tmm" #m ::)
+#define MSUM(m, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #m ::)
+static const struct { uint8_t palette, start, zero[14]; uint16_t bytes[16]; uint8_t rows[16]; } matrices =
+  { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
+#define TAKE()
+#define GIVE()
+#define KEEP()
+INLINE void rammer_unit_begin(void) { __asm__ volatile("ldtilecfg %0" :: "m"(matrices)); }
+INLINE void rammer_unit_end(void) { __asm__ volatile("tilerelease" ::); }
+INLINE vw part_of(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
+#elif defined(__AVX512BF16__) && LANES == 16
+/* Between calls the matrices of sums lie one after another in `sums`; operands stay where they are. */
+typedef struct { float sum[16][16]; } matrix;
+typedef uint32_t pair __attribute__((may_alias));
+#define TAKE() matrix *unit = (matrix *)sums; const bf16 *held[8]; (void)held;
+#define GIVE() matrix unit[4]; memcpy(unit, sums, sizeof unit);
+#define KEEP()
+#define MLOAD(m, from) held[m] = from
+#define MSTORE(m, to, step) for (long r = 0; r < 16; r++) memcpy(to + r * (step), unit[m].sum[r], 64)
+#define MZERO(m) memset(&unit[m], 0, sizeof *unit)
+#define MSUM(m, a, b) matrix_sum(&unit[m], held[a], held[b])
+INLINE void matrix_sum(matrix *m, const bf16 *a, const bf16 *b) {
+  vf sums[16];
+  #pragma unroll
+  for (long r = 0; r < 16; r++) sums[r] = V(m->sum[r]);
+  for (long k = 0; k < 16; k++) {
+    vu y = *(const vu *)&b[32 * k];
+    #pragma unroll
+    for (long r = 0; r < 16; r++)
+      __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sums[r]) : "v"(y), "m"(*(const pair *)&a[32 * r + 2 * k]));
+  }
+  #pragma unroll
+  for (long r = 0; r < 16; r++) V(m->sum[r]) = sums[r];
+}
+INLINE void rammer_unit_begin(void) {}
+INLINE void rammer_unit_end(void) {}
+INLINE vw part_of(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
+#else
+typedef union { float sum[16][16]; uint32_t pair[16][16]; bf16 part[PART]; } matrix;
+#define TAKE() matrix unit[8]; memcpy(unit, sums, 4 * sizeof *unit);
+#define GIVE() TAKE()
+#define KEEP() memcpy(sums, unit, 4 * sizeof *unit);
+#define MLOAD(m, from) matrix_load(&unit[m], from)
+#define MSTORE(m, to, step) for (long r = 0; r < 16; r++) memcpy(to + r * (step), unit[m].sum[r], 64)
+#define MZERO(m) memset(&unit[m], 0, sizeof *unit)
+#define MSUM(m, a, b) matrix_sum(&unit[m], &unit[a], &unit[b])
+static void matrix_load(matrix *m, const bf16 *from) {  /* what is too small to be normal counts as zero */
+  for (long n = 0; n < PART; n++) m->part[n] = from[n] & 0x7f80 ? from[n] : from[n] & 0x8000;
+}
+/* Terms of even and of odd number have a sum each, as the unit rounds (which also makes zero of too small sums). */
+static void matrix_sum(matrix *m, const matrix *a, const matrix *b) {
+  for (long r = 0; r < 16; r++) for (long c = 0; c < 16; c += LANES) {
+    vf even = {0}, odd = {0};
+    for (long k = 0; k < 16; k++) {
+      uint32_t x = a->pair[r][k]; vu y = *(const vu *)&b->pair[k][c];
+      even += sfloat(x << 16) * (vf)(y << 16);
+      odd += sfloat(x & 0xffff0000) * (vf)(y & 0xffff0000);
+    }
+    V(m->sum[r][c]) += even + odd;
+  }
+}
+INLINE void rammer_unit_begin(void) {}
+INLINE void rammer_unit_end(void) {}
+INLINE vw part_of(vf x) { return vbf16(x); }
+#endif
+INLINE void rammer_clear(float *sums) { TAKE() MZERO(0); MZERO(1); MZERO(2); MZERO(3); KEEP() }
+/* 16 x 64 sums: a matrix of b is loaded once, for all parts of a that it is multiplied by. */
+#define FIRST(n) MLOAD(7, b + 3 * PART * n); MSUM(n, 4, 7); MSUM(n, 5, 7); MSUM(n, 6, 7);
+#define SECOND(n) MLOAD(7, b + (3 * n + 1) * PART); MSUM(n, 4, 7); MSUM(n, 5, 7);
+#define THIRD(n) MLOAD(7, b + (3 * n + 2) * PART); MSUM(n, 4, 7);
+INLINE void rammer_add_16x64(float *sums, const bf16 *a, const bf16 *b, long blocks) {
+  TAKE() MLOAD(4, a); MLOAD(5, a + PART); MLOAD(6, a + 2 * PART);
+  FIRST(0) FIRST(1) FIRST(2) FIRST(3) SECOND(0) SECOND(1) SECOND(2) SECOND(3) THIRD(0) THIRD(1) THIRD(2) THIRD(3)
+  KEEP()
+}
+INLINE void rammer_store_16x64(float *sums) {
+  GIVE() MSTORE(0, sums, 64); MSTORE(1, sums + 16, 64); MSTORE(2, sums + 32, 64); MSTORE(3, sums + 48, 64);
+}
+/* 32 x 32 sums: from one product of parts to the next, one operand stays. */
+#define ROWS(part) MLOAD(4, a + part * PART); MLOAD(5, a + (3 * blocks + part) * PART);
+#define COLUMNS(part) MLOAD(6, b + part * PART); MLOAD(7, b + (3 + part) * PART);
+#define SQUARE MSUM(0, 4, 6); MSUM(1, 4, 7); MSUM(2, 5, 6); MSUM(3, 5, 7);
+INLINE void rammer_add_32x32(float *sums, const bf16 *a, const bf16 *b, long blocks) {
+  TAKE() ROWS(0) COLUMNS(2) SQUARE COLUMNS(1) SQUARE ROWS(1) SQUARE COLUMNS(0) SQUARE ROWS(2) SQUARE ROWS(0) SQUARE
+  KEEP()
+}
+INLINE void rammer_store_32x32(float *sums) {
+  GIVE() MSTORE(0, sums, 32); MSTORE(1, sums + 16, 32); MSTORE(2, sums + 512, 32); MSTORE(3, sums + 528, 32);
+}
+/* Operands of one part: rounded. */
+#define ONLY(n) MLOAD(7, b + PART * n); MSUM(n, 4, 7);
+INLINE void rammer_add_16x64_bf16(float *sums, const bf16 *a, const bf16 *b, long blocks) {
+  TAKE() MLOAD(4, a); ONLY(0) ONLY(1) ONLY(2) ONLY(3) KEEP()
+}
+INLINE void rammer_add_32x32_bf16(float *sums, const bf16 *a, const bf16 *b, long blocks) {
+  TAKE() MLOAD(4, a); MLOAD(5, a + blocks * PART); MLOAD(6, b); MLOAD(7, b + PART); SQUARE KEEP()
+}
+#undef SQUARE                                     /* as the others need arguments, no operand is taken for them */
+INLINE void rounded_rows(
+    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth, long parts) {
+  for (long r = 0; r < rows; r++) for (long k = 0; k < depth; k += LANES) {
+    bf16 *part = to + parts * PART * (r / 16 * (depth / 32) + k / 32) + r % 16 * 32 + k % 32;
+    vf left = V(from[r * step + k / LANES * next]);
+    for (int n = 0; n < parts; n++, part += PART) {
+      vw rounded = part_of(left);
+      *(vw *)part = rounded;
+      left -= from_bits(__builtin_convertvector(rounded, vi) << 16);
+    }
+  }
+}
+static void rammer_split_rows(
+    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
+  rounded_rows(to, from, step, next, rows, depth, 3);
+}
+static void rammer_split_rows_bf16(
+    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
+  rounded_rows(to, from, step, next, rows, depth, 1);
+}
+"""

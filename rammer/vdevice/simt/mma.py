@@ -1,0 +1,58 @@
+"""Instructions of NVIDIA's matrix units: which thread of a wave holds what, and their text."""
+
+from __future__ import annotations
+
+from rammer.ir.instruction import Instruction, multiply
+from rammer.ir.tensor import Digit, Layout
+
+WAVE = 32
+
+
+def _mma(precision: str, terms: int, gain: float) -> Instruction:
+    """sums[16, 8] += a[16, terms] b[terms, 8]: thread 4g + t holds rows and columns g, pairs of columns and terms t.
+
+    Terms are dealt out so that both formats read scratch without bank conflicts: the unit may see them in any order.
+    """
+    eight, four = Digit(0, 1, 8), Digit(1, 1, 4)
+    sums = Layout((eight, Digit(1, 2), Digit(0, 8), Digit(1, 1, 2)))
+    a = Layout((eight, four, Digit(1, 4), Digit(0, 8)))
+    b = Layout((Digit(1), Digit(0, 1, 4), Digit(0, 4)))
+    return multiply(
+        f"mma_{precision}",
+        (16, 8, terms),
+        (sums, a, b),
+        threads=WAVE,
+        accumulates=True,
+        precision=precision,
+        gain=gain,
+    )
+
+
+SM_80 = (_mma("tf32", 8, 4.0), _mma("bf16", 16, 8.0))
+
+TEXT = """\
+INLINE unsigned mk_tf32(float x) {
+  unsigned r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return r;
+}
+INLINE unsigned mk_bf16x2(float low, float high) {
+  unsigned r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+INLINE void mk_mma_tf32(float *c, const float *a, const float *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(mk_tf32(a[0])), "r"(mk_tf32(a[1])), "r"(mk_tf32(a[2])), "r"(mk_tf32(a[3])),
+        "r"(mk_tf32(b[0])), "r"(mk_tf32(b[1])));
+}
+INLINE void mk_mma_bf16(float *c, const float *a, const float *b) {  // terms in an order of ours, the same for a and b
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(mk_bf16x2(a[0], a[2])), "r"(mk_bf16x2(a[1], a[3])), "r"(mk_bf16x2(a[4], a[6])),
+        "r"(mk_bf16x2(a[5], a[7])), "r"(mk_bf16x2(b[0], b[1])), "r"(mk_bf16x2(b[2], b[3])));
+}
+"""
