@@ -139,7 +139,8 @@ def compile(
         with clock("price"):
             if budget_s > 0:
                 profiler.states_us |= vdevice.rkernels_states_us(used, budget_s=budget_s, progress=progress)
-            plan = replace(plan, prices={k: profiler.price(k, vdevice.spec) for k in used})
+            if profiler.states_us:  # where nobody measured, prices would only add estimates to estimates
+                plan = replace(plan, prices={k: profiler.price(k, vdevice.spec) for k in used})
         notes = (*prover.notes, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:

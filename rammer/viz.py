@@ -147,7 +147,8 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
 def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
     """A Gantt chart for documents. Neighbours that together are narrower than a pixel are drawn as one."""
     groups = _groups(timeline, plan)
-    left, right, top, row = 64, 56, 58, 30 if plan.spec.num_veus <= 16 else 14
+    facts = _facts(timeline, plan)
+    left, right, top, row = 64, 56, 42 + 16 * len(facts), 30 if plan.spec.num_veus <= 16 else 14
     chart = max(width - left - right, 100)
     bottom = top + row * plan.spec.num_veus
     legend_rows = -(-min(len(groups.labels), _LEGEND) // 4)
@@ -158,7 +159,7 @@ def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
         ' font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         f'<text x="{left}" y="24" font-size="15" font-weight="600" fill="#1b1f24">{_xml(_title(plan))}</text>',
-        f'<text x="{left}" y="42" fill="#57606a">{_xml(_facts(timeline, plan))}</text>',
+        *(f'<text x="{left}" y="{42 + 16 * n}" fill="#57606a">{_xml(fact)}</text>' for n, fact in enumerate(facts)),
     ]
     for tick in _ticks(timeline.total_us, max(chart // 110, 2)):
         x = left + tick * scale
@@ -247,7 +248,7 @@ def html(timeline: Timeline, plan: ExecutionPlan) -> str:
         before = [n + len(lane) for n, lane in zip(before, program.lanes, strict=True)]
     data = {
         "title": _title(plan),
-        "facts": _facts(timeline, plan),
+        "facts": " · ".join(_facts(timeline, plan)),
         "total": timeline.total_us,
         "operators": [
             [_printable(op.name), _printable(op.kind), _printable(k.name), k.num_rtasks, group]
@@ -371,17 +372,20 @@ def _title(plan: ExecutionPlan) -> str:
     return _printable(f"{plan.graph.name or 'plan'} on {plan.spec.name}, policy {plan.policy}")
 
 
-def _facts(timeline: Timeline, plan: ExecutionPlan) -> str:
-    return (
+def _facts(timeline: Timeline, plan: ExecutionPlan) -> list[str]:
+    """Lines about the whole: what is used, and, if that was followed, from where operands come."""
+    moved = (f"{nbytes / (1 << 20):.1f} MiB from {level}" for level, nbytes in timeline.moved.items())
+    return [
         f"{_time(timeline.total_us)} estimated · "
         f"{_number(plan.spec.num_veus, 'vEU')} {timeline.utilisation:.0%} used · "
         f"{timeline.overhead:.1%} overhead · {_number(len(plan.graph.operators), 'rOperator')} · "
-        f"{_number(plan.num_rtasks, 'rTask')} · {_number(len(plan.programs), 'rProgram')}"
-    )
+        f"{_number(plan.num_rtasks, 'rTask')} · {_number(len(plan.programs), 'rProgram')}",
+        *([f"operands, estimated: {', '.join(moved)}"] if timeline.moved else []),
+    ]
 
 
 def _headline(timeline: Timeline, plan: ExecutionPlan) -> str:
-    return f"{_title(plan)}\n{_facts(timeline, plan)}"
+    return "\n".join([_title(plan), *_facts(timeline, plan)])
 
 
 def _ticks(total_us: float, most: int) -> Iterator[float]:

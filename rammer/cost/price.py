@@ -20,6 +20,7 @@ from rammer.ir.program import TaskUid
 
 MUCH = 0.1  # of a time in turn that must be fetching, so that it says something about stalls
 SWEEPS = 4  # over a kernel's rTasks, until caches hold what they will
+MOST_FETCHING = 0.8  # of a time in turn, whatever the rates say
 MOST_STALL = 4.0  # times the rates: more is a disturbed measurement
 
 
@@ -30,18 +31,18 @@ def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
         if level.owner == "veu":
             gbps = level.written_gbps if written else 0.0
         else:
-            gbps = min((r for r in (level.read_gbps / veus, level.veu_gbps) if r), default=0.0)
+            gbps = min(level.read_gbps / veus, level.veu_gbps or level.read_gbps / spec.num_veus)
         found.append(1e-3 / gbps if gbps else 0.0)
     return np.array(found)
 
 
-def fit(kernel: RKernel, spec: VDeviceSpec, near_us: float, in_turn_us: float, far_us: float | None) -> Price:
-    """The price of a kernel that was measured on one vEU, each time the mean over its rTasks.
+def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states_us: tuple[float, float] | None) -> Price:
+    """The price of a kernel, from times on one vEU, each the mean over its rTasks.
 
-    `near_us`: each rTask once more at once. `in_turn_us`: all rTasks in turn, over and over, so that operands are where
-    the others left them. `far_us`: in turn, with all operands in main memory before; None if nobody measured it.
+    `in_turn_us`: all rTasks in turn, over and over, so that operands are where the others left them; measured, or an
+    estimate that includes fetching them. `states_us`: each rTask several times at once, so that operands are near; and
+    all in turn once, with operands in main memory before. None if nobody measured these: then rates are believed.
     """
-    near_us = min(near_us, in_turn_us)  # more is a disturbed measurement
     touched, in_use = touches_alone(kernel)
     rates = us_per_byte(spec, 1)
     caches = Residency(spec, in_use)
@@ -51,7 +52,12 @@ def fit(kernel: RKernel, spec: VDeviceSpec, near_us: float, in_turn_us: float, f
             caches.fetch(0, touch)
     warm = (caches.moved - before) * rates / max(len(touched), 1)
     cold_us = float(in_use.sum() * rates[-1]) / max(len(touched), 1) if len(rates) else 0.0
-    memory_stall = 1.0 if far_us is None or not cold_us else _bounded((far_us - near_us) / cold_us)
+    if states_us is None:
+        fetching_us = float(warm.sum())
+        stall = min(1.0, MOST_FETCHING * in_turn_us / fetching_us) if fetching_us else 1.0
+        return Price(in_turn_us - stall * fetching_us, stall, stall)
+    near_us, far_us = min(states_us[0], in_turn_us), states_us[1]  # more near than in turn is a disturbed measurement
+    memory_stall = _bounded((far_us - near_us) / cold_us) if cold_us else 1.0
     shared_stall, between_us = min(memory_stall, 1.0), float(warm[:-1].sum())
     if between_us > MUCH * in_turn_us:
         shared_stall = _bounded((in_turn_us - near_us - memory_stall * float(warm[-1])) / between_us)

@@ -31,7 +31,6 @@ class Scope(Enum):
     """Which memory a buffer lives in."""
 
     ARGUMENT = "argument"  # a whole tensor, in the device's main memory
-    EXCHANGE = "exchange"  # an argument that holds only this tile's box (IPU)
     LOCAL = "local"  # scratch of the rTask: core cache, shared memory, tile SRAM
     REGISTER = "register"  # private to a thread; size and indices known after unrolling
 

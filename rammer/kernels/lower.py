@@ -127,8 +127,7 @@ class _Lowering:
         if all(extent for _, extent in root.axes):
             body = self.attach("", -1) + self.nest(root, nest, "")
         arguments = tuple(
-            self.home[self._exchanged(n)].buffer
-            for n in (*(n for n, _ in self.expr.outputs), *(n for n, _ in self.expr.inputs))
+            self.home[n].buffer for n in (*(n for n, _ in self.expr.outputs), *(n for n, _ in self.expr.inputs))
         )
         digits = tuple(
             TaskDigit(b.loop.axis, b.loop.step, b.extent, b.stride)
@@ -146,10 +145,6 @@ class _Lowering:
             tuple(self.scratch),
             _count_syncs(body),
         )
-
-    def _exchanged(self, name: str) -> str:
-        at = self.at.get(name + "_s")
-        return name + "_s" if at is not None and at.scope is Scope.EXCHANGE else name
 
     def fail(self, stage: Stage, what: str, hint: str = "") -> LoweringError:
         return LoweringError(f"{self.expr.name}.{stage.name}: {what}", hint=hint)
@@ -207,7 +202,7 @@ class _Lowering:
             ]
             hulls = [self.hull(stage, p, reads, fixed) for p in range(len(stage.axes))]
             corner, extents = tuple(c for c, _ in hulls), tuple(e for _, e in hulls)
-            if stage.name not in outputs or at.scope is Scope.EXCHANGE:
+            if stage.name not in outputs:
                 if at.instruction and isinstance(stage.body, Load) and at.instruction.copies:
                     self.home[stage.name] = self.encoded_home(stage, at.instruction, corner, extents)
                     continue
@@ -219,11 +214,10 @@ class _Lowering:
                 self.home[stage.name] = _Home(buffer, corner, strides)
                 if at.scope is Scope.LOCAL:
                     self.scratch.append(buffer)
-            if at.scope is not Scope.EXCHANGE:
-                names = [a for a, _ in stage.axes]
-                origin, extent = dict(zip(names, corner, strict=True)), dict(zip(names, extents, strict=True))
-                nest = self.nests[stage.name] = self.bands(stage, at.loops, origin, extent, stage.name + "_")
-                readers += [(b, nest.values) for b in (stage.body, stage.epilogue) if b is not None]
+            names = [a for a, _ in stage.axes]
+            origin, extent = dict(zip(names, corner, strict=True)), dict(zip(names, extents, strict=True))
+            nest = self.nests[stage.name] = self.bands(stage, at.loops, origin, extent, stage.name + "_")
+            readers += [(b, nest.values) for b in (stage.body, stage.epilogue) if b is not None]
 
     def encoded_home(
         self, stage: Stage, instruction: Instruction, corner: tuple[Index, ...], extents: tuple[int, ...]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Protocol
 
+from rammer.cost.estimate import estimated_us
 from rammer.cost.price import fit
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan, Price
-from rammer.ir.tile import Apply, Body, For, Kind, TileProgram, statements
-from rammer.scheduler.thread_time import thread_us
 
 NOISE = 1.02  # of measured times: measured again, they come out the other way round
 
@@ -43,10 +40,7 @@ class Profiler(Protocol):
 
 
 class EstimatingProfiler:
-    """Times from the spec alone: arithmetic at peak, or bytes at the rate of the level that holds them, if slower.
-
-    A roofline, hence optimistic; good enough to compare tilings of one operation. Many threads: see `thread_time`.
-    """
+    """Times from the spec alone: `cost.estimate`."""
 
     noise = 1.0
 
@@ -56,12 +50,7 @@ class EstimatingProfiler:
 
     def rtask_us(self, kernel: RKernel) -> float:
         if (found := self._known.get(kernel)) is None:
-            body = kernel.body
-            if isinstance(body, TileProgram) and body.num_threads > 1:
-                found = thread_us(body, self.spec, self._rate_gbps(_nbytes(kernel)))
-            else:
-                found = max(self._arithmetic_us(kernel), self._memory_us(kernel))
-            self._known[kernel] = found
+            found = self._known[kernel] = estimated_us(kernel, self.spec)
         return found
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> None:
@@ -69,32 +58,6 @@ class EstimatingProfiler:
 
     def resources(self, kernel: RKernel) -> Resources:
         return Resources(kernel.num_threads, kernel.scratch_bytes)
-
-    def _arithmetic_us(self, kernel: RKernel) -> float:
-        work = flops(kernel.operation.expr) * tile_share(kernel)
-        slower = self.spec.lanes if isinstance(kernel.body, TileProgram) and not is_vectorised(kernel.body.body) else 1
-        rate = self.spec.peak_gflops
-        if isinstance(kernel.body, TileProgram):
-            gains = [s.instruction.gain for s in statements(kernel.body.body) if isinstance(s, Apply)]
-            rate *= max(gains, default=1.0)
-        return work * slower / (max(rate, 1e-9) * 1e3)
-
-    def _memory_us(self, kernel: RKernel) -> float:
-        """Each rTask writes its tile, and reads its share of every input, at least."""
-        everything = _nbytes(kernel)
-        rate = self._rate_gbps(everything)
-        return everything * tile_share(kernel) / (rate * 1e3) if rate else 0.0
-
-    def _rate_gbps(self, nbytes: int) -> float:
-        """What one vEU gets from the nearest level that holds `nbytes`; 0 if the spec does not say."""
-        veus = max(self.spec.num_veus, 1)
-        rate = 0.0
-        for level in self.spec.memory:
-            private = level.owner == "veu"
-            rate = level.read_gbps if private else level.read_gbps / veus
-            if level.nbytes * (veus if private else 1) >= nbytes:
-                break
-        return rate
 
 
 class MeasuredProfiler:
@@ -122,30 +85,10 @@ class MeasuredProfiler:
 
     def price(self, kernel: RKernel, spec: VDeviceSpec) -> Price:
         """What one rTask takes by where its operands lie, from its measured times."""
-        in_turn_us = self.rtask_us(kernel)
-        near_us, far_us = self.states_us.get(kernel, (in_turn_us, None))
-        return fit(kernel, spec, near_us, in_turn_us, far_us)
+        return fit(kernel, spec, self.rtask_us(kernel), self.states_us.get(kernel))
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         return self._measure(plans) if self._measure else None
 
     def resources(self, kernel: RKernel) -> Resources:
         return self.fallback.resources(kernel)
-
-
-def _nbytes(kernel: RKernel) -> int:
-    """All that the operation reads and writes."""
-    return sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs))
-
-
-def tile_share(kernel: RKernel) -> float:
-    """The part of the operation's points that one full rTask computes; more than 1/num_rtasks where tiles overhang."""
-    extents = prod(extent for _, extent in kernel.operation.expr.root.axes)
-    if not extents or not kernel.num_rtasks:
-        return 0.0
-    return prod(high - low for low, high in kernel.box(0).values()) / extents
-
-
-def is_vectorised(body: Body) -> bool:
-    """Whether any loop of a tile program is a vector loop."""
-    return any(isinstance(s, For) and s.kind is Kind.VECTOR for s in statements(body))

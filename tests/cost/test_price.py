@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rammer.cost.price import MOST_STALL, fit, us_per_byte
+from rammer.cost.price import MOST_FETCHING, MOST_STALL, fit, us_per_byte
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price
@@ -47,25 +47,38 @@ def kernel_of(spec: VDeviceSpec = SPEC) -> tuple[ExecutionPlan, RKernel]:
 def test_a_veu_alone_has_more_of_a_shared_level_than_many() -> None:
     assert us_per_byte(SPEC, 1).tolist() == [0.0, 1e-3 / 4, 1e-3 / 10]
     assert us_per_byte(SPEC, 4).tolist() == [0.0, 1e-3 / 4, 1e-3 / 4]
+    plain = replace(SPEC, memory=(MemoryLevel("DRAM", 1 << 30, "device", 16.0),))
+    assert us_per_byte(plain, 1).tolist() == us_per_byte(plain, 2).tolist() == [1e-3 / 8]
 
 
 @pytest.mark.parametrize("stalls", [(1.0, 0.3), (0.5, 0.5), (1.0, 2.5)])
 def test_stalls_explain_what_was_measured(stalls: tuple[float, float]) -> None:
     """With operands in main memory before; and in turn, where the own cache holds next to nothing."""
     shared, memory = stalls
-    spec = replace(SPEC, memory=(OWN_LITTLE, MemoryLevel("L3", 1 << 30, "device", 40.0), SPEC.memory[1]))
+    spec = replace(SPEC, memory=(OWN_LITTLE, MemoryLevel("L3", 1 << 30, "device", 80.0, veu_gbps=40.0), SPEC.memory[1]))
     _, kernel = kernel_of(spec)
     per_rtask = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs)) / COUNT
     cold, warm = per_rtask * 1e-3 / 10, per_rtask * 1e-3 / 40
-    price = fit(kernel, spec, 0.5 * warm, (0.5 + shared) * warm, 0.5 * warm + memory * cold)
+    price = fit(kernel, spec, (0.5 + shared) * warm, (0.5 * warm, 0.5 * warm + memory * cold))
     assert price == pytest.approx((0.5 * warm, shared, memory), rel=2e-2)
 
 
-def test_where_nothing_more_is_measured_rates_are_believed() -> None:
+def test_disturbed_measurements_are_bounded() -> None:
     _, kernel = kernel_of()
-    assert fit(kernel, SPEC, 5.0, 5.0, None) == (5.0, 1.0, 1.0)
-    assert fit(kernel, SPEC, 9.0, 5.0, 4.0) == (5.0, 0.0, 0.0)  # disturbed measurements
-    assert fit(kernel, SPEC, 5.0, 5.0, 1e9).memory_stall == MOST_STALL
+    assert fit(kernel, SPEC, 5.0, (9.0, 4.0)) == (5.0, 0.0, 0.0)
+    assert fit(kernel, SPEC, 5.0, (5.0, 1e9)).memory_stall == MOST_STALL
+
+
+@pytest.mark.parametrize("in_turn", [1.0, 1e-5])
+def test_where_states_are_not_measured_rates_are_believed(in_turn: float) -> None:
+    """But never for more than a part of the time: price and fetching together are what is known."""
+    _, kernel = kernel_of()
+    assert fit(kernel, SPEC, 5.0, None) == pytest.approx((5.0, 1.0, 1.0))  # the own cache has all
+    spec = replace(SPEC, memory=(OWN_LITTLE, SPEC.memory[1]))
+    per_rtask = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs)) / COUNT
+    near, shared, memory = fit(kernel_of(spec)[1], spec, in_turn, None)
+    assert shared == memory <= 1.0 + 1e-9 and near >= (1 - MOST_FETCHING) * in_turn * (1 - 1e-9)
+    assert near + memory * per_rtask * 1e-3 / 10 == pytest.approx(in_turn, rel=2e-2)
 
 
 def test_a_plan_pays_for_what_another_veu_wrote() -> None:

@@ -12,6 +12,7 @@ from kernel_harness import compare, operation, random_inputs
 from simt_harness import GPU, SimtRunner, build
 from test_every_operator import CASES
 
+from rammer.cost.threads import thread_us
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
@@ -19,7 +20,6 @@ from rammer.ir.operator import Operation
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.ir.tile import Apply, TileProgram, contains
 from rammer.kernels import candidates
-from rammer.scheduler.thread_time import thread_us
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.simt.printer import emit

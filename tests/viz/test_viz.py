@@ -74,6 +74,14 @@ def test_text_gantt_keeps_to_its_width(width: int) -> None:
     assert "… and 32 more vEUs" in text
 
 
+def test_where_operands_come_from_is_told_where_it_was_followed() -> None:
+    timeline, plan = drawn(DIAMOND)
+    assert "MiB" not in viz.text_gantt(timeline, plan) + viz.svg(timeline, plan) + viz.html(timeline, plan)
+    followed = replace(timeline, moved={"L2": 3 << 20, "DRAM": 1 << 19})
+    for picture in (viz.text_gantt(followed, plan), viz.svg(followed, plan), viz.html(followed, plan)):
+        assert "operands, estimated: 3.0 MiB from L2, 0.5 MiB from DRAM" in picture
+
+
 def test_svg_has_a_bar_for_every_slot() -> None:
     timeline, plan = drawn(DIAMOND)
     root = ET.fromstring(viz.svg(timeline, plan))

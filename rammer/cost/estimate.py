@@ -1,0 +1,61 @@
+"""An rTask's time from the spec alone: arithmetic at peak, or bytes at the rate of the level that has them, if slower.
+
+A roofline, hence optimistic; good enough to compare tilings of one operation. Of many threads see `threads`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from rammer.cost.threads import thread_us
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import flops
+from rammer.ir.tile import Apply, Body, For, Kind, TileProgram, statements
+
+
+def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
+    """Microseconds of one rTask on one vEU."""
+    body = kernel.body
+    nbytes = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs))
+    gbps = _rate_gbps(nbytes, spec)
+    if isinstance(body, TileProgram) and body.num_threads > 1:
+        return thread_us(body, spec, gbps)
+    share = _tile_share(kernel)
+    fetching_us = nbytes * share / (gbps * 1e3) if gbps else 0.0  # its tile, and its share of every input, at least
+    return max(_arithmetic_us(kernel, spec) * share, fetching_us)
+
+
+def _arithmetic_us(kernel: RKernel, spec: VDeviceSpec) -> float:
+    """Of the whole operation."""
+    slower, rate = 1, spec.peak_gflops
+    if isinstance(kernel.body, TileProgram):
+        slower = 1 if _is_vectorised(kernel.body.body) else spec.lanes
+        gains = [s.instruction.gain for s in statements(kernel.body.body) if isinstance(s, Apply)]
+        rate *= max(gains, default=1.0)
+    return flops(kernel.operation.expr) * slower / (max(rate, 1e-9) * 1e3)
+
+
+def _rate_gbps(nbytes: int, spec: VDeviceSpec) -> float:
+    """What one vEU gets from the nearest level that holds `nbytes`; 0 if the spec does not say."""
+    veus = max(spec.num_veus, 1)
+    rate = 0.0
+    for level in spec.memory:
+        private = level.owner == "veu"
+        rate = level.read_gbps if private else level.read_gbps / veus
+        if level.nbytes * (veus if private else 1) >= nbytes:
+            break
+    return rate
+
+
+def _tile_share(kernel: RKernel) -> float:
+    """The part of the operation's points that one full rTask computes; more than 1/num_rtasks where tiles overhang."""
+    extents = prod(extent for _, extent in kernel.operation.expr.root.axes)
+    if not extents or not kernel.num_rtasks:
+        return 0.0
+    return prod(high - low for low, high in kernel.box(0).values()) / extents
+
+
+def _is_vectorised(body: Body) -> bool:
+    """Whether any loop of a tile program is a vector loop."""
+    return any(isinstance(s, For) and s.kind is Kind.VECTOR for s in statements(body))
