@@ -30,9 +30,9 @@ class Library:
         weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
 
     def function(self, name: str, result: Any, *arguments: Any) -> Any:
-        """A function of the library that releases the GIL while it runs."""
+        """A function of the library that releases the GIL while it runs. The library stays loaded as long as it."""
         found = self._library[name]
-        found.restype, found.argtypes = result, arguments
+        found.restype, found.argtypes, found.library = result, arguments, self
         return found
 
     def address(self, name: str) -> int:

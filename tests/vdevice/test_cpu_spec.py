@@ -35,7 +35,7 @@ from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.cpu.plugin import probe
-from rammer.vdevice.cpu.pool import Runtime
+from rammer.vdevice.cpu.profile import Operands, Timer
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.spec import ARCHES, choose_arch, choose_num_veus, find_arch, host, make_spec
 from rammer.vdevice.library import Library
@@ -281,20 +281,29 @@ class TestProfile:
         assert times[kernels[0]] < times[kernels[1]] < times[kernels[2]]
         assert seen[-1] == ("profile", 3, 3)
 
-    def test_a_kernel_passes_over_its_rtasks_several_times(self) -> None:
+    @pytest.mark.parametrize(("operands", "counts"), [("in turn", {4}), ("near", set(range(8, 900))), ("far", {4})])
+    def test_a_kernel_passes_over_its_rtasks_several_times(self, operands: Operands, counts: set[int]) -> None:
         """The first pass finds cold caches; a kernel that takes long passes once, or less."""
         device = CpuVDevice(device=1)
         count = "void mirror(char *const *a, char *s, long r, int *t) {{ ((long *)s)[r]++; {} }}"
         slow = "for (volatile int i = 0; i < 3000000; i++);"
-        for text, limit_ns, passes in ((count.format(""), 10**10, 4), (count.format(slow), 10**6, 1)):
+        timed = Timer(device._compiler).functions[operands]
+        for text, limit_ns in ((count.format(""), 10**10), (count.format(slow), 10**6)):
             kernel = foreign(chain(1, 64).operators[0].operation, text)
             compiled = device._compiler.compile([kernel])
             name, symbol = compiled.where[kernel]
-            library, scratch = Library(compiled.objects[name]), np.zeros(8, np.int64)
-            runtime = Runtime(device._compiler.runtime())
-            args = np.zeros(4, np.int64)
-            assert runtime.measure(library.address(symbol), args.ctypes.data, scratch.ctypes.data, 3, limit_ns) > 0
-            assert scratch.max() == passes and (passes == 1 or set(scratch[:3]) == {passes})
+            library, scratch, operand = Library(compiled.objects[name]), np.zeros(8, np.int64), np.zeros(64, np.int64)
+            args, sizes = np.array([operand.ctypes.data], np.int64), np.array([operand.nbytes], np.int64)
+            given = (sizes.ctypes.data, 1) if operands == "far" else ()
+            at = library.address(symbol), args.ctypes.data, *given, scratch.ctypes.data
+            if operands == "far" and platform.machine() not in ("x86_64", "AMD64", "aarch64", "arm64"):
+                assert timed(*at, 3, limit_ns) == 0.0  # nothing brings operands to main memory there
+                return
+            assert timed(*at, 3, limit_ns) > 0
+            if slow in text:
+                assert scratch.max() <= 2
+            else:
+                assert set(scratch[:3].tolist()) <= counts and not scratch[3:].any()
 
     def test_times_are_kept_for_this_machine(self) -> None:
         kernels = make_plan(chain(), CpuVDevice(device=1).spec).kernels

@@ -49,7 +49,7 @@ class Probe:
     """The loops of calibrate.c, as machine code for this host."""
 
     def __init__(self, data: bytes) -> None:
-        self._library = library = Library(data)  # stays loaded as long as this refers to it
+        library = Library(data)
         pointer, i64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         self._multiply_add = library.function("rammer_multiply_add", number, i64, pointer)
         self._read = library.function("rammer_read", number, pointer, i64, i64, pointer)

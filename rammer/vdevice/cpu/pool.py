@@ -62,13 +62,6 @@ class Runtime:
         self.sleepers = library.function("rammer_sleepers", i64, pointer)
         self.now_ns = library.function("rammer_now_ns", i64)
         self.ticks = library.function("rammer_ticks", ctypes.c_uint64)
-        self.measure = library.function("rammer_measure", ctypes.c_double, pointer, pointer, pointer, i64, i64)
-        self.measure_near = library.function(
-            "rammer_measure_near", ctypes.c_double, pointer, pointer, pointer, i64, i64
-        )
-        self.measure_far = library.function(
-            "rammer_measure_far", ctypes.c_double, pointer, pointer, pointer, i64, pointer, i64, i64
-        )
 
 
 class Pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,7 +19,6 @@ from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
-from rammer.vdevice.cpu.pool import runtime_for
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.library import Library
 from rammer.vdevice.placement import aligned
@@ -70,7 +70,7 @@ def measure_kernels(
     if not groups:
         return found
     compiled = compiler.compile([k for group in groups for k in group], progress)
-    runtime = runtime_for(compiler.runtime())
+    timer = Timer(compiler)
     libraries = {name: Library(data) for name, data in compiled.objects.items()}
     address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
     total = sum(map(len, groups))
@@ -84,7 +84,7 @@ def measure_kernels(
         args, sizes = buffers.fill(group)
         limit_ns = int(share_s / ROUNDS * 1e9)
         at = args.ctypes.data, *((sizes.ctypes.data, len(sizes)) if operands == "far" else ()), buffers.scratch
-        timed = {"in turn": runtime.measure, "near": runtime.measure_near, "far": runtime.measure_far}[operands]
+        timed = timer.functions[operands]
         found |= _measure_group(group, {k: partial(timed, address[k], *at, k.num_rtasks, limit_ns) for k in group})
         done += len(group)
         progress("profile", done, total)
@@ -92,6 +92,20 @@ def measure_kernels(
         store.put({keys[k]: us for k, us in found.items() if k in keys and keys[k] not in known})
         store.put({recipes[k]: us for k, us in found.items() if k in recipes})
     return found
+
+
+class Timer:
+    """The functions of measure.c: nanoseconds of one rTask, by where operands are. `far` wants their sizes, too."""
+
+    def __init__(self, compiler: KernelCompiler) -> None:
+        library = Library(compiler.library("measure.c"))
+        pointer, i64 = ctypes.c_void_p, ctypes.c_int64
+        timed, limits = (ctypes.c_double, pointer, pointer), (pointer, i64, i64)
+        self.functions: Mapping[Operands, Callable[..., float]] = {
+            "in turn": library.function("rammer_measure", *timed, *limits),
+            "near": library.function("rammer_measure_near", *timed, *limits),
+            "far": library.function("rammer_measure_far", *timed, pointer, i64, *limits),
+        }
 
 
 def refused_kernels(
