@@ -161,8 +161,8 @@ def _print(rows: list[Row]) -> None:
     console.print(table)
     unsteady = sum(not row.is_steady for row in rows)
     console.print(f"{len(rows)} models, {unsteady} of them unsteady; |log ratio|:", highlight=False)
-    for what, ratios in (("estimates", [r.ratio for r in rows]), ("by one time per rKernel", [r.single for r in rows])):
-        off = np.abs(np.log(ratios))
+    for what, found in (("estimates", [r.ratio for r in rows]), ("by one time per rKernel", [r.single for r in rows])):
+        off = np.abs(np.log(found))
         spread = f"median {np.median(off):.3f}, 90th percentile {np.percentile(off, 90):.3f}"
         console.print(f"  {what}: {spread}", highlight=False)
 
