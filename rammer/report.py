@@ -74,7 +74,7 @@ class Report:
             f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
             f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}, "
             f"launches and barriers {self.estimated_overhead:.1%}",
-            *([f"moved, estimated: {_bytes_by_level(self.moved)}"] if self.moved else []),
+            *([f"operands, estimated: {_bytes_by_level(self.moved)}"] if self.moved else []),
             *([str(self.usage)] if self.usage else []),
         ]
         if self.phases_s:

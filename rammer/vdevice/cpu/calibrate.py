@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from math import inf
 
 from rammer import config, files
 from rammer.vdevice.base import Progress, silent
@@ -204,11 +205,13 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
 
 
 def known_calibration(machine: str) -> Calibration | None:
-    """What was measured on this `machine` (a name of its CPU), if it was."""
+    """What was measured on this `machine` (a name of its CPU), if it was; None, too, for what no machine can do."""
     try:
-        return Calibration(**json.loads((config.cache_dir() / CALIBRATIONS).read_text())[machine])
-    except (OSError, ValueError, KeyError, TypeError):  # none, or a file of another form: measured again when asked for
+        found = Calibration(**json.loads((config.cache_dir() / CALIBRATIONS).read_text())[machine])
+        sound = all(0 <= value < inf for value in asdict(found).values())
+    except (OSError, ValueError, KeyError, TypeError):  # none, or a file of another form: it is measured when asked for
         return None
+    return found if sound else None
 
 
 def keep_calibration(machine: str, found: Calibration) -> None:

@@ -1,0 +1,101 @@
+"""What a machine's cores do: measured, kept, and used by specs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from click.testing import CliRunner
+
+from rammer import config
+from rammer.__main__ import main
+from rammer.vdevice.cpu import calibrate as calibration
+from rammer.vdevice.cpu.calibrate import (
+    CALIBRATIONS,
+    Calibration,
+    Probe,
+    calibrate,
+    keep_calibration,
+    known_calibration,
+)
+from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.spec import choose_arch, host, make_spec
+
+FOUND = Calibration(2, 111.0, 90.0, 20.0, 39.0, 9.0, 17.0, 8.0, 0.3)
+
+
+class Slow:
+    """A probe that knows what it would measure, by the bytes that it is to read."""
+
+    def __init__(self, l2: int, l3: int) -> None:
+        self._l2, self._l3 = l2, l3
+
+    def gflops(self, cores: int) -> float:
+        return FOUND.gflops * cores
+
+    def read_gbps(self, nbytes: int, cores: int) -> float:
+        if nbytes <= self._l2:
+            return FOUND.own_gbps
+        if nbytes * cores <= self._l3:
+            return FOUND.shared_gbps if cores == 1 else FOUND.shared_all_gbps
+        return FOUND.memory_gbps if cores == 1 else FOUND.memory_all_gbps
+
+    def written_gbps(self, nbytes: int) -> float:
+        assert nbytes < self._l2
+        return FOUND.written_gbps
+
+    def handover_us(self) -> float:
+        return FOUND.handover_us
+
+
+@pytest.mark.parametrize("caches", [(48 << 10, 2 << 20, 36 << 20), (32 << 10, 1 << 20, 16 << 20)])
+def test_every_level_is_read_by_as_much_as_only_it_holds(caches: tuple[int, int, int]) -> None:
+    assert calibrate(Slow(*caches[1:]), caches, 2) == FOUND  # type: ignore[arg-type]
+    alone = calibrate(Slow(*caches[1:]), caches, 1)  # type: ignore[arg-type]
+    assert (alone.written_gbps, alone.handover_us) == (0.0, 0.0)
+
+
+def test_numbers_are_kept_by_machine_and_specs_have_them() -> None:
+    here = host()
+    arch = choose_arch(None, here)
+    usual = CpuVDevice().spec
+    assert known_calibration(here.name) is None
+    keep_calibration("another", replace(FOUND, gflops=1.0))
+    assert known_calibration(here.name) is None and CpuVDevice().spec == usual
+    keep_calibration(here.name, FOUND)
+    assert known_calibration(here.name) == FOUND and known_calibration("another") == replace(FOUND, gflops=1.0)
+    spec = CpuVDevice(device=2).spec
+    assert spec == make_spec(arch, 2, here, FOUND)
+    assert spec.barrier_us == FOUND.handover_us
+    assert [level.veu_gbps for level in spec.memory] == [0.0, 0.0, FOUND.shared_gbps, FOUND.memory_gbps]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"m": 3}', '{"m": {"cores": 2}}']
+    + [
+        json.dumps({"m": {**asdict(FOUND), "gflops": value}}) for value in (-1.0, float("nan"), float("inf"), "1", None)
+    ],
+)
+def test_a_damaged_file_knows_nothing_and_is_replaced(text: str) -> None:
+    (config.cache_dir() / CALIBRATIONS).write_text(text)
+    assert known_calibration("m") is None
+    keep_calibration("m", FOUND)
+    assert known_calibration("m") == FOUND
+
+
+def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "SEARCH_S", 0.01)
+    monkeypatch.setattr(calibration, "TURNS", 20)
+    probe: Probe = CpuVDevice().probe()
+    assert probe.gflops(2) > 0 and probe.read_gbps(1 << 16, 2) > 0 and probe.read_gbps((8 << 20) + 1, 1) > 0
+    assert probe.written_gbps(1 << 16) > 0 and probe.handover_us() > 0
+
+
+def test_doctor_shows_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, l2, l3 = host().caches
+    monkeypatch.setattr(CpuVDevice, "probe", lambda self: Slow(l2, l3))
+    done = CliRunner().invoke(main, ["doctor", "--calibrate"])
+    assert done.exit_code == 0 and "gflops" in done.output and "111" in done.output
+    assert known_calibration(host().name) is not None
