@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +24,12 @@ from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.spec import choose_arch, host, make_spec
 
 FOUND = Calibration(2, 111.0, 90.0, 20.0, 39.0, 9.0, 17.0, 8.0, 0.3)
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that tests share must not know numbers that nobody measured."""
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path))
 
 
 class Slow:
