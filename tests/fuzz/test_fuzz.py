@@ -186,6 +186,24 @@ def test_rounding_is_no_fault_and_unsteady_models_are_told() -> None:
         assert Trial(case)._judge(0, off).outcome == outcome
 
 
+@pytest.mark.parametrize(("moves", "outcome"), [(True, ILL), (False, WRONG)])
+def test_a_program_that_moves_as_far_as_it_is_off_is_no_fault(moves: bool, outcome: str) -> None:
+    """The place of the largest of sums that are zero but for rounding is another one for each who sums."""
+    s = Sketch("made:3")
+    model = s.model([s.node("Neg", s.input((4, 300), low=1.0, high=2.0))])
+    case = Case("made:3", model, s.inputs, Options("interpreter", "wavefront", veus=1))
+    inputs = case.inputs(0)
+    wanted = consult(model, inputs)
+    assert wanted is not None
+    off = {name: value + np.float32(1.0) for name, value in wanted[1].items()}
+
+    def ours(near: Mapping[str, Array]) -> dict[str, Array]:
+        """As far off as before; or the oracle's result once its inputs have other last digits."""
+        return wanted[1] if moves and any((near[n] != v).any() for n, v in inputs.items()) else off
+
+    assert Trial(case)._judge(0, off, ours).outcome == outcome
+
+
 def test_comparison_is_exact_for_integers_and_sees_types_shapes_and_nan() -> None:
     ones = np.ones((2, 3), np.float32)
     assert compare(ones, ones * np.float32(1 + 1e-6), "y", 1e-5) is None

@@ -97,7 +97,8 @@ def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "TURNS", 20)
     probe: Probe = CpuVDevice().probe()
     assert probe.gflops(2) > 0 and probe.read_gbps(1 << 16, 2) > 0 and probe.read_gbps((8 << 20) + 1, 1) > 0
-    assert probe.written_gbps(1 << 16) > 0 and probe.handover_us() > 0
+    if len(host().cpus) > 1:  # else nobody is there to hand over to, and `calibrate` does not ask
+        assert probe.written_gbps((1 << 16) + 1) > 0 and probe.handover_us() > 0
 
 
 def test_doctor_shows_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,9 +47,10 @@ class Calibration:
 
 
 class Probe:
-    """The loops of calibrate.c, as machine code for this host."""
+    """The loops of calibrate.c, as machine code for this host; `cpus` are those to run on, one of every core first."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, cpus: Sequence[int]) -> None:
+        self._cpus = cpus
         library = Library(data)
         pointer, i64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         self._multiply_add = library.function("rammer_multiply_add", number, i64, pointer)
@@ -64,43 +65,56 @@ class Probe:
             sink = allocate(64)
             return lambda repeats: float(self._multiply_add(repeats << 10, sink.ctypes.data))
 
-        return best_rate([job() for _ in range(cores)], 1)
+        return best_rate([job() for _ in range(cores)], 1, self._cpus)
 
     def read_gbps(self, nbytes: int, cores: int) -> float:
         """Bytes that some cores read at once, each over and over `nbytes` of its own."""
-        return best_rate([_Reader(self._read, nbytes // LINE_BYTES * LINE_BYTES).read for _ in range(cores)], 1)
+        return best_rate([_Reader(self._read, _whole(nbytes)).read for _ in range(cores)], 1, self._cpus)
 
     def written_gbps(self, nbytes: int) -> float:
         """Bytes that one core reads of what another one has just written."""
+        nbytes = _whole(nbytes)
         buffer, sink = allocate(nbytes), allocate(64)
-        with ThreadPoolExecutor(1, initializer=_stay_on, initargs=(1,)) as other:
-            best = 0.0
+
+        def read() -> float:
+            start = time.perf_counter()
+            self._read(buffer.ctypes.data, nbytes, 1, sink.ctypes.data)
+            return nbytes / (time.perf_counter() - start) / 1e9
+
+        best = 0.0
+        with _on(self._cpus[0]) as reader, _on(self._cpus[1]) as writer:
             for _ in range(ATTEMPTS):
-                other.submit(self._write, buffer.ctypes.data, nbytes).result()
-                start = time.perf_counter()
-                self._read(buffer.ctypes.data, nbytes, 1, sink.ctypes.data)
-                best = max(best, nbytes / (time.perf_counter() - start) / 1e9)
+                writer.submit(self._write, buffer.ctypes.data, nbytes).result()
+                best = max(best, reader.submit(read).result())
         return best
 
     def handover_us(self) -> float:
         """Until a core sees what another one has just written."""
         times = []
-        for _ in range(3):
-            line = allocate(128)
-            other = threading.Thread(target=self._take_turns, args=(line.ctypes.data, TURNS, 1))
-            start = time.perf_counter()
-            other.start()
-            self._take_turns(line.ctypes.data, TURNS, 0)
-            other.join()
-            times.append(time.perf_counter() - start)
+        with _on(self._cpus[0]) as first, _on(self._cpus[1]) as second:
+            for _ in range(3):
+                line = allocate(128)
+                start = time.perf_counter()
+                both = [w.submit(self._take_turns, line.ctypes.data, TURNS, n) for n, w in enumerate((first, second))]
+                for one in both:
+                    one.result()
+                times.append(time.perf_counter() - start)
         return min(times) / (2 * TURNS) * 1e6
 
 
-def _stay_on(core: int) -> None:
-    """Let this thread run on one CPU of the affinity mask, where the system can."""
+def _whole(nbytes: int) -> int:
+    return nbytes // LINE_BYTES * LINE_BYTES
+
+
+def _on(cpu: int) -> ThreadPoolExecutor:
+    """A thread that stays on a CPU."""
+    return ThreadPoolExecutor(1, initializer=_stay_on, initargs=(cpu,))
+
+
+def _stay_on(cpu: int) -> None:
+    """Let this thread run on one CPU, where the system can."""
     if hasattr(os, "sched_setaffinity"):
-        cpus = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cpus[core % len(cpus)]})
+        os.sched_setaffinity(0, {cpu})
 
 
 class _Reader:
@@ -125,15 +139,18 @@ class _Reader:
         return done
 
 
-def best_rate(jobs: Sequence[Job], repeats: int) -> float:
-    """Highest joint rate in units of 1e9 per second; `job(repeats)` returns how much it did."""
+def best_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
+    """Highest joint rate in units of 1e9 per second, each job on a CPU of its own while there are enough.
+
+    `job(repeats)` returns how much it did.
+    """
     for job in jobs:
         job(1)  # touch the data
     while (took := _timed(jobs[0], repeats)) < CHUNK_S:
         repeats *= 2
     done = jobs[0](repeats)
     chunks = max(WINDOW_CHUNKS, int(SEARCH_S / took))
-    return done / best_window_s(_run_together(jobs, repeats, chunks)) / 1e9
+    return done / best_window_s(_run_together(jobs, repeats, chunks, cpus)) / 1e9
 
 
 def best_window_s(timelines: list[list[tuple[float, float]]]) -> float:
@@ -161,13 +178,15 @@ def _timed(job: Job, repeats: int) -> float:
     return time.perf_counter() - start
 
 
-def _run_together(jobs: Sequence[Job], repeats: int, chunks: int) -> list[list[tuple[float, float]]]:
+def _run_together(
+    jobs: Sequence[Job], repeats: int, chunks: int, cpus: Sequence[int]
+) -> list[list[tuple[float, float]]]:
     """(start, end) of each of `chunks` chunks, per thread."""
     barrier = threading.Barrier(len(jobs))
     timelines: list[list[tuple[float, float]]] = [[] for _ in jobs]
 
     def run(i: int) -> None:
-        _stay_on(i)
+        _stay_on(cpus[i % len(cpus)])
         barrier.wait()
         for _ in range(chunks):
             start = time.perf_counter()

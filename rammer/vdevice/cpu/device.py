@@ -40,7 +40,7 @@ class CpuVDevice(VDevice):
 
     def probe(self) -> Probe:
         """What measures this machine's cores. Raises ToolchainError."""
-        return Probe(self._compiler.library("calibrate.c"))
+        return Probe(self._compiler.library("calibrate.c"), self._host.cpus)
 
     def calibrate(self, progress: Progress = silent) -> list[tuple[str, float, float]]:
         """Measure this machine's numbers and keep them for later specs: (name, what is usual, measured)."""
