@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rammer import artifact, config
 from rammer.candidates import Prover, compare_with_meaning, drop_refused, drop_spilled, drop_wrong, few
+from rammer.cost.price import fit
 from rammer.errors import DeviceError, RammerError, VerificationError
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
@@ -20,7 +21,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.passes import Watch, optimize
 from rammer.ir.passes import silent as unwatched
 from rammer.ir.passes.drop_empty import drop_empty
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
 from rammer.plugins import DeviceInfo, PluginRegistry
@@ -137,10 +138,7 @@ def compile(
         with clock("memory"):
             plan = replace(plan, memory=plan_memory(plan))
         with clock("price"):
-            if budget_s > 0:
-                profiler.states_us |= vdevice.rkernels_states_us(used, budget_s=budget_s, progress=progress)
-            if profiler.states_us:  # where nobody measured, prices would only add estimates to estimates
-                plan = replace(plan, prices={k: profiler.price(k, vdevice.spec) for k in used})
+            plan = replace(plan, prices=profiler.prices(used) or {})
         notes = (*prover.notes, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
@@ -197,7 +195,14 @@ def profile(
     def measure(plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         return vdevice.plans_us([replace(plan, memory=plan_memory(plan)) for plan in plans])
 
-    return MeasuredProfiler(measured, EstimatingProfiler(vdevice.spec), measure if budget_s > 0 else None)
+    def price(times: Mapping[RKernel, float]) -> Mapping[RKernel, Price]:
+        states_us = vdevice.rkernels_states_us(list(times), budget_s=budget_s, progress=progress)
+        if not states_us:  # where nobody measured, prices would only add estimates to estimates
+            return {}
+        return {kernel: fit(kernel, vdevice.spec, us, states_us.get(kernel)) for kernel, us in times.items()}
+
+    estimates = EstimatingProfiler(vdevice.spec)
+    return MeasuredProfiler(measured, estimates, measure, price) if budget_s > 0 else MeasuredProfiler({}, estimates)
 
 
 def load_program(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Collection
 from itertools import chain
 
 from rammer.ir.device import SyncModel
+from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation, ROperator
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
@@ -20,30 +22,37 @@ MAX_TRIALS = 2
 MAX_RTASKS = 1 << 14  # of a plan that is drawn more than once
 
 
-def chains(problem: Problem) -> list[tuple[Operation, ...]]:
-    """Operations of very many nodes with a choice of rKernels, most nodes first; a few, in plans of moderate size.
+def chains(problem: Problem, market: Market) -> list[tuple[int, ...]]:
+    """Operators of an operation of very many nodes with a choice of rKernels; most nodes first, a few such operations.
 
     With each come others that work with the same weights: the first and the last step of a chain may be different.
+    None in plans that would take long to draw again.
     """
     if problem.spec.sync is SyncModel.GLOBAL:
         return []
-    market = Market(problem)
-    nodes = Counter(op.operation for op in problem.graph.operators)
+    operators = problem.graph.operators
+    nodes = Counter(op.operation for op in operators)
     options = {operation: market.options(operation) for operation in nodes}
     if sum(options[o].fastest.kernel.num_rtasks * n for o, n in nodes.items()) > MAX_RTASKS:
         return []
     weights: dict[Operation, set[TensorId]] = {}
-    for op in problem.graph.operators:
+    for op in operators:
         if (largest := _largest_static(op)) is not None:
             weights.setdefault(op.operation, set()).add(largest)
     open_ones = [o for o in nodes if options[o].fastest != options[o].whole]
-    found: list[tuple[Operation, ...]] = []
+    found: list[set[Operation]] = []
     for operation in sorted((o for o in open_ones if nodes[o] >= MANY_NODES), key=lambda o: -nodes[o]):
         if any(operation in steps for steps in found):
             continue
-        same = (o for o in open_ones if o is not operation and weights.get(o, set()) & weights.get(operation, set()))
-        found.append((operation, *same))
-    return found[:MAX_TRIALS]
+        same = {o for o in open_ones if weights.get(o, set()) & weights.get(operation, set())}
+        found.append({operation, *same})
+    return [tuple(n for n, op in enumerate(operators) if op.operation in steps) for steps in found[:MAX_TRIALS]]
+
+
+def feeders(graph: Graph, steps: Collection[int]) -> set[int]:
+    """Operators beside a chain whose results its steps read."""
+    steps = set(steps)
+    return {m for n in steps for m in graph.dfg.predecessors(n)} - steps
 
 
 def _largest_static(op: ROperator) -> TensorId | None:

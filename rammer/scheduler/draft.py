@@ -36,10 +36,10 @@ class _Candidate(NamedTuple):
 class Draft:
     """What the policies share. `kernels` grows as they choose; dependencies are looked up in it."""
 
-    def __init__(self, problem: Problem, noise: float | None = None) -> None:
+    def __init__(self, problem: Problem, market: Market | None = None) -> None:
         self.graph = problem.graph
         self.spec = problem.spec
-        self.market = Market(problem, noise)
+        self.market = market or Market(problem)
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
         self._reload_us: dict[RKernel, float] = {}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from rammer.cost.estimate import estimated_us
-from rammer.cost.price import fit
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price
@@ -32,6 +31,9 @@ class Profiler(Protocol):
     def rtask_us(self, kernel: RKernel) -> float:
         """Microseconds of one rTask on one vEU: measured where the device can, else estimated from the spec."""
 
+    def prices(self, kernels: Iterable[RKernel]) -> Mapping[RKernel, Price] | None:
+        """What rTasks take by where their operands lie. None where only estimates of that could be had."""
+
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Microseconds of whole plans, which need no memory yet: measured. None (also of no plans) if it cannot be."""
 
@@ -53,6 +55,9 @@ class EstimatingProfiler:
             found = self._known[kernel] = estimated_us(kernel, self.spec)
         return found
 
+    def prices(self, kernels: Iterable[RKernel]) -> None:
+        """Nothing: a price by place would only add estimates to estimates."""
+
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> None:
         """Nothing: what a plan is estimated to take is `simulate(plan)`."""
 
@@ -63,7 +68,7 @@ class EstimatingProfiler:
 class MeasuredProfiler:
     """Measured times, and another profiler for what was not measured. `measure` runs plans.
 
-    `states_us`: measured with operands near, and with operands in main memory.
+    `price` gives prices for rKernels with their times, all operands where the last run left them; of none if it cannot.
     """
 
     def __init__(
@@ -71,21 +76,25 @@ class MeasuredProfiler:
         times: Mapping[RKernel, float],
         fallback: Profiler,
         measure: Callable[[Sequence[ExecutionPlan]], Sequence[float] | None] | None = None,
-        states_us: Mapping[RKernel, tuple[float, float]] | None = None,
+        price: Callable[[Mapping[RKernel, float]], Mapping[RKernel, Price]] | None = None,
     ) -> None:
         self.times = dict(times)
-        self.states_us = dict(states_us or {})
         self.fallback = fallback
         self._measure = measure
+        self._price = price
+        self._prices: dict[RKernel, Price] = {}
         self.noise = NOISE if times else fallback.noise
 
     def rtask_us(self, kernel: RKernel) -> float:
         found = self.times.get(kernel)
         return self.fallback.rtask_us(kernel) if found is None else found
 
-    def price(self, kernel: RKernel, spec: VDeviceSpec) -> Price:
-        """What one rTask takes by where its operands lie, from its measured times."""
-        return fit(kernel, spec, self.rtask_us(kernel), self.states_us.get(kernel))
+    def prices(self, kernels: Iterable[RKernel]) -> Mapping[RKernel, Price] | None:
+        wanted = list(dict.fromkeys(kernels))
+        unknown = {k: self.rtask_us(k) for k in wanted if k not in self._prices}
+        if unknown and self._price:
+            self._prices |= self._price(unknown)
+        return {k: self._prices[k] for k in wanted} if all(k in self._prices for k in wanted) else None
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         return self._measure(plans) if self._measure else None

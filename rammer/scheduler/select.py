@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from rammer import config
+from rammer.cost.statics import passing_bytes, statics_us
 from rammer.errors import ScheduleError
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
@@ -17,9 +19,6 @@ from rammer.scheduler.policy import Problem
 
 SelectBy: TypeAlias = Literal["interplay", "fastest", "efficient"]  # how a wave gets its rKernels
 
-MUCH = 1.2  # times the memory that weights take in another rKernel's packing
-LARGER = 1.1  # handicap of an rKernel that takes as much: alone in a measurement, it has the caches to itself
-HARDLY = 1.25  # the ratio of two rKernels' work that is left to measuring whole plans
 TIE_US = 1e-6  # starts closer than this are equal: far below any clock, far above rounding
 
 
@@ -39,29 +38,38 @@ class Options:
 
     fastest: Option  # least time when launched alone
     efficient: Option  # least time of one rTask × num_rtasks
-    whole: Option  # the fewest rTasks, of those hardly less efficient: their prices leave out what exchange costs
+    whole: Option  # the fewest rTasks: no time of an rKernel alone says what exchange costs
+    first: Option  # the generator's best guess
     least_rtask_us: float
     least_work_us: float
 
+    def only(self, option: Option) -> Options:
+        """The same with nothing but one of its rKernels to choose."""
+        return replace(self, fastest=option, efficient=option)
+
 
 class Market:
-    """Prices the candidates of each distinct operation once. `noise`: as a profiler's, instead of it."""
+    """Prices the candidates of each distinct operation once."""
 
-    def __init__(self, problem: Problem, noise: float | None = None) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.noise = problem.profiler.noise if noise is None else noise
+        self._passing = passing_bytes(problem.graph)
         self._options: dict[Operation, Options] = {}
         self._times: dict[RKernel, float] = {}
 
     def rtask_us(self, kernel: RKernel) -> float:
-        """The profiler's answer, asked once. Raises ScheduleError for a time that is none."""
+        """The profiler's answer, and what weights take that other operators push out; asked once.
+
+        Raises ScheduleError for a time that is none.
+        """
         if (found := self._times.get(kernel)) is None:
-            found = self._times[kernel] = float(self.problem.profiler.rtask_us(kernel))
+            found = float(self.problem.profiler.rtask_us(kernel))
             if not 0.0 <= found < float("inf"):
                 raise ScheduleError(
                     f"rKernel {kernel.name!r}: the profiler says {found} µs for one rTask",
                     hint="a profiler must answer with a finite number of microseconds",
                 )
+            found = self._times[kernel] = found + statics_us(kernel, self.problem.spec, self._passing)
         return found
 
     def options(self, operation: Operation) -> Options:
@@ -69,11 +77,6 @@ class Market:
         if (found := self._options.get(operation)) is None:
             found = self._options[operation] = self._weigh(operation)
         return found
-
-    def insist(self, operation: Operation) -> None:
-        """Offer nothing but the rKernel of an operation that is efficient in the fewest rTasks."""
-        found = self.options(operation)
-        self._options[operation] = replace(found, fastest=found.whole, efficient=found.whole)
 
     def fitting(self, operation: Operation) -> list[Option]:
         """The candidates that fit the device, in the generator's order. Raises ScheduleError if there are none."""
@@ -98,31 +101,20 @@ class Market:
         return fitting
 
     def _weigh(self, operation: Operation) -> Options:
-        fitting = self.fitting(operation)
-        least_bytes = min(map(_static_bytes, self.problem.candidates[operation]))
+        fitting, noise = self.fitting(operation), self.problem.profiler.noise
         barrier_us = self.problem.spec.barrier_us
 
-        def handicap(option: Option) -> float:  # of the comparison only: plans, and their bounds, are priced without
-            return LARGER if _static_bytes(option.kernel) > MUCH * least_bytes else 1.0
-
-        def alone_us(option: Option) -> float:
-            return handicap(option) * option.alone_us
-
         def work_us(option: Option) -> float:
-            return handicap(option) * option.work_us + option.kernel.num_rtasks * barrier_us
+            return option.work_us + option.kernel.num_rtasks * barrier_us
 
         return Options(
-            fastest=_least(fitting, alone_us, self.noise),
-            efficient=_least(fitting, work_us, self.noise),
-            whole=_least(fitting, work_us, max(self.noise, HARDLY)),
+            fastest=_least(fitting, attrgetter("alone_us"), noise),
+            efficient=_least(fitting, work_us, noise),
+            whole=min(fitting, key=lambda o: (o.kernel.num_rtasks, o.work_us)),
+            first=fitting[0],
             least_rtask_us=min(o.rtask_us if o.kernel.num_rtasks else 0.0 for o in fitting),
             least_work_us=min(o.work_us for o in fitting),
         )
-
-
-def _static_bytes(kernel: RKernel) -> int:
-    """Bytes of the constants that a kernel reads, as it wants them packed."""
-    return sum(t.nbytes for t, static in zip(kernel.input_types(), kernel.operation.static, strict=True) if static)
 
 
 def _least(options: Sequence[Option], price: Callable[[Option], float], noise: float) -> Option:

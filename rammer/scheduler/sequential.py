@@ -9,6 +9,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
+from rammer.scheduler.judge import Judge
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.waves import draw_with_chains
@@ -31,7 +32,8 @@ class SequentialPolicy:
     def schedule(self, problem: Problem) -> ExecutionPlan:
         draft = Draft(problem)
         if self.kernels == "selected":
-            draft.kernels.update(enumerate(draw_with_chains(problem, self.name)[1].kernels))
+            selected = draw_with_chains(problem, self.name, Judge(problem, measures=True)).plan
+            draft.kernels.update(enumerate(selected.kernels))
         else:
             options = (draft.market.options(op.operation) for op in problem.graph.operators)
             draft.kernels.update(enumerate(o.fastest.kernel for o in options))

@@ -6,25 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rammer.ir.device import SyncModel
-from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.algorithm1 import algorithm_1
-from rammer.scheduler.draft import Draft
+from rammer.scheduler.judge import Judge
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import SelectBy
 from rammer.scheduler.sequential import SequentialPolicy
-from rammer.scheduler.waves import CLOSE, draw, draw_with_chains
-
-SPREAD = 2  # times the baseline's memory: with as much, branches side by side may push each other out of the caches
+from rammer.scheduler.waves import draw, draw_with_chains
 
 
 @dataclass
 class WavefrontPolicy:
-    """Algorithm 1; and what waves and prices do not see, beyond the paper: chains of steps, weights, and caches.
-
-    Plans whose prices are close are measured, where the device can run them.
-    """
+    """Algorithm 1; and what waves do not see, beyond the paper: chains of steps, weights, and caches."""
 
     name = "wavefront"
 
@@ -43,6 +37,13 @@ class WavefrontPolicy:
             "off": "Algorithm 1 as the paper prints it",
         },
     )
+    plans: Literal["measured", "priced"] = field(
+        default="measured",
+        metadata={
+            "measured": "of plans whose prices are close, the one that runs faster, where the device can run them",
+            "priced": "by price alone",
+        },
+    )
     sync: Literal["fine", "global"] = field(
         default="fine",
         metadata={
@@ -58,27 +59,18 @@ class WavefrontPolicy:
         if self.beyond == "off":
             plan = algorithm_1(problem, self.selection, policy)
         elif self.selection != "interplay":
-            _, plan = draw(problem, policy, self.selection)
+            plan = draw(problem, policy, self.selection)
         else:
-            plan = _within_caches(problem, *draw_with_chains(problem, policy))
+            plan = self._best(problem, policy)
         return replace(plan, spec=spec)
 
-
-def _within_caches(problem: Problem, price_us: float, plan: ExecutionPlan) -> ExecutionPlan:
-    """The plan; or one operator after another, where that takes far less memory and, measured, less time."""
-    if Draft(problem).sequential_us() > CLOSE * price_us or problem.profiler.plans_us(()) is None:
-        return plan
-    arena_bytes = plan_memory(plan).arena_bytes
-    if arena_bytes <= problem.spec.own_cache * problem.spec.num_veus:
-        return plan
-    baseline = SequentialPolicy().schedule(problem)
-    if arena_bytes <= SPREAD * plan_memory(baseline).arena_bytes:
-        return plan
-    if (measured := problem.profiler.plans_us((plan, baseline))) is None:
-        return plan
-    us, baseline_us = measured
-    note = f"measured: {us:.0f} µs, {baseline_us:.0f} µs with one operator after another, in far less memory"
-    chosen = plan
-    if baseline_us * problem.profiler.noise < us:
-        chosen = replace(baseline, policy=f"{baseline.policy} (chosen by {plan.policy})")
-    return replace(chosen, notes=(*chosen.notes, note))
+    def _best(self, problem: Problem, policy: str) -> ExecutionPlan:
+        """Waves, chains side by side, or one operator after another: branches may push each other out of caches."""
+        judge = Judge(problem, self.plans == "measured")
+        best = draw_with_chains(problem, policy, judge)
+        plan = best.plan
+        if problem.profiler.prices(plan.kernels):
+            baseline = SequentialPolicy().schedule(problem)
+            if judge.prefers(judge.believed(baseline), best, "with one operator after another"):
+                plan = replace(baseline, policy=f"{baseline.policy} (chosen by {policy})")
+        return replace(plan, notes=(*plan.notes, *judge.notes))

@@ -2,77 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from dataclasses import replace
-from operator import itemgetter
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
 from rammer.scheduler.assembly import Assembly, Undone
-from rammer.scheduler.chains import chains, ran_alone
+from rammer.scheduler.chains import chains, feeders, ran_alone
 from rammer.scheduler.draft import Draft, Placement
+from rammer.scheduler.judge import Judge, Judged
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Options, SelectBy, count, explain, select_rkernels, wave_bound_us
 
-LOOSE = 1.2  # beside chains the generator's first choice may be dearer: it lets readers start before all is done
-CLOSE = 1.25  # plans whose prices are closer are measured: prices leave out what lines cost that another vEU has
+Held: TypeAlias = Mapping[int, Options]  # operators with nothing to choose
 
 
-def draw_with_chains(problem: Problem, policy: str) -> tuple[float, ExecutionPlan]:
-    """Waves with rKernels by interplay; and again for steps of long chains. The price, and the plan.
+def draw_with_chains(problem: Problem, policy: str, judge: Judge) -> Judged:
+    """Waves with rKernels by interplay; and again for steps of long chains, where that is better.
 
-    What is best for one step after another keeps every vEU busy with one chain. So that chains run side by side,
-    all their steps must take the most efficient rKernel: tried for each such operation, kept if that takes less.
+    What is best for one step after another keeps every vEU busy with one chain. So that chains run side by side, all
+    their steps must take an rKernel of few rTasks: tried for each such operation. While only the first chain runs, or
+    the last, its steps choose as ever.
     """
-    best_us, plan = draw(problem, policy)
-    chosen: tuple[Operation, ...] = ()
-    notes: list[str] = []
-    for steps in chains(problem):
-        us, other = draw(problem, policy, efficient=(*chosen, *steps))
-        if ends := ran_alone(other):
-            again = draw(problem, policy, efficient=(*chosen, *steps), free=ends)
-            us, other = min((us, other), again, key=itemgetter(0))
-        if (other.programs, other.kernels) == (plan.programs, plan.kernels):
+    market = Market(problem)
+    best = judge.believed(draw(problem, policy, market=market))
+    held: Held = {}
+    for steps in chains(problem, market):
+        ways = []
+        for way in _ways(problem, market, steps):
+            plan = draw(problem, policy, market=market, held={**held, **way})
+            if not _same(plan, best.plan):
+                ways.append((judge.believed(plan), {**held, **way}))
+        if not ways:
             continue
-        better = us < best_us
-        if max(us, best_us) < CLOSE * min(us, best_us) and (measured := problem.profiler.plans_us((other, plan))):
-            side_by_side, without = measured
-            better = side_by_side * problem.profiler.noise < without
-            how = f"{side_by_side:.0f} µs with chains of {steps[0].kind} side by side"
-            notes.append(f"measured: {how}, {without:.0f} µs without")
-        if better:
-            best_us, plan, chosen = us, other, (*chosen, *steps)
-    return best_us, replace(plan, notes=(*plan.notes, *notes))
+        side_by_side, tried = min(ways, key=lambda found: found[0].us)
+        if alone := ran_alone(side_by_side.plan):
+            tried = {n: options for n, options in tried.items() if n not in alone}
+            again = judge.believed(draw(problem, policy, market=market, held=tried))
+            side_by_side = min(side_by_side, again, key=lambda found: found.us)
+        kind = problem.graph.operators[steps[0]].kind
+        if judge.prefers(side_by_side, best, f"with chains of {kind} side by side"):
+            best, held = side_by_side, tried
+    return best
+
+
+def _ways(problem: Problem, market: Market, steps: tuple[int, ...]) -> Iterator[Held]:
+    """rKernels for the steps of a chain: the fewest rTasks, or the least work. And for what they read: any, or the
+    generator's first choice, which lets a chain begin before all of it is done."""
+    operations = [op.operation for op in problem.graph.operators]
+    few = {n: o.only(o.whole) for n in steps for o in (market.options(operations[n]),)}
+    lean = {n: o.only(o.efficient) for n in steps for o in (market.options(operations[n]),)}
+    first = {n: o.only(o.first) for n in feeders(problem.graph, steps) for o in (market.options(operations[n]),)}
+    for chosen in (few,) if few == lean else (few, lean):
+        yield chosen
+        if any(options.first != options.efficient for options in first.values()):
+            yield {**first, **chosen}
+
+
+def _same(plan: ExecutionPlan, other: ExecutionPlan) -> bool:
+    return (plan.programs, plan.kernels) == (other.programs, other.kernels)
 
 
 def draw(
     problem: Problem,
     policy: str,
     by: SelectBy = "interplay",
-    efficient: tuple[Operation, ...] = (),
-    free: Container[int] = (),
-) -> tuple[float, ExecutionPlan]:
-    """The price and the plan of one pass over the waves, some operations held to their most efficient rKernels.
+    *,
+    market: Market | None = None,
+    held: Held | None = None,
+) -> ExecutionPlan:
+    """The plan of one pass over the waves.
 
     The paper builds P1 = ScheduleWave(W, Pcurr) and P2 = ScheduleWave(W, {}) for each wave and compares them. Here P1
     grows in place and is taken back if P2 wins: a wave's operators do not depend on each other, so scheduling one reads
     Pcurr and changes only the ends of its lanes. P2 is not built where even a perfect P2 would lose, that is where
-    time(P1) <= time(Pcurr) + a lower bound of time(P2). Operators that are `free` choose as ever.
+    time(P1) <= time(Pcurr) + a lower bound of time(P2).
     """
-    draft = Draft(problem, LOOSE if efficient else None)
-    held = Market(problem, draft.market.noise)
-    for operation in efficient:
-        held.insist(operation)
+    draft = Draft(problem, market)
     current = Assembly(problem.spec)
     programs: list[RProgram] = []
     trials: list[Trial] = []
     done_us = 0.0
     for wave in problem.graph.wavefronts():
         before, before_us = current.mark(), current.time_us
-        operations = {n: problem.graph.operators[n].operation for n in wave}
-        options = {n: (draft.market if n in free else held).options(o) for n, o in operations.items()}
+        options = {n: draft.market.options(problem.graph.operators[n].operation) for n in wave}
+        options |= {n: held[n] for n in wave if held and n in held}
         trial = Trial(draft, options, current, by)
         if before_us and current.time_us > before_us + problem.spec.launch_us + trial.bound_us:
             alone = Trial(draft, options, Assembly(problem.spec), by)
@@ -91,10 +106,10 @@ def draw(
         f"rKernels by wave: {count(t.chosen.reason for t in trials)}",
         f"vEUs by rTask: {count(p.reason for t in trials for p in t.placements)}",
     )
-    if efficient:
-        notes = (*notes, f"most efficient rKernels for all steps of {', '.join(o.kind for o in efficient)}")
-    price_us = done_us + current.time_us
-    return price_us, draft.finish(policy, programs, price_us, notes)
+    if held:
+        kinds = dict.fromkeys(problem.graph.operators[n].kind for n in held)
+        notes = (*notes, f"one rKernel for all steps of {', '.join(kinds)}")
+    return draft.finish(policy, programs, done_us + current.time_us, notes)
 
 
 class Trial:

@@ -36,9 +36,12 @@ class Job:
     kind: str = ""
 
 
-def make_problem(jobs: Sequence[Job], spec: VDeviceSpec) -> Problem:
-    """The problem of scheduling `jobs`, listed in topological order, on a device."""
-    size = max((n for job in jobs for n, _ in job.tilings), default=1)
+def make_problem(jobs: Sequence[Job], spec: VDeviceSpec, size: int = 1) -> Problem:
+    """The problem of scheduling `jobs`, listed in topological order, on a device; tensors have `size` elements or more.
+
+    Every rTask writes some.
+    """
+    size = max((size, *(n for job in jobs for n, _ in job.tilings)))
     kind = TensorType((size,))
     names = {job.kind or job.name for job in jobs}
     interner = Operations({name: OpDef(name, _express) for name in names})

@@ -38,7 +38,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.report": ({"usage", "scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.program": ({"artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
     "rammer.compiler": (
-        {"artifact", "program", "report", "plugins", "scheduler", "candidates", "trace"}
+        {"artifact", "program", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
         | {"vdevice.base", "frontend", "ir", "errors", "config"},
         set(),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -12,12 +12,14 @@ import pytest
 from rammer.errors import ScheduleError
 from rammer.ir.dependency import Dependencies
 from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import BarrierRTask, TaskUid
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.plugin import rammer_policies
+from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import MeasuredProfiler
 from rammer.scheduler.select import Market
 from rammer.scheduler.timeline import simulate
@@ -31,6 +33,7 @@ POLICIES = [
     "wavefront:selection=fastest,beyond=off,sync=global",
     "sequential:kernels=selected",
 ]
+Measure = Callable[[Sequence[ExecutionPlan]], Sequence[float] | None]
 EVERY = pytest.mark.parametrize("policy", POLICIES)
 
 
@@ -178,111 +181,99 @@ def test_chains_run_side_by_side_though_no_wave_holds_both() -> None:
     assert simulate(plan).total_us < 5.0 + 2.0 * steps + 5.0
 
 
-@pytest.mark.parametrize("chains_us", [90.0, 110.0])
-def test_plans_of_close_prices_are_measured(chains_us: float) -> None:
-    """By their prices chains side by side are dearer here, since the second one starts late."""
-    cell = ((2, 1.0), (1, 2.0))
+def priced(problem: Problem, measure: Measure | None = None) -> Problem:
+    """The problem with prices by place: a kernel's time with operands near, and fetching as fast as the spec says."""
+    profiler = problem.profiler
+    assert isinstance(profiler, MeasuredProfiler)
+
+    def price(times: Mapping[RKernel, float]) -> dict[RKernel, Price]:
+        return {kernel: Price(us, 1.0, 1.0) for kernel, us in times.items()}
+
+    return replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure, price))
+
+
+def two_chains(exchange_us: float, whole_us: float = 2.0) -> Problem:
+    """Chains of 70 steps, the second one begins after 10: by two rTasks of 1 µs, or by one.
+
+    A step whose two rTasks are on two vEUs pays for what the other one has written.
+    """
+    cell, size = ((2, 1.0), (1, whole_us)), 1024
     first = [Job(f"a{n}", cell, (f"a{n - 1}",) if n else (), weights="w", kind="cell") for n in range(70)]
     second = [Job(f"b{n}", cell, (f"b{n - 1}",) if n else ("a9",), weights="u", kind="cell") for n in range(70)]
-    problem = make_problem([*first, *second, Job("last", cell, ("b69",), weights="u")], device(2, barrier_us=0.0))
+    written_gbps = 4e-3 * size / 2 / exchange_us
+    memory = (
+        MemoryLevel("L2", 1 << 20, "veu", 200.0, written_gbps=written_gbps),
+        MemoryLevel("DRAM", 1 << 40, read_gbps=1e6),
+    )
+    spec = device(2, barrier_us=0.0, memory=memory)
+    return make_problem([*first, *second, Job("last", cell, ("b69",), weights="u")], spec, size)
 
+
+def never(plans: Sequence[ExecutionPlan]) -> list[float]:
+    raise AssertionError("prices are far enough apart")
+
+
+@pytest.mark.parametrize(("exchange_us", "whole_us", "rtasks"), [(0.5, 2.0, 1), (0.5, 3.5, 2), (0.01, 2.0, 2)])
+def test_what_vEUs_exchange_decides_on_chains(exchange_us: float, whole_us: float, rtasks: int) -> None:
+    """Side by side 160 µs; one after the other 140, and what they exchange in 140 steps."""
+    wavefront = rammer_policies()["wavefront"]
+    problem = two_chains(exchange_us, whole_us)
+    assert used(wavefront().schedule(problem))["a40"] == 2  # without prices nobody knows
+    plan = wavefront().schedule(priced(problem, never))
+    assert used(plan)["a40"] == rtasks
+    if rtasks == 1:  # both vEUs share the steps before the second chain begins, and after the first one has ended
+        alone = {job for job, n in used(plan).items() if n == 2}
+        assert {"a1", "b69", "last"} <= alone and not alone & {"a20", "a69", "b12", "b40"}
+
+
+@pytest.mark.parametrize("chains_us", [90.0, 110.0])
+def test_plans_of_close_prices_are_measured(chains_us: float) -> None:
     def measure(plans: Sequence[ExecutionPlan]) -> list[float]:
         return [chains_us if used(plan)["a40"] == 1 else 100.0 for plan in plans]
 
-    by_price = rammer_policies()["wavefront"]().schedule(problem)
-    assert used(by_price)["a40"] == 2 and not any("measured" in note for note in by_price.notes)
-    profiler = problem.profiler
-    assert isinstance(profiler, MeasuredProfiler)
-    problem = replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure))
+    problem = priced(two_chains(exchange_us=0.1), measure)
     plan = rammer_policies()["wavefront"]().schedule(problem)
-    if chains_us < 100.0:
-        # both vEUs share the steps before the second chain begins, and after the first one has ended
-        alone = {job for job, n in used(plan).items() if n == 2}
-        assert {"a1", "b69", "last"} <= alone and not alone & {"a20", "a69", "b10", "b40"}
-    else:
-        assert used(plan)["a40"] == 2
-    note = f"measured: {chains_us:.0f} µs with chains of cell side by side, 100 µs without"
-    assert note in plan.notes
+    assert used(plan)["a40"] == (1 if chains_us < 100.0 else 2)
+    assert f"measured: {chains_us:.0f} µs with chains of cell side by side, 100 µs without" in plan.notes
+    by_price = PluginRegistry(third_party=False).policy("wavefront:plans=priced").schedule(problem)
+    assert used(by_price)["a40"] == 1 and not any("measured" in note for note in by_price.notes)
 
 
-@pytest.mark.parametrize(("whole_us", "tried"), [(2.2, True), (2.7, False)])
-def test_single_rtasks_that_are_hardly_less_efficient_are_tried(whole_us: float, tried: bool) -> None:
-    """Prices leave out what it costs that two vEUs exchange a state, so that measuring decides."""
-    cell = ((2, 1.0), (1, whole_us))
-    first = [Job(f"a{n}", cell, (f"a{n - 1}",) if n else (), weights="w", kind="cell") for n in range(70)]
-    second = [Job(f"b{n}", cell, (f"b{n - 1}",) if n else ("a9",), weights="u", kind="cell") for n in range(70)]
-    problem = make_problem([*first, *second], device(2, barrier_us=0.0))
-
-    def measure(plans: Sequence[ExecutionPlan]) -> list[float]:
-        return [90.0 if used(plan)["a40"] == 1 else 100.0 for plan in plans]
-
-    profiler = problem.profiler
-    assert isinstance(profiler, MeasuredProfiler)
-    problem = replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure))
-    assert used(rammer_policies()["wavefront"]().schedule(problem))["a40"] == (1 if tried else 2)
-
-
-@pytest.mark.parametrize(("larger_us", "chosen"), [(1.7, "larger"), (1.9, "smaller")])
-def test_weights_that_take_more_memory_must_be_clearly_faster(larger_us: float, chosen: str) -> None:
-    problem = make_problem([Job("a", ((2, 2.0), (1, 3.0)), weights="w")], device(2))
-    ((operation, (smaller, *_)),) = problem.candidates.items()
+@pytest.mark.parametrize(
+    ("branches", "cache", "chosen"), [(0, 1 << 20, "larger"), (8, 1 << 20, "larger"), (8, 1 << 14, "smaller")]
+)
+def test_weights_cost_what_fetching_them_takes(branches: int, cache: int, chosen: str) -> None:
+    """Alone an rKernel finds its weights in the cache, even if they take three times the memory; in a plan, if the
+    cache has room for all that comes between."""
+    size = 1024
+    others = [Job(f"other{n}", ((1, 1.0),), ("a",), weights=f"u{n}") for n in range(branches)]
+    memory = (MemoryLevel("L2", cache, "veu", 200.0), MemoryLevel("DRAM", 1 << 40, read_gbps=1.0))
+    problem = make_problem([Job("a", ((2, 20.0), (1, 30.0)), weights="w"), *others], device(2, memory=memory), size)
+    operation = problem.graph.operators[0].operation
+    smaller = problem.candidates[operation][0]
     name = next(n for (n, _), static in zip(operation.expr.inputs, operation.static, strict=True) if static)
     larger = replace(smaller, name="larger", packing=((name, Layout((Digit(0),), Encoding(DType.BF16, 3, 512))),))
     profiler = problem.profiler
     assert isinstance(profiler, MeasuredProfiler)
-    profiler = MeasuredProfiler({smaller: 2.0, larger: larger_us}, profiler.fallback)
-    problem = replace(problem, candidates={operation: [smaller, larger]}, profiler=profiler)
+    times = {**profiler.times, larger: 19.0}
+    candidates = {**problem.candidates, operation: [smaller, larger]}
+    problem = replace(problem, candidates=candidates, profiler=MeasuredProfiler(times, profiler.fallback))
     found = Market(problem).options(operation).fastest
     assert (found.kernel.name == "larger") == (chosen == "larger")
 
 
-def test_a_wave_is_merged_by_the_prices_of_plans_only() -> None:
-    """An rKernel's handicap for larger weights is none of its time: here one more launch is cheaper than a barrier."""
-    jobs = [Job("a", ((2, 10.0),)), Job("b", ((2, 9.0), (1, 30.0)), ("a",), weights="w")]
-    problem = make_problem(jobs, device(2, launch_us=3.0, barrier_us=3.5))
-    operation = problem.graph.operators[1].operation
-    larger, smaller = problem.candidates[operation]
-    name = next(n for (n, _), static in zip(operation.expr.inputs, operation.static, strict=True) if static)
-    packed = replace(larger, packing=((name, Layout((Digit(0),), Encoding(DType.BF16, 3, 512))),))
-    profiler = problem.profiler
-    assert isinstance(profiler, MeasuredProfiler)
-    profiler = MeasuredProfiler({**profiler.times, packed: 9.0}, profiler.fallback)
-    candidates = {**problem.candidates, operation: [packed, smaller]}
-    plan = rammer_policies()["wavefront"]().schedule(replace(problem, candidates=candidates, profiler=profiler))
-    assert used(plan) == {"a": 2, "b": 2} and plan.kernels[1] is packed
-    assert len(plan.programs) == 2 and simulate(plan).total_us == 3.0 + 10.0 + 3.0 + 9.0
-
-
-@pytest.mark.parametrize("branches_us", [90.0, 110.0])
-@pytest.mark.parametrize("cache", [0, 1 << 20])
-def test_branches_that_need_far_more_memory_are_measured(branches_us: float, cache: int) -> None:
+@pytest.mark.parametrize("cache", [1 << 14, 1 << 20])
+def test_branches_that_push_each_other_out_of_caches_go_one_by_one(cache: int) -> None:
     """Wave by wave all branches are alive at once; one operator after another, two. Caches may hold all of them."""
     jobs = [Job("sum0", ((2, 1.0),))]
     for n in range(8):
         jobs.append(Job(f"branch{n}", ((2, 1.0),), near=("sum0",), kind="branch"))
         jobs.append(Job(f"end{n}", ((2, 1.0),), near=(f"branch{n}",), kind="end"))
         jobs.append(Job(f"sum{n + 1}", ((2, 1.0),), near=(f"sum{n}", f"end{n}"), kind="sum"))
-    memory = (MemoryLevel("L2", cache, "veu", 200.0),)
-    problem = make_problem(jobs, device(2, launch_us=0.0, barrier_us=0.0, memory=memory))
-    compared: list[tuple[str, ...]] = []
-
-    def measure(plans: Sequence[ExecutionPlan]) -> list[float]:
-        compared.append(tuple(plan.policy for plan in plans))
-        return [branches_us if plan.policy == "wavefront" else 100.0 for plan in plans]
-
-    profiler = problem.profiler
-    assert isinstance(profiler, MeasuredProfiler)
-    by_price = rammer_policies()["wavefront"]().schedule(problem)
-    problem = replace(problem, profiler=MeasuredProfiler(profiler.times, profiler.fallback, measure))
-    plan = rammer_policies()["wavefront"]().schedule(problem)
-    assert plan.policy == ("wavefront" if cache or branches_us < 100.0 else "sequential (chosen by wavefront)")
-    if cache:
-        assert compared == [()] and plan.programs == by_price.programs  # asked only whether it can measure
-        return
-    assert compared == [(), ("wavefront", "sequential")]
-    baseline = rammer_policies()["sequential"]().schedule(problem)
-    assert plan.programs == (by_price if branches_us < 100.0 else baseline).programs
-    assert f"measured: {branches_us:.0f} µs, 100 µs with one operator after another, in far less memory" in plan.notes
+    memory = (MemoryLevel("L2", cache, "veu", 200.0), MemoryLevel("DRAM", 1 << 40, read_gbps=20.0))
+    problem = make_problem(jobs, device(2, launch_us=0.0, barrier_us=0.0, memory=memory), 2048)
+    plan = rammer_policies()["wavefront"]().schedule(priced(problem, never))
+    assert plan.policy == ("wavefront" if cache == 1 << 20 else "sequential (chosen by wavefront)")
 
 
 def test_times_that_measurement_cannot_tell_apart_are_equal() -> None:

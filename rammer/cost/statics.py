@@ -1,0 +1,64 @@
+"""What weights cost in a plan that a measurement of their rKernel alone does not see: other operators pass in between.
+
+An rKernel alone finds its weights where its last run left them. In a plan everything else comes first, and of a cache
+exp(-bytes that came in since / its size) is left (`residency`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from math import exp
+
+from rammer.cost.price import us_per_byte
+from rammer.cost.residency import levels
+from rammer.ir.dependency import read_elements
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+
+
+def passing_bytes(graph: Graph) -> int:
+    """Bytes that one run brings into caches: constants, and what operators write."""
+    roots = {graph.storage(tensor).root for op in graph.operators for tensor in op.inputs}
+    constants = sum(graph.types[root].nbytes for root in roots if root in graph.constants)
+    return constants + sum(graph.types[t].nbytes for op in graph.operators for t in op.outputs)
+
+
+def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int) -> float:
+    """Microseconds that one rTask takes longer where `passing` bytes come between two uses of its weights.
+
+    At least 0: an rKernel whose own operands are more has found its weights as far away when it was measured.
+    """
+    static = [n for n, is_static in enumerate(kernel.operation.static) if is_static]
+    if not static or not kernel.num_rtasks:
+        return 0.0
+    alone = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs))
+    veus = min(spec.num_veus, kernel.num_rtasks)
+    in_turn = _fetch_us(spec, alone, 1)
+    in_plan = _fetch_us(spec, max(passing, alone), spec.num_veus)
+    fetched_alone, fetched = 0, 0
+    for n in static:
+        itemsize = kernel.input_types()[n].element_bytes
+        elements = read_elements(kernel, n)
+        for which, rtasks in Counter(elements.chosen).items():
+            spans = elements.sets[which]
+            nbytes = int((spans[:, 1] - spans[:, 0]).sum()) * itemsize
+            fetched_alone += nbytes
+            fetched += nbytes * min(rtasks, veus)
+    return max(fetched * in_plan - fetched_alone * in_turn, 0.0) / kernel.num_rtasks
+
+
+def _fetch_us(spec: VDeviceSpec, passed: int, veus: int) -> float:
+    """Microseconds of a byte after others have `passed`, a part of them by each of `veus` vEUs that fetch at once."""
+    found, left = 0.0, 1.0
+    rates: Iterable[float] = us_per_byte(spec, veus)
+    known = list(zip(levels(spec), rates, strict=True))
+    for n, ((level, written), us) in enumerate(known):
+        if written:
+            continue
+        through = passed / veus if level.owner == "veu" else passed
+        there = 1.0 if n == len(known) - 1 else exp(-through / max(level.usable_bytes, 1))
+        found += left * there * us
+        left *= 1 - there
+    return found
