@@ -1,17 +1,19 @@
-"""An rTask's time from the spec alone: arithmetic at peak, or bytes at the rate of the level that has them, if slower.
+"""An rTask's time from the spec alone: its counted work, or bytes at the rate of the level that has them, if slower.
 
-A roofline, hence optimistic; good enough to compare tilings of one operation. Of many threads see `threads`.
+Of many threads see `threads`. Kernels whose loops nobody sees count as their operation does: a roofline.
 """
 
 from __future__ import annotations
 
 from math import prod
 
+from rammer.cost.issue import near_us
 from rammer.cost.threads import thread_us
+from rammer.cost.work import work
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
-from rammer.ir.tile import Apply, Body, For, Kind, TileProgram, statements
+from rammer.ir.tile import TileProgram
 
 
 def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
@@ -23,17 +25,9 @@ def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
         return thread_us(body, spec, gbps)
     share = _tile_share(kernel)
     fetching_us = nbytes * share / (gbps * 1e3) if gbps else 0.0  # its tile, and its share of every input, at least
-    return max(_arithmetic_us(kernel, spec) * share, fetching_us)
-
-
-def _arithmetic_us(kernel: RKernel, spec: VDeviceSpec) -> float:
-    """Of the whole operation."""
-    slower, rate = 1, spec.peak_gflops
-    if isinstance(kernel.body, TileProgram):
-        slower = 1 if _is_vectorised(kernel.body.body) else spec.lanes
-        gains = [s.instruction.gain for s in statements(kernel.body.body) if isinstance(s, Apply)]
-        rate *= max(gains, default=1.0)
-    return flops(kernel.operation.expr) * slower / (max(rate, 1e-9) * 1e3)
+    if isinstance(body, TileProgram):
+        return max(near_us(work(body), spec), fetching_us)
+    return max(flops(kernel.operation.expr) / (max(spec.peak_gflops, 1e-9) * 1e3) * share, fetching_us)
 
 
 def _rate_gbps(nbytes: int, spec: VDeviceSpec) -> float:
@@ -54,8 +48,3 @@ def _tile_share(kernel: RKernel) -> float:
     if not extents or not kernel.num_rtasks:
         return 0.0
     return prod(high - low for low, high in kernel.box(0).values()) / extents
-
-
-def _is_vectorised(body: Body) -> bool:
-    """Whether any loop of a tile program is a vector loop."""
-    return any(isinstance(s, For) and s.kind is Kind.VECTOR for s in statements(body))

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, gcd, prod, sqrt
 
+from rammer.cost.functions import slots_of
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select, loads
+from rammer.ir.expr import loads
 from rammer.ir.index import Index, evaluate, variables
 from rammer.ir.tile import (
     Alloc,
@@ -28,18 +29,6 @@ from rammer.ir.tile import (
     contains,
 )
 
-COSTLY = {
-    "exp": 12,
-    "log": 12,
-    "tanh": 20,
-    "sigmoid": 20,
-    "erf": 20,
-    "sin": 20,
-    "cos": 20,
-    "pow": 30,
-    "div": 8,
-    "sqrt": 8,
-}
 SCRATCH_SLOTS = 4  # a load from scratch or a near cache takes as long as so many multiply-adds
 VECTOR = 4  # elements that a thread loads at once, if they are neighbours
 BANKS = 32  # elements of scratch that threads can access at once, and neighbours in one transfer from a cache
@@ -142,7 +131,7 @@ class _Model:
         every = 1.0
         for lp in block:
             every *= lp.stop - lp.start
-        work = Work(slots=_arithmetic(stmt.value) * every)
+        work = Work(slots=slots_of(stmt.value) * every)
         for load, _ in loads(stmt.value):
             work += self.access(load.tensor, load.index, block, serial)
         return work + self.access(stmt.buffer, (stmt.index,), block, serial, waits=False)
@@ -189,19 +178,3 @@ class _Model:
             return 0
         zero = dict.fromkeys(names, 0)
         return abs(int(evaluate(index, {**zero, self.neighbour: 1}) - evaluate(index, zero)))
-
-
-def _arithmetic(value: Scalar) -> float:
-    """Slots of the arithmetic of a value: a product that is added costs nothing more."""
-    match value:
-        case Call("add", (a, Call("mul", (b, c)))):
-            return 1 + _arithmetic(a) + _arithmetic(b) + _arithmetic(c)
-        case Call(fn, args):
-            return COSTLY.get(fn, 1) + sum(map(_arithmetic, args))
-        case Cast(arg, _):
-            return 1 + _arithmetic(arg)
-        case Select(where, then, other):
-            return len(where) + max(_arithmetic(then), _arithmetic(other))
-        case Load() | Const():
-            return 0
-    return 1

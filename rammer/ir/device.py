@@ -39,6 +39,19 @@ class MemoryLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class Issue:
+    """Vector instructions that a vEU begins in a cycle, cycles until a sum can be added to again (`latency`), and how
+    many instructions it looks ahead for some that need not wait (`window`).
+    """
+
+    arithmetic: float = 2.0
+    loads: float = 2.0
+    stores: float = 1.0
+    latency: float = 4.0
+    window: int = 256
+
+
+@dataclass(frozen=True, slots=True)
 class VDeviceSpec:
     """A vDevice as data. Times are microseconds, `peak_gflops` is fp32 of one vEU."""
 
@@ -54,6 +67,7 @@ class VDeviceSpec:
     memory: tuple[MemoryLevel, ...] = ()
     sync: SyncModel = SyncModel.FINE
     peak_gflops: float = 1.0
+    issue: Issue = Issue()
     launch_us: float = 0.0  # cost of one device invocation (an rProgram)
     barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
     sync_us: float = 0.0  # cost of one block sync, if vEUs have many threads

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm, prod
 
+from rammer.cost.issue import pass_cycles
+from rammer.cost.work import Issued
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
 from rammer.ir.index import Div, simplify, substitute, var, variables
 from rammer.ir.simplify import scalar_conditions
@@ -156,17 +159,17 @@ def blocks(problem: Problem, width: int, height: int) -> list[Block]:
             rest = height % rows
             cost = 0.0
             for r, times in ((rows, height // rows), (rest, 1 if rest else 0)):
-                cost += times * -(-width // vectors) * _step(vectors, r) if times else 0.0
+                cost += times * -(-width // vectors) * _step(problem.spec, vectors, r) if times else 0.0
             cost *= 1.03 if rest else 1.0  # a second copy of the code
             found.append((round(cost, 6), -vectors * rows, Block(vectors, rows)))
     found.sort(key=lambda item: item[:2])
     return [b for _, _, b in found]
 
 
-def _step(vectors: int, rows: int) -> float:
-    """Cycles of one step of the reduction: two multiply-adds or two loads a cycle, fewer weights from the second cache,
-    four cycles from sum to sum."""
-    return max(vectors * rows / 2, (vectors + rows) / 2, 1.3 * vectors, 4.0) + 0.25
+def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:
+    """Cycles of one step of the reduction, its weights in the vEU's own cache."""
+    issued = Issued(arithmetic=vectors * rows, loads=vectors + rows)
+    return pass_cycles(issued, spec, sums=True, streamed=4.0 * vectors * spec.lanes)
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:

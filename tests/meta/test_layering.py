@@ -21,7 +21,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.hookspecs": (set(), {"pluggy"}),
     "rammer.ir": ({"ir", "errors", "config"}, {"numpy", "networkx", "ml_dtypes"}),
     "rammer.cost": ({"cost", "ir", "errors"}, {"numpy"}),
-    "rammer.kernels": ({"kernels", "ir", "errors", "config"}, {"numpy"}),
+    "rammer.kernels": ({"kernels", "cost", "ir", "errors", "config"}, {"numpy"}),
     "rammer.scheduler": ({"scheduler", "cost", "ir", "errors", "config"}, {"numpy", "networkx"}),
     "rammer.scheduler.policy_options": ({"errors"}, set()),
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "config", "hookspecs"}, set()),

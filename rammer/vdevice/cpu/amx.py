@@ -59,7 +59,7 @@ static const struct { uint8_t palette, start, zero[14]; uint16_t bytes[16]; uint
 INLINE void rammer_unit_begin(void) { __asm__ volatile("ldtilecfg %0" :: "m"(matrices)); }
 INLINE void rammer_unit_end(void) { __asm__ volatile("tilerelease" ::); }
 INLINE vw part_of(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
-#elif defined(__AVX512BF16__) && LANES == 16
+#elif defined(__AVX512BF16__) && LANES == 16 && !defined(EMULATED)
 /* Between calls the matrices of sums lie one after another in `sums`; operands stay where they are. */
 typedef struct { float sum[16][16]; } matrix;
 typedef uint32_t pair __attribute__((may_alias));

@@ -87,6 +87,7 @@ ARCHES: dict[str, Arch] = {
 }
 
 
+EMULATED = "-DEMULATED"  # instructions that resemble what is emulated, but round otherwise, are no substitute
 HERE = "here"  # in place of the second arch of an emulation
 
 
@@ -101,7 +102,8 @@ def known_arch(name: str) -> Arch | None:
     if shape not in ARCHES or code not in ARCHES:
         return None
     like = ARCHES[shape]
-    return replace(ARCHES[code], name=name, lanes=like.lanes, registers=like.registers, instructions=like.instructions)
+    made = replace(ARCHES[code], name=name, lanes=like.lanes, registers=like.registers, instructions=like.instructions)
+    return replace(made, zig=(*made.zig, EMULATED), cc=(*made.cc, EMULATED))
 
 
 def find_arch(name: str) -> Arch:
@@ -227,8 +229,8 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
 def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | None = None) -> VDeviceSpec:
     """The spec that kernels and policies see, with the machine's `measured` numbers if there are some."""
     l1, l2, l3 = here.caches
-    peak = here.ghz * arch.lanes * 4  # two FMA units
-    found = measured or usual_numbers(here, arch.lanes)
+    usual = usual_numbers(here, arch.lanes)
+    found = measured or usual
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,
@@ -244,7 +246,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
             MemoryLevel("L3", l3, "device", found.shared_all_gbps, veu_gbps=found.shared_gbps, usable=L3_SHARE),
             MemoryLevel("DRAM", _ram_bytes(), "device", found.memory_all_gbps, veu_gbps=found.memory_gbps),
         ),
-        peak_gflops=round(peak, 1),
+        peak_gflops=min(found.gflops, usual.gflops),  # measured with all lanes that there are
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
         barrier_us=found.handover_us,
     )

@@ -1,0 +1,54 @@
+"""Microseconds of counted work on a vEU of one thread: what it issues, against what its caches are filled with."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from rammer.cost.work import Issued, Work
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+
+LOOP_CYCLES = 0.25  # of a pass of a loop: its counter and jump mostly fit beside what it issues
+
+
+def cycles(work: Work, spec: VDeviceSpec) -> float:
+    """Cycles with all operands in the nearest cache."""
+    own = work.own
+    long = work.trips * (own.arithmetic + own.loads + own.stores) > spec.issue.window  # else sums beside it go on
+    return work.trips * (pass_cycles(own, spec, work.sums and long) + sum(cycles(w, spec) for w in work.inside))
+
+
+def pass_cycles(own: Issued, spec: VDeviceSpec, sums: bool, streamed: float = 0.0) -> float:
+    """Cycles of one pass of a loop, which waits for the pass before if it `sums`, loops inside apart.
+
+    `streamed`: bytes that come from the farthest own cache meanwhile.
+    """
+    issue = spec.issue
+    busy = max(own.arithmetic / issue.arithmetic, own.loads / issue.loads, own.stores / issue.stores)
+    caches = _own_caches(spec)
+    if streamed and caches and caches[-1].read_gbps:
+        busy = max(busy, streamed / (caches[-1].read_gbps * 1e3) / cycle_us(spec))
+    return LOOP_CYCLES + (max(busy, issue.latency) if sums else busy)
+
+
+def filled_bytes(work: Work, nbytes: float) -> float:
+    """Bytes that come into a cache of some bytes: what stays from pass to pass of a loop comes once."""
+    if not work.inside or sum(work.once.values()) <= nbytes:
+        return sum(work.whole.values())
+    return work.trips * sum(filled_bytes(w, nbytes) for w in work.inside)
+
+
+def near_us(work: Work, spec: VDeviceSpec) -> float:
+    """Microseconds with all operands in the farthest cache of its own."""
+    filling_us = 0.0
+    for near, far in pairwise(_own_caches(spec)):
+        filling_us += filled_bytes(work, near.usable_bytes) / (far.read_gbps * 1e3) if far.read_gbps else 0.0
+    return max(cycles(work, spec) * cycle_us(spec), filling_us)
+
+
+def cycle_us(spec: VDeviceSpec) -> float:
+    """Microseconds of a cycle, in which a vEU at its peak begins as many multiply-adds as it can."""
+    return 2 * spec.lanes * spec.issue.arithmetic / (max(spec.peak_gflops, 1e-9) * 1e3)
+
+
+def _own_caches(spec: VDeviceSpec) -> list[MemoryLevel]:
+    return [m for m in spec.memory if m.owner == "veu" and m.managed == "cache"]

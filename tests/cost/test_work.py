@@ -1,0 +1,101 @@
+"""Work counted from tile programs, against what the operation has to do."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+from rammer.cost.issue import cycles, filled_bytes, near_us
+from rammer.cost.work import Issued, Work, work
+from rammer.ir.dependency import read_elements, written_elements
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operations, attributes
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import TensorType
+from rammer.ir.tile import TileProgram
+from rammer.kernels import candidates
+
+SPEC = VDeviceSpec(
+    "cpu",
+    num_veus=2,
+    languages=("c",),
+    lanes=8,
+    registers=16,
+    peak_gflops=64.0,  # 2 GHz
+    memory=(
+        MemoryLevel("L1", 32 << 10, "veu", 128.0),
+        MemoryLevel("L2", 1 << 20, "veu", 64.0),
+        MemoryLevel("DRAM", 1 << 34, "device", 20.0),
+    ),
+)
+MATMULS = [(75, 129, 48), (3, 640, 512), (64, 64, 64), (1, 256, 1024)]
+
+
+def matmul(m: int, k: int, n: int) -> list[RKernel]:
+    operation = Operations(OPS).define("matmul", (TensorType((m, k)), TensorType((k, n))), attributes())
+    return candidates(operation, SPEC)
+
+
+def issued(found: Work) -> Issued:
+    """All that a loop issues in all its passes."""
+    total = found.own
+    for inner in found.inside:
+        total += issued(inner)
+    return Issued(found.trips * total.arithmetic, found.trips * total.loads, found.trips * total.stores)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), MATMULS)
+def test_a_product_takes_its_multiply_adds(m: int, k: int, n: int) -> None:
+    for kernel in matmul(m, k, n):
+        assert isinstance(kernel.body, TileProgram)
+        points = prod(high - low for low, high in kernel.box(0).values())
+        vectors = issued(work(kernel.body)).arithmetic * SPEC.lanes / (points * k)
+        assert 1.0 <= vectors < 1.35, kernel.name  # blocks at the edge overhang
+
+
+@pytest.mark.parametrize(("m", "k", "n"), MATMULS)
+def test_operands_in_registers_are_loaded_once_for_a_block(m: int, k: int, n: int) -> None:
+    """A block of r rows and v vectors loads r + v times for r · v multiply-adds."""
+    for kernel in matmul(m, k, n):
+        assert isinstance(kernel.body, TileProgram)
+        found = issued(work(kernel.body))
+        rows, _, panel = kernel.name.partition("_")[2].partition("_")[0].partition("x")
+        block, vectors = int(rows), int(panel) // SPEC.lanes
+        expected = (block + vectors) / (block * vectors)
+        assert found.loads / found.arithmetic == pytest.approx(expected, rel=0.25), kernel.name
+
+
+@pytest.mark.parametrize(("m", "k", "n"), MATMULS)
+def test_what_is_touched_is_what_dependencies_say(m: int, k: int, n: int) -> None:
+    for kernel in matmul(m, k, n):
+        assert isinstance(kernel.body, TileProgram)
+        whole = work(kernel.body).whole
+        touched = [written_elements(kernel, 0)[0], read_elements(kernel, 0)[0], read_elements(kernel, 1)[0]]
+        for buffer, elements in zip(kernel.body.arguments, touched, strict=True):
+            exact = int((elements[:, 1] - elements[:, 0]).sum()) * 4
+            assert exact <= whole[buffer.name] <= 1.2 * exact + 64, (kernel.name, buffer.name)
+
+
+def test_smaller_caches_are_filled_more_often() -> None:
+    for kernel in matmul(75, 129, 48):
+        assert isinstance(kernel.body, TileProgram)
+        found = work(kernel.body)
+        by_size = [filled_bytes(found, nbytes) for nbytes in (1 << 8, 1 << 12, 1 << 15, 1 << 20)]
+        assert by_size == sorted(by_size, reverse=True) and by_size[-1] == sum(found.whole.values()) < by_size[0]
+
+
+def test_a_single_sum_waits_for_itself() -> None:
+    nothing: dict[str, float] = {}
+    one = Issued(arithmetic=1.0, loads=1.0)
+    assert cycles(Work(200, one, (), True, nothing, nothing), SPEC) == pytest.approx(200 * 4.25)
+    assert cycles(Work(9, one, (), True, nothing, nothing), SPEC) == pytest.approx(9 * 0.75)  # the next sum begins
+    many = Issued(arithmetic=12.0, loads=4.0)
+    assert cycles(Work(200, many, (), True, nothing, nothing), SPEC) == pytest.approx(200 * 6.25)
+
+
+def test_microseconds_follow_the_clock_and_the_caches() -> None:
+    for nbytes, us in ((6400.0, 625 / 2000), (64000.0, 1.0)):  # at 2 GHz, and at 64 GB/s
+        loop = Work(100, Issued(arithmetic=12.0), (), True, {"x": 8.0}, {"x": nbytes})
+        assert near_us(loop, SPEC) == pytest.approx(us)
