@@ -92,9 +92,9 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
             return _partition(stmt, env, split)
         case Apply(instruction, operands):
             inside = {**env, **{axis: (0, extent - 1) for axis, extent in stmt.sizes.items()}}
-            simpler = tuple(_simplify_operand(o, inside) for o in operands)
-            if None not in simpler:
-                return (replace(stmt, operands=simpler),)
+            read = tuple(o for given in operands if (o := _simplify_operand(given, inside)) is not None)
+            if len(read) == len(operands):
+                return (replace(stmt, operands=read),)
             if not instruction.copies:
                 raise ValueError(f"{instruction.name} reads no element of an operand")
             return ()  # nothing is left to be copied
