@@ -89,7 +89,7 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
         _timed(plan, meter)
         timeline = _timed(plan, meter)
         names = [f"{m.name} of another vEU" if written else m.name for m, written in levels(plan.spec)]
-        moved = sum(meter.fetched.values(), np.zeros(len(names)))
+        moved = np.array([*meter.fetched.values()]).reshape(-1, len(names)).sum(axis=0)
         return replace(timeline, moved=dict(zip(names, map(round, moved), strict=True)), fetched=meter.fetched)
     price = plan.rtask_us.__getitem__ if rtask_us is None else rtask_us
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
