@@ -313,6 +313,7 @@ def bench(
 @click.option("--trace", help="Write the timeline as Chrome trace JSON (for Perfetto).")
 @click.option("--supersteps", help="Run once, and write estimated cycles by superstep as Chrome trace JSON (ipu).")
 @click.option("--plan", "plan_file", help="Write the rPrograms in their textual form.")
+@click.option("--rkernels", help="Write expression, schedule and tile program of every rKernel in the plan.")
 @click.option("--width", type=int, help="Columns of the text chart.  [default: the terminal's]")
 @compile_options
 @click.pass_obj
@@ -325,6 +326,7 @@ def show(
     trace: str | None,
     supersteps: str | None,
     plan_file: str | None,
+    rkernels: str | None,
     width: int | None,
     **options: Any,
 ) -> None:
@@ -332,9 +334,9 @@ def show(
 
     A compiled program keeps no plan: its report and its operators can be shown.
     """
-    for file in filter(None, (svg, html, trace, supersteps, plan_file)):
+    for file in filter(None, (svg, html, trace, supersteps, plan_file, rkernels)):
         files.check_new(file, sources=[model])
-    drawings = {"svg": svg, "html": html, "trace": trace, "plan": plan_file}
+    drawings = {"svg": svg, "html": html, "trace": trace, "plan": plan_file, "rkernels": rkernels}
     asked = {option: file for option, file in drawings.items() if file}
     with _open(model, **options) as program:
         if program.is_loaded and asked:
@@ -357,11 +359,13 @@ def show(
 
 def _show_plan(program: Program, asked: Mapping[str, str], model: str, width: int) -> None:
     """Print the text chart, and write the forms that were asked for."""
+    from rammer.ir.listing import print_rkernels
     from rammer.ir.text import print_plan
 
     plan, timeline = program.plan, _timeline(program)
     click.echo(viz.text_gantt(timeline, plan, width=width))
-    forms = {"svg": viz.svg, "html": viz.html, "trace": viz.chrome_trace, "plan": lambda _, p: print_plan(p)}
+    texts = {"plan": lambda _, p: print_plan(p), "rkernels": lambda _, p: print_rkernels(p)}
+    forms = {"svg": viz.svg, "html": viz.html, "trace": viz.chrome_trace, **texts}
     for form, path in asked.items():
         files.write(path, forms[form](timeline, plan), sources=[model])
         out.print(f"wrote {escape(path)}", highlight=False)

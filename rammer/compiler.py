@@ -105,6 +105,7 @@ def compile(
         with clock("load"):
             whole, sources = _load(model, shapes, constants)
             graph = drop_empty(whole)
+        trace.graph("imported", graph)
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
             verify_pass = _verify_pass(graph)

@@ -75,7 +75,7 @@ def print_graph(graph: Graph) -> str:
         attrs = ", ".join(f"{name}={_short(value)}" for name, value in op.operation.attrs)
         results = ", ".join(f"{t!r}: {graph.types[t]}" for t in op.outputs)
         lines.append(f"{n} {op.kind}({', '.join(map(repr, op.inputs))}) [{attrs}] -> {results}  # {op.name!r}")
-    lines += [f"view {t!r} = {view.base!r} from element {view.offset}" for t, view in graph.views.items()]
+    lines += [f"view {t!r} = {view.base!r} from element {view.offset}" for t, view in sorted(graph.views.items())]
     lines += [f"output {t!r}: {graph.types[t]}" for t in graph.outputs]
     return "".join(f"{line}\n" for line in lines)
 

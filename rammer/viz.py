@@ -15,6 +15,9 @@ from importlib.resources import files
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from xml.sax.saxutils import escape
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, Slot
 from rammer.scheduler.timeline import Timeline
@@ -27,6 +30,9 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _BARRIER, _LAUNCH, _OTHER = "·", "▸", "#"
 _BY_NAME = 12  # up to so many operators each have a colour of their own; beyond, each kind has one
 _LEGEND = 24  # entries of a legend
+_STRIP, _STRIP_GAP = 18, 6  # pixels of a memory level's row, and above the first one
+_LEVEL = 18  # characters of its name
+_STRIP_STEPS = 400  # of time, in which a memory level's rate is drawn
 
 
 class Superstep(Protocol):
@@ -74,6 +80,14 @@ class Bar(NamedTuple):
     slot: Slot
     start_us: float
     end_us: float
+
+
+class Traffic(NamedTuple):
+    """What rTasks have from one memory level: bytes in all, and the rate in equal steps of the plan's time."""
+
+    level: str
+    nbytes: int
+    gbps: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +159,18 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
 
 
 def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
-    """A Gantt chart for documents. Neighbours that together are narrower than a pixel are drawn as one."""
+    """A Gantt chart for documents, with a row for each memory level where these were followed.
+
+    Neighbours that together are narrower than a pixel are drawn as one.
+    """
     groups = _groups(timeline, plan)
     facts = _facts(timeline, plan)
-    left, right, top, row = 64, 56, 42 + 16 * len(facts), 30 if plan.spec.num_veus <= 16 else 14
+    strips = _traffic(timeline, plan, _STRIP_STEPS)
+    left, right = (124, 80) if strips else (64, 56)
+    top, row = 42 + 16 * len(facts), 30 if plan.spec.num_veus <= 16 else 14
     chart = max(width - left - right, 100)
-    bottom = top + row * plan.spec.num_veus
+    lanes = top + row * plan.spec.num_veus  # where the vEUs' rows end
+    bottom = lanes + (_STRIP_GAP + _STRIP * len(strips) if strips else 0)
     legend_rows = -(-min(len(groups.labels), _LEGEND) // 4)
     height = bottom + 44 + 18 * legend_rows + 12
     scale = chart / timeline.total_us if timeline.total_us else 0.0
@@ -180,16 +200,18 @@ def svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200) -> str:
         x, wide = left + times.launch_at_us * scale, (times.begin_us - times.launch_at_us) * scale
         if wide > 0.2:
             out.append(
-                f'<rect x="{x:.2f}" y="{top}" width="{wide:.2f}" height="{bottom - top}" fill="#57606a" '
+                f'<rect x="{x:.2f}" y="{top}" width="{wide:.2f}" height="{lanes - top}" fill="#57606a" '
                 f'fill-opacity="0.25"><title>launch {_xml(_time(times.begin_us - times.launch_at_us))}</title></rect>'
             )
         if wide > 50:
             out.append(
-                f'<text x="{x + wide / 2:.1f}" y="{(top + bottom) / 2 + 4:.0f}" text-anchor="middle" '
+                f'<text x="{x + wide / 2:.1f}" y="{(top + lanes) / 2 + 4:.0f}" text-anchor="middle" '
                 'fill="#57606a">launch</text>'
             )
     for bars in _runs(timeline, plan, 1 / scale if scale else 0.0):
         out.append(_svg_run(bars, plan, groups, left, top, row, scale))
+    for n, traffic in enumerate(strips):
+        out.append(_svg_strip(traffic, left, lanes + _STRIP_GAP + _STRIP * n, chart))
     for n, label in enumerate(groups.labels[:_LEGEND]):
         x, y = left + (n % 4) * (chart / 4), bottom + 40 + 18 * (n // 4)
         out.append(f'<rect x="{x:.0f}" y="{y - 10}" width="11" height="11" rx="2" fill="{groups.colour(n)}"/>')
@@ -231,6 +253,21 @@ def _svg_run(bars: list[Bar], plan: ExecutionPlan, groups: _Groups, left: int, t
     return text + "</g>"
 
 
+def _svg_strip(traffic: Traffic, left: int, y: int, chart: int) -> str:
+    """The row of a memory level: its rate over time, as high as the row at most."""
+    most, high = float(traffic.gbps.max()), _STRIP - 4
+    step, base = chart / len(traffic.gbps), y + 2 + high
+    edges = " ".join(f"V{base - high * g / most:.1f}H{left + step * (n + 1):.1f}" for n, g in enumerate(traffic.gbps))
+    name, peak = _xml(_short(traffic.level, _LEVEL)), _gbps(most)
+    return (
+        f'<rect x="{left}" y="{y + 2}" width="{chart}" height="{high}" fill="#f3f5f7"/>'
+        f'<path d="M{left} {base}{edges}V{base}Z" fill="#57606a" fill-opacity="0.6">'
+        f"<title>{name}: {_mib(traffic.nbytes)}, at most {peak}, estimated</title></path>"
+        f'<text x="{left - 8}" y="{y + 13}" text-anchor="end" font-size="11" fill="#1b1f24">{name}</text>'
+        f'<text x="{left + chart + 8}" y="{y + 13}" font-size="11" fill="#57606a">{peak}</text>'
+    )
+
+
 def html(timeline: Timeline, plan: ExecutionPlan) -> str:
     """One page with no outside resource: zoom and pan; hover for names and times; click an operator to follow it."""
     groups = _groups(timeline, plan)
@@ -258,6 +295,10 @@ def html(timeline: Timeline, plan: ExecutionPlan) -> str:
         "launches": [[round(p.launch_at_us, 4), round(p.begin_us, 4)] for p in timeline.programs],
         "use": list(timeline.veu_utilisation),
         "lanes": lanes,
+        "traffic": [
+            [_short(_printable(t.level), _LEVEL), _gbps(float(t.gbps.max())), [float(f"{g:.4g}") for g in t.gbps]]
+            for t in _traffic(timeline, plan, 4 * _STRIP_STEPS)
+        ],
         "waits": waits,
         "notes": [_printable(n) for n in plan.notes],
     }
@@ -368,13 +409,39 @@ def _groups(timeline: Timeline, plan: ExecutionPlan) -> _Groups:
     return _Groups(tuple(place[key] for key in keys), tuple(labels))
 
 
+def _traffic(timeline: Timeline, plan: ExecutionPlan, steps: int) -> list[Traffic]:
+    """The memory levels that rTasks have something from; what an rTask fetches is spread over all of its time."""
+    bars = [bar for bar in _bars(timeline, plan) if isinstance(bar.slot, RTask) and bar.slot.uid in timeline.fetched]
+    if not bars or not timeline.total_us:
+        return []
+    edges = np.linspace(0.0, timeline.total_us, steps + 1)
+    starts, ends = (np.array(times) for times in zip(*((b.start_us, b.end_us) for b in bars), strict=True))
+    ends = np.maximum(ends, starts + 1e-6 * timeline.total_us)
+    fetched = np.array([timeline.fetched[b.slot.uid] for b in bars if isinstance(b.slot, RTask)])
+    found = []
+    for (level, nbytes), own in zip(timeline.moved.items(), fetched.T, strict=True):
+        rates = own / (ends - starts)
+        passed = _grown(starts, rates, edges) - _grown(ends, rates, edges)
+        if nbytes:
+            found.append(Traffic(level, nbytes, np.maximum(np.diff(passed), 0.0) / np.diff(edges) / 1e3))
+    return found
+
+
+def _grown(at: NDArray[np.float64], rates: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """At each of some times, the sum of what began to grow at `at` by `rates`."""
+    order = np.argsort(at)
+    rate, begun = (np.concatenate([[0.0], np.cumsum(x[order])]) for x in (rates, rates * at))
+    before = np.searchsorted(at[order], edges)
+    return edges * rate[before] - begun[before]
+
+
 def _title(plan: ExecutionPlan) -> str:
     return _printable(f"{plan.graph.name or 'plan'} on {plan.spec.name}, policy {plan.policy}")
 
 
 def _facts(timeline: Timeline, plan: ExecutionPlan) -> list[str]:
     """Lines about the whole: what is used, and, if that was followed, from where operands come."""
-    moved = (f"{nbytes / (1 << 20):.1f} MiB from {level}" for level, nbytes in timeline.moved.items())
+    moved = (f"{_mib(nbytes)} from {level}" for level, nbytes in timeline.moved.items())
     return [
         f"{_time(timeline.total_us)} estimated · "
         f"{_number(plan.spec.num_veus, 'vEU')} {timeline.utilisation:.0%} used · "
@@ -410,6 +477,14 @@ def _time(us: float) -> str:
     if us >= 1e4:
         return f"{us / 1e3:.4g} ms"
     return f"{us:.4g} µs"
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):.1f} MiB"
+
+
+def _gbps(rate: float) -> str:
+    return f"{rate:.3g} GB/s" if rate >= 1 else f"{1e3 * rate:.3g} MB/s"
 
 
 def _printable(name: str) -> str:

@@ -69,10 +69,14 @@ def _bounded(stall: float) -> float:
 
 
 class Meter:
-    """Prices the rTasks of a plan in the order in which they run, and counts their bytes from each level."""
+    """Prices the rTasks of a plan in the order in which they run.
+
+    `fetched`: the bytes that each had from each of `residency.levels` when it ran last.
+    """
 
     def __init__(self, plan: ExecutionPlan) -> None:
         pieces = Pieces(plan)
+        self.fetched: dict[TaskUid, Bytes] = {}
         self._touched = pieces.touched
         self._caches = Residency(plan.spec, pieces.in_use)
         rates = us_per_byte(plan.spec, plan.spec.num_veus)
@@ -84,13 +88,8 @@ class Meter:
             costs[kernel] = price.near_us, rates * stalls
         self._costs = [costs[kernel] for kernel in plan.kernels]
 
-    @property
-    def moved(self) -> Bytes:
-        """Bytes from each of `residency.levels` so far."""
-        return self._caches.moved
-
     def __call__(self, veu: int, task: TaskUid) -> float:
         """Microseconds of the next rTask of a vEU."""
-        moved = self._caches.fetch(veu, self._touched[task.operator_id][task.rtask_id])
+        moved = self.fetched[task] = self._caches.fetch(veu, self._touched[task.operator_id][task.rtask_id])
         near_us, us_per_byte = self._costs[task.operator_id]
         return near_us + float(moved @ us_per_byte)

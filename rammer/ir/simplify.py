@@ -90,15 +90,21 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
             return (Alloc(buffer, body),) if _touches_others(body, {buffer.name}) else ()
         case For():
             return _partition(stmt, env, split)
-        case Apply(_, operands):
+        case Apply(instruction, operands):
             inside = {**env, **{axis: (0, extent - 1) for axis, extent in stmt.sizes.items()}}
-            return (replace(stmt, operands=tuple(_simplify_operand(o, inside) for o in operands)),)
+            read = tuple(o for given in operands if (o := _simplify_operand(given, inside)) is not None)
+            if len(read) == len(operands):
+                return (replace(stmt, operands=read),)
+            if not instruction.copies:
+                raise ValueError(f"{instruction.name} reads no element of an operand")
+            return ()  # nothing is left to be copied
     return (stmt,)
 
 
-def _simplify_operand(operand: Operand, env: Bounds) -> Operand:
+def _simplify_operand(operand: Operand, env: Bounds) -> Operand | None:
+    """None if none of its elements is read."""
     where = _undecided(operand.where, env)
-    return replace(operand, at=simplify_index(operand.at, env), where=operand.where if where is None else where)
+    return None if where is None else replace(operand, at=simplify_index(operand.at, env), where=where)
 
 
 def _touches_others(body: Body, own: set[str]) -> bool:

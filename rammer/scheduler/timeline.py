@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from rammer.cost.price import Meter
-from rammer.cost.residency import levels
+from rammer.cost.residency import Bytes, levels
 from rammer.errors import ScheduleError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -44,6 +46,9 @@ class Timeline:
     barrier_us: tuple[float, ...]  # per vEU, the time spent in barrier-rTasks: waiting, and their own cost
     barrier_cost_us: float  # the barriers' own cost alone, over all vEUs
     moved: Mapping[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, if followed
+    fetched: Mapping[TaskUid, Bytes] = field(
+        default_factory=dict, compare=False
+    )  # of each rTask, in the order of `moved`
 
     @property
     def total_us(self) -> float:
@@ -82,10 +87,10 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     if rtask_us is None and plan.prices:
         meter = Meter(plan)
         _timed(plan, meter)
-        before = meter.moved.copy()
-        names = (f"{m.name} of another vEU" if written else m.name for m, written in levels(plan.spec))
         timeline = _timed(plan, meter)
-        return replace(timeline, moved=dict(zip(names, map(round, meter.moved - before), strict=True)))
+        names = [f"{m.name} of another vEU" if written else m.name for m, written in levels(plan.spec)]
+        moved = np.array([*meter.fetched.values()]).reshape(-1, len(names)).sum(axis=0)
+        return replace(timeline, moved=dict(zip(names, map(round, moved), strict=True)), fetched=meter.fetched)
     price = plan.rtask_us.__getitem__ if rtask_us is None else rtask_us
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
     operator_us = [distinct[kernel] for kernel in plan.kernels]

@@ -50,7 +50,7 @@ def test_compile_then_run_the_file(model: str, tmp_path: Path) -> None:
 
 
 def test_show_writes_every_form(model: str, tmp_path: Path) -> None:
-    files = {form: tmp_path / f"plan.{form}" for form in ("svg", "html", "trace", "plan")}
+    files = {form: tmp_path / f"plan.{form}" for form in ("svg", "html", "trace", "plan", "rkernels")}
     options = [part for form, file in files.items() for part in (f"--{form}", str(file))]
     text = call("show", model, "--device", "2", "--width", "80", *options).output
     assert "rProgram" in text
@@ -58,6 +58,8 @@ def test_show_writes_every_form(model: str, tmp_path: Path) -> None:
     assert "<script src" not in files["html"].read_text()
     assert json.loads(files["trace"].read_text())["traceEvents"]
     assert files["plan"].read_text().strip()
+    listed = files["rkernels"].read_text()
+    assert listed.startswith("rkernel ") and "\nschedule " in listed and "\nexpression " in listed
 
 
 def test_bench_compares_policies(model: str) -> None:

@@ -49,6 +49,7 @@ def test_dump_dir_receives_every_compile(model: onnx.ModelProto, tmp_path: Path)
     stem = plan.graph.name
     graph = (folder / f"001-{stem}.graph.txt").read_text()
     assert all(f" {op.kind}(" in graph and repr(op.name) in graph for op in plan.graph.operators)
+    assert " matmul(" in (folder / f"001-{stem}.imported.txt").read_text()  # before passes fuse it
     assert parse_programs((folder / f"001-{stem}.plan.txt").read_text()) == plan.programs
     assert "vEU 0" in (folder / f"001-{stem}.timeline.txt").read_text()
     assert (folder / f"002-{stem}.graph.txt").read_text() == graph

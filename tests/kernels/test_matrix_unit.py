@@ -32,7 +32,7 @@ from rammer.ir.expr import Load, Stage, TensorExpr
 from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import OpDef, Operation, Operations
-from rammer.ir.proof import prove
+from rammer.ir.proof import prove, settled
 from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
 from rammer.kernels import candidates
 from rammer.kernels.matrix_unit import unit_of
@@ -113,6 +113,14 @@ def test_rows_pass_by_panels_of_weights_that_come_from_far(name: str, spec: VDev
     kernels = on_unit(op, spec)
     assert kernels and all(k.schedule not in {n.schedule for n in on_unit(op)} for k in kernels)
     check(op, kernels, spec=spec)
+
+
+def test_a_last_task_copies_no_strip_that_lies_past_the_last_row() -> None:
+    """800 rows as 416 and 384: of the second task's strips of 96 rows the fifth is empty."""
+    op = operation("matmul", t(800, 64), t(64, 128), static=("b",))
+    kernel = next(k for k in on_unit(op, STRIP_SPEC) if "i/416t i/96s" in k.schedule)
+    assert settled(kernel)[1] == ()
+    check(op, [kernel], spec=STRIP_SPEC)
 
 
 @pytest.mark.parametrize("spread", [0.0, 12.0])

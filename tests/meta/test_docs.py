@@ -1,4 +1,4 @@
-"""Documentation held to the code: hooks, flags, rules, the design table, the plugin guide."""
+"""Documentation held to the code: hooks, flags, rules, the design table, the plugin guide, operators followed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import rammer
 from rammer import config, hookspecs
 from rammer.ir import verify
+from rammer.ir.listing import print_rkernels
 from rammer.plugins import PluginRegistry
 
 ROOT = Path(__file__).parents[2]
@@ -79,3 +81,41 @@ def test_plugin_guide_shows_the_tested_example() -> None:
 def test_readme_names_existing_documents() -> None:
     for target in re.findall(r"\]\(([\w/.-]+\.md)\)", read("README.md")):
         assert (ROOT / target).exists(), target
+
+
+FOLLOWED = ("docs/lstm.md", "docs/convolution.md")
+
+
+@pytest.mark.parametrize("page", FOLLOWED)
+def test_pages_that_follow_an_operator_name_what_exists(page: str) -> None:
+    """`file.py:name`: some file below rammer/ whose path ends so defines the name; passes are named by file alone."""
+    named = re.findall(r"`([\w/]+\.py):(\w+)`", read(page))
+    assert len(named) > 10
+    for file, name in named:
+        texts = [p.read_text() for p in (ROOT / "rammer").rglob("*.py") if f"/{p.as_posix()}".endswith(f"/{file}")]
+        assert texts, f"{page} names {file}, which does not exist"
+        defined = re.compile(rf"^(async )?(def|class) {name}\b|^{name}\b.* = ", re.M)
+        assert any(map(defined.search, texts)), f"{page} names {name}, which {file} does not define"
+
+
+@pytest.mark.parametrize("page", FOLLOWED)
+def test_pages_that_follow_an_operator_show_real_graphs_and_expressions(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no machine changes; tilings, texts and times depend on the caches that are there."""
+    monkeypatch.chdir(tmp_path)
+    text = read(page)
+    (model,) = set(re.findall(r"rammer show (\w+\.onnx) --device 2", text))
+    commands = re.findall(r'python -c "(.*)"', text) + re.findall(r"```python\n(.*?)```", text, re.S)
+    exec(commands[0], {})
+    with config.override(RAMMER_DUMP_DIR=str(tmp_path / "dump")):
+        program = rammer.compile(model, "cpu", device=2, arch="x86-64-avx2@here", tune_seconds=0)
+    with program:
+        listed = print_rkernels(program.plan)
+    graphs = [file.read_text() for what in ("imported", "graph") for file in tmp_path.glob(f"dump/*.{what}.txt")]
+    blocks = [block for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M) if not language]
+    assert [block for block in blocks if block.startswith("graph ")] == graphs
+    expressions = [block for block in blocks if block.startswith("expression ")]
+    assert expressions
+    for block in expressions:
+        assert block in listed

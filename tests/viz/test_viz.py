@@ -12,9 +12,9 @@ from itertools import pairwise
 import pytest
 
 from rammer import viz
-from rammer.ir.device import VDeviceSpec
-from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import BarrierRTask
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.program import BarrierRTask, RTask
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, simulate
 from rammer.testing.problems import Job, make_problem, random_jobs
@@ -91,6 +91,73 @@ def test_svg_has_a_bar_for_every_slot() -> None:
     assert sum(t.startswith("barrier: waits for ") for t in titles) == 4
     text = "".join(root.itertext())
     assert "vEU 1" in text and "16 µs" in text and "stem (stem, 4 × x4)" in text
+
+
+def followed() -> tuple[Timeline, ExecutionPlan]:
+    """On a machine of caches, by prices: sources, then what reads them on the other vEU."""
+    levels = (MemoryLevel("L2", 1 << 20, "veu", 100.0, written_gbps=8.0), MemoryLevel("<L3>", 1 << 24, read_gbps=30.0))
+    spec = VDeviceSpec("caches", 2, memory=(*levels, MemoryLevel("DRAM", 1 << 34, read_gbps=12.0)), barrier_us=0.5)
+    plan = rammer_policies()["wavefront"]().schedule(make_problem(DIAMOND, spec))
+    plan = replace(plan, prices=dict.fromkeys(plan.kernels, Price(1.0)))
+    return simulate(plan), plan
+
+
+def strip_heights(root: ET.Element) -> dict[str, list[float]]:
+    """By memory level: how high its row is drawn in each step of time, in pixels."""
+    found = {}
+    for path in root.iter(f"{SVG}path"):
+        base = float(path.attrib["d"].split()[1].split("V")[0])
+        title = path.find(f"{SVG}title")
+        assert title is not None and title.text
+        tops = [float(y) for y in re.findall(r"V([\d.]+)H", path.attrib["d"])]
+        found[title.text.split(":")[0]] = [base - y for y in tops]
+    return found
+
+
+def test_memory_levels_have_a_row_each_that_holds_what_was_moved() -> None:
+    """The area of a row is the bytes from its level; what an rTask fetches lies between its start and its end."""
+    timeline, plan = followed()
+    fetched = dict(zip(timeline.moved, sum(timeline.fetched.values()), strict=True))
+    assert timeline.moved == {level: round(nbytes) for level, nbytes in fetched.items()}
+    wanted = {level: nbytes for level, nbytes in fetched.items() if round(nbytes)}
+    assert len(wanted) >= 2
+    picture = viz.svg(timeline, plan)
+    heights = strip_heights(ET.fromstring(picture))
+    data = json.loads(Page(viz.html(timeline, plan)).scripts[0])
+    assert list(heights) == list(wanted) == [level for level, _, _ in data["traffic"]]
+    for level, most, rates in data["traffic"]:
+        step_us = timeline.total_us / len(rates)
+        assert sum(rates) * step_us * 1e3 == pytest.approx(wanted[level], rel=1e-3)
+        number, unit = most.split()
+        assert float(number) * {"GB/s": 1.0, "MB/s": 1e-3}[unit] == pytest.approx(max(rates), rel=1e-2)
+        drawn_part = sum(heights[level]) / max(heights[level]) / len(heights[level])
+        assert drawn_part == pytest.approx(sum(rates) / max(rates) / len(rates), rel=0.1)
+        for n, rate in enumerate(rates):
+            begin, end = n * step_us, (n + 1) * step_us
+            running = [b for b in viz._bars(timeline, plan) if b.start_us < end and b.end_us > begin]
+            assert rate < 1e-3 or any(isinstance(b.slot, RTask) for b in running)
+
+
+def test_rows_of_a_picture_do_not_overlap() -> None:
+    """Texts of one column are at least a line apart, and inside of the picture."""
+    timeline, plan = followed()
+    root = ET.fromstring(viz.svg(timeline, plan))
+    columns: dict[float, list[float]] = {}
+    for text in root.iter(f"{SVG}text"):
+        columns.setdefault(float(text.attrib["x"]), []).append(float(text.attrib["y"]))
+        size = float(text.attrib.get("font-size", 12))
+        wide = 0.62 * size * len(text.text or "")
+        anchor = {"end": 1.0, "middle": 0.5}.get(text.attrib.get("text-anchor", ""), 0.0)
+        assert float(text.attrib["x"]) - anchor * wide >= 0, text.text
+        assert float(text.attrib["x"]) + (1 - anchor) * wide <= float(root.attrib["width"]) or anchor == 0.5, text.text
+    assert all(b - a >= 14 for ys in columns.values() for a, b in pairwise(sorted(ys)))
+    assert max(max(ys) for ys in columns.values()) <= float(root.attrib["height"])
+
+
+def test_where_nothing_is_followed_no_row_is_drawn() -> None:
+    timeline, plan = drawn(DIAMOND)
+    assert "<path" not in viz.svg(timeline, plan)
+    assert json.loads(Page(viz.html(timeline, plan)).scripts[0])["traffic"] == []
 
 
 def test_svg_of_a_long_plan_joins_what_cannot_be_seen() -> None:

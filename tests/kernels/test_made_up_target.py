@@ -1,0 +1,261 @@
+"""Targets that nobody builds, in data alone: their kernels are proven, computed, and held against every other tiling.
+
+The first has an instruction of 6 x 12 sums and 3 terms, for one thread; the second one of 12 x 4 sums and 6 terms, for
+waves of eight. Each has memory of three levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product as combinations
+from math import prod
+
+import numpy as np
+import pytest
+import tile_machine
+from kernel_harness import operation, random_inputs
+
+from rammer.cost.estimate import estimated_us
+from rammer.cost.price import fit
+from rammer.frontend.builder import GraphBuilder
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.evaluate import evaluate_expr, evaluate_graph
+from rammer.ir.graph import Graph
+from rammer.ir.instruction import copy, multiply
+from rammer.ir.kernel import RKernel
+from rammer.ir.memory import plan_memory
+from rammer.ir.operator import Operation, Operations, ROperator
+from rammer.ir.ops import OPS
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RProgram, RTask, TaskUid
+from rammer.ir.proof import prove
+from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, channel_blocked
+from rammer.ir.tile import Apply, Kind, TileProgram, contains
+from rammer.kernels import candidates, matrix_unit, threads, threads_tensor
+from rammer.kernels.contraction import product
+from rammer.kernels.problem import Problem
+from rammer.kernels.schedule import Loop, Schedule
+from rammer.kernels.threads_product import Tile, box, padded, sides
+from rammer.scheduler.plugin import rammer_policies
+from rammer.scheduler.policy import Problem as PolicyProblem
+from rammer.scheduler.profiler import EstimatingProfiler
+from rammer.scheduler.timeline import simulate
+from rammer.vdevice.interpreter import run_plan
+
+LEVELS = (
+    MemoryLevel("near", 24 << 10, "veu", 90.0),
+    MemoryLevel("middle", 768 << 10, "device", 60.0, veu_gbps=30.0),
+    MemoryLevel("far", 8 << 30, "device", 9.0),
+)
+
+# One thread: rows are copied into three bf16 parts, in blocks of the instruction's three terms.
+PARTS, LANES = Encoding(DType.BF16, 3, 3), 4
+ROWS = Layout((Digit(0, 6), Digit(1, 3), Digit(0, 1, 6), Digit(1, 1, 3)), PARTS)
+COLUMNS = Layout((Digit(0, 3), Digit(1, 1, 12), Digit(0, 1, 3)), PARTS)
+GIVEN = Layout((Digit(0), Digit(1, LANES), Digit(1, 1, LANES)))
+BLOCK = (
+    copy("split", (6, 3), ROWS, GIVEN),
+    multiply("6x12x3", (6, 12, 3), (Layout((Digit(0), Digit(1))), ROWS, COLUMNS), gain=4.0),
+)
+ALONE = VDeviceSpec(
+    "alone",
+    num_veus=3,
+    lanes=LANES,
+    registers=12,
+    scratch_bytes=16 << 10,
+    memory=LEVELS,
+    peak_gflops=1.0,
+    barrier_us=0.2,
+    instructions=BLOCK,
+)
+
+# Of a wave's eight threads 2 g + t, g numbers rows of a and columns of b, t terms of both and pairs of columns of sums.
+QUARTER, HALF = Digit(0, 1, 4), Digit(1, 1, 2)
+IN_WAVES = (
+    multiply(
+        "12x4x6",
+        (12, 4, 6),
+        (
+            Layout((QUARTER, Digit(1, 2), Digit(0, 4), HALF)),
+            Layout((QUARTER, HALF, Digit(1, 2), Digit(0, 4))),
+            Layout((Digit(1), Digit(0, 1, 2), Digit(0, 2))),
+        ),
+        threads=8,
+        accumulates=True,
+        gain=4.0,
+    ),
+)
+WAVES = VDeviceSpec(
+    "waves",
+    num_veus=3,
+    lanes=4,
+    registers=128,
+    max_threads=32,
+    wave=8,
+    scratch_bytes=16 << 10,
+    memory=LEVELS,
+    peak_gflops=7.0,
+    barrier_us=0.2,
+    sync_us=0.05,
+    load_us=0.3,
+    instructions=IN_WAVES,
+)
+
+
+def matmul(rows: int, terms: int, columns: int) -> Operation:
+    return operation("matmul", TensorType((rows, terms)), TensorType((terms, columns)), static=("b",))
+
+
+def pointwise(n: int, c: int, o: int, h: int, w: int) -> Operation:
+    """A convolution of 1x1, channels in blocks of the vectors' lanes."""
+    blocked = channel_blocked(4, LANES)
+    kinds = TensorType((n, c, h, w), layout=blocked), TensorType((o, c, 1, 1))
+    return operation("conv", *kinds, static=("w",), out_layout=blocked)
+
+
+def conv(n: int, c: int, o: int, h: int, w: int) -> Operation:
+    """A convolution of 3x3 with padding."""
+    kinds = TensorType((n, c, h, w)), TensorType((o, c, 3, 3))
+    return operation("conv", *kinds, static=("w",), pads=(1, 1, 1, 1))
+
+
+def by_instruction(op: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """The candidates that use the made-up instruction, the best guess first."""
+    found = [k for k in candidates(op, spec) if isinstance(k.body, TileProgram) and contains(k.body.body, Apply)]
+    assert found, "the generator has no use for the instruction"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "op"),
+    [
+        (ALONE, matmul(30, 45, 132)),
+        (ALONE, matmul(25, 30, 144)),  # a last block of one row
+        (ALONE, pointwise(2, 24, 132, 3, 5)),
+        (WAVES, matmul(40, 36, 44)),
+        (WAVES, matmul(25, 18, 23)),  # blocks that reach past both edges
+        (WAVES, conv(1, 12, 20, 5, 7)),
+    ],
+    ids=lambda x: getattr(x, "name", None) or " ".join(map(str, x.inputs)),
+)
+def test_candidates_are_proven_and_compute_the_expression(spec: VDeviceSpec, op: Operation) -> None:
+    inputs = random_inputs(op)
+    (wanted,) = evaluate_expr(op.expr, inputs)
+    for kernel in by_instruction(op, spec):
+        assert {f.rule for f in prove(kernel)} <= {"R204"}, kernel.name  # it reads rows that the last block pads with
+        (got,) = tile_machine.run(kernel, inputs)
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max(), err_msg=kernel.name)
+
+
+@pytest.mark.parametrize("spec", [ALONE, WAVES], ids=lambda s: s.name)
+@pytest.mark.parametrize("policy", ["sequential", "wavefront"])
+def test_a_plan_for_it_runs_in_any_order(spec: VDeviceSpec, policy: str) -> None:
+    """Two products, scheduled by estimates: no races, no deadlock, and the values that the graph means."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal(shape).astype(np.float32) for shape in ((36, 132), (132, 144))]
+    b = GraphBuilder("made up")
+    hidden = b.add("relu", b.add("matmul", b.input("x", (50, 36)), b.constant(weights[0])))
+    b.output(b.add("matmul", hidden, b.constant(weights[1])))
+    graph = b.build()
+    offered = {op.operation: candidates(op.operation, spec) for op in graph.operators}
+    plan = rammer_policies()[policy]().schedule(PolicyProblem(graph, spec, offered, EstimatingProfiler(spec)))
+    plan = replace(plan, memory=plan_memory(plan))
+    inputs = {"x": rng.standard_normal((50, 36)).astype(np.float32)}
+    wanted = evaluate_graph(graph, inputs)
+    for seed in range(3):
+        for name, value in run_plan(plan, inputs, seed=seed).items():
+            np.testing.assert_allclose(value, wanted[name], rtol=0, atol=1e-5 * np.abs(wanted[name]).max())
+
+
+def price_us(kernel: RKernel, spec: VDeviceSpec) -> float:
+    """The whole operation on all vEUs, by the prices that plans are told with."""
+    op = kernel.operation
+    names = tuple(name for name, _ in op.expr.inputs)
+    fixed = {n for n, static in zip(names, op.static, strict=True) if static}
+    types = {**dict(zip(names, op.inputs, strict=True)), "out": op.outputs[0]}
+    zeros = {n: np.zeros(types[n].shape, np.float32) for n in fixed}
+    inputs = tuple(n for n in names if n not in fixed)
+    graph = Graph("one", inputs, ("out",), (ROperator("op", op, names, ("out",)),), types, zeros, Operations(OPS))
+    tasks = [RTask(TaskUid(0, n)) for n in range(kernel.num_rtasks)]
+    lanes = tuple(tuple(tasks[veu :: spec.num_veus]) for veu in range(spec.num_veus))
+    prices = {kernel: fit(kernel, spec, estimated_us(kernel, spec), None)}
+    return simulate(ExecutionPlan(graph, spec, (kernel,), (RProgram(lanes),), "hand", prices=prices)).total_us
+
+
+def every_block_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
+    """All ways to cut rows, columns and the batch into tasks of whole blocks; inside as the generator does it."""
+    problem, unit = Problem.of(op, spec), matrix_unit.unit_of(spec)
+    p = product(problem, problem.root)
+    assert p is not None and unit is not None
+    row, extents, (block,) = str(p.row), dict(p.stage.axes), unit.products
+    height, width = block.extent("row"), block.extent("column")
+    span = problem.span(row)
+    grains = {a: problem.span(a) for a in extents} | {row: span * -(-height // span) if span > 1 else height}
+    grains[p.lane] = width
+    sizes = [range(grain, extents[a] + grain, grain) for a, grain in grains.items()]
+    outer = [Loop(a) for a in extents if a not in (row, p.lane)]
+    for steps in combinations(*sizes):
+        tasks = tuple(Loop(a, s, Kind.TASK) for a, s in zip(grains, steps, strict=True) if s < extents[a])
+        strip = matrix_unit.Way(problem, p, unit, block, tasks).strip
+        around = (*tasks, *outer, *(() if strip is None else (Loop(row, strip),)))
+        inside = (Loop(p.lane, width), *(() if strip == height else (Loop(row, height),)))
+        loops = (*around, *inside, *matrix_unit.inner_loops(problem, p))
+        at = (matrix_unit.encoded(p, unit, len(around) - 1),)
+        packing = ((p.w.tensor, matrix_unit.packed(p, block)),)
+        yield problem.kernel(Schedule(f"{steps}", loops, at, packing, instruction=block))
+
+
+def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
+    """All numbers of waves, up to 4 x 4 blocks of each that registers hold, and all chunks of the sum."""
+    problem = padded(Problem.of(op, spec, flat=False))
+    p = sides(problem)
+    assert p is not None
+    unit = threads_tensor.instruction_for(problem, p)
+    assert unit is not None
+    extents, (height, width, depth) = dict(p.stage.axes), (extent for _, extent in unit.axes)
+    sums, a, b = (unit.registers(name) for name, _ in unit.tensors)
+    deep, terms = threads_tensor.deepest(p)
+    window = [axis for axis, _ in p.stage.reduce if axis != deep]
+    chunks = [c for c in range(depth, terms + 1, depth) if terms % c == 0]
+    most = range(1, spec.max_threads // unit.threads + 1)
+    for waves, blocks in combinations(combinations(most, most), combinations(range(1, 5), repeat=2)):
+        held = sums * prod(blocks) + a * blocks[0] + b * blocks[1]
+        if prod(waves) not in most or held > spec.registers:
+            continue
+        size = (waves[0] * blocks[0] * height, waves[1] * blocks[1] * width)
+        steps = {**box(p, p.slow, size[0]), **box(p, p.fast, size[1]), **dict.fromkeys(p.batch, 1)}
+        tasks = prod(-(-extents[axis] // s) for axis, s in steps.items())
+        tile = Tile(steps, size, (prod(waves), unit.threads), 1, tasks, 0.0, 0.0)
+        chosen = threads_tensor.Blocks(tile, waves, blocks)
+        for chunk in chunks:
+            yield threads.thread_kernel(
+                problem, threads_tensor._schedule(problem, p, unit, chosen, deep, chunk, window)
+            )
+
+
+# The first candidate's price over the best one's: as found, rounded up to the next 0.05.
+# One thread: tasks are cut along one axis where that fills the vEUs, and rows come first. So 10 blocks of rows are 4, 4
+# and 2, and the batch of 2 makes two tasks for three vEUs, where cuts of two axes come out even.
+# Waves: `threads_tensor.TILES` and `CHUNK` are a fixed list, whatever shape the instruction has. The best tilings here
+# have 3 x 4 and 1 x 4 blocks a wave, and all 36 terms at once.
+@pytest.mark.parametrize(
+    ("spec", "op", "most"),
+    [
+        (ALONE, matmul(60, 45, 144), 1.25),
+        (ALONE, matmul(100, 36, 132), 1.05),
+        (replace(ALONE, num_veus=5), matmul(60, 45, 144), 1.0),
+        (replace(ALONE, num_veus=5), matmul(48, 30, 144), 1.2),
+        (ALONE, pointwise(1, 24, 144, 8, 10), 1.15),
+        (ALONE, pointwise(2, 24, 132, 9, 7), 1.5),
+        (WAVES, matmul(48, 36, 40), 2.0),
+        (WAVES, conv(1, 12, 20, 5, 8), 1.05),
+    ],
+    ids=lambda x: x.name if isinstance(x, VDeviceSpec) else x if isinstance(x, float) else " ".join(map(str, x.inputs)),
+)
+def test_the_first_candidate_against_every_tiling(spec: VDeviceSpec, op: Operation, most: float) -> None:
+    every = (every_wave_tiling if spec.max_threads > 1 else every_block_tiling)(op, spec)
+    prices = {kernel: price_us(kernel, spec) for kernel in every if kernel.scratch_bytes <= spec.scratch_bytes}
+    first, best = by_instruction(op, spec)[0], min(prices, key=prices.__getitem__)
+    found = price_us(first, spec) / prices[best]
+    assert found <= most * (1 + 1e-9), f"{first.name} at {found:.3f} of {len(prices)} tilings' best, {best.name}"
