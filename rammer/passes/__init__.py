@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.passes.eliminate_common import eliminate_common
-from rammer.ir.passes.eliminate_dead import eliminate_dead
-from rammer.ir.passes.fold_constants import fold_constants
-from rammer.ir.passes.fold_norms import fold_norms
-from rammer.ir.passes.fuse import fuse
-from rammer.ir.passes.gates import gather_gates
-from rammer.ir.passes.layout import choose_layouts
-from rammer.ir.passes.mark_static import mark_static
-from rammer.ir.passes.moves import merge_slices, split_activations
-from rammer.ir.passes.place import place
-from rammer.ir.passes.projections import join_projections
-from rammer.ir.passes.simplify import simplify
-from rammer.ir.passes.split_products import split_products
-from rammer.ir.passes.stack_rows import stack_rows
+from rammer.passes.clean.eliminate_common import eliminate_common
+from rammer.passes.clean.eliminate_dead import eliminate_dead
+from rammer.passes.clean.fold_constants import fold_constants
+from rammer.passes.clean.fold_norms import fold_norms
+from rammer.passes.clean.mark_static import mark_static
+from rammer.passes.clean.simplify import simplify
+from rammer.passes.fusion.regions import fuse
+from rammer.passes.layout.channels import choose_layouts
+from rammer.passes.layout.moves import merge_slices, split_activations
+from rammer.passes.layout.place import place
+from rammer.passes.recurrent.gates import gather_gates
+from rammer.passes.recurrent.projections import join_projections
+from rammer.passes.recurrent.split_products import split_products
+from rammer.passes.recurrent.stack_rows import stack_rows
 
 Watch = Callable[[str, Graph], None]  # (pass, graph after it)
 

@@ -11,9 +11,9 @@ from rammer.ir.expr import Load, Stage, inline, loads
 from rammer.ir.graph import Graph
 from rammer.ir.index import Atom, Div, Index, var, variables
 from rammer.ir.operator import Operation, ROperator
-from rammer.ir.passes.editor import Editor, identity
-from rammer.ir.passes.structure import is_pointwise
 from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocked
+from rammer.passes.editor import Editor, identity
+from rammer.passes.structure import is_pointwise
 
 # Operators with reductions that profit from blocked channels; every other one is row-major.
 _BLOCKED_CORES = frozenset({"conv", "max_pool", "average_pool", "reduce"})

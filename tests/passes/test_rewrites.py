@@ -12,19 +12,19 @@ import pytest
 from pass_models import SPEC, Net, assert_same, fed_back_cells, lstm_cells
 
 from rammer.ir.graph import Graph
-from rammer.ir.passes import optimize
-from rammer.ir.passes.clusters import Clusters
-from rammer.ir.passes.eliminate_common import eliminate_common
-from rammer.ir.passes.fold_constants import fold_constants
-from rammer.ir.passes.fold_norms import fold_norms
-from rammer.ir.passes.fuse import fuse
-from rammer.ir.passes.gates import gather_gates
-from rammer.ir.passes.moves import merge_slices, split_activations
-from rammer.ir.passes.place import place
-from rammer.ir.passes.projections import join_projections
-from rammer.ir.passes.simplify import simplify
-from rammer.ir.passes.stack_rows import stack_rows
 from rammer.ir.tensor import DType, TensorId, channel_blocked
+from rammer.passes import optimize
+from rammer.passes.clean.eliminate_common import eliminate_common
+from rammer.passes.clean.fold_constants import fold_constants
+from rammer.passes.clean.fold_norms import fold_norms
+from rammer.passes.clean.simplify import simplify
+from rammer.passes.clusters import Clusters
+from rammer.passes.fusion.regions import fuse
+from rammer.passes.layout.moves import merge_slices, split_activations
+from rammer.passes.layout.place import place
+from rammer.passes.recurrent.gates import gather_gates
+from rammer.passes.recurrent.projections import join_projections
+from rammer.passes.recurrent.stack_rows import stack_rows
 
 Pass = Callable[[Graph], Graph]
 
