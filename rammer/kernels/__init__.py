@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from rammer.errors import LoweringError
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
@@ -26,7 +26,7 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
     Only those that fit the scratch, if any does.
     """
-    if spec.max_threads > 1:
+    if spec.execution is Execution.SIMT:
         return threads.candidates(operation, spec)
     if any(stage.dtype is DType.F64 for stage in operation.expr.stages):
         spec = replace(spec, registers=spec.registers // 2)  # a vector takes two

@@ -19,6 +19,7 @@ from rammer.kernels.normal import aligned, cleaned, flattened, fused
 from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
 
+SCALARS = 4  # where there are no vectors: as many sums share an operand
 COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
 
 
@@ -52,7 +53,8 @@ class Problem:
 
     @property
     def lanes(self) -> int:
-        return max(self.spec.lanes, 4)
+        """Elements that innermost loops take at once: those of a vector, or a few single ones that share a load."""
+        return self.spec.lanes if self.spec.lanes > 1 else SCALARS
 
     @cached_property
     def stages(self) -> dict[str, Stage]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.passes.clean.eliminate_common import eliminate_common
 from rammer.passes.clean.eliminate_dead import eliminate_dead
@@ -35,13 +35,12 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         return choose_layouts(graph, spec)
 
     def stack(graph: Graph) -> Graph:
-        # where vEUs are many, layers that run side by side are worth more than large products
-        return stack_rows(graph, across_waves=spec.sync is not SyncModel.GLOBAL and spec.max_threads == 1)
+        # a product of all steps waits for all of them: layers no longer run side by side
+        return stack_rows(graph, across_waves=not spec.massively_parallel)
 
     def project(graph: Graph) -> Graph:
-        # many threads share the work of a product better than that of a cell
-        alone = spec.max_threads == 1 and spec.sync is not SyncModel.GLOBAL
-        return join_projections(graph) if alone else graph
+        # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
+        return graph if spec.massively_parallel else join_projections(graph)
 
     return (
         eliminate_dead,

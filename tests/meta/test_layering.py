@@ -165,3 +165,38 @@ def test_no_device_names_outside_their_folders() -> None:
             for number, line in enumerate(path.read_text(encoding="utf-8").lower().splitlines(), 1):
                 found = HARDWARE.search(line)
                 assert not found, f"{path.relative_to(ROOT)}:{number} names {found and found.group()!r}"
+
+
+def guesses(source: str) -> list[int]:
+    """Lines that tell what kind of machine it is from a number of threads, or make up a width of its vectors."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Compare(left, _, [right]):
+                sides = (left, right)
+            case ast.Call(ast.Name("max" | "min"), [left, right]):
+                sides = (left, right)
+            case _:
+                continue
+        names = [s.attr for s in sides if isinstance(s, ast.Attribute)]
+        numbers = [s.value for s in sides if isinstance(s, ast.Constant)]
+        guessed = ["max_threads"] if isinstance(node, ast.Compare) else ["lanes"]
+        if names == guessed and numbers and numbers[0] in range(5):
+            found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    "guess",
+    ["spec.max_threads > 1", "1 == self.spec.max_threads", "x = not spec.max_threads <= 1", "max(spec.lanes, 4)"],
+)
+def test_guesses_are_found(guess: str) -> None:
+    assert guesses(guess) and not guesses("kernel.num_threads <= spec.max_threads; min(spec.max_threads, 256)")
+
+
+def test_nobody_guesses_the_kind_of_a_machine() -> None:
+    """A spec says what a device is (`execution`, `massively_parallel`, `lanes`); only backends know more."""
+    for path in modules():
+        if "vdevice" not in path.parts and path != ROOT / "ir" / "device.py":  # where the facts are, and checked
+            found = guesses(path.read_text(encoding="utf-8"))
+            assert not found, f"{path.relative_to(ROOT)}:{found} guesses: use a field of VDeviceSpec"
