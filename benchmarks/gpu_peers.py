@@ -77,7 +77,7 @@ class Ours:
         device = EMULATOR if task.gpu is None else task.gpu
         ready = program_file(task.programs, built.path, policy, precision)
         self.was_ready = False
-        with config.override(RAMMER_CUDA_GRAPH="1" if graph else "0"):
+        with config.override(RAMMER_GPU_GRAPH="1" if graph else "0"):
             if ready is not None and ready.exists():
                 self.program = rammer.load_program(ready, device=device)
                 self.was_ready = True

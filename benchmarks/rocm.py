@@ -18,8 +18,8 @@ from benchmarks.models import build
 from rammer import measure
 from rammer.compiler import find_candidates, profile
 from rammer.errors import RammerError
-from rammer.ir.passes import optimize
 from rammer.ir.plan import ExecutionPlan
+from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.timeline import simulate

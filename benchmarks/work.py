@@ -21,7 +21,7 @@ from rammer.compiler import find_candidates
 from rammer.cost.issue import near_us
 from rammer.cost.work import work
 from rammer.frontend.onnx import load
-from rammer.ir.passes import optimize
+from rammer.passes import optimize
 from rammer.ir.tile import TileProgram
 from rammer.plugins import PluginRegistry
 

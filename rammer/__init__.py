@@ -18,7 +18,7 @@ from rammer.errors import (
     VerificationError,
 )
 from rammer.hookspecs import hookimpl
-from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
+from rammer.ir.device import Execution, MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import OpDef, Operation, ROperator
@@ -38,6 +38,7 @@ __all__ = [
     "DType",
     "DeviceError",
     "Executable",
+    "Execution",
     "ExecutionPlan",
     "ForeignSource",
     "Graph",

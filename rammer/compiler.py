@@ -18,12 +18,12 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
-from rammer.ir.passes import Watch, optimize
-from rammer.ir.passes import silent as unwatched
-from rammer.ir.passes.drop_empty import drop_empty
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
+from rammer.passes import Watch, optimize
+from rammer.passes import silent as unwatched
+from rammer.passes.clean.drop_empty import drop_empty
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
 from rammer.report import Report, make_report

@@ -79,7 +79,7 @@ FLAGS: dict[str, Flag] = {
         Flag("RAMMER_SPIN_MS", "3", "milliseconds for which idle vEU threads of the CPU spin before they sleep"),
         Flag("RAMMER_WATCHDOG_SECONDS", "60", "seconds without progress after which a waiting vEU stops the run"),
         Flag("RAMMER_PRECISION", "fp32", "what operands of products may be rounded to where none is named: tf32, bf16"),
-        Flag("RAMMER_CUDA_GRAPH", "0", "1 records the launches of a program on a GPU as one graph, CUDA's or HIP's"),
+        Flag("RAMMER_GPU_GRAPH", "0", "1 records the launches of a program on a GPU as one graph, CUDA's or HIP's"),
         Flag("RAMMER_TUNE_SECONDS", "20", "time budget for measuring candidate kernels in one compile"),
         Flag("RAMMER_WINOGRAD", "1", "0 computes 3x3 convolutions only directly, with smaller rounding errors"),
         Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas"),
@@ -90,14 +90,19 @@ FLAGS: dict[str, Flag] = {
     )
 }
 
+RENAMED = {"RAMMER_CUDA_GRAPH": "RAMMER_GPU_GRAPH"}
+
 _warned: set[str] = set()
 _stand_ins: dict[Path, tuple[Path, str]] = {}  # for cache folders that cannot be used: temporary ones, and why
 _cache_lock = threading.Lock()  # compilers are called by several threads at once
 
 
 def get(name: str) -> str:
-    """The flag's value now, or its default. Unknown RAMMER_* variables are warned about, each once."""
-    _warn_about_unknown()
+    """The flag's value now, or its default. Unknown RAMMER_* variables are warned about, each once.
+
+    Raises RammerError if a variable has the old name of a flag.
+    """
+    _check_environment()
     return os.environ.get(name) or FLAGS[name].default
 
 
@@ -154,8 +159,10 @@ def _set(values: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _warn_about_unknown() -> None:
+def _check_environment() -> None:
     for name in os.environ:
+        if new := RENAMED.get(name):
+            raise RammerError(f"{name} is called {new} now", hint=f"set {new}={os.environ[name]} in its place")
         if name.startswith("RAMMER_") and name not in FLAGS and name not in _warned:
             _warned.add(name)
             hint = did_you_mean(name, FLAGS) or f"known: {', '.join(sorted(FLAGS))}"

@@ -48,6 +48,13 @@ def test_names_are_split() -> None:
         assert config.names("RAMMER_TEST_VDEVICES") == ("cpu", "toy")
 
 
+def test_the_old_name_of_a_flag_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMMER_CUDA_GRAPH", "1")
+    with pytest.raises(RammerError, match="RAMMER_CUDA_GRAPH is called RAMMER_GPU_GRAPH now") as caught:
+        config.get("RAMMER_POLICY")
+    assert "RAMMER_GPU_GRAPH=1" in caught.value.hint
+
+
 def test_an_unknown_variable_is_warned_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "_warned", set())
     monkeypatch.setenv("RAMMER_POLICI", "x")

@@ -56,7 +56,7 @@ class Region:
         return pieces + (self.first + base // self.size), nbytes
 
 
-class Place(NamedTuple):
+class Address(NamedTuple):
     """Where a tensor begins."""
 
     region: Region
@@ -75,8 +75,8 @@ def _cut(elements: bytes, itemsize: int, base: int, size: int) -> tuple[Numbers,
     return pieces[begins], np.add.reduceat(nbytes, begins) if len(begins) else nbytes
 
 
-def touches(kernel: RKernel, places: Sequence[Place], in_use: Numbers) -> list[Touch]:
-    """What every rTask of a kernel touches; `places` has its inputs and then its outputs.
+def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> list[Touch]:
+    """What every rTask of a kernel touches; `addresses` has its inputs and then its outputs.
 
     `in_use` grows to what all of them touch of each piece.
     """
@@ -84,18 +84,18 @@ def touches(kernel: RKernel, places: Sequence[Place], in_use: Numbers) -> list[T
     inputs = len(kernel.operation.inputs)
     elements = [read_elements(kernel, n) for n in range(inputs)]
     elements += [written_elements(kernel, n) for n in range(len(kernel.operation.outputs))]
-    operands = list(zip(elements, kinds, places, strict=True))
+    operands = list(zip(elements, kinds, addresses, strict=True))
     known: dict[tuple[int, ...], Touch] = {}  # by what the rTask uses of each operand
     found = []
     for rtask in range(kernel.num_rtasks):
         key = tuple(e.chosen[rtask] for e in elements)
         if key not in known:
-            parts = [place.region.touched(e[rtask], kind.element_bytes, place.base) for e, kind, place in operands]
+            parts = [at.region.touched(e[rtask], kind.element_bytes, at.base) for e, kind, at in operands]
             pieces, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
             written = np.concatenate([p for p, _ in parts[inputs:]])
             known[key] = Touch(pieces, nbytes, written, int(nbytes.sum()))
         found.append(known[key])
-    every = [place.region.touched(union(e.sets), kind.element_bytes, place.base) for e, kind, place in operands]
+    every = [at.region.touched(union(e.sets), kind.element_bytes, at.base) for e, kind, at in operands]
     pieces, nbytes = (np.concatenate(column) for column in zip(*every, strict=True))
     total = np.bincount(pieces, nbytes, len(in_use))
     np.maximum(in_use, total.astype(np.int64), out=in_use)
@@ -110,7 +110,7 @@ def touches_alone(kernel: RKernel) -> tuple[list[Touch], Numbers]:
         nbytes += kind.nbytes
     region = Region(nbytes, 0)
     in_use = np.zeros(region.end, np.int64)
-    return touches(kernel, [Place(region, base) for base in bases], in_use), in_use
+    return touches(kernel, [Address(region, base) for base in bases], in_use), in_use
 
 
 class Pieces:
@@ -142,13 +142,13 @@ class Pieces:
         self.touched: list[list[Touch]] = []
         for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
             tensors, kinds = (*op.inputs, *op.outputs), (*kernel.input_types(), *kernel.operation.outputs)
-            places = [self._place(tensor, kind) for tensor, kind in zip(tensors, kinds, strict=True)]
-            self.touched.append(touches(kernel, places, self.in_use))
+            addresses = [self._address(tensor, kind) for tensor, kind in zip(tensors, kinds, strict=True)]
+            self.touched.append(touches(kernel, addresses, self.in_use))
 
-    def _place(self, tensor: TensorId, kind: TensorType) -> Place:
+    def _address(self, tensor: TensorId, kind: TensorType) -> Address:
         """Where a tensor begins; `kind` has the layout in which a constant is read."""
         root, offset = self._graph.storage(tensor)
         if root not in self._graph.constants:
-            return Place(self._arena, self._offsets[root] + offset * kind.element_bytes)
+            return Address(self._arena, self._offsets[root] + offset * kind.element_bytes)
         key, first = constant_key(self._graph, tensor, kind.layout)
-        return Place(self._static, self._constants[key] + first * kind.element_bytes)
+        return Address(self._static, self._constants[key] + first * kind.element_bytes)

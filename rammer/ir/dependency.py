@@ -32,7 +32,7 @@ from rammer.ir.tile import TileProgram
 
 Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
 Spans: TypeAlias = Mapping[str, tuple[int, int]]  # axis -> [low, high)
-Place: TypeAlias = tuple[tuple[int, int, int], ...]  # (stride, div, mod): elements that a dimension's index adds
+Strides: TypeAlias = tuple[tuple[int, int, int], ...]  # (stride, div, mod): elements that a dimension's index adds
 
 MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond it the bounds of the indices stand in
 
@@ -93,7 +93,7 @@ class BoxReader:
         name, _ = kernel.operation.expr.inputs[position]
         self.exact = True
         self._kind = kernel.input_types()[position]
-        self._places = _places(self._kind)
+        self._strides = _strides(self._kind)
         accesses, extents = _accesses(kernel.operation, output, most_roles)
         self.loads: dict[tuple[tuple[Index, ...], Role], list[tuple[Group, ...]]] = defaultdict(list)
         for index, groups, role in accesses.get(name, []):
@@ -120,7 +120,7 @@ class BoxReader:
     def _offsets(self, group: Group, spans: Spans) -> Intervals:
         key = (group, *(spans[a] for a in group.axes))
         if key not in self._found:
-            self._found[key] = _offsets(group, spans, self._kind.shape, self._places)
+            self._found[key] = _offsets(group, spans, self._kind.shape, self._strides)
         intervals, sharp = self._found[key]
         self.exact = self.exact and sharp
         return intervals
@@ -130,15 +130,15 @@ class BoxReader:
 def written_elements(kernel: RKernel, position: int) -> Elements:
     """What every rTask writes of an output. Blocks past the logical edge belong to the rTask at the edge."""
     kind = kernel.operation.outputs[position]
-    places = _places(kind)
+    strides = _strides(kind)
     axes = [a for a, _ in kernel.operation.expr.root.axes]
 
     @cache
     def along(dim: int, low: int, high: int) -> Intervals:
         if high == kind.shape[dim]:
-            block = max((div for _, div, _ in places[dim]), default=1)
+            block = max((div for _, div, _ in strides[dim]), default=1)
             high = -(-high // block) * block
-        return _placed(np.array([[low, high]]), places[dim])
+        return _addresses(np.array([[low, high]]), strides[dim])
 
     def of_box(box: Spans) -> Intervals:
         return sumset([along(dim, *box[axis]) for dim, axis in enumerate(axes)])
@@ -150,7 +150,7 @@ def written_elements(kernel: RKernel, position: int) -> Elements:
 @lru_cache(maxsize=1 << 10)
 def logical_elements(kind: TensorType) -> Intervals:
     """Physical elements that hold something: all but the padding."""
-    return sumset([_placed(np.array([[0, e]]), place) for e, place in zip(kind.shape, _places(kind), strict=True)])
+    return sumset([_addresses(np.array([[0, e]]), s) for e, s in zip(kind.shape, _strides(kind), strict=True)])
 
 
 def place_of(kind: TensorType, element: int) -> tuple[int, ...] | None:
@@ -367,7 +367,7 @@ def _groups(index: tuple[Index, ...], path: Path) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _places(kind: TensorType) -> list[Place]:
+def _strides(kind: TensorType) -> list[Strides]:
     """Per logical dimension, what its index adds to the position in memory."""
     physical = kind.physical_shape
     strides = [prod(physical[p + 1 :]) for p in range(len(physical))]
@@ -376,22 +376,22 @@ def _places(kind: TensorType) -> list[Place]:
     found: list[list[tuple[int, int, int]]] = [[] for _ in kind.shape]
     for digit, stride in zip(kind.layout.digits, strides, strict=True):
         found[digit.dim].append((stride, digit.div, digit.mod))
-    return [tuple(place) for place in found]
+    return [tuple(digits) for digits in found]
 
 
-def _offsets(group: Group, spans: Spans, shape: tuple[int, ...], places: Sequence[Place]) -> tuple[Intervals, bool]:
+def _offsets(group: Group, spans: Spans, shape: tuple[int, ...], strides: Sequence[Strides]) -> tuple[Intervals, bool]:
     """Positions in memory that a group contributes while its axes run over `spans`; whether they are exact."""
     sizes = [spans[a][1] - spans[a][0] for a in group.axes]
     if any(n <= 0 for n in sizes):
         return NOTHING, True
     if len(group.dims) == 1 and (values := _affine(group, spans, shape[group.dims[0]])) is not None:
-        return _placed(values, places[group.dims[0]]), True
+        return _addresses(values, strides[group.dims[0]]), True
     if prod(sizes) > MAX_POINTS:
         limits = {a: (low, high - 1) for a, (low, high) in spans.items()}
         parts = []
         for dim, index in zip(group.dims, group.index, strict=True):
             low, high = bounds(index, limits)
-            parts.append(_placed(np.array([[max(low, 0), min(high + 1, shape[dim])]]), places[dim]))
+            parts.append(_addresses(np.array([[max(low, 0), min(high + 1, shape[dim])]]), strides[dim]))
         return sumset(parts), False
     grid = dict(zip(group.axes, np.ogrid[tuple(slice(*spans[a]) for a in group.axes)], strict=True))
     inside = np.ones(sizes, bool)
@@ -401,7 +401,7 @@ def _offsets(group: Group, spans: Spans, shape: tuple[int, ...], places: Sequenc
     for dim, index in zip(group.dims, group.index, strict=True):
         value = np.asarray(evaluate(index, grid))
         inside &= (value >= 0) & (value < shape[dim])
-        total = total + sum((value // div % mod if mod else value // div) * s for s, div, mod in places[dim])
+        total = total + sum((value // div % mod if mod else value // div) * s for s, div, mod in strides[dim])
     points = np.unique(total[inside])
     return merged(points, points + 1), True
 
@@ -429,17 +429,17 @@ def _affine(group: Group, spans: Spans, extent: int) -> Intervals | None:
     return values[values[:, 0] < values[:, 1]]
 
 
-def _placed(values: Intervals, place: Place) -> Intervals:
+def _addresses(values: Intervals, strides: Strides) -> Intervals:
     """Positions in memory of a set of index values of one dimension."""
-    if len(place) == 1 and place[0][1:] == (1, 0):
-        stride = place[0][0]
+    if len(strides) == 1 and strides[0][1:] == (1, 0):
+        stride = strides[0][0]
         if stride == 1 or not len(values):
             return values
         points = expand(values) * stride
     else:
         index = expand(values)
         total: Any = np.zeros(len(index), np.int64)
-        for stride, div, mod in place:
+        for stride, div, mod in strides:
             total = total + (index // div % mod if mod else index // div) * stride
         points = np.unique(total)
-    return np.stack([points, points + 1], 1) if len(place) == 1 and place[0][0] > 1 else merged(points, points + 1)
+    return np.stack([points, points + 1], 1) if len(strides) == 1 and strides[0][0] > 1 else merged(points, points + 1)

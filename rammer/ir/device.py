@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from rammer.errors import DeviceError
 from rammer.ir.instruction import Instruction
 
 
@@ -13,6 +14,17 @@ class SyncModel(Enum):
 
     FINE = "fine"
     GLOBAL = "global"
+
+
+class Execution(Enum):
+    """How the points of an rTask are computed at the same time, which decides the family of its kernels.
+
+    SIMD: by one thread, in vectors of `lanes` elements, or one by one. SIMT: by a block of threads that share scratch
+    and meet at block syncs; neighbours among them load neighbours in memory.
+    """
+
+    SIMD = "simd"
+    SIMT = "simt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +65,21 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class VDeviceSpec:
-    """A vDevice as data. Times are microseconds, `peak_gflops` is fp32 of one vEU."""
+    """A vDevice as data. Times are microseconds, `peak_gflops` is fp32 of one vEU.
+
+    `massively_parallel`: one operator seldom keeps all vEUs busy, they are so many or have so many threads. Operators
+    that run side by side are then worth more than larger ones: passes join none that would wait for each other.
+    """
 
     name: str
     num_veus: int
     languages: tuple[str, ...] = ("numpy",)
     arch: str = ""
-    lanes: int = 1  # fp32 elements of one vector register
+    massively_parallel: bool = False
+    execution: Execution = Execution.SIMD
+    lanes: int = 1  # fp32 elements of one vector register, or that a thread of SIMT loads at once; 1: no vectors
     registers: int = 16  # vector registers of a vEU (or of a thread)
-    max_threads: int = 1  # threads of a vEU
+    max_threads: int = 1  # of an rTask's block
     wave: int = 1  # threads that run in step
     scratch_bytes: int = 1 << 20  # local memory of a vEU that an rTask may use
     memory: tuple[MemoryLevel, ...] = ()
@@ -70,10 +88,17 @@ class VDeviceSpec:
     issue: Issue = Issue()
     launch_us: float = 0.0  # cost of one device invocation (an rProgram)
     barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
-    sync_us: float = 0.0  # cost of one block sync, if vEUs have many threads
-    load_us: float = 0.0  # until data from main memory are there, if threads wait for them
+    sync_us: float = 0.0  # cost of one block sync, of SIMT
+    load_us: float = 0.0  # until data from main memory are there, if threads of SIMT wait for them
     instructions: tuple[Instruction, ...] = ()  # beside those that every language has
     precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
+
+    def __post_init__(self) -> None:
+        if self.max_threads > 1 and self.execution is Execution.SIMD:
+            raise DeviceError(
+                f"vDevice {self.name!r} has blocks of {self.max_threads} threads, and one thread for an rTask (SIMD)",
+                hint="say execution=Execution.SIMT, or leave max_threads out",
+            )
 
     @property
     def own_cache(self) -> int:

@@ -15,7 +15,7 @@ from rammer.ir.program import BarrierRTask, RProgram, RTask, TaskUid
 Slots = NDArray[np.int64]  # numbers of slots, counted through programs, lanes and orders
 
 
-class Place(NamedTuple):
+class PlanPosition(NamedTuple):
     """A slot of a plan."""
 
     program: int
@@ -35,7 +35,7 @@ class HappensBefore:
     def __init__(self, programs: Sequence[RProgram]) -> None:
         self.num_veus = max((len(p) for p in programs), default=0)
         self.task_slots: dict[TaskUid, int] = {}
-        places: list[Slots] = []
+        positions: list[Slots] = []
         known: list[Slots] = []
         clocks = [np.zeros((1, self.num_veus), np.int32)]  # row 0: nothing is known
         first_slot, first_row = 0, 1
@@ -45,20 +45,20 @@ class HappensBefore:
             lengths = np.array([len(lane) for lane in program.lanes], np.int64)
             veu = np.repeat(np.arange(len(lengths)), lengths)
             order = np.arange(len(slots)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            places.append(np.stack([np.full(len(slots), number), veu, order], 1))
+            positions.append(np.stack([np.full(len(slots), number), veu, order], 1))
             is_barrier = np.array([isinstance(s, BarrierRTask) for s in slots], bool)
             barriers = _Barriers([s for s in slots if isinstance(s, BarrierRTask)], veu[is_barrier], order[is_barrier])
             clocks.append(_clocks(program, number, barriers, self.num_veus))
             last = np.cumsum(is_barrier) - 1  # the last barrier so far, if it is in the same lane
             known.append(np.where((last >= 0) & (np.append(barriers.veu, -1)[last] == veu), first_row + last, 0))
             first_slot, first_row = first_slot + len(slots), first_row + len(barriers.veu)
-        table = np.concatenate([np.zeros((0, 3), np.int64), *places])
+        table = np.concatenate([np.zeros((0, 3), np.int64), *positions])
         self.program, self.veu, self.order = table[:, 0], table[:, 1], table[:, 2]
         self._known = np.concatenate([np.zeros(0, np.int64), *known])
         self._clocks: NDArray[np.int32] = np.concatenate(clocks)
 
-    def place(self, slot: int) -> Place:
-        return Place(int(self.program[slot]), int(self.veu[slot]), int(self.order[slot]))
+    def position(self, slot: int) -> PlanPosition:
+        return PlanPosition(int(self.program[slot]), int(self.veu[slot]), int(self.order[slot]))
 
     def slots(self, *tasks: TaskUid) -> Slots:
         """The slots of rTasks."""
@@ -168,8 +168,8 @@ def _check_targets(program: RProgram, number: int, barriers: _Barriers) -> None:
         return
     n = int(wrong[0])
     at = int(barriers.owner[n])
-    where = Place(number, int(barriers.veu[at]), int(barriers.order[at]))
-    target = Place(number, int(veu[n]), int(order[n]))
+    where = PlanPosition(number, int(barriers.veu[at]), int(barriers.order[at]))
+    target = PlanPosition(number, int(veu[n]), int(order[n]))
     if not exists[n]:
         raise VerificationError(
             "R102",
@@ -207,4 +207,4 @@ def _cycle(
             if target.order != needed[1]:
                 slots.append((target.veu, target.order))
         slots.append(needed)
-    return " -> ".join(str(Place(number, *s)) for s in slots)
+    return " -> ".join(str(PlanPosition(number, *s)) for s in slots)

@@ -22,7 +22,7 @@ from rammer.ir.device import SyncModel
 from rammer.ir.graph import Graph
 from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.memory import Lifetimes, memory_owners
-from rammer.ir.order import HappensBefore, Place, Slots
+from rammer.ir.order import HappensBefore, PlanPosition, Slots
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, TaskUid
 from rammer.ir.tensor import TensorId, TensorType
@@ -158,10 +158,10 @@ def _lane_count(evidence: Evidence) -> None:
 
 def _every_rtask_once(evidence: Evidence) -> None:
     kernels = evidence.plan.kernels
-    seen: dict[TaskUid, Place] = {}
+    seen: dict[TaskUid, PlanPosition] = {}
     for number, program in enumerate(evidence.plan.programs):
         for position, uid in program.tasks():
-            place = Place(number, *position)
+            place = PlanPosition(number, *position)
             if not (0 <= uid.operator_id < len(kernels) and 0 <= uid.rtask_id < kernels[uid.operator_id].num_rtasks):
                 raise VerificationError(
                     "R106", f"{place} holds rTask {uid.operator_id}.{uid.rtask_id}, which is unknown"
@@ -200,8 +200,9 @@ def _covers_dependency(evidence: Evidence) -> None:
             reader, writer = TaskUid(n, int(pairs[bad, 0])), TaskUid(producer, int(pairs[bad, 1]))
             raise VerificationError(
                 "R104",
-                f"{evidence.task(reader)} in {order.place(order.task_slots[reader])} reads what "
-                f"{evidence.task(writer)} in {order.place(order.task_slots[writer])} writes, but nothing makes it wait",
+                f"{evidence.task(reader)} in {order.position(order.task_slots[reader])} reads what "
+                f"{evidence.task(writer)} in {order.position(order.task_slots[writer])} writes, "
+                "but nothing makes it wait",
                 hint="RProgramBuilder.wait(reader, on=[writer]) before append(reader)",
             )
         bad -= len(pairs)
@@ -224,7 +225,7 @@ def _global_sync_only(evidence: Evidence) -> None:
                 if {e for e in everyone if e is None or e.order >= 0} != set(slot.waits):
                     raise VerificationError(
                         "R105",
-                        f"{Place(number, veu, order)} does not wait for all vEUs, "
+                        f"{PlanPosition(number, veu, order)} does not wait for all vEUs, "
                         f"and {evidence.plan.spec.name} can only wait for all at once",
                         hint="use RProgramBuilder.sync(), or one rProgram per wave",
                     )

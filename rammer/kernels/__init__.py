@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import islice
 
 from rammer.errors import LoweringError
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
 from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, winograd_schedule
-from rammer.kernels.problem import Problem
+from rammer.kernels.problem import USUAL, Granularity, Problem
 from rammer.kernels.schedule import Schedule
 
 MAX_CANDIDATES = 2
@@ -21,16 +21,20 @@ MAX_CANDIDATES = 2
 MIN_CHOICE_US = 200.0
 
 
-def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+def candidates(operation: Operation, spec: VDeviceSpec, wanted: Granularity = USUAL) -> list[RKernel]:
     """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none.
 
-    Only those that fit the scratch, if any does.
+    Only those that fit the scratch, if any does. `wanted` asks for finer tilings; blocks of threads have their own.
     """
-    if spec.max_threads > 1:
+    if spec.execution is Execution.SIMT:
+        if wanted != USUAL:
+            raise LoweringError(
+                f"{operation.kind}: SIMT has no {wanted}", hint="its tiles follow from scratch and vEUs"
+            )
         return threads.candidates(operation, spec)
     if any(stage.dtype is DType.F64 for stage in operation.expr.stages):
         spec = replace(spec, registers=spec.registers // 2)  # a vector takes two
-    problem = Problem.of(operation, spec)
+    problem = Problem.of(operation, spec, wanted=wanted)
     found: list[RKernel] = []
     for kernels in _proposed(problem):
         found += kernels
@@ -60,7 +64,7 @@ def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
         if found := _kernels(problem, schedules, count):
             yield [*found, *others]
     # What was kept is computed again where it is used, and what remains is kept for one vector at a time.
-    problem = Problem.of(problem.operation, problem.spec, keep=frozenset())
+    problem = Problem.of(problem.operation, problem.spec, keep=frozenset(), wanted=problem.wanted)
     yield _kernels(problem, generic.sparing, few)
 
 
@@ -72,7 +76,8 @@ def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], 
     if all(problem.own_packing(s) is not None for s in schedules):
         return [problem.kernel(s) for s in schedules]
     # Panels that end inside of a merged axis.
-    return _kernels(Problem.of(problem.operation, problem.spec, keep=problem.keep, flat=False), family, count)
+    apart = Problem.of(problem.operation, problem.spec, keep=problem.keep, flat=False, wanted=problem.wanted)
+    return _kernels(apart, family, count)
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:

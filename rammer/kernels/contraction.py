@@ -14,7 +14,7 @@ from rammer.cost.issue import pass_cycles
 from rammer.cost.work import Issued
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
-from rammer.ir.index import Div, simplify, substitute, var, variables
+from rammer.ir.index import Div, bounds, simplify, substitute, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
@@ -265,7 +265,7 @@ def _tasks(
     extents = dict(p.stage.axes)
     lanes = problem.lanes
     most = MAX_PICKED_ROWS if p.mixed else height
-    ranked = [b for b in blocks(problem, width, height) if b.rows <= most]
+    ranked = _small([b for b in blocks(problem, width, height) if b.rows <= most], problem, p)
     if not ranked:
         return (), None
     block = ranked[0]
@@ -295,9 +295,32 @@ def _tasks(
     tall = min(steps.get(p.row or "", height), height)
     broad = -(-min(steps.get(p.lane, extents[p.lane]), p.group) // lanes)
     fitting = [b for b in blocks(problem, broad, tall) if b.rows <= most and _fits(b, steps, p, lanes)]
+    fitting = _small(fitting, problem, p)
     if _is_shown(problem, p):  # a block that is stored must not reach into another task
         fitting = [b for b in fitting if steps.get(p.row or "", b.rows) % b.rows == 0]
     return tasks, (fitting[0] if fitting else None)
+
+
+def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:
+    """Of register blocks those that touch no more than is wanted; the smallest if all touch more."""
+    if not problem.wanted.nbytes or not ranked:
+        return ranked
+    touched = {b: _touched(b, problem, p) for b in ranked}
+    fitting = [b for b in ranked if touched[b] <= problem.wanted.nbytes]
+    return fitting or [min(ranked, key=lambda b: touched[b])]
+
+
+def _touched(b: Block, problem: Problem, p: Product) -> int:
+    """Bytes that a register block sums, and reads for it: all terms of a panel and of the rows."""
+    extents = {a: 1 for a, _ in p.stage.axes} | dict(p.stage.reduce)
+    extents |= {p.lane: b.vectors * problem.lanes} | ({p.row: b.rows} if p.row else {})
+    env = {a: (0, e - 1) for a, e in extents.items()}
+    nbytes = extents[p.lane] * b.rows * p.stage.dtype.itemsize
+    for load in (p.x, p.w):
+        kind = problem.expr.type_of(load.tensor)
+        spans = [high - low + 1 for low, high in (bounds(ix, env) for ix in load.index)]
+        nbytes += prod(min(s, e) for s, e in zip(spans, kind.shape, strict=True)) * kind.dtype.itemsize
+    return nbytes
 
 
 def _is_shown(problem: Problem, p: Product) -> bool:

@@ -54,7 +54,7 @@ def _schedules(problem: Problem, *, sparing: bool) -> Iterator[Schedule]:
     seen = set()
     for want in task_counts(problem):
         # Cut along another axis, every task computes what all of them need: that is for vEUs that would be idle.
-        often = shared and want > problem.spec.num_veus
+        often = shared and want > problem.rtasks
         tasks = cut([g for g in grains if not often or g[0] in shared], want, problem.spec.num_veus)
         if tasks in seen:
             continue

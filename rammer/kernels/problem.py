@@ -19,7 +19,23 @@ from rammer.kernels.normal import aligned, cleaned, flattened, fused
 from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
 
+SCALARS = 4  # where there are no vectors: as many sums share an operand
 COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
+
+
+@dataclass(frozen=True, slots=True)
+class Granularity:
+    """How fine tilings shall be, where the caller knows more than the spec says.
+
+    `rtasks`: how many to aim for first; 0: one per vEU. `nbytes`: what the smallest piece of work, a register block
+    with all it reads, may touch; 0: any number. Where no register block is so small, the smallest one is used.
+    """
+
+    rtasks: int = 0
+    nbytes: int = 0
+
+
+USUAL = Granularity()
 
 
 @dataclass(frozen=True)
@@ -31,10 +47,16 @@ class Problem:
     expr: TensorExpr
     spans: dict[str, int]  # merged axis -> points per step of the original axis
     keep: frozenset[str]
+    wanted: Granularity = USUAL
 
     @staticmethod
     def of(
-        operation: Operation, spec: VDeviceSpec, *, keep: frozenset[str] | None = None, flat: bool = True
+        operation: Operation,
+        spec: VDeviceSpec,
+        *,
+        keep: frozenset[str] | None = None,
+        flat: bool = True,
+        wanted: Granularity = USUAL,
     ) -> Problem:
         expr = cleaned(operation.expr)
         if keep is None:
@@ -47,12 +69,18 @@ class Problem:
         expr = aligned(replace(expr, stages=tuple(s for s in expr.stages if s.name in needed)))
         spans: dict[str, int] = {}
         if flat:
-            expr, spans = flattened(expr, 4 * spec.num_veus)
-        return Problem(operation, spec, expr, spans, keep)
+            expr, spans = flattened(expr, 4 * (wanted.rtasks or spec.num_veus))
+        return Problem(operation, spec, expr, spans, keep, wanted)
+
+    @property
+    def rtasks(self) -> int:
+        """How many rTasks to aim for first."""
+        return self.wanted.rtasks or self.spec.num_veus
 
     @property
     def lanes(self) -> int:
-        return max(self.spec.lanes, 4)
+        """Elements that innermost loops take at once: those of a vector, or a few single ones that share a load."""
+        return self.spec.lanes if self.spec.lanes > 1 else SCALARS
 
     @cached_property
     def stages(self) -> dict[str, Stage]:

@@ -43,7 +43,7 @@ def schedules(problem: Problem, unit: Unit | None = None) -> Iterator[Schedule]:
     lanes = problem.lanes
     counts = task_counts(problem)
     if counts == [1] and problem.microseconds > WORTH_BARRIERS * problem.spec.barrier_us:
-        counts = [1, problem.spec.num_veus]  # tiny, but a step of a long chain: nothing else runs beside it
+        counts = [1, problem.rtasks]  # tiny, but a step of a long chain: nothing else runs beside it
     elif counts != [1] and _stay(problem, products.values()):
         counts = [counts[0], 1]  # chains side by side, one on each vEU, do without barriers
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):

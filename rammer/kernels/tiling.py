@@ -18,11 +18,11 @@ TINY_US = 3.0  # below this an operation is not worth a second task
 
 
 def task_counts(problem: Problem) -> list[int]:
-    """How many tasks to aim for: one per vEU first, then finer; one if the operation is tiny."""
-    veus = problem.spec.num_veus
-    if problem.microseconds < TINY_US or veus == 1:
+    """How many tasks to aim for: one per vEU first (or as many as are asked for), then finer; one if it is tiny."""
+    want = problem.rtasks
+    if problem.microseconds < TINY_US or want == 1:
         return [1]
-    return [veus, 4 * veus] if problem.microseconds > 8 * TINY_US else [veus]
+    return [want, 4 * want] if problem.microseconds > 8 * TINY_US else [want]
 
 
 def cut(axes: Sequence[tuple[str, int, int]], want: int, veus: int = 1) -> tuple[Loop, ...]:

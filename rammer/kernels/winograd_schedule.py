@@ -76,7 +76,7 @@ def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
     cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
     if not cached or len(problem.root.reduce) != 3 or config.get("RAMMER_WINOGRAD") == "0":
         return [], False
-    problem = Problem.of(problem.operation, problem.spec, flat=False)
+    problem = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
     forms = list(schedules(problem))
     made = [replace(replace(problem, expr=f.expr).kernel(f.schedule), form=f.expr) for f in forms]
     return made, any(f.cost <= CERTAIN for f in forms)

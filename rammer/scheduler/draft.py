@@ -16,7 +16,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
 from rammer.scheduler.assembly import NOTHING, Assembly, Needs
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import TIE_US, Market, Place, select_veu
+from rammer.scheduler.select import TIE_US, Assignment, Market, select_veu
 
 
 class Placement(NamedTuple):
@@ -174,7 +174,7 @@ class Draft:
         )
 
 
-def _by_weights(candidates: list[_Candidate], assembly: Assembly) -> Iterator[tuple[TaskUid, Needs, Place]]:
+def _by_weights(candidates: list[_Candidate], assembly: Assembly) -> Iterator[tuple[TaskUid, Needs, Assignment]]:
     """Candidates of one duration in a good order, each with its place; to be placed before the next is asked for.
 
     A vEU is chosen for the first one left. If another has its weights there and can start as early, it goes instead.

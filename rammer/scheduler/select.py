@@ -172,7 +172,7 @@ def explain(wave: int, joins: bool, program: int, graph: Graph, chosen: Selectio
     print(f"{fate}: {names} ({chosen.reason}); time(P) {time_us:.2f} µs", file=sys.stderr)
 
 
-class Place(NamedTuple):
+class Assignment(NamedTuple):
     """A vEU, when the rTask starts there, and why it was chosen."""
 
     veu: int
@@ -180,7 +180,7 @@ class Place(NamedTuple):
     reason: str
 
 
-def select_veu(assembly: Assembly, needs: Needs, home: int | None = None, slack_us: float = 0.0) -> Place:
+def select_veu(assembly: Assembly, needs: Needs, home: int | None = None, slack_us: float = 0.0) -> Assignment:
     """The vEU that can start the rTask earliest, its operands and the cost of a barrier considered.
 
     Among equals: `home`, where its static weights were used last (also if that is later by up to `slack_us`), then the
@@ -189,15 +189,15 @@ def select_veu(assembly: Assembly, needs: Needs, home: int | None = None, slack_
     starts = assembly.starts_us(needs)
     earliest = float(starts.min())
     if home is not None and starts[home] <= earliest + max(slack_us, TIE_US):
-        return Place(home, float(starts[home]), "static weights")
+        return Assignment(home, float(starts[home]), "static weights")
     early = starts <= earliest + TIE_US
     if needs.front is not None:
         made_here = needs.front.lanes[early[needs.front.lanes]]
         if made_here.size:
             veu = needs.veu if early[needs.veu] else int(made_here[0])
-            return Place(veu, float(starts[veu]), "operand")
+            return Assignment(veu, float(starts[veu]), "operand")
     veu = int(early.argmax())
-    return Place(veu, float(starts[veu]), "earliest")
+    return Assignment(veu, float(starts[veu]), "earliest")
 
 
 def count(reasons: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from rammer.ir.intervals import expand
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import memory_owners
 from rammer.ir.operator import Operation
-from rammer.ir.order import HappensBefore, Place
+from rammer.ir.order import HappensBefore, PlanPosition
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, RProgram, TaskUid
 from rammer.ir.tensor import Array, TensorId, TensorType, pack, unpack
@@ -36,7 +36,7 @@ JUNK = 77  # what kernels leave in padding, and integers hold before they are wr
 class RaceError(VerificationError):
     """Two slots that touch the same bytes, one of them writing, with nothing to order them."""
 
-    def __init__(self, first: Place, second: Place, tensor: TensorId, *, writing: bool) -> None:
+    def __init__(self, first: PlanPosition, second: PlanPosition, tensor: TensorId, *, writing: bool) -> None:
         self.first, self.second = first, second
         super().__init__(
             "R107" if writing else "R104",
@@ -79,7 +79,7 @@ def _run_program(
             if not isinstance(slot, BarrierRTask) or all(done[w.veu] > w.order for w in slot.waits):
                 ready.append(v)
         if not ready:
-            waiting = ", ".join(str(Place(number, v, done[v])) for v in unfinished)
+            waiting = ", ".join(str(PlanPosition(number, v, done[v])) for v in unfinished)
             raise VerificationError("R103", f"deadlock: these barriers wait forever: {waiting}")
         veu = random.choice(ready)
         slot = program[veu][done[veu]]
@@ -216,8 +216,8 @@ class _Watch:
         others = others[(others >= 0) & (others != me)]
         ordered = self.order.before(others, np.full(len(others), me))
         if not ordered.all():
-            first = self.order.place(int(others[np.argmin(ordered)]))
-            raise RaceError(first, self.order.place(me), tensor, writing=writing)
+            first = self.order.position(int(others[np.argmin(ordered)]))
+            raise RaceError(first, self.order.position(me), tensor, writing=writing)
 
 
 def numpy_kernel(operation: Operation, tile: Mapping[str, int], name: str = "") -> RKernel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
@@ -16,6 +16,7 @@ SPEC = VDeviceSpec(
     "gpu",
     num_veus=128,
     languages=("cuda",),
+    execution=Execution.SIMT,
     lanes=4,
     max_threads=256,
     wave=32,

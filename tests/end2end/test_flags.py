@@ -11,10 +11,9 @@ import onnx
 import pytest
 
 import rammer
-from rammer import config
+from rammer import config, passes
 from rammer.demo import lstm_stack
 from rammer.errors import RammerError, VerificationError
-from rammer.ir import passes
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph, View
 from rammer.ir.tensor import DType, TensorType

@@ -11,8 +11,8 @@ import rammer
 from rammer.compiler import find_candidates
 from rammer.ir import reference
 from rammer.ir.intervals import Intervals
-from rammer.ir.passes import optimize
 from rammer.ir.proof import settled
+from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, apart
 from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, I8

@@ -260,7 +260,7 @@ INLINE long checked(long i, long reach, long size, int *status) {
 def checked_emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
     """The kernel's text with every access checked."""
     assert isinstance(kernel.body, TileProgram)
-    printer = CheckedPrinter(kernel.body, max(spec.lanes, 4))
+    printer = CheckedPrinter(kernel.body, spec.lanes)
     text = function(printer, printer.capacity)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), printer.capacity)

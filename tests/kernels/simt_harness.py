@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kernel_harness import CACHE, Runner, check_boxes, compare, random_inputs
 
-from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
@@ -27,6 +27,8 @@ GPU = VDeviceSpec(
     "gpu",
     num_veus=132,
     languages=("cuda",),
+    massively_parallel=True,
+    execution=Execution.SIMT,
     lanes=4,
     registers=255,
     max_threads=256,
@@ -37,7 +39,16 @@ GPU = VDeviceSpec(
     instructions=SM_80,
 )
 SMALL = VDeviceSpec(
-    "small", num_veus=3, languages=("cuda",), lanes=4, registers=64, max_threads=32, wave=8, scratch_bytes=16 << 10
+    "small",
+    num_veus=3,
+    languages=("cuda",),
+    massively_parallel=True,
+    execution=Execution.SIMT,
+    lanes=4,
+    registers=64,
+    max_threads=32,
+    wave=8,
+    scratch_bytes=16 << 10,
 )
 FLAGS = ("-O0", "-std=c++20", "-shared", "-fPIC", "-w", "-fno-strict-aliasing")
 COMPILER = [found] if (found := shutil.which("g++")) else [sys.executable, "-m", "ziglang", "c++"]

@@ -13,9 +13,9 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_box
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.passes import optimize
 from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates
+from rammer.passes import optimize
 
 
 def offered(name: str, spec: VDeviceSpec) -> dict[str, tuple[Operation, list[RKernel]]]:

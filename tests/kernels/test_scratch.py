@@ -11,9 +11,9 @@ from kernel_harness import SPEC, check_compiled, compile_all, operation
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.passes.compose import Member, compose
 from rammer.ir.tensor import DType, TensorType, channel_blocked
 from rammer.kernels import candidates
+from rammer.passes.fusion.compose import Member, compose
 
 LEAST = 64 << 10  # bytes of scratch of a CPU's vEU, however small its caches
 

@@ -12,11 +12,11 @@ from simt_harness import GPU, SMALL, build, check
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation
-from rammer.ir.passes import optimize
 from rammer.kernels import candidates
+from rammer.passes import optimize
 from rammer.testing.generate import random_graph
 
-sys.path.append(str(Path(__file__).parents[1] / "ir" / "passes"))
+sys.path.append(str(Path(__file__).parents[1] / "passes"))
 import pass_models as models
 
 

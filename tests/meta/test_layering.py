@@ -20,6 +20,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.files": ({"errors"}, set()),
     "rammer.hookspecs": (set(), {"pluggy"}),
     "rammer.ir": ({"ir", "errors", "config"}, {"numpy", "networkx", "ml_dtypes"}),
+    "rammer.passes": ({"passes", "ir", "errors"}, {"numpy"}),
     "rammer.cost": ({"cost", "ir", "errors"}, {"numpy"}),
     "rammer.kernels": ({"kernels", "cost", "ir", "errors", "config"}, {"numpy"}),
     "rammer.scheduler": ({"scheduler", "cost", "ir", "errors", "config"}, {"numpy", "networkx"}),
@@ -27,6 +28,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "config", "hookspecs"}, set()),
     "rammer.vdevice": ({"vdevice", "ir", "kernels", "errors", "files", "config", "hookspecs"}, {"numpy"}),
     "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "files", "config"}, {"numpy", "ziglang"}),
+    "rammer.vdevice.simt.legacy": (  # a record's steps are fused as a model's are
+        {"vdevice", "passes", "ir", "kernels", "errors", "files", "config"},
+        {"numpy"},
+    ),
     "rammer.frontend": (
         {"frontend", "ir", "errors", "files", "config"},
         {"numpy", "networkx", "onnx", "google", "ml_dtypes"},
@@ -39,7 +44,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.program": ({"artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
     "rammer.compiler": (
         {"artifact", "program", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
-        | {"vdevice.base", "frontend", "ir", "errors", "config"},
+        | {"vdevice.base", "frontend", "passes", "ir", "errors", "config"},
         set(),
     ),
     "rammer.checking": ({"candidates", "compiler", "measure", "ir", "errors"}, {"onnx"}),
@@ -155,8 +160,43 @@ HARDWARE = re.compile(
 
 def test_no_device_names_outside_their_folders() -> None:
     """Hardware-neutral layers know no product, and no word of one: a new backend must not need a change there."""
-    for folder in ("ir", "cost", "kernels", "scheduler", "frontend"):
+    for folder in ("ir", "passes", "cost", "kernels", "scheduler", "frontend"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for number, line in enumerate(path.read_text(encoding="utf-8").lower().splitlines(), 1):
                 found = HARDWARE.search(line)
                 assert not found, f"{path.relative_to(ROOT)}:{number} names {found and found.group()!r}"
+
+
+def guesses(source: str) -> list[int]:
+    """Lines that tell what kind of machine it is from a number of threads, or make up a width of its vectors."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Compare(left, _, [right]):
+                sides = (left, right)
+            case ast.Call(ast.Name("max" | "min"), [left, right]):
+                sides = (left, right)
+            case _:
+                continue
+        names = [s.attr for s in sides if isinstance(s, ast.Attribute)]
+        numbers = [s.value for s in sides if isinstance(s, ast.Constant)]
+        guessed = ["max_threads"] if isinstance(node, ast.Compare) else ["lanes"]
+        if names == guessed and numbers and numbers[0] in range(5):
+            found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    "guess",
+    ["spec.max_threads > 1", "1 == self.spec.max_threads", "x = not spec.max_threads <= 1", "max(spec.lanes, 4)"],
+)
+def test_guesses_are_found(guess: str) -> None:
+    assert guesses(guess) and not guesses("kernel.num_threads <= spec.max_threads; min(spec.max_threads, 256)")
+
+
+def test_nobody_guesses_the_kind_of_a_machine() -> None:
+    """A spec says what a device is (`execution`, `massively_parallel`, `lanes`); only backends know more."""
+    for path in modules():
+        if "vdevice" not in path.parts and path != ROOT / "ir" / "device.py":  # where the facts are, and checked
+            found = guesses(path.read_text(encoding="utf-8"))
+            assert not found, f"{path.relative_to(ROOT)}:{found} guesses: use a field of VDeviceSpec"

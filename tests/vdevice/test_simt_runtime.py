@@ -78,12 +78,12 @@ def test_a_graph_is_recorded_once(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch)
     assert gpu.count("capture") == 2 and gpu.count("launch") == 2
     gpu.fail("launch", "uncapturable")
     monkeypatch.setenv("RAMMER_WATCHDOG_SECONDS", "8")
-    with pytest.raises(DeviceError, match=r"CAPTURE_UNSUPPORTED|StreamCaptureUnsupported(.|\n)*RAMMER_CUDA_GRAPH=0"):
+    with pytest.raises(DeviceError, match=r"CAPTURE_UNSUPPORTED|StreamCaptureUnsupported(.|\n)*RAMMER_GPU_GRAPH=0"):
         loaded.run(values())
     gpu.fail()
     assert agree(GRAPH, loaded), "the stream was left in capture"
     loaded.close()
-    monkeypatch.setenv("RAMMER_CUDA_GRAPH", "1")
+    monkeypatch.setenv("RAMMER_GPU_GRAPH", "1")
     for recording, options in ((True, {}), (False, {"graph": False})):
         loaded = gpu.executable(**options)  # type: ignore[arg-type]
         before = gpu.count("replay")

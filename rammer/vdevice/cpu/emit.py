@@ -37,7 +37,7 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
         if kernel.body.language != "c":
             raise LoweringError(f"{kernel.name} is written in {kernel.body.language!r}, not in C")
         return EmittedKernel(kernel.body.symbol, kernel.body.text)
-    printer = CpuPrinter(kernel.body, max(spec.lanes, 4))
+    printer = CpuPrinter(kernel.body, spec.lanes)
     text = function(printer, printer.capacity)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), printer.capacity)
@@ -131,7 +131,7 @@ def _transpose(lanes: int) -> str:
 
 def prelude(spec: VDeviceSpec) -> str:
     """What every kernel text needs before it: types, parts of vectors, scalar and vector functions."""
-    return _prelude(max(spec.lanes, 4), bool(spec.instructions))
+    return _prelude(spec.lanes, bool(spec.instructions))
 
 
 HEAD = """\

@@ -24,7 +24,7 @@ from rammer.vdevice.ipu.program import (
     Gather,
     Group,
     Homes,
-    Place,
+    Location,
     Placement,
     Repeat,
     Scatter,
@@ -54,7 +54,7 @@ class Cell:
 
     own: bool
     size: int
-    places: dict[int, Place] = field(default_factory=dict)  # by round
+    places: dict[int, Location] = field(default_factory=dict)  # by round
 
 
 def roll(placed: Placement) -> Placement:
@@ -163,7 +163,7 @@ class _Rounds:
             best = max(best, first, key=lambda span: span[1] - span[0])
         return best
 
-    def _label(self, place: Place, size: int, r: int) -> Label | None:
+    def _label(self, place: Location, size: int, r: int) -> Label | None:
         """None for what no round makes."""
         variable, base = place
         if variable in self._own:
@@ -289,12 +289,12 @@ class _Loop:
             self.before.append(self._copy(cell.places[self.first - age], chain[-1]))
         return chain
 
-    def _copy(self, source: Place, target: int) -> Gather:
+    def _copy(self, source: Location, target: int) -> Gather:
         return Gather((source,), ((0, self.builder.variables[target].count),), target)
 
     def _taken(self, groups: Sequence[Group], labels: Sequence[Sequence[Label | None]]) -> dict[tuple[int, int], int]:
         """Variables for arguments that come from outside and differ by round; filled at the begin of each."""
-        readers: dict[tuple[tuple[Place, ...], int], list[tuple[int, int]]] = {}
+        readers: dict[tuple[tuple[Location, ...], int], list[tuple[int, int]]] = {}
         rounds = [self.rounds.groups(r) for r in range(self.first, self.last + 1)]
         for k, (group, row) in enumerate(zip(groups, labels, strict=True)):
             for n, label in enumerate(row):
@@ -323,7 +323,7 @@ class _Loop:
 
     def _keep(self, cell: Cell, chain: list[int]) -> None:
         """What is wanted of a cell after the loop, from its carries or an array."""
-        rows: list[Place | None] = []
+        rows: list[Location | None] = []
         for r in range(self.first, self.last + 1):
             variable, base = cell.places[r]
             age = self.last - r + 1  # of what the carries hold, once they have moved on

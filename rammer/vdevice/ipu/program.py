@@ -21,7 +21,7 @@ from rammer.vdevice.ipu.spec import Arch
 
 Homes: TypeAlias = NDArray[np.int32]  # the tile of every element
 Numbers: TypeAlias = NDArray[np.int64]
-Place: TypeAlias = tuple[int, int]  # (variable, first element)
+Location: TypeAlias = tuple[int, int]  # (variable, first element)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Group:
 
     kind: str
     table: VertexTable
-    arguments: tuple[Place, ...]
+    arguments: tuple[Location, ...]
     sets: Numbers
     tiles: Numbers
 
@@ -75,7 +75,7 @@ class Execute:
 class Gather:
     """Copy, for each run [begin, end), these elements behind each of `rows`, one after another, into a variable."""
 
-    rows: tuple[Place, ...]
+    rows: tuple[Location, ...]
     runs: tuple[tuple[int, int], ...]
     into: int
 
@@ -84,7 +84,7 @@ class Gather:
 class Scatter:
     """The opposite of a Gather; rows that are None stay in the variable."""
 
-    rows: tuple[Place | None, ...]
+    rows: tuple[Location | None, ...]
     runs: tuple[tuple[int, int], ...]
     source: int
 
@@ -117,7 +117,7 @@ class Placement:
     groups: tuple[Group, ...]
     num_sets: int
     steps: tuple[Step, ...]
-    ports: dict[TensorId, Place]
+    ports: dict[TensorId, Location]
 
     @property
     def num_vertices(self) -> int:

@@ -90,6 +90,7 @@ def make_spec(arch: Arch) -> VDeviceSpec:
         num_veus=arch.num_veus,
         languages=("poplar",),
         arch=arch.name,
+        massively_parallel=True,
         lanes=1,
         registers=16,
         scratch_bytes=model.tile_bytes // (4 * arch.veus_per_tile),

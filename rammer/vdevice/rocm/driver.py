@@ -37,7 +37,7 @@ HINTS = {
     "hipErrorNoBinaryForGpu": "compile with arch= of this GPU",
     "hipErrorInvalidImage": "compile with arch= of this GPU; an older ROCm may need RAMMER_CODE_OBJECT=4",
     "hipErrorCooperativeLaunchTooLarge": "the GPU cannot hold all vEUs at once: is another program using it?",
-    "hipErrorStreamCaptureUnsupported": "this ROCm cannot record such launches: RAMMER_CUDA_GRAPH=0",
+    "hipErrorStreamCaptureUnsupported": "this ROCm cannot record such launches: RAMMER_GPU_GRAPH=0",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rammer.errors import DeviceError, did_you_mean
-from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.simt.megakernel import header_bytes
 
@@ -69,6 +69,8 @@ def gpu_spec(
         num_veus=num_veus or gpu.num_multiprocessors,
         languages=(language,),
         arch=gpu.arch,
+        massively_parallel=True,
+        execution=Execution.SIMT,
         lanes=4,
         registers=48,  # of 16 bytes, for data: a thread has at least 255 words
         max_threads=MAX_THREADS,

@@ -17,7 +17,7 @@ from rammer.vdevice.simt.slices import Run, Slice, slice_of
 
 LEAST_BYTES = 512  # smaller ones cost more to load than to read again
 
-Place: TypeAlias = tuple[int, int]  # number of a constant, byte offset
+Pointer: TypeAlias = tuple[int, int]  # number of a constant, byte offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Residency:
 class _Wanted:
     """A part of a constant on one vEU, and the orders of the rTasks that read it."""
 
-    place: Place
+    source: Pointer
     part: Slice
     rtask: int  # any that reads it
     readers: list[tuple[int, TaskUid, int]] = field(default_factory=list)  # order, rTask, input position
@@ -69,10 +69,10 @@ class _Wanted:
         return (len(self.readers) - 1) / (self.last - self.first + 1)
 
 
-def make_resident(plan: ExecutionPlan, places: Sequence[Sequence[Place]], base: int, room: int) -> Residency:
+def make_resident(plan: ExecutionPlan, sources: Sequence[Sequence[Pointer]], base: int, room: int) -> Residency:
     """Choose what stays, between bytes `base` and `room` from the start of the scratch.
 
-    `places` has, by operator, the place of each input. Only parts that several operators read are kept: what rTasks of
+    `sources` has, by operator, the begin of each input. Only parts that several operators read are kept: what rTasks of
     one operator share is read in short order, and found in a cache.
     """
     found = Residency(end=base)
@@ -93,10 +93,10 @@ def make_resident(plan: ExecutionPlan, places: Sequence[Sequence[Place]], base: 
                     if (known := parts[kernel, position]) is None:
                         continue
                     part, starts = known
-                    place = places[n][position]
-                    key = (place, part.folds, part.size, part.itemsize, starts[rtask])
+                    source = sources[n][position]
+                    key = (source, part.folds, part.size, part.itemsize, starts[rtask])
                     if key not in wanted:
-                        wanted[key] = _Wanted(place, part, rtask)
+                        wanted[key] = _Wanted(source, part, rtask)
                     wanted[key].readers.append((order, slot.uid, position))
             _keep(found, (p, veu), list(wanted.values()), base, room)
     return found
@@ -122,7 +122,7 @@ def _keep(found: Residency, where: tuple[int, int], wanted: list[_Wanted], base:
             w.offset = offset
             kept.append(w)
     for w in sorted(kept, key=lambda w: (w.first, w.offset)):
-        constant, begin = w.place
+        constant, begin = w.source
         for run in w.part.runs(w.rtask):
             moved = replace(run, source=run.source + begin, target=run.target + w.offset)
             found.loads.setdefault(w.readers[0][1], []).append(Load(constant, moved))

@@ -41,7 +41,7 @@ class GpuExecutable:
     """A program ready to run on a GPU: arena and weights lie there, a run copies inputs in and outputs out.
 
     `compile` makes machine code of a text. `graph`: launches are recorded once as a graph and replayed;
-    RAMMER_CUDA_GRAPH is its default. Closes the driver with itself.
+    RAMMER_GPU_GRAPH is its default. Closes the driver with itself.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class GpuExecutable:
         self.streams = checked_streams(image)
         self._text = image.files[SOURCE].decode()
         self._driver, self._compile = driver, compile
-        self._recording = config.get("RAMMER_CUDA_GRAPH") == "1" if graph is None else graph
+        self._recording = config.get("RAMMER_GPU_GRAPH") == "1" if graph is None else graph
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
         try:

@@ -21,9 +21,9 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation, Operations, ROperator, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.passes.fuse import fuse
 from rammer.ir.tensor import DType, TensorType
 from rammer.ir.tile import TaskDigit
+from rammer.passes.fusion.regions import fuse
 from rammer.vdevice.simt.legacy.convert import MAX_THREADS, Converted, Dims, Launch, argument_places, convert_source
 from rammer.vdevice.simt.legacy.source import CTYPES, Source, read_source
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.passes.clusters import Clusters
-from rammer.ir.passes.compose import Member, Ref, compose, fused_kind
-from rammer.ir.passes.editor import Editor
-from rammer.ir.passes.structure import GATE, is_elementwise, is_pointwise, weight
 from rammer.ir.tensor import Shape, TensorId
+from rammer.passes.clusters import Clusters
+from rammer.passes.editor import Editor
+from rammer.passes.fusion.compose import Member, Ref, compose, fused_kind
+from rammer.passes.structure import GATE, is_elementwise, is_pointwise, weight
 
 SMALL = 1 << 14  # elements up to which a fused operator may have several outputs
 MAX_OUTPUTS = 4

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from rammer.ir.expr import Axes, Load, Scalar, Stage, TensorExpr, rewrite, substitute_axes
 from rammer.ir.index import var
 from rammer.ir.operator import Operation
-from rammer.ir.passes.structure import is_elementwise, is_pointwise
 from rammer.ir.tensor import Shape, TensorType
+from rammer.passes.structure import is_elementwise, is_pointwise
 
 Ref: TypeAlias = tuple[int, int]  # (member, output of that member); member -1: an input of the whole
 

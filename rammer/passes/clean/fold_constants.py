@@ -10,8 +10,8 @@ import numpy as np
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation, flops
-from rammer.ir.passes.editor import Editor
 from rammer.ir.tensor import Array
+from rammer.passes.editor import Editor
 
 MAX_FLOPS = 1 << 24  # work of one folded operator
 MAX_BYTES = 64 << 20  # memory that all folded results may take together

@@ -8,8 +8,8 @@ from rammer.ir.expr import Load
 from rammer.ir.graph import Graph, Storage, View
 from rammer.ir.index import Index, substitute
 from rammer.ir.operator import Operation, ROperator
-from rammer.ir.passes.structure import copy_expr
 from rammer.ir.tensor import Digit, Shape, TensorId, TensorType
+from rammer.passes.structure import copy_expr
 
 
 def place(graph: Graph) -> Graph:

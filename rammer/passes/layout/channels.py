@@ -6,14 +6,14 @@ from enum import Enum
 from functools import lru_cache
 from math import prod
 
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Load, Stage, inline, loads
 from rammer.ir.graph import Graph
 from rammer.ir.index import Atom, Div, Index, var, variables
 from rammer.ir.operator import Operation, ROperator
-from rammer.ir.passes.editor import Editor, identity
-from rammer.ir.passes.structure import is_pointwise
 from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocked
+from rammer.passes.editor import Editor, identity
+from rammer.passes.structure import is_pointwise
 
 # Operators with reductions that profit from blocked channels; every other one is row-major.
 _BLOCKED_CORES = frozenset({"conv", "max_pool", "average_pool", "reduce"})
@@ -31,10 +31,10 @@ def choose_layouts(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Block the channels of what convolutions read and write, and of what lies between; convert at the edges.
 
     Tensors whose channels fill no more than half a block, or with a single position, stay row-major, and what
-    convolutions of groups that straddle blocks read and write; and everything where vEUs have many threads: they read
-    neighbours anyway.
+    convolutions of groups that straddle blocks read and write; and everything where there are no vectors, or
+    threads in their place (SIMT): they read neighbours anyway.
     """
-    if spec.lanes < 2 or spec.max_threads > 1:
+    if spec.lanes < 2 or spec.execution is Execution.SIMT:
         return graph
     chooser = _Chooser(Editor(graph), spec.lanes)
     for n in list(chooser.editor.operators):

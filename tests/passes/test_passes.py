@@ -23,7 +23,7 @@ from pass_models import (
 )
 
 from rammer.ir.graph import Graph
-from rammer.ir.passes import optimize, passes
+from rammer.passes import optimize, passes
 
 MODELS: dict[str, Callable[[], Graph]] = {
     "resnet": resnet_block,

@@ -8,8 +8,8 @@ import numpy as np
 
 from rammer.ir.graph import Graph, View
 from rammer.ir.operator import Operation, ROperator
-from rammer.ir.passes.structure import copy_expr
 from rammer.ir.tensor import Array, DType, TensorId, TensorType
+from rammer.passes.structure import copy_expr
 
 _DTYPES = {d.numpy: d for d in DType}
 

@@ -12,19 +12,19 @@ import pytest
 from pass_models import SPEC, Net, assert_same, fed_back_cells, lstm_cells
 
 from rammer.ir.graph import Graph
-from rammer.ir.passes import optimize
-from rammer.ir.passes.clusters import Clusters
-from rammer.ir.passes.eliminate_common import eliminate_common
-from rammer.ir.passes.fold_constants import fold_constants
-from rammer.ir.passes.fold_norms import fold_norms
-from rammer.ir.passes.fuse import fuse
-from rammer.ir.passes.gates import gather_gates
-from rammer.ir.passes.moves import merge_slices, split_activations
-from rammer.ir.passes.place import place
-from rammer.ir.passes.projections import join_projections
-from rammer.ir.passes.simplify import simplify
-from rammer.ir.passes.stack_rows import stack_rows
 from rammer.ir.tensor import DType, TensorId, channel_blocked
+from rammer.passes import optimize
+from rammer.passes.clean.eliminate_common import eliminate_common
+from rammer.passes.clean.fold_constants import fold_constants
+from rammer.passes.clean.fold_norms import fold_norms
+from rammer.passes.clean.simplify import simplify
+from rammer.passes.clusters import Clusters
+from rammer.passes.fusion.regions import fuse
+from rammer.passes.layout.moves import merge_slices, split_activations
+from rammer.passes.layout.place import place
+from rammer.passes.recurrent.gates import gather_gates
+from rammer.passes.recurrent.projections import join_projections
+from rammer.passes.recurrent.stack_rows import stack_rows
 
 Pass = Callable[[Graph], Graph]
 
@@ -298,7 +298,7 @@ def test_rows_are_stacked_unless_they_depend_on_each_other() -> None:
 
 
 def test_layers_run_side_by_side_where_vEUs_are_many() -> None:
-    """A product of two layers' rows would wait for both; a device of many threads keeps them apart."""
+    """A product of two layers' rows would wait for both; a massively parallel device keeps them apart."""
     b = Net()
     x, w = b.input("x", (1, 16)), b.weight(16, 16)
     below = b.add("matmul", x, w)
@@ -306,10 +306,10 @@ def test_layers_run_side_by_side_where_vEUs_are_many() -> None:
     b.output(b.add("softmax", below, axis=1), "y0")
     b.output(b.add("softmax", above, axis=1), "y1")
     counts = {
-        threads: sum("matmul" in op.kind for op in optimize(b.build(), replace(SPEC, max_threads=threads)).operators)
-        for threads in (1, 256)
+        many: sum("matmul" in op.kind for op in optimize(b.build(), replace(SPEC, massively_parallel=many)).operators)
+        for many in (False, True)
     }
-    assert counts == {1: 1, 256: 2}
+    assert counts == {False: 1, True: 2}
 
 
 def test_two_groups_that_depend_on_each_other_are_not_both_stacked() -> None:

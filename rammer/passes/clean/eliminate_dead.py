@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rammer.ir.graph import Graph
-from rammer.ir.passes.editor import Editor
+from rammer.passes.editor import Editor
 
 
 def eliminate_dead(graph: Graph) -> Graph:

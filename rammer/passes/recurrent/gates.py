@@ -9,10 +9,10 @@ import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator, attributes
-from rammer.ir.passes.editor import Editor
-from rammer.ir.passes.split_products import MAX_ROWS, product_with_constant, right_operand
-from rammer.ir.passes.structure import GATE, GATE_MATMUL, gate_expr, gate_matmul_expr, is_elementwise
 from rammer.ir.tensor import TensorId, TensorType
+from rammer.passes.editor import Editor
+from rammer.passes.recurrent.split_products import MAX_ROWS, product_with_constant, right_operand
+from rammer.passes.structure import GATE, GATE_MATMUL, gate_expr, gate_matmul_expr, is_elementwise
 
 MAX_GATES = 8
 

@@ -6,12 +6,12 @@ from math import prod
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation, attributes
-from rammer.ir.passes.clusters import Clusters
-from rammer.ir.passes.editor import Editor
-from rammer.ir.passes.place import view_offset
-from rammer.ir.passes.split_products import MAX_ROWS
-from rammer.ir.passes.structure import GATE_MATMUL
 from rammer.ir.tensor import TensorId
+from rammer.passes.clusters import Clusters
+from rammer.passes.editor import Editor
+from rammer.passes.layout.place import view_offset
+from rammer.passes.recurrent.split_products import MAX_ROWS
+from rammer.passes.structure import GATE_MATMUL
 
 
 def stack_rows(graph: Graph, *, across_waves: bool = True) -> Graph:

@@ -8,8 +8,8 @@ import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.passes.editor import Editor
 from rammer.ir.tensor import DType, TensorId
+from rammer.passes.editor import Editor
 
 MAX_ROWS = 64  # a product of few rows is a step of a recurrent network, not a layer of its own
 

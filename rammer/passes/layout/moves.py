@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator, attributes
-from rammer.ir.passes.editor import Editor
 from rammer.ir.tensor import TensorId
+from rammer.passes.editor import Editor
 
 _POOLS = frozenset({"average_pool", "max_pool"})
 

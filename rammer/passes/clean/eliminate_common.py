@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Hashable
 
 from rammer.ir.graph import Graph
-from rammer.ir.passes.editor import Editor
 from rammer.ir.tensor import Array, TensorId
+from rammer.passes.editor import Editor
 
 MAX_HASHED_BYTES = 1 << 20  # larger constants are equal only if they are the same array
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.passes.eliminate_common import eliminate_common
-from rammer.ir.passes.eliminate_dead import eliminate_dead
-from rammer.ir.passes.fold_constants import fold_constants
-from rammer.ir.passes.fold_norms import fold_norms
-from rammer.ir.passes.fuse import fuse
-from rammer.ir.passes.gates import gather_gates
-from rammer.ir.passes.layout import choose_layouts
-from rammer.ir.passes.mark_static import mark_static
-from rammer.ir.passes.moves import merge_slices, split_activations
-from rammer.ir.passes.place import place
-from rammer.ir.passes.projections import join_projections
-from rammer.ir.passes.simplify import simplify
-from rammer.ir.passes.split_products import split_products
-from rammer.ir.passes.stack_rows import stack_rows
+from rammer.passes.clean.eliminate_common import eliminate_common
+from rammer.passes.clean.eliminate_dead import eliminate_dead
+from rammer.passes.clean.fold_constants import fold_constants
+from rammer.passes.clean.fold_norms import fold_norms
+from rammer.passes.clean.mark_static import mark_static
+from rammer.passes.clean.simplify import simplify
+from rammer.passes.fusion.regions import fuse
+from rammer.passes.layout.channels import choose_layouts
+from rammer.passes.layout.moves import merge_slices, split_activations
+from rammer.passes.layout.place import place
+from rammer.passes.recurrent.gates import gather_gates
+from rammer.passes.recurrent.projections import join_projections
+from rammer.passes.recurrent.split_products import split_products
+from rammer.passes.recurrent.stack_rows import stack_rows
 
 Watch = Callable[[str, Graph], None]  # (pass, graph after it)
 
@@ -35,13 +35,12 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         return choose_layouts(graph, spec)
 
     def stack(graph: Graph) -> Graph:
-        # where vEUs are many, layers that run side by side are worth more than large products
-        return stack_rows(graph, across_waves=spec.sync is not SyncModel.GLOBAL and spec.max_threads == 1)
+        # a product of all steps waits for all of them: layers no longer run side by side
+        return stack_rows(graph, across_waves=not spec.massively_parallel)
 
     def project(graph: Graph) -> Graph:
-        # many threads share the work of a product better than that of a cell
-        alone = spec.max_threads == 1 and spec.sync is not SyncModel.GLOBAL
-        return join_projections(graph) if alone else graph
+        # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
+        return graph if spec.massively_parallel else join_projections(graph)
 
     return (
         eliminate_dead,

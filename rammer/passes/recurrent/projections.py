@@ -13,9 +13,9 @@ from rammer.ir.expr import Call, Load, Scalar, Stage, TensorExpr, rewrite
 from rammer.ir.graph import Graph
 from rammer.ir.index import var
 from rammer.ir.operator import Operation, ROperator
-from rammer.ir.passes.editor import Editor
-from rammer.ir.passes.split_products import product_with_constant
 from rammer.ir.tensor import DType, TensorId, TensorType
+from rammer.passes.editor import Editor
+from rammer.passes.recurrent.split_products import product_with_constant
 
 
 class _Projection(NamedTuple):

@@ -8,8 +8,8 @@ import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator, attributes
-from rammer.ir.passes.editor import Editor
 from rammer.ir.tensor import Array, DType, TensorId
+from rammer.passes.editor import Editor
 
 _WIDE = (DType.F32, DType.F64)  # in the half types the extra rounding would show
 

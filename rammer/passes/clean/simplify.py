@@ -6,9 +6,9 @@ import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator, attributes
-from rammer.ir.passes.editor import Editor
-from rammer.ir.passes.structure import is_identity
 from rammer.ir.tensor import TensorId
+from rammer.passes.editor import Editor
+from rammer.passes.structure import is_identity
 
 _NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
 

@@ -1,0 +1,1 @@
+"""Several operators as one, and the expression of what they compute together."""
