@@ -88,17 +88,37 @@ class Operand:
 class Apply:
     """Execute an instruction on its output and its inputs, for as far along each of its axes as `extents` says.
 
-    If it takes many threads, all those of a wave meet here.
+    If it takes many threads, all those of a wave meet here. `meanwhile`: a loop over its steps along the last axis, in
+    each of which something is prefetched.
     """
 
     instruction: Instruction
     operands: tuple[Operand, ...]
     extents: tuple[int, ...]
+    meanwhile: For | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
         """Extents by axis."""
         return {axis: n for (axis, _), n in zip(self.instruction.axes, self.extents, strict=True)}
+
+
+NEXT = "rammer_next"  # what the vEU reads after this rTask, in cache lines that are counted back from the last one, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Bring `size` elements of a buffer, from `index` on, into the vEU's cache of a `level`, 1 being the nearest.
+
+    A hint: it reads nothing, may ask for what lies past the ends of the buffer, and a device may leave it out. Of a
+    buffer in an `encoding` it counts the numbers that elements consist of, and of NEXT lines.
+    """
+
+    buffer: str
+    index: Index
+    size: int = 1
+    level: int = 1
+    encoding: Encoding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +137,7 @@ class For:
     stride: int = 1  # THREAD, TASK: var = id // stride % stop
 
 
-Stmt: TypeAlias = "Store | Alloc | Sync | Apply | If | For"
+Stmt: TypeAlias = "Store | Alloc | Sync | Apply | Prefetch | If | For"
 Body: TypeAlias = "tuple[Stmt, ...]"
 
 
@@ -128,7 +148,9 @@ def children(stmt: Stmt) -> Body:
             return stmt.body
         case If():
             return stmt.then
-        case Store() | Sync() | Apply():
+        case Apply():
+            return (stmt.meanwhile,) if stmt.meanwhile else ()
+        case Store() | Sync() | Prefetch():
             return ()
         case _:
             assert_never(stmt)
@@ -153,17 +175,23 @@ def meets(stmt: Stmt) -> bool:
 
 def rewrite_body(body: Body, change: Callable[[Stmt], Stmt]) -> Body:
     """The body with every statement changed, those inside of one first."""
-    return tuple(change(_with_children(s, rewrite_body(children(s), change))) for s in body)
+    return tuple(change(with_children(s, rewrite_body(children(s), change))) for s in body)
 
 
-def _with_children(stmt: Stmt, body: Body) -> Stmt:
+def with_children(stmt: Stmt, body: Body) -> Stmt:
+    """A statement with others directly inside of it."""
     match stmt:
         case For() | Alloc():
             return replace(stmt, body=body)
         case If():
             return replace(stmt, then=body)
-        case _:
+        case Apply():
+            loops = [s for s in body if isinstance(s, For)]
+            return replace(stmt, meanwhile=loops[0] if loops else None)
+        case Store() | Sync() | Prefetch():
             return stmt
+        case _:
+            assert_never(stmt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, isinf, isnan
 from operator import le
+from typing import assert_never
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from rammer.ir.expr import (
 )
 from rammer.ir.index import Index, bounds, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Store, Sync, TileProgram
 from rammer.vdevice.vectors import FLOAT32_MATH, INFIX, LOGIC, POWERS, SINGLE, VectorLoops
 
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
@@ -81,6 +82,8 @@ class CFamilyPrinter(VectorLoops):
                     lines.append(pad + self.sync())
                 case Apply():
                     lines += [pad + line for line in self.apply(stmt)]
+                case Prefetch():
+                    lines += [pad + line for line in self.prefetch(stmt)]
                 case Store():
                     lines.append(pad + self.store(stmt, None))
                 case If(where, then):
@@ -88,6 +91,8 @@ class CFamilyPrinter(VectorLoops):
                 case For():
                     self.env[stmt.var] = (stmt.start, stmt.stop - 1)
                     lines += [pad + line for line in self.loop(stmt, depth)]
+                case _:
+                    assert_never(stmt)
         return lines
 
     def loop(self, loop: For, depth: int) -> list[str]:
@@ -111,7 +116,11 @@ class CFamilyPrinter(VectorLoops):
         lines = ["#pragma unroll"] if loop.kind in self.unrolled and few else []
         v = loop.var
         lines.append(f"for ({self.loop_type} {v} = {loop.start}; {v} < {loop.stop}; {v}++) {{")
-        return [*lines, *self.body(loop.body, 1), "}"]
+        return [*lines, *("  " + line for line in self.head(loop)), *self.body(loop.body, 1), "}"]
+
+    def head(self, loop: For) -> list[str]:
+        """What stands at the beginning of a loop's body."""
+        return []
 
     # vectors
 
@@ -238,6 +247,10 @@ class CFamilyPrinter(VectorLoops):
     def apply(self, s: Apply) -> list[str]:
         """An instruction. Raises LoweringError where the language has none."""
         raise LoweringError(f"{self.program.name}: this language has no instruction {s.instruction.name}")
+
+    def prefetch(self, s: Prefetch) -> list[str]:
+        """A hint: nothing, where the language has none."""
+        return []
 
     # scalars
 
