@@ -374,21 +374,21 @@ def _alone(access: Access) -> Footprint:
 def _prefetched(evidence: Evidence) -> Iterator[Finding]:
     inputs = {b.name for b in evidence.program.arguments[evidence.program.num_outputs :]}
     for hint, asked in evidence.accesses.hints:
-        if hint.buffer not in {*inputs, NEXT}:
+        if hint.buffer == NEXT:
+            for rtask in evidence.rtasks:
+                lines = footprint(asked, asked.of_rtask(rtask))
+                if lines.times and (lines.elements[-1, 1] > 0 or lines.times != lines.size):
+                    what = f"rTask {rtask} prefetches {NEXT}{_show(lines.elements)}, {lines.times} lines, not each once"
+                    yield Finding("R209", what, lines.exact)
+        elif hint.buffer in inputs:
+            reads = [footprint(a).elements for a in evidence.by_buffer.get(hint.buffer, ()) if not a.write]
+            parts = hint.encoding.parts if hint.encoding else 1
+            wanted = footprint(asked)
+            if wanted.times and not len(common(wanted.elements, union(reads) * parts)):
+                what = f"{hint.buffer}{_show(wanted.elements)} is prefetched, of which nothing is read"
+                yield Finding("R209", what, wanted.exact)
+        else:
             yield Finding("R209", f"{hint.buffer} is prefetched, which is no input")
-            continue
-        parts = hint.encoding.parts if hint.encoding else 1
-        reads = [a for a in evidence.by_buffer.get(hint.buffer, ()) if not a.write]
-        for rtask in evidence.rtasks:
-            wanted = footprint(asked, asked.of_rtask(rtask))
-            if not wanted.times:
-                continue
-            what = f"rTask {rtask} prefetches {hint.buffer}{_show(wanted.elements)}"
-            if hint.buffer == NEXT:
-                if wanted.elements[-1, 1] != 0 or wanted.times != wanted.elements[-1, 1] - wanted.elements[0, 0]:
-                    yield Finding("R209", f"{what}, {wanted.times} lines, not each once up to the last", wanted.exact)
-            elif not len(common(wanted.elements, evidence.touched(reads, rtask)[0] * parts)):
-                yield Finding("R209", f"{what}, of which it reads nothing", wanted.exact)
 
 
 # R207: flows

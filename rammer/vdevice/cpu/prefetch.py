@@ -72,7 +72,7 @@ class VectorLoad(NamedTuple):
 
     around: tuple[Loop, ...]
     buffer: str
-    index: Index
+    element: Index
 
 
 Hint: TypeAlias = tuple[Position, Body]  # prefetches, and the loop at whose beginning they stand
@@ -113,6 +113,11 @@ def register_block(body: Body) -> int:
             case _ if not _is_hint(s):
                 return 0
     return total
+
+
+def has_pieces(body: Body) -> bool:
+    """Whether some vectors begin in mid-vector."""
+    return any(isinstance(s, For) and s.kind is Kind.VECTOR and s.start for s in statements(body))
 
 
 class _Prefetcher:
@@ -213,7 +218,7 @@ class _Prefetcher:
             yield blocks.at, (Prefetch(panel.buffer, start + _turn(turns) * (lines * line), lines * line, 2, encoding),)
 
     def _next_tasks(self) -> Iterator[Hint]:
-        """Have the longest sums ask for what runs next: some lines every few steps, the last lines in the last block."""
+        """What runs next, asked for by the longest sums: lines every few steps, and the last ones in the last block."""
         suited = [(outer, steps) for _, steps, outer in self.products] or self._long_sums()
         suited = [(outer, sums) for outer, sums in suited if outer]
         if not suited:
@@ -232,7 +237,8 @@ class _Prefetcher:
     def _long_sums(self) -> list[tuple[tuple[Loop, ...], Loop]]:
         """Loops that go on with a register block's sums for long, each with all serial loops around it.
 
-        Those that stream their weights from far memory have no time to ask for others.
+        Those that stream their weights from far memory have no time to ask for others, and one with pieces of vectors
+        is not to be repeated.
         """
         found = []
         for at, stmt, around in self.sites:
@@ -240,7 +246,7 @@ class _Prefetcher:
                 case For(_, start, stop, Kind.SERIAL, inner) if register_block(inner) >= LEAST_SUMS:
                     plain = all(lp.kind in (Kind.SERIAL, Kind.TASK) for _, lp in around)
                     whole = stop - start >= LEAST_STEPS and (stop - start) % ASKING_STEPS == 0
-                    if plain and whole and not any(self._stream(Loop(at, stmt))):
+                    if plain and whole and not has_pieces(inner) and not any(self._stream(Loop(at, stmt))):
                         found.append((_serial(around), Loop(at, stmt)))
         return found
 
@@ -251,7 +257,7 @@ class _Prefetcher:
         """
         found: dict[tuple[str, Index], VectorLoad] = {}
         for load in self._vector_loads(_sites_in(nest)):
-            index = substitute(load.index, {load.around[-1].loop.var: Index()})
+            index = substitute(load.element, {load.around[-1].loop.var: Index()})
             found.setdefault((load.buffer, index), VectorLoad(load.around[:-1], load.buffer, index))
         blocks = [lp for _, lp in sums]
         for path in dict.fromkeys(load.around for load in found.values()):

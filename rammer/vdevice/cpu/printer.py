@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from rammer.errors import LoweringError
 from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import place
 from rammer.ir.tensor import Encoding, TensorType
-from rammer.ir.tile import NEXT, Apply, For, If, Kind, Prefetch, TileProgram, children, statements
+from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, TileProgram, children, statements
 from rammer.vdevice.cfamily import CFamilyPrinter
-from rammer.vdevice.cpu.prefetch import ASKING_STEPS, LINE_BYTES, register_block, steps
+from rammer.vdevice.cpu.prefetch import ASKING_STEPS, LINE_BYTES, has_pieces, register_block, steps
 
 MAX_STEPS = 64  # stores of an unrolled body
 MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
@@ -76,10 +79,10 @@ class CpuPrinter(CFamilyPrinter):
             return super().loop(loop, depth)
         lines = super().loop(loop, depth)
         times = ASKING_STEPS if self._asks(loop) else self._unrolling(loop)
-        return [*([f"#pragma unroll {times}"] if times > 1 else []), *lines]
+        return [f"#pragma unroll {times}", *lines] if times > 1 else lines
 
     def head(self, loop: For) -> list[str]:
-        return [line for inner in _inner(loop.body) for line in self._asks(inner)]
+        return [line for inside in _loops_inside(loop.body) for line in self._asks(inside)]
 
     def _unrolling(self, loop: For) -> int:
         """How often a loop around a register block is repeated: the steps of a loop take issue slots too.
@@ -88,34 +91,38 @@ class CpuPrinter(CFamilyPrinter):
         """
         stores, (_, gathered) = register_block(loop.body), self.numbers(loop.body)
         count = loop.stop - loop.start
-        if stores < 4 or any(isinstance(s, For) and s.kind is Kind.VECTOR and s.start for s in statements(loop.body)):
+        if stores < 4 or has_pieces(loop.body):
             return 1
         most = MAX_STEPS // 4 if self.pieced else MAX_STEPS
         return next((n for n in (4, 2) if count % n == 0 and n * stores <= most and n * gathered <= FEW_GATHERED), 1)
 
     def prefetch(self, s: Prefetch) -> list[str]:
-        """Requests for lines; runs of lines for the first cache stand outside of loops, and need not be fast."""
-        kind = s.encoding.dtype if s.encoding else self.dtypes.get(s.buffer)
-        index, line = s.index, LINE_BYTES // kind.itemsize if kind else 1
+        """Requests for lines; those of a long run for the first cache, which stands outside of loops, in a loop."""
+        index, step = s.index, 1
         if s.buffer == NEXT:
-            _, index = _apart(index, self._asking)
-        at = [self.index(index)] if index != Index() or s.size == 1 else []
-        text = " + ".join([*at, *(["rammer_n"] if s.size > 1 else [])])
-        place = f"&{s.buffer}[{text}]"
-        if s.buffer == NEXT:
-            place = f"rammer_from + rammer_step * ({text})"
+            if not self._asking:
+                raise LoweringError(f"{self.program.name}: {NEXT} is prefetched outside of serial loops")
+            index = _apart(index, self._asking)[1]
+            place = "rammer_from + rammer_step * ({})"
         elif s.encoding:
-            place = f"(const {self.ctype[s.encoding.dtype]} *){s.buffer} + {text}"
-        ask = f"__builtin_prefetch({place}, 0, {4 - s.level});"
+            step = LINE_BYTES // s.encoding.dtype.itemsize
+            place = f"(const {self.ctype[s.encoding.dtype]} *){s.buffer} + {{}}"
+        else:
+            step = LINE_BYTES // self.dtypes[s.buffer].itemsize
+            place = f"&{s.buffer}[{{}}]"
+        at = self.index(index)
+        if s.size > 1:
+            at = f"{at} + rammer_n" if index != Index() else "rammer_n"
+        ask = f"__builtin_prefetch({place.format(at)}, 0, {4 - s.level});"
         if s.size == 1:
             return [ask]
         unroll = "#pragma unroll" if s.level > 1 else "#pragma unroll 4"
-        return [unroll, f"for (long rammer_n = 0; rammer_n < {s.size}; rammer_n += {line}) {ask}"]
+        return [unroll, f"for (long rammer_n = 0; rammer_n < {s.size}; rammer_n += {step}) {ask}"]
 
     def _asks(self, loop: For) -> list[str]:
-        """What a loop asks for of what runs next, if it does: a block of so many lines, whole or none of it.
+        """Where a loop finds what it asks for of what runs next, if it asks: a block of lines, all of them or none.
 
-        Steps without a branch ask for the pointer instead.
+        Its steps have no branch: instead of nothing they ask for the table again.
         """
         inner = (s for stmt in loop.body for s in (children(stmt) if isinstance(stmt, If) else (stmt,)))
         asked = next((s for s in inner if isinstance(s, Prefetch) and s.buffer == NEXT), None)
@@ -126,19 +133,20 @@ class CpuPrinter(CFamilyPrinter):
         pace = bounds(line, self.env)[1] + asked.size
         turn = self.index(Index(block.const // pace, tuple((atom, c // pace) for atom, c in block.terms)))
         return [
-            f"const long rammer_asked = (rammer_next->lines + {pace - 1}) / {pace} * {pace} + {pace} * ({turn});",
-            "const char *rammer_from = rammer_asked < 0 ? (const char *)rammer_next : "
-            f"rammer_next->from + {LINE_BYTES} * rammer_asked;",
+            f"const long rammer_asked = ({NEXT}->lines + {pace - 1}) / {pace} * {pace} + {pace} * ({turn});",
+            f"const char *rammer_from = rammer_asked < 0 ? (const char *){NEXT} : "
+            f"{NEXT}->from + {LINE_BYTES} * rammer_asked;",
             f"const long rammer_step = rammer_asked < 0 ? 0 : {LINE_BYTES};",
         ]
 
 
-def _inner(body):
+def _loops_inside(body: Body) -> Iterator[For]:
+    """The outermost loops of a body."""
     for s in body:
         if isinstance(s, For):
             yield s
         else:
-            yield from _inner(children(s))
+            yield from _loops_inside(children(s))
 
 
 def _apart(index: Index, name: str) -> tuple[Index, Index]:
