@@ -11,8 +11,8 @@ from enum import Enum
 from math import prod
 from typing import TypeAlias, assert_never
 
-from rammer.ir.expr import Range, Scalar
-from rammer.ir.index import Index
+from rammer.ir.expr import Iota, Load, Range, Scalar, Select, Table, nodes
+from rammer.ir.index import Index, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType, Encoding
 
@@ -166,6 +166,38 @@ def statements(body: Body) -> Iterator[Stmt]:
 def contains(body: Body, kind: type[Stmt]) -> bool:
     """Whether a body has a statement of a kind, anywhere."""
     return any(isinstance(s, kind) for s in statements(body))
+
+
+def indices(stmt: Stmt) -> Iterator[Index]:
+    """Every index of a statement itself: of what it touches, of its conditions and of numbers that it computes."""
+    match stmt:
+        case Store():
+            yield stmt.index
+            for part in nodes(stmt.value):
+                match part:
+                    case Load(_, places):
+                        yield from places
+                    case Iota(index) | Table(_, index):
+                        yield index
+                    case Select(where):
+                        yield from (r.index for r in where)
+        case Apply():
+            for operand in stmt.operands:
+                yield operand.at
+                yield from (r.index for r in operand.where)
+        case If():
+            yield from (r.index for r in stmt.where)
+        case Prefetch():
+            yield stmt.index
+        case For() | Alloc() | Sync():
+            pass
+        case _:
+            assert_never(stmt)
+
+
+def uses(body: Body, name: str) -> bool:
+    """Whether a body depends on a variable."""
+    return any(name in variables(index) for stmt in statements(body) for index in indices(stmt))
 
 
 def meets(stmt: Stmt) -> bool:
