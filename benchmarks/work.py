@@ -21,8 +21,8 @@ from rammer.compiler import find_candidates
 from rammer.cost.issue import near_us
 from rammer.cost.work import work
 from rammer.frontend.onnx import load
-from rammer.passes import optimize
 from rammer.ir.tile import TileProgram
+from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 
 WORST = 10  # rKernels that are shown

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, gcd, prod, sqrt
+from typing import assert_never
 
 from rammer.cost.functions import slots_of
 from rammer.ir.device import VDeviceSpec
@@ -21,6 +22,7 @@ from rammer.ir.tile import (
     For,
     If,
     Kind,
+    Prefetch,
     Scope,
     Store,
     Sync,
@@ -115,6 +117,10 @@ class _Model:
                     done = self.body(stmt.body, (*loops, stmt))
                 case Apply(instruction):
                     raise ValueError(f"{instruction.name} is no instruction of many threads")
+                case Prefetch():
+                    done = Work()
+                case _:
+                    assert_never(stmt)
             if done.syncs:
                 total += phase.waited()
                 total, phase = total + done, Work()

@@ -14,7 +14,7 @@ from typing import TypeAlias, assert_never
 from rammer.cost.functions import slots_of
 from rammer.ir.expr import Range, loads
 from rammer.ir.index import Bounds, Index, bounds, variables
-from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Operand, Scope, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Operand, Prefetch, Scope, Store, Sync, TileProgram
 
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 
@@ -109,6 +109,8 @@ class _Counter:
                     self.body(stmt.body, (*block, stmt), found)
                 case Apply():
                     self.apply(stmt, block, found)
+                case Prefetch():
+                    found.issued += Issued(loads=_times(block, None))
                 case Sync():
                     pass
                 case _:

@@ -10,7 +10,7 @@ from rammer.ir.expr import REDUCERS, Axes, Call, Load, Path, Role, loads, loads_
 from rammer.ir.index import Index, var
 from rammer.ir.instruction import Instruction, padded, place
 from rammer.ir.simplify import simplify_index
-from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Stmt, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Stmt, Store, Sync, TileProgram, children
 
 _REDUCING = frozenset(fn for fn, _ in REDUCERS.values())
 
@@ -63,13 +63,14 @@ def common_loops(first: Access, second: Access) -> list[str]:
 
 
 class Accesses:
-    """All accesses of a tile program; `sizes` has the elements of every buffer."""
+    """All accesses of a tile program, and what it prefetches; `sizes` has the elements of every buffer."""
 
     def __init__(self, program: TileProgram) -> None:
         self.sizes = {b.name: b.size for b in (*program.arguments, *program.scratch)}
         self.registers: set[str] = set()
         self._arguments = {b.name for b in program.arguments}
         self.found: list[Access] = []
+        self.hints: list[tuple[Prefetch, Access]] = []
         self._statements = self._loops = self._syncs = 0
         self._names: dict[str, str] = {}
         self._walk(program.body, (), ())
@@ -95,6 +96,12 @@ class Accesses:
                     self._statements += 1
                     for access in self._of(stmt, loops, path):
                         self.found.append(access)
+                    self._walk(children(stmt), loops, path)
+                case Prefetch(buffer, index, size):
+                    name = self._names.get(buffer, buffer)
+                    more = (("ahead", size),)
+                    asked = Access(name, index + var("ahead"), False, self._statements, loops, path, more=more)
+                    self.hints.append((stmt, asked))
                 case _:
                     assert_never(stmt)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from rammer.ir.expr import Axes, Call, Cast, Const, Iota, Load, Range, Scalar, Select, Stage, Table, TensorExpr
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Stmt, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Stmt, Store, Sync, TileProgram
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
@@ -92,6 +92,8 @@ def _statement(stmt: Stmt) -> tuple[str, Body]:
         case Apply(instruction, operands, extents):
             given = ", ".join(f"{o.buffer}[{o.at}]" for o in operands)
             return f"{instruction.name} ({'×'.join(map(str, extents))}) {given}", ()
+        case Prefetch(buffer, index, size, level):
+            return f"prefetch {size} of {buffer}[{index}] to level {level}", ()
         case Sync():
             return "sync", ()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
+from typing import assert_never
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.reference import Reference
 from rammer.ir.tensor import Layout, TensorType
-from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Sync, TileProgram, meets
+from rammer.ir.tile import NEXT, Alloc, Apply, Body, For, If, Kind, Prefetch, Store, Sync, TileProgram, meets
 
 MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
 INNER_LOOPS = 4  # of a store, both ends of each of which are traced
@@ -185,8 +186,10 @@ def _uniform(evidence: Evidence) -> Iterator[Finding]:
                     yield from walk(then, True, times)
                 case Alloc(_, inner):
                     yield from walk(inner, inside, times)
-                case _:
+                case Store() | Prefetch():
                     pass
+                case _:
+                    assert_never(stmt)
 
     yield from walk(program.body, False, 1)
     for access in evidence.accesses.found:
@@ -365,6 +368,29 @@ def _alone(access: Access) -> Footprint:
     return footprint(access, {n: low for n, (low, _) in access.ranges.items() if n not in own})
 
 
+# R209: prefetches
+
+
+def _prefetched(evidence: Evidence) -> Iterator[Finding]:
+    inputs = {b.name for b in evidence.program.arguments[evidence.program.num_outputs :]}
+    for hint, asked in evidence.accesses.hints:
+        if hint.buffer == NEXT:
+            for rtask in evidence.rtasks:
+                lines = footprint(asked, asked.of_rtask(rtask))
+                if lines.times and (lines.elements[-1, 1] > 0 or lines.times != lines.size):
+                    what = f"rTask {rtask} prefetches {NEXT}{_show(lines.elements)}, {lines.times} lines, not each once"
+                    yield Finding("R209", what, lines.exact)
+        elif hint.buffer in inputs:
+            reads = [footprint(a).elements for a in evidence.by_buffer.get(hint.buffer, ()) if not a.write]
+            parts = hint.encoding.parts if hint.encoding else 1
+            wanted = footprint(asked)
+            if wanted.times and not len(common(wanted.elements, union(reads) * parts)):
+                what = f"{hint.buffer}{_show(wanted.elements)} is prefetched, of which nothing is read"
+                yield Finding("R209", what, wanted.exact)
+        else:
+            yield Finding("R209", f"{hint.buffer} is prefetched, which is no input")
+
+
 # R207: flows
 
 
@@ -447,6 +473,7 @@ RULES: Mapping[str, Rule] = {
     "R201": Rule("inside", _inside),
     "R203": Rule("written", _written),
     "R208": Rule("accumulates", _accumulates),
+    "R209": Rule("prefetched", _prefetched),
     "R205": Rule("defined", _defined),
     "R207": Rule("flows", _flows),
     "R204": Rule("reads-declared", _reads_declared),

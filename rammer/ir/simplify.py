@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import assert_never
 
 from rammer.ir.expr import Call, Cast, Const, Iota, Load, Range, Scalar, Select, Table, loads, nodes
 from rammer.ir.index import Bounds, Div, Index, Mod, bounds, simplify, substitute, variables
-from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Operand, Stmt, Store, Sync, contains, statements
+from rammer.ir.tile import (
+    Alloc,
+    Apply,
+    Body,
+    For,
+    If,
+    Kind,
+    Operand,
+    Prefetch,
+    Stmt,
+    Store,
+    Sync,
+    contains,
+    statements,
+)
 
 MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 
@@ -93,12 +108,21 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
         case Apply(instruction, operands):
             inside = {**env, **{axis: (0, extent - 1) for axis, extent in stmt.sizes.items()}}
             read = tuple(o for given in operands if (o := _simplify_operand(given, inside)) is not None)
-            if len(read) == len(operands):
-                return (replace(stmt, operands=read),)
-            if not instruction.copies:
-                raise ValueError(f"{instruction.name} reads no element of an operand")
-            return ()  # nothing is left to be copied
-    return (stmt,)
+            if len(read) < len(operands):
+                if not instruction.copies:
+                    raise ValueError(f"{instruction.name} reads no element of an operand")
+                return ()  # nothing is left to be copied
+            meanwhile = stmt.meanwhile
+            if meanwhile is not None:
+                steps = {**env, meanwhile.var: (meanwhile.start, meanwhile.stop - 1)}
+                meanwhile = replace(meanwhile, body=simplify_body(meanwhile.body, steps, split))
+            return (replace(stmt, operands=read, meanwhile=meanwhile),)
+        case Prefetch(_, index):
+            return (replace(stmt, index=simplify_index(index, env)),)
+        case Sync():
+            return (stmt,)
+        case _:
+            assert_never(stmt)
 
 
 def _simplify_operand(operand: Operand, env: Bounds) -> Operand | None:
@@ -112,6 +136,8 @@ def _touches_others(body: Body, own: set[str]) -> bool:
     for stmt in body:
         match stmt:
             case Store(buffer) if buffer in own:
+                continue
+            case Prefetch():
                 continue
             case Alloc(buffer, inner):
                 if _touches_others(inner, {*own, buffer.name}):

@@ -11,8 +11,8 @@ from enum import Enum
 from math import prod
 from typing import TypeAlias, assert_never
 
-from rammer.ir.expr import Range, Scalar
-from rammer.ir.index import Index
+from rammer.ir.expr import Iota, Load, Range, Scalar, Select, Table, nodes
+from rammer.ir.index import Index, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType, Encoding
 
@@ -88,17 +88,37 @@ class Operand:
 class Apply:
     """Execute an instruction on its output and its inputs, for as far along each of its axes as `extents` says.
 
-    If it takes many threads, all those of a wave meet here.
+    If it takes many threads, all those of a wave meet here. `meanwhile`: a loop over its steps along the last axis, in
+    each of which something is prefetched.
     """
 
     instruction: Instruction
     operands: tuple[Operand, ...]
     extents: tuple[int, ...]
+    meanwhile: For | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
         """Extents by axis."""
         return {axis: n for (axis, _), n in zip(self.instruction.axes, self.extents, strict=True)}
+
+
+NEXT = "rammer_next"  # what the vEU reads after this rTask, in cache lines that are counted back from the last one, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Bring `size` elements of a buffer, from `index` on, into the vEU's cache of a `level`, 1 being the nearest.
+
+    A hint: it reads nothing, may ask for what lies past the ends of the buffer, and a device may leave it out. Of a
+    buffer in an `encoding` it counts the numbers that elements consist of, and of NEXT lines.
+    """
+
+    buffer: str
+    index: Index
+    size: int = 1
+    level: int = 1
+    encoding: Encoding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +137,7 @@ class For:
     stride: int = 1  # THREAD, TASK: var = id // stride % stop
 
 
-Stmt: TypeAlias = "Store | Alloc | Sync | Apply | If | For"
+Stmt: TypeAlias = "Store | Alloc | Sync | Apply | Prefetch | If | For"
 Body: TypeAlias = "tuple[Stmt, ...]"
 
 
@@ -128,7 +148,9 @@ def children(stmt: Stmt) -> Body:
             return stmt.body
         case If():
             return stmt.then
-        case Store() | Sync() | Apply():
+        case Apply():
+            return (stmt.meanwhile,) if stmt.meanwhile else ()
+        case Store() | Sync() | Prefetch():
             return ()
         case _:
             assert_never(stmt)
@@ -146,6 +168,38 @@ def contains(body: Body, kind: type[Stmt]) -> bool:
     return any(isinstance(s, kind) for s in statements(body))
 
 
+def indices(stmt: Stmt) -> Iterator[Index]:
+    """Every index of a statement itself: of what it touches, of its conditions and of numbers that it computes."""
+    match stmt:
+        case Store():
+            yield stmt.index
+            for part in nodes(stmt.value):
+                match part:
+                    case Load(_, places):
+                        yield from places
+                    case Iota(index) | Table(_, index):
+                        yield index
+                    case Select(where):
+                        yield from (r.index for r in where)
+        case Apply():
+            for operand in stmt.operands:
+                yield operand.at
+                yield from (r.index for r in operand.where)
+        case If():
+            yield from (r.index for r in stmt.where)
+        case Prefetch():
+            yield stmt.index
+        case For() | Alloc() | Sync():
+            pass
+        case _:
+            assert_never(stmt)
+
+
+def uses(body: Body, name: str) -> bool:
+    """Whether a body depends on a variable."""
+    return any(name in variables(index) for stmt in statements(body) for index in indices(stmt))
+
+
 def meets(stmt: Stmt) -> bool:
     """Whether threads execute a statement together, so that none may miss it."""
     return isinstance(stmt, Sync) or (isinstance(stmt, Apply) and stmt.instruction.threads > 1)
@@ -153,17 +207,23 @@ def meets(stmt: Stmt) -> bool:
 
 def rewrite_body(body: Body, change: Callable[[Stmt], Stmt]) -> Body:
     """The body with every statement changed, those inside of one first."""
-    return tuple(change(_with_children(s, rewrite_body(children(s), change))) for s in body)
+    return tuple(change(with_children(s, rewrite_body(children(s), change))) for s in body)
 
 
-def _with_children(stmt: Stmt, body: Body) -> Stmt:
+def with_children(stmt: Stmt, body: Body) -> Stmt:
+    """A statement with others directly inside of it."""
     match stmt:
         case For() | Alloc():
             return replace(stmt, body=body)
         case If():
             return replace(stmt, then=body)
-        case _:
+        case Apply():
+            loops = [s for s in body if isinstance(s, For)]
+            return replace(stmt, meanwhile=loops[0] if loops else None)
+        case Store() | Sync() | Prefetch():
             return stmt
+        case _:
+            assert_never(stmt)
 
 
 @dataclass(frozen=True, slots=True)

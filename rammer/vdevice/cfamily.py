@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, isinf, isnan
 from operator import le
+from typing import assert_never
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from rammer.ir.expr import (
 )
 from rammer.ir.index import Index, bounds, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Store, Sync, TileProgram, uses
 from rammer.vdevice.vectors import FLOAT32_MATH, INFIX, LOGIC, POWERS, SINGLE, VectorLoops
 
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
@@ -81,6 +82,8 @@ class CFamilyPrinter(VectorLoops):
                     lines.append(pad + self.sync())
                 case Apply():
                     lines += [pad + line for line in self.apply(stmt)]
+                case Prefetch():
+                    lines += [pad + line for line in self.prefetch(stmt)]
                 case Store():
                     lines.append(pad + self.store(stmt, None))
                 case If(where, then):
@@ -88,16 +91,16 @@ class CFamilyPrinter(VectorLoops):
                 case For():
                     self.env[stmt.var] = (stmt.start, stmt.stop - 1)
                     lines += [pad + line for line in self.loop(stmt, depth)]
+                case _:
+                    assert_never(stmt)
         return lines
 
     def loop(self, loop: For, depth: int) -> list[str]:
         if loop.kind in (Kind.TASK, Kind.THREAD):
-            source = "rtask" if loop.kind is Kind.TASK else "tid"
-            inner = self.body(loop.body, 1)
-            head = f"{{ const {self.loop_type} {loop.var} = {source} / {loop.stride} % {loop.stop};".replace(
-                " / 1 ", " "
-            )
-            return [head if any(loop.var in line for line in inner) else "{", *inner, "}"]
+            number = "rtask" if loop.kind is Kind.TASK else "tid"
+            number = f"{number} / {loop.stride}" if loop.stride > 1 else number
+            digit = f" const {self.loop_type} {loop.var} = {number} % {loop.stop};" if uses(loop.body, loop.var) else ""
+            return [f"{{{digit}", *self.body(loop.body, 1), "}"]
         if loop.kind is Kind.VECTOR and (moved := self.vector(loop)):
             self.first_lane = moved.start
             lines = [self.store(s, moved.var, moved.stop) for s in moved.body if isinstance(s, Store)]
@@ -109,9 +112,17 @@ class CFamilyPrinter(VectorLoops):
             return [square]
         few = all(map(le, self.numbers((loop,)), self.most_numbers))
         lines = ["#pragma unroll"] if loop.kind in self.unrolled and few else []
+        lines.append(f"for ({self.counted(loop)}) {{")
+        return [*lines, *("  " + line for line in self.head(loop)), *self.body(loop.body, 1), "}"]
+
+    def counted(self, loop: For) -> str:
+        """How a loop counts."""
         v = loop.var
-        lines.append(f"for ({self.loop_type} {v} = {loop.start}; {v} < {loop.stop}; {v}++) {{")
-        return [*lines, *self.body(loop.body, 1), "}"]
+        return f"{self.loop_type} {v} = {loop.start}; {v} < {loop.stop}; {v}++"
+
+    def head(self, loop: For) -> list[str]:
+        """What stands at the beginning of a loop's body."""
+        return []
 
     # vectors
 
@@ -238,6 +249,10 @@ class CFamilyPrinter(VectorLoops):
     def apply(self, s: Apply) -> list[str]:
         """An instruction. Raises LoweringError where the language has none."""
         raise LoweringError(f"{self.program.name}: this language has no instruction {s.instruction.name}")
+
+    def prefetch(self, s: Prefetch) -> list[str]:
+        """A hint: nothing, where the language has none."""
+        return []
 
     # scalars
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import repeat
+from typing import assert_never
 
 from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, loads, result_dtype, rewrite
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Scope, Stmt, Store, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Scope, Stmt, Store, Sync, TileProgram
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
@@ -207,6 +208,10 @@ class VectorLoops:
                     for buffer, index in _accesses(stmt):
                         if buffer == name and not self._whole(index - index.const):
                             return False
+                case Sync() | Apply() | Prefetch():
+                    pass
+                case _:
+                    assert_never(stmt)
         return True
 
     def _whole(self, index: Index) -> bool:
@@ -246,6 +251,10 @@ class VectorLoops:
                     stored, gathered = stored + inside[0], gathered + inside[1]
                 case Store():
                     stored += 1
+                case Sync() | Apply() | Prefetch():
+                    pass
+                case _:
+                    assert_never(s)
         return stored, gathered
 
     def type_of(self, value: Scalar) -> DType | None:

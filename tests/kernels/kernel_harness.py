@@ -26,7 +26,8 @@ from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, DType, TensorType, pack, unpack
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.cpu.compile import arch_flags
-from rammer.vdevice.cpu.emit import PLACEHOLDER, EmittedKernel, emit, function, translation_unit
+from rammer.vdevice.cpu.emit import EmittedKernel, emit, function, translation_unit
+from rammer.vdevice.cpu.prefetch import prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
 from rammer.vdevice.cpu.spec import host
 from rammer.vdevice.objects import share
@@ -260,7 +261,4 @@ INLINE long checked(long i, long reach, long size, int *status) {
 def checked_emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
     """The kernel's text with every access checked."""
     assert isinstance(kernel.body, TileProgram)
-    printer = CheckedPrinter(kernel.body, spec.lanes)
-    text = function(printer, printer.capacity)
-    symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), printer.capacity)
+    return function(CheckedPrinter(prefetched(kernel.body, spec.lanes), spec.lanes))

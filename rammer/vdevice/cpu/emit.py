@@ -10,10 +10,11 @@ from functools import lru_cache
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.tile import TileProgram
+from rammer.ir.tile import NEXT, TileProgram
 from rammer.vdevice import functions
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.cpu import amx
+from rammer.vdevice.cpu.prefetch import capacity, prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
 
 PLACEHOLDER = "rammer_kernel"
@@ -37,26 +38,24 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
         if kernel.body.language != "c":
             raise LoweringError(f"{kernel.name} is written in {kernel.body.language!r}, not in C")
         return EmittedKernel(kernel.body.symbol, kernel.body.text)
-    printer = CpuPrinter(kernel.body, spec.lanes)
-    text = function(printer, printer.capacity)
-    symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), printer.capacity)
+    return function(CpuPrinter(prefetched(kernel.body, spec.lanes), spec.lanes))
 
 
-def function(printer: CFamilyPrinter, capacity: int = 0) -> str:
+def function(printer: CFamilyPrinter) -> EmittedKernel:
     """A worker with restrict parameters, which compilers believe, and the entry of fixed signature that calls it.
 
-    With a `capacity` the worker gets `rammer_next`, what to ask for.
+    If it asks for what runs next, the worker gets that, too.
     """
     program: TileProgram = printer.program
+    lines_ahead = capacity(program)
     names = [b.name for b in program.arguments]
     kinds = [
         f"{'' if n < program.num_outputs else 'const '}{CTYPE[b.dtype]} *" for n, b in enumerate(program.arguments)
     ]
     parameters = "".join(f"{k}restrict {b}, " for k, b in zip(kinds, names, strict=True))
     arguments = "".join(f"({k})args[{n}], " for n, k in enumerate(kinds))
-    if capacity:
-        parameters += "const rammer_ahead *restrict rammer_next, "
+    if lines_ahead:
+        parameters += f"const rammer_ahead *restrict {NEXT}, "
         arguments += "&((const rammer_context *)status)->next, "
     lines = [
         f"static void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, int *restrict status) {{",
@@ -68,7 +67,9 @@ def function(printer: CFamilyPrinter, capacity: int = 0) -> str:
         f"  {PLACEHOLDER}_body({arguments}scratch, rtask, status);",
         "}",
     ]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), lines_ahead)
 
 
 def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str:

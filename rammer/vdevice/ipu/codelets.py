@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,9 +11,9 @@ from rammer.ir.expr import loads
 from rammer.ir.index import Index, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Body, Buffer, For, Kind, Store, TileProgram, statements
+from rammer.ir.tile import Body, Buffer, For, Kind, Store, TileProgram, statements, uses
 from rammer.vdevice import functions
-from rammer.vdevice.cfamily import CFamilyPrinter
+from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.ipu.access import Variant, accesses
 from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, code_bytes, vertex_cycles
 from rammer.vdevice.ipu.narrow import POPLAR, narrow
@@ -61,6 +61,8 @@ class CodeletPrinter(CFamilyPrinter):
     """Prints a tile program without vector types: popc's compiler finds them itself, and a host can run the rest."""
 
     restrict, loop_type, align = "", "int", ""
+    ctype: Mapping[DType, str] = {**CTYPE, DType.F16: "half"}
+    unrolled: frozenset[Kind] = frozenset()  # a tile has little room for code
 
     def __init__(self, program: TileProgram, split: For | None) -> None:
         super().__init__(program, 1)
@@ -77,13 +79,11 @@ class CodeletPrinter(CFamilyPrinter):
     def declare(self, buffer: Buffer, body: Body) -> None:
         self.dtypes[buffer.name] = buffer.dtype
 
-    def loop(self, loop: For, depth: int) -> list[str]:
-        lines = super().loop(loop, depth)
-        lines = [line for line in lines if line != "#pragma unroll"]  # a tile has little room for code
+    def counted(self, loop: For) -> str:
+        v = loop.var
         if loop is self.split:
-            v = loop.var
-            lines[0] = f"for (int {v} = {loop.start} + int(worker); {v} < {loop.stop}; {v} += {WORKERS}) {{"
-        return lines
+            return f"int {v} = {loop.start} + int(worker); {v} < {loop.stop}; {v} += {WORKERS}"
+        return super().counted(loop)
 
 
 def codelets(kernel: RKernel) -> tuple[EmittedCodelet, ...]:
@@ -100,15 +100,16 @@ def _emit(variant: Variant, num_outputs: int) -> EmittedCodelet:
     program = narrow(variant.program)
     split = _worker_loop(program, num_outputs)
     printer = CodeletPrinter(program, split)
-    body = "\n".join("  " + line for line in printer.body(program.body, 1)).replace("_Float16", "half")
+    body = "\n".join("  " + line for line in printer.body(program.body, 1))
     edges = tuple(
         EmittedField(f"t_{b.name}", b.name, b.dtype, "Output" if n < num_outputs else "Input", b.size)
         for n, b in enumerate(program.arguments)
     )
     scratch = tuple(EmittedField(f"t_{b.name}", b.name, b.dtype, "InOut", b.size) for b in program.scratch)
-    values: tuple[str, ...] = ("rtask",) if "rtask" in body else ()
+    digits = (s for s in statements(program.body) if isinstance(s, For) and s.kind is Kind.TASK)
+    values: tuple[str, ...] = ("rtask",) if any(uses(s.body, s.var) for s in digits) else ()
     values += tuple(f"{b.name}_at" for b, told in zip(program.arguments, variant.at, strict=True) if told)
-    has_status = "status)" in body
+    has_status = any(ld.dynamic for s in _stores(program.body) for ld, _ in loads(s.value))
     text = "\n".join(
         [
             f"class {NAME} : public {'MultiVertex' if split else 'Vertex'} {{",

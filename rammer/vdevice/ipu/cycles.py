@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice, product
 from math import prod
+from typing import assert_never
 
 from rammer.ir.evaluate import holds
 from rammer.ir.expr import Call, Cast, Iota, Load, Range, Scalar, Select
 from rammer.ir.index import Index, variables
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Store, statements
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Store, Sync, statements
 
 VERTEX_CYCLES = 25  # entry and exit of a vertex
 MOST_UNROLLED = 64  # instructions of a loop that a compiler unrolls
@@ -54,6 +55,10 @@ def _cycles(body: Body, registers: frozenset[str], digits: Mapping[str, int], lo
                 total += _cycles(inner, registers | {buffer.name}, digits, loops)
             case Store(buffer, index, value):
                 total += _value(value, registers) + (0 if buffer in registers else 1 + _index(index))
+            case Sync() | Apply() | Prefetch():
+                pass  # no kernel of one worker has the first two, and a tile has no caches
+            case _:
+                assert_never(stmt)
     return total
 
 
@@ -106,6 +111,8 @@ def _instructions(body: Body) -> float:
                 total += 2 * len(where) + _instructions(then)
             case Alloc(_, inner):
                 total += _instructions(inner)
-            case Store():
+            case Store() | Sync() | Apply() | Prefetch():
                 total += _cycles((stmt,), frozenset(), {}, {})
+            case _:
+                assert_never(stmt)
     return total

@@ -1,0 +1,297 @@
+"""Prefetches: which ones the pass adds to tile programs, that they are hints and no more, and how they are printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernel_harness import SLOW_SPEC, SPEC, Runner, library, operation, random_inputs
+from test_every_operator import CASES
+
+from rammer.errors import LoweringError
+from rammer.ir.access import Access, Accesses
+from rammer.ir.device import MemoryLevel
+from rammer.ir.expr import Call, Const, Load, Range
+from rammer.ir.index import Index, var
+from rammer.ir.kernel import RKernel
+from rammer.ir.proof import RULES, Evidence, Finding, prove
+from rammer.ir.simplify import simplify_body
+from rammer.ir.tensor import TensorType
+from rammer.ir.tile import (
+    NEXT,
+    Alloc,
+    Apply,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kind,
+    Prefetch,
+    Scope,
+    Stmt,
+    Store,
+    TileProgram,
+    children,
+    rewrite_body,
+    statements,
+    with_children,
+)
+from rammer.kernels import candidates
+from rammer.vdevice.cfamily import CFamilyPrinter
+from rammer.vdevice.cpu import amx
+from rammer.vdevice.cpu.emit import function, translation_unit
+from rammer.vdevice.cpu.prefetch import LINE, STREAMED, capacity, prefetched
+from rammer.vdevice.cpu.printer import CpuPrinter
+
+LANES = 16
+UNIT = replace(SLOW_SPEC, instructions=amx.AMX)
+b, h, i, j, k, o, q = map(var, "bhijkoq")
+turn = var("rammer_turn")
+
+
+# small programs
+
+
+def argument(name: str, size: int) -> Buffer:
+    return Buffer(name, size, Scope.ARGUMENT)
+
+
+def program(body: Body, *inputs: Buffer) -> TileProgram:
+    return TileProgram("small", (argument("out", 4096), *inputs), 1, body, (), 1, ())
+
+
+def serial(name: str, stop: int, *body: Stmt) -> For:
+    return For(name, 0, stop, Kind.SERIAL, body)
+
+
+def lanes(*body: Stmt, start: int = 0) -> For:
+    return For("j", start, LANES, Kind.VECTOR, body)
+
+
+def sums(rows: int, steps: int, row: Index, weight: Index, start: int = 0) -> tuple[Stmt, ...]:
+    """A register block of `rows` vectors that goes on for `steps` steps, in registers of its own."""
+    at = i * LANES + j
+    product = Call("mul", (Load("x", (row,)), Load("w", (weight,))))
+    add = Store("acc", at, Call("add", (Load("acc", (at,)), product)))
+
+    def each(stmt: Stmt, start: int = 0) -> For:
+        return For("i", 0, rows, Kind.UNROLLED, (lanes(stmt, start=start),))
+
+    body = (
+        each(Store("acc", at, Const(0.0))),
+        serial("k", steps, each(add, start)),
+        each(Store("out", at, Load("acc", (at,)))),
+    )
+    return (Alloc(Buffer("acc", rows * LANES, Scope.REGISTER), body),)
+
+
+def found(program: TileProgram) -> dict[str, list[Stmt]]:
+    """What prefetches stand at the beginning of which loop, "" for none."""
+    places: dict[str, list[Stmt]] = {}
+
+    def walk(body: Body, loop: str) -> None:
+        for stmt in body:
+            if is_hint(stmt):
+                places.setdefault(loop, []).append(stmt)
+            else:
+                walk(children(stmt), stmt.var if isinstance(stmt, For) else loop)
+
+    walk(prefetched(program, LANES).body, "")
+    return places
+
+
+def is_hint(stmt: Stmt) -> bool:
+    inside = children(stmt)
+    return isinstance(stmt, Prefetch) or (bool(inside) and not isinstance(stmt, Apply) and all(map(is_hint, inside)))
+
+
+def test_long_sums_ask_for_what_runs_next_and_small_inputs_come_at_once() -> None:
+    small = program(
+        (serial("b", 2, *sums(8, 64, i * 64 + k, b * 1024 + k * 16 + j)),), argument("x", 512), argument("w", 2048)
+    )
+    line = Prefetch(NEXT, b * 16 - 32 + k // 4, 1, 2)  # sums of 64 steps ask for 16 lines each
+    assert found(small) == {"": [Prefetch("x", Index(), 512)], "k": [If((Range(k % 4, 0, 1),), (line,))]}
+    assert capacity(prefetched(small, LANES)) == 32
+
+
+def test_tiles_ask_for_pieces_of_the_next_panel() -> None:
+    tile = sums(4, 128, h * 512 + i * 128 + k, o * 2048 + k * 16 + j)
+    panels = program((serial("o", 3, serial("h", 4, *tile)),), argument("x", 2048), argument("w", 3 * 2048))
+    assert found(panels) == {"h": [Prefetch("w", o * 2048 + h * 512 + 2048, 512, 2)]}
+    assert capacity(prefetched(panels, LANES)) == 0  # four sums take no longer than asking
+
+
+def test_large_weights_that_are_read_once_come_some_way_ahead() -> None:
+    stream = program(sums(4, 1 << 14, k, k * 64 + i * 16 + j), argument("x", 1 << 14), argument("w", STREAMED))
+    assert found(stream) == {"k": [Prefetch("w", k * 64 + 512, 64, 2)]}
+    near = program(sums(4, 1 << 13, k, k * 64 + i * 16 + j), argument("x", 1 << 13), argument("w", STREAMED // 2))
+    assert found(near) == {}
+
+
+def test_what_is_added_to_sums_comes_while_they_are_computed() -> None:
+    """Four lines in two blocks of sums: two lines each."""
+    more = serial("q", 4, lanes(Store("out", q * 16 + j, Load("c", (q * 16 + j + 64,)))))
+    block = serial("b", 2, *sums(4, 64, k, k * 64 + i * 16 + j))
+    following = program((block, more), argument("x", 2048), argument("w", 4096), argument("c", 128))
+    lines = For("rammer_turn", 0, 2, Kind.UNROLLED, (Prefetch("c", b * 32 + turn * 16 + 64),))
+    assert found(following) == {"b": [lines]}
+    assert found(replace(following, body=(more, block)))[""] == [Prefetch("c", Index(), 128)]  # not after them: at once
+
+
+def test_pieces_of_vectors_are_not_repeated() -> None:
+    """Each takes the compiler as long as many whole vectors: neither for speed, nor because the loop asks."""
+    for start in (0, 4):
+        block = serial("b", 2, *sums(8, 64, i * 64 + k, b * 1024 + k * 16 + j, start))
+        hinted = prefetched(program((block,), argument("x", 2048), argument("w", 2048)), LANES)
+        text = function(CpuPrinter(hinted, LANES)).text
+        assert ("vload_from" in text) == bool(start)
+        assert bool(re.search(r"#pragma unroll 4\s+for \(long k ", text)) == (not start)
+        assert bool(capacity(hinted)) == (not start)
+
+
+# hints, and nothing else
+
+
+def without(body: Body) -> Body:
+    """A body without prefetches."""
+
+    def plain(stmt: Stmt) -> Stmt:
+        return replace(stmt, meanwhile=None) if isinstance(stmt, Apply) else stmt
+
+    def kept(body: Body) -> Body:
+        return tuple(with_children(s, kept(children(s))) for s in body if not is_hint(s))
+
+    return kept(rewrite_body(body, plain))
+
+
+def hinted(kernel: RKernel) -> RKernel:
+    assert isinstance(kernel.body, TileProgram)
+    return replace(kernel, body=prefetched(kernel.body, LANES))
+
+
+def prefetches(kernel: RKernel) -> list[Prefetch]:
+    """Each once."""
+    return list(dict.fromkeys(s for s in statements(kernel.body.body) if isinstance(s, Prefetch)))
+
+
+def accesses(kernel: RKernel) -> list[object]:
+    """What statements touch, but for the loops, whose bodies differ."""
+
+    def plain(a: Access) -> object:
+        return replace(a, loops=()), [(lp.var, lp.start, lp.stop, lp.kind) for _, lp in a.loops]
+
+    return [str(plain(a)) for a in Accesses(kernel.body).found]
+
+
+def broken(kernel: RKernel) -> list[Finding]:
+    return list(RULES["R209"].check(Evidence(kernel, kernel.body)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_but_hints_is_added(name: str) -> None:
+    for spec in (SPEC, SLOW_SPEC, UNIT):
+        for kernel in candidates(CASES[name], spec):
+            made = hinted(kernel)
+            assert without(made.body.body) == without(kernel.body.body)
+            assert accesses(made) == accesses(kernel)
+            assert not broken(made), f"{kernel.name}: {broken(made)[0]}"
+
+
+def unit_product() -> RKernel:
+    """Rows pass by panels of encoded weights, for each of which the next one is asked for."""
+    op = operation("matmul", TensorType((192, 64)), TensorType((64, 160)), static=["b"])
+    near = MemoryLevel("L2", 32 << 10, "veu", 250.0)  # in which the weights do not stay
+    spec = replace(SPEC, instructions=amx.AMX, peak_gflops=1.0, memory=(near,))
+    return next(k for k in candidates(op, spec) if any(s.encoding for s in prefetches(hinted(k))))
+
+
+def cell() -> RKernel:
+    types = (TensorType((1, 4, 256)), TensorType((1, 256)), TensorType((1, 256)), TensorType((4, 256, 256)))
+    return candidates(operation("lstm_cell", *types, static=["r"]), SPEC)[0]
+
+
+@pytest.mark.parametrize("make", [cell, unit_product], ids=lambda f: f.__name__)
+def test_results_are_the_same_bit_by_bit(make: Callable[[], RKernel]) -> None:
+    kernel = make()
+    assert prefetches(hinted(kernel))
+    texts = [function(CpuPrinter(k.body, LANES)) for k in (kernel, hinted(kernel))]
+    spec = replace(SPEC, instructions=amx.AMX)
+    lib, inputs = library(translation_unit(texts, spec), spec.arch), random_inputs(kernel.operation)
+    plain, with_hints = (Runner(kernel, lib, text.symbol, inputs).run() for text in texts)
+    for got, want in zip(with_hints, plain, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+# misplaced ones
+
+
+def moved(kernel: RKernel, change: Callable[[Prefetch], Iterable[Prefetch]]) -> Iterator[RKernel]:
+    """Kernels that have another prefetch in place of one of theirs."""
+    program = kernel.body
+    for hint in prefetches(kernel):
+        for other in change(hint):
+            body = rewrite_body(program.body, lambda s, hint=hint, other=other: other if s == hint else s)
+            yield replace(kernel, body=replace(program, body=body))
+
+
+@pytest.mark.parametrize("make", [cell, unit_product], ids=lambda f: f.__name__)
+def test_misplaced_prefetches_are_found(make: Callable[[], RKernel]) -> None:
+    kernel = hinted(make())
+    assert not prove(kernel)
+
+    def misplaced(hint: Prefetch) -> Iterator[Prefetch]:
+        yield from (replace(hint, buffer=name) for name in (kernel.body.arguments[0].name, "nothing"))
+        yield from (replace(hint, index=hint.index + far) for far in (1 << 30, -(1 << 30)) if hint.buffer != NEXT)
+
+    others = list(moved(kernel, misplaced))
+    assert len(others) >= 6
+    for other in others:
+        assert {f.rule for f in prove(other) if f.broken} == {"R209"}
+
+
+@pytest.mark.parametrize("make", [cell, unit_product], ids=lambda f: f.__name__)
+def test_lines_of_what_runs_next_are_asked_for_once(make: Callable[[], RKernel]) -> None:
+    kernel = hinted(make())
+
+    def again(hint: Prefetch) -> Iterator[Prefetch]:
+        if hint.buffer == NEXT:
+            yield replace(hint, index=hint.index + 1)
+            yield replace(hint, size=hint.size + 1)
+            for n, (atom, coef) in enumerate(hint.index.terms):
+                terms = (*hint.index.terms[:n], *([(atom, coef - 1)] if coef > 1 else []), *hint.index.terms[n + 1 :])
+                yield replace(hint, index=Index(hint.index.const, terms))
+
+    others = list(moved(kernel, again))
+    assert len(others) > 3
+    for other in others:
+        assert broken(other)
+
+
+# in text
+
+
+def test_a_language_without_prefetches_leaves_them_out() -> None:
+    small = program((Prefetch("x", Index(), 64), serial("i", 4, Store("out", i, Load("x", (i,))))), argument("x", 64))
+    assert "x" in "".join(CFamilyPrinter(small, 4).body(small.body, 0))
+    assert "prefetch" not in "".join(CFamilyPrinter(small, 4).body(small.body, 0))
+    assert CpuPrinter(small, 4).body(small.body[:1], 0) == [
+        "#pragma unroll 4",
+        f"for (long rammer_n = 0; rammer_n < 64; rammer_n += {LINE}) __builtin_prefetch(&x[rammer_n], 0, 3);",
+    ]
+
+
+def test_what_runs_next_is_asked_for_in_loops() -> None:
+    """Where the request begins is computed before a loop: without one it has no place."""
+    small = program((Prefetch(NEXT, Index(-1)),))
+    with pytest.raises(LoweringError, match=f"small: {NEXT}"):
+        CpuPrinter(small, 4).body(small.body, 0)
+
+
+def test_prefetches_are_simplified_and_keep_nothing_alive() -> None:
+    once = For("i", 3, 4, Kind.SERIAL, (Prefetch("x", i * 8 + k // 16),))
+    assert simplify_body((once,), {"k": (0, 15)}) == (Prefetch("x", Index(24)),)
+    acc = Alloc(Buffer("acc", 1, Scope.REGISTER), (Store("acc", Index(), Const(0.0)), Prefetch("x", Index())))
+    assert simplify_body((acc,), {}) == ()
