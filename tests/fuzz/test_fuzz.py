@@ -16,6 +16,7 @@ from rammer.ir.tensor import Array
 from rammer.program import Program
 from rammer.testing.fuzz import FAMILIES, Case, Choices, Limits, Options, Sketch, Trial, alone, draw
 from rammer.testing.fuzz.__main__ import main
+from rammer.testing.fuzz.families import windows
 from rammer.testing.fuzz.oracle import beyond_numbers, compare, consult, tolerance
 from rammer.testing.fuzz.shrink import shrink
 from rammer.testing.fuzz.sketch import Unfit
@@ -246,3 +247,11 @@ def test_the_command_tells_of_failures_by_its_status(
     assert main([*words, "--no-shrink"]) == 1
     assert "views:1: wrong: another result" in capsys.readouterr().out
     assert main(["--family", "vews"]) == 2 and "did you mean 'views'" in capsys.readouterr().err
+
+
+def test_where_oracles_disagree_nothing_is_drawn() -> None:
+    """30 to 2 elements by a float scale of 1/15: the place 7 comes out a little less, and windows that cut an image."""
+    attrs = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "floor"}
+    assert windows._between(30, 2, attrs) and not windows._between(32, 2, attrs)
+    cut = {"strides": [3], "kernel_shape": [1]}
+    assert windows._cuts((9,), cut) and not windows._cuts((10,), cut)

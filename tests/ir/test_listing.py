@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import loads
 from rammer.ir.listing import print_expr, print_rkernels, print_tile_program
 from rammer.ir.operator import Operation, Operations, attributes
@@ -21,7 +21,7 @@ from rammer.testing.generate import random_graph
 from rammer.testing.golden import Golden
 
 SPEC = VDeviceSpec("cpu", num_veus=2, lanes=8, registers=16, peak_gflops=100.0)
-THREADS = replace(SPEC, lanes=4, max_threads=64, wave=32, registers=64)
+THREADS = replace(SPEC, execution=Execution.SIMT, lanes=4, max_threads=64, wave=32, registers=64)
 
 
 def conv() -> Operation:

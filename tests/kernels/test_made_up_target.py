@@ -19,7 +19,7 @@ from kernel_harness import operation, random_inputs
 from rammer.cost.estimate import estimated_us
 from rammer.cost.price import fit
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr, evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.instruction import copy, multiply
@@ -91,6 +91,7 @@ WAVES = VDeviceSpec(
     num_veus=3,
     lanes=4,
     registers=128,
+    execution=Execution.SIMT,
     max_threads=32,
     wave=8,
     scratch_bytes=16 << 10,

@@ -47,7 +47,16 @@ def window(s: Sketch, inner: Shape, *, dilated: bool = True) -> dict[str, Any]:
     elif form < 0.75:
         attrs["auto_pad"] = r.choice(("SAME_UPPER", "SAME_LOWER", "VALID"))
         attrs["dilations"] = [1] * len(inner)
+        if attrs["auto_pad"] != "VALID" and _cuts(inner, attrs):
+            raise Unfit  # oracles do not agree with themselves whether such windows begin inside of the image
     return attrs
+
+
+def _cuts(inner: Shape, attrs: dict[str, Any]) -> bool:
+    """Whether windows that are shorter than their steps leave some of the image out, so that less than no padding is
+    needed."""
+    steps, kernel = attrs["strides"], attrs["kernel_shape"]
+    return any((-(-e // step) - 1) * step + k < e for e, step, k in zip(inner, steps, kernel, strict=True))
 
 
 def conv(s: Sketch) -> None:
@@ -146,7 +155,7 @@ def resize(s: Sketch) -> None:
 
 
 def _between(extent: int, target: int, attrs: dict[str, Any]) -> bool:
-    """Whether some place is right where the nearest element changes, by fractions that floats do not hold."""
+    """Whether some place is right where the nearest element changes, found by a scale that floats do not hold."""
     half = Fraction(1, 2)
     match attrs["coordinate_transformation_mode"]:
         case "asymmetric":
@@ -156,7 +165,8 @@ def _between(extent: int, target: int, attrs: dict[str, Any]) -> bool:
         case _:
             step, first = Fraction(extent, target), Fraction(extent, 2 * target) - half
     border = half if attrs["nearest_mode"].startswith("round") else 0
-    exact = step.denominator & (step.denominator - 1) == 0
+    scale = 1 / step if step else step  # ONNX Runtime divides by it
+    exact = scale.denominator & (scale.denominator - 1) == 0
     return not exact and any((first + i * step - border).denominator == 1 for i in range(target))
 
 
