@@ -6,12 +6,15 @@ python -m benchmarks.policies [--seconds 16] [--policies sequential,wavefront] M
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 
 import click
 import numpy as np
 
 import rammer
 from benchmarks.models.build import build
+from rammer.ir.tensor import Array
+from rammer.program import Program
 from rammer.scheduler.policy_options import split_policies
 
 RUNS = 3  # in a row, of each policy: the first finds cold caches
@@ -22,31 +25,38 @@ def measure(name: str, policies: tuple[str, str], seconds: float) -> str:
     """One line: minima, medians, and how much faster the second policy is."""
     built = build(name)
     programs = [rammer.compile(str(built.path), "cpu", policy=p) for p in policies]
+    line = in_turn(programs, built.inputs, policies, seconds)
+    for program in programs:
+        program.close()
+    return f"{name}: {line}"
+
+
+def in_turn(programs: Sequence[Program], inputs: Mapping[str, Array], names: Sequence[str], seconds: float) -> str:
+    """Minima and medians of two programs that run in turns, and how much faster the second one is."""
     blocks: list[list[float]] = [[], []]  # median milliseconds of each row of runs
     least = [float("inf")] * 2
     for program in programs:
-        program.run(built.inputs)
+        program.run(inputs)
     stop, turn = time.perf_counter() + seconds, 0
     while time.perf_counter() < stop:
         for which in (0, 1) if turn % 2 else (1, 0):
             row = []
             for _ in range(RUNS):
                 start = time.perf_counter()
-                programs[which].run(built.inputs)
+                programs[which].run(inputs)
                 row.append((time.perf_counter() - start) * 1e3)
             blocks[which].append(float(np.median(row)))
             least[which] = min(least[which], *row)
         turn += 1
-    for program in programs:
-        program.close()
     first, second = map(np.asarray, blocks)
     random = np.random.default_rng(0)
     picks = random.integers(0, turn, (RESAMPLES, turn))
     ratios = np.median(first[picks], axis=1) / np.median(second[picks], axis=1)
     low, high = np.percentile(ratios, [2.5, 97.5])
-    texts = [f"{p} min {m:.3f} median {np.median(b):.3f} ms" for p, m, b in zip(policies, least, blocks, strict=True)]
-    ratio = np.median(first) / np.median(second)
-    return f"{name}: n={RUNS * turn}; {texts[0]}; {texts[1]}; ratio {ratio:.4f} [{low:.4f}, {high:.4f}]"
+    texts = [f"{p} min {m:.3f} median {np.median(b):.3f} ms" for p, m, b in zip(names, least, blocks, strict=True)]
+    ratio, fastest = np.median(first) / np.median(second), least[0] / least[1]
+    spread = f"ratio {ratio:.4f} [{low:.4f}, {high:.4f}], of minima {fastest:.4f}"
+    return f"n={RUNS * turn}; {texts[0]}; {texts[1]}; {spread}"
 
 
 @click.command()
