@@ -13,6 +13,7 @@ from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Buffer, Scope
+from rammer.kernels.normal import indices
 from rammer.kernels.schedule import Schedule, copied
 
 Guards: TypeAlias = "dict[str, tuple[Range, ...]]"
@@ -152,7 +153,7 @@ class Context:
             if stage.epilogue is not None:
                 bodies.append(stage.epilogue)
                 touched += [ld for ld, _ in loads(stage.epilogue) if ld.tensor in self.home]
-        if any(axis in variables(ix) for body in bodies for ix in _iotas(body)):
+        if any(axis in variables(ix) for body in bodies for ix in indices(body)):
             return full
         rooms = [self._reach(ld, axis) for ld in touched if any(axis in variables(ix) for ix in ld.index) or ld.dynamic]
         return max(full, min(rooms, default=full))
@@ -188,15 +189,3 @@ def strides(shape: tuple[int, ...], gap: int = 0, pad: int = 0) -> tuple[int, ..
         found.append(size)
         size = size * extent + (pad if n == 0 else gap if n == 1 else 0)
     return tuple(reversed(found))
-
-
-def _iotas(body: Scalar) -> list[Index]:
-    """Indices used as numbers or in conditions."""
-    found: list[Index] = []
-
-    def note(index: Index) -> Index:
-        found.append(index)
-        return index
-
-    rewrite(body, lambda ld: ld, note)
-    return found
