@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from rammer.ir.expr import Call, Load, Range, Scalar, loads
-from rammer.ir.index import Index, substitute, var
+from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import Digit
@@ -32,12 +32,12 @@ def block(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> 
 def _of_block(sums: Reduction, unit: Instruction, start: Values) -> Apply:
     ctx, stage = sums.ctx, sums.stage
     a, b = (ld for ld, _ in loads(stage.body))
-    if b.tensor in ctx.at:  # a copy, of the rows
+    lanes = {band.loop.axis for band in sums.kept if band.loop.kind is Kind.VECTOR}
+    if any(variables(ix) & lanes for ix in a.index):  # columns are vectors
         a, b = b, a
     values = {axis: substitute(ix, start) for axis, ix in sums.values.items()}
     flat = (ctx.flatten(ld.tensor, [substitute(ix, values) for ix in ld.index]) for ld in (a, b))
     operands = (Operand(ld.tensor, simplify_index(at, ctx.env)) for ld, at in zip((a, b), flat, strict=True))
-    lanes = {band.loop.axis for band in sums.kept if band.loop.kind is Kind.VECTOR}
     columns = prod(band.extent for band in sums.kept if band.loop.axis in lanes)
     rows = prod(band.extent for band in sums.kept if band.loop.axis not in lanes)
     ((_, depth),) = stage.reduce
