@@ -28,13 +28,13 @@ from rammer.ir.tile import (
 MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 
 
-def simplify_body(body: Body, env: Bounds, split: bool = False) -> Body:
+def simplify_body(body: Body, env: Bounds) -> Body:
     """Decide conditions by interval arithmetic, split loops where a condition changes, drop what does nothing.
 
-    Guards of tails and guards that differ inside a register block are always split off; uniform ones only if `split`.
+    Guards of tails and guards that differ inside a register block are split off, uniform ones are not.
     A factor that padding makes zero removes its product, as if the padding had never been read.
     """
-    return tuple(s for stmt in body for s in _simplify(stmt, env, split))
+    return tuple(s for stmt in body for s in _simplify(stmt, env))
 
 
 def simplify_index(index: Index, env: Bounds) -> Index:
@@ -91,20 +91,20 @@ def _join(high: Div | Mod, low: Mod, env: Bounds) -> Index | None:
     return low.arg % (low.by * high.by) if high.arg == whole or high.arg == simplify(whole, env) else None
 
 
-def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
+def _simplify(stmt: Stmt, env: Bounds) -> Body:
     match stmt:
         case Store(buffer, index, value):
             index, value = simplify_index(index, env), simplify_scalar(value, env)
             return () if value == Load(buffer, (index,)) else (Store(buffer, index, value),)
         case If(where, then):
             open_ = _undecided(where, env)
-            then = simplify_body(then, env, split) if open_ is not None else ()
+            then = simplify_body(then, env) if open_ is not None else ()
             return ((If(open_, then),) if open_ else then) if then else ()
         case Alloc(buffer, body):
-            body = simplify_body(body, env, split)
+            body = simplify_body(body, env)
             return (Alloc(buffer, body),) if _touches_others(body, {buffer.name}) else ()
         case For():
-            return _partition(stmt, env, split)
+            return _partition(stmt, env)
         case Apply(instruction, operands):
             inside = {**env, **{axis: (0, extent - 1) for axis, extent in stmt.sizes.items()}}
             read = tuple(o for given in operands if (o := _simplify_operand(given, inside)) is not None)
@@ -115,7 +115,7 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
             meanwhile = stmt.meanwhile
             if meanwhile is not None:
                 steps = {**env, meanwhile.var: (meanwhile.start, meanwhile.stop - 1)}
-                meanwhile = replace(meanwhile, body=simplify_body(meanwhile.body, steps, split))
+                meanwhile = replace(meanwhile, body=simplify_body(meanwhile.body, steps))
             return (replace(stmt, operands=read, meanwhile=meanwhile),)
         case Prefetch(_, index):
             return (replace(stmt, index=simplify_index(index, env)),)
@@ -205,10 +205,10 @@ def _padding(call: Call) -> Scalar:
     return call
 
 
-def _partition(loop: For, env: Bounds, split: bool) -> Body:
+def _partition(loop: For, env: Bounds) -> Body:
     """Split a loop at every point where one of its conditions turns from open to decided."""
     if loop.stop - loop.start == 1:
-        return simplify_body(loop.body, {**env, loop.var: (loop.start, loop.start)}, split)
+        return simplify_body(loop.body, {**env, loop.var: (loop.start, loop.start)})
     if loop.stop <= loop.start:
         return ()
     inner = {**env, loop.var: (loop.start, loop.stop - 1)}
@@ -217,7 +217,7 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
     inside = statements(loop.body) if loop.kind is Kind.SERIAL else ()
     vectors = {s.var for s in inside if isinstance(s, For) and s.kind is Kind.VECTOR}
     single: set[int] = set()  # steps of which each has other lanes outside
-    for r in _conditions(loop.body, inner, lanes, split):
+    for r in _conditions(loop.body, inner, lanes):
         if r.index.coef(loop.var):
             found = list(_cuts(r, loop.var, inner))
             cuts |= {c for c in found if loop.start < c < loop.stop}
@@ -229,18 +229,18 @@ def _partition(loop: For, env: Bounds, split: bool) -> Body:
     picks = loop.kind is Kind.UNROLLED and _picks(loop.body, loop.var)
     if picks or (loop.kind in (Kind.SERIAL, Kind.UNROLLED) and _looks_up(loop.body, loop.var)):
         steps = range(loop.start, loop.stop)
-        return tuple(s for n in steps for s in simplify_body(loop.body, {**env, loop.var: (n, n)}, split))
+        return tuple(s for n in steps for s in simplify_body(loop.body, {**env, loop.var: (n, n)}))
     whole = len(cuts) > MAX_PIECES or loop.kind is Kind.THREAD or (parallel and contains(loop.body, Sync))
     points = [loop.start, loop.stop] if whole else sorted(cuts)
     pieces: list[Stmt] = []
     for low, high in pairwise(points):
         if parallel:
-            body = simplify_body(loop.body, {**env, loop.var: (low, high - 1)}, split)
+            body = simplify_body(loop.body, {**env, loop.var: (low, high - 1)})
             here = Range(Index(0, ((loop.var, 1),)), low, high)
             pieces += [If((here,), body)] if len(points) > 2 and body else body
         elif high - low == 1 and loop.kind is not Kind.VECTOR:
-            pieces += simplify_body(loop.body, {**env, loop.var: (low, low)}, split)
-        elif body := simplify_body(loop.body, {**env, loop.var: (low, high - 1)}, split):
+            pieces += simplify_body(loop.body, {**env, loop.var: (low, low)})
+        elif body := simplify_body(loop.body, {**env, loop.var: (low, high - 1)}):
             pieces.append(replace(loop, start=low, stop=high, body=body))
     return (replace(loop, body=tuple(pieces)),) if parallel else tuple(pieces)
 
@@ -253,22 +253,22 @@ def _cuts(r: Range, name: str, env: Bounds) -> Iterator[int]:
             yield -((rest - limit) // a) if a > 0 else (limit - 1 - rest) // a + 1
 
 
-def _conditions(body: Body, env: dict[str, tuple[int, int]], lanes: set[str], split: bool) -> Iterator[Range]:
+def _conditions(body: Body, env: dict[str, tuple[int, int]], lanes: set[str]) -> Iterator[Range]:
     """Conditions worth splitting for; adds the bounds of the loops inside to env. Outer variables stay ranges."""
     for stmt in body:
         match stmt:
             case For():
                 env[stmt.var] = (stmt.start, stmt.stop - 1)
                 inner = lanes | {stmt.var} if stmt.kind in (Kind.VECTOR, Kind.UNROLLED) else lanes
-                yield from _conditions(stmt.body, env, inner, split)
+                yield from _conditions(stmt.body, env, inner)
             case If(where, then):
                 inside = bool(then) and isinstance(then[0], For | Alloc)  # around loops a branch costs next to nothing
-                yield from (r for r in where if split or not inside or variables(r.index) & lanes)
-                yield from _conditions(then, env, lanes, split)
+                yield from (r for r in where if not inside or variables(r.index) & lanes)
+                yield from _conditions(then, env, lanes)
             case Alloc(_, inside):
-                yield from _conditions(inside, env, lanes, split)
+                yield from _conditions(inside, env, lanes)
             case Store(_, _, value):
-                yield from (r for r in scalar_conditions(value) if split or variables(r.index) & lanes)
+                yield from (r for r in scalar_conditions(value) if variables(r.index) & lanes)
 
 
 def scalar_conditions(value: Scalar) -> Iterator[Range]:

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import isfinite
 
 import numpy as np
 
-from rammer.ir.expr import REDUCERS, Const, Load, Scalar, Stage, TensorExpr, inline, loads, rewrite, substitute_axes
+from rammer.ir.expr import (
+    REDUCERS,
+    Const,
+    Iota,
+    Load,
+    Scalar,
+    Select,
+    Stage,
+    Table,
+    TensorExpr,
+    inline,
+    loads,
+    nodes,
+    rewrite,
+    substitute_axes,
+)
 from rammer.ir.index import Index, var, variables
-from rammer.ir.tensor import Digit, DType, Layout, TensorType
+from rammer.ir.tensor import Digit, DType, Layout, Shape, TensorType
 
 
 def fused(expr: TensorExpr, keep: set[str]) -> list[Stage]:
@@ -142,20 +159,19 @@ def identity(combine: str, dtype: DType) -> float | int | bool:
     return int(value) if isfinite(value) else int(info.max if value > 0 else info.min)
 
 
+def indices(body: Scalar) -> Iterator[Index]:
+    """Indices used as numbers or in conditions: all but those of loads."""
+    for part in nodes(body):
+        match part:
+            case Iota(index) | Table(_, index):
+                yield index
+            case Select(where):
+                yield from (r.index for r in where)
+
+
 def _axes_used(body: Scalar) -> set[str]:
-    names: set[str] = set()
-
-    def leaf(load: Load) -> Scalar:
-        for ix in load.index:
-            names.update(variables(ix))
-        return load
-
-    def index(ix: Index) -> Index:
-        names.update(variables(ix))
-        return ix
-
-    rewrite(body, leaf, index)
-    return names
+    read = (ix for part in nodes(body) if isinstance(part, Load) for ix in part.index)
+    return {name for ix in (*indices(body), *read) for name in variables(ix)}
 
 
 def flattened(expr: TensorExpr, units: int) -> tuple[TensorExpr, dict[str, int]]:
@@ -182,101 +198,105 @@ def flattened(expr: TensorExpr, units: int) -> tuple[TensorExpr, dict[str, int]]
     return expr, spans
 
 
+class _Apart(Exception):
+    """Two axes are not neighbours everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two axes that may become one, with their extents. Methods raise _Apart where they are no neighbours."""
+
+    a: str
+    b: str
+    first: int
+    second: int
+
+    @property
+    def merged(self) -> tuple[str, int]:
+        """What they become: an axis with the name of the first one of extent above 1."""
+        return (self.a if self.first > 1 else self.b), self.first * self.second
+
+    def in_axes(self, stage: Stage) -> int | None:
+        """Where they begin among a stage's axes; None if they are none of them."""
+        names = [n for n, _ in stage.axes]
+        moved = {n for ix in indices(stage.body) for n in variables(ix)} | {n for n, _ in stage.reduce}
+        if moved & {self.a, self.b}:
+            raise _Apart
+        if self.a not in names and self.b not in names:
+            return None
+        if ((self.a, self.first), (self.b, self.second)) not in pairwise(stage.axes):
+            raise _Apart
+        return names.index(self.a)
+
+    def in_load(self, load: Load, shape: Shape) -> int | None:
+        """The first of the two dimensions of a tensor along which they move a load; None if they do not."""
+        dims = [d for d, ix in enumerate(load.index) if variables(ix) & {self.a, self.b}]
+        if not dims:
+            return None
+        place = dims[0] if self.a in variables(load.index[dims[0]]) else dims[0] - 1
+        here = {place, place + 1}
+        along = load.index[place : place + 2] if place >= 0 else ()
+        if (
+            len(along) != 2
+            or along[0] not in ((var(self.a),) if self.first > 1 else (var(self.a), Index()))
+            or along[1] not in ((var(self.b),) if self.second > 1 else (var(self.b), Index()))
+            or shape[place : place + 2] != (self.first, self.second)
+            or not here.issuperset(dims)
+            or not here.isdisjoint(d.dim for d in load.dynamic)
+        ):
+            raise _Apart
+        return place
+
+    def in_type(self, kind: TensorType, place: int | None) -> TensorType:
+        """The type of a tensor of which they are dimensions `place` and the next one."""
+        if place is None:
+            return kind
+        shape = (*kind.shape[:place], self.merged[1], *kind.shape[place + 2 :])
+        return TensorType(shape, kind.dtype, kind.layout and _merge_digits(kind.layout, place))
+
+    def in_stage(self, stage: Stage, places: Mapping[str, int | None]) -> Stage:
+        """A stage with one axis for both, where `places` says which dimensions of each tensor they are."""
+        axis, p = self.merged, places[stage.name]
+        axes = stage.axes if p is None else (*stage.axes[:p], axis, *stage.axes[p + 2 :])
+
+        def joined(load: Load) -> Scalar:
+            place = places.get(load.tensor)
+            if place is None:
+                return load
+            moved = tuple(replace(d, dim=d.dim - (d.dim > place)) for d in load.dynamic)
+            return Load(load.tensor, (*load.index[:place], var(axis[0]), *load.index[place + 2 :]), moved)
+
+        return replace(stage, axes=axes, body=rewrite(stage.body, joined))
+
+
 def _merge(expr: TensorExpr, a: str, b: str) -> TensorExpr | None:
     """The expression with axes a and b as one, if every tensor holds them in neighbouring dimensions or not at all."""
-    root = dict(expr.root.axes)
-    first, second = root[a], root[b]
-    name = a if first > 1 else b
-    places: dict[str, int] = {}  # tensor -> the first of its two dimensions
-    types = dict((*expr.inputs, *expr.outputs))
-    for stage in expr.stages:
-        names = [n for n, _ in stage.axes]
-        if a in names or b in names:
-            if a not in names or b not in names or names.index(b) != names.index(a) + 1:
-                return None
-            if dict(stage.axes)[a] != first or dict(stage.axes)[b] != second:
-                return None
-            places[stage.name] = names.index(a)
-        if any(n in (a, b) for n, _ in stage.reduce):
-            return None
-    touched: dict[str, int | None] = dict(places)
-    for stage in expr.stages:
-        used: set[str] = set()
-        found: list[Load] = []
-
-        def leaf(load: Load, found: list[Load] = found) -> Scalar:
-            found.append(load)
-            return load
-
-        def index(ix: Index, used: set[str] = used) -> Index:
-            used |= variables(ix)
-            return ix
-
-        rewrite(stage.body, leaf, index)
-        if used & {a, b}:
-            return None
-        for load in found:
-            dims = [d for d, ix in enumerate(load.index) if variables(ix) & {a, b}]
-            place: int | None = None
-            if dims:
-                place = dims[0] if a in variables(load.index[dims[0]]) else dims[0] - 1
-                pair = load.index[place : place + 2] if place >= 0 else ()
-                shape = types[load.tensor].shape if load.tensor in types else expr.stage(load.tensor).shape
-                ok = (
-                    len(pair) == 2
-                    and pair[0] in ((var(a),) if first > 1 else (var(a), Index()))
-                    and pair[1] in ((var(b),) if second > 1 else (var(b), Index()))
-                    and shape[place : place + 2] == (first, second)
-                    and set(dims) <= {place, place + 1}
-                    and not any(d.dim in (place, place + 1) for d in load.dynamic)
-                )
-                if not ok:
-                    return None
-            if load.tensor in touched and touched[load.tensor] != place:
-                return None
-            if load.tensor not in types and load.tensor not in places and place is not None:
-                return None  # a stage whose own axes have other names
-            touched[load.tensor] = place
-    new_types: dict[str, TensorType] = {}
-    for tensor, kind in types.items():
-        place = touched.get(tensor)
-        if place is None:
-            new_types[tensor] = kind
-            continue
-        layout = kind.layout
-        if layout is not None:
-            layout = _merge_digits(layout, place)
-            if layout is None:
-                return None
-        shape = (*kind.shape[:place], first * second, *kind.shape[place + 2 :])
-        new_types[tensor] = TensorType(shape, kind.dtype, layout)
-
-    def joined(load: Load) -> Scalar:
-        place = touched.get(load.tensor)
-        if place is None:
-            return load
-        moved = tuple(replace(d, dim=d.dim - (d.dim > place)) for d in load.dynamic)
-        return Load(load.tensor, (*load.index[:place], var(name), *load.index[place + 2 :]), moved)
-
-    stages = []
-    for stage in expr.stages:
-        axes = stage.axes
-        if stage.name in places:
-            p = places[stage.name]
-            axes = (*axes[:p], (name, first * second), *axes[p + 2 :])
-        stages.append(replace(stage, axes=axes, body=rewrite(stage.body, joined)))
-    return replace(
-        expr,
-        inputs=tuple((n, new_types[n]) for n, _ in expr.inputs),
-        outputs=tuple((n, new_types[n]) for n, _ in expr.outputs),
-        stages=tuple(stages),
-    )
+    extents = dict(expr.root.axes)
+    pair = _Pair(a, b, extents[a], extents[b])
+    try:
+        places = _places(expr, pair)
+        inputs, outputs = (
+            tuple((n, pair.in_type(kind, places.get(n))) for n, kind in side) for side in (expr.inputs, expr.outputs)
+        )
+    except _Apart:
+        return None
+    return replace(expr, inputs=inputs, outputs=outputs, stages=tuple(pair.in_stage(s, places) for s in expr.stages))
 
 
-def _merge_digits(layout: Layout, place: int) -> Layout | None:
+def _places(expr: TensorExpr, pair: _Pair) -> dict[str, int | None]:
+    """The first of the dimensions that a pair is in each tensor, None where it is none. Raises _Apart."""
+    places = {stage.name: pair.in_axes(stage) for stage in expr.stages}  # a stage's by its own axes, whoever reads it
+    for load in (ld for stage in expr.stages for ld, _ in loads(stage.body)):
+        place = pair.in_load(load, expr.type_of(load.tensor).shape)
+        if places.setdefault(load.tensor, place) != place:
+            raise _Apart
+    return places
+
+
+def _merge_digits(layout: Layout, place: int) -> Layout:
     digits = layout.digits
     at = [p for p, d in enumerate(digits) if d.dim in (place, place + 1)]
     if len(at) != 2 or at[1] != at[0] + 1 or digits[at[0]] != Digit(place) or digits[at[1]] != Digit(place + 1):
-        return None
+        raise _Apart
     rest = [d for p, d in enumerate(digits) if p != at[1]]
     return Layout(tuple(replace(d, dim=d.dim - (d.dim > place)) for d in rest))

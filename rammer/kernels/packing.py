@@ -14,6 +14,8 @@ def unmerged(layout: Layout, merged: Shape, shape: Shape) -> Layout | None:
 
     None where a digit cuts a dimension elsewhere than between its blocks: such a packing has no digits of its own.
     """
+    if merged == shape:
+        return layout
     parts = _parts(merged, shape)
     digits: list[Digit] = []
     for digit in layout.digits:

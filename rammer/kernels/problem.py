@@ -177,7 +177,7 @@ class Problem:
                 f"{schedule.name}: a packing cuts merged axes of {self.operation.kind} where they do not meet",
                 hint="schedule the operation with its axes apart: Problem.of(operation, spec, flat=False)",
             )
-        program = lower(self.expr, schedule)
+        program = lower(self.expr, schedule, self.stages.values())
         digits = tuple(replace(d, step=max(d.step // self.span(d.axis), 1)) for d in program.digits)
         return RKernel(schedule.name, self.operation, replace(program, digits=digits), packing, str(schedule))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import lcm, prod
+from typing import NamedTuple
 
 from rammer.ir.index import variables
 from rammer.ir.instruction import Instruction
@@ -26,75 +27,99 @@ SOME_ROWS = 4  # sums for each weight, of which arithmetic takes as long as read
 WORTH_BARRIERS = 8  # barriers that an operation must outlast, for its second task to pay
 
 
+class Cell(NamedTuple):
+    """A point-wise root, the products that it reads, its axis of units; and what multiplies, if it is a unit."""
+
+    problem: Problem
+    products: Mapping[str, Product]
+    lane: str
+    unit: Unit | None
+    blocks: Mapping[str, Instruction]  # of the products, by the unit
+
+
 def schedules(problem: Problem, unit: Unit | None = None) -> Iterator[Schedule]:
     """Nothing if no stage is a product; otherwise one schedule per task count, units cut first.
 
     With `unit` it computes the products; nothing if it does not suit them all.
     """
     products = {s.name: p for s in problem.placed if (p := product(problem, s)) is not None}
-    root = problem.root
-    lane = lane_axis(problem, root)
-    if not products or root.reduce or lane is None:
+    lane = lane_axis(problem, problem.root)
+    if not products or problem.root.reduce or lane is None:
         return
-    extents = dict(root.axes)
-    blocks = {name: matrix_unit.gates_block(problem, p, unit) for name, p in products.items()} if unit else {}
-    if not all(blocks.values()):
+    found = {name: matrix_unit.gates_block(problem, p, unit) for name, p in products.items()} if unit else {}
+    blocks = {name: block for name, block in found.items() if block}
+    if len(blocks) < len(found):
         return
-    lanes = problem.lanes
+    cell = Cell(problem, products, lane, unit, blocks)
+    seen = set()
+    for tasks, pieces in filter(None, (_cut(cell, want) for want in _counts(cell))):
+        if tasks not in seen:
+            seen.add(tasks)
+            yield _schedule(cell, tasks, pieces)
+
+
+def _counts(cell: Cell) -> list[int]:
+    """How many tasks to aim for, the best guess first."""
+    problem = cell.problem
     counts = task_counts(problem)
     if counts == [1] and problem.microseconds > WORTH_BARRIERS * problem.spec.barrier_us:
         counts = [1, problem.rtasks]  # tiny, but a step of a long chain: nothing else runs beside it
-    elif counts != [1] and _stay(problem, products.values()):
+    elif counts != [1] and _stay(problem, cell.products.values()):
         counts = [counts[0], 1]  # chains side by side, one on each vEU, do without barriers
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
         counts = [counts[0], 1]  # every task would repeat what all of them need
-    stored = any(s.name in dict(problem.expr.outputs) for s in problem.placed)
-    seen = set()
-    for want in counts:
-        vectors = -(-extents[lane] // lanes)
-        grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
-        if (span := problem.span(lane)) > 1:  # what is stored beside the root must not overhang into the next task
-            grain = lcm(grain, span) if stored else -(-grain // span) * span
-        if blocks:
-            grain = max(block.extent("column") for block in blocks.values() if block)
-            if extents[lane] % (grain * want):
-                continue
-        rows = [(a, e, problem.span(a)) for a, e in root.axes if a != lane]
-        units = (lane, extents[lane], grain)
-        # Rows of their own take what they need from the step before at home: no barrier, no line of another vEU's.
-        apart = not blocks and _independent_rows(problem, products.values(), want)
-        axes = [*rows, units] if apart else [units, *rows]
-        tasks = cut(axes, want, problem.spec.num_veus)
-        steps = {a: min(e, next((lp.step for lp in tasks if lp.axis == a), e)) for a, e in root.axes}
-        pieces = () if blocks else _pieces(problem, lane, steps)
-        if pieces:  # the end of a task is the end of a piece: what is stored beyond it would be another task's
-            size = {lp.axis: lp.step for lp in pieces}
-            tasks = cut([(a, e, lcm(g, size.get(a, 1))) for a, e, g in axes], want, problem.spec.num_veus)
-        if tasks in seen:
-            continue
-        seen.add(tasks)
-        steps = {lp.axis: lp.step for lp in tasks}
-        steps |= {lp.axis: lp.step for lp in pieces}
-        depth = len(tasks) + len(pieces) - 1
-        stages: list[At] = []
-        packing: dict[str, Layout] = {}
-        for stage in problem.placed:
-            p = products.get(stage.name)
-            if p is None:
-                stages.append(place_one(problem, stage, depth))
-                continue
-            if unit and (block := blocks.get(stage.name)):
-                stages += _unit_gates(problem, p, depth, unit, block)
-                packing[p.w.tensor] = matrix_unit.packed(p, block)
-                continue
+    return counts
+
+
+def _cut(cell: Cell, want: int) -> tuple[tuple[Loop, ...], tuple[Loop, ...]] | None:
+    """The loops over tasks, about `want`, and over pieces of each; None if the unit's blocks do not divide them."""
+    problem, lane, lanes = cell.problem, cell.lane, cell.problem.lanes
+    extents = dict(problem.root.axes)
+    vectors = -(-extents[lane] // lanes)
+    grain = lanes * max((v for v in (4, 2, 1) if vectors % (v * want) == 0), default=1) if want > 1 else lanes
+    if (span := problem.span(lane)) > 1:  # what is stored beside the root must not overhang into the next task
+        stored = any(s.name in dict(problem.expr.outputs) for s in problem.placed)
+        grain = lcm(grain, span) if stored else -(-grain // span) * span
+    if cell.blocks:
+        grain = max(block.extent("column") for block in cell.blocks.values())
+        if extents[lane] % (grain * want):
+            return None
+    rows = [(a, e, problem.span(a)) for a, e in problem.root.axes if a != lane]
+    units = (lane, extents[lane], grain)
+    # Rows of their own take what they need from the step before at home: no barrier, no line of another vEU's.
+    apart = not cell.blocks and _independent_rows(problem, cell.products.values(), want)
+    axes = [*rows, units] if apart else [units, *rows]
+    tasks = cut(axes, want, problem.spec.num_veus)
+    steps = {a: min(e, next((lp.step for lp in tasks if lp.axis == a), e)) for a, e in problem.root.axes}
+    pieces = () if cell.blocks else _pieces(problem, lane, steps)
+    if pieces:  # the end of a task is the end of a piece: what is stored beyond it would be another task's
+        size = {lp.axis: lp.step for lp in pieces}
+        tasks = cut([(a, e, lcm(g, size.get(a, 1))) for a, e, g in axes], want, problem.spec.num_veus)
+    return tasks, pieces
+
+
+def _schedule(cell: Cell, tasks: tuple[Loop, ...], pieces: tuple[Loop, ...]) -> Schedule:
+    problem, unit, lane = cell.problem, cell.unit, cell.lane
+    extents, steps = dict(problem.root.axes), {lp.axis: lp.step for lp in (*tasks, *pieces)}
+    depth = len(tasks) + len(pieces) - 1
+    stages: list[At] = []
+    packing: dict[str, Layout] = {}
+    for stage in problem.placed:
+        p = cell.products.get(stage.name)
+        if p is None:
+            stages.append(place_one(problem, stage, depth))
+        elif unit:
+            stages += _unit_gates(problem, p, depth, unit, cell.blocks[stage.name])
+            packing[p.w.tensor] = matrix_unit.packed(p, cell.blocks[stage.name])
+        else:
             at, layout = _gates(problem, p, depth, steps)
             stages.append(at)
             if layout is not None:
                 packing.setdefault(p.w.tensor, layout)
-        inner = stage_loops(problem, root, lane)
-        count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-        name = f"{problem.operation.kind}_{lane}{lanes}{f'_{unit.encoding}' if unit else ''}_t{count}"
-        yield Schedule(name, (*tasks, *pieces, *inner), tuple(stages), tuple(packing.items()))
+    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
+    name = f"{problem.operation.kind}_{lane}{problem.lanes}{f'_{unit.encoding}' if unit else ''}_t{count}"
+    inner = stage_loops(problem, problem.root, lane)
+    return Schedule(name, (*tasks, *pieces, *inner), tuple(stages), tuple(packing.items()))
 
 
 def _pieces(problem: Problem, lane: str, steps: Mapping[str, int]) -> tuple[Loop, ...]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from rammer.ir.expr import Load, Stage
+from rammer.ir.index import var
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import Layout
+from rammer.ir.tensor import Layout, TensorType
 from rammer.ir.tile import Kind, Scope
 
 LETTERS = {Kind.SERIAL: "s", Kind.UNROLLED: "u", Kind.VECTOR: "v", Kind.THREAD: "p", Kind.TASK: "t"}  # in texts
@@ -17,7 +20,8 @@ Packing: TypeAlias = tuple[tuple[str, Layout], ...]  # (static input, how it is 
 class Loop:
     """One digit of `axis`: it counts in steps of `step` up to the next larger step of that axis (or its extent).
 
-    The position in the schedule is the position in the nest; the step alone says which digit it is.
+    The position in the schedule is the position in the nest; the step alone says which digit it is. An axis "*a*b*c"
+    is the number that is left of these axes, row-major: thread digits need not know how large each axis is.
     """
 
     axis: str
@@ -27,10 +31,36 @@ class Loop:
     def __str__(self) -> str:
         return f"{self.axis}/{self.step}{LETTERS[self.kind]}"
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that it counts through."""
+        return members(self.axis)
+
+
+def group(axes: Iterable[str]) -> str:
+    """The name of the number that counts the points of several axes, the last one fastest."""
+    return "*" + "*".join(axes)
+
+
+def is_group(axis: str) -> bool:
+    """Whether the name is one that `group` gives."""
+    return axis.startswith("*")
+
+
+def members(axis: str) -> tuple[str, ...]:
+    """The axes of a group, or a plain axis itself."""
+    return tuple(a for a in axis.split("*") if a)
+
+
+def copied(tensor: str, kind: TensorType) -> Stage:
+    """The stage that an At of an input puts in front of its readers. Its axes are the input's dimensions."""
+    axes = tuple((f"{tensor}{d}", extent) for d, extent in enumerate(kind.shape))
+    return Stage(f"{tensor}_s", axes, Load(tensor, tuple(var(a) for a, _ in axes)), dtype=kind.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Compute a stage (or copy an input) inside loop number `depth` of its host, just the box read there.
+    """Compute a stage (or copy an input, see `copied`) inside loop number `depth` of its host, just the box read there.
 
     The host is the root, or the stage `inside`. `gap`: elements left free after each plane of the buffer's two
     innermost dimensions, so that planes used side by side do not fall on the same sets of a cache.
@@ -62,11 +92,10 @@ class Schedule:
     packing: Packing = ()
     threads: int = 1
     instruction: Instruction | None = None  # that computes the root
-    split_padding: bool = False  # True: interior without guards, at several times the code
 
     def __str__(self) -> str:
         """All of it but the packing: schedules that differ have different texts."""
-        more = [*map(str, self.stages), *(["split"] if self.split_padding else []), _name(self.instruction)]
+        more = [*map(str, self.stages), _name(self.instruction)]
         return "; ".join([" ".join(map(str, self.loops)), *filter(None, more), f"threads {self.threads}"])
 
 

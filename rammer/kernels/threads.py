@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from itertools import islice
 from math import prod
 
 from rammer.errors import LoweringError
@@ -15,10 +15,8 @@ from rammer.ir.operator import Operation
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels import threads_moves, threads_product, threads_tensor
-from rammer.kernels.lower import lower
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.threads_lower import group, lower_threads
+from rammer.kernels.schedule import At, Loop, Schedule, group
 from rammer.kernels.threads_product import Sides, padded, sides, tiles
 from rammer.kernels.tiling import cut, output_order
 
@@ -37,14 +35,14 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     found = products(operation, spec)
     if not found:
         moves = Problem.of(operation, spec, flat=False)
-        found = fitting(moves, threads_moves.schedules(moves, most_threads(spec)), spec)
+        found = fitting(moves, threads_moves.schedules(moves, most_threads(spec)))
     if len(found) < MOST_PRODUCTS:
-        found += fitting(problem, schedules(problem), spec)
+        found += fitting(problem, schedules(problem))
     if not found:
-        found = fitting(problem, schedules(problem, FINE), spec)
+        found = fitting(problem, schedules(problem, FINE))
     if not found and problem.keep:  # compute again what does not fit into scratch
         problem = Problem.of(operation, spec, keep=frozenset())
-        found = fitting(problem, schedules(problem, FINE), spec)
+        found = fitting(problem, schedules(problem, FINE))
     if not found:
         raise LoweringError(
             f"{operation.kind}: no tiling fits {spec.scratch_bytes} bytes of scratch",
@@ -59,52 +57,32 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     p = sides(problem)
     if p is None:
         return []
-    found = multiplied(problem, p, spec)
+    found = multiplied(problem, p)
     ranked = tiles(problem, p)
     efficient = min(ranked, key=lambda t: t.work, default=None)  # in time of all tasks: when the vEUs are full anyway
     if efficient in ranked[MOST_PRODUCTS:]:
         ranked.insert(1, efficient)
     for tile in ranked[:MOST_PRODUCTS]:
-        for schedule in threads_product.schedules(problem, p, tile):
-            kernel = thread_kernel(problem, schedule)
-            if kernel.scratch_bytes <= spec.scratch_bytes:
-                found.append(kernel)
-                break
+        found += fitting(problem, threads_product.schedules(problem, p, tile), most=1)
     return found
 
 
-def multiplied(problem: Problem, p: Sides, spec: VDeviceSpec) -> list[RKernel]:
+def multiplied(problem: Problem, p: Sides) -> list[RKernel]:
     """Kernels by a wave's instruction, the best guess first; none if there is none for the precision asked for."""
     found: list[RKernel] = []
-    if (unit := threads_tensor.instruction_for(problem, p)) is None:
-        return found
-    for chosen in threads_tensor.tiles(problem, p, unit)[:MOST_TENSOR]:
-        for schedule in threads_tensor.schedules(problem, p, unit, chosen):
-            kernel = thread_kernel(problem, schedule)
-            if kernel.scratch_bytes <= spec.scratch_bytes:
-                found.append(kernel)
-                break
+    if unit := threads_tensor.instruction_for(problem, p):
+        for chosen in threads_tensor.tiles(problem, p, unit)[:MOST_TENSOR]:
+            found += fitting(problem, threads_tensor.schedules(problem, p, unit, chosen), most=1)
     return found
 
 
-def fitting(problem: Problem, wanted: Iterable[Schedule], spec: VDeviceSpec) -> list[RKernel]:
-    """Kernels of the distinct schedules whose scratch fits a vEU."""
-    seen, found = set(), []
+def fitting(problem: Problem, wanted: Iterable[Schedule], most: int | None = None) -> list[RKernel]:
+    """Kernels of the first `most` distinct schedules whose scratch fits a vEU."""
+    distinct: dict[object, Schedule] = {}
     for schedule in wanted:
-        key = (schedule.loops, schedule.stages, schedule.packing)
-        if key not in seen:
-            seen.add(key)
-            kernel = thread_kernel(problem, schedule)
-            if kernel.scratch_bytes <= spec.scratch_bytes:
-                found.append(kernel)
-    return found
-
-
-def thread_kernel(problem: Problem, schedule: Schedule) -> RKernel:
-    """Lower, and say tasks in terms of the operation's own axes."""
-    program = (lower_threads if schedule.threads > 1 else lower)(problem.expr, schedule)
-    digits = tuple(replace(d, step=max(d.step // problem.span(d.axis), 1)) for d in program.digits)
-    return RKernel(schedule.name, problem.operation, replace(program, digits=digits), schedule.packing, str(schedule))
+        distinct.setdefault((schedule.loops, schedule.stages, schedule.packing), schedule)
+    kernels = map(problem.kernel, distinct.values())
+    return list(islice((k for k in kernels if k.scratch_bytes <= problem.spec.scratch_bytes), most))
 
 
 def schedules(problem: Problem, counts: Iterable[int] = ()) -> Iterator[Schedule]:

@@ -8,8 +8,7 @@ from math import prod
 from rammer.ir.expr import Load, loads
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.threads_lower import group
+from rammer.kernels.schedule import At, Loop, Schedule, copied, group
 from rammer.kernels.tiling import cut
 
 SIDE = 32  # of a tile
@@ -32,7 +31,7 @@ def schedules(problem: Problem, threads: int) -> Iterator[Schedule]:
     rest = [(a, e, 1) for a, e in root.axes if a not in (last, side)]
     tile = (Loop(side, min(SIDE, extents[side]), Kind.TASK), Loop(last, min(SIDE, extents[last]), Kind.TASK))
     tiles = prod(-(-extents[lp.axis] // lp.step) for lp in tile)
-    copied = group([f"{load.tensor}{d}" for d in range(len(load.index))])
+    point = group(a for a, _ in copied(load.tensor, problem.expr.type_of(load.tensor)).axes)
     every = group(list(extents))
     for rounds in (8, 1):
         tasks = (*cut(rest, -(-rounds * problem.spec.num_veus // tiles)), *tile)
@@ -40,7 +39,7 @@ def schedules(problem: Problem, threads: int) -> Iterator[Schedule]:
         yield Schedule(
             f"{problem.operation.kind}_turned{SIDE}_x{threads}_t{count}",
             (*tasks, Loop(every, threads), Loop(every, 1, Kind.THREAD)),
-            (At(load.tensor, len(tasks) - 1, (Loop(copied, threads), Loop(copied, 1, Kind.THREAD)), pad=1),),
+            (At(load.tensor, len(tasks) - 1, (Loop(point, threads), Loop(point, 1, Kind.THREAD)), pad=1),),
             threads=threads,
         )
 

@@ -18,8 +18,7 @@ from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.threads_lower import group
+from rammer.kernels.schedule import At, Loop, Schedule, copied, group
 
 # (slow, fast) points of a task, (slow, fast) points of a thread, threads that share each sum
 TILES = (
@@ -311,9 +310,8 @@ def copying(
 
 def copied_axes(problem: Problem, tensor: str) -> list[str]:
     """Axes of the stage that copies an operand, or of the operand if it is a stage."""
-    if tensor in problem.stages:
-        return [a for a, _ in problem.stages[tensor].axes]
-    return [f"{tensor}{d}" for d in range(problem.expr.type_of(tensor).rank)]
+    stage = problem.stages.get(tensor) or copied(tensor, problem.expr.type_of(tensor))
+    return [a for a, _ in stage.axes]
 
 
 def scratch_order(load: Load, axes: tuple[str, ...]) -> tuple[int, ...]:

@@ -13,8 +13,7 @@ from math import prod
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import Loop, Schedule
-from rammer.kernels.threads_lower import group
+from rammer.kernels.schedule import Loop, Schedule, group
 from rammer.kernels.threads_product import Sides, Tile, box, operands
 
 # waves of a task along slow and fast, blocks that each of them computes

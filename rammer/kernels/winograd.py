@@ -184,70 +184,84 @@ def rewritten(problem: Problem, conv: Convolution, m: int, chunk: int) -> Tensor
 
     Channels are summed in the transformed domain `chunk` at a time: all of them if a row of taps has several pieces.
     """
-    size, extents, rows, columns = m + TAPS - 1, conv.extents, conv.rows, conv.columns
-    b, g, a = matrices(m)
-    across, down = -(-columns.extent // m), -(-rows.extent // m)
-    side, depth = columns.pieces, conv.depth
-    assert side == 1 or chunk == depth
-    parts = depth // chunk
-    gg, cc, kk, aa, tt, _, _, pp, qq, ii, rr, ss = map(var, AXES)
-    channel, piece = (cc, Index()) if side == 1 else (cc % depth, cc // depth)  # of an entry of `cc`
-    batch: Axes = tuple((n, extents[n]) for n in conv.batch)
-    at = tuple(var(n) for n in conv.batch)
-    o, h, w = var(conv.o), var(rows.axis), var(columns.axis)
-    outs: Axes = ((conv.o, extents[conv.o]),)
-    entries: Axes = (("cc", depth * side), ("aa", rows.pieces))
-    sums: Axes = (*((("aa", rows.pieces),) if rows.pieces > 1 else ()), *((("kk", parts),) if parts > 1 else ()))
-    summed = tuple(var(n) for n, _ in sums)
-    width = columns.stride * (m * (across - 1) + TAPS * -(-side // columns.stride) + m)
-    of_rows = aa if rows.pieces > 1 else Index()
-    entry = kk * chunk + cc if parts > 1 else cc
-    filters = (*outs, *entries, ("pp", size))
-    data = (*batch, ("gg", conv.groups))
-    first = Load("wt", (o, cc, aa, pp, ss))
-    second = Load("xt", (*at, gg, channel, aa, tt // across, columns.place(tt % across * m, piece, ss), pp))
-    products = Load("xv", (*at, o // conv.outs, entry, of_rows, tt, pp, qq)) * Load("wu", (o, entry, of_rows, pp, qq))
-    folded = Load("xm", (*at, o, *summed, tt, pp, qq))
-    tile = Load("yt", (*at, o, *summed, h // m * across + w // m, h % m, qq))
-    taps, points = ("rr", TAPS), ("rr", size)
-    stages = [
-        Stage("wt", (*filters, ("ss", TAPS)), Table(g, pp * TAPS + rr) * _filter(conv, channel, piece), (taps,)),
-        Stage("wu", (*filters, ("qq", size)), Table(g, qq * TAPS + ss) * first, (("ss", TAPS),)),
-        Stage(
-            "xt",
-            (*data, ("cc", depth), ("aa", rows.pieces), ("ty", down), ("jj", width), ("pp", size)),
-            Table(b, pp * size + rr) * _patch(conv, m),
-            (points,),
-        ),
-        Stage(
-            "xv",
-            (*data, *entries, ("tt", down * across), ("pp", size), ("qq", size)),
-            Table(b, qq * size + ss) * second,
-            (("ss", size),),
-        ),
-        Stage(
-            "xm",
-            (*batch, *outs, *sums, ("tt", down * across), ("pp", size), ("qq", size)),
-            products,
-            (("cc", chunk * side),),
-        ),
-        Stage(
-            "yt",
-            (*batch, *outs, *sums, ("tt", down * across), ("ii", m), ("qq", size)),
-            Table(a, ii * size + pp) * folded,
-            (("pp", size),),
-        ),
-        Stage("y", conv.root.axes, Table(a, w % m * size + qq) * tile, (*sums, ("qq", size))),
-    ]
+    assert conv.columns.pieces == 1 or chunk == conv.depth
+    tiled = _Tiled(conv, m, chunk)
+    *stages, last = *tiled.weights(), *tiled.data(), tiled.products(), *tiled.outputs()
     root, epilogue = conv.root, conv.root.epilogue
     if epilogue is None:
-        stages[-1] = replace(stages[-1], name=root.name)
+        stages.append(replace(last, name=root.name))
     else:
         own = tuple(var(n) for n, _ in root.axes)
         inputs = {n for n, _ in problem.expr.inputs}
         body = rewrite(epilogue, lambda ld: ld if ld.tensor in inputs else Load("y", own))
-        stages.append(Stage(root.name, root.axes, body, dtype=root.dtype))
+        stages += [last, Stage(root.name, root.axes, body, dtype=root.dtype)]
     return replace(problem.expr, stages=tuple(stages))
+
+
+class _Tiled:
+    """The stages of a convolution by tiles, and the axes that they share."""
+
+    def __init__(self, conv: Convolution, m: int, chunk: int) -> None:
+        self.conv, self.m, self.size, self.chunk = conv, m, m + TAPS - 1, chunk
+        self.b, self.g, self.a = matrices(m)
+        self.across, self.down = -(-conv.columns.extent // m), -(-conv.rows.extent // m)
+        side, parts = conv.columns.pieces, conv.depth // chunk
+        cc = var("cc")  # an entry: a channel, of a piece along the row
+        self.channel, self.piece = (cc, Index()) if side == 1 else (cc % conv.depth, cc // conv.depth)
+        self.batch: Axes = tuple((n, conv.extents[n]) for n in conv.batch)
+        self.image = tuple(var(n) for n in conv.batch)
+        self.outs: Axes = ((conv.o, conv.extents[conv.o]),)
+        self.entries: Axes = (("cc", conv.depth * side), ("aa", conv.rows.pieces))
+        sums = (("aa", conv.rows.pieces), ("kk", parts))  # what is summed last
+        self.sums: Axes = tuple((n, e) for n, e in sums if e > 1)
+        self.tiles: Axes = (("tt", self.down * self.across),)
+
+    def weights(self) -> tuple[Stage, Stage]:
+        pp, qq, rr, ss = map(var, ("pp", "qq", "rr", "ss"))
+        axes = (*self.outs, *self.entries, ("pp", self.size))
+        taps = Table(self.g, pp * TAPS + rr) * _filter(self.conv, self.channel, self.piece)
+        rows = Load("wt", (var(self.conv.o), var("cc"), var("aa"), pp, ss))
+        columns = Table(self.g, qq * TAPS + ss) * rows
+        return (
+            Stage("wt", (*axes, ("ss", TAPS)), taps, (("rr", TAPS),)),
+            Stage("wu", (*axes, ("qq", self.size)), columns, (("ss", TAPS),)),
+        )
+
+    def data(self) -> tuple[Stage, Stage]:
+        gg, aa, tt, pp, qq, rr, ss = map(var, ("gg", "aa", "tt", "pp", "qq", "rr", "ss"))
+        conv, m, columns, size = self.conv, self.m, self.conv.columns, self.size
+        axes = (*self.batch, ("gg", conv.groups))
+        width = columns.stride * (m * (self.across - 1) + TAPS * -(-columns.pieces // columns.stride) + m)
+        lines = (("cc", conv.depth), ("aa", conv.rows.pieces), ("ty", self.down), ("jj", width), ("pp", size))
+        column = columns.place(tt % self.across * m, self.piece, ss)
+        rows = Load("xt", (*self.image, gg, self.channel, aa, tt // self.across, column, pp))
+        tiles = (*self.entries, *self.tiles, ("pp", size), ("qq", size))
+        return (
+            Stage("xt", (*axes, *lines), Table(self.b, pp * size + rr) * _patch(conv, m), (("rr", size),)),
+            Stage("xv", (*axes, *tiles), Table(self.b, qq * size + ss) * rows, (("ss", size),)),
+        )
+
+    def products(self) -> Stage:
+        conv, o, tt, pp, qq = self.conv, var(self.conv.o), var("tt"), var("pp"), var("qq")
+        of_rows = var("aa") if conv.rows.pieces > 1 else Index()
+        entry = var("kk") * self.chunk + var("cc") if conv.depth > self.chunk else var("cc")
+        data = Load("xv", (*self.image, o // conv.outs, entry, of_rows, tt, pp, qq))
+        axes = (*self.batch, *self.outs, *self.sums, *self.tiles, ("pp", self.size), ("qq", self.size))
+        body = data * Load("wu", (o, entry, of_rows, pp, qq))
+        return Stage("xm", axes, body, (("cc", self.chunk * conv.columns.pieces),))
+
+    def outputs(self) -> tuple[Stage, Stage]:
+        m, size, tt, pp, qq, ii = self.m, self.size, var("tt"), var("pp"), var("qq"), var("ii")
+        o, h, w = (var(n) for n in (self.conv.o, self.conv.rows.axis, self.conv.columns.axis))
+        outer = (*self.image, o, *(var(n) for n, _ in self.sums))
+        rows = Table(self.a, ii * size + pp) * Load("xm", (*outer, tt, pp, qq))
+        tile = Load("yt", (*outer, h // m * self.across + w // m, h % m, qq))
+        axes = (*self.batch, *self.outs, *self.sums, *self.tiles, ("ii", m), ("qq", size))
+        columns = Table(self.a, w % m * size + qq) * tile
+        return (
+            Stage("yt", axes, rows, (("pp", size),)),
+            Stage("y", self.conv.root.axes, columns, (*self.sums, ("qq", size))),
+        )
 
 
 def _filter(conv: Convolution, channel: Index, piece: Index) -> Scalar:

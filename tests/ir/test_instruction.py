@@ -36,7 +36,7 @@ def test_every_element_is_held_by_one_thread_in_one_register(name: str) -> None:
 
 @pytest.mark.parametrize("name", WAVES)
 def test_digits_of_the_thread_are_the_same_in_all_operands(name: str) -> None:
-    """`kernels.threads_lower` takes the digit of one for that of another."""
+    """`kernels.lower.multiply` takes the digit of one for that of another."""
     unit = WAVES[name]
     sizes = {tuple(k.physical_shape[: len(unit.digits(t)[0])]) for t, k in unit.tensors}
     assert len(sizes) == 1 and prod(sizes.pop()) == unit.threads

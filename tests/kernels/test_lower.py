@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from itertools import pairwise
 
@@ -17,7 +18,8 @@ from rammer.ir.tensor import DType, TensorType, channel_blocked
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, TileProgram
 from rammer.kernels import candidates
 from rammer.kernels.lower import lower
-from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.normal import fused
+from rammer.kernels.schedule import At, Loop, Schedule, group
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu.emit import emit
 from rammer.vdevice.simt.mma import SM_80
@@ -176,26 +178,49 @@ def _statements(body: Body) -> int:
     return total
 
 
-def test_an_axis_walked_in_steps_is_refused() -> None:
-    with pytest.raises(LoweringError, match="axis 'j' is walked in steps of 16") as caught:
-        lower(POINT.expr, Schedule("bad", (Loop("i"), Loop("j", 16))))
-    assert "add Loop('j')" in caught.value.hint
+def lowered(op: Operation, *loops: Loop, keep: tuple[str, ...] = (), at: tuple[At, ...] = (), threads: int = 1):
+    """The tile program, with nests for the stages in `keep`."""
+    schedule = Schedule("made", loops, at, threads=threads)
+    return lower(op.expr, schedule, fused(op.expr, {"out", *keep}))
 
 
-def test_an_unknown_axis_is_refused() -> None:
-    with pytest.raises(LoweringError, match="no axis 'k'"):
-        lower(POINT.expr, Schedule("bad", (Loop("i"), Loop("j"), Loop("k"))))
+@pytest.mark.parametrize("loop", [Loop("j", 16), Loop(group("j"), 16, Kind.THREAD)])
+def test_an_axis_walked_in_steps_is_refused(loop: Loop) -> None:
+    threads = -(-20 // 16) if loop.kind is Kind.THREAD else 1
+    with pytest.raises(LoweringError, match=re.escape(f"axis {loop.axis!r} is walked in steps of 16")) as caught:
+        lowered(POINT, Loop("i"), loop, threads=threads)
+    assert f"add Loop({loop.axis!r})" in caught.value.hint
+
+
+@pytest.mark.parametrize("axis", ["k", group("ik")])
+def test_an_unknown_axis_is_refused(axis: str) -> None:
+    with pytest.raises(LoweringError, match="no axis 'k'; it has i, j"):
+        lowered(POINT, Loop("i"), Loop("j"), Loop(axis))
 
 
 def test_a_task_digit_inside_another_digit_is_refused() -> None:
     with pytest.raises(LoweringError, match="task digit"):
-        lower(POINT.expr, Schedule("bad", (Loop("i"), Loop("j", 16), Loop("j", 1, Kind.TASK))))
+        lowered(POINT, Loop("i"), Loop("j", 16), Loop("j", 1, Kind.TASK))
+
+
+@pytest.mark.parametrize("threads", [1, 10])
+def test_other_threads_than_the_schedule_says_are_refused(threads: int) -> None:
+    with pytest.raises(LoweringError, match=f"thread loops make 20 threads, not {threads}"):
+        lowered(POINT, Loop("i"), Loop("j", 1, Kind.THREAD), threads=threads)
 
 
 def test_a_stage_without_a_place_is_refused() -> None:
-    expr = replace(CASES["matmul-softmax"].expr)
     with pytest.raises(LoweringError, match="read away from their own position"):
-        lower(expr, Schedule("bad", (Loop("i"), Loop("j"))))
+        lowered(CASES["matmul-softmax"], Loop("i"), Loop("j"))
+
+
+def test_a_place_for_what_is_no_stage_is_refused() -> None:
+    """What places a stage, and what fuses it into its reader, must agree."""
+    conv = CASES["conv-add-relu"]
+    loops = tuple(map(Loop, "nohwcrs"))
+    with pytest.raises(LoweringError, match=r"no stages \['xp'\]") as caught:
+        lowered(conv, *loops, at=(At("xp", 0),))
+    assert "out" in caught.value.hint
 
 
 def test_a_function_without_c_text_is_refused() -> None:
@@ -204,7 +229,7 @@ def test_a_function_without_c_text_is_refused() -> None:
         {"x": TensorType((8,), DType.I32)},
         Stage("out", (("i", 8),), call("tanh", Load("x", (var("i"),))), dtype=DType.I32),
     )
-    program = lower(wrong.expr, Schedule("wrong", (Loop("i"),)))
+    program = lowered(wrong, Loop("i"))
     with pytest.raises(LoweringError, match="no C text for the function 'tanh'"):
         CFamilyPrinter(program, 16).body(program.body, 0)
 
@@ -231,6 +256,6 @@ def test_schedules_that_differ_have_different_texts() -> None:
     }  # fmt: skip
     assert changes.keys() == {f.name for f in fields(At)}
     placed = [replace(base, stages=(replace(stage, **{name: value}),)) for name, value in changes.items()]  # type: ignore[arg-type]
-    others = [replace(base, threads=2), replace(base, instruction=SM_80[0]), replace(base, split_padding=True)]
+    others = [replace(base, threads=2), replace(base, instruction=SM_80[0])]
     different = dict.fromkeys((base, *loops, *placed, *others))
     assert len({str(s) for s in different}) == len(different)

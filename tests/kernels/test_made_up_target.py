@@ -32,7 +32,7 @@ from rammer.ir.program import RProgram, RTask, TaskUid
 from rammer.ir.proof import prove
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, channel_blocked
 from rammer.ir.tile import Apply, Kind, TileProgram, contains
-from rammer.kernels import candidates, matrix_unit, threads, threads_tensor
+from rammer.kernels import candidates, matrix_unit, threads_tensor
 from rammer.kernels.contraction import product
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Loop, Schedule
@@ -230,9 +230,7 @@ def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
         tile = Tile(steps, size, (prod(waves), unit.threads), 1, tasks, 0.0, 0.0)
         chosen = threads_tensor.Blocks(tile, waves, blocks)
         for chunk in chunks:
-            yield threads.thread_kernel(
-                problem, threads_tensor._schedule(problem, p, unit, chosen, deep, chunk, window)
-            )
+            yield problem.kernel(threads_tensor._schedule(problem, p, unit, chosen, deep, chunk, window))
 
 
 # The first candidate's price over the best one's: as found, rounded up to the next 0.05.

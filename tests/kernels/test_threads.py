@@ -9,6 +9,8 @@ from kernel_harness import operation
 from simt_harness import GPU, SMALL, build, check
 from test_every_operator import CASES, t
 
+from rammer.ir.expr import Load, Stage, TensorExpr
+from rammer.ir.index import var
 from rammer.ir.operator import Operation
 from rammer.kernels import candidates
 
@@ -78,3 +80,25 @@ def test_wide_candidates(built_wide, name: str) -> None:
 def test_every_candidate_says_how_often_it_syncs() -> None:
     kernels = candidates(CASES["softmax"], GPU)
     assert all(k.num_block_syncs for k in kernels) and all(k.num_threads % GPU.wave == 0 for k in kernels)
+
+
+def test_packings_speak_of_the_operations_own_dimensions() -> None:
+    """They were said for merged ones: of a tensor of three dimensions two were packed, and the rest was not there."""
+    k, a, b = map(var, "kab")
+    body = Load("x", (k,)) * Load("w", (k, a, b))
+    stage = Stage("out", (("a", 20), ("b", 2)), body, (("k", 1000),))
+    inputs, kind = (("x", t(1000)), ("w", t(1000, 20, 2))), t(20, 2)
+    op = Operation("dot", (), TensorExpr("dot", inputs, (stage,), (("out", kind),)), (False, True))
+    found = candidates(op, SMALL)
+    assert any(kernel.packing for kernel in found)
+    for kernel in found:
+        assert all({d.dim for d in layout.digits} == {0, 1, 2} for _, layout in kernel.packing)
+    check(build({"dot": (op, found)}), "dot")
+
+
+def test_a_single_point_is_one_threads() -> None:
+    """On a vEU whose threads do not run in waves; a loop over no axes was refused."""
+    op = operation("add", t(), t())
+    found = candidates(op, replace(SMALL, wave=1))
+    assert [kernel.num_threads for kernel in found] == [1]
+    check(build({"add": (op, found)}), "add")

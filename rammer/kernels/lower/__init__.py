@@ -1,0 +1,97 @@
+"""Tensor expression + schedule -> tile program: tiling, register blocks, staging, reductions, by one nest builder.
+
+Tasks of many threads, and of one. Guards leave a Sync to all threads: numbers past the end wrap around, so that only
+stores (and sums) are guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from rammer.errors import LoweringError
+from rammer.ir.expr import Stage, TensorExpr, loads
+from rammer.ir.index import Index
+from rammer.ir.simplify import simplify_body
+from rammer.ir.tile import Body, For, If, Kind, Sync, TaskDigit, TileProgram, children, meets
+from rammer.kernels.lower import multiply
+from rammer.kernels.lower.bands import Nest, cut, looped
+from rammer.kernels.lower.context import Context
+from rammer.kernels.lower.reduce import Reduction, Target
+from rammer.kernels.lower.stages import Placement
+from rammer.kernels.schedule import Schedule
+
+
+def lower(expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage]) -> TileProgram:
+    """The tile program of `expr` under `schedule`, whose nests are those of `stages`: `expr`, fused.
+
+    Raises LoweringError if they do not fit.
+    """
+    ctx = Context(expr, schedule, stages)
+    root = ctx.root
+    nest = cut(ctx, root, schedule.loops, {a: Index() for a, _ in root.axes}, dict(root.axes))
+    nests = _Nests(ctx, Placement(ctx, nest))
+    body: Body = ()
+    if all(extent for _, extent in root.axes):
+        body = nests.attached("", -1) + nests.lowered(root, nest)
+    digits = tuple(
+        TaskDigit(b.loop.axis, b.loop.step, b.extent, b.stride)
+        for b in nest.bands
+        if b.loop.kind is Kind.TASK and b.extent > 0
+    )
+    body = simplify_body(body, {})
+    if _misses(body, False):
+        raise LoweringError(f"{expr.name}: a Sync would stand under a condition", hint="compute the stage further out")
+    arguments = tuple(ctx.home[n].buffer for n, _ in (*expr.outputs, *expr.inputs))
+    scratch, syncs = tuple(ctx.scratch), _count_syncs(body)
+    return TileProgram(schedule.name, arguments, len(expr.outputs), body, digits, schedule.threads, scratch, syncs)
+
+
+class _Nests:
+    """The bodies of stages, each with those of the stages computed inside of it."""
+
+    def __init__(self, ctx: Context, placed: Placement) -> None:
+        self.ctx, self.placed = ctx, placed
+
+    def attached(self, host: str, depth: int) -> Body:
+        """The stages computed inside a host's loop; a sync before the first, between writer and reader, at the end."""
+        ctx = self.ctx
+        here = [n for n, at in ctx.at.items() if (at.inside, at.depth) == (host, depth)]
+        sync: Body = (Sync(),) if ctx.threads > 1 else ()
+        body: Body = ()
+        fresh: set[str] = set()
+        for name in [n for n in self.placed.copies if n in here]:
+            body += self.placed.copies[name]
+        for name in [n for n in ctx.stages if n in self.placed.nests and n in here]:
+            stage = ctx.stages[name]
+            if not fresh or fresh & {ld.tensor for ld, _ in loads(stage.body)}:
+                body, fresh = body + sync, set()
+            body, fresh = body + self.lowered(stage, self.placed.nests[name]), fresh | {name}
+        return body + sync if body else ()
+
+    def lowered(self, stage: Stage, nest: Nest) -> Body:
+        """The loops of one stage."""
+        ctx, host = self.ctx, self.ctx.host(stage)
+        before = partial(self.attached, host)
+        if not stage.reduce:
+            value = ctx.resolve(stage.body, nest.values)
+            return looped(nest.bands, Target.of(ctx, stage, nest).stored(value), before)
+        reduction = Reduction(ctx, stage, nest)
+        unit = ctx.at[host].instruction if host else ctx.schedule.instruction
+        if unit is None:
+            return reduction.lowered(before)
+        return (multiply.block if unit.threads == 1 else multiply.wave)(reduction, unit, before)
+
+
+def _misses(body: Body, conditional: bool) -> bool:
+    """Whether some threads could miss a Sync, or a product that their wave makes together."""
+    return any((meets(s) and conditional) or _misses(children(s), conditional or isinstance(s, If)) for s in body)
+
+
+def _count_syncs(body: Body) -> int:
+    """How many each thread meets."""
+    total = 0
+    for s in body:
+        times = s.stop - s.start if isinstance(s, For) and s.kind not in (Kind.THREAD, Kind.TASK) else 1
+        total += isinstance(s, Sync) + times * _count_syncs(children(s))
+    return total

@@ -1,0 +1,191 @@
+"""What a lowering knows: the stages under their schedule, where every tensor lives, and how far an axis may run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias
+
+from rammer.errors import LoweringError
+from rammer.ir.expr import Dynamic, Load, Range, Scalar, Stage, TensorExpr, loads, rename_tensors, rewrite
+from rammer.ir.index import Index, bounds, substitute, var, variables
+from rammer.ir.simplify import simplify_index
+from rammer.ir.tensor import DType, Layout
+from rammer.ir.tile import Buffer, Scope
+from rammer.kernels.normal import indices
+from rammer.kernels.schedule import Schedule, copied
+
+Guards: TypeAlias = "dict[str, tuple[Range, ...]]"
+Values: TypeAlias = "dict[str, Index]"
+
+ANYWHERE = 1 << 62  # how far an axis may run in a box that holds whatever its readers touch
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a tensor lives: its buffer, the low corner of the box held there, a stride per dimension or a layout.
+
+    `whole`: dimensions along which the box holds whatever is read.
+    """
+
+    buffer: Buffer
+    corner: tuple[Index, ...]
+    strides: tuple[int, ...]
+    layout: Layout | None = None
+    whole: frozenset[int] = frozenset()
+
+
+class Context:
+    """An expression's fused `stages`, with copies of inputs in front as `schedule` wants them, and what is found out.
+
+    Raises LoweringError if the schedule places other stages than there are.
+    """
+
+    def __init__(self, expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage]) -> None:
+        self.expr, self.schedule, self.threads = expr, schedule, schedule.threads
+        self.outputs = dict(expr.outputs)
+        inputs = dict(expr.inputs)
+        copies = {at.stage: copied(at.stage, inputs[at.stage]) for at in schedule.stages if at.stage in inputs}
+        copy_of = {tensor: stage.name for tensor, stage in copies.items()}
+        self.at = {copy_of.get(at.stage, at.stage): at for at in schedule.stages}
+        self.stages = {s.name: s for s in (*copies.values(), *(_reading(s, copy_of) for s in stages))}
+        self.root = self.stages[expr.root.name]
+        if homeless := [n for n in self.stages if n not in self.at and n != self.root.name]:
+            raise LoweringError(
+                f"{expr.name}: stages {homeless} are read away from their own position", hint="give each one an At"
+            )
+        if unknown := self.at.keys() - self.stages.keys():
+            raise LoweringError(f"{expr.name}: no stages {sorted(unknown)}", hint=f"it has {', '.join(self.stages)}")
+        self.env: dict[str, tuple[int, int]] = {}  # loop variables
+        self.scratch: list[Buffer] = []
+        self.home: dict[str, Home] = {}
+        packed = dict(schedule.packing)
+        for name, kind in (*expr.outputs, *expr.inputs):
+            layout = packed.get(name, kind.layout)
+            shape = layout.physical_shape(kind.shape) if layout else kind.shape
+            self.home[name] = Home(Buffer(name, prod(shape), Scope.ARGUMENT, kind.dtype), (), strides(shape), layout)
+
+    def fail(self, stage: Stage, what: str, hint: str = "") -> LoweringError:
+        return LoweringError(f"{self.expr.name}.{stage.name}: {what}", hint=hint)
+
+    def host(self, stage: Stage) -> str:
+        """The name by which schedules say that another stage is computed inside this one."""
+        return stage.name if stage.name in self.at else ""
+
+    def reduced_dtype(self, stage: Stage) -> DType:
+        """The type of the value before the epilogue."""
+        if stage.epilogue is None:
+            return stage.dtype
+        return next(self.expr.type_of(ld.tensor).dtype for ld, _ in loads(stage.epilogue) if ld.tensor not in self.home)
+
+    def flatten(self, tensor: str, index: list[Index]) -> Index:
+        """The position in the buffer of an element."""
+        home = self.home[tensor]
+        if home.corner:
+            index = [ix - low for ix, low in zip(index, home.corner, strict=True)]
+        if home.layout is not None:
+            digits = home.layout.digits
+            index = [index[d.dim] // d.div % d.mod if d.mod else index[d.dim] // d.div for d in digits]
+            index = [simplify_index(ix, self.env) for ix in index]
+        return sum((ix * s for ix, s in zip(index, home.strides, strict=True)), Index())
+
+    def resolve(self, body: Scalar, values: Mapping[str, Index], result: Scalar | None = None) -> Scalar:
+        """Axes -> loop variables, tensors -> flat buffer positions, the fused reduction -> its accumulator."""
+
+        def place(index: Index) -> Index:
+            return simplify_index(substitute(index, values), self.env)
+
+        def leaf(load: Load) -> Scalar:
+            if load.tensor not in self.home:
+                assert result is not None, load
+                return result
+            flat = self.flatten(load.tensor, [substitute(ix, values) for ix in load.index])
+            dynamic = tuple(Dynamic(0, d.value, d.extent, self._stride(load.tensor, d.dim)) for d in load.dynamic)
+            return Load(load.tensor, (flat,), dynamic)
+
+        return rewrite(body, leaf, place)
+
+    def _stride(self, tensor: str, dim: int) -> int:
+        """What one step of dimension `dim` adds to the flat position."""
+        home = self.home[tensor]
+        if home.layout is None:
+            return home.strides[dim]
+        places = [p for p, d in enumerate(home.layout.digits) if d.dim == dim]
+        if len(places) != 1 or home.layout.digits[places[0]].div != 1:
+            raise LoweringError(
+                f"{self.expr.name}: {tensor} is gathered along dimension {dim}, which its layout splits",
+                hint="keep gathered tensors row-major",
+            )
+        return home.strides[places[0]]
+
+    def relaxed(self, stage: Stage, guards: Guards, outputs: bool = False) -> tuple[Range, ...]:
+        """Guards at the tensor's edge moved out to the edge of the padded blocks of everything that is touched.
+
+        With `outputs` those of the output's axes, for what is stored.
+        """
+        result = []
+        for axis, ranges in guards.items():
+            full = dict(stage.axes).get(axis)  # None: an axis of the reduction
+            if not ranges or (outputs and full is None):
+                continue
+            room = 0 if full is None else self._room(stage, axis, outputs)
+            for r in ranges:
+                high = room if r.high == full else r.high
+                low, top = bounds(r.index, self.env)
+                if low < 0 or top >= high:
+                    result.append(replace(r, high=high))
+        return tuple(result)
+
+    def fills(self, stage: Stage, axis: str, step: int) -> bool:
+        """Whether an axis shorter than a block may be walked to the block's end, in the padding of every operand."""
+        read = {ld.tensor for body in (stage.body, stage.epilogue) if body is not None for ld, _ in loads(body)}
+        placed = read & self.stages.keys() - self.home.keys()
+        return not placed and step <= self._room(stage, axis, outputs=True)
+
+    def _room(self, stage: Stage, axis: str, outputs: bool) -> int:
+        """How far `axis` may run with every access inside its buffer: past the edge, if layouts pad it."""
+        full = dict(stage.axes)[axis]
+        touched = [ld for ld, _ in loads(stage.body)]
+        bodies = [stage.body]
+        if outputs:
+            touched.append(Load(stage.name, tuple(var(a) for a, _ in stage.axes)))
+            if stage.epilogue is not None:
+                bodies.append(stage.epilogue)
+                touched += [ld for ld, _ in loads(stage.epilogue) if ld.tensor in self.home]
+        if any(axis in variables(ix) for body in bodies for ix in indices(body)):
+            return full
+        rooms = [self._reach(ld, axis) for ld in touched if any(axis in variables(ix) for ix in ld.index) or ld.dynamic]
+        return max(full, min(rooms, default=full))
+
+    def _reach(self, load: Load, axis: str) -> int:
+        """How far `axis` may run in what a load reads; 0 where only the tensor's own extent is known."""
+        home = self.home[load.tensor]
+        dims = [d for d, ix in enumerate(load.index) if axis in variables(ix)]
+        if home.corner and not load.dynamic and home.whole.issuperset(dims):
+            return ANYWHERE
+        layout = home.layout
+        if layout is None or load.dynamic or any(load.index[d] != var(axis) for d in dims):
+            return 0
+        shape = self.expr.type_of(load.tensor).shape
+        return min(
+            -(-shape[g.dim] // g.mod) * g.mod if g.mod else shape[g.dim]
+            for d in dims
+            for g in layout.digits
+            if g.dim == d and (g.mod or g.div == 1)
+        )
+
+
+def _reading(stage: Stage, copies: Mapping[str, str]) -> Stage:
+    """The stage, reading copies of inputs."""
+    epilogue = stage.epilogue and rename_tensors(stage.epilogue, copies)
+    return replace(stage, body=rename_tensors(stage.body, copies), epilogue=epilogue)
+
+
+def strides(shape: tuple[int, ...], gap: int = 0, pad: int = 0) -> tuple[int, ...]:
+    """Row-major strides, with `pad` free elements after each row and `gap` after each plane of two dimensions."""
+    found, size = [], 1
+    for n, extent in enumerate(reversed(shape)):
+        found.append(size)
+        size = size * extent + (pad if n == 0 else gap if n == 1 else 0)
+    return tuple(reversed(found))

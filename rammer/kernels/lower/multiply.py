@@ -1,0 +1,138 @@
+"""Reductions whose products an instruction makes: of one thread, on blocks in memory, or of a wave, in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+from rammer.ir.expr import Call, Load, Range, Scalar, loads
+from rammer.ir.index import Index, substitute, var, variables
+from rammer.ir.instruction import Instruction
+from rammer.ir.simplify import simplify_index
+from rammer.ir.tensor import Digit
+from rammer.ir.tile import Alloc, Apply, Body, Buffer, Kind, Operand, Scope, Stmt, Store
+from rammer.kernels.lower.bands import Band, looped, under
+from rammer.kernels.lower.context import Values, strides
+from rammer.kernels.lower.reduce import Reduction
+
+
+def block(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
+    """The nest of a sum by an instruction of one thread: it leaves a block of sums in scratch."""
+    start = {b.var: Index() for b in sums.inner}
+    product = _of_block(sums, unit, start)
+    total = Load(product.operands[0].buffer, (sums.at,))
+    begun = (*sums.everywhere, *sums.target.where)
+    begun = tuple(Range(substitute(r.index, start), r.low, r.high) for r in begun)
+    body: Body = (product, *looped(sums.kept, sums.target.stored(sums.result(total))))
+    return looped(sums.outer, under(begun, body), before)
+
+
+def _of_block(sums: Reduction, unit: Instruction, start: Values) -> Apply:
+    ctx, stage = sums.ctx, sums.stage
+    a, b = (ld for ld, _ in loads(stage.body))
+    lanes = {band.loop.axis for band in sums.kept if band.loop.kind is Kind.VECTOR}
+    if any(variables(ix) & lanes for ix in a.index):  # columns are vectors
+        a, b = b, a
+    values = {axis: substitute(ix, start) for axis, ix in sums.values.items()}
+    flat = (ctx.flatten(ld.tensor, [substitute(ix, values) for ix in ld.index]) for ld in (a, b))
+    operands = (Operand(ld.tensor, simplify_index(at, ctx.env)) for ld, at in zip((a, b), flat, strict=True))
+    columns = prod(band.extent for band in sums.kept if band.loop.axis in lanes)
+    rows = prod(band.extent for band in sums.kept if band.loop.axis not in lanes)
+    ((_, depth),) = stage.reduce
+    extents = rows, columns, depth
+    sizes = {axis: n for (axis, _), n in zip(unit.axes, extents, strict=True)}
+    (_, kind), *_ = unit.types(sizes)
+    acc = Buffer(sums.acc.name, prod(kind.physical_shape), Scope.LOCAL, kind.dtype)
+    ctx.scratch.append(acc)
+    return Apply(unit, (Operand(acc.name, Index()), *operands), extents)
+
+
+def wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
+    """The nest of a sum by a wave's instruction. Raises LoweringError if not all its threads come."""
+    if sums.needed or sums.sharing or sums.everywhere:
+        raise sums.ctx.fail(sums.stage, "threads of a wave cannot multiply together under a condition")
+    total = Load(sums.acc.name, (sums.at,))
+    body = (
+        *sums.started(),
+        *_of_wave(sums, unit, before),
+        *looped(sums.kept, sums.target.stored(sums.result(total))),
+    )
+    return looped(sums.outer, (Alloc(sums.acc, body),), before)
+
+
+class _Loops(NamedTuple):
+    """The innermost loops, which are those of `threads_tensor`.
+
+    Blocks of rows, blocks of columns, the sums of a thread, and digits of the terms. Digits of the thread's number are
+    the same ones in all operands.
+    """
+
+    blocks: tuple[Band, Band]
+    inner: list[Band]
+    threads: list[Band]
+    still: Values  # a thread's place in a block at 0
+
+    @staticmethod
+    def of(sums: Reduction, unit: Instruction) -> _Loops:
+        (out, _), (rows, _), _ = unit.tensors
+        across, own = unit.digits(out)
+        deep = [d for digits in unit.digits(rows) for d in digits if d.dim == 1]
+        down, along, *inner = sums.inner[-2 - len(own) - len(deep) :]
+        threads = [b for b in sums.nest.bands if b.loop.kind is Kind.THREAD][-len(across) :]
+        return _Loops((down, along), inner, threads, {b.var: Index() for b in (*threads, *inner[: len(own)])})
+
+
+def _of_wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
+    """Both operands into registers of the threads, then all products. The operand that is copied first has the rows."""
+    loops = _Loops.of(sums, unit)
+    assert isinstance(sums.term, Call)
+    copied = next(iter(sums.ctx.at))
+    args = sorted(sums.term.args, key=lambda arg: all(ld.tensor != copied for ld, _ in loads(arg)))
+    held: list[Buffer] = []
+    copies: list[Stmt] = []
+    places = [Operand(sums.acc.name, substitute(sums.at, {b.var: Index() for b in loops.inner}))]
+    for dim, arg in enumerate(args):
+        name, kind = unit.meaning.inputs[dim]
+        block, size = loops.blocks[dim], unit.registers(name)
+        registers = Buffer(f"{sums.acc.name}_{name}", block.extent * size, Scope.REGISTER, kind.dtype)
+        start = var(block.var) * size if block.extent > 1 else Index()
+        copies += _into_registers(sums, unit, loops, dim, arg, registers, start)
+        held.append(registers)
+        places.append(Operand(registers.name, start))
+    apply = Apply(unit, tuple(places), tuple(extent for _, extent in unit.axes))
+    body: Body = (*copies, *looped(list(loops.blocks), (apply,)))
+    for registers in reversed(held):
+        body = (Alloc(registers, body),)
+    return looped(sums.inner[: -2 - len(loops.inner)], body, lambda n: before(sums.first + n))
+
+
+def _into_registers(
+    sums: Reduction, unit: Instruction, loops: _Loops, dim: int, arg: Scalar, registers: Buffer, start: Index
+) -> Body:
+    """Copy what the threads hold of operand number `dim`, whose dimension `dim` is the rows' or the columns'."""
+    ctx, numbers, block = sums.ctx, sums.nest.numbers, loops.blocks[dim]
+    name, kind = unit.meaning.inputs[dim]
+    spread, kept = unit.digits(name)
+
+    def band(digit: Digit) -> Band:
+        axis = block.loop.axis if digit.dim == dim else loops.inner[-1].loop.axis
+        return next(b for b in loops.inner if (b.loop.axis, b.loop.step) == (axis, digit.div))
+
+    mine = [band(digit) for digit in kept]
+    point = sum((var(b.var) * d.div for d, b in zip(kept, mine, strict=True) if d.dim == dim), Index())
+    neighbours: Values = {}
+    for digit, thread in zip(spread, loops.threads, strict=True):
+        if digit.dim == dim:
+            point += var(thread.var) * digit.div
+        else:
+            neighbours[band(digit).var] = var(thread.var)
+    axis = block.loop.axis  # a tile lies where the other operand stands still
+    groups = {**numbers.groups, **{b.loop.axis: Index() for b in loops.blocks}}
+    groups[axis] = substitute(numbers.groups[axis], loops.still) + point
+    values = replace(numbers, groups=groups).values(ctx.env)
+    value = ctx.resolve(arg, {a: substitute(ix, neighbours) for a, ix in values.items()})
+    apart = strides(kind.physical_shape[len(spread) :])
+    slot = sum((var(b.var) * s for b, s in zip(mine, apart, strict=True)), start)
+    return looped([block, *(b for b in loops.inner if b in mine)], (Store(registers.name, slot, value),))

@@ -1,0 +1,182 @@
+"""Reductions: what a thread holds of them in registers, and how lanes, and threads, combine what each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple
+
+from rammer.ir.expr import REDUCERS, Call, Const, Load, Range, Scalar, Select, Stage
+from rammer.ir.index import Index, substitute, var, variables
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Stmt, Store, Sync
+from rammer.kernels.lower.bands import Band, Nest, looped, under
+from rammer.kernels.lower.context import Context, strides
+from rammer.kernels.normal import identity
+
+WAYS = 8  # partial results that a thread combines between two syncs: a sync costs more than some loads
+SIDE_BY_SIDE = (Kind.UNROLLED, Kind.VECTOR)  # loops of a register block
+
+
+class Target(NamedTuple):
+    """Where the values of a stage are stored, and what must hold there."""
+
+    name: str
+    place: Index
+    where: tuple[Range, ...]
+
+    @staticmethod
+    def of(ctx: Context, stage: Stage, nest: Nest) -> Target:
+        """That of a stage's own nest."""
+        where = (*ctx.relaxed(stage, nest.guards, outputs=True), *nest.once)
+        if ctx.threads > 1:  # whole vectors, or none; loops of a single thread are split where a guard changes
+            where = tuple(_of_vectors(r, nest.bands) for r in where)
+        return Target(stage.name, ctx.flatten(stage.name, [nest.values[a] for a, _ in stage.axes]), where)
+
+    def stored(self, value: Scalar, *more: Range) -> Body:
+        """The store of a value, under these conditions and `more`."""
+        return under((*self.where, *more), (Store(self.name, self.place, value),))
+
+
+class Reduction:
+    """The nest of a reduction, parted.
+
+    Outside of the first loop over terms everything is done once per result; inside of it a thread holds sums (`acc`)
+    for the digits of the output that are there (`kept`), and one for each lane `across` which terms are spread.
+    `sharing`: the digits of the thread's number that are terms.
+    """
+
+    def __init__(self, ctx: Context, stage: Stage, nest: Nest) -> None:
+        self.ctx, self.stage, self.nest, self.values = ctx, stage, nest, nest.values
+        bands, terms = nest.bands, {a for a, _ in stage.reduce}
+        walking = [b for b in bands if not terms.isdisjoint(b.loop.axes)]
+        self.threads = [b for b in bands if b.loop.kind is Kind.THREAD and b.extent > 1]
+        self.sharing = [b for b in self.threads if b in walking]
+        inside = (n for n, b in enumerate(bands) if b in walking and b.loop.kind is not Kind.THREAD)
+        self.first = next(inside, len(bands))
+        self.outer, self.inner = bands[: self.first], bands[self.first :]
+        if late := [b.loop.axis for b in self.inner if b.loop.kind is Kind.THREAD]:
+            raise ctx.fail(stage, f"thread digits of {', '.join(late)} inside the reduction")
+        lanes = {b.loop.axis for b in bands if b.loop.kind is Kind.VECTOR}
+        self.kept = [b for b in self.inner if b not in walking and b.extent > 1]
+        self.across = [b for b in self.inner if b in walking and b.loop.axis in lanes and b.loop.kind in SIDE_BY_SIDE]
+        self.private = [b for b in self.inner if b in self.kept or (b in self.across and b.extent > 1)]
+        # Part of a vector takes the room of a whole one: compilers keep rows that overlap in memory, and take long.
+        alone = len(self.private) == 1
+        room = tuple(b.extent if alone or b.loop.kind is not Kind.VECTOR else _room(b, bands) for b in self.private)
+        self.acc = Buffer(f"{stage.name}_acc", prod(room), Scope.REGISTER, ctx.reduced_dtype(stage).accumulator)
+        self.at = sum((var(b.var) * s for b, s in zip(self.private, strides(room), strict=True)), Index())
+        self.fn, _ = REDUCERS[stage.combine]
+        self._conditions()
+
+    def _conditions(self) -> None:
+        """What must hold `everywhere`, for a term (`needed`), and for a result to be stored (`target`)."""
+        ctx, stage, nest, outer = self.ctx, self.stage, self.nest, {b.var for b in self.outer}
+        self.target = Target.of(ctx, stage, nest)
+        self.everywhere: tuple[Range, ...] = ()
+        needed = ctx.relaxed(stage, nest.guards)
+        host = ctx.host(stage)
+        staged = any(at.inside == host and at.depth >= self.first for at in ctx.at.values())
+        if not (self.sharing or (staged and ctx.threads > 1)):  # else others wait inside for all threads
+            self.everywhere = tuple(r for r in self.target.where if variables(r.index) <= outer)
+            rest = tuple(r for r in self.target.where if r not in self.everywhere)
+            self.target = self.target._replace(where=rest)
+            needed = tuple(r for r in needed if not variables(r.index) <= outer)
+        block = {a for b in nest.bands if b.loop.kind in SIDE_BY_SIDE for a in b.loop.axes}
+        self.term, skipped = _without_padding(stage, block)
+        self.needed = (*needed, *(Range(substitute(r.index, self.values), r.low, r.high) for r in skipped))
+
+    def result(self, reduced: Scalar) -> Scalar:
+        """What is stored once the sum is known."""
+        epilogue = self.stage.epilogue
+        return reduced if epilogue is None else self.ctx.resolve(epilogue, self.values, reduced)
+
+    def started(self) -> Body:
+        """Accumulators at the neutral element."""
+        start = Const(identity(self.stage.combine, self.acc.dtype), self.acc.dtype)
+        return looped(self.private, (Store(self.acc.name, self.at, start),))
+
+    def lowered(self, before: Callable[[int], Body]) -> Body:
+        """The loops; `before(n)` is computed inside loop number n."""
+        acc = self.acc
+        added = Call(self.fn, (Load(acc.name, (self.at,)), self.ctx.resolve(self.term, self.values)))
+        update = under(self.needed, (Store(acc.name, self.at, added),))
+        fold, at = self._folded()
+        tree, total = self._tree(at) if self.sharing else ((), Load(acc.name, (at,)))
+        leader = (Range(sum((var(b.var) * b.stride for b in self.sharing), Index()), 0, 1),) if self.sharing else ()
+        body: Body = (
+            *self.started(),
+            *looped(self.inner, update, lambda n: before(self.first + n)),
+            *fold,
+            *tree,
+            *looped(self.kept, self.target.stored(self.result(total), *leader)),
+        )
+        return looped(self.outer, under(self.everywhere, (Alloc(acc, body),)), before)
+
+    def _folded(self) -> tuple[Body, Index]:
+        """Combine partial results that unrolled digits or lanes hold, and say where they then are."""
+        at, acc = self.at, self.acc.name
+        body: list[Stmt] = []
+        vectors = [b for b in self.across if b.loop.kind is Kind.VECTOR]
+        unrolled = [b for b in self.across if b.loop.kind is Kind.UNROLLED]
+        for band in (*unrolled, *vectors):  # whole vectors first; then lane 0 collects
+            zero = substitute(at, {band.var: Index()})
+            add: Body = (Store(acc, zero, Call(self.fn, (Load(acc, (zero,)), Load(acc, (at,))))),)
+            if band in unrolled:
+                add = looped(vectors, add)
+            body += looped(self.kept, (For(band.var, 1, band.extent, Kind.UNROLLED, add),))
+            at = zero
+        return tuple(body), at
+
+    def _tree(self, at: Index) -> tuple[Body, Scalar]:
+        """Partial results in scratch, fewer with every sync, until one is left: with the first thread of each row."""
+        if len(self.sharing) != 1 or self.sharing[0].extent & (self.sharing[0].extent - 1):
+            raise self.ctx.fail(self.stage, "a reduction over threads needs one digit, a power of two")
+        (band,), threads = self.sharing, self.ctx.threads
+        tree = Buffer(f"{self.stage.name}_tree", threads * self.acc.size, Scope.LOCAL, self.acc.dtype)
+        self.ctx.scratch.append(tree)
+        slot = at * threads + sum((var(b.var) * b.stride for b in self.threads), Index())
+        body: list[Stmt] = [*looped(self.kept, (Store(tree.name, slot, Load(self.acc.name, (at,))),)), Sync()]
+        left = band.extent
+        while left > 1:
+            ways = min(left, WAYS)
+            left //= ways
+            parts: list[Scalar] = [Load(tree.name, (slot + n * left * band.stride,)) for n in range(ways)]
+            while len(parts) > 1:
+                parts = [Call(self.fn, (x, y)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            step = looped(self.kept, (Store(tree.name, slot, parts[0]),))
+            body += [If((Range(var(band.var), 0, left),), step), Sync()]
+        return tuple(body), Load(tree.name, (slot,))
+
+
+def _without_padding(stage: Stage, block: set[str]) -> tuple[Scalar, tuple[Range, ...]]:
+    """The term of a reduction, and conditions outside of which it is neutral: those that a register block shares."""
+
+    def split(value: Scalar, neutral: object) -> tuple[Scalar, tuple[Range, ...]]:
+        if not isinstance(value, Select) or not isinstance(value.other, Const) or value.other.value != neutral:
+            return value, ()
+        shared = tuple(r for r in value.where if not variables(r.index) & block)
+        rest = tuple(r for r in value.where if r not in shared)
+        return (Select(rest, value.then, value.other) if rest else value.then), shared
+
+    match stage.body:
+        case Call("mul", (a, b)) if stage.combine == "sum":
+            (a, first), (b, second) = split(a, 0), split(b, 0)
+            return Call("mul", (a, b)), (*first, *second)
+    return split(stage.body, identity(stage.combine, stage.dtype))
+
+
+def _of_vectors(r: Range, bands: list[Band]) -> Range:
+    """The condition without the lane, if it holds for all lanes of a vector or for none."""
+    for b in bands:
+        if b.loop.kind is Kind.VECTOR and r.index.coef(b.var) == 1:
+            rest = r.index - var(b.var)
+            steps = (rest.const, r.low, r.high, *(c for _, c in rest.terms))
+            if all(n % b.extent == 0 for n in steps) and b.var not in variables(rest):
+                return Range(rest, r.low, r.high)
+    return r
+
+
+def _room(vector: Band, bands: list[Band]) -> int:
+    """Elements of a whole vector: the next larger step of its axis, or a power of two."""
+    steps = [b.loop.step for b in bands if b.loop.axis == vector.loop.axis and b.loop.step > 1]
+    return max(1 << (vector.extent - 1).bit_length(), min(steps, default=1))

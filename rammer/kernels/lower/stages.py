@@ -1,0 +1,143 @@
+"""Where the stages besides the root are computed, and which box of each is held: in scratch, registers, or encoded."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+from rammer.ir.expr import Load, Range, Scalar, Stage, loads
+from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
+from rammer.ir.instruction import Instruction, place
+from rammer.ir.simplify import simplify_index
+from rammer.ir.tile import Apply, Body, Buffer, Kind, Operand, Scope
+from rammer.kernels.lower.bands import Band, Nest, cut, under
+from rammer.kernels.lower.context import Context, Home, Values, strides
+
+Reads: TypeAlias = "list[tuple[list[Index], set[int]]]"  # indices, and the dimensions where data moves them
+
+
+class Hull(NamedTuple):
+    """Low corner and extent of what is read of a dimension; `whole`: it holds whatever is read."""
+
+    corner: Index
+    extent: int
+    whole: bool = False
+
+
+class Placement:
+    """Places all stages but the root, whose nest is given. `copies` are by an instruction, all others have a nest."""
+
+    def __init__(self, ctx: Context, root: Nest) -> None:
+        self.ctx, self.bands = ctx, root.bands
+        self.nests: dict[str, Nest] = {}
+        self.copies: dict[str, Body] = {}
+        stage = ctx.root
+        self.readers: list[tuple[Scalar, Values]] = [(b, root.values) for b in _bodies(stage)]
+        self.readers += [(Load(name, tuple(var(a) for a, _ in stage.axes)), root.values) for name in ctx.outputs]
+        for stage in reversed([s for s in ctx.stages.values() if s.name in ctx.at]):  # readers first
+            self._place(stage)
+
+    def _place(self, stage: Stage) -> None:
+        ctx, at = self.ctx, self.ctx.at[stage.name]
+        shared = at.scope is not Scope.REGISTER  # other threads fill it too: their variables range
+        fixed = {b.var for b in self._around(stage) if not (shared and b.loop.kind is Kind.THREAD)}
+        reads: Reads = [
+            ([simplify(substitute(ix, vals), ctx.env) for ix in ld.index], {d.dim for d in ld.dynamic})
+            for body, vals in self.readers
+            for ld, _ in loads(body)
+            if ld.tensor == stage.name
+        ]
+        box = [self._hull(stage, p, reads, fixed) for p in range(len(stage.axes))]
+        if stage.name not in ctx.outputs:
+            if at.instruction and isinstance(stage.body, Load) and at.instruction.copies:
+                ctx.home[stage.name] = self._encoded(stage, stage.body.tensor, at.instruction, box)
+                return
+            ctx.home[stage.name] = self._kept(stage, box)
+        origin = {a: hull.corner for (a, _), hull in zip(stage.axes, box, strict=True)}
+        extent = {a: hull.extent for (a, _), hull in zip(stage.axes, box, strict=True)}
+        nest = self.nests[stage.name] = cut(ctx, stage, at.loops, origin, extent, stage.name + "_")
+        self.readers += [(b, nest.values) for b in _bodies(stage)]
+
+    def _around(self, stage: Stage) -> list[Band]:
+        """The loops inside of which a stage is computed."""
+        at = self.ctx.at[stage.name]
+        if not at.inside:
+            return self.bands[: at.depth + 1]
+        if at.inside not in self.nests:
+            raise self.ctx.fail(stage, f"it is computed inside {at.inside!r}, which does not come after it")
+        return [*self._around(self.ctx.stages[at.inside]), *self.nests[at.inside].bands[: at.depth + 1]]
+
+    def _hull(self, stage: Stage, p: int, reads: Reads, fixed: set[str]) -> Hull:
+        """What is read of dimension `p`, by interval analysis, as long as the variables in `fixed` stand still.
+
+        The box of a tile that hangs over the edge is a whole box if there are several threads: they need no conditions
+        to read from it.
+        """
+        full = stage.axes[p][1]
+        bases, lows, highs = set(), [], []
+        for index, dynamic in reads:
+            base = Index(0, tuple(t for t in index[p].terms if variables(Index(0, (t,))) <= fixed))
+            rest = index[p] - base
+            if variables(rest) & fixed or p in dynamic:  # a box that moves with Div, or with data: take all of it
+                return Hull(Index(), full)
+            low, high = bounds(rest, self.ctx.env)
+            bases.add(base)
+            lows.append(low)
+            highs.append(high)
+        if len(bases) != 1:
+            return Hull(Index(), full)
+        corner, extent = bases.pop() + min(lows), max(highs) - min(lows) + 1
+        if self.ctx.threads > 1:
+            return Hull(corner, extent, whole=True)
+        return Hull(corner, extent) if extent < full else Hull(Index(), full)
+
+    def _kept(self, stage: Stage, box: list[Hull]) -> Home:
+        """A buffer for a box."""
+        at = self.ctx.at[stage.name]
+        order = at.order or tuple(range(len(box)))
+        natural = strides(tuple(box[p].extent for p in order), at.gap, at.pad)
+        size = natural[0] * box[order[0]].extent if box else 1
+        buffer = Buffer(stage.name, size, at.scope, stage.dtype)
+        if at.scope is Scope.LOCAL:
+            self.ctx.scratch.append(buffer)
+        whole = frozenset(p for p, hull in enumerate(box) if hull.whole)
+        corner = tuple(hull.corner for hull in box)
+        return Home(buffer, corner, tuple(natural[order.index(p)] for p in range(len(order))), whole=whole)
+
+    def _encoded(self, stage: Stage, source: str, instruction: Instruction, box: list[Hull]) -> Home:
+        """A place for the box of an input that an instruction copies; the order of its At names rows and columns.
+
+        Strides hold from one block of the copy's layout to the next.
+        """
+        ctx = self.ctx
+        row, column = ctx.at[stage.name].order
+        if any(hull.extent > 1 for d, hull in enumerate(box) if d not in (row, column)):
+            raise ctx.fail(stage, "a copy for a unit holds rows of one dimension", hint="place it inside other loops")
+        corner, shape = tuple(hull.corner for hull in box), (box[row].extent, box[column].extent)
+        (_, source_kind), ((_, kind),) = instruction.meaning.inputs[0], instruction.meaning.outputs
+        assert kind.layout is not None
+        apart = [0] * len(box)
+        for n, dim in enumerate((row, column)):
+            block = max(d.div for d in kind.layout.digits if d.dim == n)
+            apart[dim] = place(kind.layout, shape, [Index(block * (m == n)) for m in (0, 1)]).const // block
+        size = prod(kind.layout.physical_shape(shape))
+        buffer = Buffer(stage.name, size, Scope.LOCAL, stage.dtype, kind.layout.encoding)
+        ctx.scratch.append(buffer)
+
+        def at(dim: int, steps: int) -> Index:
+            return ctx.flatten(source, [ix + steps * (d == dim) for d, ix in enumerate(corner)])
+
+        start = at(row, 0)
+        neighbours = source_kind.physical_shape[-1]
+        steps = [simplify_index(at(*moved) - start, ctx.env).const for moved in ((row, 1), (column, neighbours))]
+        exists = Range(corner[row] + var(instruction.axes[0][0]), 0, stage.axes[row][1])
+        given = Operand(source, simplify_index(start, ctx.env), (*steps, 1), (exists,))
+        copy = Apply(instruction, (Operand(buffer.name, Index()), given), shape)
+        others = tuple(Range(corner[d], 0, stage.axes[d][1]) for d in range(len(box)) if d not in (row, column))
+        self.copies[stage.name] = under(others, (copy,))
+        return Home(buffer, corner, tuple(apart))
+
+
+def _bodies(stage: Stage) -> list[Scalar]:
+    """What is computed for each element of a stage."""
+    return [body for body in (stage.body, stage.epilogue) if body is not None]
