@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from functools import cached_property
 
 from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
@@ -16,11 +16,19 @@ from rammer.scheduler.timeline import simulate
 SURE = 1.1
 
 
-class Judged(NamedTuple):
-    """A plan, and the microseconds that it is believed to take."""
+class Judged:
+    """A plan, and what it is believed to take; asked for when it is compared."""
 
-    us: float
-    plan: ExecutionPlan
+    def __init__(self, problem: Problem, plan: ExecutionPlan) -> None:
+        self._problem = problem
+        self.plan = plan
+
+    @cached_property
+    def us(self) -> float:
+        """Microseconds, simulated by where operands lie if prices say what that costs."""
+        if prices := self._problem.profiler.prices(self.plan.kernels):
+            return simulate(replace(self.plan, memory=plan_memory(self.plan), prices=prices)).total_us
+        return simulate(self.plan).total_us
 
 
 class Judge:
@@ -32,11 +40,8 @@ class Judge:
         self.notes: list[str] = []
 
     def believed(self, plan: ExecutionPlan) -> Judged:
-        """What a plan takes, simulated by where operands lie if prices say what that costs."""
-        if prices := self._problem.profiler.prices(plan.kernels):
-            in_memory = replace(plan, memory=plan_memory(plan), prices=prices)
-            return Judged(simulate(in_memory).total_us, plan)
-        return Judged(simulate(plan).total_us, plan)
+        """What a plan takes on paper."""
+        return Judged(self._problem, plan)
 
     def prefers(self, other: Judged, known: Judged, what: str) -> bool:
         """Whether the other plan is faster, more than noise; `what` says how it is different."""

@@ -69,8 +69,20 @@ class WavefrontPolicy:
         judge = Judge(problem, self.plans == "measured")
         best = draw_with_chains(problem, policy, judge)
         plan = best.plan
-        if problem.profiler.prices(plan.kernels):
+        if _is_crowded(problem) and problem.profiler.prices(plan.kernels):
             baseline = SequentialPolicy().schedule(problem)
             if judge.prefers(judge.believed(baseline), best, "with one operator after another"):
                 plan = replace(baseline, policy=f"{baseline.policy} (chosen by {policy})")
         return replace(plan, notes=(*plan.notes, *judge.notes))
+
+
+def _is_crowded(problem: Problem) -> bool:
+    """Whether the caches of all vEUs are too small for what some wave reads and writes beside weights."""
+    graph, room = problem.graph, problem.spec.own_cache * problem.spec.num_veus
+    for wave in graph.wavefronts():
+        operators = [graph.operators[n] for n in wave]
+        tensors = {t for op in operators for t in (*op.inputs, *op.outputs)}
+        moving = (t for t in tensors if graph.storage(t).root not in graph.constants)
+        if sum(graph.types[t].nbytes for t in moving) > room:
+            return True
+    return False
