@@ -15,6 +15,7 @@ from rammer.ir.passes.gates import gather_gates
 from rammer.ir.passes.layout import choose_layouts
 from rammer.ir.passes.mark_static import mark_static
 from rammer.ir.passes.moves import merge_slices, split_activations
+from rammer.ir.passes.narrow_products import narrow_products
 from rammer.ir.passes.place import place
 from rammer.ir.passes.projections import join_projections
 from rammer.ir.passes.simplify import simplify
@@ -34,6 +35,9 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
     def layouts(graph: Graph) -> Graph:
         return choose_layouts(graph, spec)
 
+    def narrow(graph: Graph) -> Graph:
+        return narrow_products(graph, spec)
+
     def stack(graph: Graph) -> Graph:
         # where vEUs are many, layers that run side by side are worth more than large products
         return stack_rows(graph, across_waves=spec.sync is not SyncModel.GLOBAL and spec.max_threads == 1)
@@ -51,6 +55,7 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         fold_norms,
         split_activations,
         eliminate_common,
+        narrow,
         split_products,
         gather_gates,
         stack,

@@ -13,7 +13,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import TileProgram
 from rammer.vdevice import functions
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
-from rammer.vdevice.cpu import amx
+from rammer.vdevice.cpu import amx, vnni
 from rammer.vdevice.cpu.printer import CpuPrinter
 
 PLACEHOLDER = "rammer_kernel"
@@ -78,7 +78,7 @@ def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str
 
 
 @lru_cache(maxsize=8)
-def _prelude(lanes: int, unit: bool) -> str:
+def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     # one text for floats and for vectors of them, so that tails equal bodies bit for bit
     math = functions.ABS + functions.SIMPLE + functions.POLYNOMIALS + functions.ERF
     double = MATH_OF_ALL + MATH_OF_DOUBLES
@@ -100,7 +100,7 @@ def _prelude(lanes: int, unit: bool) -> str:
         + _typed(LOADS + MATH_OF_ALL, "vi", "int", lanes, 4)
         + _typed(LOADS + double, "vd", "double", lanes, 8)
         + _transpose(lanes)
-        + (amx.TEXT.replace("LANES", str(lanes)) if unit else "")
+        + "".join(texts).replace("LANES", str(lanes))
     )
 
 
@@ -131,7 +131,9 @@ def _transpose(lanes: int) -> str:
 
 def prelude(spec: VDeviceSpec) -> str:
     """What every kernel text needs before it: types, parts of vectors, scalar and vector functions."""
-    return _prelude(max(spec.lanes, 4), bool(spec.instructions))
+    tables = ((amx.AMX + amx.AVX512_BF16, amx.TEXT), (vnni.VNNI, vnni.TEXT))
+    names = {i.name for i in spec.instructions}
+    return _prelude(max(spec.lanes, 4), tuple(text for table, text in tables if names & {i.name for i in table}))
 
 
 HEAD = """\

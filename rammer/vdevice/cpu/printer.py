@@ -96,7 +96,9 @@ class CpuPrinter(CFamilyPrinter):
         return ["  rammer_unit_end();"] if self._unit_loops else []
 
     def apply(self, s: Apply) -> list[str]:
-        return self._copied(s) if s.instruction.copies else self._multiplied(s)
+        if s.instruction.copies:
+            return self._copied(s)
+        return self._multiplied(s) if _encoded(s) else self._summed(s)
 
     def _copied(self, s: Apply) -> list[str]:
         """Rows that an instruction encodes, up to the last one that there is."""
@@ -108,6 +110,12 @@ class CpuPrinter(CFamilyPrinter):
             count = f"imin({count}, {r.high} - ({self.index(first)}))"
         start = f"&{source.buffer}[{self.index(source.at)}]"
         return [f"rammer_{s.instruction.name}({to.buffer}, {start}, {step}, {following}, {count}, {depth});"]
+
+    def _summed(self, s: Apply) -> list[str]:
+        """A block of sums by a text that goes through all of its terms: their number, in steps of its own."""
+        steps = -(-s.extents[-1] // s.instruction.axes[-1][1])
+        operands = ", ".join(f"&{o.buffer}[{self.index(o.at)}]" for o in s.operands)
+        return [f"rammer_{s.instruction.name}({operands}, {steps});"]
 
     def _multiplied(self, s: Apply) -> list[str]:
         """A block of sums: an instruction repeated along its terms."""
@@ -339,12 +347,18 @@ def _unit_loops(body: Body, outer: tuple[For, ...]) -> Iterator[tuple[Apply, For
     """Products on the matrix unit, each with the loop over its blocks of terms, and all serial loops around it."""
     for s in body:
         match s:
-            case Apply() if s.instruction.multiplies:
+            case Apply() if s.instruction.multiplies and _encoded(s):
                 yield s, For("rammer_block", 0, s.extents[-1] // s.instruction.axes[-1][1], Kind.SERIAL, (s,)), outer
             case For(_, _, _, Kind.SERIAL, inner):
                 yield from _unit_loops(inner, (*outer, s))
             case For(_, _, _, _, inner) | Alloc(_, inner) | If(_, inner):
                 yield from _unit_loops(inner, outer)
+
+
+def _encoded(product: Apply) -> bool:
+    """Whether operands lie in parts, of which a matrix unit adds a block at a time to sums in memory."""
+    _, (_, kind), _ = product.instruction.tensors
+    return kind.layout is not None and kind.layout.encoding is not None
 
 
 def _encoding(kind: TensorType) -> Encoding:
