@@ -56,6 +56,18 @@ class Instruction:
         """The element types of its inputs."""
         return tuple(kind.dtype for _, kind in self.meaning.inputs)
 
+    def lines(self, columns: bool) -> Layout | None:
+        """How the rows of a product lie, or its columns, as if these came before their terms."""
+        layout = self.meaning.inputs[int(columns)][1].layout
+        if layout is None or not columns:
+            return layout
+        return replace(layout, digits=tuple(replace(d, dim=1 - d.dim) for d in layout.digits))
+
+    def block_of(self, copy: Instruction) -> int:
+        """How many of the rows, or columns, that a copy makes a product takes at once; 1 if it takes none."""
+        made = copy.meaning.outputs[0][1].layout
+        return next((self.extent(axis) for n, axis in enumerate(("row", "column")) if self.lines(bool(n)) == made), 1)
+
     @property
     def copies(self) -> bool:
         """Whether its output is its input, in another layout."""

@@ -98,7 +98,9 @@ def _simplify(stmt: Stmt, env: Bounds, split: bool) -> Body:
 
 def _simplify_operand(operand: Operand, env: Bounds) -> Operand:
     where = _undecided(operand.where, env)
-    return replace(operand, at=simplify_index(operand.at, env), where=operand.where if where is None else where)
+    if where is None:  # nothing is read
+        where = tuple(Range(simplify_index(r.index, env), r.low, r.high) for r in operand.where)
+    return replace(operand, at=simplify_index(operand.at, env), where=where)
 
 
 def _touches_others(body: Body, own: set[str]) -> bool:

@@ -230,7 +230,9 @@ class _Lowering:
         row, column = self.at[stage.name].order
         if any(e > 1 for d, e in enumerate(extents) if d not in (row, column)):
             raise self.fail(stage, "a copy for a unit holds rows of one dimension", hint="place it inside other loops")
-        shape = extents[row], extents[column]
+        used = (self.schedule.instruction, *(at.instruction for at in self.at.values()))
+        size = max((i.block_of(instruction) for i in used if i and i.multiplies), default=1)  # the last one is whole
+        shape = -(-extents[row] // size) * size, extents[column]
         (_, source_kind), ((_, kind),) = instruction.meaning.inputs[0], instruction.meaning.outputs
         assert kind.layout is not None
         strides = [0] * len(extents)
@@ -357,7 +359,8 @@ class _Lowering:
     ) -> Apply:
         """The block of a product by an instruction, its sums in scratch; `inner`: the block's loops at 0."""
         a, b = (ld for ld, _ in loads(stage.body))
-        if b.tensor in self.copies:
+        lanes = {band.loop.axis for band in kept if band.loop.kind is Kind.VECTOR}
+        if any(variables(ix) & lanes for ix in a.index):  # columns are vectors
             a, b = b, a
         a_at, b_at = (
             simplify_index(
@@ -365,7 +368,6 @@ class _Lowering:
             )
             for ld in (a, b)
         )
-        lanes = {band.loop.axis for band in kept if band.loop.kind is Kind.VECTOR}
         columns = prod(band.extent for band in kept if band.loop.axis in lanes)
         rows = prod(band.extent for band in kept if band.loop.axis not in lanes)
         ((_, depth),) = stage.reduce

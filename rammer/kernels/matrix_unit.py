@@ -1,6 +1,7 @@
 """Schedules of products by instructions of one thread, whose operands lie in their own way, perhaps encoded.
 
 A task copies some rows of x, by which all panels of weights then pass; these are static and lie as they are needed.
+Where vectors lie along x, it copies columns of x, and all rows of weights pass.
 """
 
 from __future__ import annotations
@@ -33,16 +34,17 @@ class Unit(NamedTuple):
 
     copy: Instruction
     products: tuple[Instruction, ...]
+    turned: bool = False  # it copies columns
 
     @property
-    def rows(self) -> TensorType:
-        """A block of rows, as products take it."""
-        return self.products[0].meaning.inputs[0][1]
+    def copied(self) -> TensorType:
+        """A block of rows, or of columns, as products take it."""
+        return self.products[0].meaning.inputs[int(self.turned)][1]
 
     @property
     def encoding(self) -> Encoding | None:
         """Of both operands."""
-        return self.rows.layout.encoding if self.rows.layout else None
+        return self.copied.layout.encoding if self.copied.layout else None
 
     @property
     def operands(self) -> str:
@@ -55,7 +57,7 @@ class Unit(NamedTuple):
 
         No vectors multiply bytes: blocks may be padded for it.
         """
-        return not self.rows.dtype.is_float
+        return not self.copied.dtype.is_float
 
     @property
     def copy_columns(self) -> int:
@@ -65,7 +67,7 @@ class Unit(NamedTuple):
     @property
     def depth(self) -> int:
         """Terms that it adds at once."""
-        return self.rows.shape[1]
+        return self.products[0].extent("term")
 
     @property
     def neighbours(self) -> int:
@@ -78,12 +80,27 @@ def units_of(spec: VDeviceSpec) -> list[Unit]:
     alone = [i for i in spec.multipliers if i.threads == 1]
     found: dict[tuple[DType, ...], Unit] = {}
     for best in alone:
-        rows = best.meaning.inputs[0][1].layout
-        copies = [i for i in spec.instructions if i.copies and i.meaning.outputs[0][1].layout == rows]
-        if copies and best.operands not in found:
-            same = tuple(i for i in alone if i.meaning.inputs[0][1].layout == rows)
-            found[best.operands] = Unit(copies[0], same)
+        for turned in (False, True) if best.operands not in found else ():
+            layout = best.lines(turned)
+            copies = [i for i in spec.instructions if i.copies and i.meaning.outputs[0][1].layout == layout]
+            if copies:
+                same = tuple(i for i in alone if i.lines(turned) == layout)
+                found[best.operands] = Unit(copies[0], same, turned)
     return list(found.values())
+
+
+class Side(NamedTuple):
+    """An operand of a product, the axis that moves through it alone, and what an instruction calls that."""
+
+    load: Load
+    axis: str
+    name: str
+
+
+def sides(p: Product, unit: Unit) -> tuple[Side, Side]:
+    """The operand that is copied, and the static one that passes by it."""
+    rows, columns = Side(p.x, str(p.row), "row"), Side(p.w, p.lane, "column")
+    return (columns, rows) if unit.turned else (rows, columns)
 
 
 def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
@@ -95,10 +112,10 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
         return
     if problem.microseconds < WORTH_WAKING * unit.products[0].wake_us:
         return
-    if dict(p.stage.axes)[p.lane] < 2 * unit.copy_columns:
+    (moving, still), extents = sides(p, unit), dict(p.stage.axes)
+    if extents[still.axis] < 2 * unit.copy_columns:
         return
-    row, extents = str(p.row), dict(p.stage.axes)
-    outer = [a for a in extents if a not in (row, p.lane)]
+    outer = [a for a in extents if a not in (moving.axis, still.axis)]
     seen = set()
     for want in task_counts(problem):
         best = _cheapest(problem, p, unit, want)
@@ -106,13 +123,17 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
             continue
         seen.add(best.tasks)
         block, around = best.block, (*best.tasks, *(Loop(a) for a in outer))
-        rows, columns = block.extent("row"), block.extent("column")
-        strips = () if best.strip is None else (Loop(row, best.strip),)
-        panels = (Loop(p.lane, columns), *(() if best.strip == rows else (Loop(row, rows),)))
+        size = block.extent(moving.name)
+        strips = () if best.strip is None else (Loop(moving.axis, best.strip),)
+        panels = (
+            Loop(still.axis, block.extent(still.name)),
+            *(() if best.strip == size else (Loop(moving.axis, size),)),
+        )
         loops = (*around, *strips, *panels, *inner_loops(problem, p))
-        name = f"{problem.operation.kind}_{rows}x{columns}_{unit.operands}_t{best.count}"
+        shape = f"{block.extent('row')}x{block.extent('column')}"
+        name = f"{problem.operation.kind}_{shape}_{unit.operands}_t{best.count}"
         at = (encoded(p, unit, len(around) + len(strips) - 1),)
-        yield Schedule(name, loops, at, ((p.w.tensor, packed(p, block)),), instruction=block)
+        yield Schedule(name, loops, at, ((still.load.tensor, packed(p, unit, block)),), instruction=block)
 
 
 class Way:
@@ -123,12 +144,12 @@ class Way:
         extents = dict(p.stage.axes)
         size = {**extents, **{lp.axis: min(lp.step, extents[lp.axis]) for lp in tasks}}
         self.count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-        height = block.extent("row")
-        rows = -(-size[str(p.row)] // height) * height
-        self.padding = rows * -(-extents[str(p.row)] // size[str(p.row)]) / extents[str(p.row)]
-        width = block.extent("column")
-        columns = -(-size[p.lane] // width) * width * (unit.products[0].gain / block.gain) + unit.copy_columns
-        others = prod(e for a, e in size.items() if a not in (p.row, p.lane))
+        moving, still = sides(p, unit)
+        height, width = block.extent(moving.name), block.extent(still.name)
+        rows = -(-size[moving.axis] // height) * height
+        self.padding = rows * -(-extents[moving.axis] // size[moving.axis]) / extents[moving.axis]
+        columns = -(-size[still.axis] // width) * width * (unit.products[0].gain / block.gain) + unit.copy_columns
+        others = prod(e for a, e in size.items() if a not in (moving.axis, still.axis))
         rounds = -(-self.count // problem.spec.num_veus)
         self.cost = rounds * others * rows * columns
         self.strip: int | None = height  # rows that are encoded at once; None: all of a task
@@ -145,14 +166,14 @@ def _of_one_row(p: Product) -> Product:
 
 def near(problem: Problem, p: Product, unit: Unit) -> bool:
     """Whether encoded weights stay in the vEU's cache."""
-    weights = dict(problem.expr.inputs)[p.w.tensor]
-    return prod(weights.shape) * unit.rows.element_bytes <= problem.spec.own_cache
+    weights = dict(problem.expr.inputs)[sides(p, unit)[1].load.tensor]
+    return prod(weights.shape) * unit.copied.element_bytes <= problem.spec.own_cache
 
 
 def encoded_bytes(p: Product, unit: Unit, rows: int) -> int:
     """Bytes of encoded rows."""
     ((_, depth),) = p.stage.reduce
-    return rows * depth * unit.rows.element_bytes
+    return rows * depth * unit.copied.element_bytes
 
 
 def suits(problem: Problem, p: Product, unit: Unit) -> bool:
@@ -170,9 +191,11 @@ def suits(problem: Problem, p: Product, unit: Unit) -> bool:
     if own != tuple(kind.dtype for _, kind in unit.products[0].tensors) or (depth % unit.depth and not unit.exact):
         return False
     whole = p.group == extents[p.lane] and p.row_group == extents[p.row]
-    readers = sum(ld.tensor == p.x.tensor for s in problem.stages.values() for ld, _ in all_loads(s))
-    packable = problem.packable(p.w, p.lane) and all(ix == var(n) for ix in p.w.index for n in variables(ix))
-    fits = encoded_bytes(p, unit, unit.products[0].extent("row")) <= problem.spec.scratch_bytes // 2
+    moving, still = sides(p, unit)
+    readers = sum(ld.tensor == moving.load.tensor for s in problem.stages.values() for ld, _ in all_loads(s))
+    packable = all(ix == var(n) for ix in still.load.index for n in variables(ix))
+    packable = packable and problem.packable(still.load, still.axis)
+    fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= problem.spec.scratch_bytes // 2
     rows = bool(fitting(problem, p, unit)) and _in_rows(problem, p, unit)
     return whole and packable and readers == 1 and fits and rows
 
@@ -206,39 +229,41 @@ def inner_loops(problem: Problem, p: Product) -> tuple[Loop, ...]:
 
 def encoded(p: Product, unit: Unit, depth: int) -> At:
     """The copy of x for the unit inside loop `depth`."""
-    return At(p.x.tensor, depth, order=_dims(p), instruction=unit.copy)
+    moving, _ = sides(p, unit)
+    return At(moving.load.tensor, depth, order=_dims(p, moving), instruction=unit.copy)
 
 
-def packed(p: Product, block: Instruction) -> Layout:
+def packed(p: Product, unit: Unit, block: Instruction) -> Layout:
     """The layout of weights: what a block takes at once lies in one piece."""
+    _, still = sides(p, unit)
     ((deep, _),) = p.stage.reduce
-    dim = {n: d for d, ix in enumerate(p.w.index) for n in variables(ix)}
-    lane, k = dim[p.lane], dim[deep]
-    rest = tuple(Digit(d) for d in range(len(p.w.index)) if d not in (lane, k))
-    own = block.meaning.inputs[1][1].layout
+    dim = {n: d for d, ix in enumerate(still.load.index) for n in variables(ix)}
+    across, k = dim[still.axis], dim[deep]
+    rest = tuple(Digit(d) for d in range(len(still.load.index)) if d not in (across, k))
+    own = block.lines(not unit.turned)
     assert own is not None
-    panel = tuple(replace(d, dim=(k, lane)[d.dim]) for d in own.digits)
-    return Layout((*rest, Digit(lane, block.extent("column")), *panel), own.encoding)
+    panel = tuple(replace(d, dim=(across, k)[d.dim]) for d in own.digits)
+    return Layout((*rest, Digit(across, block.extent(still.name)), *panel), own.encoding)
 
 
-def _dims(p: Product) -> tuple[int, int]:
-    """The dimensions of x along which its rows and its terms are counted."""
+def _dims(p: Product, side: Side) -> tuple[int, int]:
+    """The dimensions of an operand along which its rows, or columns, and its terms are counted."""
     ((deep, _),) = p.stage.reduce
-    return p.x.index.index(var(str(p.row))), p.x.index.index(var(deep))
+    return side.load.index.index(var(side.axis)), side.load.index.index(var(deep))
 
 
 def _in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
     """Whether rows are equally far apart, and terms too, or beside each other: all of a row's, or those of a block."""
-    ((deep, _),) = p.stage.reduce
-    moving = [ix for ix in p.x.index if variables(ix) & {str(p.row), deep}]
-    if sorted(moving, key=str) != sorted((var(str(p.row)), var(deep)), key=str):
+    ((deep, _),), (side, _) = p.stage.reduce, sides(p, unit)
+    moving = [ix for ix in side.load.index if variables(ix) & {side.axis, deep}]
+    if sorted(moving, key=str) != sorted((var(side.axis), var(deep)), key=str):
         return False
-    row, column = _dims(p)
-    layout = dict(problem.expr.inputs)[p.x.tensor].layout
+    row, column = _dims(p, side)
+    layout = dict(problem.expr.inputs)[side.load.tensor].layout
     if unit.neighbours == 1:
         return layout is None
     if layout is None:
-        return column == len(p.x.index) - 1
+        return column == len(side.load.index) - 1
     digits = [d for d in layout.digits if d.dim == column]
     size = unit.neighbours
     blocks = digits == [Digit(column, size), Digit(column, 1, size)] and layout.digits[-1].dim == column
@@ -248,18 +273,18 @@ def _in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
 def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Way | None:
     """Tasks by rows if blocks fit them, as who reads single rows need not wait for all of them; else by columns."""
     for by_rows in (True, False):
-        tasks = {block: _cut(problem, p, block, want, by_rows) for block in fitting(problem, p, unit)}
+        tasks = {block: _cut(problem, p, unit, block, want, by_rows) for block in fitting(problem, p, unit)}
         ways = [Way(problem, p, unit, block, own) for block, own in tasks.items()]
         if fits := [way for way in ways if unit.exact or way.padding <= MOST_PADDING]:
             return min(fits, key=lambda way: way.cost)
     return None
 
 
-def _cut(problem: Problem, p: Product, block: Instruction, want: int, by_rows: bool) -> tuple[Loop, ...]:
-    extents = dict(p.stage.axes)
-    span, height = problem.span(str(p.row)), block.extent("row")
-    rows = (str(p.row), extents[str(p.row)], span * -(-height // span) if span > 1 else height)
-    columns = (p.lane, extents[p.lane], block.extent("column") * max(problem.span(p.lane), 1))
-    others = [(a, e, problem.span(a)) for a, e in extents.items() if a not in (p.lane, p.row)]
+def _cut(problem: Problem, p: Product, unit: Unit, block: Instruction, want: int, by_rows: bool) -> tuple[Loop, ...]:
+    (moving, still), extents = sides(p, unit), dict(p.stage.axes)
+    span, height = problem.span(moving.axis), block.extent(moving.name)
+    rows = (moving.axis, extents[moving.axis], span * -(-height // span) if span > 1 else height)
+    columns = (still.axis, extents[still.axis], block.extent(still.name) * max(problem.span(still.axis), 1))
+    others = [(a, e, problem.span(a)) for a, e in extents.items() if a not in (moving.axis, still.axis)]
     axes = [*others, rows, columns] if by_rows else [columns, *others, rows]
     return cut(axes, want, problem.spec.num_veus)

@@ -85,7 +85,7 @@ def schedules(problem: Problem, unit: Unit | None = None) -> Iterator[Schedule]:
                 continue
             if unit and (block := blocks.get(stage.name)):
                 stages += _unit_gates(problem, p, depth, unit, block)
-                packing[p.w.tensor] = matrix_unit.packed(p, block)
+                packing[p.w.tensor] = matrix_unit.packed(p, unit, block)
                 continue
             at, layout = _gates(problem, p, depth, steps)
             stages.append(at)

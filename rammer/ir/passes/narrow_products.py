@@ -19,7 +19,7 @@ from rammer.ir.passes.editor import Editor
 from rammer.ir.tensor import Array, DType, TensorId
 
 OFFSET = 128  # from a signed byte to the unsigned one that stands for it
-FEWEST_OUTPUTS = 16  # of a group: fewer do not fill a vector
+FEWEST_OUTPUTS = 16  # channels: fewer are not worth copying windows
 
 
 def narrow_products(graph: Graph, spec: VDeviceSpec) -> Graph:
@@ -82,11 +82,11 @@ class _Narrower:
         x, w, *bias = op.inputs
         attrs: dict[str, Any] = dict(op.operation.attrs)
         source, found, group = self._source(x), self.editor.constants.get(w), attrs.get("group", 1)
-        if source is None or found is None or not found.size or found.shape[0] // group < FEWEST_OUTPUTS:
+        if source is None or found is None or group > 1 or not found.size or len(found) < FEWEST_OUTPUTS:
             return None
         kernel = found.shape[2:]
         weights = _narrowed(found.reshape(len(found), -1), 1)
-        if weights is None or (group > 1 and weights.shift.any()):
+        if weights is None:
             return None
         window = {name: attrs[name] for name in ("strides", "pads", "dilations") if attrs.get(name)}
         edge = self._edge(source) if any(window.get("pads", ())) else 0
@@ -96,7 +96,7 @@ class _Narrower:
         if prod(kernel) > 1 or any(s > 1 for s in window.get("strides", ())) or any(window.get("pads", ())):
             rows = self._add(op.name, "unfold", rows, kernel=kernel, value=edge, **window)
         values = self.editor.constant(weights.values.reshape(*weights.values.shape, *(1 for _ in kernel)), w)
-        product = self._add(op.name, "conv", rows, values, group=group, dtype=DType.I32)
+        product = self._add(op.name, "conv", rows, values, dtype=DType.I32)
         shift = weights.shift.reshape(-1, *(1 for _ in kernel))
         weights = _Weights(weights.values.reshape(*shift.shape, -1), shift[..., None])
         total = self._corrected(op.name, product, source, rows, weights, -1)
