@@ -190,3 +190,19 @@ def test_the_instruction_is_used_where_the_target_has_it(arch: str, used: bool) 
     text = translation_unit([emit(kernel, BYTES)], BYTES)
     made = compiler.compile_shared(text, arch_flags(arch, compiler.family, host()))
     assert bool(VPDPBUSD.search(made)) == used
+
+
+@pytest.mark.parametrize(("source", "target"), [(DType.I32, DType.U8), (DType.I32, DType.I16), (DType.U8, DType.U8)])
+def test_small_integers_are_stored_by_vectors(source: DType, target: DType) -> None:
+    """Also those of a last piece; numbers that are not held wrap around, as they do one by one."""
+    kind = "transpose" if source is target else "cast"
+    attrs = {"perm": (1, 0, 2)} if source is target else {"dtype": target}
+    op = operation(kind, t(3, 7, 75, dtype=source), **attrs)
+    kernels = candidates(op, BYTES)
+    assert all("VECTOR(vb, out" in emit(k, BYTES).text or "VECTOR(vs, out" in emit(k, BYTES).text for k in kernels)
+    check(op, kernels, spec=BYTES)
+    inputs = {"x": np.random.default_rng(3).integers(-(2**31), 2**31, (3, 7, 75)).astype(source.numpy)}
+    (wanted,) = evaluate_expr(op.expr, inputs)
+    built = compile_all({"only": (op, kernels)}, BYTES)
+    for kernel, symbol in built.kernels["only"][1]:
+        np.testing.assert_array_equal(Runner(kernel, built.library, symbol, inputs).run()[0], wanted)

@@ -239,10 +239,10 @@ FOLD(min, smin(a, b))
 LOADS = """\
 typedef E_ T_ __attribute__((vector_size(BYTES), aligned(SIZE), may_alias));
 INLINE T_ T__load(const E_ *p, int n) { T_ v = {0}; memcpy(&v, p, SIZE * n); return v; }
+INLINE void T__store(E_ *p, T_ v, int n) { memcpy(p, &v, SIZE * n); }
 """
 
 MATH_OF_ALL = """\
-INLINE void T__store(E_ *p, T_ v, int n) { memcpy(p, &v, SIZE * n); }
 INLINE T_ T__splat(E_ x) { return x - (T_){0}; }
 INLINE T_ T__sel(M_ m, T_ a, T_ b) { return (T_)(((M_)a & m) | ((M_)b & ~m)); }
 INLINE T_ T__first(int n, T_ a, T_ b) {           /* n lanes of a, then b */

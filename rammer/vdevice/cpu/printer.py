@@ -51,7 +51,7 @@ class CpuPrinter(CFamilyPrinter):
     table says that rTasks after this one need.
     """
 
-    pieces = True
+    pieces = narrow_stores = True
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)
