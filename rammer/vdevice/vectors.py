@@ -126,6 +126,8 @@ class VectorLoops:
         kind = self.dtypes[s.buffer]
         if not self.narrow_stores or kind not in self.narrow or not _runs(s.index, lane):
             return False
+        if any(self.dtypes[b] in self.narrow for b in self._registers((s,))):
+            return False  # computed one by one
         match s.value:
             case Load(buffer, (index,), ()):
                 return self.dtypes[buffer] is kind and _runs(index, lane)
