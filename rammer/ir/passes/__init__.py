@@ -12,6 +12,7 @@ from rammer.ir.passes.fold_constants import fold_constants
 from rammer.ir.passes.fold_norms import fold_norms
 from rammer.ir.passes.fuse import fuse
 from rammer.ir.passes.gates import gather_gates
+from rammer.ir.passes.integer_products import integer_products
 from rammer.ir.passes.layout import choose_layouts
 from rammer.ir.passes.mark_static import mark_static
 from rammer.ir.passes.moves import merge_slices, split_activations
@@ -35,6 +36,9 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
     def layouts(graph: Graph) -> Graph:
         return choose_layouts(graph, spec)
 
+    def integers(graph: Graph) -> Graph:
+        return integer_products(graph, spec)
+
     def narrow(graph: Graph) -> Graph:
         return narrow_products(graph, spec)
 
@@ -49,6 +53,7 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
 
     return (
         eliminate_dead,
+        integers,
         fold_constants,
         simplify,
         merge_slices,

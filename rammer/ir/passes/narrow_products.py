@@ -24,12 +24,17 @@ FEWEST_OUTPUTS = 16  # channels: fewer are not worth copying windows
 
 def narrow_products(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Multiply bytes by constants that fit bytes as such, where the vDevice has an instruction for that."""
-    if not any(i.multiplies and i.operands == (DType.U8, DType.I8) for i in spec.instructions):
+    if not multiplies_bytes(spec):
         return graph
     narrower = _Narrower(Editor(graph))
     for n in list(narrower.editor.operators):
         narrower.visit(n)
     return narrower.editor.finish()
+
+
+def multiplies_bytes(spec: VDeviceSpec) -> bool:
+    """Whether the vDevice has an instruction for products of unsigned and signed bytes."""
+    return any(i.multiplies and i.operands == (DType.U8, DType.I8) for i in spec.instructions)
 
 
 class _Source(NamedTuple):
