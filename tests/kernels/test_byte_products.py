@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +32,9 @@ from rammer.ir.proof import prove, settled
 from rammer.ir.tensor import Array, DType, TensorType, pack
 from rammer.kernels import candidates
 from rammer.kernels.matrix_unit import Unit, units_of
+from rammer.vdevice.cpu import vnni
 from rammer.vdevice.cpu.compile import arch_flags
+from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, host
 from rammer.vdevice.cpu.vnni import ROWS, VNNI
@@ -206,3 +209,28 @@ def test_small_integers_are_stored_by_vectors(source: DType, target: DType) -> N
     built = compile_all({"only": (op, kernels)}, BYTES)
     for kernel, symbol in built.kernels["only"][1]:
         np.testing.assert_array_equal(Runner(kernel, built.library, symbol, inputs).run()[0], wanted)
+
+
+STOPS = """
+INLINE void add_products(vn *sums, vn a, vn b) {  /* as vpmaddubsw: pairs that no int16 holds are cut off */
+  for (long c = 0; c < 16; c++) for (int k = 0; k < 4; k += 2) {
+    int pair = 0;
+    for (int n = k; n < k + 2; n++) pair += (int)(a[c] >> (8 * n) & 255) * (int8_t)(b[c] >> (8 * n));
+    (*sums)[c] += (unsigned)imax(-32768, imin(pair, 32767));
+  }
+}
+#define add_products exact_products
+"""
+
+
+def test_a_trial_sees_sums_that_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path))
+    device = CpuVDevice(device=2, arch=BYTES.arch)
+    kernels = [k for name in ("odd", "conv-odd") for k in on_unit(CASES[name], device.spec)]
+    assert len({k.operation for k in kernels}) == 2
+    assert not device.rkernels_wrong(kernels)
+    text = vnni.TEXT.replace("#if defined(__AVX512VNNI__)", STOPS + "#if defined(__AVX512VNNI__)", 1)
+    text = text.replace("#define EACH(", "#undef add_products\n#define EACH(", 1)
+    monkeypatch.setattr(vnni, "TEXT", text)
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path / "again"))
+    assert set(CpuVDevice(device=2, arch=BYTES.arch).rkernels_wrong(kernels)) == set(kernels)
