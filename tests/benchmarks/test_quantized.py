@@ -12,7 +12,7 @@ from benchmarks.quantized import main
 
 def test_programs_are_called_in_turn(tmp_path: Path) -> None:
     file = tmp_path / "r.json"
-    arguments = ["--networks", "mlp_1", "--turns", "2", "--device", "1", "--json"]
+    arguments = ["--networks", "mlp_1", "--turns", "2", "--device", "1", "--clock", "cpu", "--json"]
     done = CliRunner().invoke(main, [*arguments, str(file)], catch_exceptions=False)
     assert done.exit_code == 0
     found = json.loads(file.read_text())["networks"]["mlp_1"]
