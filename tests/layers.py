@@ -81,7 +81,7 @@ def quantised(channels: int, outs: int, size: int) -> Graph:
     zeros = {"zx": np.uint8(120), "zw": np.int8(0)}
     operands = (["x", "sx", "zx"], ["w", "sw", "zw"], ["v", "sv", "zw"])
     nodes = [
-        *(node("Constant", [], [n], value=numpy_helper.from_array(np.float32(s))) for n, s in steps.items()),
+        *(node("Constant", [], [n], value=numpy_helper.from_array(np.array(s, np.float32))) for n, s in steps.items()),
         *(node("Constant", [], [n], value=numpy_helper.from_array(np.asarray(z))) for n, z in zeros.items()),
         *(node("QuantizeLinear", names, [f"{names[0]}q"]) for names in operands),
         *(node("DequantizeLinear", [f"{n}q", *scaled], [f"{n}d"]) for n, *scaled in operands),
