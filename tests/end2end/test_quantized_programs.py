@@ -50,7 +50,8 @@ def run(made: onnx.ModelProto, inputs: dict[str, Array], *, on_bytes: bool = Tru
 
 
 def reference(made: onnx.ModelProto, inputs: dict[str, Array]) -> Array:
-    return np.asarray(ReferenceEvaluator(made).run(None, inputs)[0])
+    (result,) = ReferenceEvaluator(made).run(None, inputs)
+    return np.asarray(result)
 
 
 def check(made: onnx.ModelProto, inputs: dict[str, Array], *, on_bytes: bool = True) -> None:
