@@ -75,6 +75,25 @@ def attention(rows: int, width: int, heads: int) -> Graph:
     return network((1, rows, width), nodes, w=(width, 3 * width), g=(width,))
 
 
+def quantised(channels: int, outs: int, size: int) -> Graph:
+    """A 3x3 convolution of bytes that were quantised, and a 1x1 convolution of what it gives, quantised again."""
+    steps = {"sx": 0.03, "sw": 0.001, "sv": 0.003}
+    zeros = {"zx": np.uint8(120), "zw": np.int8(0)}
+    operands = (["x", "sx", "zx"], ["w", "sw", "zw"], ["v", "sv", "zw"])
+    nodes = [
+        *(node("Constant", [], [n], value=numpy_helper.from_array(np.array(s, np.float32))) for n, s in steps.items()),
+        *(node("Constant", [], [n], value=numpy_helper.from_array(np.asarray(z))) for n, z in zeros.items()),
+        *(node("QuantizeLinear", names, [f"{names[0]}q"]) for names in operands),
+        *(node("DequantizeLinear", [f"{n}q", *scaled], [f"{n}d"]) for n, *scaled in operands),
+        node("Conv", ["xd", "wd", "b"], ["c"], pads=[1] * 4),
+        node("QuantizeLinear", ["c", "sx", "zx"], ["cq"]),
+        node("DequantizeLinear", ["cq", "sx", "zx"], ["cd"]),
+        node("Conv", ["cd", "vd"], ["y"]),
+    ]
+    weights = {"w": (outs, channels, 3, 3), "b": (outs,), "v": (outs, outs, 1, 1)}
+    return network((1, channels, size, size), nodes, **weights)
+
+
 def softmax(*shape: int, axis: int) -> Graph:
     return network(shape, [node("Softmax", ["x"], ["y"], axis=axis)])
 
@@ -93,6 +112,7 @@ LAYERS: dict[str, Callable[[], Graph]] = {
     "MatMul [1, 384, 14, 64]": lambda: matmul(1, 384, 14, 64, columns=64),
     "MatMul [1, 29, 32, 75]": lambda: matmul(1, 29, 32, 48, columns=75),
     "MatMul, 33 rows": lambda: matmul(33, 512, columns=1000),
+    "quantised 28x28": lambda: quantised(64, 72, 28),
     "softmax of columns": lambda: softmax(1, 80, 3000, axis=1),
     "softmax of channels": lambda: softmax(1, 21, 112, 112, axis=1),
     "attention": lambda: attention(48, 768, 12),

@@ -73,6 +73,7 @@ class GraphBuilder:
         self._tensor_bytes, self._max_operators = tensor_bytes, operators
         self._constants: dict[TensorId, Array] = {}
         self._shared: dict[Hashable, TensorId] = {}
+        self._kept: set[TensorId] = set()
         self._outputs: list[tuple[TensorId, str]] = []
         self._operators: list[ROperator] = []
         self._names: dict[str, int] = {}
@@ -105,6 +106,10 @@ class GraphBuilder:
         if key is not None:
             self._shared[key] = tensor
         return tensor
+
+    def keep(self, tensor: TensorId) -> None:
+        """Leave what is computed from a constant to passes, which may have other plans for it than its value."""
+        self._kept.add(tensor)
 
     def add(self, kind: str, *inputs: TensorId, name: str = "", **attrs: Hashable) -> Any:
         """Apply the operator `kind`: its output, or a tuple of them. Raises TypeMismatch for unfit operands."""
@@ -212,7 +217,7 @@ class GraphBuilder:
     def _fold(self, operation: Operation, inputs: tuple[TensorId, ...], attrs: dict[str, Any]) -> list[Array] | None:
         """The operator's outputs, if all inputs are known and the cost stays within the limits."""
         values = [value for t in inputs if (value := self.value(t)) is not None]
-        if not inputs or len(values) < len(inputs):
+        if not inputs or len(values) < len(inputs) or not self._kept.isdisjoint(inputs):
             return None
         kind = operation.kind
         if kind in _MOVES:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from rammer.ir.expr import Axes, Call, Load, Stage, TensorExpr, loads
+from rammer.ir.expr import Axes, Call, Cast, Load, Scalar, Stage, TensorExpr, loads
 from rammer.ir.index import Index, var, variables
-from rammer.ir.tensor import Digit, Layout, Shape, TensorType
+from rammer.ir.tensor import Digit, DType, Layout, Shape, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,29 @@ class Instruction:
 
     @property
     def multiplies(self) -> bool:
-        """Whether it is output[row, column] = Σ input[row, term] · input[term, column]."""
+        """Whether it is output[row, column] = Σ input[row, term] · input[term, column], of operands widened or not."""
         match self.meaning.root:
-            case Stage(_, ((row, _), (column, _)), Call("mul", (Load(_, a), Load(_, b))), ((term, _),), "sum"):
-                return a == (var(row), var(term)) and b == (var(term), var(column))
+            case Stage(_, ((row, _), (column, _)), Call("mul", (a, b)), ((term, _),), "sum"):
+                at_a, at_b = (var(row), var(term)), (var(term), var(column))
+                return all(isinstance(x, Load) and x.index == at for x, at in ((_narrow(a), at_a), (_narrow(b), at_b)))
         return False
+
+    @property
+    def operands(self) -> tuple[DType, ...]:
+        """The element types of its inputs."""
+        return tuple(kind.dtype for _, kind in self.meaning.inputs)
+
+    def lines(self, columns: bool) -> Layout | None:
+        """How the rows of a product lie, or its columns, as if these came before their terms."""
+        layout = self.meaning.inputs[int(columns)][1].layout
+        if layout is None or not columns:
+            return layout
+        return replace(layout, digits=tuple(replace(d, dim=1 - d.dim) for d in layout.digits))
+
+    def block_of(self, copy: Instruction) -> int:
+        """How many of the rows, or columns, that a copy makes a product takes at once; 1 if it takes none."""
+        made = copy.meaning.outputs[0][1].layout
+        return next((self.extent(axis) for n, axis in enumerate(("row", "column")) if self.lines(bool(n)) == made), 1)
 
     @property
     def copies(self) -> bool:
@@ -124,28 +142,42 @@ def multiply(
     sizes: Shape,
     layouts: Sequence[Layout],
     *,
+    dtypes: tuple[DType, DType, DType] = (DType.F32, DType.F32, DType.F32),
     threads: int = 1,
     accumulates: bool = False,
     precision: str = "fp32",
     gain: float = 1.0,
 ) -> Instruction:
-    """A product of float32: `sizes` of rows, columns and terms; layouts of the sums, of their rows, of columns."""
+    """A product: `sizes` of rows, columns and terms; layouts and element types of the sums, of their rows, of columns.
+
+    Operands are widened to the type of the sums.
+    """
     row, column, term = var("row"), var("column"), var("term")
     rows, columns, terms = sizes
     shapes = {"sums": (rows, columns), "a": (rows, terms), "b": (terms, columns)}
-    kinds = [(t, TensorType(s, layout=at)) for (t, s), at in zip(shapes.items(), layouts, strict=True)]
-    body = Call("mul", (Load("a", (row, term)), Load("b", (term, column))))
-    stage = Stage("sums", (("row", rows), ("column", columns)), body, (("term", terms),))
+    kinds = [(t, TensorType(s, d, at)) for (t, s), d, at in zip(shapes.items(), dtypes, layouts, strict=True)]
+    sums, *narrow = dtypes
+    places = Load("a", (row, term)), Load("b", (term, column))
+    factors = tuple(x if kind is sums else Cast(x, sums) for x, kind in zip(places, narrow, strict=True))
+    stage = Stage("sums", (("row", rows), ("column", columns)), Call("mul", factors), (("term", terms),), dtype=sums)
     meaning = TensorExpr("multiply", tuple(kinds[1:]), (stage,), (kinds[0],))
     return Instruction(name, meaning, threads, accumulates, precision, gain)
 
 
-def copy(name: str, shape: Shape, to: Layout, source: Layout, precision: str = "fp32") -> Instruction:
+def copy(
+    name: str, shape: Shape, to: Layout, source: Layout, precision: str = "fp32", dtype: DType = DType.F32
+) -> Instruction:
     """A copy of [row, term] from one layout to another."""
     body = Load("source", (var("row"), var("term")))
-    stage = Stage("copy", tuple(zip(("row", "term"), shape, strict=True)), body)
-    inputs, outputs = (("source", TensorType(shape, layout=source)),), (("copy", TensorType(shape, layout=to)),)
+    stage = Stage("copy", tuple(zip(("row", "term"), shape, strict=True)), body, dtype=dtype)
+    inputs = (("source", TensorType(shape, dtype, source)),)
+    outputs = (("copy", TensorType(shape, dtype, to)),)
     return Instruction(name, TensorExpr("copy", inputs, (stage,), outputs), precision=precision)
+
+
+def _narrow(value: Scalar) -> Scalar:
+    """What is widened, if something is."""
+    return value.arg if isinstance(value, Cast) else value
 
 
 def place(layout: Layout | None, shape: Shape, index: Sequence[Index], steps: Sequence[int] = ()) -> Index:

@@ -105,13 +105,9 @@ def _simplify(stmt: Stmt, env: Bounds) -> Body:
             return (Alloc(buffer, body),) if _touches_others(body, {buffer.name}) else ()
         case For():
             return _partition(stmt, env)
-        case Apply(instruction, operands):
+        case Apply(_, operands):
             inside = {**env, **{axis: (0, extent - 1) for axis, extent in stmt.sizes.items()}}
-            read = tuple(o for given in operands if (o := _simplify_operand(given, inside)) is not None)
-            if len(read) < len(operands):
-                if not instruction.copies:
-                    raise ValueError(f"{instruction.name} reads no element of an operand")
-                return ()  # nothing is left to be copied
+            read = tuple(_simplify_operand(operand, inside) for operand in operands)
             meanwhile = stmt.meanwhile
             if meanwhile is not None:
                 steps = {**env, meanwhile.var: (meanwhile.start, meanwhile.stop - 1)}
@@ -125,10 +121,11 @@ def _simplify(stmt: Stmt, env: Bounds) -> Body:
             assert_never(stmt)
 
 
-def _simplify_operand(operand: Operand, env: Bounds) -> Operand | None:
-    """None if none of its elements is read."""
+def _simplify_operand(operand: Operand, env: Bounds) -> Operand:
     where = _undecided(operand.where, env)
-    return None if where is None else replace(operand, at=simplify_index(operand.at, env), where=where)
+    if where is None:  # nothing is read
+        where = tuple(Range(simplify_index(r.index, env), r.low, r.high) for r in operand.where)
+    return replace(operand, at=simplify_index(operand.at, env), where=where)
 
 
 def _touches_others(body: Body, own: set[str]) -> bool:

@@ -81,6 +81,6 @@ def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], 
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:
-    """Schedules for the vEU's matrix unit, if it has one that suits the operation."""
-    unit = matrix_unit.unit_of(problem.spec)
-    return [*matrix_unit.schedules(problem, unit), *recurrent.schedules(problem, unit)] if unit else []
+    """Schedules for the vEU's matrix units that suit the operation."""
+    families = (matrix_unit.schedules, recurrent.schedules)
+    return [s for unit in matrix_unit.units_of(problem.spec) for family in families for s in family(problem, unit)]

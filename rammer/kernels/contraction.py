@@ -48,7 +48,7 @@ class Product:
 
 def product(problem: Problem, stage: Stage) -> Product | None:
     """The stage as a product that suits register blocks, or None."""
-    if stage.combine != "sum" or not stage.reduce or not stage.dtype.is_float:
+    if stage.combine != "sum" or not stage.reduce:
         return None
     if not (isinstance(stage.body, Call) and stage.body.fn == "mul"):
         return None

@@ -1,6 +1,7 @@
-"""Schedules of products by instructions of one thread that take operands in encodings of their own.
+"""Schedules of products by instructions of one thread, whose operands lie in their own way, perhaps encoded.
 
-A task encodes some rows of x, by which all panels of weights then pass; these are static and lie encoded.
+A task copies some rows of x, by which all panels of weights then pass; these are static and lie as they are needed.
+Where vectors lie along x, it copies columns of x, and all rows of weights pass.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from math import prod
 from typing import NamedTuple
 
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Call, Load
+from rammer.ir.expr import Call, Cast, Load, result_dtype
 from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import Digit, Encoding, Layout, TensorType
+from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType
 from rammer.ir.tile import Kind
 from rammer.kernels.contraction import Product, product
 from rammer.kernels.problem import Problem, all_loads
@@ -24,6 +25,7 @@ from rammer.kernels.tiling import cut, task_counts
 MOST_PADDING = 1.2  # rows that blocks hold, for each that there is
 WORTH_WAKING = 50.0  # times that a product, estimated on one vEU, must outlast the unit's waking
 COPY_COLUMNS = 64  # of products that take as long as encoding their rows
+BYTE_COLUMNS = 8  # as long as copying rows of bytes
 MOST_ROWS = 64  # that a step of a chain takes at once
 
 
@@ -32,22 +34,40 @@ class Unit(NamedTuple):
 
     copy: Instruction
     products: tuple[Instruction, ...]
+    turned: bool = False  # it copies columns
 
     @property
-    def rows(self) -> TensorType:
-        """A block of rows, as products take it."""
-        return self.products[0].meaning.inputs[0][1]
+    def copied(self) -> TensorType:
+        """A block of rows, or of columns, as products take it."""
+        return self.products[0].meaning.inputs[int(self.turned)][1]
 
     @property
-    def encoding(self) -> Encoding:
+    def encoding(self) -> Encoding | None:
         """Of both operands."""
-        assert self.rows.layout is not None and self.rows.layout.encoding is not None
-        return self.rows.layout.encoding
+        return self.copied.layout.encoding if self.copied.layout else None
+
+    @property
+    def operands(self) -> str:
+        """What it multiplies, as names of rKernels have it."""
+        return str(self.encoding or "x".join(kind.name.lower() for kind in self.products[0].operands))
+
+    @property
+    def exact(self) -> bool:
+        """Whether it multiplies whole numbers: the zeros that pad weights then make nothing of what pads rows.
+
+        No vectors multiply bytes: blocks may be padded for it.
+        """
+        return not self.copied.dtype.is_float
+
+    @property
+    def copy_columns(self) -> int:
+        """Columns of products that take as long as copying their rows."""
+        return BYTE_COLUMNS if self.exact else COPY_COLUMNS
 
     @property
     def depth(self) -> int:
         """Terms that it adds at once."""
-        return self.rows.shape[1]
+        return self.products[0].extent("term")
 
     @property
     def neighbours(self) -> int:
@@ -55,28 +75,47 @@ class Unit(NamedTuple):
         return self.copy.meaning.inputs[0][1].physical_shape[-1]
 
 
-def unit_of(spec: VDeviceSpec) -> Unit | None:
-    """The fastest unit for the spec's precision, if there is one."""
+def units_of(spec: VDeviceSpec) -> list[Unit]:
+    """The fastest unit for each kind of operands, at the spec's precision."""
     alone = [i for i in spec.multipliers if i.threads == 1]
+    found: dict[tuple[DType, ...], Unit] = {}
     for best in alone:
-        rows = best.meaning.inputs[0][1].layout
-        copies = [i for i in spec.instructions if i.copies and i.meaning.outputs[0][1].layout == rows]
-        if copies and rows is not None and rows.encoding:
-            return Unit(copies[0], tuple(i for i in alone if i.meaning.inputs[0][1].layout == rows))
-    return None
+        for turned in (False, True) if best.operands not in found else ():
+            layout = best.lines(turned)
+            copies = [i for i in spec.instructions if i.copies and i.meaning.outputs[0][1].layout == layout]
+            if copies:
+                same = tuple(i for i in alone if i.lines(turned) == layout)
+                found[best.operands] = Unit(copies[0], same, turned)
+    return list(found.values())
+
+
+class Side(NamedTuple):
+    """An operand of a product, the axis that moves through it alone, and what an instruction calls that."""
+
+    load: Load
+    axis: str
+    name: str
+
+
+def sides(p: Product, unit: Unit) -> tuple[Side, Side]:
+    """The operand that is copied, and the static one that passes by it."""
+    rows, columns = Side(p.x, str(p.row), "row"), Side(p.w, p.lane, "column")
+    return (columns, rows) if unit.turned else (rows, columns)
 
 
 def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     """One per task count for a sum of products with its point-wise rest; nothing if the unit does not suit it."""
     p = product(problem, problem.root)
+    if p is not None and p.row is None and unit.exact:
+        p = _of_one_row(p)
     if p is None or problem.placed or not suits(problem, p, unit):
         return
     if problem.microseconds < WORTH_WAKING * unit.products[0].wake_us:
         return
-    if dict(p.stage.axes)[p.lane] < 2 * COPY_COLUMNS:
+    (moving, still), extents = sides(p, unit), dict(p.stage.axes)
+    if extents[still.axis] < 2 * unit.copy_columns:
         return
-    row, extents = str(p.row), dict(p.stage.axes)
-    outer = [a for a in extents if a not in (row, p.lane)]
+    outer = [a for a in extents if a not in (moving.axis, still.axis)]
     seen = set()
     for want in task_counts(problem):
         best = _cheapest(problem, p, unit, want)
@@ -84,13 +123,17 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
             continue
         seen.add(best.tasks)
         block, around = best.block, (*best.tasks, *(Loop(a) for a in outer))
-        rows, columns = block.extent("row"), block.extent("column")
-        strips = () if best.strip is None else (Loop(row, best.strip),)
-        panels = (Loop(p.lane, columns), *(() if best.strip == rows else (Loop(row, rows),)))
+        size = block.extent(moving.name)
+        strips = () if best.strip is None else (Loop(moving.axis, best.strip),)
+        panels = (
+            Loop(still.axis, block.extent(still.name)),
+            *(() if best.strip == size else (Loop(moving.axis, size),)),
+        )
         loops = (*around, *strips, *panels, *inner_loops(problem, p))
-        name = f"{problem.operation.kind}_{rows}x{columns}_{unit.encoding}_t{best.count}"
+        shape = f"{block.extent('row')}x{block.extent('column')}"
+        name = f"{problem.operation.kind}_{shape}_{unit.operands}_t{best.count}"
         at = (encoded(p, unit, len(around) + len(strips) - 1),)
-        yield Schedule(name, loops, at, ((p.w.tensor, packed(p, block)),), instruction=block)
+        yield Schedule(name, loops, at, ((still.load.tensor, packed(p, unit, block)),), instruction=block)
 
 
 class Way:
@@ -101,11 +144,12 @@ class Way:
         extents = dict(p.stage.axes)
         size = {**extents, **{lp.axis: min(lp.step, extents[lp.axis]) for lp in tasks}}
         self.count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-        height = block.extent("row")
-        rows = -(-size[str(p.row)] // height) * height
-        self.padding = rows * -(-extents[str(p.row)] // size[str(p.row)]) / extents[str(p.row)]
-        columns = size[p.lane] * (unit.products[0].gain / block.gain) + COPY_COLUMNS
-        others = prod(e for a, e in size.items() if a not in (p.row, p.lane))
+        moving, still = sides(p, unit)
+        height, width = block.extent(moving.name), block.extent(still.name)
+        rows = -(-size[moving.axis] // height) * height
+        self.padding = rows * -(-extents[moving.axis] // size[moving.axis]) / extents[moving.axis]
+        columns = -(-size[still.axis] // width) * width * (unit.products[0].gain / block.gain) + unit.copy_columns
+        others = prod(e for a, e in size.items() if a not in (moving.axis, still.axis))
         rounds = -(-self.count // problem.spec.num_veus)
         self.cost = rounds * others * rows * columns
         self.strip: int | None = height  # rows that are encoded at once; None: all of a task
@@ -114,35 +158,46 @@ class Way:
             self.strip = most if most < rows else None
 
 
+def _of_one_row(p: Product) -> Product:
+    """The product with an axis of extent 1 for its rows, if there is one."""
+    row = next((a for a, extent in p.stage.axes if extent == 1 and var(a) in p.x.index), None)
+    return replace(p, row=row)
+
+
 def near(problem: Problem, p: Product, unit: Unit) -> bool:
     """Whether encoded weights stay in the vEU's cache."""
-    weights = dict(problem.expr.inputs)[p.w.tensor]
-    return prod(weights.shape) * unit.encoding.nbytes <= problem.spec.own_cache
+    weights = dict(problem.expr.inputs)[sides(p, unit)[1].load.tensor]
+    return prod(weights.shape) * unit.copied.element_bytes <= problem.spec.own_cache
 
 
 def encoded_bytes(p: Product, unit: Unit, rows: int) -> int:
     """Bytes of encoded rows."""
     ((_, depth),) = p.stage.reduce
-    return rows * depth * unit.encoding.nbytes
+    return rows * depth * unit.copied.element_bytes
 
 
 def suits(problem: Problem, p: Product, unit: Unit) -> bool:
     """Whether the unit can compute a product."""
     stage, extents = p.stage, dict(p.stage.axes)
-    if problem.lanes != unit.neighbours or p.row is None or p.mixed or len(stage.reduce) != 1:
+    if unit.neighbours not in (1, problem.lanes) or p.row is None or p.mixed or len(stage.reduce) != 1:
         return False
     ((_, depth),) = stage.reduce
     kinds = dict(problem.expr.inputs)
-    if not isinstance(stage.body, Call) or not all(isinstance(a, Load) and a.tensor in kinds for a in stage.body.args):
+    factors = [a.arg if isinstance(a, Cast) else a for a in stage.body.args] if isinstance(stage.body, Call) else []
+    if not factors or not all(isinstance(a, Load) and a.tensor in kinds for a in factors):
         return False  # padding, or an operand that is computed here
-    own = stage.dtype, kinds[p.x.tensor].dtype, kinds[p.w.tensor].dtype
-    if own != tuple(kind.dtype for _, kind in unit.products[0].tensors) or depth % unit.depth:
+    sums = result_dtype(stage.body, {name: kind.dtype for name, kind in kinds.items()})
+    own = sums, kinds[p.x.tensor].dtype, kinds[p.w.tensor].dtype
+    if own != tuple(kind.dtype for _, kind in unit.products[0].tensors) or (depth % unit.depth and not unit.exact):
         return False
     whole = p.group == extents[p.lane] and p.row_group == extents[p.row]
-    readers = sum(ld.tensor == p.x.tensor for s in problem.stages.values() for ld, _ in all_loads(s))
-    packable = problem.packable(p.w, p.lane) and all(ix == var(n) for ix in p.w.index for n in variables(ix))
-    fits = encoded_bytes(p, unit, unit.products[0].extent("row")) <= problem.spec.scratch_bytes // 2
-    return whole and packable and readers == 1 and fits and bool(fitting(p, unit)) and _in_rows(problem, p, unit)
+    moving, still = sides(p, unit)
+    readers = sum(ld.tensor == moving.load.tensor for s in problem.stages.values() for ld, _ in all_loads(s))
+    packable = all(ix == var(n) for ix in still.load.index for n in variables(ix))
+    packable = packable and problem.packable(still.load, still.axis)
+    fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= problem.spec.scratch_bytes // 2
+    rows = bool(fitting(problem, p, unit)) and _in_rows(problem, p, unit)
+    return whole and packable and readers == 1 and fits and rows
 
 
 def gates_block(problem: Problem, p: Product, unit: Unit) -> Instruction | None:
@@ -153,14 +208,16 @@ def gates_block(problem: Problem, p: Product, unit: Unit) -> Instruction | None:
     if any(extents.get(n, 1) > 1 for n in walked if n != p.row):
         return None  # a batch of rows, of which one copy holds one
     rows = extents[str(p.row)]
-    heights = {b: b.extent("row") for b in fitting(p, unit)}
+    heights = {b: b.extent("row") for b in fitting(problem, p, unit) if extents[p.lane] % b.extent("column") == 0}
     fits = [b for b, height in heights.items() if -(-rows // height) * height <= MOST_PADDING * rows]
     return fits[-1] if fits and rows <= MOST_ROWS else None
 
 
-def fitting(p: Product, unit: Unit) -> list[Instruction]:
-    """Blocks whose columns divide the product's, the better first."""
-    return [block for block in unit.products if dict(p.stage.axes)[p.lane] % block.extent("column") == 0]
+def fitting(problem: Problem, p: Product, unit: Unit) -> list[Instruction]:
+    """Blocks whose columns divide the product's, or are not more, if they may be padded; the better first."""
+    columns = dict(p.stage.axes)[p.lane]
+    most = -(-columns // problem.lanes) * problem.lanes if unit.exact else 0
+    return [b for b in unit.products if columns % b.extent("column") == 0 or b.extent("column") <= most]
 
 
 def inner_loops(problem: Problem, p: Product) -> tuple[Loop, ...]:
@@ -172,37 +229,41 @@ def inner_loops(problem: Problem, p: Product) -> tuple[Loop, ...]:
 
 def encoded(p: Product, unit: Unit, depth: int) -> At:
     """The copy of x for the unit inside loop `depth`."""
-    return At(p.x.tensor, depth, order=_dims(p), instruction=unit.copy)
+    moving, _ = sides(p, unit)
+    return At(moving.load.tensor, depth, order=_dims(p, moving), instruction=unit.copy)
 
 
-def packed(p: Product, block: Instruction) -> Layout:
+def packed(p: Product, unit: Unit, block: Instruction) -> Layout:
     """The layout of weights: what a block takes at once lies in one piece."""
+    _, still = sides(p, unit)
     ((deep, _),) = p.stage.reduce
-    dim = {n: d for d, ix in enumerate(p.w.index) for n in variables(ix)}
-    lane, k = dim[p.lane], dim[deep]
-    rest = tuple(Digit(d) for d in range(len(p.w.index)) if d not in (lane, k))
-    own = block.meaning.inputs[1][1].layout
+    dim = {n: d for d, ix in enumerate(still.load.index) for n in variables(ix)}
+    across, k = dim[still.axis], dim[deep]
+    rest = tuple(Digit(d) for d in range(len(still.load.index)) if d not in (across, k))
+    own = block.lines(not unit.turned)
     assert own is not None
-    panel = tuple(replace(d, dim=(k, lane)[d.dim]) for d in own.digits)
-    return Layout((*rest, Digit(lane, block.extent("column")), *panel), own.encoding)
+    panel = tuple(replace(d, dim=(across, k)[d.dim]) for d in own.digits)
+    return Layout((*rest, Digit(across, block.extent(still.name)), *panel), own.encoding)
 
 
-def _dims(p: Product) -> tuple[int, int]:
-    """The dimensions of x along which its rows and its terms are counted."""
+def _dims(p: Product, side: Side) -> tuple[int, int]:
+    """The dimensions of an operand along which its rows, or columns, and its terms are counted."""
     ((deep, _),) = p.stage.reduce
-    return p.x.index.index(var(str(p.row))), p.x.index.index(var(deep))
+    return side.load.index.index(var(side.axis)), side.load.index.index(var(deep))
 
 
 def _in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
-    """Whether rows are equally far apart, and terms lie beside each other: all of a row's, or those of a block."""
-    ((deep, _),) = p.stage.reduce
-    moving = [ix for ix in p.x.index if variables(ix) & {str(p.row), deep}]
-    if sorted(moving, key=str) != sorted((var(str(p.row)), var(deep)), key=str):
+    """Whether rows are equally far apart, and terms too, or beside each other: all of a row's, or those of a block."""
+    ((deep, _),), (side, _) = p.stage.reduce, sides(p, unit)
+    moving = [ix for ix in side.load.index if variables(ix) & {side.axis, deep}]
+    if sorted(moving, key=str) != sorted((var(side.axis), var(deep)), key=str):
         return False
-    row, column = _dims(p)
-    layout = dict(problem.expr.inputs)[p.x.tensor].layout
+    row, column = _dims(p, side)
+    layout = dict(problem.expr.inputs)[side.load.tensor].layout
+    if unit.neighbours == 1:
+        return layout is None
     if layout is None:
-        return column == len(p.x.index) - 1
+        return column == len(side.load.index) - 1
     digits = [d for d in layout.digits if d.dim == column]
     size = unit.neighbours
     blocks = digits == [Digit(column, size), Digit(column, 1, size)] and layout.digits[-1].dim == column
@@ -212,18 +273,18 @@ def _in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
 def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Way | None:
     """Tasks by rows if blocks fit them, as who reads single rows need not wait for all of them; else by columns."""
     for by_rows in (True, False):
-        tasks = {block: _cut(problem, p, block, want, by_rows) for block in fitting(p, unit)}
+        tasks = {block: _cut(problem, p, unit, block, want, by_rows) for block in fitting(problem, p, unit)}
         ways = [Way(problem, p, unit, block, own) for block, own in tasks.items()]
-        if fits := [way for way in ways if way.padding <= MOST_PADDING]:
+        if fits := [way for way in ways if unit.exact or way.padding <= MOST_PADDING]:
             return min(fits, key=lambda way: way.cost)
     return None
 
 
-def _cut(problem: Problem, p: Product, block: Instruction, want: int, by_rows: bool) -> tuple[Loop, ...]:
-    extents = dict(p.stage.axes)
-    span, height = problem.span(str(p.row)), block.extent("row")
-    rows = (str(p.row), extents[str(p.row)], span * -(-height // span) if span > 1 else height)
-    columns = (p.lane, extents[p.lane], block.extent("column") * max(problem.span(p.lane), 1))
-    others = [(a, e, problem.span(a)) for a, e in extents.items() if a not in (p.lane, p.row)]
+def _cut(problem: Problem, p: Product, unit: Unit, block: Instruction, want: int, by_rows: bool) -> tuple[Loop, ...]:
+    (moving, still), extents = sides(p, unit), dict(p.stage.axes)
+    span, height = problem.span(moving.axis), block.extent(moving.name)
+    rows = (moving.axis, extents[moving.axis], span * -(-height // span) if span > 1 else height)
+    columns = (still.axis, extents[still.axis], block.extent(still.name) * max(problem.span(still.axis), 1))
+    others = [(a, e, problem.span(a)) for a, e in extents.items() if a not in (moving.axis, still.axis)]
     axes = [*others, rows, columns] if by_rows else [columns, *others, rows]
     return cut(axes, want, problem.spec.num_veus)

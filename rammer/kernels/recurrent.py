@@ -110,7 +110,7 @@ def _schedule(cell: Cell, tasks: tuple[Loop, ...], pieces: tuple[Loop, ...]) -> 
             stages.append(place_one(problem, stage, depth))
         elif unit:
             stages += _unit_gates(problem, p, depth, unit, cell.blocks[stage.name])
-            packing[p.w.tensor] = matrix_unit.packed(p, cell.blocks[stage.name])
+            packing[p.w.tensor] = matrix_unit.packed(p, unit, cell.blocks[stage.name])
         else:
             at, layout = _gates(problem, p, depth, steps)
             stages.append(at)

@@ -16,6 +16,8 @@ from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
+from rammer.passes.quantized.integer_products import integer_products
+from rammer.passes.quantized.narrow_products import narrow_products
 from rammer.passes.recurrent.gates import gather_gates
 from rammer.passes.recurrent.projections import join_projections
 from rammer.passes.recurrent.split_products import split_products
@@ -34,6 +36,12 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
     def layouts(graph: Graph) -> Graph:
         return choose_layouts(graph, spec)
 
+    def integers(graph: Graph) -> Graph:
+        return integer_products(graph, spec)
+
+    def narrow(graph: Graph) -> Graph:
+        return narrow_products(graph, spec)
+
     def stack(graph: Graph) -> Graph:
         # a product of all steps waits for all of them: layers no longer run side by side
         return stack_rows(graph, across_waves=not spec.massively_parallel)
@@ -44,12 +52,14 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
 
     return (
         eliminate_dead,
+        integers,
         fold_constants,
         simplify,
         merge_slices,
         fold_norms,
         split_activations,
         eliminate_common,
+        narrow,
         split_products,
         gather_gates,
         stack,

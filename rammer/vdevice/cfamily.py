@@ -173,6 +173,8 @@ class CFamilyPrinter(VectorLoops):
     def store(self, s: Store, lane: str | None, count: int = 0) -> str:
         """One assignment; with `lane`, of the `count` first lanes of a vector."""
         kind = self.dtypes[s.buffer]
+        if lane and kind in self.narrow:
+            return self.store_narrow(s, lane, count)
         whole = count in (0, self.lanes)
         if lane and s.index.coef(lane) not in (0, 1):
             reach = ((count or self.lanes) - 1) * s.index.coef(lane) + 1
@@ -205,6 +207,21 @@ class CFamilyPrinter(VectorLoops):
             return f"{target} = {self.element(value.tensor, value.index[0], None)};"  # as it is stored
         text, _ = self.scalar(value, None, 0, kind)
         return f"{target} {op} {self.convert(text, self.type_of(value) or kind, kind)};"
+
+    def store_narrow(self, s: Store, lane: str, count: int) -> str:
+        """As `store`, of small integers that lie side by side."""
+        whole, vector = count in (0, self.lanes), self.narrow[self.dtypes[s.buffer]]
+        if isinstance(s.value, Load):
+            source = self.place(s.value.tensor, self.index(s.value.index[0] - var(lane)), count or self.lanes)
+            text = f"VECTOR({vector}, {source})" if whole else f"{vector}_load(&{source}, {count})"
+        else:
+            assert isinstance(s.value, Cast)
+            kind = self.type_of(s.value.arg) or DType.I32
+            text = self.wide_text(s.value.arg, lane, count, kind)
+            text = f"__builtin_convertvector({text}, {self.vectors[DType.I32]})" if kind.is_float else text
+            text = f"__builtin_convertvector({text}, {vector})"
+        place = self.place(s.buffer, self.index(s.index - var(lane)), count or self.lanes)
+        return f"VECTOR({vector}, {place}) = {text};" if whole else f"{vector}_store(&{place}, {text}, {count});"
 
     def wide_text(self, value: Scalar, lane: str, count: int, kind: DType) -> str:
         """Text of a value for all lanes, as it is computed where elements are of type `kind`."""

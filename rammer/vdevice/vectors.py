@@ -28,6 +28,7 @@ class VectorLoops:
 
     alignment = 1  # a vector may start only at multiples of it, in elements
     strided = True  # vectors may be gathered from, and scattered to, equal distances
+    narrow_stores = False  # vectors are converted to small integers as they are stored
     pieces = False  # some lanes of a vector register may be computed: none goes through memory then
     vectors: Mapping[DType, str] = VECTOR  # types of vectors, by what their elements are stored as
     narrow: Mapping[DType, str] = NARROW
@@ -65,6 +66,8 @@ class VectorLoops:
         if loop.stop > self.lanes:
             return None
         for s in loop.body:
+            if isinstance(s, Store) and self._narrow_ok(s, lane):
+                continue
             if not isinstance(s, Store) or not s.index.coef(lane) or self.dtypes[s.buffer] not in self.vectors:
                 return None
             if not self._access_ok(s.buffer, s.index, lane) or not self._lane_ok(s.value, lane):
@@ -118,6 +121,22 @@ class VectorLoops:
             return None
         chosen = tuple(simplify(substitute(fixed, {lane: Index(n)}), {}).const for n in range(self.lanes))
         return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
+
+    def _narrow_ok(self, s: Store, lane: str) -> bool:
+        """Whether a vector of small integers can be stored: moved, or made of numbers that an int32 holds."""
+        kind = self.dtypes[s.buffer]
+        if not self.narrow_stores or kind not in self.narrow or not _runs(s.index, lane):
+            return False
+        if any(self.dtypes[b] in self.narrow for b in self._registers((s,))):
+            return False  # computed one by one
+        match s.value:
+            case Load(buffer, (index,), ()):
+                return self.dtypes[buffer] is kind and _runs(index, lane)
+            case Cast(arg, dtype) if dtype is kind and depends(arg, lane):
+                source = self.type_of(arg)
+                held = source is DType.I32 or (source is DType.F32 and _clipped(arg))
+                return held and self._lane_ok(arg, lane)
+        return False
 
     def _lane_ok(self, value: Scalar, lane: str) -> bool:
         """Whether the value can be printed for all lanes at once, as vectors of one type after another, and masks."""
@@ -274,6 +293,19 @@ def depends(value: Scalar, lane: str) -> bool:
             return lane in variables(index)
         case Select(where, then, other):
             return any(lane in variables(r.index) for r in where) or depends(then, lane) or depends(other, lane)
+    return False
+
+
+def _runs(index: Index, lane: str) -> bool:
+    """Whether lanes are neighbours."""
+    return index.coef(lane) == 1 and lane not in variables(index - var(lane))
+
+
+def _clipped(value: Scalar) -> bool:
+    """Whether a number has bounds that an int32 holds, if it is a number."""
+    match value:
+        case Call("min", (Call("max", (_, Const(low))), Const(high))):
+            return -(2**31) < low <= high < 2**31
     return False
 
 

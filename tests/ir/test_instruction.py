@@ -11,11 +11,13 @@ from rammer.ir.index import evaluate, var
 from rammer.ir.instruction import Instruction, padded, place
 from rammer.ir.tensor import Digit, Layout
 from rammer.vdevice.cpu.amx import AMX, AVX512_BF16
+from rammer.vdevice.cpu.vnni import VNNI
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.mma import SM_80
 
 WAVES = {f"{arch} {i.name}": i for arch, found in {"sm_80": SM_80, **MATRIX_CORES}.items() for i in found}
-ALONE = {f"{cpu} {i.name}": i for cpu, found in {"AMX": AMX, "AVX512-BF16": AVX512_BF16}.items() for i in found}
+TABLES = {"AMX": AMX, "AVX512-BF16": AVX512_BF16, "AVX512-VNNI": VNNI}
+ALONE = {f"{cpu} {i.name}": i for cpu, found in TABLES.items() for i in found}
 
 
 @pytest.mark.parametrize("name", WAVES)
@@ -48,8 +50,9 @@ def test_blocks_lie_one_after_another(name: str) -> None:
     unit = ALONE[name]
     for times in (1, 3):
         for tensor, kind in unit.types({axis: times * extent for axis, extent in unit.axes}):
-            if unit.multiplies and tensor == "b" and times > 1:
-                continue  # a panel has the columns of one
+            digits = kind.layout.digits if kind.layout else ()
+            if times > 1 and {d.dim for d in digits if not d.mod} != {d.dim for d in digits}:
+                continue  # a panel has the columns of one, or the rows
             index = place(kind.layout, kind.shape, [var(a) for a in unit.axes_of(tensor)])
             axes = unit.axes_of(tensor)
             places = {int(evaluate(index, dict(zip(axes, at, strict=True)))) for at in product(*map(range, kind.shape))}

@@ -41,6 +41,7 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "conv": {**WINDOW, "group": st.integers(-1, 4)},
     "max_pool": {**WINDOW, "kernel": FEW, "indices": st.booleans(), "storage_order": st.integers(0, 1)},
     "average_pool": {**WINDOW, "kernel": FEW, "count_include_pad": st.booleans(), "ceil_extra": FEW},
+    "unfold": {**WINDOW, "kernel": FEW, "value": st.integers(0, 1)},
     "lrn": {"size": st.integers(-1, 5)},
     "reduce": {
         "fn": st.sampled_from(("sum", "mean", "max", "min", "prod", "sum_square", "l1", "l2", "log_sum_exp", "x")),

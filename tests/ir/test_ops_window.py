@@ -105,6 +105,25 @@ def test_convolution_agrees_with_onnx(
     np.testing.assert_allclose(result, onnx_reference("Conv", *arrays, **attrs), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
+def test_a_convolution_is_a_product_with_what_its_windows_hold(
+    x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]
+) -> None:
+    values, weights = RNG.integers(0, 256, x).astype("i4"), RNG.integers(-128, 128, w).astype("i4")
+    group = {"group": attrs.get("group", 1)}
+    unfolded = evaluate("unfold", values, kernel=w[2:], **{k: v for k, v in attrs.items() if k != "group"})
+    product = evaluate("conv", unfolded, weights.reshape(w[0], -1, *(1 for _ in w[2:])), **group)
+    np.testing.assert_array_equal(product, evaluate("conv", values, weights, **attrs))
+
+
+def test_products_of_bytes_are_summed_as_wider_numbers() -> None:
+    x, y = RNG.integers(0, 256, (5, 70), np.uint8), RNG.integers(-128, 128, (70, 3), np.int8)
+    np.testing.assert_array_equal(evaluate("matmul", x, y, dtype=DType.I32), x.astype("i4") @ y.astype("i4"))
+    image, w = x.reshape(1, 5, 7, 10), y.reshape(3, 5, 7, 2)
+    window = evaluate("conv", image, w, dtype=DType.I32, pads=(1, 1, 1, 1))
+    np.testing.assert_array_equal(window, evaluate("conv", image.astype("i4"), w.astype("i4"), pads=(1, 1, 1, 1)))
+
+
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_random_convolutions_agree_with_onnx(data: st.DataObject) -> None:
@@ -236,6 +255,9 @@ BAD: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("matmul", (F((2, 2, 3)), F((3, 3, 4))), {}),
     ("matmul", (F((2, 3)), F((3, 2), INT)), {}),
     ("matmul", (F((2**17, 1)), F((1, 2**16))), {}),
+    ("matmul", (F((2, 3), DType.U8), F((3, 2))), {"dtype": INT}),
+    ("matmul", (F((2, 3), DType.I64), F((3, 2), INT)), {"dtype": INT}),
+    ("unfold", (F((1, 4, 4, 4)),), {"kernel": (5, 5)}),
     ("conv", (F((1, 3, 4, 4)), F((2, 3, 3))), {}),
     ("conv", (F((1, 3, 4, 4)), F((2, 4, 3, 3))), {}),
     ("conv", (F((1, 4, 4, 4)), F((3, 2, 3, 3))), {"group": 2}),

@@ -200,6 +200,7 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("average_pool", "average_pool", t(1, 5, 14, 15), count_include_pad=False, **pool)
     add("average_pool-blocked", "average_pool", t(1, 20, 7, 7, layout=block), out_layout=block, kernel=(7, 7))
     add("average_pool-ceil", "average_pool", t(1, 3, 14, 15), count_include_pad=True, ceil_extra=(1, 1), **pool)
+    add("unfold", "unfold", t(2, 5, 9, 11, dtype=DType.U8), kernel=(3, 2), pads=(1, 0, 2, 1), value=7)
     add("lrn", "lrn", t(1, 12, 5, 6), size=5)
     add("lrn-blocked", "lrn", t(1, 32, 5, 6, layout=block), size=5, out_layout=block)
     for fn in ["sum", "mean", "max", "min", "prod", "sum_square", "l1", "l2", "log_sum_exp"]:

@@ -34,7 +34,7 @@ SPECIAL |= {"probe_spin": {"rounds": 3}, "order": {"count": 1}}
 WITH_ATTRIBUTES = {
     *("arg_max", "arg_min", "average_pool", "batch_norm", "cast", "concat", "conv", "expand", "gather", "gru_cell"),
     *("layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "pad", "prelu", "probe_fill", "reduce"),
-    *("reshape", "slice", "softmax", "transpose", "where"),
+    *("reshape", "slice", "softmax", "transpose", "unfold", "where"),
 }
 BINARY = {
     *("add", "and", "div", "equal", "fmod", "greater", "greater_equal", "less", "less_equal", "max", "min", "mod"),
@@ -104,6 +104,7 @@ def operations(dtype: DType) -> Iterator[Operation]:
             yield from made("max_pool", t(*shape), strides=strides, **window)
             yield from made("max_pool", t(*shape), strides=strides, indices=True, **window)
             yield from made("average_pool", t(*shape), strides=strides, **window)
+            yield from made("unfold", t(*shape), strides=strides, **window)
             for static in ((), ("w", "bias")):
                 weights = {"static": static, "strides": strides, "pads": (1,) * 2 * rank}
                 yield from made("conv", t(*shape), t(5, channels, *(3,) * rank), t(5), **weights)

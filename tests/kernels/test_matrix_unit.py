@@ -35,7 +35,7 @@ from rammer.ir.operator import OpDef, Operation, Operations
 from rammer.ir.proof import prove, settled
 from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
 from rammer.kernels import candidates
-from rammer.kernels.matrix_unit import unit_of
+from rammer.kernels.matrix_unit import units_of
 from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
@@ -201,8 +201,8 @@ void multiply(float *sums, const bf16 *a, const bf16 *b) {{
 @pytest.mark.parametrize("spec", [UNIT_SPEC, ROUNDED, DOTS], ids=["AMX", "AMX bf16", "AVX512-BF16"])
 def test_the_text_is_what_instructions_say(spec: VDeviceSpec) -> None:
     """Encodings as `pack` has them, and products as the meaning says, of operands that it rounds."""
-    unit = unit_of(spec)
-    assert unit is not None and unit.products[0].precision == spec.precision
+    unit = units_of(spec)[0]
+    assert unit.products[0].precision == spec.precision
     rng = np.random.default_rng(2)
     for product in unit.products:
         (_, sums), (_, rows), (_, columns) = product.tensors

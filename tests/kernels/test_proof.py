@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import simt_harness
+import test_byte_products
 import test_matrix_unit
 import test_threads_tensor
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
@@ -115,6 +116,13 @@ def check_mutants_on_the_unit(count: int, seed: int) -> None:
     check_real(total, missed, lambda name: check_compiled(built, name))
 
 
+def check_mutants_of_bytes(count: int, seed: int) -> None:
+    operations = test_byte_products.CASES.values()
+    total, missed = unseen([(op, test_byte_products.on_unit(op)) for op in operations], count, seed)
+    built = compile_all({str(n): (op, [m]) for n, (op, m, _) in enumerate(missed)}, test_byte_products.BYTES)
+    check_real(total, missed, lambda name: check_compiled(built, name))
+
+
 def check_mutants_of_many_threads(names: Sequence[str], count: int, seed: int) -> None:
     total, missed = unseen([(CASES[n], candidates(CASES[n], SMALL)) for n in names], count, seed)
     built = simt_harness.build({str(n): (op, [m]) for n, (op, m, _) in enumerate(missed)})
@@ -139,6 +147,10 @@ def test_changed_kernels_of_many_threads_are_not_proven() -> None:
 
 def test_changed_kernels_on_the_unit_are_not_proven() -> None:
     check_mutants_on_the_unit(12, seed=1)
+
+
+def test_changed_products_of_bytes_are_not_proven() -> None:
+    check_mutants_of_bytes(12, seed=1)
 
 
 def test_changed_kernels_of_waves_are_not_proven() -> None:

@@ -120,7 +120,8 @@ def test_features_count_as_missing_where_the_user_says_so(monkeypatch: pytest.Mo
     for disabled, best in (
         (None, "x86-64-amx"),
         ("amx_tile", "x86-64-avx512bf16"),
-        ("amx_tile,avx512_bf16", "x86-64-avx512"),
+        ("amx_tile,avx512_bf16", "x86-64-avx512vnni"),
+        ("amx_tile,avx512_bf16,avx512_vnni", "x86-64-avx512"),
         ("amx*,avx512*", "x86-64-avx2"),
         ("fma", "x86-64-sse4"),
     ):

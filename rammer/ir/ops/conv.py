@@ -1,23 +1,26 @@
-"""Convolution."""
+"""Convolution, and what its windows hold."""
 
 from __future__ import annotations
 
-from rammer.ir.expr import Load, Stage, TensorExpr
-from rammer.ir.index import Index, var
+from math import prod
+
+from rammer.ir.expr import Load, Range, Select, Stage, TensorExpr
+from rammer.ir.index import Index, substitute, var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import (
     expression,
+    factor,
     listed,
     narrowed,
     number,
-    numbers_only,
     require,
     summed,
     variables_of,
+    wide_enough,
     widened,
 )
 from rammer.ir.ops.window import padded, window
-from rammer.ir.tensor import Shape, TensorType
+from rammer.ir.tensor import DType, Shape, TensorType
 
 
 def _conv(
@@ -29,11 +32,15 @@ def _conv(
     pads: Shape = (),
     dilations: Shape = (),
     group: int = 1,
+    dtype: DType | None = None,
 ) -> TensorExpr:
-    """out[n, o, …] = bias[o] + sum over the window and the group of x[n, c, …] w[o, c, …], as ONNX's Conv."""
+    """out[n, o, …] = bias[o] + sum over the window and the group of x[n, c, …] w[o, c, …], as ONNX's Conv.
+
+    `dtype`: the type of the result and the bias, to which narrower x and w are widened; without it all have one type.
+    """
     inputs = [("x", x), ("w", w)] + ([("bias", bias)] if bias else [])
     types = [t for _, t in inputs]
-    dtype = numbers_only("conv", types)
+    dtype = wide_enough("conv", types, dtype)
     given = f"conv: {listed(types)} in {group} groups"
     require(x.rank == w.rank and x.rank > 2, given, "x and w need the same rank, at least 3")
     require(group > 0, given, "group must be positive")
@@ -42,12 +49,11 @@ def _conv(
     require(outs % group == 0, given, f"the {outs} output channels must divide into the groups")
     require(bias is None or bias.shape == (outs,), given, f"bias must have the shape ({outs},)")
     view = window("conv", x, w.shape[2:], strides, pads, dilations, rank=x.rank - 2)
-    source, stages = padded(x, view.begin, view.end, number(0, dtype))
+    source, stages = padded(x, view.begin, view.end, number(0, x.dtype))
     o, within = var("o"), var("c") if depth != 1 else Index()
     channel = o // (outs // group) * depth + within if group > 1 else within
-    body = widened(Load(source, (var("n"), channel, *view.index)), dtype) * widened(
-        Load("w", (o, within, *view.steps)), dtype
-    )
+    at = (var("n"), channel, *view.index)
+    body = factor(Load(source, at), x, dtype) * factor(Load("w", (o, within, *view.steps)), w, dtype)
     axes = (("n", x.shape[0]), ("o", outs), *view.spatial)
     reduce = (*view.reduce, *((("c", depth),) if depth != 1 else ()))
     if bias is None:
@@ -57,4 +63,31 @@ def _conv(
     return expression("conv", inputs, [*stages, total, Stage("out", axes, narrowed(biased, dtype), dtype=dtype)])
 
 
-DEFINITIONS = (OpDef("conv", _conv),)
+def _unfold(
+    x: TensorType,
+    *,
+    kernel: Shape,
+    strides: Shape = (),
+    pads: Shape = (),
+    dilations: Shape = (),
+    value: float = 0,
+) -> TensorExpr:
+    """out[n, …, p, …] = x[n, c, …] at place p of the window, where … are c, window, and position: windows as channels.
+
+    Past the edge lies `value`.
+    """
+    view = window("unfold", x, kernel, strides, pads, dilations, rank=x.rank - 2)
+    size = prod(kernel)
+    places = [var("m") // prod(kernel[n + 1 :]) % extent for n, extent in enumerate(kernel)]
+    moved = [place for place, extent in zip(places, kernel, strict=True) if extent > 1]
+    inside = dict(zip((a for a, _ in view.reduce), moved, strict=True))
+    index = [substitute(ix, inside) - b for ix, b in zip(view.index, view.begin, strict=True)]
+    edges = zip(index, x.shape[2:], view.begin, view.end, strict=True)
+    where = tuple(Range(ix, 0, extent) for ix, extent, begin, end in edges if begin or end)
+    load = Load("x", (var("n"), var("m") // size, *index))
+    axes = (("n", x.shape[0]), ("m", x.shape[1] * size), *view.spatial)
+    body = Select(where, load, number(value, x.dtype)) if where else load
+    return expression("unfold", [("x", x)], [Stage("out", axes, body, dtype=x.dtype)])
+
+
+DEFINITIONS = (OpDef("conv", _conv), OpDef("unfold", _unfold))

@@ -9,18 +9,23 @@ from rammer.ir.ops.operands import (
     broadcast,
     broadcast_index,
     expression,
+    factor,
     listed,
-    numbers_only,
     require,
     summed,
-    widened,
+    wide_enough,
 )
-from rammer.ir.tensor import TensorType
+from rammer.ir.tensor import DType, TensorType
 
 
-def _matmul(a: TensorType, b: TensorType, *, trans_a: bool = False, trans_b: bool = False) -> TensorExpr:
-    """out[…, i, j] = sum over k of a[…, i, k] b[…, k, j], as numpy.matmul; trans_* swap an operand's last two axes."""
-    dtype = numbers_only("matmul", [a, b])
+def _matmul(
+    a: TensorType, b: TensorType, *, trans_a: bool = False, trans_b: bool = False, dtype: DType | None = None
+) -> TensorExpr:
+    """out[…, i, j] = sum over k of a[…, i, k] b[…, k, j], as numpy.matmul; trans_* swap an operand's last two axes.
+
+    `dtype`: the type of the result, to which operands of narrower types are widened; without it all have one type.
+    """
+    dtype = wide_enough("matmul", [a, b], dtype)
     shapes = f"matmul: {listed([a, b])}" + ", a transposed" * trans_a + ", b transposed" * trans_b
     require(a.rank > 0 and b.rank > 0, shapes, "a scalar is no matrix; use mul")
     require(a.rank > 1 or not trans_a, shapes, "a vector has no axes to swap")
@@ -43,7 +48,7 @@ def _matmul(a: TensorType, b: TensorType, *, trans_a: bool = False, trans_b: boo
     if b.rank > 1:
         axes = (*axes, ("j", b.shape[-2 if trans_b else -1]))
         at_b = (*broadcast_index(b.shape[:-2], batches), *((j, k) if trans_b else (k, j)))
-    body = widened(Load("a", at_a), dtype) * widened(Load("b", at_b), dtype)
+    body = factor(Load("a", at_a), a, dtype) * factor(Load("b", at_b), b, dtype)
     return expression("matmul", [("a", a), ("b", b)], summed(axes, body, (("k", depth),), dtype))
 
 

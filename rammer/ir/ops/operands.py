@@ -90,6 +90,20 @@ def widened(value: Scalar, dtype: DType) -> Scalar:
     return value if dtype.accumulator is dtype else Cast(value, dtype.accumulator)
 
 
+def factor(value: Scalar, kind: TensorType, dtype: DType) -> Scalar:
+    """A factor of type `kind`, in the type that sums of `dtype` are held in."""
+    return value if kind.dtype is dtype.accumulator else Cast(value, dtype.accumulator)
+
+
+def wide_enough(kind: str, types: Sequence[TensorType], dtype: DType | None) -> DType:
+    """The type of a product: `dtype`, an integer as wide as all operands; or their one type. Raises TypeMismatch."""
+    if dtype is None:
+        return numbers_only(kind, types)
+    whole = not any(t.dtype.is_float or t.dtype is DType.BOOL or t.dtype.itemsize > dtype.itemsize for t in types)
+    require(whole and not dtype.is_float, f"{kind}: {listed(types)} in {dtype.value}", "only integers are widened")
+    return dtype
+
+
 def narrowed(value: Scalar, dtype: DType) -> Scalar:
     """A value of the accumulator's type, brought back to `dtype`."""
     return value if dtype.accumulator is dtype else Cast(value, dtype)

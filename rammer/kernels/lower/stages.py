@@ -113,7 +113,9 @@ class Placement:
         row, column = ctx.at[stage.name].order
         if any(hull.extent > 1 for d, hull in enumerate(box) if d not in (row, column)):
             raise ctx.fail(stage, "a copy for a unit holds rows of one dimension", hint="place it inside other loops")
-        corner, shape = tuple(hull.corner for hull in box), (box[row].extent, box[column].extent)
+        used = (ctx.schedule.instruction, *(at.instruction for at in ctx.at.values()))
+        size = max((i.block_of(instruction) for i in used if i and i.multiplies), default=1)  # the last one is whole
+        corner, shape = tuple(hull.corner for hull in box), (-(-box[row].extent // size) * size, box[column].extent)
         (_, source_kind), ((_, kind),) = instruction.meaning.inputs[0], instruction.meaning.outputs
         assert kind.layout is not None
         apart = [0] * len(box)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
 from rammer.ir.evaluate import evaluate_at
-from rammer.ir.expr import TensorExpr, loads
+from rammer.ir.expr import Cast, Load, TensorExpr, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
 from rammer.ir.tensor import Array, DType, TensorType
@@ -92,6 +92,13 @@ def _inputs(
     expr = operation.expr
     depth = max((prod(e for _, e in s.reduce) for s in expr.stages if s.reduce and s.combine == "sum"), default=1)
     extents = [d.extent for s in expr.stages for ld, _ in loads(s.body) for d in ld.dynamic]
+    widened = {
+        n.arg.tensor
+        for s in expr.stages
+        if s.reduce
+        for n in nodes(s.body)
+        if isinstance(n, Cast) and isinstance(n.arg, Load) and n.dtype.itemsize > 1
+    }
     values: dict[str, Seeded] = {}
     for n, ((name, _), kind, static) in enumerate(zip(expr.inputs, kinds, operation.static, strict=True)):
         if kind.dtype.is_float:
@@ -100,6 +107,9 @@ def _inputs(
             values[name] = seeds.floats(kind, n, exponent, positive, narrow)
         elif kind.dtype is DType.BOOL:
             values[name] = seeds.integers(kind, n, 0, 2)
+        elif name in widened and kind.dtype in (DType.I8, DType.U8):  # all bytes: none of their sums may be cut off
+            limits = np.iinfo(kind.dtype.value)
+            values[name] = seeds.integers(kind, n, int(limits.min), int(limits.max) + 1)
         else:
             values[name] = seeds.integers(kind, n, 0 if extents else 1, min([*extents, 4]))
     return values

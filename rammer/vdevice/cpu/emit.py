@@ -13,7 +13,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import NEXT, TileProgram
 from rammer.vdevice import functions
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
-from rammer.vdevice.cpu import amx
+from rammer.vdevice.cpu import amx, vnni
 from rammer.vdevice.cpu.prefetch import capacity, prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
 
@@ -79,7 +79,7 @@ def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str
 
 
 @lru_cache(maxsize=8)
-def _prelude(lanes: int, unit: bool) -> str:
+def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     # one text for floats and for vectors of them, so that tails equal bodies bit for bit
     math = functions.ABS + functions.SIMPLE + functions.POLYNOMIALS + functions.ERF
     double = MATH_OF_ALL + MATH_OF_DOUBLES
@@ -101,7 +101,7 @@ def _prelude(lanes: int, unit: bool) -> str:
         + _typed(LOADS + MATH_OF_ALL, "vi", "int", lanes, 4)
         + _typed(LOADS + double, "vd", "double", lanes, 8)
         + _transpose(lanes)
-        + (amx.TEXT.replace("LANES", str(lanes)) if unit else "")
+        + "".join(texts).replace("LANES", str(lanes))
     )
 
 
@@ -132,7 +132,9 @@ def _transpose(lanes: int) -> str:
 
 def prelude(spec: VDeviceSpec) -> str:
     """What every kernel text needs before it: types, parts of vectors, scalar and vector functions."""
-    return _prelude(spec.lanes, bool(spec.instructions))
+    tables = ((amx.AMX + amx.AVX512_BF16, amx.TEXT), (vnni.VNNI, vnni.TEXT))
+    names = {i.name for i in spec.instructions}
+    return _prelude(spec.lanes, tuple(text for table, text in tables if names & {i.name for i in table}))
 
 
 HEAD = """\
@@ -238,10 +240,10 @@ FOLD(min, smin(a, b))
 LOADS = """\
 typedef E_ T_ __attribute__((vector_size(BYTES), aligned(SIZE), may_alias));
 INLINE T_ T__load(const E_ *p, int n) { T_ v = {0}; memcpy(&v, p, SIZE * n); return v; }
+INLINE void T__store(E_ *p, T_ v, int n) { memcpy(p, &v, SIZE * n); }
 """
 
 MATH_OF_ALL = """\
-INLINE void T__store(E_ *p, T_ v, int n) { memcpy(p, &v, SIZE * n); }
 INLINE T_ T__splat(E_ x) { return x - (T_){0}; }
 INLINE T_ T__sel(M_ m, T_ a, T_ b) { return (T_)(((M_)a & m) | ((M_)b & ~m)); }
 INLINE T_ T__first(int n, T_ a, T_ b) {           /* n lanes of a, then b */

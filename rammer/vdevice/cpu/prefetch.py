@@ -96,6 +96,14 @@ def capacity(program: TileProgram) -> int:
     return 0
 
 
+def in_blocks(stmt: Apply) -> bool:
+    """Whether it adds a block of terms at a time to sums in memory: a product whose operands lie in parts."""
+    if not stmt.instruction.multiplies:
+        return False
+    _, (_, kind), _ = stmt.instruction.tensors
+    return kind.layout is not None and kind.layout.encoding is not None
+
+
 def steps(product: Apply) -> For:
     """The loop over blocks of terms that a product by an instruction goes through."""
     return For("rammer_block", 0, product.extents[-1] // product.instruction.axes[-1][1], Kind.SERIAL, ())
@@ -277,7 +285,7 @@ class _Prefetcher:
 
 def _with_steps(stmt: Stmt) -> Stmt:
     """A product with a loop over its steps, in which something may be prefetched."""
-    return replace(stmt, meanwhile=steps(stmt)) if isinstance(stmt, Apply) and stmt.instruction.multiplies else stmt
+    return replace(stmt, meanwhile=steps(stmt)) if isinstance(stmt, Apply) and in_blocks(stmt) else stmt
 
 
 def _with_hints(body: Body, hints: Mapping[Position, Body], at: Position = ()) -> Body:

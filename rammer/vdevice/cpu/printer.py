@@ -10,7 +10,7 @@ from rammer.ir.instruction import place
 from rammer.ir.tensor import Encoding, TensorType
 from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, TileProgram, children, statements
 from rammer.vdevice.cfamily import CFamilyPrinter
-from rammer.vdevice.cpu.prefetch import ASKING_STEPS, LINE_BYTES, has_pieces, register_block, steps
+from rammer.vdevice.cpu.prefetch import ASKING_STEPS, LINE_BYTES, has_pieces, in_blocks, register_block, steps
 
 MAX_STEPS = 64  # stores of an unrolled body
 MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
@@ -24,13 +24,13 @@ class CpuPrinter(CFamilyPrinter):
     Names of its own begin with `rammer_`: operands of plugins have names, too, which must not be shadowed.
     """
 
-    pieces = True
+    pieces = narrow_stores = True
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)
         many = self.numbers(program.body)[1] > MAX_GATHERED
         self.most_numbers = MAX_NUMBERS, FEW_GATHERED if many else MAX_GATHERED
-        self._on_unit = any(isinstance(s, Apply) and s.instruction.multiplies for s in statements(program.body))
+        self._on_unit = any(isinstance(s, Apply) and in_blocks(s) for s in statements(program.body))
         self._asking = ""  # the variable of the loop that asks for what runs next
 
     def scratch(self) -> list[str]:
@@ -40,7 +40,9 @@ class CpuPrinter(CFamilyPrinter):
         return ["  rammer_unit_end();"] if self._on_unit else []
 
     def apply(self, s: Apply) -> list[str]:
-        return self._copied(s) if s.instruction.copies else self._multiplied(s)
+        if s.instruction.copies:
+            return self._copied(s)
+        return self._multiplied(s) if in_blocks(s) else self._summed(s)
 
     def _copied(self, s: Apply) -> list[str]:
         """Rows that an instruction encodes, up to the last one that there is."""
@@ -52,6 +54,12 @@ class CpuPrinter(CFamilyPrinter):
             count = f"imin({count}, {r.high} - ({self.index(first)}))"
         start = f"&{source.buffer}[{self.index(source.at)}]"
         return [f"rammer_{s.instruction.name}({to.buffer}, {start}, {step}, {following}, {count}, {depth});"]
+
+    def _summed(self, s: Apply) -> list[str]:
+        """A block of sums by a text that goes through all of its terms: their number, in steps of its own."""
+        steps = -(-s.extents[-1] // s.instruction.axes[-1][1])
+        operands = ", ".join(f"&{o.buffer}[{self.index(o.at)}]" for o in s.operands)
+        return [f"rammer_{s.instruction.name}({operands}, {steps});"]
 
     def _multiplied(self, s: Apply) -> list[str]:
         """A block of sums: an instruction repeated along its terms."""

@@ -16,7 +16,7 @@ from rammer import config
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.instruction import Instruction
-from rammer.vdevice.cpu import amx
+from rammer.vdevice.cpu import amx, vnni
 from rammer.vdevice.cpu.calibrate import Calibration
 from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
 from rammer.vdevice.cpu.table import MAX_VEUS
@@ -42,7 +42,9 @@ class Arch:
 _SSE = frozenset({"ssse3", "sse4_1", "sse4_2", "popcnt"})
 _AVX2 = _SSE | {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-_BF16, _AMX = {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
+_VNNI, _BF16, _AMX = {"avx512_vnni"}, {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
+
+_WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 
 # Levels and no "native": an artifact says exactly what it needs. Clang halves 64-byte vectors on many CPUs with
 # AVX-512, Sapphire Rapids among them, unless told not to.
@@ -54,30 +56,32 @@ ARCHES: dict[str, Arch] = {
             "x86_64",
             16,
             32,
-            _AVX512 | _BF16 | _AMX,
-            ("-mcpu=x86_64_v4+avx512bf16+amx_tile+amx_bf16-prefer_256_bit",),
-            ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mprefer-vector-width=512"),
-            instructions=amx.AMX,
+            _AVX512 | _VNNI | _BF16 | _AMX,
+            ("-mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_bf16-prefer_256_bit",),
+            (*_WIDE, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+            instructions=amx.AMX + vnni.VNNI,
         ),
         Arch(
             "x86-64-avx512bf16",
             "x86_64",
             16,
             32,
-            _AVX512 | _BF16,
-            ("-mcpu=x86_64_v4+avx512bf16-prefer_256_bit",),
-            ("-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"),
-            instructions=amx.AVX512_BF16,
+            _AVX512 | _VNNI | _BF16,
+            ("-mcpu=x86_64_v4+avx512vnni+avx512bf16-prefer_256_bit",),
+            (*_WIDE, "-mavx512vnni", "-mavx512bf16"),
+            instructions=amx.AVX512_BF16 + vnni.VNNI,
         ),
         Arch(
-            "x86-64-avx512",
+            "x86-64-avx512vnni",
             "x86_64",
             16,
             32,
-            _AVX512,
-            ("-mcpu=x86_64_v4-prefer_256_bit",),
-            ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+            _AVX512 | _VNNI,
+            ("-mcpu=x86_64_v4+avx512vnni-prefer_256_bit",),
+            (*_WIDE, "-mavx512vnni"),
+            instructions=vnni.VNNI,
         ),
+        Arch("x86-64-avx512", "x86_64", 16, 32, _AVX512, ("-mcpu=x86_64_v4-prefer_256_bit",), _WIDE),
         Arch("x86-64-avx2", "x86_64", 8, 16, _AVX2, ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",)),
         Arch("x86-64-sse4", "x86_64", 4, 16, _SSE, ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",)),
         Arch("x86-64", "x86_64", 4, 16, frozenset(), ("-mcpu=x86_64",), ("-march=x86-64",)),

@@ -61,6 +61,8 @@ def _optional(n: Node, position: int) -> TensorId | None:
 @handles("DequantizeLinear")
 def dequantize_linear(n: Node) -> TensorId:
     axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
+    if n.dtype() in (DType.I8, DType.U8) and n.type(n.tensor(0)).rank > 1:  # weights: they may be multiplied as bytes
+        n.builder.keep(n.tensor(0))
     return dequantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), axis)
 
 

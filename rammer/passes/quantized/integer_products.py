@@ -1,0 +1,109 @@
+"""Products of dequantised numbers become integer products, whose sums are scaled, on devices that multiply bytes.
+
+Σ sx (x - zx) · sw (w - zw) = sx sw Σ (x - zx) (w - zw): in integers the sum is exact, so less is rounded.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator, attributes
+from rammer.ir.tensor import DType, Shape, TensorId
+from rammer.passes.editor import Editor
+from rammer.passes.quantized.narrow_products import multiplies_bytes
+
+MOST_TERMS = 2**31 // 255**2  # products of differences of bytes, the sum of which an int32 holds
+
+
+def integer_products(graph: Graph, spec: VDeviceSpec) -> Graph:
+    """Sum products of dequantised bytes and constants in int32, where one scale is for all the terms of a sum."""
+    if not multiplies_bytes(spec):
+        return graph
+    editor = Editor(graph)
+    for n, op in list(editor.operators.items()):
+        if op.kind in ("matmul", "conv") and all(t.dtype is DType.F32 for t in op.operation.inputs):
+            made = _product(editor, op)
+            if made is not None:
+                editor.remove(n)
+                editor.replace_result(op.outputs[0], made)
+    return editor.finish()
+
+
+class _Scaled(NamedTuple):
+    """What a dequantised tensor is made of: it is numbers * scale."""
+
+    numbers: TensorId  # int32
+    scale: TensorId
+
+
+def _product(editor: Editor, op: ROperator) -> TensorId | None:
+    x, w = (_scaled(editor, t) for t in op.inputs[:2])
+    shape = _scales(editor, op, w) if x and w and editor.types[x.scale].size == 1 else None
+    if x is None or w is None or shape is None:
+        return None
+    sums = _add(editor, op.name, op.kind, x.numbers, w.numbers, **dict(op.operation.attrs))
+    scales = _add(editor, op.name, "reshape", x.scale, shape=()), _add(editor, op.name, "reshape", w.scale, shape=shape)
+    result = _add(editor, op.name, "cast", sums, dtype=DType.F32)
+    result = _add(editor, op.name, "mul", result, _add(editor, op.name, "mul", *scales))
+    for bias in op.inputs[2:]:
+        along = (editor.types[bias].size, *(1 for _ in op.operation.outputs[0].shape[2:]))
+        result = _add(editor, op.name, "add", result, _add(editor, op.name, "reshape", bias, shape=along))
+    return result
+
+
+def _scales(editor: Editor, op: ROperator, w: _Scaled) -> Shape | None:
+    """The shape in which the weights' scales are those of the result; None if they change inside a sum."""
+    weights, kind = editor.types[w.numbers].shape, editor.types[w.scale]
+    attrs: dict[str, Any] = dict(op.operation.attrs)
+    if not _is_constant(editor, w.numbers):
+        return None
+    if op.kind == "conv":
+        terms, shape = prod(weights[1:]), (weights[0], *(1 for _ in weights[2:]))
+        own = (weights[0], *(1 for _ in weights[1:]))
+    elif len(weights) == 2 and not attrs.get("trans_a"):
+        turned = bool(attrs.get("trans_b"))
+        terms, count = weights[int(turned)], weights[int(not turned)]
+        shape, own = (count,), (count, 1) if turned else (1, count)
+    else:
+        return None
+    if terms > MOST_TERMS:
+        return None
+    if kind.size == 1:
+        return ()
+    return shape if kind.shape == own else None
+
+
+def _is_constant(editor: Editor, tensor: TensorId) -> bool:
+    """Whether a tensor is computed from constants alone."""
+    n = editor.producer.get(tensor)
+    if n is None:
+        return tensor in editor.constants
+    return all(_is_constant(editor, t) for t in editor.operators[n].inputs)
+
+
+def _scaled(editor: Editor, tensor: TensorId) -> _Scaled | None:
+    """The bytes less zero, and their scale, if a tensor was dequantised."""
+    scaling = _maker(editor, tensor, "mul")
+    widening = _maker(editor, scaling.inputs[0], "cast") if scaling and len(scaling.inputs) == 2 else None
+    if scaling is None or widening is None or widening.operation.inputs[0].dtype is not DType.I32:
+        return None
+    numbers = widening.inputs[0]
+    difference = _maker(editor, numbers, "sub")
+    cast = _maker(editor, difference.inputs[0] if difference else numbers, "cast")
+    bytes_only = cast is not None and cast.operation.inputs[0].dtype in (DType.U8, DType.I8)
+    return _Scaled(numbers, scaling.inputs[1]) if bytes_only else None
+
+
+def _maker(editor: Editor, tensor: TensorId, kind: str) -> ROperator | None:
+    """The operator of this kind that computes a tensor."""
+    n = editor.producer.get(tensor)
+    return editor.operators[n] if n is not None and editor.operators[n].kind == kind else None
+
+
+def _add(editor: Editor, name: str, kind: str, *inputs: TensorId, **attrs: Any) -> TensorId:
+    types = tuple(editor.types[t] for t in inputs)
+    (made,) = editor.add(name, editor.interner.define(kind, types, attributes(**attrs)), inputs)
+    return made

@@ -1,0 +1,171 @@
+"""Quantised models on CPUs that multiply bytes: their results are those of ONNX's reference, bit by bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import rammer
+from rammer.ir.tensor import Array
+
+ARCH = "x86-64-avx512vnni@here"
+U8, I8 = np.uint8, np.int8
+
+
+def any_bytes(dtype: Any, *shape: int, seed: int = 0) -> Array:
+    ends = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(ends.min, ends.max, shape, dtype, endpoint=True)
+
+
+def model(
+    nodes: onnx.NodeProto | list[onnx.NodeProto],
+    inputs: dict[str, Array],
+    constants: dict[str, Array],
+    out: int,
+    name: str = "y",
+) -> onnx.ModelProto:
+    nodes = nodes if isinstance(nodes, list) else [nodes]
+    values = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in inputs.items()
+    ]
+    used = {n for node in nodes for n in node.input}
+    weights = [numpy_helper.from_array(np.asarray(value), n) for n, value in constants.items() if n in used]
+    result = helper.make_tensor_value_info(name, out, None)
+    graph = helper.make_graph(nodes, "quantised", values, [result], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def run(made: onnx.ModelProto, inputs: dict[str, Array], *, on_bytes: bool = True) -> dict[str, Array]:
+    """The results, of rKernels that multiply bytes or of none."""
+    with rammer.compile(made, "cpu", arch=ARCH, device=2, tune_seconds=0) as program:
+        assert program.plan is not None
+        used = any("_u8xi8_" in k.name or "_i8xu8_" in k.name for k in program.plan.kernels)
+        assert used == on_bytes, [k.name for k in program.plan.kernels]
+        return dict(program.run(inputs))
+
+
+def reference(made: onnx.ModelProto, inputs: dict[str, Array]) -> Array:
+    (result,) = ReferenceEvaluator(made).run(None, inputs)
+    return np.asarray(result)
+
+
+def check(made: onnx.ModelProto, inputs: dict[str, Array], *, on_bytes: bool = True) -> None:
+    wanted = reference(made, inputs)
+    got = run(made, inputs, on_bytes=on_bytes)["y"]
+    assert got.dtype == wanted.dtype
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("zeros", ["no", "known", "by column"])
+@pytest.mark.parametrize("weights", [U8, I8])
+@pytest.mark.parametrize("values", [U8, I8])
+@pytest.mark.parametrize("shape", [(75, 129), (3, 75, 129), (1, 300)], ids=str)
+def test_products(shape: tuple[int, ...], values: Any, weights: Any, zeros: str) -> None:
+    """Zero points that are known, and those that are computed."""
+    inputs, constants = {"x": any_bytes(values, *shape)}, {"w": any_bytes(weights, shape[-1], 50, seed=1)}
+    names = ["x", "w"]
+    if zeros == "known":
+        names += ["zx", "zw"]
+        constants |= {"zx": any_bytes(values, seed=2), "zw": any_bytes(weights, seed=3)}
+    elif zeros == "by column":
+        names += ["zx", "zw"]
+        inputs["zx"], constants["zw"] = any_bytes(values, seed=2), any_bytes(weights, 50, seed=3)
+    made = model(helper.make_node("MatMulInteger", names, ["y"]), inputs, constants, onnx.TensorProto.INT32)
+    check(made, inputs)
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "1x1": ((2, 40, 7, 9), (33, 40, 1, 1), {}),
+    "1x1 by twos": ((1, 40, 7, 9), (33, 40, 1, 1), {"strides": [2, 2]}),
+    "3x3": ((1, 20, 9, 11), (24, 20, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "5x3": ((2, 3, 12, 11), (17, 3, 5, 3), {"pads": [2, 0, 1, 1], "strides": [2, 1], "dilations": [1, 2]}),
+}
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["", "zeros"])
+@pytest.mark.parametrize("values", [U8, I8])
+@pytest.mark.parametrize("weights", [U8, I8])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str, values: Any, weights: Any, zeros: bool) -> None:
+    shape, w, attrs = CONVOLUTIONS[name]
+    inputs, constants = {"x": any_bytes(values, *shape)}, {"w": any_bytes(weights, *w, seed=1)}
+    if zeros:
+        constants |= {"zx": any_bytes(values, seed=2), "zw": any_bytes(weights, seed=3)}
+    node = helper.make_node("ConvInteger", ["x", "w", *(["zx", "zw"] if zeros else [])], ["y"], **attrs)
+    check(model(node, inputs, constants, onnx.TensorProto.INT32), inputs)
+
+
+def test_what_lies_past_the_edge_must_be_known() -> None:
+    inputs = {"x": any_bytes(U8, 1, 20, 9, 11), "zx": any_bytes(U8, seed=2)}
+    node = helper.make_node("ConvInteger", ["x", "w", "zx"], ["y"], pads=[1, 1, 1, 1])
+    made = model(node, inputs, {"w": any_bytes(I8, 24, 20, 3, 3, seed=1)}, onnx.TensorProto.INT32)
+    check(made, inputs, on_bytes=False)
+
+
+def scales(count: int) -> dict[str, Array]:
+    """Of x, weights and the result; no result lies between two numbers."""
+    sw = np.linspace(0.011, 0.023, count).astype(np.float32) if count else np.float32(0.013)
+    return {"sx": np.array(0.017, np.float32), "sw": np.asarray(sw), "sy": np.array(1.7, np.float32)}
+
+
+@pytest.mark.parametrize(("values", "weights"), [(U8, I8), (I8, I8), (U8, U8)])
+def test_products_that_are_quantised_again(values: Any, weights: Any) -> None:
+    inputs = {"x": any_bytes(values, 75, 129)}
+    constants = {"w": any_bytes(weights, 129, 50, seed=1), "zx": any_bytes(values, seed=2), **scales(0)}
+    constants |= {"zw": any_bytes(weights, seed=3), "zy": any_bytes(values, seed=4)}
+    node = helper.make_node("QLinearMatMul", ["x", "sx", "zx", "w", "sw", "zw", "sy", "zy"], ["y"])
+    check(model(node, inputs, constants, helper.np_dtype_to_tensor_dtype(np.dtype(values))), inputs)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_that_are_quantised_again(name: str, bias: bool) -> None:
+    shape, w, attrs = CONVOLUTIONS[name]
+    inputs = {"x": any_bytes(U8, *shape)}
+    constants = {"w": any_bytes(I8, *w, seed=1), "zx": any_bytes(U8, seed=2), **scales(w[0])}
+    constants |= {"zw": np.zeros(w[0], I8), "zy": any_bytes(U8, seed=4)}
+    if bias:
+        constants["b"] = np.random.default_rng(5).integers(-9999, 9999, w[0], np.int32)
+    names = ["x", "sx", "zx", "w", "sw", "zw", "sy", "zy", *(["b"] if bias else [])]
+    check(
+        model(helper.make_node("QLinearConv", names, ["y"], **attrs), inputs, constants, onnx.TensorProto.UINT8), inputs
+    )
+
+
+def dequantized(name: str, values: str, scale: str, zero: str, **attrs: Any) -> onnx.NodeProto:
+    return helper.make_node("DequantizeLinear", [values, scale, zero], [name], **attrs)
+
+
+LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], onnx.NodeProto, int]] = {
+    "MatMul": ((75, 129), (129, 50), helper.make_node("MatMul", ["x", "w"], ["p"]), 1),
+    "Gemm": ((75, 129), (50, 129), helper.make_node("Gemm", ["x", "w", "b"], ["p"], transB=1), 0),
+    "Conv": ((2, 20, 9, 11), (50, 20, 3, 3), helper.make_node("Conv", ["x", "w", "b"], ["p"], pads=[1, 1, 1, 1]), 0),
+}
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["one scale", "a scale for each column"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_dequantised_numbers_are_multiplied_as_bytes(name: str, each: bool) -> None:
+    """Sums are exact, so the result is nearer to what is meant than that of floats."""
+    shape, w, node, axis = LAYERS[name]
+    zw = np.zeros(50, I8) if each else any_bytes(I8, seed=3)
+    constants = {"wq": any_bytes(I8, *w, seed=1), "zx": any_bytes(U8, seed=2), **scales(50 if each else 0), "zw": zw}
+    constants |= {"b": np.linspace(-9, 9, 50).astype(np.float32), "zy": any_bytes(U8, seed=4)}
+    nodes = [dequantized("x", "xq", "sx", "zx"), dequantized("w", "wq", "sw", "zw", axis=axis), node]
+    inputs = {"xq": any_bytes(U8, *shape)}
+    made = model(nodes, inputs, constants, onnx.TensorProto.FLOAT, "p")
+    rounded = reference(made, inputs)
+    wide = {n: v.astype(np.float64) if v.dtype == np.float32 else v for n, v in constants.items()}
+    exact = reference(model(nodes, inputs, wide, onnx.TensorProto.DOUBLE, "p"), inputs)
+    error = np.abs(run(made, inputs)["p"] - exact).max()
+    assert error <= min(np.abs(rounded - exact).max(), 2.0**-22 * np.abs(exact).max())
+    nodes.append(helper.make_node("QuantizeLinear", ["p", "sy", "zy"], ["y"]))
+    made = model(nodes, inputs, constants, onnx.TensorProto.UINT8)
+    wanted = reference(made, inputs)
+    off = run(made, inputs)["y"].astype(int) - wanted
+    assert np.abs(off).max() <= 1 and (off != 0).mean() < 0.001  # where floats are rounded across a tie
