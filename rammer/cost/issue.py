@@ -23,7 +23,8 @@ def pass_cycles(own: Issued, spec: VDeviceSpec, sums: bool, streamed: float = 0.
     `streamed`: bytes that come from the farthest own cache meanwhile.
     """
     issue = spec.issue
-    busy = max(own.arithmetic / issue.arithmetic, own.loads / issue.loads, own.stores / issue.stores)
+    arithmetic = own.arithmetic + own.made / spec.lanes
+    busy = max(arithmetic / issue.arithmetic, own.loads / issue.loads, own.stores / issue.stores)
     caches = _own_caches(spec)
     if streamed and caches and caches[-1].read_gbps:
         busy = max(busy, streamed / (caches[-1].read_gbps * 1e3) / cycle_us(spec))

@@ -24,14 +24,20 @@ PICKED = 2.0  # loads for a vector whose elements are all in one of memory
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """Vector instructions by where they begin, and cycles that results are waited for beyond that."""
+    """Vector instructions by where they begin; and elements that other instructions make, over their `gain`."""
 
     arithmetic: float = 0.0
     loads: float = 0.0
     stores: float = 0.0
+    made: float = 0.0
 
     def __add__(self, other: Issued) -> Issued:
-        return Issued(self.arithmetic + other.arithmetic, self.loads + other.loads, self.stores + other.stores)
+        return Issued(
+            self.arithmetic + other.arithmetic,
+            self.loads + other.loads,
+            self.stores + other.stores,
+            self.made + other.made,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +141,7 @@ class _Counter:
         found.sums |= any(ld.tensor == stmt.buffer and ld.index[0] == stmt.index for ld, _ in loads(stmt.value))
 
     def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
-        """An instruction takes as many multiply-adds as it makes, less its gain."""
-        instruction = stmt.instruction
-        found.issued += Issued(prod(stmt.extents) / instruction.gain * _times(block, None))
+        found.issued += Issued(made=prod(stmt.extents) / stmt.instruction.gain * _times(block, None))
         for operand in stmt.operands:
             self.touch(operand, stmt, block, found)
 

@@ -186,9 +186,9 @@ def price_us(kernel: RKernel, spec: VDeviceSpec) -> float:
 
 def every_block_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
     """All ways to cut rows, columns and the batch into tasks of whole blocks; inside as the generator does it."""
-    problem, unit = Problem.of(op, spec), matrix_unit.unit_of(spec)
+    problem, (unit,) = Problem.of(op, spec), matrix_unit.units_of(spec)
     p = product(problem, problem.root)
-    assert p is not None and unit is not None
+    assert p is not None
     row, extents, (block,) = str(p.row), dict(p.stage.axes), unit.products
     height, width = block.extent("row"), block.extent("column")
     span = problem.span(row)
@@ -203,7 +203,7 @@ def every_block_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
         inside = (Loop(p.lane, width), *(() if strip == height else (Loop(row, height),)))
         loops = (*around, *inside, *matrix_unit.inner_loops(problem, p))
         at = (matrix_unit.encoded(p, unit, len(around) - 1),)
-        packing = ((p.w.tensor, matrix_unit.packed(p, block)),)
+        packing = ((p.w.tensor, matrix_unit.packed(p, unit, block)),)
         yield problem.kernel(Schedule(f"{steps}", loops, at, packing, instruction=block))
 
 
