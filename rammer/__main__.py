@@ -140,6 +140,11 @@ def compile_options(command: Any) -> Any:
         ),
         click.option("--device", help="Which device of the target; for cpu the number of vEUs."),
         click.option("--arch", help="Compile for this architecture instead of the one found."),
+        click.option(
+            "--tune-seconds",
+            type=click.FloatRange(min=0),
+            help="Time to measure rKernels; from 60 on, tilings are searched.  [default: RAMMER_TUNE_SECONDS or 20]",
+        ),
         click.option("--precision", help="Round operands of products, for matrix units: tf32, bf16.  [default: fp32]"),
         click.option(
             "--policy",
@@ -163,8 +168,8 @@ def _open(path: str, **options: Any) -> Program:
 
 def _refuse_options(path: str, **options: Any) -> None:
     """Refuse what a saved program cannot be given any more."""
-    if ignored := [name for name, value in options.items() if value and name != "device"]:
-        option = {"shapes": "shape", "constants": "constant"}.get(ignored[0], ignored[0])
+    if ignored := [name for name, value in options.items() if (value or value == 0) and name != "device"]:
+        option = {"shapes": "shape", "constants": "constant"}.get(ignored[0], ignored[0].replace("_", "-"))
         raise InputError(f"{path} is a compiled program: --{option} has no effect on it", hint="compile the model")
 
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
 
+SEARCH_S = 60.0  # of a budget for measuring: from here on the search for tilings is wider
+SEARCHED = 4  # tilings of a product that are then measured
+
 
 def load(
     model: Model,
@@ -113,9 +116,10 @@ def compile(
             if verify:
                 verify_pass("", graph)
         trace.graph("graph", graph)
-        with clock("rkernels"):
-            candidates = find_candidates(graph, vdevice, registry)
         budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
+        with clock("rkernels"):
+            searching = budget_s >= SEARCH_S
+            candidates = find_candidates(graph, vdevice, registry, SEARCHED if searching else 0)
         check = config.integer("RAMMER_CHECK") or 0
         refused: list[str] = []
         wrong: list[str] = []
@@ -140,7 +144,8 @@ def compile(
             plan = replace(plan, memory=plan_memory(plan))
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
-        notes = (*prover.notes, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
+        gain = _search_gain(plan, registry, profiler) if searching else []
+        notes = (*prover.notes, *gain, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
             trace.say(CHOICES, note)
@@ -168,13 +173,18 @@ def _ports(graph: Graph, tensors: Sequence[TensorId]) -> tuple[Port, ...]:
     return tuple(Port(t, graph.types[t]) for t in tensors)
 
 
-def find_candidates(graph: Graph, vdevice: VDevice, registry: PluginRegistry) -> dict[Operation, list[RKernel]]:
-    """Candidate rKernels of every distinct operation. Raises DeviceError naming all operations nobody can compute."""
+def find_candidates(
+    graph: Graph, vdevice: VDevice, registry: PluginRegistry, search: int = 0
+) -> dict[Operation, list[RKernel]]:
+    """Candidate rKernels of every distinct operation; of a `search` up to as many tilings of a product.
+
+    Raises DeviceError naming all operations nobody can compute.
+    """
     found: dict[Operation, list[RKernel]] = {}
     nobody: dict[str, str] = {}
     for op in graph.operators:
         if op.operation not in found:
-            found[op.operation] = registry.rkernels(op.operation, vdevice.spec)
+            found[op.operation] = registry.rkernels(op.operation, vdevice.spec, search)
             if not found[op.operation]:
                 nobody[op.kind] = op.name
     if nobody:
@@ -248,6 +258,26 @@ def _imported(plan: ExecutionPlan) -> list[str]:
     """A note that names the rKernels that came from records."""
     names = sorted({k.name for k in plan.kernels if isinstance(k.body, ForeignSource) and k.schedule})
     return [f"imported rKernels: {', '.join(names)}"] if names else []
+
+
+def _search_gain(plan: ExecutionPlan, registry: PluginRegistry, profiler: MeasuredProfiler) -> list[str]:
+    """A note on operations that run by a tiling which only the search offered, and what they take alone."""
+    found_us, usual_us, number = 0.0, 0.0, 0
+    for kernel in dict.fromkeys(plan.kernels):
+        usual = [k for k in registry.rkernels(kernel.operation, plan.spec) if k in profiler.times]
+        if usual and all(k.schedule != kernel.schedule for k in usual):
+            number += 1
+            found_us += _alone_us(kernel, plan, profiler)
+            usual_us += min(_alone_us(k, plan, profiler) for k in usual)
+    if not number:
+        return ["search: no operation is faster by another tiling"]
+    return [
+        f"search: {number} operations by other tilings, each alone {found_us:.1f} instead of {usual_us:.1f} µs in sum"
+    ]
+
+
+def _alone_us(kernel: RKernel, plan: ExecutionPlan, profiler: MeasuredProfiler) -> float:
+    return profiler.rtask_us(kernel) * -(-kernel.num_rtasks // plan.spec.num_veus)
 
 
 def _bounded(plan: ExecutionPlan) -> list[str]:

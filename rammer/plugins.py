@@ -180,12 +180,12 @@ class PluginRegistry:
             found |= {name: (plugin, make) for name, make in answer.items()}
         return found
 
-    def rkernels(self, operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    def rkernels(self, operation: Operation, spec: VDeviceSpec, search: int = 0) -> list[RKernel]:
         """Candidates of all plugins in the order of registration, each plugin's as it gave them; maybe none.
 
-        Policies prefer the first of equals: the generator's first choice.
+        Policies prefer the first of equals: the generator's first choice. `search`: see `hookspecs.rammer_rkernels`.
         """
-        answers = self._ask("rammer_rkernels", operation=operation, spec=spec)
+        answers = self._ask("rammer_rkernels", operation=operation, spec=spec, search=search)
         return [kernel for _, kernels in answers for kernel in kernels]
 
 

@@ -7,14 +7,14 @@ depend on, and once for a vector. Guards are taken as true, but for those that t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeAlias, assert_never
 
 from rammer.cost.functions import slots_of
 from rammer.ir.expr import Range, loads
 from rammer.ir.index import Bounds, Index, bounds, variables
-from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Operand, Prefetch, Scope, Store, Sync, TileProgram
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, Store, Sync, TileProgram
 
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 
@@ -57,13 +57,16 @@ class Work:
 
 def work(program: TileProgram) -> Work:
     """Count the first rTask of a tile program of one thread."""
-    return _Counter(program).loop(program.body, (), 1)
+    return _Counter(program).rtask()
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
+    """A place in a buffer, while the variables of `spans` move."""
+
     buffer: str
     index: Index
+    spans: Bounds
 
 
 @dataclass
@@ -72,24 +75,28 @@ class _Pass:
 
     issued: Issued = Issued()
     inside: list[Work] = field(default_factory=list)
-    accesses: list[tuple[_Access, Bounds]] = field(default_factory=list)  # and the loops between it and this body
+    accesses: list[_Access] = field(default_factory=list)
     sums: bool = False
 
 
 class _Counter:
     def __init__(self, program: TileProgram) -> None:
+        self.program = program
         self.buffers = {b.name: b for b in (*program.arguments, *program.scratch)}
         self._in_memory = {b.name for b in self.buffers.values() if b.scope is not Scope.REGISTER}
         self._spans: dict[str, tuple[int, int]] = {}  # of variables around a statement, in the first rTask
 
-    def loop(self, body: Body, block: tuple[For, ...], trips: int, var: str = "") -> Work:
+    def rtask(self) -> Work:
+        return self.loop(self.program.body, (), 1)[0]
+
+    def loop(self, body: Body, block: tuple[For, ...], trips: int, var: str = "") -> tuple[Work, list[_Access]]:
+        """A loop's work, and what it accesses in all its passes."""
         found = _Pass()
         self.body(body, block, found)
-        once = self.footprint(found.accesses)
         spans = {var: (0, trips - 1)} if var else {}
-        moved = [(access, {**env, **spans}) for access, env in found.accesses]
-        self._outer = moved  # what a loop around this one sees
-        return Work(trips, found.issued, tuple(found.inside), found.sums, once, self.footprint(moved))
+        moved = [replace(access, spans={**access.spans, **spans}) for access in found.accesses]
+        once, whole = self.footprint(found.accesses), self.footprint(moved)
+        return Work(trips, found.issued, tuple(found.inside), found.sums, once, whole), moved
 
     def body(self, body: Body, block: tuple[For, ...], found: _Pass) -> None:
         """Add a body's statements; `block` are the unrolled and vector loops around."""
@@ -104,9 +111,9 @@ class _Counter:
                     self.body(stmt.body, block, found)
                 case For(kind=Kind.SERIAL):
                     self._spans[stmt.var] = stmt.start, stmt.stop - 1
-                    inner = self.loop(stmt.body, block, stmt.stop - stmt.start, stmt.var)
+                    inner, accesses = self.loop(stmt.body, block, stmt.stop - stmt.start, stmt.var)
                     found.inside.append(inner)
-                    found.accesses += self._outer
+                    found.accesses += accesses
                 case For(kind=Kind.TASK | Kind.THREAD):
                     self._spans[stmt.var] = 0, 0
                     self.body(stmt.body, block, found)
@@ -143,11 +150,8 @@ class _Counter:
     def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
         found.issued += Issued(made=prod(stmt.extents) / stmt.instruction.gain * _times(block, None))
         for operand in stmt.operands:
-            self.touch(operand, stmt, block, found)
-
-    def touch(self, operand: Operand, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
-        if operand.buffer in self._in_memory:
-            self.note(operand.buffer, operand.at, block, found)
+            if operand.buffer in self._in_memory:
+                self.note(operand.buffer, operand.at, block, found)
 
     def issue(self, index: Index, block: tuple[For, ...], vector: For | None, dynamic: bool) -> float:
         """Instructions of an access in a register block."""
@@ -165,14 +169,14 @@ class _Counter:
 
     def note(self, buffer: str, index: Index, block: tuple[For, ...], found: _Pass) -> None:
         spans = {lp.var: (lp.start, lp.stop - 1) for lp in block}
-        found.accesses.append((_Access(buffer, index), spans))
+        found.accesses.append(_Access(buffer, index, spans))
 
-    def footprint(self, accesses: Iterable[tuple[_Access, Bounds]]) -> Footprint:
+    def footprint(self, accesses: Iterable[_Access]) -> Footprint:
         """Bytes of each buffer, of accesses at different places together."""
         places: dict[str, dict[tuple[object, ...], float]] = {}
-        for access, env in accesses:
+        for access in accesses:
             known = places.setdefault(access.buffer, {})
-            size = _distinct(access.index, env)
+            size = _distinct(access.index, access.spans)
             key = access.index.terms
             known[key] = max(known.get(key, 0.0), size)
         found = {}

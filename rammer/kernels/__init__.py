@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 
+from rammer.cost.issue import near_us
+from rammer.cost.work import work
 from rammer.errors import LoweringError
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
+from rammer.ir.tile import TileProgram
 from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, winograd_schedule
 from rammer.kernels.problem import USUAL, Granularity, Problem
 from rammer.kernels.schedule import Schedule
@@ -21,10 +24,14 @@ MAX_CANDIDATES = 2
 MIN_CHOICE_US = 200.0
 
 
-def candidates(operation: Operation, spec: VDeviceSpec, wanted: Granularity = USUAL) -> list[RKernel]:
+def candidates(
+    operation: Operation, spec: VDeviceSpec, wanted: Granularity = USUAL, *, search: int = 0
+) -> list[RKernel]:
     """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none.
 
     Only those that fit the scratch, if any does. `wanted` asks for finer tilings; blocks of threads have their own.
+    With `search`, up to as many tilings of a product and of Winograd's form are passed on: of all, the cheapest by
+    their counted work.
     """
     if spec.execution is Execution.SIMT:
         if wanted != USUAL:
@@ -36,7 +43,7 @@ def candidates(operation: Operation, spec: VDeviceSpec, wanted: Granularity = US
         spec = replace(spec, registers=spec.registers // 2)  # a vector takes two
     problem = Problem.of(operation, spec, wanted=wanted)
     found: list[RKernel] = []
-    for kernels in _proposed(problem):
+    for kernels in _proposed(problem, search):
         found += kernels
         if fitting := [k for k in found if k.scratch_bytes <= spec.scratch_bytes]:
             return fitting
@@ -45,13 +52,13 @@ def candidates(operation: Operation, spec: VDeviceSpec, wanted: Granularity = US
     return found
 
 
-def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
+def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
     """rKernels of one family after another: those of a later one are needed only where no earlier one fits."""
     if not all(extent for _, extent in problem.root.axes):  # there is nothing to compute
         yield [problem.kernel(s) for s in islice(generic.schedules(problem), 1)]
         return
-    others, certain = winograd_schedule.kernels(problem)
-    if certain:
+    others, certain = winograd_schedule.kernels(problem, search)
+    if certain and not search:
         yield others
         others = []
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
@@ -62,7 +69,8 @@ def _proposed(problem: Problem) -> Iterator[list[RKernel]]:
         (generic.schedules, few),
     ):
         if found := _kernels(problem, schedules, count):
-            yield [*found, *others]
+            more = _searched(problem, found, search) if schedules is contraction.schedules else []
+            yield [*found, *more, *others]
     # What was kept is computed again where it is used, and what remains is kept for one vector at a time.
     problem = Problem.of(problem.operation, problem.spec, keep=frozenset(), wanted=problem.wanted)
     yield _kernels(problem, generic.sparing, few)
@@ -78,6 +86,22 @@ def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], 
     # Panels that end inside of a merged axis.
     apart = Problem.of(problem.operation, problem.spec, keep=problem.keep, flat=False, wanted=problem.wanted)
     return _kernels(apart, family, count)
+
+
+def _searched(problem: Problem, known: list[RKernel], most: int) -> list[RKernel]:
+    """The cheapest other tilings of a product by their counted work: `most`, with the best guess."""
+    if not most:
+        return []
+    found: dict[str, RKernel] = {}
+    for schedule in contraction.every(problem):
+        if str(schedule) not in {k.schedule for k in known} and problem.own_packing(schedule) is not None:
+            found[str(schedule)] = problem.kernel(schedule)
+
+    def alone_us(kernel: RKernel) -> float:
+        assert isinstance(kernel.body, TileProgram)
+        return near_us(work(kernel.body), problem.spec) * -(-kernel.num_rtasks // problem.spec.num_veus)
+
+    return sorted(found.values(), key=alone_us)[: most - 1]
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:

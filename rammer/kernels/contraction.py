@@ -6,7 +6,7 @@ reduction loading `vectors` weight vectors and `rows` single numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import lcm, prod
 
@@ -29,6 +29,7 @@ MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in r
 MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
 MAX_WHOLE = 2  # nearest caches that the channels of a panel fill before rows are cut for it: sums cost time as well
 MANY_ROWS = 16  # of a task: several register blocks
+MOST_BLOCKS = 4  # that a search tries, the cheapest by the issue model
 COPY_ROWS = 16  # uses of a weight that pay for copying it
 
 
@@ -177,15 +178,34 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     p = product(problem, problem.root) or _shown(problem)
     if p is None or _lane_cost(problem, p, dict(problem.root.axes)[p.lane]) > WORST_COST:
         return
+    wanted = [
+        (want, second) for n, want in enumerate(task_counts(problem)) for second in (False, True)[: 1 if n else 2]
+    ]
+    yield from _distinct(
+        _schedule(problem, p, want, second) for want, second in wanted if not (second and _by_rows(problem, p, want))
+    )
+
+
+def every(problem: Problem) -> Iterator[Schedule]:
+    """Those schedules, and more: by other register blocks and numbers of tasks, each cut by rows and by lanes."""
+    p = product(problem, problem.root) or _shown(problem)
+    if p is None or _lane_cost(problem, p, dict(problem.root.axes)[p.lane]) > WORST_COST:
+        return
+    counts = dict.fromkeys((*task_counts(problem), 1, *(problem.rtasks * n for n in (1, 2, 4))))
+    yield from _distinct(
+        _schedule(problem, p, want, second, choice)
+        for choice in range(MOST_BLOCKS)
+        for want in counts
+        for second in (False, True)
+    )
+
+
+def _distinct(schedules: Iterable[Schedule | None]) -> Iterator[Schedule]:
     seen = set()
-    for n, want in enumerate(task_counts(problem)):
-        for second in (False,) if _by_rows(problem, p, want) else (False, True):
-            schedule = _schedule(problem, p, want, second)
-            if schedule is not None and (schedule.loops, schedule.packing) not in seen:
-                seen.add((schedule.loops, schedule.packing))
-                yield schedule
-            if n:
-                break
+    for schedule in schedules:
+        if schedule is not None and (schedule.loops, schedule.packing) not in seen:
+            seen.add((schedule.loops, schedule.packing))
+            yield schedule
 
 
 def _by_rows(problem: Problem, p: Product, want: int) -> bool:
@@ -213,12 +233,13 @@ def _shown(problem: Problem) -> Product | None:
     return product(problem, placed[0]) if output and all(ld.index == own and not ld.dynamic for ld in found) else None
 
 
-def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule | None:
+def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int = 0) -> Schedule | None:
+    """`second`: cut by the other axis; `choice`: of register blocks, the cheapest is 0. None if there is none."""
     stage, lanes = p.stage, problem.lanes
     extents = dict(stage.axes)
     width = -(-min(extents[p.lane], p.group) // lanes)
     height = p.row_group
-    tasks, block = _tasks(problem, p, want, width, height, second)
+    tasks, block = _tasks(problem, p, want, width, height, second, choice)
     if block is None:
         return None
     steps = {loop.axis: loop.step for loop in tasks}
@@ -259,7 +280,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool) -> Schedule
 
 
 def _tasks(
-    problem: Problem, p: Product, want: int, width: int, height: int, second: bool
+    problem: Problem, p: Product, want: int, width: int, height: int, second: bool, choice: int
 ) -> tuple[tuple[Loop, ...], Block | None]:
     """Cut the axis that saves traffic: rows if x is the larger operand, lanes if the weights are."""
     extents = dict(p.stage.axes)
@@ -268,7 +289,9 @@ def _tasks(
     ranked = _small([b for b in blocks(problem, width, height) if b.rows <= most], problem, p)
     if not ranked:
         return (), None
-    block = ranked[0]
+    if choice >= len(ranked):
+        return (), None
+    block = ranked[choice]
     panel = block.vectors * lanes
     lane_grain = lcm(panel, problem.span(p.lane))
     by_lane = (p.lane, extents[p.lane], lane_grain)
@@ -298,7 +321,7 @@ def _tasks(
     fitting = _small(fitting, problem, p)
     if _is_shown(problem, p):  # a block that is stored must not reach into another task
         fitting = [b for b in fitting if steps.get(p.row or "", b.rows) % b.rows == 0]
-    return tasks, (fitting[0] if fitting else None)
+    return tasks, (block if choice and block in fitting else fitting[0] if fitting else None)
 
 
 def _small(ranked: list[Block], problem: Problem, p: Product) -> list[Block]:

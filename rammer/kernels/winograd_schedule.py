@@ -66,8 +66,8 @@ class Form(NamedTuple):
     cost: float
 
 
-def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
-    """Up to MAX_SCHEDULES rKernels, cheapest first, and one of a single rTask where cutting costs much.
+def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
+    """A few rKernels, as many as are searched, cheapest first, and one of a single rTask where cutting costs much.
 
     None where the direct form is no dearer, or if RAMMER_WINOGRAD=0. Second: whether the direct form need not be tried.
 
@@ -77,13 +77,13 @@ def kernels(problem: Problem) -> tuple[list[RKernel], bool]:
     if not cached or len(problem.root.reduce) != 3 or config.get("RAMMER_WINOGRAD") == "0":
         return [], False
     problem = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
-    forms = list(schedules(problem))
+    forms = list(schedules(problem, most=max(search, MAX_SCHEDULES)))
     made = [replace(replace(problem, expr=f.expr).kernel(f.schedule), form=f.expr) for f in forms]
     return made, any(f.cost <= CERTAIN for f in forms)
 
 
-def schedules(problem: Problem, worth: float = WORTH) -> Iterator[Form]:
-    """Forms that cost `worth` of the direct one or less, cheapest first."""
+def schedules(problem: Problem, worth: float = WORTH, most: int = MAX_SCHEDULES) -> Iterator[Form]:
+    """Up to `most` forms that cost `worth` of the direct one or less, cheapest first."""
     conv = convolution(problem)
     if conv is None:
         return
@@ -91,7 +91,7 @@ def schedules(problem: Problem, worth: float = WORTH) -> Iterator[Form]:
     direct = points * conv.rows.taps * conv.columns.taps * conv.depth * _vectors(problem, conv.extents[conv.o])
     costs = {plan: _cost(problem, conv, plan) for plan in _plans(problem, conv)}
     ranked = sorted((p for p in costs if costs[p] < worth * direct), key=lambda p: costs[p])
-    chosen = [p for p in ranked if p.tasks][:MAX_SCHEDULES]
+    chosen = [p for p in ranked if p.tasks][:most]
     whole = [p for p in ranked if not p.tasks][:1]  # for graphs that have other work at the same time
     if not chosen or (whole and costs[whole[0]] < WHOLE * costs[chosen[0]]):
         chosen += whole

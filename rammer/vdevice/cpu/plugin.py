@@ -71,10 +71,10 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 
 @hookimpl
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel]:
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int) -> Iterable[RKernel]:
     """Built-in kernels for every vDevice that takes C."""
     if "c" not in spec.languages:
         return []
     from rammer.kernels import candidates
 
-    return candidates(operation, spec)
+    return candidates(operation, spec, search=search)
