@@ -497,7 +497,7 @@ def _operation(record: Record) -> Operation:
 
 
 def _defined(operations: Operations, step: Step, types: Mapping[str, TensorType]) -> Operation:
-    attrs = {k: DType(v) if k == "dtype" else v for k, v in step.attrs}
+    attrs = {k: DType(v) if k == "dtype" and v is not None else v for k, v in step.attrs}
     return operations.define(step.kind, tuple(types[i] for i in step.inputs), attributes(**attrs))
 
 
