@@ -141,7 +141,7 @@ def compile(
         used = list(dict.fromkeys(plan.kernels))
         plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):
-            plan = replace(plan, memory=plan_memory(plan))
+            plan = in_memory(plan)
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
         gain = _search_gain(plan, registry, profiler) if searching else []
@@ -196,6 +196,11 @@ def find_candidates(
     return found
 
 
+def in_memory(plan: ExecutionPlan) -> ExecutionPlan:
+    """The plan with every tensor in its place."""
+    return plan if plan.memory else replace(plan, memory=plan_memory(plan))
+
+
 def profile(
     candidates: Mapping[Operation, Sequence[RKernel]], vdevice: VDevice, budget_s: float, progress: Progress
 ) -> MeasuredProfiler:
@@ -204,7 +209,7 @@ def profile(
     measured = vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
 
     def measure(plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        return vdevice.plans_us([replace(plan, memory=plan_memory(plan)) for plan in plans])
+        return vdevice.plans_us([in_memory(plan) for plan in plans])
 
     def price(times: Mapping[RKernel, float]) -> Mapping[RKernel, Price]:
         states_us = vdevice.rkernels_states_us(list(times), budget_s=budget_s, progress=progress)

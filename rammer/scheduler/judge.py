@@ -25,9 +25,10 @@ class Judged:
 
     @cached_property
     def us(self) -> float:
-        """Microseconds, simulated by where operands lie if prices say what that costs."""
+        """Microseconds, simulated by where operands lie if prices say what that costs; the plan has its memory then."""
         if prices := self._problem.profiler.prices(self.plan.kernels):
-            return simulate(replace(self.plan, memory=plan_memory(self.plan), prices=prices)).total_us
+            self.plan = replace(self.plan, memory=plan_memory(self.plan))
+            return simulate(replace(self.plan, prices=prices)).total_us
         return simulate(self.plan).total_us
 
 

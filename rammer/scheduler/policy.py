@@ -31,7 +31,7 @@ class Policy(Protocol):
     name: str
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
-        """A plan without memory (the compiler adds it). Raises ScheduleError; never falls back in silence."""
+        """A plan, maybe without memory (the compiler adds it). Raises ScheduleError; never falls back in silence."""
 
 
 def need_fine_sync(policy: str, spec: VDeviceSpec) -> None:

@@ -62,7 +62,7 @@ class WavefrontPolicy:
             plan = draw(problem, policy, self.selection)
         else:
             plan = self._best(problem, policy)
-        return replace(plan, spec=spec)
+        return replace(plan, spec=spec, memory=plan.memory if problem.spec is spec else None)
 
     def _best(self, problem: Problem, policy: str) -> ExecutionPlan:
         """Waves, chains side by side, or one operator after another: branches may push each other out of caches."""
