@@ -144,7 +144,7 @@ def compile(
             plan = in_memory(plan)
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
-        gain = _search_gain(plan, registry, profiler) if searching else []
+        gain = _search_gain(plan, registry, candidates, profiler) if searching else []
         notes = (*prover.notes, *gain, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
@@ -265,20 +265,25 @@ def _imported(plan: ExecutionPlan) -> list[str]:
     return [f"imported rKernels: {', '.join(names)}"] if names else []
 
 
-def _search_gain(plan: ExecutionPlan, registry: PluginRegistry, profiler: MeasuredProfiler) -> list[str]:
+def _search_gain(
+    plan: ExecutionPlan,
+    registry: PluginRegistry,
+    candidates: Mapping[Operation, Sequence[RKernel]],
+    profiler: MeasuredProfiler,
+) -> list[str]:
     """A note on operations that run by a tiling which only the search offered, and what they take alone."""
     found_us, usual_us, number = 0.0, 0.0, 0
     for kernel in dict.fromkeys(plan.kernels):
-        usual = [k for k in registry.rkernels(kernel.operation, plan.spec) if k in profiler.times]
-        if usual and all(k.schedule != kernel.schedule for k in usual):
+        known = {k.schedule for k in registry.rkernels(kernel.operation, plan.spec)}
+        usual = [k for k in candidates[kernel.operation] if k.schedule in known]
+        if usual and kernel.schedule not in known:
             number += 1
             found_us += _alone_us(kernel, plan, profiler)
             usual_us += min(_alone_us(k, plan, profiler) for k in usual)
     if not number:
-        return ["search: no operation is faster by another tiling"]
-    return [
-        f"search: {number} operations by other tilings, each alone {found_us:.1f} instead of {usual_us:.1f} µs in sum"
-    ]
+        return ["search: no operation takes another tiling"]
+    times = f"{found_us:.1f} instead of {usual_us:.1f} µs in sum"
+    return [f"search: {number} operations take other tilings, each alone {times}"]
 
 
 def _alone_us(kernel: RKernel, plan: ExecutionPlan, profiler: MeasuredProfiler) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 import rammer
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
+from rammer.plugins import PluginRegistry
 from rammer.scheduler.timeline import simulate
 
 
@@ -45,3 +46,19 @@ def test_where_nothing_is_measured_nothing_is_followed() -> None:
         assert not program.plan.prices and not program.report().moved
     with rammer.compile(network(), "interpreter") as program:
         assert not program.plan.prices and "MiB from" not in str(program.report())
+
+
+def test_a_search_says_what_it_won() -> None:
+    net = GraphBuilder()
+    x = net.input("x", (200, 320))
+    weights = np.random.default_rng(0).standard_normal((320, 640)).astype(np.float32) / 16
+    net.output(net.add("matmul", x, net.constant(weights)))
+    graph = net.build()
+    with rammer.compile(graph, "cpu", device=2) as program:
+        assert not any(note.startswith("search") for note in program.plan.notes)
+    with rammer.compile(graph, "cpu", device=2, tune_seconds=60) as program:
+        (note,) = (note for note in program.plan.notes if note.startswith("search"))
+        (kernel,) = program.plan.kernels
+        usual = {k.schedule for k in PluginRegistry().rkernels(kernel.operation, program.plan.spec)}
+        won = "search: 1 operations take other tilings, each alone "
+        assert note.startswith("search: no operation takes another tiling" if kernel.schedule in usual else won)
