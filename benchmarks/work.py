@@ -6,6 +6,7 @@ python -m benchmarks.work [--json FILE] MODEL…
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class Row:
 def rows(name: str) -> list[Row]:
     """All candidates of a model's operations."""
     registry = PluginRegistry()
-    with registry.open("cpu") as device:
+    with closing(registry.open("cpu")) as device:
         graph = optimize(load(str(catalog.prepare(name, 1, "full").built.path)), device.spec)
         kernels = [k for found in find_candidates(graph, device, registry).values() for k in found]
         in_turn, states = device.rkernels_us(kernels), device.rkernels_states_us(kernels)
