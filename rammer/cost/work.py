@@ -18,6 +18,7 @@ from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, S
 
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 
+# Fitted to measured rTasks: python -m benchmarks.work (docs/measurements.md).
 APART = 0.5  # loads or stores for each lane of a vector whose elements lie apart: a part of them are shuffled together
 PICKED = 2.0  # loads for a vector whose elements are all in one of memory
 
@@ -62,11 +63,12 @@ def work(program: TileProgram) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A place in a buffer, while the variables of `spans` move."""
+    """As many elements from a place in a buffer on, while the variables of `spans` move."""
 
     buffer: str
     index: Index
     spans: Bounds
+    elements: int = 1
 
 
 @dataclass
@@ -149,9 +151,9 @@ class _Counter:
 
     def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
         found.issued += Issued(made=prod(stmt.extents) / stmt.instruction.gain * _times(block, None))
-        for operand in stmt.operands:
+        for operand, (_, kind) in zip(stmt.operands, stmt.instruction.types(stmt.sizes), strict=True):
             if operand.buffer in self._in_memory:
-                self.note(operand.buffer, operand.at, block, found)
+                self.note(operand.buffer, operand.at, block, found, kind.size)
 
     def issue(self, index: Index, block: tuple[For, ...], vector: For | None, dynamic: bool) -> float:
         """Instructions of an access in a register block."""
@@ -167,16 +169,16 @@ class _Counter:
         low, high = bounds(index, {**dict.fromkeys(used, (0, 0)), vector.var: (0, lanes - 1)})
         return count * (PICKED if high - low < lanes else max(APART * lanes, 1.0))
 
-    def note(self, buffer: str, index: Index, block: tuple[For, ...], found: _Pass) -> None:
+    def note(self, buffer: str, index: Index, block: tuple[For, ...], found: _Pass, elements: int = 1) -> None:
         spans = {lp.var: (lp.start, lp.stop - 1) for lp in block}
-        found.accesses.append(_Access(buffer, index, spans))
+        found.accesses.append(_Access(buffer, index, spans, elements))
 
     def footprint(self, accesses: Iterable[_Access]) -> Footprint:
         """Bytes of each buffer, of accesses at different places together."""
         places: dict[str, dict[tuple[object, ...], float]] = {}
         for access in accesses:
             known = places.setdefault(access.buffer, {})
-            size = _distinct(access.index, access.spans)
+            size = access.elements * _distinct(access.index, access.spans)
             key = access.index.terms
             known[key] = max(known.get(key, 0.0), size)
         found = {}

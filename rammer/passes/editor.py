@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from rammer.ir.graph import Graph, View
-from rammer.ir.operator import Operation, ROperator
+from rammer.ir.operator import Operation, ROperator, attributes
 from rammer.ir.tensor import Array, DType, TensorId, TensorType
 from rammer.passes.structure import copy_expr
 
@@ -116,6 +117,17 @@ class Editor:
             self.redirect(old, new)
         else:
             self.rename_result(new, old)
+
+    def maker(self, tensor: TensorId, kind: str = "") -> ROperator | None:
+        """The operator that computes a tensor, if there is one (of a kind)."""
+        op = self.operators[self.producer[tensor]] if tensor in self.producer else None
+        return op if op is None or kind in ("", op.kind) else None
+
+    def define(self, name: str, kind: str, *inputs: TensorId, **attrs: Any) -> TensorId:
+        """A new operator of one result: that."""
+        operation = self.interner.define(kind, tuple(self.types[t] for t in inputs), attributes(**attrs))
+        (made,) = self.add(name, operation, inputs)
+        return made
 
     def only_reader(self, tensor: TensorId) -> int | None:
         """The one operator that reads the tensor, if the tensor is read by just one and is no graph output."""

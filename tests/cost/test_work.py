@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import pytest
+from cpus import CPUS
 
 from rammer.cost.issue import cycles, filled_bytes, near_us
 from rammer.cost.work import Issued, Work, work
@@ -14,7 +16,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
-from rammer.ir.tile import TileProgram
+from rammer.ir.tile import Apply, TileProgram, contains
 from rammer.kernels import candidates
 
 SPEC = VDeviceSpec(
@@ -99,3 +101,18 @@ def test_microseconds_follow_the_clock_and_the_caches() -> None:
     for nbytes, us in ((6400.0, 625 / 2000), (64000.0, 1.0)):  # at 2 GHz, and at 64 GB/s
         loop = Work(100, Issued(arithmetic=12.0), (), True, {"x": 8.0}, {"x": nbytes})
         assert near_us(loop, SPEC) == pytest.approx(us)
+
+
+def test_an_instruction_touches_whole_blocks() -> None:
+    """Operands of a matrix unit are streamed, too: all weights of a task, and its sums."""
+    spec = replace(CPUS[2].spec, num_veus=1)
+    operation = Operations(OPS).define("matmul", (TensorType((200, 320)), TensorType((320, 640))), attributes())
+    operation = Operations(OPS).retype(operation, operation.inputs, operation.outputs, (False, True))
+    kernels = [
+        k for k in candidates(operation, spec) if isinstance(k.body, TileProgram) and contains(k.body.body, Apply)
+    ]
+    assert kernels
+    for kernel in kernels:
+        assert isinstance(kernel.body, TileProgram)
+        whole, weights = work(kernel.body).whole, kernel.body.arguments[2]
+        assert whole[weights.name] >= 0.99 * weights.nbytes / kernel.num_rtasks, kernel.name

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator, attributes
+from rammer.ir.operator import ROperator
 from rammer.ir.tensor import DType, Shape, TensorId
 from rammer.passes.editor import Editor
 from rammer.passes.quantized.narrow_products import multiplies_bytes
@@ -44,13 +44,16 @@ def _product(editor: Editor, op: ROperator) -> TensorId | None:
     shape = _scales(editor, op, w) if x and w and editor.types[x.scale].size == 1 else None
     if x is None or w is None or shape is None:
         return None
-    sums = _add(editor, op.name, op.kind, x.numbers, w.numbers, **dict(op.operation.attrs))
-    scales = _add(editor, op.name, "reshape", x.scale, shape=()), _add(editor, op.name, "reshape", w.scale, shape=shape)
-    result = _add(editor, op.name, "cast", sums, dtype=DType.F32)
-    result = _add(editor, op.name, "mul", result, _add(editor, op.name, "mul", *scales))
+    sums = editor.define(op.name, op.kind, x.numbers, w.numbers, **dict(op.operation.attrs))
+    scales = (
+        editor.define(op.name, "reshape", x.scale, shape=()),
+        editor.define(op.name, "reshape", w.scale, shape=shape),
+    )
+    result = editor.define(op.name, "cast", sums, dtype=DType.F32)
+    result = editor.define(op.name, "mul", result, editor.define(op.name, "mul", *scales))
     for bias in op.inputs[2:]:
         along = (editor.types[bias].size, *(1 for _ in op.operation.outputs[0].shape[2:]))
-        result = _add(editor, op.name, "add", result, _add(editor, op.name, "reshape", bias, shape=along))
+        result = editor.define(op.name, "add", result, editor.define(op.name, "reshape", bias, shape=along))
     return result
 
 
@@ -86,24 +89,12 @@ def _is_constant(editor: Editor, tensor: TensorId) -> bool:
 
 def _scaled(editor: Editor, tensor: TensorId) -> _Scaled | None:
     """The bytes less zero, and their scale, if a tensor was dequantised."""
-    scaling = _maker(editor, tensor, "mul")
-    widening = _maker(editor, scaling.inputs[0], "cast") if scaling and len(scaling.inputs) == 2 else None
+    scaling = editor.maker(tensor, "mul")
+    widening = editor.maker(scaling.inputs[0], "cast") if scaling and len(scaling.inputs) == 2 else None
     if scaling is None or widening is None or widening.operation.inputs[0].dtype is not DType.I32:
         return None
     numbers = widening.inputs[0]
-    difference = _maker(editor, numbers, "sub")
-    cast = _maker(editor, difference.inputs[0] if difference else numbers, "cast")
+    difference = editor.maker(numbers, "sub")
+    cast = editor.maker(difference.inputs[0] if difference else numbers, "cast")
     bytes_only = cast is not None and cast.operation.inputs[0].dtype in (DType.U8, DType.I8)
     return _Scaled(numbers, scaling.inputs[1]) if bytes_only else None
-
-
-def _maker(editor: Editor, tensor: TensorId, kind: str) -> ROperator | None:
-    """The operator of this kind that computes a tensor."""
-    n = editor.producer.get(tensor)
-    return editor.operators[n] if n is not None and editor.operators[n].kind == kind else None
-
-
-def _add(editor: Editor, name: str, kind: str, *inputs: TensorId, **attrs: Any) -> TensorId:
-    types = tuple(editor.types[t] for t in inputs)
-    (made,) = editor.add(name, editor.interner.define(kind, types, attributes(**attrs)), inputs)
-    return made

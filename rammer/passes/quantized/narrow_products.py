@@ -14,7 +14,7 @@ import numpy as np
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator, attributes
+from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
 from rammer.passes.editor import Editor
 
@@ -79,7 +79,7 @@ class _Narrower:
             return None
         rows = self._unsigned(source)
         values = self.editor.constant(np.ascontiguousarray(weights.values), w)
-        product = self._add(op.name, "matmul", rows, values, dtype=DType.I32)
+        product = self.editor.define(op.name, "matmul", rows, values, dtype=DType.I32)
         return self._corrected(op.name, product, source, rows, weights, -2)
 
     def _conv(self, op: ROperator) -> TensorId | None:
@@ -99,15 +99,17 @@ class _Narrower:
             return None
         rows = self._unsigned(source)
         if prod(kernel) > 1 or any(s > 1 for s in window.get("strides", ())) or any(window.get("pads", ())):
-            rows = self._add(op.name, "unfold", rows, kernel=kernel, value=edge, **window)
+            rows = self.editor.define(op.name, "unfold", rows, kernel=kernel, value=edge, **window)
         values = self.editor.constant(weights.values.reshape(*weights.values.shape, *(1 for _ in kernel)), w)
-        product = self._add(op.name, "conv", rows, values, dtype=DType.I32)
+        product = self.editor.define(op.name, "conv", rows, values, dtype=DType.I32)
         shift = weights.shift.reshape(-1, *(1 for _ in kernel))
         weights = _Weights(weights.values.reshape(*shift.shape, -1), shift[..., None])
         total = self._corrected(op.name, product, source, rows, weights, -1)
         if bias:
             shape = (self.editor.types[bias[0]].size, *(1 for _ in kernel))
-            total = self._add(op.name, "add", total, self._add(op.name, "reshape", bias[0], shape=shape))
+            total = self.editor.define(
+                op.name, "add", total, self.editor.define(op.name, "reshape", bias[0], shape=shape)
+            )
         return total
 
     def _corrected(
@@ -120,30 +122,28 @@ class _Narrower:
             over, shift = over[..., 0], shift[..., 0]
         zero, moved = self._zero(source)
         if zero is not None:
-            product = self._add(name, "sub", product, self._add(name, "mul", zero, self._int32(over)))
+            product = self.editor.define(name, "sub", product, self.editor.define(name, "mul", zero, self._int32(over)))
         if moved and over.any():
-            product = self._add(name, "sub", product, self._int32(moved * over))
+            product = self.editor.define(name, "sub", product, self._int32(moved * over))
         if shift.any():
             terms = 1 if axis == -1 else len(self.editor.types[rows].shape) - 1
-            wide = self._add(name, "cast", rows, dtype=DType.I32)
-            sums = self._add(name, "reduce", wide, fn="sum", axes=(terms,), keepdims=True)
-            product = self._add(name, "add", product, self._add(name, "mul", sums, self._int32(shift)))
+            wide = self.editor.define(name, "cast", rows, dtype=DType.I32)
+            sums = self.editor.define(name, "reduce", wide, fn="sum", axes=(terms,), keepdims=True)
+            product = self.editor.define(
+                name, "add", product, self.editor.define(name, "mul", sums, self._int32(shift))
+            )
         return product
 
     def _source(self, tensor: TensorId) -> _Source | None:
         """The bytes that an int32 tensor is made of, if it is."""
-        op, zero = self._maker(tensor), None
+        op, zero = self.editor.maker(tensor), None
         if op is not None and op.kind == "sub" and self.editor.types[op.inputs[1]].size == 1:
-            zero, op = op.inputs[1], self._maker(op.inputs[0])
+            zero, op = op.inputs[1], self.editor.maker(op.inputs[0])
         if op is None or op.kind != "cast" or op.operation.inputs[0].dtype not in (DType.U8, DType.I8):
             return None
         if self.editor.types[op.inputs[0]].rank != self.editor.types[tensor].rank:
             return None
         return _Source(op.inputs[0], zero)
-
-    def _maker(self, tensor: TensorId) -> ROperator | None:
-        n = self.editor.producer.get(tensor)
-        return None if n is None else self.editor.operators[n]
 
     def _unsigned(self, source: _Source) -> TensorId:
         """The bytes, from 0 on."""
@@ -151,9 +151,9 @@ class _Narrower:
         if self.editor.types[tensor].dtype is DType.U8:
             return tensor
         if tensor not in self.unsigned:
-            as_unsigned = self._add(tensor, "cast", tensor, dtype=DType.U8)
+            as_unsigned = self.editor.define(tensor, "cast", tensor, dtype=DType.U8)
             offset = self.editor.constant(np.array(OFFSET, np.uint8))
-            self.unsigned[tensor] = self._add(tensor, "add", as_unsigned, offset)
+            self.unsigned[tensor] = self.editor.define(tensor, "add", as_unsigned, offset)
         return self.unsigned[tensor]
 
     def _zero(self, source: _Source) -> tuple[TensorId | None, int]:
@@ -164,7 +164,7 @@ class _Narrower:
         known = self.editor.constants.get(source.zero)
         if known is not None:
             return None, offset + int(known.reshape(()))
-        return self._add(source.zero, "reshape", source.zero, shape=()), offset
+        return self.editor.define(source.zero, "reshape", source.zero, shape=()), offset
 
     def _edge(self, source: _Source) -> int | None:
         """The byte that stands for zero, if that is known."""
@@ -175,11 +175,6 @@ class _Narrower:
 
     def _int32(self, values: Array) -> TensorId:
         return self.editor.constant(np.asarray(values).astype(np.int64).astype(np.int32))
-
-    def _add(self, name: str, kind: str, *inputs: TensorId, **attrs: Any) -> TensorId:
-        types = tuple(self.editor.types[t] for t in inputs)
-        (made,) = self.editor.add(name, self.editor.interner.define(kind, types, attributes(**attrs)), inputs)
-        return made
 
 
 def _narrowed(weights: Array, axis: int) -> _Weights | None:
