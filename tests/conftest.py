@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
-from rammer.testing.golden import Golden
+from goldens import Golden
 
 pytest_plugins = ["pytester"]
 collect_ignore = ["examples"]  # installed and run by test_plugins.py, as a user would

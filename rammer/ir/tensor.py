@@ -18,7 +18,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 class DType(StrEnum):
-    """Element types; the value is NumPy's name (bfloat16 comes from ml_dtypes)."""
+    """Element types; the value is NumPy's name (those that NumPy lacks come from ml_dtypes)."""
 
     F16 = "float16"
     BF16 = "bfloat16"
@@ -29,11 +29,14 @@ class DType(StrEnum):
     I32 = "int32"
     I64 = "int64"
     U8 = "uint8"
+    U16 = "uint16"
+    U32 = "uint32"
+    U64 = "uint64"
     BOOL = "bool"
 
     @cached_property
     def numpy(self) -> np.dtype[np.generic]:
-        return np.dtype(ml_dtypes.bfloat16) if self is DType.BF16 else np.dtype(self.value)
+        return np.dtype(getattr(ml_dtypes, self.value, self.value))
 
     @property
     def itemsize(self) -> int:

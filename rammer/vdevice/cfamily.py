@@ -37,6 +37,9 @@ CTYPE = {
     DType.I32: "int32_t",
     DType.I64: "int64_t",
     DType.U8: "uint8_t",
+    DType.U16: "uint16_t",
+    DType.U32: "uint32_t",
+    DType.U64: "uint64_t",
     DType.BOOL: "uint8_t",
 }
 FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "pow", "fmod", "mod"}
@@ -436,7 +439,7 @@ class CFamilyPrinter(VectorLoops):
             return f"({name})(0 - (uint64_t){plain[0]})"
         if fn not in INT_MATH:
             raise LoweringError(f"no C text for the function {fn!r} of {kind.value}")
-        return f"({name})i{fn}({', '.join(plain)})"
+        return f"({name}){'u' if kind is DType.U64 else 'i'}{fn}({', '.join(plain)})"
 
     def convert(self, text: str, source: DType, target: DType) -> str:
         """A value of type `source` (half floats held in float32) as an element of type `target`."""
@@ -448,6 +451,8 @@ class CFamilyPrinter(VectorLoops):
             return f"({text} != 0)"
         if target.is_float:
             return f"({self.ctype[target]})({text})"
+        if target is DType.U64 and source.is_float:
+            return f"to_uint64({text})"
         return f"({self.ctype[target]})(int64_t)({text})"
 
     def widen(self, text: str, kind: DType) -> str:
@@ -458,7 +463,7 @@ class CFamilyPrinter(VectorLoops):
         if not kind.is_float:
             if v == np.iinfo(np.int64).min:
                 return "INT64_MIN"
-            return f"{int(v)}L" if kind is DType.I64 else str(int(v))
+            return f"{int(v)}{'UL' if kind is DType.U64 else 'L' if kind is DType.I64 else ''}"
         value = (
             float(v)
             if kind is DType.F64

@@ -131,6 +131,7 @@ INLINE double dsigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / 
 #define dtanh tanh
 #define dpow pow
 #define dfmod fmod
+INLINE uint64_t to_uint64(double x) { return x < 9223372036854775808.0 ? (uint64_t)(int64_t)x : (uint64_t)x; }
 #define dis_nan(x) ((x) != (x))
 #define dis_inf(x) (fabs(x) == INFINITY)
 """
@@ -148,6 +149,18 @@ INLINE int64_t ipow(int64_t a, int64_t b) {
   uint64_t r = 1, x = (uint64_t)a;
   for (; b > 0; b >>= 1, x *= x) if (b & 1) r *= x;
   return (int64_t)r;
+}
+#define umax imax
+#define umin imin
+#define usign(a) ((a) > 0)
+#define uabs(a) (a)
+#define ufmod umod
+INLINE uint64_t udiv(uint64_t a, uint64_t b) { return b == 0 ? 0 : a / b; }
+INLINE uint64_t umod(uint64_t a, uint64_t b) { return b == 0 ? 0 : a % b; }
+INLINE uint64_t upow(uint64_t a, uint64_t b) {
+  uint64_t r = 1;
+  for (; b > 0; b >>= 1, a *= a) if (b & 1) r *= a;
+  return r;
 }
 """
 

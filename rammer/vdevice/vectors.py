@@ -19,7 +19,8 @@ FLOAT32_MATH = frozenset(
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", 0.75: "pow_3_4"}  # exponents that need no logarithm
 SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
 VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType.I64: "vl"}  # what vectors compute in
-NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs"}  # vectors that are converted as they are loaded
+# vectors that are converted as they are loaded
+NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt"}
 VECTOR_INT_MATH = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "sign"})
 
 

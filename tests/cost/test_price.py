@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from jobs import Job, make_problem
 
 from rammer.cost.price import MOST_FETCHING, MOST_STALL, fit, us_per_byte
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -12,7 +13,6 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.scheduler.timeline import simulate
-from rammer.testing.problems import Job, make_problem
 
 SPEC = VDeviceSpec(
     "made up",

@@ -8,12 +8,12 @@ from math import exp, inf
 
 import numpy as np
 import pytest
+from jobs import Job, make_problem
 from numpy.typing import NDArray
 
 from rammer.cost.pieces import LEAST_BYTES, Region, Touch, touches_alone
 from rammer.cost.residency import Residency, levels
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.testing.problems import Job, make_problem
 
 PIECE = 64
 OWN, SHARED = 6, 20  # pieces

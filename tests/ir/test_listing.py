@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from goldens import Golden
 
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import Execution, VDeviceSpec
@@ -18,7 +19,6 @@ from rammer.ir.tensor import TensorType
 from rammer.ir.tile import statements
 from rammer.kernels import candidates
 from rammer.testing.generate import random_graph
-from rammer.testing.golden import Golden
 
 SPEC = VDeviceSpec("cpu", num_veus=2, lanes=8, registers=16, peak_gflops=100.0)
 THREADS = replace(SPEC, execution=Execution.SIMT, lanes=4, max_threads=64, wave=32, registers=64)

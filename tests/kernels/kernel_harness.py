@@ -108,7 +108,7 @@ def random_inputs(op: Operation, seed: int = 0) -> dict[str, Array]:
         elif kind.dtype is DType.BOOL:
             values[name] = rng.random(kind.shape) < 0.5
         else:
-            low = 0 if kind.dtype is DType.U8 else -5
+            low = 0 if kind.dtype.numpy.kind == "u" else -5
             values[name] = rng.integers(low, 6, kind.shape).astype(kind.dtype.numpy)
     return values
 

@@ -62,7 +62,7 @@ def cases(lanes: int) -> dict[str, Operation]:
     for kind in ["add", "sub", "mul", "div", "mod", "fmod", "pow", "max", "min"]:
         if kind != "mod":
             add(kind, kind, t(4, 1, 33), t(3, 1))
-        for dtype in (DType.I32, DType.I64, DType.I8, DType.U8):
+        for dtype in (DType.I32, DType.I64, DType.I8, DType.U8, DType.U16, DType.U32, DType.U64):
             add(f"{kind}-{dtype}", kind, t(5, 17, dtype=dtype), t(17, dtype=dtype))
     for kind in ["equal", "less", "less_equal", "greater", "greater_equal"]:
         add(kind, kind, t(40), t(3, 40))

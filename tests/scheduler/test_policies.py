@@ -8,6 +8,7 @@ from itertools import product
 
 import networkx as nx
 import pytest
+from jobs import Job, make_problem, random_jobs
 
 from rammer.errors import ScheduleError
 from rammer.ir.dependency import Dependencies
@@ -23,7 +24,6 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import MeasuredProfiler
 from rammer.scheduler.select import Market
 from rammer.scheduler.timeline import simulate
-from rammer.testing.problems import Job, make_problem, random_jobs
 
 REGISTRY = PluginRegistry(third_party=False)
 POLICIES = [

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 import pytest
+from jobs import Job, make_problem, random_jobs
 
 from rammer import hookimpl
 from rammer.errors import PolicyError
@@ -25,7 +26,6 @@ from rammer.scheduler.policy_options import options_of, split_policies
 from rammer.scheduler.profiler import MeasuredProfiler
 from rammer.scheduler.sequential import SequentialPolicy
 from rammer.scheduler.timeline import simulate
-from rammer.testing.problems import Job, make_problem, random_jobs
 
 REGISTRY = PluginRegistry(third_party=False)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from jobs import Job, make_kernel, make_problem
 
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler, Resources
-from rammer.testing.problems import Job, make_kernel, make_problem
 
 
 def one_kernel(num_rtasks: int = 4) -> tuple[object, ...]:

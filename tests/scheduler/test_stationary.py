@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from jobs import Job
 from test_policies import device, lanes_of, schedule
 
 from rammer.errors import ScheduleError
 from rammer.ir.device import SyncModel
 from rammer.ir.verify import verify_plan
 from rammer.scheduler.timeline import simulate
-from rammer.testing.problems import Job
 
 
 def layers(depth: int, steps: int, *tilings: tuple[int, float]) -> list[Job]:

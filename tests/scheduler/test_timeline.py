@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from jobs import Job, make_problem
 
 from rammer.errors import ScheduleError
 from rammer.ir.device import VDeviceSpec
@@ -12,7 +13,6 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.timeline import simulate
-from rammer.testing.problems import Job, make_problem
 
 
 def plan_of(*programs: RProgram, launch_us: float = 3.0, barrier_us: float = 0.5) -> ExecutionPlan:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+from goldens import Golden
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import DType, TensorType, channel_blocked
 from rammer.kernels import candidates
-from rammer.testing.golden import Golden
 from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.printer import MAX_NUMBERS

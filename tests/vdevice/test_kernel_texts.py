@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from goldens import Golden
 
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import VDeviceSpec
@@ -17,7 +18,6 @@ from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, RTask, TaskUid
 from rammer.kernels import candidates
-from rammer.testing.golden import Golden
 from rammer.vdevice.cuda import spec as cuda
 from rammer.vdevice.ipu import kernels as ipu_kernels
 from rammer.vdevice.ipu.build import CODELETS

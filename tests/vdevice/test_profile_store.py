@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from jobs import Job, make_kernel, make_problem
 
 from rammer import config
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.testing.problems import Job, make_kernel, make_problem
 from rammer.vdevice import toolchain
 from rammer.vdevice.profiles import ProfileStore, kernel_key, profile_store
 

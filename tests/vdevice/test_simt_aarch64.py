@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simt_standalone import program_file, program_outputs, program_text
 
 import rammer
 from rammer import config
@@ -21,7 +22,6 @@ from rammer.ir.tensor import Array
 from rammer.vdevice import toolchain
 from rammer.vdevice.base import Image
 from rammer.vdevice.simt.emulator.compile import FLAGS
-from rammer.vdevice.simt.emulator.standalone import program_file, program_outputs, program_text
 
 QEMU = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 pytestmark = [

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from goldens import Golden
 from simt_plans import chain, mirror, placed, spec
 
 from rammer.errors import ArtifactError, DeviceError
@@ -14,7 +15,6 @@ from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import DType, TensorType
 from rammer.kernels import candidates
-from rammer.testing.golden import Golden
 from rammer.vdevice.simt.image import make_program
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.printer import SimtPrinter, emit

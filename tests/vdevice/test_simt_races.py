@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from simt_plans import chain, image, mirror, placed, values
+from simt_races import find_races
 from test_rocm_build import in_hip
 
 import rammer
@@ -16,7 +17,6 @@ from rammer.demo import lstm_stack
 from rammer.errors import ToolchainError
 from rammer.scheduler.plugin import rammer_policies
 from rammer.vdevice.rocm.prelude import hip
-from rammer.vdevice.simt.emulator.races import find_races
 from rammer.vdevice.simt.image import make_image, make_program
 
 

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from jobs import Job, make_problem, random_jobs
 
 from rammer import viz
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -17,7 +18,6 @@ from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import BarrierRTask, RTask
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, simulate
-from rammer.testing.problems import Job, make_problem, random_jobs
 
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e&\"'<b>\x00\n"
 DIAMOND = [

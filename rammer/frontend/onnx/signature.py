@@ -20,8 +20,8 @@ _TYPE_NAMES = {
     "tensor(bfloat16)": DType.BF16,
     "tensor(double)": DType.F64,
     "tensor(bool)": DType.BOOL,
-    "tensor(uint8)": DType.U8,
     **{f"tensor({d.value})": d for d in (DType.I8, DType.I16, DType.I32, DType.I64)},
+    **{f"tensor({d.value})": d for d in (DType.U8, DType.U16, DType.U32, DType.U64)},
 }
 
 

@@ -28,15 +28,19 @@ ELEMENT_TYPES: dict[int, DType] = {
     TensorProto.INT32: DType.I32,
     TensorProto.INT64: DType.I64,
     TensorProto.UINT8: DType.U8,
+    TensorProto.UINT16: DType.U16,
+    TensorProto.UINT32: DType.U32,
+    TensorProto.UINT64: DType.U64,
     TensorProto.BOOL: DType.BOOL,
 }
 
 # element type -> the typed field that may hold it
-_FIELDS = {
+_FIELDS = dict.fromkeys(DType, "int32_data") | {
     DType.F32: "float_data",
     DType.F64: "double_data",
     DType.I64: "int64_data",
-    **dict.fromkeys((DType.F16, DType.BF16, DType.I8, DType.I16, DType.I32, DType.U8, DType.BOOL), "int32_data"),
+    DType.U32: "uint64_data",
+    DType.U64: "uint64_data",
 }
 _ALL_FIELDS = ("float_data", "double_data", "int64_data", "int32_data", "uint64_data", "string_data")
 
@@ -216,7 +220,7 @@ def _from_field(values: object, dtype: DType, what: str) -> Array:
         return bits.astype(np.uint16).view(dtype.numpy)
     if dtype.is_float:
         return np.array(values, dtype.numpy)
-    wide = np.array(values, np.int64)
+    wide = np.array(values, np.uint64 if _FIELDS[dtype] == "uint64_data" else np.int64)
     if dtype is DType.BOOL:
         return np.not_equal(wide, 0)
     narrow = wide.astype(dtype.numpy)

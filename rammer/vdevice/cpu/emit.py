@@ -97,6 +97,7 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + _typed(LOADS, "vc", "int8_t", lanes, 1)
         + _typed(LOADS, "vb", "uint8_t", lanes, 1)
         + _typed(LOADS, "vs", "int16_t", lanes, 2)
+        + _typed(LOADS, "vt", "uint16_t", lanes, 2)
         + _typed(LOADS + MATH_OF_ALL, "vl", "int64_t", lanes, 8)
         + _typed(LOADS + MATH_OF_ALL, "vi", "int", lanes, 4)
         + _typed(LOADS + double, "vd", "double", lanes, 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -10,21 +11,22 @@ from rammer.errors import DeviceError
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
 from rammer.vdevice.placement import ARENA, aligned
-from rammer.vdevice.simt.emulator.compile import host_text, part
+from rammer.vdevice.simt.emulator.compile import host_text
 from rammer.vdevice.simt.image import SOURCE, checked_streams, port_places, weight
 from rammer.vdevice.simt.table import NUMBER
 
+HALF = Path(__file__).with_suffix(".h")  # of the C++ file, which comes last
 MAX_PROGRAMS = 64
 STALLED = 4  # exit status
 
 
 def program_text(image: Image) -> str:
     """C++ with `main(file)`; `main(file, "-")` writes its memory to standard output."""
-    return host_text(image.files[SOURCE].decode()) + part("standalone.h")
+    return host_text(image.files[SOURCE].decode()) + HALF.read_text(encoding="utf-8")
 
 
 def program_file(image: Image, inputs: Mapping[str, Array], seed: int) -> bytes:
-    """`simt_file` of standalone.h and what follows it; arguments are offsets into arena and weights."""
+    """`simt_file` of simt_standalone.h and what follows it; arguments are offsets into arena and weights."""
     streams = checked_streams(image)
     header = streams.header
     if streams.num_programs > MAX_PROGRAMS:

@@ -7,11 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
+from simt_standalone import STALLED, program_file, program_text
+
 from rammer.errors import DeviceError, ToolchainError
 from rammer.files import temporary_folder
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
-from rammer.vdevice.simt.emulator.standalone import STALLED, program_file, program_text
 
 FLAGS = ("-x", "c++", "-std=gnu++17", "-O1", "-g", "-w", "-fsanitize=thread", "-fno-exceptions", "-fno-rtti")
 _RACES = 66
