@@ -9,6 +9,7 @@ from rammer.errors import ArtifactError
 from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask
+from rammer.scheduler.hand_overs import longest_chain
 from rammer.scheduler.timeline import Timeline
 from rammer.usage import Usage
 
@@ -47,6 +48,8 @@ class Report:
     notes: list[str] = field(default_factory=list)
     operators: list[OperatorRow] = field(default_factory=list)
     moved: dict[str, int] = field(default_factory=dict)  # bytes that rTasks have from each memory level, estimated
+    hand_overs: int = 0  # of the longest chain of waits of one vEU for another
+    handed_bytes: int = 0  # that the rTasks of that chain wrote
     usage: Usage | None = None  # of the last `Program.profile`
 
     def to_json(self) -> dict[str, Any]:
@@ -74,6 +77,7 @@ class Report:
             f"memory: arena {self.arena_bytes / mib:.2f} MiB, weights {self.weight_bytes / mib:.2f} MiB",
             f"timeline estimate {self.estimated_us / 1e3:.3f} ms, vEU utilisation {self.estimated_utilisation:.0%}, "
             f"launches and barriers {self.estimated_overhead:.1%}",
+            f"longest chain: {self.hand_overs} hand-overs between vEUs, of {self.handed_bytes / 1024:.1f} KiB",
             *([f"operands, estimated: {_bytes_by_level(self.moved)}"] if self.moved else []),
             *([str(self.usage)] if self.usage else []),
         ]
@@ -100,6 +104,7 @@ def make_report(plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phas
         for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True)
     ]
     barriers = sum(isinstance(s, BarrierRTask) for p in plan.programs for lane in p.lanes for s in lane)
+    chain = longest_chain(plan)
     return Report(
         target=plan.spec.name,
         arch=plan.spec.arch,
@@ -119,4 +124,6 @@ def make_report(plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phas
         notes=list(plan.notes),
         operators=rows,
         moved=dict(timeline.moved),
+        hand_overs=chain.count,
+        handed_bytes=chain.nbytes,
     )

@@ -18,6 +18,7 @@ from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
+from rammer.passes.recurrent.cut_rows import cut_rows
 from rammer.passes.recurrent.gates import gather_gates
 from rammer.passes.recurrent.projections import join_projections
 from rammer.passes.recurrent.split_products import split_products
@@ -46,6 +47,9 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         # a product of all steps waits for all of them: layers no longer run side by side
         return stack_rows(graph, across_waves=not spec.massively_parallel)
 
+    def cut(graph: Graph) -> Graph:
+        return cut_rows(graph) if spec.massively_parallel else graph
+
     def project(graph: Graph) -> Graph:
         # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
         return graph if spec.massively_parallel else join_projections(graph)
@@ -61,6 +65,7 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
         eliminate_common,
         narrow,
         split_products,
+        cut,
         gather_gates,
         stack,
         simplify,

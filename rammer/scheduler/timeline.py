@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
 from rammer.cost.price import Meter
 from rammer.cost.residency import Bytes, levels
 from rammer.errors import ScheduleError
-from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import RProgram, RTask, TaskUid
+from rammer.ir.program import Position, RProgram, RTask, TaskUid
+
+State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,16 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
 
 
 def _timed(plan: ExecutionPlan, rtask_us: Callable[[int, TaskUid], float]) -> Timeline:
+    def barrier(now: float, done: Iterable[tuple[Position, float]]) -> float:
+        return max((now, *(end for _, end in done))) + plan.spec.barrier_us
+
     programs: list[ProgramTimes] = []
     busy, blocked, barriers = [0.0] * plan.spec.num_veus, [0.0] * plan.spec.num_veus, 0
     now = 0.0
     for program in plan.programs:
         begin = now + plan.spec.launch_us
-        lanes = _run(program, rtask_us, plan.spec, begin)
+        ends = walk(program, begin, lambda now, veu, task: now + rtask_us(veu, task), barrier)
+        lanes = tuple(LaneTimes((begin, *lane[:-1]) if lane else (), tuple(lane)) for lane in ends)
         end = max((lane.end_us[-1] for lane in lanes if lane.end_us), default=begin)
         programs.append(ProgramTimes(now, begin, end, lanes))
         now = end
@@ -117,31 +123,34 @@ def _timed(plan: ExecutionPlan, rtask_us: Callable[[int, TaskUid], float]) -> Ti
     return Timeline(tuple(programs), tuple(busy), tuple(blocked), barriers * plan.spec.barrier_us)
 
 
-def _run(
-    program: RProgram, rtask_us: Callable[[int, TaskUid], float], spec: VDeviceSpec, begin: float
-) -> tuple[LaneTimes, ...]:
-    """Advance each lane as far as it goes; a barrier whose target is not done parks its lane there."""
-    starts: list[list[float]] = [[] for _ in program.lanes]
-    ends: list[list[float]] = [[] for _ in program.lanes]
+def walk(
+    program: RProgram,
+    begin: State,
+    rtask: Callable[[State, int, TaskUid], State],
+    barrier: Callable[[State, Iterable[tuple[Position, State]]], State],
+) -> list[list[State]]:
+    """Per lane and slot, the state after it: `rtask` and `barrier` say what becomes of that before it.
+
+    `rtask` is also told the vEU, `barrier` each slot that is waited for and the state after it. Each lane goes as far
+    as it can; a barrier whose target is not done parks it there. Linear in the slots. Raises ScheduleError.
+    """
+    ends: list[list[State]] = [[] for _ in program.lanes]
     parked: list[dict[int, list[int]]] = [{} for _ in program.lanes]  # target lane -> order -> lanes waiting there
     runnable = list(reversed(range(len(program.lanes))))
     while runnable:
         veu = runnable.pop()
-        lane, start, end, waiting = program.lanes[veu], starts[veu], ends[veu], parked[veu]
+        lane, end, waiting = program.lanes[veu], ends[veu], parked[veu]
         now = end[-1] if end else begin
         for order in range(len(end), len(lane)):
             slot = lane[order]
-            arrived = now
             if isinstance(slot, RTask):
-                now += rtask_us(veu, slot.uid)
+                now = rtask(now, veu, slot.uid)
             else:
                 missing = next((w for w in slot.waits if w.order >= len(ends[w.veu])), None)
                 if missing is not None:
                     parked[missing.veu].setdefault(missing.order, []).append(veu)
                     break
-                now = max(now, *(ends[w.veu][w.order] for w in slot.waits)) if slot.waits else now
-                now += spec.barrier_us
-            start.append(arrived)
+                now = barrier(now, ((w, ends[w.veu][w.order]) for w in slot.waits))
             end.append(now)
             if waiting and order in waiting:
                 runnable.extend(waiting.pop(order))
@@ -151,4 +160,4 @@ def _run(
             f"barriers wait for each other, or for no slot: {', '.join(stuck[:8])}",
             hint="an rTask may only wait for rTasks appended earlier",
         )
-    return tuple(LaneTimes(tuple(s), tuple(e)) for s, e in zip(starts, ends, strict=True))
+    return ends

@@ -220,6 +220,26 @@ def lstm_cells(steps: int = 4, batch: int = 2, width: int = 8) -> Graph:
     return b.build()
 
 
+def lstm_layers(steps: int = 6, batch: int = 2, width: int = 8, backwards: bool = False) -> Graph:
+    """Two layers, as the frontend lowers them; the second one may go through the steps from the last to the first."""
+    b = Net(6)
+    x = b.input("x", (steps, batch, width))
+    for layer in range(2):
+        flat = b.add("reshape", x, shape=(steps * batch, width))
+        gx = b.add("add", b.add("matmul", flat, b.weight(width, 4 * width)), b.weight(4 * width))
+        gx = b.add("reshape", gx, shape=(steps, batch, 4, width))
+        h = c = b.constant(np.zeros((batch, width), np.float32))
+        r = b.weight(4, width, width)
+        states = {}
+        for t in reversed(range(steps)) if backwards and layer else range(steps):
+            step = b.add("slice", gx, starts=(t, 0, 0, 0), steps=(1,) * 4, shape=(1, batch, 4, width))
+            c, h = b.add("lstm_cell", b.add("reshape", step, shape=(batch, 4, width)), h, c, r)
+            states[t] = b.add("reshape", h, shape=(1, batch, width))
+        x = b.add("concat", *(states[t] for t in range(steps)), axis=0)
+    b.output(x, "y")
+    return b.build()
+
+
 def fed_back_cells(steps: int = 3, batch: int = 2, width: int = 8, transposed: bool = True) -> Graph:
     """LSTM cells whose input is the state before: every step has a projection of its own."""
     b = Net(7)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from pass_models import SPEC, Net, assert_same, fed_back_cells, lstm_cells
+from pass_models import SPEC, Net, assert_same, fed_back_cells, lstm_cells, lstm_layers
 
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import DType, TensorId, channel_blocked
@@ -22,6 +22,7 @@ from rammer.passes.clusters import Clusters
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
+from rammer.passes.recurrent.cut_rows import cut_rows
 from rammer.passes.recurrent.gates import gather_gates
 from rammer.passes.recurrent.projections import join_projections
 from rammer.passes.recurrent.stack_rows import stack_rows
@@ -310,6 +311,19 @@ def test_layers_run_side_by_side_where_vEUs_are_many() -> None:
         for many in (False, True)
     }
     assert counts == {False: 1, True: 2}
+
+
+@pytest.mark.parametrize(("steps", "batch", "width"), [(6, 1, 8), (7, 3, 5), (29, 2, 9)])
+def test_a_layer_need_not_wait_for_the_last_step_of_the_one_below(steps: int, batch: int, width: int) -> None:
+    """The first layer's input is there as a whole; one that goes backwards waits for the last step in any case."""
+    assert after(lstm_layers(steps, batch, width), cut_rows)["matmul"] == 1 + steps
+    assert after(lstm_layers(steps, batch, width, backwards=True), cut_rows)["matmul"] == 2
+    graph = lstm_layers(steps, batch, width)
+    length = {
+        many: sum(1 for _ in optimize(graph, replace(SPEC, massively_parallel=many)).wavefronts())
+        for many in (False, True)
+    }
+    assert length[False] > 2 * steps and length[True] <= steps + 4
 
 
 def test_two_groups_that_depend_on_each_other_are_not_both_stacked() -> None:

@@ -12,6 +12,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.scheduler.assembly import Assembly
+from rammer.scheduler.hand_overs import longest_chain
 from rammer.scheduler.timeline import simulate
 
 
@@ -52,6 +53,16 @@ def test_programs_run_one_after_another() -> None:
     first, second = RProgram(((task(0, 0),), (task(0, 1),))), RProgram(((task(1),), ()))
     timeline = simulate(plan_of(first, second), lambda kernel: 1.0)
     assert [(p.launch_at_us, p.end_us) for p in timeline.programs] == [(0.0, 4.0), (4.0, 8.0)]
+
+
+def test_the_longest_chain_counts_what_passes_from_one_veu_to_another() -> None:
+    """A wait for what is long done, or several of one moment, are no links; a launch hands over to all."""
+    forth_and_back = RProgram(((task(0, 0), wait(1, 1), task(1)), (wait(0, 0), task(0, 1))))
+    assert longest_chain(plan_of(forth_and_back)).hops == 2
+    late = RProgram(((task(0, 0), wait(1, 0), task(1)), (task(0, 1),)))
+    assert longest_chain(plan_of(late)).hops == 1
+    assert longest_chain(plan_of(late, RProgram(((task(1),), ())))).hops == 2
+    assert longest_chain(plan_of(RProgram(((task(0, 0), task(0, 1), task(1)), ())))) == (0, 0)
 
 
 @pytest.mark.parametrize(
