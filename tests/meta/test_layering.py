@@ -40,7 +40,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "errors", "config"}, {"pluggy"}),
     "rammer.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
     "rammer.usage": ({"vdevice.base"}, {"numpy"}),
-    "rammer.report": ({"usage", "scheduler.timeline", "ir", "errors", "config"}, set()),
+    "rammer.report": ({"usage", "scheduler.timeline", "scheduler.hand_overs", "ir", "errors", "config"}, set()),
     "rammer.program": ({"artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
     "rammer.compiler": (
         {"artifact", "program", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
