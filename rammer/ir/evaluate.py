@@ -151,15 +151,28 @@ class Memory:
 
     def read(self, tensor: TensorId) -> Array:
         """The logical value."""
-        kind = self.graph.types[tensor]
-        flat = self.physical(tensor)
-        return unpack(flat, kind.layout, kind.shape) if kind.layout else flat.reshape(kind.shape)
+        return logical(self.physical(tensor), self.graph.types[tensor])
 
     def write(self, tensor: TensorId, value: Array) -> None:
         """Store a logical value."""
         kind: TensorType = self.graph.types[tensor]
         array = np.asarray(value, kind.dtype.numpy)
         self.physical(tensor)[...] = (pack(array, kind.layout) if kind.layout else array).ravel()
+
+    def write_box(self, tensor: TensorId, box: Box, value: Array) -> None:
+        """Store the value of a box; elements outside of it stay as they are."""
+        kind = self.graph.types[tensor]
+        spans = tuple(slice(*span) for span in box.values())
+        index: tuple[Any, ...] = spans
+        if kind.layout is not None:
+            grid = np.ogrid[spans]
+            index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
+        self.physical(tensor).reshape(kind.physical_shape)[index] = value
+
+
+def logical(flat: Array, kind: TensorType) -> Array:
+    """A tensor's value, from its physical elements."""
+    return unpack(flat, kind.layout, kind.shape) if kind.layout else flat.reshape(kind.shape)
 
 
 def _wide(dtype: DType) -> np.dtype[Any]:

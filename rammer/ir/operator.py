@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import compress
 from typing import Any, TypeAlias
 
 from rammer.errors import RammerError, did_you_mean
@@ -65,6 +66,11 @@ class ROperator:
     @property
     def kind(self) -> str:
         return self.operation.kind
+
+    @property
+    def statics(self) -> tuple[TensorId, ...]:
+        """The inputs that are known when compiling."""
+        return tuple(compress(self.inputs, self.operation.static))
 
 
 def attributes(**values: Hashable) -> Attrs:

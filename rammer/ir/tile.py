@@ -210,6 +210,12 @@ def rewrite_body(body: Body, change: Callable[[Stmt], Stmt]) -> Body:
     return tuple(change(with_children(s, rewrite_body(children(s), change))) for s in body)
 
 
+def rewrite_within(body: Body, change: Callable[[Stmt, Body], Stmt], around: Body = ()) -> Body:
+    """As `rewrite_body`; `change` is told the statements around each one as well, outermost first."""
+    inner = (with_children(s, rewrite_within(children(s), change, (*around, s))) for s in body)
+    return tuple(change(s, around) for s in inner)
+
+
 def with_children(stmt: Stmt, body: Body) -> Stmt:
     """A statement with others directly inside of it."""
     match stmt:

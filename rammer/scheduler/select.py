@@ -80,12 +80,11 @@ class Market:
 
     def fitting(self, operation: Operation) -> list[Option]:
         """The candidates that fit the device, in the generator's order. Raises ScheduleError if there are none."""
-        spec, profiler = self.problem.spec, self.problem.profiler
+        spec = self.problem.spec
         candidates = self.problem.candidates.get(operation, ())
         fitting: list[Option] = []
         for kernel in candidates:
-            needed = profiler.resources(kernel)
-            if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
+            if kernel.fits(spec):
                 us = self.rtask_us(kernel)
                 rounds = -(-kernel.num_rtasks // spec.num_veus)
                 fitting.append(Option(kernel, us, us * rounds, us * kernel.num_rtasks))
