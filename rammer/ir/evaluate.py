@@ -17,6 +17,7 @@ from rammer.ir.expr import (
     Const,
     Iota,
     Load,
+    Path,
     Range,
     Scalar,
     Select,
@@ -297,6 +298,14 @@ def holds(condition: Range, grid: Mapping[str, Any]) -> Any:
     """Where the condition is true on a grid."""
     value = evaluate(condition.index, grid)
     return np.logical_and(condition.low <= np.asarray(value), np.asarray(value) < condition.high)
+
+
+def happens(path: Path, grid: Mapping[str, Any], shape: Sequence[int]) -> NDArray[np.bool_]:
+    """Where a path of conditions is taken, on a grid of this shape."""
+    inside = np.ones(shape, bool)
+    for where, wanted in path:
+        inside &= np.logical_and.reduce([np.broadcast_to(holds(r, grid), shape) for r in where]) == wanted
+    return inside
 
 
 def _limit(identity: float, dtype: DType) -> float | int | bool:

@@ -50,8 +50,13 @@ class Operation:
     def outputs(self) -> tuple[TensorType, ...]:
         return tuple(kind for _, kind in self.expr.outputs)
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The attributes, as arguments that define the operation again."""
+        return dict(self.attrs)
+
     def attr(self, name: str) -> Any:
-        return dict(self.attrs)[name]
+        return self.keywords[name]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

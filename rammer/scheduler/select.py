@@ -179,15 +179,14 @@ class Assignment(NamedTuple):
     reason: str
 
 
-def select_veu(assembly: Assembly, needs: Needs, home: int | None = None, slack_us: float = 0.0) -> Assignment:
+def select_veu(assembly: Assembly, needs: Needs, home: int | None = None) -> Assignment:
     """The vEU that can start the rTask earliest, its operands and the cost of a barrier considered.
 
-    Among equals: `home`, where its static weights were used last (also if that is later by up to `slack_us`), then the
-    vEU that made an operand, then the first.
+    Among equals: `home`, where its static weights were used last, then the vEU that made an operand, then the first.
     """
     starts = assembly.starts_us(needs)
     earliest = float(starts.min())
-    if home is not None and starts[home] <= earliest + max(slack_us, TIE_US):
+    if home is not None and starts[home] <= earliest + TIE_US:
         return Assignment(home, float(starts[home]), "static weights")
     early = starts <= earliest + TIE_US
     if needs.front is not None:

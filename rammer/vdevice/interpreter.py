@@ -187,7 +187,7 @@ class _Watch:
             raise RaceError(first, self.order.position(me), tensor, writing=writing)
 
 
-def numpy_kernel(operation: Operation, tile: Mapping[str, int], name: str = "") -> RKernel:
+def numpy_kernel(operation: Operation, tile: Mapping[str, int]) -> RKernel:
     """A kernel for the interpreter: boxes of `tile[axis]` along each root axis (all of it where not named)."""
     digits: list[TaskDigit] = []
     stride = 1
@@ -196,7 +196,7 @@ def numpy_kernel(operation: Operation, tile: Mapping[str, int], name: str = "") 
         if count > 1:
             digits.insert(0, TaskDigit(axis, tile[axis], count, stride))
             stride *= count
-    label = name or "_".join([operation.kind, "numpy", *(f"{a}{n}" for a, n in tile.items())])
+    label = "_".join([operation.kind, "numpy", *(f"{a}{n}" for a, n in tile.items())])
     return RKernel(label, operation, ForeignSource("numpy", "", "", tuple(digits), num_block_syncs=0))
 
 
