@@ -205,6 +205,15 @@ def meets(stmt: Stmt) -> bool:
     return isinstance(stmt, Sync) or (isinstance(stmt, Apply) and stmt.instruction.threads > 1)
 
 
+def block_syncs(body: Body) -> int:
+    """How many Syncs each thread meets, S in §4.2.1 of the paper."""
+    total = 0
+    for s in body:
+        times = s.stop - s.start if isinstance(s, For) and s.kind not in (Kind.THREAD, Kind.TASK) else 1
+        total += isinstance(s, Sync) + times * block_syncs(children(s))
+    return total
+
+
 def rewrite_body(body: Body, change: Callable[[Stmt], Stmt]) -> Body:
     """The body with every statement changed, those inside of one first."""
     return tuple(change(with_children(s, rewrite_body(children(s), change))) for s in body)
