@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import isfinite, prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -215,11 +215,10 @@ class _Evaluator:
             case Call("mul", (left, right)) if _is_contraction(stage):
                 value = _contract(self.value(left, inner), self.value(right, inner), full, rank)
             case body:
-                fn, identity = REDUCERS[stage.combine]
                 points = np.broadcast_to(self.value(body, inner), full)
                 dtype = _wide(stage.dtype)
-                start = dtype.type(_limit(identity, stage.dtype))
-                ufunc = FUNCTIONS[fn].numpy
+                start = dtype.type(identity(stage.combine, stage.dtype))
+                ufunc = FUNCTIONS[REDUCERS[stage.combine][0]].numpy
                 assert isinstance(ufunc, np.ufunc)
                 value = ufunc.reduce(points.astype(dtype, copy=False), axis=over, initial=start)
         return self.rounded(value, stage.dtype)
@@ -308,13 +307,15 @@ def happens(path: Path, grid: Mapping[str, Any], shape: Sequence[int]) -> NDArra
     return inside
 
 
-def _limit(identity: float, dtype: DType) -> float | int | bool:
-    if np.isfinite(identity) or dtype.is_float:
-        return identity if dtype.is_float else int(identity)
+def identity(combine: str, dtype: DType) -> float | int | bool:
+    """The neutral element of a reduction as a number of `dtype`."""
+    value = REDUCERS[combine][1]
+    if dtype.is_float:
+        return value
     if dtype is DType.BOOL:
-        return identity > 0
+        return value > 0
     info = np.iinfo(np.dtype(dtype.value))
-    return int(info.max if identity > 0 else info.min)
+    return int(value) if isfinite(value) else int(info.max if value > 0 else info.min)
 
 
 def _progressions(places: list[Any], shape: Shape) -> tuple[list[int], list[list[int]]] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import TensorExpr
@@ -49,10 +50,7 @@ class RKernel:
 
     @property
     def num_rtasks(self) -> int:
-        count = 1
-        for digit in self.body.digits:
-            count *= digit.extent
-        return count
+        return prod(digit.extent for digit in self.body.digits)
 
     @property
     def num_threads(self) -> int:

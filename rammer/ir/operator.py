@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import compress
+from math import prod
 from typing import Any, TypeAlias
 
 from rammer.errors import RammerError, did_you_mean
@@ -135,8 +136,6 @@ def flops(expr: TensorExpr) -> int:
     """Arithmetic of one evaluation: two per multiply-add of a reduction, one per point of other stages."""
     total = 0
     for stage in expr.stages:
-        points = 1
-        for _, extent in (*stage.axes, *stage.reduce):
-            points *= extent
+        points = prod(extent for _, extent in (*stage.axes, *stage.reduce))
         total += points * (2 if stage.reduce and stage.combine == "sum" else 1)
     return total

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -35,6 +36,11 @@ class Availability:
     ok: bool
     reason: str = ""
     hint: str = ""
+
+
+def later(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that its first call imports: what announces a vDevice loads nothing of it."""
+    return lambda *positional, **named: getattr(import_module(module), name)(*positional, **named)
 
 
 @dataclass(frozen=True, slots=True)
