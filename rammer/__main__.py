@@ -26,8 +26,9 @@ from rammer.errors import ArtifactError, DeviceError, InputError, RammerError
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
 from rammer.scheduler.policy_options import split_policies
-from rammer.scheduler.timeline import Timeline, simulate
+from rammer.scheduler.timeline import simulate
 from rammer.vdevice.base import Progress as ProgressCallback
+from rammer.vdevice.supersteps import CountsSupersteps, SuperstepProfile
 
 out = Console(width=None if sys.stdout.isatty() else 120)
 err = Console(stderr=True)
@@ -367,7 +368,8 @@ def _show_plan(program: Program, asked: Mapping[str, str], model: str, width: in
     from rammer.ir.listing import print_rkernels
     from rammer.ir.text import print_plan
 
-    plan, timeline = program.plan, _timeline(program)
+    plan = program.plan
+    timeline = simulate(plan)  # that the scheduler believed in
     click.echo(viz.text_gantt(timeline, plan, width=width))
     texts = {"plan": lambda _, p: print_plan(p), "rkernels": lambda _, p: print_rkernels(p)}
     forms = {"svg": viz.svg, "html": viz.html, "trace": viz.chrome_trace, **texts}
@@ -376,17 +378,12 @@ def _show_plan(program: Program, asked: Mapping[str, str], model: str, width: in
         out.print(f"wrote {escape(path)}", highlight=False)
 
 
-def _superstep_profile(program: Program) -> viz.SuperstepProfile:
+def _superstep_profile(program: Program) -> SuperstepProfile:
     """Cycles of a run on zeros. Raises DeviceError where nobody counts them."""
-    if not isinstance(program.executable, viz.CountsSupersteps):
+    if not isinstance(program.executable, CountsSupersteps):
         raise DeviceError(f"{program.target!r} has no supersteps", hint="target='ipu' with device='emulator' has")
     program.run({p.name: np.zeros(p.type.shape, p.type.dtype.numpy) for p in program.inputs})
     return program.executable.profile()
-
-
-def _timeline(program: Program) -> Timeline:
-    """The timeline that the scheduler believed in."""
-    return simulate(program.plan)
 
 
 @main.command()

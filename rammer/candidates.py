@@ -122,8 +122,7 @@ def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple
     """What the rules find in kernels: the verdict, whether it reads too much, and a finding. Kept in the cache."""
     recipes = recipe_keys(kernels, vdevice.spec)
     store = profile_store("any", "proof")
-    with store:
-        known = store.verdicts(recipes.values())
+    known = store.verdicts(recipes.values())
     fresh: dict[str, str] = {}
     for kernel, key in recipes.items():
         if key not in known and key not in fresh:
@@ -132,8 +131,7 @@ def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple
             verdict = PROVEN if finding is None else BROKEN if finding.broken else UNSHOWN
             fresh[key] = f"{verdict}\0{'overreads' if judged.overreads else ''}\0{finding or ''}"
     if fresh:
-        with store:
-            store.put_verdicts(fresh)
+        store.put_verdicts(fresh)
     parts = {k: (known | fresh)[key].split("\0", 2) for k, key in recipes.items()}
     return {k: (verdict, bool(overreads), what) for k, (verdict, overreads, what) in parts.items()}
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, Slot
 from rammer.scheduler.timeline import Timeline
+from rammer.vdevice.supersteps import Superstep
 
 _PALETTE = (
     "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#ff9da6", "#9d755d",
@@ -33,42 +34,6 @@ _LEGEND = 24  # entries of a legend
 _STRIP, _STRIP_GAP = 18, 6  # pixels of a memory level's row, and above the first one
 _LEVEL = 18  # characters of its name
 _STRIP_STEPS = 400  # of time, in which a memory level's rate is drawn
-
-
-class Superstep(Protocol):
-    """A step of a machine whose parts all wait for each other, with its cycles."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def exchange(self) -> int: ...
-    @property
-    def sync(self) -> int: ...
-    @property
-    def compute(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def vertices(self) -> int: ...
-    @property
-    def tiles(self) -> int: ...
-
-
-class SuperstepProfile(Protocol):
-    """One run of such a machine."""
-
-    @property
-    def totals(self) -> Mapping[str, int]: ...
-    @property
-    def steps(self) -> Sequence[Superstep]: ...
-    def timeline(self) -> str: ...
-
-
-@runtime_checkable
-class CountsSupersteps(Protocol):
-    """An executable that knows what its last run cost."""
-
-    def profile(self) -> SuperstepProfile: ...
 
 
 class Bar(NamedTuple):

@@ -90,7 +90,7 @@ def test_of_equal_rkernels_the_generators_first_wins(policy: str) -> None:
     registry.register(Vendor(), "vendor")
     net = Net(registry, VDeviceSpec("made up", 2, languages=("made up",)))
     net.output(net.sum(net.input("x", (4,))))
-    graph = net.graph()
+    graph = net.build()
     candidates = {op.operation: registry.rkernels(op.operation, net.spec) for op in graph.operators}
     times = {kernel: 1.0 for kernels in candidates.values() for kernel in kernels}
     problem = Problem(graph, net.spec, candidates, MeasuredProfiler(times, EstimatingProfiler(net.spec)))

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from rammer.errors import RammerError
 from rammer.ir.access import Accesses
-from rammer.ir.evaluate import holds
+from rammer.ir.evaluate import happens
 from rammer.ir.expr import Path, Range, Role, TensorExpr, loads_in_role
-from rammer.ir.footprint import footprint
+from rammer.ir.footprint import footprint, line
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, bounds, evaluate, simplify, substitute, var, variables
-from rammer.ir.intervals import NOTHING, Intervals, expand, merged, repeated, sumset, union
+from rammer.ir.intervals import NOTHING, Intervals, expand, merged, sumset, union, within
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
@@ -394,9 +394,7 @@ def _offsets(group: Group, spans: Spans, shape: tuple[int, ...], strides: Sequen
             parts.append(_addresses(np.array([[max(low, 0), min(high + 1, shape[dim])]]), strides[dim]))
         return sumset(parts), False
     grid = dict(zip(group.axes, np.ogrid[tuple(slice(*spans[a]) for a in group.axes)], strict=True))
-    inside = np.ones(sizes, bool)
-    for where, wanted in group.where:
-        inside &= np.logical_and.reduce([np.broadcast_to(holds(r, grid), sizes) for r in where]) == wanted
+    inside = happens(group.where, grid, sizes)
     total: Any = np.zeros(sizes, np.int64)
     for dim, index in zip(group.dims, group.index, strict=True):
         value = np.asarray(evaluate(index, grid))
@@ -417,16 +415,8 @@ def _affine(group: Group, spans: Spans, extent: int) -> Intervals | None:
         if not wanted or len(where) != 1 or gap.terms:
             return None
         first, last = max(first, where[0].low - gap.const), min(last, where[0].high - gap.const)
-    lowest, steps = index.const, []
-    for axis, coef in index.terms:
-        low, high = spans[str(axis)]
-        lowest += min(coef * low, coef * (high - 1))
-        steps.append((abs(coef), high - low))
-    values: Intervals = np.array([[lowest, lowest + 1]])
-    for step, count in sorted(steps):
-        values = repeated(values, step, count)
-    values = np.clip(values, first, max(first, last))
-    return values[values[:, 0] < values[:, 1]]
+    values = line(index, {axis: (spans[axis][0], spans[axis][1] - 1) for axis in group.axes})
+    return within(values, first, last)
 
 
 def _addresses(values: Intervals, strides: Strides) -> Intervals:

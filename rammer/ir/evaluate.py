@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import isfinite, prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from rammer.ir.expr import (
     Const,
     Iota,
     Load,
+    Path,
     Range,
     Scalar,
     Select,
@@ -151,15 +152,28 @@ class Memory:
 
     def read(self, tensor: TensorId) -> Array:
         """The logical value."""
-        kind = self.graph.types[tensor]
-        flat = self.physical(tensor)
-        return unpack(flat, kind.layout, kind.shape) if kind.layout else flat.reshape(kind.shape)
+        return logical(self.physical(tensor), self.graph.types[tensor])
 
     def write(self, tensor: TensorId, value: Array) -> None:
         """Store a logical value."""
         kind: TensorType = self.graph.types[tensor]
         array = np.asarray(value, kind.dtype.numpy)
         self.physical(tensor)[...] = (pack(array, kind.layout) if kind.layout else array).ravel()
+
+    def write_box(self, tensor: TensorId, box: Box, value: Array) -> None:
+        """Store the value of a box; elements outside of it stay as they are."""
+        kind = self.graph.types[tensor]
+        spans = tuple(slice(*span) for span in box.values())
+        index: tuple[Any, ...] = spans
+        if kind.layout is not None:
+            grid = np.ogrid[spans]
+            index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
+        self.physical(tensor).reshape(kind.physical_shape)[index] = value
+
+
+def logical(flat: Array, kind: TensorType) -> Array:
+    """A tensor's value, from its physical elements."""
+    return unpack(flat, kind.layout, kind.shape) if kind.layout else flat.reshape(kind.shape)
 
 
 def _wide(dtype: DType) -> np.dtype[Any]:
@@ -201,11 +215,10 @@ class _Evaluator:
             case Call("mul", (left, right)) if _is_contraction(stage):
                 value = _contract(self.value(left, inner), self.value(right, inner), full, rank)
             case body:
-                fn, identity = REDUCERS[stage.combine]
                 points = np.broadcast_to(self.value(body, inner), full)
                 dtype = _wide(stage.dtype)
-                start = dtype.type(_limit(identity, stage.dtype))
-                ufunc = FUNCTIONS[fn].numpy
+                start = dtype.type(identity(stage.combine, stage.dtype))
+                ufunc = FUNCTIONS[REDUCERS[stage.combine][0]].numpy
                 assert isinstance(ufunc, np.ufunc)
                 value = ufunc.reduce(points.astype(dtype, copy=False), axis=over, initial=start)
         return self.rounded(value, stage.dtype)
@@ -286,13 +299,23 @@ def holds(condition: Range, grid: Mapping[str, Any]) -> Any:
     return np.logical_and(condition.low <= np.asarray(value), np.asarray(value) < condition.high)
 
 
-def _limit(identity: float, dtype: DType) -> float | int | bool:
-    if np.isfinite(identity) or dtype.is_float:
-        return identity if dtype.is_float else int(identity)
+def happens(path: Path, grid: Mapping[str, Any], shape: Sequence[int]) -> NDArray[np.bool_]:
+    """Where a path of conditions is taken, on a grid of this shape."""
+    inside = np.ones(shape, bool)
+    for where, wanted in path:
+        inside &= np.logical_and.reduce([np.broadcast_to(holds(r, grid), shape) for r in where]) == wanted
+    return inside
+
+
+def identity(combine: str, dtype: DType) -> float | int | bool:
+    """The neutral element of a reduction as a number of `dtype`."""
+    value = REDUCERS[combine][1]
+    if dtype.is_float:
+        return value
     if dtype is DType.BOOL:
-        return identity > 0
+        return value > 0
     info = np.iinfo(np.dtype(dtype.value))
-    return int(info.max if identity > 0 else info.min)
+    return int(value) if isfinite(value) else int(info.max if value > 0 else info.min)
 
 
 def _progressions(places: list[Any], shape: Shape) -> tuple[list[int], list[list[int]]] | None:

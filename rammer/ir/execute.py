@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from rammer.ir.evaluate import Memory, evaluate_box
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
@@ -18,10 +14,4 @@ def compute_rtask(plan: ExecutionPlan, task: TaskUid, memory: Memory) -> None:
     inputs = {name: memory.read(tensor) for name, tensor in zip(names, op.inputs, strict=True)}
     box = kernel.box(task.rtask_id)
     for tensor, value in zip(op.outputs, evaluate_box(op.operation.expr, inputs, box), strict=True):
-        kind = plan.graph.types[tensor]
-        spans = tuple(slice(low, high) for low, high in box.values())
-        index: tuple[Any, ...] = spans
-        if kind.layout is not None:
-            grid = np.ogrid[spans]
-            index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
-        memory.physical(tensor).reshape(kind.physical_shape)[index] = value
+        memory.write_box(tensor, box, value)

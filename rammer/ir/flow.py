@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.access import Access, Accesses, common_loops
-from rammer.ir.evaluate import holds
+from rammer.ir.evaluate import happens
 from rammer.ir.expr import Role
 from rammer.ir.index import bounds, evaluate, variables
 from rammer.ir.tile import Kind
@@ -276,11 +276,7 @@ def _crossed(values: Instances, rest: Mapping[str, tuple[int, int]]) -> Instance
 
 def _inside(access: Access, instances: Instances) -> NDArray[np.bool_]:
     """The instances in which the access happens."""
-    count = len(instances[TAG])
-    inside = np.ones(count, bool)
-    for where, wanted in access.path:
-        inside &= np.logical_and.reduce([np.broadcast_to(holds(r, instances), count) for r in where]) == wanted
-    return inside
+    return happens(access.path, instances, (len(instances[TAG]),))
 
 
 def _places(read: Access, instances: Instances) -> tuple[Points, Instances]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rammer.ir.access import Access
-from rammer.ir.evaluate import holds
+from rammer.ir.evaluate import happens
 from rammer.ir.expr import Path, Range
 from rammer.ir.index import Index, bounds, evaluate, variables
 from rammer.ir.intervals import NOTHING, Intervals, expand, merged, repeated, sumset, within
@@ -131,19 +131,17 @@ def _part(index: Index, path: Path, ranges: Ranges) -> Footprint:
     names = sorted(variables(index) | {n for where, _ in path for r in where for n in variables(r.index)})
     sizes = [ranges[n][1] - ranges[n][0] + 1 for n in names]
     if not path and all(isinstance(atom, str) for atom, _ in index.terms):
-        return Footprint(_line(index, ranges), prod(sizes))
+        return Footprint(line(index, ranges), prod(sizes))
     if prod(sizes) > MAX_POINTS:
         return _bounded(index, path, ranges, prod(sizes))
     axes = np.ogrid[tuple(slice(ranges[n][0], ranges[n][1] + 1) for n in names)]
     grid: dict[str, Any] = dict(zip(names, axes, strict=True))
-    inside = np.ones(sizes, bool)
-    for where, wanted in path:
-        inside &= np.logical_and.reduce([np.broadcast_to(holds(r, grid), sizes) for r in where]) == wanted
+    inside = happens(path, grid, sizes)
     points = np.unique(np.broadcast_to(np.asarray(evaluate(index, grid)), sizes)[inside])
     return Footprint(merged(points, points + 1), int(inside.sum()))
 
 
-def _line(index: Index, ranges: Ranges) -> Intervals:
+def line(index: Index, ranges: Ranges) -> Intervals:
     """Values of an affine index."""
     lowest, steps = index.const, []
     for name, coef in index.terms:
@@ -167,7 +165,7 @@ def _bounded(index: Index, path: Path, ranges: Ranges, points: int) -> Footprint
     factor, rest = divmod(dict(index.terms).get(atom, 0), coef)
     if rest or (index - number * factor).terms or not factor:
         return around
-    values = _line(number, ranges)
+    values = line(number, ranges)
     if int((values[:, 1] - values[:, 0]).sum()) != points:
         return around
     first, end = bounds(number, ranges)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import TensorExpr
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Layout, TensorType
@@ -48,10 +50,7 @@ class RKernel:
 
     @property
     def num_rtasks(self) -> int:
-        count = 1
-        for digit in self.body.digits:
-            count *= digit.extent
-        return count
+        return prod(digit.extent for digit in self.body.digits)
 
     @property
     def num_threads(self) -> int:
@@ -64,6 +63,10 @@ class RKernel:
     @property
     def num_block_syncs(self) -> int | None:
         return self.body.num_block_syncs
+
+    def fits(self, spec: VDeviceSpec) -> bool:
+        """Whether a vEU has the threads and the scratch that an rTask takes."""
+        return self.num_threads <= spec.max_threads and self.scratch_bytes <= spec.scratch_bytes
 
     def input_types(self) -> tuple[TensorType, ...]:
         """Types of the inputs as the kernel reads them, packing included."""

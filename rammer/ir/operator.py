@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import compress
+from math import prod
 from typing import Any, TypeAlias
 
 from rammer.errors import RammerError, did_you_mean
@@ -49,8 +51,13 @@ class Operation:
     def outputs(self) -> tuple[TensorType, ...]:
         return tuple(kind for _, kind in self.expr.outputs)
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The attributes, as arguments that define the operation again."""
+        return dict(self.attrs)
+
     def attr(self, name: str) -> Any:
-        return dict(self.attrs)[name]
+        return self.keywords[name]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +72,11 @@ class ROperator:
     @property
     def kind(self) -> str:
         return self.operation.kind
+
+    @property
+    def statics(self) -> tuple[TensorId, ...]:
+        """The inputs that are known when compiling."""
+        return tuple(compress(self.inputs, self.operation.static))
 
 
 def attributes(**values: Hashable) -> Attrs:
@@ -124,8 +136,6 @@ def flops(expr: TensorExpr) -> int:
     """Arithmetic of one evaluation: two per multiply-add of a reduction, one per point of other stages."""
     total = 0
     for stage in expr.stages:
-        points = 1
-        for _, extent in (*stage.axes, *stage.reduce):
-            points *= extent
+        points = prod(extent for _, extent in (*stage.axes, *stage.reduce))
         total += points * (2 if stage.reduce and stage.combine == "sum" else 1)
     return total

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from itertools import chain, pairwise
+from collections.abc import Sequence
+from itertools import chain, groupby
 from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -135,24 +136,10 @@ def _clocks(program: RProgram, number: int, barriers: _Barriers, num_veus: int) 
     if not has.all():
         raise VerificationError(
             "R103",
-            f"barriers wait for each other: {_cycle(program, number, *_named(barriers, before, has))}",
+            f"barriers wait for each other: {_cycle(number, barriers, before, has)}",
             hint="an rTask may only wait for rTasks appended earlier",
         )
     return table
-
-
-def _named(
-    barriers: _Barriers, before: Slots, has: NDArray[np.bool_]
-) -> tuple[dict[tuple[int, int], list[tuple[int, int]]], set[tuple[int, int]]]:
-    """What each barrier needs, by (vEU, order), and which have a clock."""
-    names = list(zip(barriers.veu.tolist(), barriers.order.tolist(), strict=True))
-    needs: dict[tuple[int, int], list[tuple[int, int]]] = {
-        name: [names[n - 1]] if n and names[n - 1][0] == name[0] else [] for n, name in enumerate(names)
-    }
-    for owner, needed in zip(barriers.owner.tolist(), before.tolist(), strict=True):
-        if needed >= 0:
-            needs[names[owner]].append(names[needed])
-    return needs, {name for name, known in zip(names, has, strict=True) if known}
 
 
 def _check_targets(program: RProgram, number: int, barriers: _Barriers) -> None:
@@ -185,26 +172,18 @@ def _check_targets(program: RProgram, number: int, barriers: _Barriers) -> None:
     )
 
 
-def _cycle(
-    program: RProgram,
-    number: int,
-    needs: dict[tuple[int, int], list[tuple[int, int]]],
-    rows: Container[tuple[int, int]],
-) -> str:
+def _cycle(number: int, barriers: _Barriers, before: Slots, has: NDArray[np.bool_]) -> str:
     """The slots around which barriers wait for each other, each needing the next."""
-    node = next(n for n in needs if n not in rows)
+    graph = nx.DiGraph()  # of barriers without a clock; an edge has the slot for which one waits
+    graph.add_nodes_from(np.flatnonzero(~has).tolist())
+    slots = list(zip(barriers.veu.tolist(), barriers.order.tolist(), strict=True))
+    for n in list(graph):
+        if n - 1 in graph and slots[n - 1][0] == slots[n][0]:
+            graph.add_edge(n, n - 1, slot=slots[n - 1])
+    for owner, needed, slot in zip(barriers.owner.tolist(), before.tolist(), barriers.waits.tolist(), strict=True):
+        if owner in graph and needed in graph:
+            graph.add_edge(owner, needed, slot=tuple(slot))
     path: list[tuple[int, int]] = []
-    while node not in path:
-        path.append(node)
-        node = next(n for n in needs[node] if n not in rows)
-    path = [*path[path.index(node) :], node]
-    slots: list[tuple[int, int]] = [path[0]]
-    for here, needed in pairwise(path):
-        slot = program[here[0]][here[1]]
-        assert isinstance(slot, BarrierRTask)
-        if needed[0] != here[0]:
-            target = next(w for w in slot.waits if w.veu == needed[0])
-            if target.order != needed[1]:
-                slots.append((target.veu, target.order))
-        slots.append(needed)
-    return " -> ".join(str(PlanPosition(number, *s)) for s in slots)
+    for here, needed in nx.find_cycle(graph):
+        path += dict.fromkeys((slots[here], graph.edges[here, needed]["slot"], slots[needed]))
+    return " -> ".join(str(PlanPosition(number, *slot)) for slot, _ in groupby(path))

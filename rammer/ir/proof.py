@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
-from typing import assert_never
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.reference import Reference
 from rammer.ir.tensor import Layout, TensorType
-from rammer.ir.tile import NEXT, Alloc, Apply, Body, For, If, Kind, Prefetch, Store, Sync, TileProgram, meets
+from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Sync, TileProgram, block_syncs, children, meets
 
 MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners of the digits
 INNER_LOOPS = 4  # of a store, both ends of each of which are traced
@@ -164,38 +163,24 @@ def covers(layout: Layout, shape: tuple[int, ...]) -> bool:
 def _uniform(evidence: Evidence) -> Iterator[Finding]:
     program = evidence.program
     digits = {(d.stride, d.extent) for d in program.digits}
-    count = 0
 
-    def walk(body: Body, inside: bool, times: int) -> Iterator[Finding]:
-        nonlocal count
+    def walk(body: Body, inside: bool) -> Iterator[Finding]:
         for stmt in body:
             match stmt:
-                case Sync() | Apply():
-                    count += times if isinstance(stmt, Sync) else 0
-                    if inside and meets(stmt):
-                        yield Finding("R206", f"a {type(stmt).__name__} stands under a condition")
+                case Sync() | Apply() if inside and meets(stmt):
+                    yield Finding("R206", f"a {type(stmt).__name__} stands under a condition")
                 case For(kind=Kind.TASK) if (stmt.stride, stmt.stop) not in digits or stmt.start:
                     yield Finding("R206", f"loop {stmt.var} counts no digit of the rTask's number")
                 case For(kind=Kind.THREAD) if stmt.start or stmt.stride * stmt.stop > program.num_threads:
                     yield Finding("R206", f"loop {stmt.var} counts beyond the {program.num_threads} threads")
-                case For():
-                    parallel = stmt.kind in (Kind.TASK, Kind.THREAD)
-                    steps = 1 if parallel else stmt.stop - stmt.start
-                    yield from walk(stmt.body, inside, times * steps)
-                case If(_, then):
-                    yield from walk(then, True, times)
-                case Alloc(_, inner):
-                    yield from walk(inner, inside, times)
-                case Store() | Prefetch():
-                    pass
                 case _:
-                    assert_never(stmt)
+                    yield from walk(children(stmt), inside or isinstance(stmt, If))
 
-    yield from walk(program.body, False, 1)
+    yield from walk(program.body, False)
     for access in evidence.accesses.found:
         if access.write and not access.register and (name := _overlapping(access)):
             yield Finding("R206", f"statement {access.statement} counts threads twice, by {name} and others")
-    if count != program.num_block_syncs:
+    if (count := block_syncs(program.body)) != program.num_block_syncs:
         yield Finding("R206", f"{count} syncs, where the rKernel says {program.num_block_syncs}")
     if sorted(d.stride for d in program.digits) != _strides(program):
         yield Finding("R206", "the digits of the rTask's number do not follow one another")

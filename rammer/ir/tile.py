@@ -205,9 +205,24 @@ def meets(stmt: Stmt) -> bool:
     return isinstance(stmt, Sync) or (isinstance(stmt, Apply) and stmt.instruction.threads > 1)
 
 
+def block_syncs(body: Body) -> int:
+    """How many Syncs each thread meets, S in §4.2.1 of the paper."""
+    total = 0
+    for s in body:
+        times = s.stop - s.start if isinstance(s, For) and s.kind not in (Kind.THREAD, Kind.TASK) else 1
+        total += isinstance(s, Sync) + times * block_syncs(children(s))
+    return total
+
+
 def rewrite_body(body: Body, change: Callable[[Stmt], Stmt]) -> Body:
     """The body with every statement changed, those inside of one first."""
     return tuple(change(with_children(s, rewrite_body(children(s), change))) for s in body)
+
+
+def rewrite_within(body: Body, change: Callable[[Stmt, Body], Stmt], around: Body = ()) -> Body:
+    """As `rewrite_body`; `change` is told the statements around each one as well, outermost first."""
+    inner = (with_children(s, rewrite_within(children(s), change, (*around, s))) for s in body)
+    return tuple(change(s, around) for s in inner)
 
 
 def with_children(stmt: Stmt, body: Body) -> Stmt:

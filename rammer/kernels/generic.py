@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import lcm
+from math import lcm, prod
 
 from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import var
@@ -72,9 +72,7 @@ def _schedules(problem: Problem, *, sparing: bool) -> Iterator[Schedule]:
         block = _block(problem, shared, lane, tile, steps, problem.lanes * unroll)
         inner = (*inner[: len(outer)], *block, *inner[len(outer) :])
         depth = len(tasks) - 1 + len(outer) + len(block)
-        count = 1
-        for loop in tasks:
-            count *= -(-extents[loop.axis] // loop.step)
+        count = prod(-(-extents[loop.axis] // loop.step) for loop in tasks)
         name = f"{problem.operation.kind}_{lane or 'point'}{problem.lanes * unroll}_t{count}"
         yield Schedule(name, (*tasks, *inner), place(problem, depth), packing)
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import isfinite
+from math import prod
 
-import numpy as np
-
+from rammer.ir.evaluate import identity
 from rammer.ir.expr import (
-    REDUCERS,
     Const,
     Iota,
     Load,
@@ -26,7 +24,7 @@ from rammer.ir.expr import (
     substitute_axes,
 )
 from rammer.ir.index import Index, var, variables
-from rammer.ir.tensor import Digit, DType, Layout, Shape, TensorType
+from rammer.ir.tensor import Digit, Layout, Shape, TensorType
 
 
 def fused(expr: TensorExpr, keep: set[str]) -> list[Stage]:
@@ -148,17 +146,6 @@ def aligned(expr: TensorExpr) -> TensorExpr:
     return replace(expr, stages=tuple(stages.values()))
 
 
-def identity(combine: str, dtype: DType) -> float | int | bool:
-    """The neutral element of a reduction as a number of `dtype`."""
-    value = REDUCERS[combine][1]
-    if dtype.is_float:
-        return value
-    if dtype is DType.BOOL:
-        return value > 0
-    info = np.iinfo(np.dtype(dtype.value))
-    return int(value) if isfinite(value) else int(info.max if value > 0 else info.min)
-
-
 def indices(body: Scalar) -> Iterator[Index]:
     """Indices used as numbers or in conditions: all but those of loads."""
     for part in nodes(body):
@@ -187,9 +174,7 @@ def flattened(expr: TensorExpr, units: int) -> tuple[TensorExpr, dict[str, int]]
         (a, first), (b, second) = axes[p], axes[p + 1]
         merged = _merge(expr, a, b)
         if merged is not None:
-            left = 1
-            for _, extent in axes[: p + 1]:
-                left *= extent
+            left = prod(extent for _, extent in axes[: p + 1])
             if first == 1 or second == 1 or left >= units:
                 expr = merged
                 if first > 1:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rammer.ir.graph import Graph, View
 from rammer.ir.operator import Operation, ROperator, attributes
-from rammer.ir.tensor import Array, DType, TensorId, TensorType
+from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
 from rammer.passes.structure import copy_expr
 
 _DTYPES = {d.numpy: d for d in DType}
@@ -123,11 +123,24 @@ class Editor:
         op = self.operators[self.producer[tensor]] if tensor in self.producer else None
         return op if op is None or kind in ("", op.kind) else None
 
-    def define(self, name: str, kind: str, *inputs: TensorId, **attrs: Any) -> TensorId:
-        """A new operator of one result: that."""
+    def define(
+        self, name: str, kind: str, *inputs: TensorId, outputs: tuple[TensorId, ...] = (), **attrs: Any
+    ) -> TensorId:
+        """A new operator of one result: that, under a fresh name if `outputs` gives none."""
         operation = self.interner.define(kind, tuple(self.types[t] for t in inputs), attributes(**attrs))
-        (made,) = self.add(name, operation, inputs)
+        (made,) = self.add(name, operation, inputs, outputs)
         return made
+
+    def cut(
+        self, name: str, source: TensorId, starts: Shape, steps: Shape, shape: Shape, outputs: tuple[TensorId, ...]
+    ) -> None:
+        """A new slice, whose elements have the shape that its result, removed before, had."""
+        wanted = self.types[outputs[0]].shape
+        piece = self.define(
+            name, "slice", source, outputs=outputs if shape == wanted else (), starts=starts, steps=steps, shape=shape
+        )
+        if shape != wanted:
+            self.define(name, "reshape", piece, outputs=outputs, shape=wanted)
 
     def only_reader(self, tensor: TensorId) -> int | None:
         """The one operator that reads the tensor, if the tensor is read by just one and is no graph output."""

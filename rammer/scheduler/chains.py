@@ -57,12 +57,8 @@ def feeders(graph: Graph, steps: Collection[int]) -> set[int]:
 
 def _largest_static(op: ROperator) -> TensorId | None:
     """The largest of an operator's weights."""
-    static = [
-        (kind.nbytes, tensor)
-        for tensor, kind, is_static in zip(op.inputs, op.operation.inputs, op.operation.static, strict=True)
-        if is_static
-    ]
-    return max(static)[1] if static else None
+    nbytes = {tensor: kind.nbytes for tensor, kind in zip(op.inputs, op.operation.inputs, strict=True)}
+    return max(op.statics, key=lambda tensor: (nbytes[tensor], tensor), default=None)
 
 
 def ran_alone(plan: ExecutionPlan) -> set[int]:

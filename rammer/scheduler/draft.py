@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -44,10 +44,7 @@ class Draft:
         self.dependencies = Dependencies(problem.graph, self.kernels)
         self._reload_us: dict[RKernel, float] = {}
         self._homes: dict[tuple[RKernel, tuple[str, ...], int], int] = {}
-        self._statics = [
-            tuple(t for t, static in zip(op.inputs, op.operation.static, strict=True) if static)
-            for op in problem.graph.operators
-        ]
+        self._statics = [op.statics for op in problem.graph.operators]
 
     def rtask_us(self, operator_id: int) -> float:
         return self.market.rtask_us(self.kernels[operator_id])
@@ -65,8 +62,8 @@ class Draft:
             shared = [m.read_gbps for m in self.spec.memory if m.owner != "veu" and m.read_gbps]
             found = 0.0
             if private and shared and kernel.num_rtasks:
-                static = zip(kernel.input_types(), kernel.operation.static, strict=True)
-                nbytes = sum(t.nbytes for t, is_static in static if is_static) / kernel.num_rtasks
+                static = compress(kernel.input_types(), kernel.operation.static)
+                nbytes = sum(t.nbytes for t in static) / kernel.num_rtasks
                 found = max(0.0, nbytes / 1e3 * (self.spec.num_veus / shared[0] - 1 / private[-1]))
             self._reload_us[kernel] = found
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from rammer.cost.estimate import estimated_us
@@ -14,16 +13,8 @@ from rammer.ir.plan import ExecutionPlan, Price
 NOISE = 1.02  # of measured times: measured again, they come out the other way round
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What one rTask occupies on a vEU."""
-
-    threads: int
-    scratch_bytes: int
-
-
 class Profiler(Protocol):
-    """Times and resources of rKernels on one device."""
+    """Times of rKernels on one device. What an rTask occupies is said by the rKernel itself."""
 
     noise: float
     """The ratio up to which two of its times are equal."""
@@ -36,9 +27,6 @@ class Profiler(Protocol):
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Microseconds of whole plans, which need no memory yet: measured. None (also of no plans) if it cannot be."""
-
-    def resources(self, kernel: RKernel) -> Resources:
-        """What one rTask of the kernel occupies."""
 
 
 class EstimatingProfiler:
@@ -60,9 +48,6 @@ class EstimatingProfiler:
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> None:
         """Nothing: what a plan is estimated to take is `simulate(plan)`."""
-
-    def resources(self, kernel: RKernel) -> Resources:
-        return Resources(kernel.num_threads, kernel.scratch_bytes)
 
 
 class MeasuredProfiler:
@@ -98,6 +83,3 @@ class MeasuredProfiler:
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         return self._measure(plans) if self._measure else None
-
-    def resources(self, kernel: RKernel) -> Resources:
-        return self.fallback.resources(kernel)

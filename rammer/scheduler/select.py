@@ -80,12 +80,11 @@ class Market:
 
     def fitting(self, operation: Operation) -> list[Option]:
         """The candidates that fit the device, in the generator's order. Raises ScheduleError if there are none."""
-        spec, profiler = self.problem.spec, self.problem.profiler
+        spec = self.problem.spec
         candidates = self.problem.candidates.get(operation, ())
         fitting: list[Option] = []
         for kernel in candidates:
-            needed = profiler.resources(kernel)
-            if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
+            if kernel.fits(spec):
                 us = self.rtask_us(kernel)
                 rounds = -(-kernel.num_rtasks // spec.num_veus)
                 fitting.append(Option(kernel, us, us * rounds, us * kernel.num_rtasks))
@@ -180,15 +179,14 @@ class Assignment(NamedTuple):
     reason: str
 
 
-def select_veu(assembly: Assembly, needs: Needs, home: int | None = None, slack_us: float = 0.0) -> Assignment:
+def select_veu(assembly: Assembly, needs: Needs, home: int | None = None) -> Assignment:
     """The vEU that can start the rTask earliest, its operands and the cost of a barrier considered.
 
-    Among equals: `home`, where its static weights were used last (also if that is later by up to `slack_us`), then the
-    vEU that made an operand, then the first.
+    Among equals: `home`, where its static weights were used last, then the vEU that made an operand, then the first.
     """
     starts = assembly.starts_us(needs)
     earliest = float(starts.min())
-    if home is not None and starts[home] <= earliest + max(slack_us, TIE_US):
+    if home is not None and starts[home] <= earliest + TIE_US:
         return Assignment(home, float(starts[home]), "static weights")
     early = starts <= earliest + TIE_US
     if needs.front is not None:

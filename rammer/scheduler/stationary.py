@@ -65,23 +65,17 @@ def recurrent_operators(problem: Problem) -> dict[Weights, list[int]]:
     """Operators that share weights worth a home, by these weights."""
     groups: dict[Weights, list[int]] = {}
     for n, op in enumerate(problem.graph.operators):
-        statics = tuple(t for t, static in zip(op.inputs, op.operation.static, strict=True) if static)
-        if sum(problem.graph.types[t].nbytes for t in statics) >= LEAST_BYTES:
-            groups.setdefault(statics, []).append(n)
+        if sum(problem.graph.types[t].nbytes for t in op.statics) >= LEAST_BYTES:
+            groups.setdefault(op.statics, []).append(n)
     return {weights: numbers for weights, numbers in groups.items() if len(numbers) > 1}
 
 
 def _tilings(problem: Problem, groups: Mapping[Weights, Sequence[int]]) -> Iterator[dict[int, RKernel]]:
     """rKernels of the recurrent operators, for every number of rTasks that some candidate has."""
-    spec, profiler = problem.spec, problem.profiler
     options: dict[int, list[RKernel]] = {}
     for n in (n for numbers in groups.values() for n in numbers):
-        fitting = []
-        for kernel in problem.candidates.get(problem.graph.operators[n].operation, ()):
-            needed = profiler.resources(kernel)
-            if needed.threads <= spec.max_threads and needed.scratch_bytes <= spec.scratch_bytes:
-                fitting.append(kernel)
-        options[n] = sorted(fitting, key=lambda k: -k.num_rtasks)
+        candidates = problem.candidates.get(problem.graph.operators[n].operation, ())
+        options[n] = sorted((k for k in candidates if k.fits(problem.spec)), key=lambda k: -k.num_rtasks)
     for count in sorted({k.num_rtasks for kernels in options.values() for k in kernels}):
         yield {
             n: next((k for k in kernels if k.num_rtasks <= count), kernels[-1])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import DeviceError, InputError, did_you_mean
+from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
 from rammer.ir.device import VDeviceSpec
+from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, TensorType
@@ -34,6 +36,11 @@ class Availability:
     ok: bool
     reason: str = ""
     hint: str = ""
+
+
+def later(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that its first call imports: what announces a vDevice loads nothing of it."""
+    return lambda *positional, **named: getattr(import_module(module), name)(*positional, **named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,17 @@ class Port:
                 )
 
 
+def ports_of(graph: Graph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """A graph's inputs and outputs. Raises DeviceError for one in a blocked layout."""
+    for tensor in (*graph.inputs, *graph.outputs):
+        if graph.types[tensor].layout is not None:
+            raise DeviceError(
+                f"input or output {tensor!r} has a blocked layout", hint="passes must keep ports row-major"
+            )
+    inputs, outputs = (tuple(Port(t, graph.types[t]) for t in some) for some in (graph.inputs, graph.outputs))
+    return inputs, outputs
+
+
 @dataclass(frozen=True)
 class Image:
     """What a backend built from a plan: named files (code, tables), and packed weights by name.
@@ -98,6 +116,26 @@ class Image:
     weights: Mapping[str, Array] = field(default_factory=dict)
     plan: ExecutionPlan | None = None
     signature: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None
+
+    def file(self, name: str) -> bytes:
+        """A file. Raises ArtifactError."""
+        if name not in self.files:
+            raise ArtifactError(f"the program lacks its file {name!r}", hint="compile the model again")
+        return self.files[name]
+
+    def weight(self, name: str) -> Array:
+        """A packed constant. Raises ArtifactError."""
+        if name not in self.weights:
+            raise ArtifactError(f"the program lacks its constant {name!r}", hint="compile the model again")
+        return self.weights[name]
+
+    def check_fingerprint(self, wanted: str) -> None:
+        """Raise ArtifactError unless it has the fingerprint that this version would give it."""
+        if self.fingerprint != wanted:
+            raise ArtifactError(
+                f"the program was built as {self.fingerprint!r}, for another version of rammer",
+                hint="compile the model again with this version",
+            )
 
     @property
     def ports(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
@@ -256,10 +294,7 @@ class VDevice(ABC):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Emit and compile. The default keeps the plan for `load` and cannot be saved."""
-        graph = plan.graph
-        inputs = tuple(Port(t, graph.types[t]) for t in graph.inputs)
-        outputs = tuple(Port(t, graph.types[t]) for t in graph.outputs)
-        return Image(self.spec.name, self.spec.arch, inputs, outputs, plan=plan)
+        return Image(self.spec.name, self.spec.arch, *ports_of(plan.graph), plan=plan)
 
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
         """The image to save: equal for equal plans, whatever else was compiled. May compile; the default need not."""
@@ -271,6 +306,3 @@ class VDevice(ABC):
 
     def close(self) -> None:  # noqa: B027 (most devices have nothing to give back)
         """Give the device back."""
-
-
-VDevices = Iterable[VDeviceEntry]

@@ -141,12 +141,7 @@ class CFamilyPrinter(VectorLoops):
         """The text of a square copied with rows and columns exchanged, if that is what the loop does."""
         match loop:
             case For(v, 0, self.lanes, Kind.UNROLLED, (For(lane, 0, self.lanes, Kind.VECTOR, (Store() as s,)),)):
-                if (
-                    not isinstance(s.value, Load)
-                    or s.value.dynamic
-                    or s.buffer in self.wide
-                    or s.value.tensor in self.wide
-                ):
+                if not isinstance(s.value, Load) or s.value.dynamic or {s.buffer, s.value.tensor} & self.wide:
                     return None
                 load = s.value.index[0]
                 row, step = s.index.coef(v), load.coef(lane)
@@ -154,14 +149,7 @@ class CFamilyPrinter(VectorLoops):
                 source = load - var(v) - var(lane) * step
                 names = variables(target) | variables(source)
                 single = self.dtypes[s.buffer] is DType.F32 is self.dtypes[s.value.tensor]
-                if (
-                    single
-                    and self.strided
-                    and step not in (0, 1)
-                    and row
-                    and load.coef(v) == 1
-                    and not names & {v, lane}
-                ):
+                if single and step not in (0, 1) and row and load.coef(v) == 1 and not names & {v, lane}:
                     out = self.place(s.buffer, self.index(target), (self.lanes - 1) * row + self.lanes)
                     into = self.place(s.value.tensor, self.index(source), (self.lanes - 1) * step + self.lanes)
                     return f"vtranspose(&{out}, {row}, &{into}, {step});"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from random import Random
 
 import numpy as np
@@ -17,7 +16,7 @@ from rammer.errors import DeviceError, VerificationError
 from rammer.hookspecs import hookimpl
 from rammer.ir.dependency import reads, writes
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_box
+from rammer.ir.evaluate import Memory, evaluate_box, logical
 from rammer.ir.intervals import expand
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import memory_owners
@@ -25,7 +24,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.order import HappensBefore, PlanPosition
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, RProgram, TaskUid
-from rammer.ir.tensor import Array, TensorId, TensorType, pack, unpack
+from rammer.ir.tensor import Array, DType, TensorId
 from rammer.ir.tile import TaskDigit
 from rammer.vdevice.base import Executable, Image, VDevice, VDeviceEntry
 
@@ -55,14 +54,14 @@ def run_plan(
     """
     memory = _Memory(plan)
     for name in plan.graph.inputs:
-        memory.store(name, np.asarray(inputs[name]))
+        memory.write(name, np.asarray(inputs[name]))
     watch = _Watch(plan, memory) if check_races else None
     random = Random(seed)
     for number, program in enumerate(plan.programs):
         if watch:
             watch.begin()
         _run_program(plan, number, program, memory, watch, random)
-    return {t: memory.logical(t).copy() for t in plan.graph.outputs}
+    return {t: memory.read(t).copy() for t in plan.graph.outputs}
 
 
 def _run_program(
@@ -105,14 +104,14 @@ def _run_rtask(plan: ExecutionPlan, uid: TaskUid, memory: _Memory, watch: _Watch
         elements = expand(writes(kernel, position, uid.rtask_id))
         if watch:
             watch.access(uid, tensor, elements, writing=True)
-        memory.store_box(tensor, elements, tuple(box.values()), value)
+        memory.physical(tensor)[elements] = JUNK if plan.graph.types[tensor].dtype is not DType.BOOL else True
+        memory.write_box(tensor, box, value)  # elements that are padded keep the junk
 
 
-class _Memory:
+class _Memory(Memory):
     """The arena as planned (or one piece per owner if there is no memory plan), and typed views of it."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
-        self.graph = plan.graph
         owners = memory_owners(plan.graph)
         if plan.memory is not None:
             self.offsets = dict(plan.memory.offsets)
@@ -122,9 +121,9 @@ class _Memory:
             starts = np.cumsum([0, *sizes])
             self.offsets, size = dict(zip(owners, starts.tolist(), strict=False)), int(starts[-1])
         self.arena: Bytes = np.zeros(size, np.uint8)
+        super().__init__(plan.graph)
         for owner in owners:
-            flat = self.physical(owner)
-            flat[...] = np.nan if plan.graph.types[owner].dtype.is_float else JUNK
+            self.physical(owner)[...] = np.nan if plan.graph.types[owner].dtype.is_float else JUNK
 
     def byte_offset(self, tensor: TensorId) -> int:
         """The tensor's first byte in the arena."""
@@ -132,52 +131,20 @@ class _Memory:
         return self.offsets[root] + offset * self.graph.types[tensor].dtype.itemsize
 
     def physical(self, tensor: TensorId) -> Array:
-        """The tensor's physical elements in the arena, flat."""
-        if tensor in self.graph.constants:
-            return _packed(self.graph.constants[tensor], self.graph.types[tensor]).ravel()
-        root, offset = self.graph.storage(tensor)
-        if root in self.graph.constants:
-            whole = _packed(self.graph.constants[root], self.graph.types[root]).ravel()
-            return whole[offset : offset + prod(self.graph.types[tensor].physical_shape)]
+        """The tensor's physical elements, flat: in the arena, if it is no constant."""
+        if self.graph.storage(tensor).root in self.graph.constants:
+            return super().physical(tensor)
         kind, start = self.graph.types[tensor], self.byte_offset(tensor)
         return self.arena[start : start + kind.nbytes].view(kind.dtype.numpy)
-
-    def logical(self, tensor: TensorId) -> Array:
-        return _unpacked(self.physical(tensor), self.graph.types[tensor])
-
-    def store(self, tensor: TensorId, value: Array) -> None:
-        kind = self.graph.types[tensor]
-        self.physical(tensor)[...] = _packed(np.asarray(value, kind.dtype.numpy), kind).ravel()
 
     def glimpse(self, tensor: TensorId, elements: NDArray[np.int64]) -> Array:
         """The logical tensor with only these elements in it: anything else is NaN, so that a stray read shows."""
         kind, flat = self.graph.types[tensor], self.physical(tensor)
         if not kind.dtype.is_float:
-            return _unpacked(flat, kind).copy()
+            return logical(flat, kind).copy()
         seen = np.full(flat.shape, np.nan).astype(flat.dtype)
         seen[elements] = flat[elements]
-        return _unpacked(seen, kind)
-
-    def store_box(
-        self, tensor: TensorId, elements: NDArray[np.int64], box: tuple[tuple[int, int], ...], value: Array
-    ) -> None:
-        """Write the value of a box of the tensor; elements that are padding get junk."""
-        kind, flat = self.graph.types[tensor], self.physical(tensor)
-        flat[elements] = JUNK if kind.dtype.value != "bool" else True
-        if kind.layout is None:
-            flat.reshape(kind.shape)[tuple(slice(*span) for span in box)] = value
-            return
-        grid = np.ogrid[tuple(slice(*span) for span in box)]
-        index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
-        flat.reshape(kind.physical_shape)[index] = value
-
-
-def _packed(value: Array, kind: TensorType) -> Array:
-    return pack(value, kind.layout) if kind.layout else value
-
-
-def _unpacked(flat: Array, kind: TensorType) -> Array:
-    return unpack(flat, kind.layout, kind.shape) if kind.layout else flat.reshape(kind.shape)
+        return logical(seen, kind)
 
 
 class _Watch:
@@ -220,7 +187,7 @@ class _Watch:
             raise RaceError(first, self.order.position(me), tensor, writing=writing)
 
 
-def numpy_kernel(operation: Operation, tile: Mapping[str, int], name: str = "") -> RKernel:
+def numpy_kernel(operation: Operation, tile: Mapping[str, int]) -> RKernel:
     """A kernel for the interpreter: boxes of `tile[axis]` along each root axis (all of it where not named)."""
     digits: list[TaskDigit] = []
     stride = 1
@@ -229,7 +196,7 @@ def numpy_kernel(operation: Operation, tile: Mapping[str, int], name: str = "") 
         if count > 1:
             digits.insert(0, TaskDigit(axis, tile[axis], count, stride))
             stride *= count
-    label = name or "_".join([operation.kind, "numpy", *(f"{a}{n}" for a, n in tile.items())])
+    label = "_".join([operation.kind, "numpy", *(f"{a}{n}" for a, n in tile.items())])
     return RKernel(label, operation, ForeignSource("numpy", "", "", tuple(digits), num_block_syncs=0))
 
 

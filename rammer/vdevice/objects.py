@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -43,6 +43,15 @@ class ObjectStore:
         with self._index() as index:
             index.executemany("INSERT OR REPLACE INTO kernels VALUES (?, ?)", [(key, name) for key in keys])
         return name
+
+    def made(self, key: str, make: Callable[[], bytes]) -> bytes:
+        """The object of this key; if there is none, it is made and kept."""
+        found = self.find([key])
+        data = self.read(found[key]) if found else None
+        if data is None:
+            data = make()
+            self.add([key], data)
+        return data
 
     def _look_up(self, keys: Iterable[str]) -> dict[str, str]:
         wanted = list(keys)

@@ -16,7 +16,6 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.memory import constant_key
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
-from rammer.vdevice.base import Port
 
 ALIGNMENT = 128
 ARENA = -1  # the place of a tensor that is no constant; constants count from 0
@@ -25,13 +24,6 @@ ARENA = -1  # the place of a tensor that is no constant; constants count from 0
 def aligned(nbytes: int) -> int:
     """The size that keeps what follows aligned."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def port(graph: Graph, tensor: TensorId) -> Port:
-    kind = graph.types[tensor]
-    if kind.layout is not None:
-        raise DeviceError(f"input or output {tensor!r} has a blocked layout", hint="passes must keep ports row-major")
-    return Port(tensor, kind)
 
 
 def constant_value(graph: Graph, tensor: TensorId) -> Array:

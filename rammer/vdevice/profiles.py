@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from rammer import config
 from rammer.ir.device import VDeviceSpec
@@ -113,9 +112,6 @@ class ProfileStore:
     def __init__(self, path: str | os.PathLike[str], device: str, toolchain: str) -> None:
         self.path = Path(path)
         self.device, self.toolchain = device, toolchain
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._opened_by = 0
 
     def get(self, kernels: Iterable[str]) -> dict[str, float]:
         """Microseconds of the kernels that are known, by their keys."""
@@ -156,54 +152,25 @@ class ProfileStore:
 
         self._use(write, None)
 
-    def clear(self) -> int:
-        """Forget this device and toolchain. Returns how many times were forgotten."""
-
-        def delete(database: sqlite3.Connection) -> int:
-            own = (self.device, self.toolchain)
-            database.execute("DELETE FROM verdict WHERE device = ? AND toolchain = ?", own)
-            return database.execute("DELETE FROM rtask WHERE device = ? AND toolchain = ?", own).rowcount
-
-        return self._use(delete, 0)
-
-    def close(self) -> None:
-        """Close the file; it is opened again when needed."""
-        with self._lock:
-            self._drop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _use(self, action: Callable[[sqlite3.Connection], Answer], otherwise: Answer) -> Answer:
         """Run one transaction. A damaged file is replaced once; `otherwise` is the answer of a file beyond use."""
-        with self._lock:
-            for attempt in range(2):
-                try:
-                    database = self._open()
-                    with database:
-                        return action(database)
-                except sqlite3.DatabaseError as error:
-                    self._drop()
-                    if attempt or error.sqlite_errorcode not in _DAMAGED:
-                        warnings.warn(f"profile cache {self.path} is not usable: {error}", RuntimeWarning, stacklevel=3)
-                        break
-                    self._move_aside(str(error))
-                except OSError as error:
+        for attempt in range(2):
+            try:
+                with closing(self._open()) as database, database:
+                    return action(database)
+            except sqlite3.DatabaseError as error:
+                if attempt or error.sqlite_errorcode not in _DAMAGED:
                     warnings.warn(f"profile cache {self.path} is not usable: {error}", RuntimeWarning, stacklevel=3)
                     break
+                self._move_aside(str(error))
+            except OSError as error:
+                warnings.warn(f"profile cache {self.path} is not usable: {error}", RuntimeWarning, stacklevel=3)
+                break
         return otherwise
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is not None and self._opened_by == os.getpid():
-            return self._connection
-        self._connection = None  # one made before a fork belongs to the parent
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(self.path, timeout=WAIT_S, check_same_thread=False)
+        database = sqlite3.connect(self.path, timeout=WAIT_S)
         try:
             (form,) = database.execute("PRAGMA user_version").fetchone()
             if form not in (0, _FORM):
@@ -220,19 +187,13 @@ class ProfileStore:
         except BaseException:
             database.close()
             raise
-        self._connection, self._opened_by = database, os.getpid()
         return database
-
-    def _drop(self) -> None:
-        if self._connection is not None and self._opened_by == os.getpid():
-            self._connection.close()
-        self._connection = None
 
     def _move_aside(self, why: str) -> None:
         aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
         for suffix in ("", "-wal", "-shm"):
             part = self.path.with_name(self.path.name + suffix)
-            if part.exists():
+            with suppress(FileNotFoundError):
                 part.replace(aside.with_name(aside.name + suffix))
         warnings.warn(
             f"profile cache {self.path} was damaged ({why}); moved to {aside.name}, beginning a new one",

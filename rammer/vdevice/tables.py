@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,43 +14,54 @@ from rammer.errors import ArtifactError
 from rammer.ir.tensor import Array
 
 ALIGNMENT = 64
+INT32, INT64 = {"dtype": "<i4"}, {"dtype": "<i8"}  # metadata of fields that are arrays in the file
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, OverflowError, AttributeError, RecursionError)
 
 
-def to_bytes(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
-    """The file: length of the header, the header as JSON, then every array at a multiple of 64 bytes."""
-    arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-    listed = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
-    text = json.dumps({"arrays": listed, "header": dict(header)}, sort_keys=True).encode()
-    parts = [len(text).to_bytes(8, "little"), text]
-    size = 8 + len(text)
-    for array in arrays.values():
-        parts += [b"\0" * (-size % ALIGNMENT), array.tobytes()]
-        size += -size % ALIGNMENT + array.nbytes
-    return b"".join(parts)
+@dataclass(frozen=True)
+class TableFile(ABC):
+    """A header, and the arrays that a subclass has as fields, with their types as metadata."""
 
+    header: Mapping[str, Any]
 
-def from_bytes(data: bytes, dtypes: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Header and arrays of a file that has exactly these arrays. For use inside `damage_reported`."""
-    size = int.from_bytes(data[:8], "little")
-    text = json.loads(data[8 : 8 + size])
-    at = 8 + size
-    arrays: dict[str, Array] = {}
-    for name, wanted in dtypes.items():
-        dtype, shape = text["arrays"][name]
-        if dtype != np.dtype(wanted).str:
-            raise ValueError(f"{name} has type {dtype}")
-        at += -at % ALIGNMENT
-        count = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
-        at += arrays[name].nbytes
-    return dict(text["header"]), arrays
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ValueError for what no device may walk."""
 
+    @classmethod
+    def _dtypes(cls) -> dict[str, str]:
+        return {f.name: f.metadata["dtype"] for f in fields(cls) if f.metadata}
 
-@contextmanager
-def damage_reported() -> Iterator[None]:
-    """Whatever reading and checking a file that somebody changed may raise becomes an ArtifactError."""
-    try:
-        yield
-    except _DAMAGE as error:
-        raise ArtifactError(f"the program's table is damaged: {error}", hint="compile the model again") from error
+    def to_bytes(self) -> bytes:
+        """The file: length of the header, the header as JSON, then every array at a multiple of 64 bytes."""
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in self._dtypes()}
+        listed = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
+        text = json.dumps({"arrays": listed, "header": dict(self.header)}, sort_keys=True).encode()
+        parts = [len(text).to_bytes(8, "little"), text]
+        size = 8 + len(text)
+        for array in arrays.values():
+            parts += [b"\0" * (-size % ALIGNMENT), array.tobytes()]
+            size += -size % ALIGNMENT + array.nbytes
+        return b"".join(parts)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read and check a file. Raises ArtifactError, whatever somebody changed in it."""
+        try:
+            size = int.from_bytes(data[:8], "little")
+            text = json.loads(data[8 : 8 + size])
+            at = 8 + size
+            arrays: dict[str, Array] = {}
+            for name, wanted in cls._dtypes().items():
+                dtype, shape = text["arrays"][name]
+                if dtype != np.dtype(wanted).str:
+                    raise ValueError(f"{name} has type {dtype}")
+                at += -at % ALIGNMENT
+                count = int(np.prod(shape, dtype=np.int64))
+                arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
+                at += arrays[name].nbytes
+            table = cls(dict(text["header"]), **arrays)
+            table.check()
+        except _DAMAGE as error:
+            raise ArtifactError(f"the program's table is damaged: {error}", hint="compile the model again") from error
+        return table

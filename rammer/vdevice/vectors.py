@@ -27,13 +27,10 @@ VECTOR_INT_MATH = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "s
 class VectorLoops:
     """Decides for one tile program, statement by statement as it is printed: it keeps the types of what is in scope."""
 
-    alignment = 1  # a vector may start only at multiples of it, in elements
-    strided = True  # vectors may be gathered from, and scattered to, equal distances
     narrow_stores = False  # vectors are converted to small integers as they are stored
     pieces = False  # some lanes of a vector register may be computed: none goes through memory then
     vectors: Mapping[DType, str] = VECTOR  # types of vectors, by what their elements are stored as
     narrow: Mapping[DType, str] = NARROW
-    vector_math = FLOAT32_MATH
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         self.program, self.lanes = program, lanes
@@ -103,10 +100,8 @@ class VectorLoops:
         if stride == 0:
             return True
         if stride != 1:  # gathered and scattered element by element
-            return self.strided and self.dtypes[buffer] is DType.F32
-        starts = (index.const, *(c for atom, c in index.terms if atom != lane))
-        aligned = self.alignment == 1 or all(c % self.alignment == 0 for c in starts)
-        return self.dtypes[buffer] in self.vectors and aligned
+            return self.dtypes[buffer] is DType.F32
+        return self.dtypes[buffer] in self.vectors
 
     def picked(self, buffer: str, index: Index, lane: str) -> tuple[Index, tuple[int, ...]] | None:
         """Where a vector begins, and which of its elements each lane picks, for x[16*i + 4*(lane // 4)].
@@ -116,7 +111,7 @@ class VectorLoops:
         fixed = Index(index.const % self.lanes, tuple(t for t in index.terms if lane in variables(Index(0, (t,)))))
         base = index - fixed
         size = next((b.size for b in self.program.arguments if b.name == buffer), 1)
-        if self.alignment != 1 or not self.strided or self.dtypes[buffer] is not DType.F32 or size % self.lanes:
+        if self.dtypes[buffer] is not DType.F32 or size % self.lanes:
             return None
         if variables(fixed) != {lane} or not self._whole(base):
             return None
@@ -163,7 +158,7 @@ class VectorLoops:
                 known = fn in LOGIC or fn in ("where", "not")
                 if kinds:
                     floating = any(k.is_float for k in kinds)
-                    math = {*INFIX, "neg", *self.vector_math} if floating else VECTOR_INT_MATH
+                    math = {*INFIX, "neg", *FLOAT32_MATH} if floating else VECTOR_INT_MATH
                     known = known or fn in COMPARISONS or fn in math
                 masks = {self.masks(m) for a in args if self.type_of(a) is DType.BOOL and (m := self._mask(a))}
                 chosen = fn != "where" or self.type_of(value) in self.vectors

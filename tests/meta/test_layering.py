@@ -36,7 +36,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"frontend", "ir", "errors", "files", "config"},
         {"numpy", "networkx", "onnx", "google", "ml_dtypes"},
     ),
-    "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline"}, {"numpy"}),
+    "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline", "vdevice.supersteps"}, {"numpy"}),
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "errors", "config"}, {"pluggy"}),
     "rammer.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
     "rammer.usage": ({"vdevice.base"}, {"numpy"}),

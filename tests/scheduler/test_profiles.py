@@ -8,7 +8,7 @@ import pytest
 from jobs import Job, make_kernel, make_problem
 
 from rammer.ir.device import MemoryLevel, VDeviceSpec
-from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler, Resources
+from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 
 
 def one_kernel(num_rtasks: int = 4) -> tuple[object, ...]:
@@ -26,7 +26,7 @@ def test_estimates_follow_the_slower_of_arithmetic_and_memory() -> None:
     assert EstimatingProfiler(slow).rtask_us(kernel) == pytest.approx(32 / 4 / (0.004 / 2 * 1e3))
     near = replace(slow, memory=(MemoryLevel("L2", 1 << 20, "veu", 8.0), *slow.memory))
     assert EstimatingProfiler(near).rtask_us(kernel) == pytest.approx(32 / 4 / 8e3)
-    assert EstimatingProfiler(near).resources(kernel) == Resources(1, 0)
+    assert kernel.fits(near) and not kernel.fits(replace(near, max_threads=0))
 
 
 def test_overhanging_tiles_cost_whole_tiles() -> None:

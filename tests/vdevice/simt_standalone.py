@@ -12,7 +12,7 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
 from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.simt.emulator.compile import host_text
-from rammer.vdevice.simt.image import SOURCE, checked_streams, port_places, weight
+from rammer.vdevice.simt.image import SOURCE, checked_streams, port_places
 from rammer.vdevice.simt.table import NUMBER
 
 HALF = Path(__file__).with_suffix(".h")  # of the C++ file, which comes last
@@ -31,7 +31,7 @@ def program_file(image: Image, inputs: Mapping[str, Array], seed: int) -> bytes:
     header = streams.header
     if streams.num_programs > MAX_PROGRAMS:
         raise DeviceError(f"{streams.num_programs} rPrograms are too many for one file", hint="a smaller model")
-    weights = [weight(image, name) for name in header["weights"]]
+    weights = [image.weight(name) for name in header["weights"]]
     starts = _starts(image)
     memory = np.full(starts[-1], 0xFF, np.uint8)
     for w, at in zip(weights, starts, strict=False):
@@ -66,5 +66,5 @@ def program_outputs(image: Image, memory: bytes) -> dict[str, Array]:
 def _starts(image: Image) -> list[int]:
     """Where each weight begins, behind the arena, and where the last one ends."""
     header = checked_streams(image).header
-    sizes = (aligned(weight(image, name).nbytes) for name in header["weights"])
+    sizes = (aligned(image.weight(name).nbytes) for name in header["weights"])
     return [int(n) for n in np.cumsum([aligned(int(header["arena_bytes"])), *sizes])]

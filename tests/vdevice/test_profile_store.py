@@ -35,46 +35,42 @@ def test_kernel_keys_name_text_rtasks_and_memory() -> None:
 
 def test_the_users_store_lies_in_the_cache_and_is_cleared_with_it(tmp_path: Path) -> None:
     with config.override(RAMMER_CACHE_DIR=str(tmp_path / "cache")):
-        with profile_store("d", "t") as store:
-            store.put({"k": 1.0})
-        with profile_store("d", "t") as store:
-            assert store.get(["k"]) == {"k": 1.0}
+        store = profile_store("d", "t")
+        store.put({"k": 1.0})
+        store = profile_store("d", "t")
+        assert store.get(["k"]) == {"k": 1.0}
         toolchain.clear_cache()
-        with profile_store("d", "t") as store:
-            assert store.get(["k"]) == {}
+        store = profile_store("d", "t")
+        assert store.get(["k"]) == {}
 
 
 def test_times_are_kept_per_device_and_toolchain(tmp_path: Path) -> None:
     path = tmp_path / "new" / "profile.db"
-    with ProfileStore(path, "cpu-a", "cc-1") as store:
-        store.put({"k1": 1.5, "k2": 2.5})
-        store.put({"k2": 3.5})
-    with ProfileStore(path, "cpu-a", "cc-1") as store:
-        assert store.get(["k1", "k2", "k3"]) == {"k1": 1.5, "k2": 3.5}
-    with ProfileStore(path, "cpu-a", "cc-2") as store:
-        assert store.get(["k1"]) == {}
-        assert store.clear() == 0
-    with ProfileStore(path, "cpu-a", "cc-1") as store:
-        assert store.clear() == 2
-        assert store.get(["k1"]) == {}
+    store = ProfileStore(path, "cpu-a", "cc-1")
+    store.put({"k1": 1.5, "k2": 2.5})
+    store.put({"k2": 3.5})
+    store = ProfileStore(path, "cpu-a", "cc-1")
+    assert store.get(["k1", "k2", "k3"]) == {"k1": 1.5, "k2": 3.5}
+    store = ProfileStore(path, "cpu-a", "cc-2")
+    assert store.get(["k1"]) == {}
 
 
 def test_many_keys(tmp_path: Path) -> None:
     times = {f"k{n}": float(n) for n in range(1801)}
-    with ProfileStore(tmp_path / "p.db", "d", "t") as store:
-        store.put(times)
-        assert store.get(times) == times
+    store = ProfileStore(tmp_path / "p.db", "d", "t")
+    store.put(times)
+    assert store.get(times) == times
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 100, b"SQLite format 3\0" + b"\xff" * 4000])
 def test_a_damaged_file_is_moved_aside(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "p.db"
     path.write_bytes(content)
-    with ProfileStore(path, "d", "t") as store:
-        with pytest.warns(RuntimeWarning, match=r"was damaged \(.*\); moved to p\.db\.damaged-"):
-            assert store.get(["k"]) == {}
-        store.put({"k": 1.0})
-        assert store.get(["k"]) == {"k": 1.0}
+    store = ProfileStore(path, "d", "t")
+    with pytest.warns(RuntimeWarning, match=r"was damaged \(.*\); moved to p\.db\.damaged-"):
+        assert store.get(["k"]) == {}
+    store.put({"k": 1.0})
+    assert store.get(["k"]) == {"k": 1.0}
     (aside,) = tmp_path.glob("p.db.damaged-*")
     assert aside.read_bytes() == content
 
@@ -84,27 +80,28 @@ def test_another_form_is_moved_aside(tmp_path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 99")
     database.close()
-    with ProfileStore(path, "d", "t") as store, pytest.warns(RuntimeWarning, match="its form is 99, not 1"):
+    store = ProfileStore(path, "d", "t")
+    with pytest.warns(RuntimeWarning, match="its form is 99, not 1"):
         assert store.get(["k"]) == {}
 
 
 def test_an_unusable_place_only_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with ProfileStore(tmp_path / "file" / "p.db", "d", "t") as store:
-        with pytest.warns(RuntimeWarning, match="is not usable"):
-            store.put({"k": 1.0})
-        with pytest.warns(RuntimeWarning, match="is not usable"):
-            assert store.get(["k"]) == {}
+    store = ProfileStore(tmp_path / "file" / "p.db", "d", "t")
+    with pytest.warns(RuntimeWarning, match="is not usable"):
+        store.put({"k": 1.0})
+    with pytest.warns(RuntimeWarning, match="is not usable"):
+        assert store.get(["k"]) == {}
 
 
 WRITER = """
 import sys
 from rammer.vdevice.profiles import ProfileStore
 path, me = sys.argv[1:]
-with ProfileStore(path, "d", "t") as store:
-    for n in range(25):
-        store.put({f"{me}-{n}": float(n), "shared": float(n)})
-        assert store.get([f"{me}-{n}"]) == {f"{me}-{n}": float(n)}
+store = ProfileStore(path, "d", "t")
+for n in range(25):
+    store.put({f"{me}-{n}": float(n), "shared": float(n)})
+    assert store.get([f"{me}-{n}"]) == {f"{me}-{n}": float(n)}
 """
 
 
@@ -115,5 +112,5 @@ def test_concurrent_processes(tmp_path: Path) -> None:
     for writer in writers:
         _, stderr = writer.communicate(timeout=60)
         assert writer.returncode == 0, stderr.decode()
-    with ProfileStore(path, "d", "t") as store:
-        assert len(store.get([f"{me}-{n}" for me in range(4) for n in range(25)])) == 100
+    store = ProfileStore(path, "d", "t")
+    assert len(store.get([f"{me}-{n}" for me in range(4) for n in range(25)])) == 100

@@ -13,7 +13,7 @@ from rammer.errors import LoweringError
 from rammer.ir.expr import Stage, TensorExpr, loads
 from rammer.ir.index import Index
 from rammer.ir.simplify import simplify_body
-from rammer.ir.tile import Body, For, If, Kind, Sync, TaskDigit, TileProgram, children, meets
+from rammer.ir.tile import Body, If, Kind, Sync, TaskDigit, TileProgram, block_syncs, children, meets
 from rammer.kernels.lower import multiply
 from rammer.kernels.lower.bands import Nest, cut, looped
 from rammer.kernels.lower.context import Context
@@ -43,7 +43,7 @@ def lower(expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage]) -> Tile
     if _misses(body, False):
         raise LoweringError(f"{expr.name}: a Sync would stand under a condition", hint="compute the stage further out")
     arguments = tuple(ctx.home[n].buffer for n, _ in (*expr.outputs, *expr.inputs))
-    scratch, syncs = tuple(ctx.scratch), _count_syncs(body)
+    scratch, syncs = tuple(ctx.scratch), block_syncs(body)
     return TileProgram(schedule.name, arguments, len(expr.outputs), body, digits, schedule.threads, scratch, syncs)
 
 
@@ -86,12 +86,3 @@ class _Nests:
 def _misses(body: Body, conditional: bool) -> bool:
     """Whether some threads could miss a Sync, or a product that their wave makes together."""
     return any((meets(s) and conditional) or _misses(children(s), conditional or isinstance(s, If)) for s in body)
-
-
-def _count_syncs(body: Body) -> int:
-    """How many each thread meets."""
-    total = 0
-    for s in body:
-        times = s.stop - s.start if isinstance(s, For) and s.kind not in (Kind.THREAD, Kind.TASK) else 1
-        total += isinstance(s, Sync) + times * _count_syncs(children(s))
-    return total

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
+from rammer.ir.evaluate import identity
 from rammer.ir.expr import REDUCERS, Call, Const, Load, Range, Scalar, Select, Stage
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Stmt, Store, Sync
 from rammer.kernels.lower.bands import Band, Nest, looped, under
 from rammer.kernels.lower.context import Context, strides
-from rammer.kernels.normal import identity
 
 WAYS = 8  # partial results that a thread combines between two syncs: a sync costs more than some loads
 SIDE_BY_SIDE = (Kind.UNROLLED, Kind.VECTOR)  # loops of a register block

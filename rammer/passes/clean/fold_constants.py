@@ -53,6 +53,6 @@ def fold_constants(graph: Graph) -> Graph:
 
 def _compute(operation: Operation, values: list[Array]) -> list[Any]:
     if operation.kind in _MOVES:
-        return [_MOVES[operation.kind](values[0], **dict(operation.attrs))]
+        return [_MOVES[operation.kind](values[0], **operation.keywords)]
     names = [name for name, _ in operation.expr.inputs]
     return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator, attributes
+from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
 from rammer.passes.editor import Editor
 
@@ -43,8 +41,7 @@ def _split_norm(editor: Editor, n: int) -> None:
     editor.remove(n)
     for name, values, result in (("mul", factor, ()), ("add", bias - mean * factor, op.outputs)):
         constant = editor.constant(values.astype(kind.dtype.numpy).reshape(shape), op.name)
-        operation = editor.interner.define(name, (kind, editor.types[constant]))
-        (x,) = editor.add(op.name, operation, (x, constant), result)
+        x = editor.define(op.name, name, x, constant, outputs=result)
 
 
 def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
@@ -67,7 +64,7 @@ def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
         if op.kind == "mul":
             if source.kind == "matmul" and arrays[0].ndim != 2:
                 continue
-            across = source.kind == "matmul" and not dict(source.operation.attrs).get("trans_b")
+            across = source.kind == "matmul" and not source.operation.keywords.get("trans_b")
             arrays[0] = _scaled(arrays[0], values if across else values.reshape(-1, *(1,) * (arrays[0].ndim - 1)))
             arrays[1:] = [_scaled(b, values) for b in arrays[1:]]
         elif source.kind == "conv":
@@ -76,11 +73,10 @@ def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
         else:
             continue
         tensors = [editor.constant(a, source.name) for a in arrays]
-        types = (source.operation.inputs[0], *(editor.types[t] for t in tensors))
-        operation = editor.interner.define(source.kind, types, source.operation.attrs)
         editor.remove(first)
         editor.remove(n)
-        editor.add(source.name, operation, (source.inputs[0], *tensors), op.outputs)
+        attrs = source.operation.keywords
+        editor.define(source.name, source.kind, source.inputs[0], *tensors, outputs=op.outputs, **attrs)
         return
 
 
@@ -102,11 +98,10 @@ def _scaled(array: Array, factor: Array) -> Array:
 
 def _fold_pad(editor: Editor, n: int, op: ROperator) -> None:
     """Let the convolution pad by itself."""
-    first = editor.producer.get(op.inputs[0])
-    if first is None or editor.operators[first].kind != "pad":
+    pad = editor.maker(op.inputs[0], "pad")
+    if pad is None:
         return
-    pad = editor.operators[first]
-    attrs: dict[str, Any] = dict(pad.operation.attrs)
+    attrs = pad.operation.keywords
     source: TensorId = pad.inputs[0]
     rank = editor.types[source].rank
     begin, end = attrs["pads"][:rank], attrs["pads"][rank:]
@@ -114,9 +109,8 @@ def _fold_pad(editor: Editor, n: int, op: ROperator) -> None:
         return
     if any(begin[:2]) or any(end[:2]) or min(*begin, *end) < 0:
         return
-    own = op.operation.attr("pads") or (0,) * (2 * (rank - 2))
-    pads = tuple(a + b for a, b in zip(own, (*begin[2:], *end[2:]), strict=True))
-    types = (editor.types[source], *op.operation.inputs[1:])
-    operation = editor.interner.define("conv", types, attributes(**{**dict(op.operation.attrs), "pads": pads}))
+    before = op.operation.attr("pads") or (0,) * (2 * (rank - 2))
+    pads = tuple(a + b for a, b in zip(before, (*begin[2:], *end[2:]), strict=True))
     editor.remove(n)
-    editor.add(op.name, operation, (source, *op.inputs[1:]), op.outputs)
+    own = {**op.operation.keywords, "pads": pads}
+    editor.define(op.name, "conv", source, *op.inputs[1:], outputs=op.outputs, **own)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator
 
 
 def mark_static(graph: Graph) -> Graph:
@@ -14,12 +15,6 @@ def mark_static(graph: Graph) -> Graph:
         static = tuple(t in graph.constants for t in op.inputs)
         if static != operation.static:
             operation = graph.interner.retype(operation, operation.inputs, operation.outputs, static)
-            op = ROperator(op.name, operation, op.inputs, op.outputs)
+            op = replace(op, operation=operation)
         operators.append(op)
-    return _with_operators(graph, tuple(operators))
-
-
-def _with_operators(graph: Graph, operators: tuple[ROperator, ...]) -> Graph:
-    return Graph(
-        graph.name, graph.inputs, graph.outputs, operators, graph.types, graph.constants, graph.interner, graph.views
-    )
+    return replace(graph, operators=tuple(operators))

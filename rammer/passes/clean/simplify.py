@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator, attributes
+from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
 from rammer.passes.editor import Editor
 from rammer.passes.structure import is_identity
@@ -50,41 +50,34 @@ def _neutral(editor: Editor, op: ROperator) -> TensorId | None:
 
 
 def _merge_reshapes(editor: Editor, n: int, op: ROperator) -> None:
-    first = editor.producer.get(op.inputs[0])
-    if first is None or editor.operators[first].kind != "reshape":
+    first = editor.maker(op.inputs[0], "reshape")
+    if first is None:
         return
-    source = editor.operators[first].inputs[0]
+    (source,) = first.inputs
     editor.remove(n)
     if editor.types[source] == op.operation.outputs[0] and op.outputs[0] not in editor.outputs:
         editor.redirect(op.outputs[0], source)
         return
-    merged = editor.interner.define("reshape", (editor.types[source],), op.operation.attrs)
-    editor.add(op.name, merged, (source,), op.outputs)
+    editor.define(op.name, "reshape", source, outputs=op.outputs, **op.operation.keywords)
 
 
 def _slice_gather(editor: Editor, n: int, op: ROperator) -> None:
     source, places = op.inputs[0], editor.constants.get(op.inputs[1])
-    kind, target = editor.types[source], op.operation.outputs[0]
+    kind = editor.types[source]
     if places is None or not places.size:
         return
-    axis = dict(op.operation.attrs).get("axis", 0)
-    assert isinstance(axis, int)
-    axis %= kind.rank
+    axis = op.operation.keywords.get("axis", 0) % kind.rank
     flat = places.ravel().astype(np.int64)
     flat = np.where(flat < 0, flat + kind.shape[axis], flat)
     steps = np.unique(np.diff(flat)) if flat.size > 1 else np.ones(1, np.int64)
     if len(steps) > 1 or steps[0] == 0 or flat.min() < 0 or flat.max() >= kind.shape[axis]:
         return
-    attrs = attributes(
-        starts=tuple(int(flat[0]) if p == axis else 0 for p in range(kind.rank)),
-        steps=tuple(int(steps[0]) if p == axis else 1 for p in range(kind.rank)),
-        shape=tuple(flat.size if p == axis else e for p, e in enumerate(kind.shape)),
-    )
-    cut = editor.interner.define("slice", (kind,), attrs)
     editor.remove(n)
-    if cut.outputs[0] == target:
-        editor.add(op.name, cut, (source,), op.outputs)
-        return
-    (piece,) = editor.add(op.name, cut, (source,))
-    reshape = editor.interner.define("reshape", cut.outputs, attributes(shape=target.shape))
-    editor.add(op.name, reshape, (piece,), op.outputs)
+    editor.cut(
+        op.name,
+        source,
+        tuple(int(flat[0]) if p == axis else 0 for p in range(kind.rank)),
+        tuple(int(steps[0]) if p == axis else 1 for p in range(kind.rank)),
+        tuple(flat.size if p == axis else e for p, e in enumerate(kind.shape)),
+        op.outputs,
+    )

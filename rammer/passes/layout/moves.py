@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator, attributes
-from rammer.ir.tensor import TensorId
+from rammer.ir.operator import ROperator
 from rammer.passes.editor import Editor
 
 _POOLS = frozenset({"average_pool", "max_pool"})
@@ -23,16 +22,14 @@ def merge_slices(graph: Graph) -> Graph:
 
 
 def _pool_as_slice(editor: Editor, n: int, op: ROperator) -> ROperator:
-    attrs = dict(op.operation.attrs)
+    attrs = op.operation.keywords
     kind = op.operation.inputs[0]
     pads, strides, kernel = attrs.get("pads", ()), attrs.get("strides", ()), attrs["kernel"]
-    assert isinstance(pads, tuple) and isinstance(strides, tuple) and isinstance(kernel, tuple)
     if set(kernel) != {1} or any(pads) or len(op.outputs) > 1:
         return op
     steps = (1, 1, *(strides or (1,) * len(kernel)))
-    cut = attributes(starts=(0,) * kind.rank, steps=steps, shape=op.operation.outputs[0].shape)
     editor.remove(n)
-    editor.add(op.name, editor.interner.define("slice", (kind,), cut), op.inputs, op.outputs)
+    editor.cut(op.name, op.inputs[0], (0,) * kind.rank, steps, op.operation.outputs[0].shape, op.outputs)
     return editor.operators[editor.producer[op.outputs[0]]]
 
 
@@ -51,9 +48,8 @@ def _merge(editor: Editor, op: ROperator) -> None:
             starts = tuple(s + at * step for (s, step), at in zip(inner, starts, strict=True))
             steps = tuple(step * by for (_, step), by in zip(inner, steps, strict=True))
         else:
-            attrs = dict(before.operation.attrs)
+            attrs = before.operation.keywords
             pads = attrs["pads"]
-            assert isinstance(pads, tuple)
             if attrs.get("mode", "constant") != "constant" or min(*pads, *steps) < 0 or 0 in shape:
                 return
             begins = pads[: kind.rank]
@@ -65,14 +61,13 @@ def _merge(editor: Editor, op: ROperator) -> None:
             shape = tuple(last - low + 1 for low, last in ranges)
         editor.remove(n)
         editor.remove(first)
-        made = editor.interner.define("slice", (kind,), attributes(starts=starts, steps=steps, shape=shape))
-        if any(map(any, around)):
-            (piece,) = editor.add(op.name, made, before.inputs)
-            more = dict(before.operation.attrs) | {"pads": (*(b for b, _ in around), *(e for _, e in around))}
-            padded = editor.interner.define("pad", made.outputs, attributes(**more))
-            editor.add(before.name, padded, (piece,), op.outputs)
-        else:
-            (piece,) = editor.add(op.name, made, before.inputs, op.outputs)
+        padded = any(map(any, around))
+        last = () if padded else op.outputs
+        attrs = {"starts": starts, "steps": steps, "shape": shape}
+        piece = editor.define(op.name, "slice", *before.inputs, outputs=last, **attrs)
+        if padded:
+            more = before.operation.keywords | {"pads": (*(b for b, _ in around), *(e for _, e in around))}
+            editor.define(before.name, "pad", piece, outputs=op.outputs, **more)
         op = editor.operators[editor.producer[piece]]
 
 
@@ -86,19 +81,14 @@ def split_activations(graph: Graph) -> Graph:
     editor = Editor(graph)
     for n in list(editor.operators):
         op = editor.operators[n]
-        source = editor.producer.get(op.inputs[0]) if len(op.inputs) == 1 else None
-        if source is None or not editor.broadcasts(op) or editor.only_reader(op.inputs[0]) != n:
+        concat = editor.maker(op.inputs[0], "concat") if len(op.inputs) == 1 else None
+        if concat is None or not editor.broadcasts(op) or editor.only_reader(op.inputs[0]) != n:
             continue
-        concat = editor.operators[source]
         kind = concat.operation.outputs[0]
         images = kind.rank >= 4 and kind.shape == op.operation.outputs[0].shape
-        if concat.kind != "concat" or not images or concat.operation.attr("axis") % kind.rank != 1:
+        if not images or concat.operation.attr("axis") % kind.rank != 1:
             continue
         editor.remove(n)
-        parts: list[TensorId] = []
-        for tensor in concat.inputs:
-            f = editor.interner.define(op.kind, (editor.types[tensor],), op.operation.attrs)
-            parts += editor.add(op.name, f, (tensor,))
-        types = tuple(editor.types[t] for t in parts)
-        editor.add(concat.name, editor.interner.define("concat", types, concat.operation.attrs), parts, op.outputs)
+        parts = [editor.define(op.name, op.kind, tensor, **op.operation.keywords) for tensor in concat.inputs]
+        editor.define(concat.name, "concat", *parts, outputs=op.outputs, **concat.operation.keywords)
     return editor.finish()

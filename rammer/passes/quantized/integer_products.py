@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
@@ -44,7 +44,7 @@ def _product(editor: Editor, op: ROperator) -> TensorId | None:
     shape = _scales(editor, op, w) if x and w and editor.types[x.scale].size == 1 else None
     if x is None or w is None or shape is None:
         return None
-    sums = editor.define(op.name, op.kind, x.numbers, w.numbers, **dict(op.operation.attrs))
+    sums = editor.define(op.name, op.kind, x.numbers, w.numbers, **op.operation.keywords)
     scales = (
         editor.define(op.name, "reshape", x.scale, shape=()),
         editor.define(op.name, "reshape", w.scale, shape=shape),
@@ -60,7 +60,7 @@ def _product(editor: Editor, op: ROperator) -> TensorId | None:
 def _scales(editor: Editor, op: ROperator, w: _Scaled) -> Shape | None:
     """The shape in which the weights' scales are those of the result; None if they change inside a sum."""
     weights, kind = editor.types[w.numbers].shape, editor.types[w.scale]
-    attrs: dict[str, Any] = dict(op.operation.attrs)
+    attrs = op.operation.keywords
     if not _is_constant(editor, w.numbers):
         return None
     if op.kind == "conv":

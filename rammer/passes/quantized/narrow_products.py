@@ -8,7 +8,7 @@ all this is exact.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class _Narrower:
 
     def _matmul(self, op: ROperator) -> TensorId | None:
         x, w = op.inputs
-        attrs: dict[str, Any] = dict(op.operation.attrs)
+        attrs = op.operation.keywords
         source, found = self._source(x), self.editor.constants.get(w)
         if source is None or found is None or found.ndim < 2 or len(self.editor.types[x].shape) < 2:
             return None
@@ -85,7 +85,7 @@ class _Narrower:
     def _conv(self, op: ROperator) -> TensorId | None:
         """The product of weights and of what lies in the windows."""
         x, w, *bias = op.inputs
-        attrs: dict[str, Any] = dict(op.operation.attrs)
+        attrs = op.operation.keywords
         source, found, group = self._source(x), self.editor.constants.get(w), attrs.get("group", 1)
         if source is None or found is None or group > 1 or not found.size or len(found) < FEWEST_OUTPUTS:
             return None

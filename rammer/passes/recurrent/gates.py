@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator, attributes
+from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId, TensorType
 from rammer.passes.editor import Editor
 from rammer.passes.recurrent.split_products import MAX_ROWS, product_with_constant, right_operand
@@ -114,10 +114,8 @@ class _Cuts:
             if product_with_constant(editor, op):
                 return _add_gate_matmul(editor, op.name, op.inputs[0], self._matrix(op, gates))
             inputs = tuple(self._convert(t, gates, n) for t in op.inputs)
-            types = tuple(editor.types[t] for t in inputs)
-            return editor.add(op.name, editor.interner.define(op.kind, types, op.operation.attrs), inputs)[0]
-        operation = editor.interner.define("reshape", (kind,), attributes(shape=shape))
-        return editor.add(tensor, operation, (tensor,))[0]
+            return editor.define(op.name, op.kind, *inputs, **op.operation.keywords)
+        return editor.define(tensor, "reshape", tensor, shape=shape)
 
     def _matrix(self, op: ROperator, gates: int) -> TensorId:
         matrix = right_operand(self.editor, op)
@@ -154,7 +152,7 @@ def _join_products(editor: Editor) -> None:
 
 def _untransposed(op: ROperator) -> tuple[TensorId, bool]:
     """The right operand as it is stored, and whether the product transposes it."""
-    return op.inputs[1], bool(dict(op.operation.attrs).get("trans_b", False))
+    return op.inputs[1], bool(op.operation.keywords.get("trans_b", False))
 
 
 def _read_point_by_point(editor: Editor, n: int) -> bool:

@@ -67,15 +67,13 @@ def _projection(editor: Editor, gx: TensorId, made: dict[TensorId, TensorId]) ->
         return made[source]
 
     x, w = product.inputs
-    weights = part(w, (*gates, editor.types[x].shape[1]), not dict(product.operation.attrs).get("trans_b", False))
+    weights = part(w, (*gates, editor.types[x].shape[1]), not product.operation.keywords.get("trans_b", False))
     return _Projection(x, weights, None if bias is None else part(bias, gates))
 
 
 def _maker(editor: Editor, tensor: TensorId, kind: str) -> ROperator | None:
     """The operator of this kind that computes a tensor for one reader alone."""
-    n = editor.producer.get(tensor)
-    found = n is not None and editor.operators[n].kind == kind and editor.only_reader(tensor) is not None
-    return editor.operators[n] if found and n is not None else None
+    return editor.maker(tensor, kind) if editor.only_reader(tensor) is not None else None
 
 
 def _joined(cell: Operation, types: tuple[TensorType, ...]) -> TensorExpr:

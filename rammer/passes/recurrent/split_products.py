@@ -36,7 +36,7 @@ def right_operand(editor: Editor, op: ROperator) -> TensorId:
 
 
 def _attr(op: ROperator, name: str) -> bool:
-    return bool(dict(op.operation.attrs).get(name, False))
+    return bool(op.operation.keywords.get(name, False))
 
 
 def split_products(graph: Graph) -> Graph:
@@ -62,7 +62,6 @@ def _split(editor: Editor, n: int, pieces: dict[tuple[TensorId, int, int], Tenso
         return
     matrix = right_operand(editor, op)
     start, total = 0, ""
-    define = editor.interner.define
     editor.remove(n)
     for position, part in enumerate(concat.inputs):
         depth = editor.types[part].shape[-1]
@@ -70,11 +69,9 @@ def _split(editor: Editor, n: int, pieces: dict[tuple[TensorId, int, int], Tenso
         if key not in pieces:
             pieces[key] = editor.constant(editor.constants[matrix][start : start + depth], matrix)
         start += depth
-        types = (editor.types[part], editor.types[pieces[key]])
-        (product,) = editor.add(op.name, define("matmul", types), (part, pieces[key]))
+        product = editor.define(op.name, "matmul", part, pieces[key])
         if position == 0:
             total = product
         else:
-            kind = editor.types[total]
             last = op.outputs if position == len(concat.inputs) - 1 else ()
-            (total,) = editor.add(op.name, define("add", (kind, kind)), (total, product), last)
+            total = editor.define(op.name, "add", total, product, outputs=last)

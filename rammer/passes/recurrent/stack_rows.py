@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from rammer.ir.graph import Graph
-from rammer.ir.operator import Operation, attributes
+from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorId
 from rammer.passes.clusters import Clusters
 from rammer.passes.editor import Editor
@@ -40,7 +40,7 @@ def stack_rows(graph: Graph, *, across_waves: bool = True) -> Graph:
 
 def _stackable(operation: Operation) -> bool:
     rows, matrix = operation.inputs
-    plain = operation.kind == GATE_MATMUL or (matrix.rank == 2 and not dict(operation.attrs).get("trans_a", False))
+    plain = operation.kind == GATE_MATMUL or (matrix.rank == 2 and not operation.keywords.get("trans_a", False))
     return plain and rows.rank >= 2 and prod(rows.shape[:-1]) <= MAX_ROWS
 
 
@@ -53,21 +53,13 @@ def _stack(editor: Editor, numbers: list[int]) -> None:
         value = editor.constants[matrix]
         matrix = editor.constant(value.reshape(value.shape[0], -1), matrix)
     rows = _join_rows(editor, [op.inputs[0] for op in operators], first.name)
-    define = editor.interner.define
-    types = (editor.types[rows], editor.types[matrix])
-    attrs = first.operation.attrs if first.kind == "matmul" else ()
-    (product,) = editor.add(first.name, define("matmul", types, attrs), (rows, matrix))
+    attrs = first.operation.keywords if first.kind == "matmul" else {}
+    product = editor.define(first.name, "matmul", rows, matrix, **attrs)
     whole = editor.types[product]
     shape = (kind.shape[0], *whole.shape[1:])
     for step, op in enumerate(operators):
         starts = (step * kind.shape[0], *(0,) * (len(shape) - 1))
-        cut = define("slice", (whole,), attributes(starts=starts, steps=(1,) * len(shape), shape=shape))
-        if cut.outputs == op.operation.outputs:
-            editor.add(op.name, cut, (product,), op.outputs)
-            continue
-        (piece,) = editor.add(op.name, cut, (product,))
-        gates = define("reshape", cut.outputs, attributes(shape=op.operation.outputs[0].shape))
-        editor.add(op.name, gates, (piece,), op.outputs)
+        editor.cut(op.name, product, starts, (1,) * len(shape), shape, op.outputs)
 
 
 def _join_rows(editor: Editor, parts: list[TensorId], name: str) -> TensorId:
@@ -79,10 +71,8 @@ def _join_rows(editor: Editor, parts: list[TensorId], name: str) -> TensorId:
     if places == [(base, n * kind.size) for n in range(len(parts))] and editor.types[base].size == prod(total):
         if editor.types[base].shape == total:
             return base
-        operation = editor.interner.define("reshape", (editor.types[base],), attributes(shape=total))
-        return editor.add(name, operation, (base,))[0]
-    types = tuple(editor.types[t] for t in parts)
-    return editor.add(name, editor.interner.define("concat", types, attributes(axis=0)), parts)[0]
+        return editor.define(name, "reshape", base, shape=total)
+    return editor.define(name, "concat", *parts, axis=0)
 
 
 def _origin(editor: Editor, tensor: TensorId) -> tuple[TensorId, int]:

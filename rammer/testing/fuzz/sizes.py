@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from random import Random
 
 from rammer.ir.tensor import Shape
 
 CHANNELS = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512)
+MOST_ELEMENTS = 1 << 18
 IMAGES = (7, 8, 14, 16, 28, 32, 56, 64, 112, 224)
 
 
@@ -40,15 +42,12 @@ def image(random: Random) -> tuple[int, int]:
     return height, height if random.random() < 0.7 else extent(random, 224)
 
 
-def any_shape(random: Random, most: int = 1 << 18) -> Shape:
+def any_shape(random: Random) -> Shape:
     """A shape of rank 0 to 5, extents of 1 among them."""
     while True:
         rank = random.choice((0, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5))
         shape = tuple(1 if random.random() < 0.15 else extent(random, 200) for _ in range(rank))
-        size = 1
-        for e in shape:
-            size *= e
-        if size <= most:
+        if prod(shape) <= MOST_ELEMENTS:
             return shape
 
 

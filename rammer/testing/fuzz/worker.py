@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import faulthandler
 import itertools
-import json
+import multiprocessing
 import os
 import resource
-import select
 import signal
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from rammer.errors import RammerError
@@ -25,6 +24,7 @@ Say = Callable[[dict[str, Any]], None]
 SILENCE = "no sign of life"
 CASE_SHARE = 10  # CPU time of a case beside compiling, as a multiple of a compiler call's
 MEMORY = 16 << 30  # bytes of address space of a child
+_FORK = multiprocessing.get_context("fork")  # a child has all that its parent has loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,43 +36,40 @@ class Limits:
 
 
 class Child:
-    """A forked process that works and says what it does, as lines of JSON."""
+    """A forked process that works and says what it does."""
 
     def __init__(self, work: Callable[[Say], None], limits: Limits) -> None:
         self._limits = limits
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `end`)
-        reading, writing = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(reading)
-            _child(work, writing, self._log.fileno())
-        os.close(writing)
-        self.pipe = reading
-        self._rest = b""
+        self.pipe, theirs = _FORK.Pipe(duplex=False)
+        self._process = _FORK.Process(target=_live, args=(work, theirs.send, self._log.fileno()))
+        self._process.start()
+        theirs.close()
         self._heard = time.monotonic()
 
-    def hear(self) -> Iterator[dict[str, Any]]:
-        """What it has said. Raises EOFError when it has ended."""
-        data = os.read(self.pipe, 1 << 16)
-        if not data:
-            raise EOFError
+    def hear(self) -> dict[str, Any]:
+        """What it says next. Raises EOFError when it has ended."""
+        try:
+            message: dict[str, Any] = self.pipe.recv()
+        except OSError as error:  # it ended while it spoke
+            raise EOFError from error
         self._heard = time.monotonic()
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        yield from map(json.loads, lines)
+        return message
 
     @property
     def silent(self) -> bool:
         return time.monotonic() - self._heard > self._limits.silence_s
 
+    def kill(self) -> None:
+        self._process.kill()
+
     def end(self) -> str:
         """Kill it if it still runs; how it ended, or nothing if it ended well."""
-        os.close(self.pipe)
+        self.pipe.close()
         if hung := self.silent:
-            os.kill(self.pid, signal.SIGKILL)
-        _, status = os.waitpid(self.pid, 0)
-        code = os.waitstatus_to_exitcode(status)
+            self.kill()
+        self._process.join()
+        code = self._process.exitcode or 0
         self._log.seek(0)
         last = self._log.read()[-300:].decode(errors="replace").strip().splitlines()[-1:]
         self._log.close()
@@ -84,27 +81,14 @@ class Child:
         return ": ".join((how, *last))
 
 
-def _child(work: Callable[[Say], None], pipe: int, log: int) -> None:
-    """The life of a child: it never returns."""
-    code = 1
-    try:
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        faulthandler.disable()  # the parent's, if any, writes where the parent does
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-
-        def say(message: dict[str, Any]) -> None:
-            os.write(pipe, json.dumps(message).encode() + b"\n")
-
-        work(say)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def _live(work: Callable[[Say], None], say: Say, log: int) -> None:
+    """The life of a child, which writes nowhere but to the log."""
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    faulthandler.disable()  # the parent's, if any, writes where the parent does
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    work(say)
 
 
 def allow_cpu(seconds: float) -> None:
@@ -182,7 +166,7 @@ class Pool:
         source = iter(names)
         waiting: list[list[str]] = []
         suspects: dict[str, str] = {}  # what their batch died of
-        children: dict[int, _Batch] = {}
+        children: dict[Connection, _Batch] = {}
         try:
             while True:
                 while len(children) < self.jobs:
@@ -195,18 +179,17 @@ class Pool:
                     children[batch.child.pipe] = batch
                 if not children:
                     return
-                ready, _, _ = select.select(list(children), [], [], 1.0)
+                ready = wait(list(children), 1.0)
                 for pipe, batch in list(children.items()):
                     if pipe not in ready and not batch.child.silent:
                         continue
                     try:
                         if pipe not in ready:
                             raise EOFError
-                        for message in batch.child.hear():
-                            for name, verdict in batch.note(message):
-                                if name in suspects and not verdict.failed:
-                                    verdict = Verdict(CRASHED, "in a batch, not alone", suspects[name])
-                                yield name, verdict
+                        for name, verdict in batch.note(batch.child.hear()):
+                            if name in suspects and not verdict.failed:
+                                verdict = Verdict(CRASHED, "in a batch, not alone", suspects[name])
+                            yield name, verdict
                     except EOFError:
                         del children[pipe]
                         how, left = batch.finish()
@@ -220,7 +203,7 @@ class Pool:
                             waiting += [[name] for name in left]
         finally:
             for batch in children.values():
-                os.kill(batch.child.pid, signal.SIGKILL)
+                batch.child.kill()
                 batch.child.end()
 
 
@@ -262,8 +245,8 @@ def _heard(child: Child) -> tuple[list[dict[str, Any]], str]:
     messages: list[dict[str, Any]] = []
     try:
         while not child.silent:
-            if select.select([child.pipe], [], [], 1.0)[0]:
-                messages += child.hear()
+            if child.pipe.poll(1.0):
+                messages.append(child.hear())
     except EOFError:
         pass
     return messages, child.end()

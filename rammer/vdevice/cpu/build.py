@@ -10,12 +10,12 @@ import numpy as np
 from rammer.errors import DeviceError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.vdevice.base import Image, Progress
+from rammer.vdevice.base import Image, Progress, ports_of
 from rammer.vdevice.cpu.ahead import aheads
 from rammer.vdevice.cpu.compile import CompiledKernels, KernelCompiler
 from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.table import ABI, Table, lanes_of
-from rammer.vdevice.placement import ARENA, Places, port
+from rammer.vdevice.placement import ARENA, Places
 
 RUNTIME = "runtime.so"
 TABLE = "table.bin"
@@ -69,8 +69,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     return Image(
         "cpu",
         fingerprint(spec.arch),
-        tuple(port(graph, t) for t in graph.inputs),
-        tuple(port(graph, t) for t in graph.outputs),
+        *ports_of(graph),
         {TABLE: table.to_bytes(), RUNTIME: compiler.runtime(), **_code(compiled)},
         weights,
         plan,

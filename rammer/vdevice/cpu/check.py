@@ -173,8 +173,7 @@ def check_kernels(
     store = profile_store(machine, compiler.toolchain)
     recipes = recipe_keys(tried, compiler.spec)
     keys = {k: f"{'every' if k in every else 'some'} {recipe}" for k, recipe in recipes.items()}
-    with store:
-        known = store.verdicts(keys.values())
+    known = store.verdicts(keys.values())
     missing = [k for k in tried if keys[k] not in known]
     if missing:
         compiled = compiler.compile(missing, progress)
@@ -182,8 +181,7 @@ def check_kernels(
         address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
         with Seeds() as seeds:
             found = try_out(trials(missing, address, every, seeds))
-        with store:
-            store.put_verdicts({keys[k]: found.get(k, "") for k in missing})
+        store.put_verdicts({keys[k]: found.get(k, "") for k in missing})
         known |= {keys[k]: found.get(k, "") for k in missing}
     return {k: known[key] for k, key in keys.items() if known[key]}
 

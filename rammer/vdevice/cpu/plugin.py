@@ -7,22 +7,12 @@ from typing import TYPE_CHECKING
 
 from rammer.errors import RammerError
 from rammer.hookspecs import hookimpl
-from rammer.vdevice.base import Availability, Progress, VDevice, VDeviceEntry
+from rammer.vdevice.base import Availability, Progress, VDeviceEntry, later
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
     from rammer.ir.kernel import RKernel
     from rammer.ir.operator import Operation
-
-
-def open_cpu(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
-    """The CPU; `arch` compiles for another one, or emulates it ("x86-64-amx@here"); `device` is the number of vEUs.
-
-    Raises DeviceError.
-    """
-    from rammer.vdevice.cpu.device import CpuVDevice
-
-    return CpuVDevice(arch=arch, device=device)
 
 
 def probe() -> Availability:
@@ -61,7 +51,7 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
     return [
         VDeviceEntry(
             "cpu",
-            open_cpu,
+            later("rammer.vdevice.cpu.device", "CpuVDevice"),
             probe,
             "threads of this machine, kernels in C with vector extensions",
             archs,

@@ -54,18 +54,16 @@ def measure_kernels(
     store = profile_store(machine, compiler.toolchain)
     state = "" if operands == "in turn" else f"{operands} "
     recipes = {k: state + key for k, key in recipe_keys(wanted, compiler.spec).items()}
-    with store:
-        known = store.get(recipes.values())
+    known = store.get(recipes.values())
     found = {k: known[key] for k, key in recipes.items() if key in known}
     groups = _unknown(wanted, found)
     if not groups:
         return found
     texts = compiler.keys([k for group in groups for k in group])
     keys = {k: state + kernel_key(k, key) for k, key in texts.items()}
-    with store:
-        known = store.get(keys.values())
-        found |= {k: known[key] for k, key in keys.items() if key in known}
-        store.put({recipes[k]: found[k] for k, key in keys.items() if key in known and k in recipes})
+    known = store.get(keys.values())
+    found |= {k: known[key] for k, key in keys.items() if key in known}
+    store.put({recipes[k]: found[k] for k, key in keys.items() if key in known and k in recipes})
     groups = _unknown(wanted, found)
     if not groups:
         return found
@@ -88,9 +86,8 @@ def measure_kernels(
         found |= _measure_group(group, {k: partial(timed, address[k], *at, k.num_rtasks, limit_ns) for k in group})
         done += len(group)
         progress("profile", done, total)
-    with store:
-        store.put({keys[k]: us for k, us in found.items() if k in keys and keys[k] not in known})
-        store.put({recipes[k]: us for k, us in found.items() if k in recipes})
+    store.put({keys[k]: us for k, us in found.items() if k in keys and keys[k] not in known})
+    store.put({recipes[k]: us for k, us in found.items() if k in recipes})
     return found
 
 
@@ -117,13 +114,11 @@ def refused_kernels(
     """
     store = profile_store(machine, compiler.toolchain)
     recipes = recipe_keys(list(dict.fromkeys(kernels)), compiler.spec)
-    with store:
-        known = store.get(recipes.values())
+    known = store.get(recipes.values())
     before = {k: "the C compiler refused it before" for k, key in recipes.items() if known.get(key) == inf}
     missing = [k for k, key in recipes.items() if key not in known]
     refused = compiler.refused(missing, progress) if missing else {}
-    with store:
-        store.put({recipes[k]: inf for k in refused})
+    store.put({recipes[k]: inf for k in refused})
     return before | refused
 
 
@@ -175,12 +170,10 @@ def known_plans_us(
     if keys is None:
         return measure()
     store = profile_store(machine, compiler.toolchain)
-    with store:
-        known = store.get(keys)
+    known = store.get(keys)
     if any(key not in known for key in keys):
         known = dict(zip(keys, measure(), strict=True))
-        with store:
-            store.put(known)
+        store.put(known)
     return [known[key] for key in keys]
 
 

@@ -46,9 +46,9 @@ class CpuExecutable:
 
         self._runtime = runtime_for(image.files[RUNTIME])
         names = dict.fromkeys(k[0] for k in header["kernels"])
-        self._libraries = {name: Library(_file(image, f"{name}.so")) for name in names}
+        self._libraries = {name: Library(image.file(f"{name}.so")) for name in names}
         self._kernels = np.array([self._kernel(name, symbol) for name, symbol, _ in header["kernels"]], np.uint64)
-        self._weights = gather([_weight(image, name) for name in header["weights"]])
+        self._weights = gather([image.weight(name) for name in header["weights"]])
         self._arena = allocate(int(header["arena_bytes"]))
         self._stride = aligned(int(header["scratch_bytes"])) + ALIGNMENT
         self._scratch = allocate(self._stride * self._num_veus)
@@ -238,34 +238,19 @@ class CpuExecutable:
             self._arena = self._scratch = allocate(0)
 
 
-def _file(image: Image, name: str) -> bytes:
-    if name not in image.files:
-        raise ArtifactError(f"the program lacks its file {name!r}", hint="compile the model again")
-    return image.files[name]
-
-
-def _weight(image: Image, name: str) -> Array:
-    if name not in image.weights:
-        raise ArtifactError(f"the program lacks its constant {name!r}", hint="compile the model again")
-    return image.weights[name]
-
-
 def _checked_table(image: Image, host: Host) -> Table:
     if image.target != "cpu":
         raise ArtifactError(f"a program for {image.target!r}, not for the CPU", hint="load it with its own vDevice")
-    table = Table.from_bytes(_file(image, TABLE))
+    table = Table.from_bytes(image.file(TABLE))
     arch = known_arch(str(table.header.get("arch")))
-    if table.header.get("abi") != ABI or arch is None or image.fingerprint != fingerprint(arch.name):
-        raise ArtifactError(
-            f"the program was built as {image.fingerprint!r}, for another version of rammer",
-            hint="compile the model again with this version",
-        )
+    image.check_fingerprint(fingerprint(arch.name) if arch and table.header.get("abi") == ABI else "")
+    assert arch is not None
     if not host.runs(arch):
         raise ArtifactError(
             f"the program is for {arch.name!r}: {host.lacks(arch)}",
             hint="compile it on this machine, or with arch= of this machine",
         )
-    _file(image, RUNTIME)
+    image.file(RUNTIME)
     ports = len(table.header["inputs"]) == len(image.inputs) and len(table.header["outputs"]) == len(image.outputs)
     if not ports:
         raise ArtifactError("the table has other inputs and outputs than the program", hint="compile the model again")

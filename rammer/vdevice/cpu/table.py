@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,8 @@ from numpy.typing import NDArray
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
-from rammer.vdevice import tables
 from rammer.vdevice.placement import ARENA
+from rammer.vdevice.tables import INT32, INT64, TableFile
 
 ABI = 3  # of runtime.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
@@ -23,32 +22,18 @@ Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(TableFile):
     """Lanes of all rPrograms. Slots are int32 [kernel, rtask, args, flags, ahead]; a barrier has kernel -1, its first
     wait in `args` and the number of waits in `rtask`. Waits are [veu, order].
     """
 
-    header: Mapping[str, Any]
-    bounds: NDArray[np.int64]  # [programs * veus + 1] first slot of every lane
-    slots: Ints  # [slots, 5]
-    waits: Ints  # [waits, 2]
-    operators: Ints  # [slots] operator of the slot's rTask, -1 for barriers
-    arg_base: Ints  # [args] ARENA, or the number of a constant
-    arg_offset: NDArray[np.int64]  # [args] bytes
-    aheads: NDArray[np.int64]  # [aheads, 3] base and offset, as for args, and lines; the first one is nothing
-
-    def to_bytes(self) -> bytes:
-        """The file, see `rammer.vdevice.tables`."""
-        return tables.to_bytes(self.header, {name: getattr(self, name) for name in _ARRAYS})
-
-    @staticmethod
-    def from_bytes(data: bytes) -> Table:
-        """Read and check a file. Raises ArtifactError."""
-        with tables.damage_reported():
-            header, arrays = tables.from_bytes(data, _ARRAYS)
-            table = Table(header, **arrays)
-            table.check()
-        return table
+    bounds: NDArray[np.int64] = field(metadata=INT64)  # [programs * veus + 1] first slot of every lane
+    slots: Ints = field(metadata=INT32)  # [slots, 5]
+    waits: Ints = field(metadata=INT32)  # [waits, 2]
+    operators: Ints = field(metadata=INT32)  # [slots] operator of the slot's rTask, -1 for barriers
+    arg_base: Ints = field(metadata=INT32)  # [args] ARENA, or the number of a constant
+    arg_offset: NDArray[np.int64] = field(metadata=INT64)  # [args] bytes
+    aheads: NDArray[np.int64] = field(metadata=INT64)  # [aheads, 3] base, offset, lines; the first is nothing
 
     def check(self) -> None:
         """Raise ValueError if an index points outside of its array."""
@@ -82,17 +67,6 @@ class Table:
         )
         if not sound:
             raise ValueError("an index points outside of its array")
-
-
-_ARRAYS = {
-    "bounds": "<i8",
-    "slots": "<i4",
-    "waits": "<i4",
-    "operators": "<i4",
-    "arg_base": "<i4",
-    "arg_offset": "<i8",
-    "aheads": "<i8",
-}
 
 
 def lanes_of(

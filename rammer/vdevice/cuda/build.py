@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -19,14 +18,12 @@ CUBIN = "program.cubin"
 INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
 OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--diag-suppress=177")
 REGISTERS_OF_SM, THREADS_OF_SM = 65536, 2048
-_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
-_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_EACH = re.compile(
-    r"Compiling entry function '(\w+)'(?:(?!Compiling entry).)*? (\d+) bytes spill stores, (\d+) bytes spill loads"
+_KERNEL = re.compile(  # name, bytes of stack, of spill stores, of spill loads, registers
+    r"Compiling entry function '(\w+)'(?:(?!Compiling entry).)*?"
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
     r"(?:(?!Compiling entry).)*?Used (\d+) registers",
     re.S,
 )
-_REGISTERS = re.compile(r"Used (\d+) registers")
 _LINE = re.compile(r"program\.cu\((\d+)\): error")
 
 
@@ -76,16 +73,13 @@ def compiler_version() -> str:
 def compile_cubin(text: str, arch: str) -> Cubin:
     """Machine code for one arch ("sm_90"), from the cache if it is there. Raises ToolchainError with NVRTC's words."""
     version = nvrtc_version()
-    key = fingerprint("cuda", version, arch, *OPTIONS, text)
-    store = object_store()
-    if (found := store.find([key])) and (data := store.read(found[key])) and (cubin := _unpack(data)):
-        return cubin
-    cubin = _compile(text, arch, version)
-    store.add([key], _pack(cubin))
-    return cubin
+    key = fingerprint("cubin and log", version, arch, *OPTIONS, text)
+    log, _, data = object_store().made(key, lambda: b"\0".join(_compile(text, arch))).partition(b"\0")
+    return Cubin(data, _resources(log.decode(), code_bytes(data), version), log.decode())
 
 
-def _compile(text: str, arch: str, version: str) -> Cubin:
+def _compile(text: str, arch: str) -> tuple[bytes, bytes]:
+    """What NVRTC says, and the machine code. Raises ToolchainError."""
     bindings = nvrtc()
     options = [o.encode() for o in (f"-arch={arch}", *OPTIONS)]
     _, program = bindings.nvrtcCreateProgram(text.encode(), b"program.cu", 0, [], [])
@@ -101,14 +95,14 @@ def _compile(text: str, arch: str, version: str) -> Cubin:
         data = _read(bindings.nvrtcGetCUBINSize, bindings.nvrtcGetCUBIN, program)
     finally:
         bindings.nvrtcDestroyProgram(program)
-    return Cubin(data, _resources(log, code_bytes(data), version), log)
+    return log.encode(), data
 
 
 def read_registers(cubin: Cubin) -> dict[str, Registers]:
     """What each kernel of a cubin needs, by name."""
     return {
         name: Registers(int(used), max(int(stores), int(loads)))
-        for name, stores, loads, used in _EACH.findall(cubin.log)
+        for name, _, stores, loads, used in _KERNEL.findall(cubin.log)
     }
 
 
@@ -120,13 +114,10 @@ def _read(size: Any, read: Any, program: Any) -> bytes:
 
 
 def _resources(log: str, code_bytes: int, version: str) -> Resources:
-    entry = _ENTRY.search(log)
-    tail = log[entry.end() :] if entry else log
-    spills, registers = _SPILLS.search(tail), _REGISTERS.search(tail)
-    if not spills or not registers:
+    if not (found := _KERNEL.search(log)):
         raise ToolchainError(f"NVRTC's log tells no registers:\n{log[:2000]}", hint="please report it with the version")
-    stack, stores, loads = map(int, spills.groups())
-    return Resources(int(registers[1]), stack, max(stores, loads), code_bytes, version)
+    stack, stores, loads, registers = map(int, found.groups()[1:])
+    return Resources(registers, stack, max(stores, loads), code_bytes, version)
 
 
 def code_bytes(elf: bytes) -> int:
@@ -160,18 +151,3 @@ def check_fits(num_veus: int, threads: int, shared_bytes: int, gpu: Gpu, needs: 
     granule = -(-needs.registers * 32 // 256) * 256 * -(-threads // 32)  # registers are given to warps in 256s
     blocks = min(REGISTERS_OF_SM // max(granule, 1), THREADS_OF_SM // threads)
     check_resident(num_veus, threads, shared_bytes, gpu, needs.registers, blocks)
-
-
-def _pack(cubin: Cubin) -> bytes:
-    head = json.dumps({"resources": asdict(cubin.resources), "log": cubin.log}).encode()
-    return len(head).to_bytes(8, "little") + head + cubin.data
-
-
-def _unpack(data: bytes) -> Cubin | None:
-    """None for something else under this key: it is compiled again."""
-    size = int.from_bytes(data[:8], "little")
-    try:
-        head = json.loads(data[8 : 8 + size])
-        return Cubin(data[8 + size :], Resources(**head["resources"]), str(head["log"]))
-    except (ValueError, KeyError, TypeError):
-        return None

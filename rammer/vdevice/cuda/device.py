@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rammer.vdevice.cuda.build import CUBIN, Resources, check_fits, compile_cubin, compiler_version, read_registers
 from rammer.vdevice.cuda.driver import CudaDriver, check_driver, find_gpu, load_cupy, probe
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
-from rammer.vdevice.simt.device import Platform
+from rammer.vdevice.simt.device import Platform, open_gpu
 from rammer.vdevice.simt.prelude import CUDA
 
 PLATFORM = Platform(
@@ -25,3 +27,5 @@ PLATFORM = Platform(
     check_code=lambda code, needs, gpu: check_driver(load_cupy(), needs.compiler),
     driver=CudaDriver,
 )
+
+open_cuda = partial(open_gpu, PLATFORM)

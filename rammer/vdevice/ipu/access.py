@@ -6,7 +6,7 @@ A tile has no memory but its own, so the fields of a vertex are pieces of tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, pairwise
@@ -17,20 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import LoweringError
+from rammer.ir.access import Access, Accesses
 from rammer.ir.dependency import read_elements, written_elements
-from rammer.ir.evaluate import holds
-from rammer.ir.expr import Dynamic, Load, Path, Range, loads, rewrite
-from rammer.ir.index import Index, evaluate, substitute, var, variables
-from rammer.ir.intervals import Intervals, union
+from rammer.ir.expr import Dynamic, Load, Range, rewrite
+from rammer.ir.footprint import footprint
+from rammer.ir.index import Index, substitute, var, variables
+from rammer.ir.intervals import Intervals, union, within
 from rammer.ir.kernel import RKernel
 from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import TensorType
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, TileProgram, statements
+from rammer.ir.tile import Body, For, If, Kind, Stmt, Store, TileProgram, rewrite_within, statements
 
 Levels: TypeAlias = tuple[tuple[int, int], ...]  # (distance, count), outermost first; the last distance is 1
-Env: TypeAlias = dict[str, tuple[int, int]]  # loop -> [first, last)
 MOST_PIECES = 1 << 12
-MOST_POINTS = 1 << 20  # of one index that are enumerated
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Accesses:
-    """Vertices of a kernel: per rTask its variant (-1: nothing to do), and per argument the pattern it touches."""
+class Vertices:
+    """The vertices of a kernel: per rTask its variant (-1: nothing to do), and per argument the pattern it touches."""
 
     variants: tuple[Variant, ...]
     chosen: tuple[int, ...]
@@ -91,13 +90,14 @@ class Accesses:
 
 
 @lru_cache(maxsize=4096)
-def accesses(kernel: RKernel) -> Accesses:
+def accesses(kernel: RKernel) -> Vertices:
     """How every rTask of a kernel becomes a vertex. Raises LoweringError."""
     program = kernel.body
     if not isinstance(program, TileProgram):
         raise LoweringError(f"{kernel.name} is written in {program.language!r}: an IPU needs its elements as well")
     tasks = _task_loops(program.body)
     program = _unpinned(program, tasks)
+    touched = _by_buffer(program)
     operation = kernel.operation
     outputs = [written_elements(kernel, n) for n in range(len(operation.outputs))]
     inputs = [read_elements(kernel, n) for n in range(len(operation.inputs))]
@@ -109,7 +109,8 @@ def accesses(kernel: RKernel) -> Accesses:
     for kind, elements, name in zip(kinds, inputs, names[len(outputs) :], strict=True):
         sets, which = elements.sets, elements.chosen
         if program.scratch:
-            sets = tuple(union([elements[r], _loaded(program, name, tasks, r)]) for r in range(kernel.num_rtasks))
+            size = prod(kind.physical_shape)
+            sets = tuple(union([elements[r], _loaded(touched[name], size, r)]) for r in range(kernel.num_rtasks))
             which = tuple(range(kernel.num_rtasks))
         columns.append(_patterns(sets, which, lambda s, k=kind: _read(k, s)))  # type: ignore[misc]
     idle = [all(c[r].size == 0 for c in columns[: len(outputs)]) for r in range(kernel.num_rtasks)]
@@ -117,7 +118,7 @@ def accesses(kernel: RKernel) -> Accesses:
     for n, name in enumerate(names):
         busy = [(r, p) for r, p in enumerate(columns[n]) if p.size and not idle[r]]
         size = program.arguments[n].size if n >= len(outputs) else 0
-        origin, moved = _origin(busy, _factors(program, name, tasks), tasks, kernel.num_rtasks, size)
+        origin, moved = _origin(busy, _factors(touched[name], tasks), tasks, kernel.num_rtasks, size)
         for r, pattern in moved.items():
             columns[n][r] = pattern
         origins.append(origin)
@@ -132,7 +133,7 @@ def accesses(kernel: RKernel) -> Accesses:
                 tuple(o is None for o in origins), key)
         for key in variants
     )  # fmt: skip
-    return Accesses(made, tuple(chosen), patterns)
+    return Vertices(made, tuple(chosen), patterns)
 
 
 @lru_cache(maxsize=4096)
@@ -210,62 +211,22 @@ def _task_loops(body: Body) -> dict[str, tuple[int, int]]:
     return {loop.var: (loop.stride, loop.stop) for loop in loops}
 
 
-class _Use(NamedTuple):
-    """A flat index into a buffer, the range of every loop around it, and the conditions under which it is used."""
-
-    flat: Index
-    env: Env
-    path: Path
-    moves: bool = False  # whether data moves it further
-
-
-def _indices(body: Body, name: str, env: Env | None = None, path: Path = ()) -> Iterator[_Use]:
-    """Every access of a buffer."""
-    env = env or {}
-    for stmt in body:
-        match stmt:
-            case Store(buffer, index, value):
-                if buffer == name:
-                    yield _Use(index, env, path)
-                for ld, inside in loads(value, path):
-                    if ld.tensor == name:
-                        yield _Use(ld.index[0], env, inside, bool(ld.dynamic))
-            case For(v, start, stop, _, inner):
-                yield from _indices(inner, name, {**env, v: (start, stop)}, path)
-            case Alloc(body=inner):
-                yield from _indices(inner, name, env, path)
-            case If(where, then):
-                yield from _indices(then, name, env, (*path, (where, True)))
+def _by_buffer(program: TileProgram) -> dict[str, list[Access]]:
+    """All accesses of each argument."""
+    found: dict[str, list[Access]] = {b.name: [] for b in program.arguments}
+    for access in Accesses(program).found:
+        found.setdefault(access.buffer, []).append(access)
+    return found
 
 
-def _loaded(program: TileProgram, name: str, tasks: Mapping[str, tuple[int, int]], rtask: int) -> Intervals:
-    """What an rTask's code loads of an input.
+def _loaded(found: Sequence[Access], size: int, rtask: int) -> Intervals:
+    """What an rTask's code loads of an input of `size` elements.
 
-    More than the expression needs, where a stage is computed into scratch over a box around what is needed of it.
+    More than the expression needs, where a stage is computed into scratch over a box around what is needed of it. Where
+    data can lead is in the expression.
     """
-    size = next(b.size for b in program.arguments if b.name == name)
-    touched = np.zeros(size, bool)
-    digits = {v: rtask // stride % extent for v, (stride, extent) in tasks.items()}
-    for index, env, path, moves in _indices(program.body, name):
-        if moves:
-            continue  # where data can lead is in the expression
-        used = variables(index).union(*(variables(r.index) for where, _ in path for r in where))
-        axes = sorted(used - tasks.keys())
-        shape = [env[a][1] - env[a][0] for a in axes]
-        if prod(shape) > MOST_POINTS:
-            touched[:] = True
-            break
-        grid = dict(zip(axes, np.ogrid[tuple(slice(*env[a]) for a in axes)], strict=True)) if axes else {}
-        values = {**digits, **grid}
-        points = np.broadcast_to(np.asarray(evaluate(index, values)), shape)
-        inside = (points >= 0) & (points < size)
-        for where, wanted in path:
-            inside = inside & (
-                np.logical_and.reduce([np.broadcast_to(holds(r, values), shape) for r in where]) == wanted
-            )
-        touched[points[inside]] = True
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], touched, [False]])))
-    return edges.reshape(-1, 2)
+    loads = (a for a in found if not a.write and not a.more)
+    return within(union([footprint(a, a.of_rtask(rtask)).elements for a in loads]), 0, size)
 
 
 def _unpinned(program: TileProgram, tasks: Mapping[str, tuple[int, int]]) -> TileProgram:
@@ -274,29 +235,21 @@ def _unpinned(program: TileProgram, tasks: Mapping[str, tuple[int, int]]) -> Til
     What is the same for all rTasks must look the same in all branches. In a branch for v = 3, i + f * (v - 3) is i for
     any f; the right one is found where v is open, or by comparing branches.
     """
-    factors = {b.name: {v: _step(program.body, b.name, v) for v in tasks} for b in program.arguments}
+    factors = {name: {v: _step(found, v) for v in tasks} for name, found in _by_buffer(program).items()}
 
     def place(name: str, index: Index, pins: Mapping[str, int]) -> Index:
         for v, pin in pins.items():
             index += (var(v) - pin) * factors.get(name, {}).get(v, 0)
         return index
 
-    def walk(body: Body, pins: Mapping[str, int]) -> Body:
-        moved: list[Stmt] = []
-        for stmt in body:
-            match stmt:
-                case Store(buffer, index, value):
-                    value = rewrite(value, lambda ld: replace(ld, index=(place(ld.tensor, ld.index[0], pins),)))
-                    moved.append(Store(buffer, place(buffer, index, pins), value))
-                case For() | Alloc():
-                    moved.append(replace(stmt, body=walk(stmt.body, pins)))
-                case If(where, then):
-                    moved.append(If(where, walk(then, {**pins, **_pins(where, tasks)})))
-                case _:
-                    moved.append(stmt)
-        return tuple(moved)
+    def moved(stmt: Stmt, around: Body) -> Stmt:
+        if not isinstance(stmt, Store):
+            return stmt
+        pins = {v: at for s in around if isinstance(s, If) for v, at in _pins(s.where, tasks).items()}
+        value = rewrite(stmt.value, lambda ld: replace(ld, index=(place(ld.tensor, ld.index[0], pins),)))
+        return Store(stmt.buffer, place(stmt.buffer, stmt.index, pins), value)
 
-    return replace(program, body=walk(program.body, {}))
+    return replace(program, body=rewrite_within(program.body, moved))
 
 
 def _pins(where: tuple[Range, ...], tasks: Mapping[str, tuple[int, int]]) -> dict[str, int]:
@@ -304,30 +257,30 @@ def _pins(where: tuple[Range, ...], tasks: Mapping[str, tuple[int, int]]) -> dic
     return {v: r.low for r in where for v in tasks if r.index == var(v) and r.high - r.low == 1}
 
 
-def _step(body: Body, name: str, v: str) -> int:
+def _step(found: Sequence[Access], v: str) -> int:
     """What a step of a task digit adds to the indices of a buffer; 0 where that is not clear."""
     open_: set[int] = set()
     pinned: dict[int, int] = {}
-    for index, _, path, _ in _indices(body, name):
-        pins = {k: c for where, wanted in path if wanted for k, c in _pins(where, {v: (0, 0)}).items()}
+    for a in found:
+        pins = {k: c for where, wanted in a.path if wanted for k, c in _pins(where, {v: (0, 0)}).items()}
         if v not in pins:
-            open_.add(index.coef(v))
+            open_.add(a.index.coef(v))
         else:
-            pinned[pins[v]] = min(pinned.get(pins[v], index.const), index.const)
+            pinned[pins[v]] = min(pinned.get(pins[v], a.index.const), a.index.const)
     if open_:
         return open_.pop() if len(open_) == 1 else 0
     steps = {(b - a) // (n - m) for (m, a), (n, b) in pairwise(sorted(pinned.items()))}
     return steps.pop() if len(steps) == 1 else 0
 
 
-def _factors(program: TileProgram, name: str, tasks: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+def _factors(found: Sequence[Access], tasks: Mapping[str, tuple[int, int]]) -> dict[str, int]:
     """What one step of a task digit adds to all indices into a buffer; digits that add no one number are left out."""
-    found: dict[str, set[int]] = {v: set() for v in tasks}
-    for index, *_ in _indices(program.body, name):
-        divided = variables(Index(0, tuple(t for t in index.terms if not isinstance(t[0], str))))
-        for v, steps in found.items():
-            steps |= {index.coef(v)} if v not in divided else {0, 1}
-    return {v: steps.pop() if steps else 0 for v, steps in found.items() if len(steps) < 2}
+    factors: dict[str, set[int]] = {v: set() for v in tasks}
+    for a in found:
+        divided = variables(Index(0, tuple(t for t in a.index.terms if not isinstance(t[0], str))))
+        for v, steps in factors.items():
+            steps |= {a.index.coef(v)} if v not in divided else {0, 1}
+    return {v: steps.pop() if steps else 0 for v, steps in factors.items() if len(steps) < 2}
 
 
 def _origin(
@@ -410,30 +363,19 @@ def _rewritten(program: TileProgram, fields: Mapping[str, tuple[Levels, Origin |
             rest = rest % distance
         return simplify_index(total, env) if origin is not None else total
 
-    def walk(body: Body, env: dict[str, tuple[int, int]]) -> Body:
-        moved: list[Stmt] = []
-        for stmt in body:
-            match stmt:
-                case Store(buffer, index, value):
+    def moved(stmt: Stmt, around: Body) -> Stmt:
+        if not isinstance(stmt, Store):
+            return stmt
+        env = {loop.var: (loop.start, max(loop.stop - 1, loop.start)) for loop in around if isinstance(loop, For)}
 
-                    def leaf(ld: Load) -> Load:
-                        dynamic = tuple(_in_field(d, fields.get(ld.tensor)) for d in ld.dynamic)
-                        return Load(ld.tensor, (place(ld.tensor, ld.index[0], env),), dynamic)
+        def leaf(ld: Load) -> Load:
+            dynamic = tuple(_in_field(d, fields.get(ld.tensor)) for d in ld.dynamic)
+            return Load(ld.tensor, (place(ld.tensor, ld.index[0], env),), dynamic)
 
-                    moved.append(Store(buffer, place(buffer, index, env), rewrite(value, leaf)))
-                case For():
-                    inner = {**env, stmt.var: (stmt.start, max(stmt.stop - 1, stmt.start))}
-                    moved.append(replace(stmt, body=walk(stmt.body, inner)))
-                case Alloc(buffer, inner_body):
-                    moved.append(Alloc(buffer, walk(inner_body, env)))
-                case If(where, then):
-                    moved.append(If(where, walk(then, env)))
-                case _:
-                    moved.append(stmt)
-        return tuple(moved)
+        return Store(stmt.buffer, place(stmt.buffer, stmt.index, env), rewrite(stmt.value, leaf))
 
     arguments = tuple(replace(b, size=prod(c for _, c in fields[b.name][0])) for b in program.arguments)
-    return replace(program, arguments=arguments, body=walk(program.body, {}))
+    return replace(program, arguments=arguments, body=rewrite_within(program.body, moved))
 
 
 def _in_field(dynamic: Dynamic, field: tuple[Levels, Origin | None] | None) -> Dynamic:

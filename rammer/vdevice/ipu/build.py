@@ -5,7 +5,7 @@ from __future__ import annotations
 from rammer.errors import DeviceError
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
-from rammer.vdevice.base import Image, Port, Progress
+from rammer.vdevice.base import Image, Progress, ports_of
 from rammer.vdevice.ipu.codelets import registrations, source
 from rammer.vdevice.ipu.loops import roll
 from rammer.vdevice.ipu.memory import check_memory, fits
@@ -57,7 +57,6 @@ def build_image(plan: ExecutionPlan, arch: Arch, device: str, progress: Progress
     progress("emitting IPU program", 0, 2)
     placed, texts = emit(plan, arch)
     progress("compiling IPU program", 1, 2)
-    graph = plan.graph
     if device == EMULATOR:
         emulated = {name: texts[name] for name in (CODELETS, "codelets_emulated.cpp")}
         made = {"host.so": build_emulated(emulated)}
@@ -68,8 +67,7 @@ def build_image(plan: ExecutionPlan, arch: Arch, device: str, progress: Progress
     return Image(
         "ipu",
         fingerprint(device, arch.name),
-        tuple(Port(t, graph.types[t]) for t in graph.inputs),
-        tuple(Port(t, graph.types[t]) for t in graph.outputs),
+        *ports_of(plan.graph),
         {**{name: text.encode() for name, text in texts.items()}, **made},
         weights,
         plan,

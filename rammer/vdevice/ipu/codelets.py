@@ -110,30 +110,27 @@ def _emit(variant: Variant, num_outputs: int) -> EmittedCodelet:
     values: tuple[str, ...] = ("rtask",) if any(uses(s.body, s.var) for s in digits) else ()
     values += tuple(f"{b.name}_at" for b, told in zip(program.arguments, variant.at, strict=True) if told)
     has_status = any(ld.dynamic for s in _stores(program.body) for ld, _ in loads(s.value))
-    text = "\n".join(
-        [
-            f"class {NAME} : public {'MultiVertex' if split else 'Vertex'} {{",
-            "public:",
-            *(
-                f"  {f.access}<Vector<{POPLAR[f.dtype][0]}, VectorLayout::ONE_PTR, 8>> {f.name};"
-                for f in (*edges, *scratch)
-            ),
-            *(f"  int {v};" for v in values),
-            *(["  Output<int> t_status;"] if has_status else []),
-            f"  bool compute({'unsigned worker' if split else ''}) {{",
-            *(["    int failed = 0, *status = &failed;"] if has_status else []),
-            body,
-            *(["    *t_status = failed;"] if has_status else []),
-            "    return true;",
-            "  }",
-            "};",
-        ]
-    )
+    vertex, worker = ("MultiVertex", "unsigned worker") if split else ("Vertex", "")
+    members = [_member(f, "VectorLayout::ONE_PTR, 8") for f in (*edges, *scratch)]
+    members += [*(f"int {v}" for v in values), *(["Output<int> t_status"] if has_status else [])]
+    if has_status:
+        body = f"    int failed = 0, *status = &failed;\n{body}\n    *t_status = failed;"
+    text = _class(NAME, vertex, members, worker, body)
     name = "RTask_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return EmittedCodelet(
         name, text.replace(NAME, name), edges, scratch, values, has_status, split is not None,
         _cycles(program, split), code_bytes(program.body),
     )  # fmt: skip
+
+
+def _member(field: EmittedField, layout: str) -> str:
+    return f"{field.access}<Vector<{POPLAR[field.dtype][0]}, {layout}>> {field.name}"
+
+
+def _class(name: str, base: str, members: Iterable[str], worker: str, body: str) -> str:
+    fields = "".join(f"  {member};\n" for member in members)
+    head = f"class {name} : public {base} {{\npublic:\n{fields}  bool compute({worker}) {{"
+    return f"{head}\n{body}\n    return true;\n  }}\n}};"
 
 
 def _cycles(program: TileProgram, split: For | None) -> int:
@@ -190,20 +187,9 @@ def bookkeeping(kind: str, dtype: DType, count: int) -> EmittedCodelet:
     }
     name = RESET if kind == RESET else f"{kind}_{dtype.value}_{count}"
     fields = tuple(EmittedField(f"t_{what}", what, type_, access, count) for what, access, type_ in edges)
-    lines = [f"  {f.access}<Vector<{POPLAR[f.dtype][0]}, VectorLayout::ONE_PTR>> {f.name};" for f in fields]
-    done = ["    t_step[0] = 0;"] if kind == RESET else [f"    {move[kind]}", "    t_step[0] += 1;"]
-    text = "\n".join(
-        [
-            f"class {name} : public Vertex {{",
-            "public:",
-            *lines,
-            "  bool compute() {",
-            *done,
-            "    return true;",
-            "  }",
-            "};",
-        ]
-    )
+    members = [_member(f, "VectorLayout::ONE_PTR") for f in fields]
+    done = "    t_step[0] = 0;" if kind == RESET else f"    {move[kind]}\n    t_step[0] += 1;"
+    text = _class(name, "Vertex", members, "", done)
     cycles = VERTEX_CYCLES + 2 + (0 if kind == RESET else 4 * count)
     return EmittedCodelet(name, text, fields, (), (), False, False, cycles, 64 + 4 * 16)
 

@@ -32,6 +32,8 @@ from rammer.vdevice.ipu.program import (
     Undefined,
     Variable,
     VertexTable,
+    copied,
+    every,
     runs_of,
 )
 
@@ -220,10 +222,11 @@ class _Builder:
         self.variables[variable] = replace(old, produced=np.full(old.count, -1, np.int32))
 
     def build(self) -> Placement:
-        order = {s: n for n, s in enumerate(_executed(self.steps))}
+        executed = (step.compute_set for step in every(self.steps) if isinstance(step, Execute))
+        order = {s: n for n, s in enumerate(executed)}
         numbers = np.array([order.get(s, -1) for s in range(self.num_sets)], np.int64)
         used = {v for g in self.groups for v, _ in g.arguments} | {v for v, _ in self.placed.ports.values()}
-        used.update(_touched(self.steps))
+        used.update(v for step in every(self.steps) for v in copied(step))
         kept = sorted(used)
         new = {v: n for n, v in enumerate(kept)}
         groups = tuple(
@@ -381,28 +384,6 @@ class _Loop:
             builder.groups.append(Group(what.lower(), table, arguments, sets, tiles.astype(np.int64)))
         self.added.add(compute_set)
         return whole
-
-
-def _executed(steps: Iterable[Step]) -> Iterator[int]:
-    """Compute sets in the order of their first execution."""
-    for step in steps:
-        if isinstance(step, Execute):
-            yield step.compute_set
-        elif isinstance(step, Repeat):
-            yield from _executed(step.body)
-
-
-def _touched(steps: Iterable[Step]) -> Iterator[int]:
-    """Variables that copies name."""
-    for step in steps:
-        match step:
-            case Gather(rows, _, variable) | Scatter(rows, _, variable):
-                yield variable
-                yield from (row[0] for row in rows if row is not None)
-            case Undefined(variable):
-                yield variable
-            case Repeat(_, body):
-                yield from _touched(body)
 
 
 def _renumbered(steps: Iterable[Step], sets: Mapping[int, int], variables: Mapping[int, int]) -> Iterator[Step]:

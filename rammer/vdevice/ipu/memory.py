@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.vdevice.ipu.program import Execute, Gather, Placement, Repeat, Scatter, Step, Undefined
+from rammer.vdevice.ipu.program import Execute, Placement, Repeat, Step, copied
 from rammer.vdevice.ipu.spec import MODELS, Arch
 
 Bytes = NDArray[np.int64]
@@ -120,16 +120,14 @@ def _lives(placed: Placement) -> tuple[Bytes, Bytes, dict[int, int]]:
                 case Execute(number):
                     when[number] = now
                     use(touched[number])
-                case Gather(rows, _, variable) | Scatter(rows, _, variable):
-                    use([variable, *(row[0] for row in rows if row is not None)])
-                case Undefined(variable):
-                    use([variable])
                 case Repeat(_, body):
                     begin = now
                     walk(body)
                     inside = last >= begin  # what a loop touches lives through all of it
                     first[inside] = np.minimum(first[inside], begin)
                     last[inside] = now
+                case _:
+                    use(copied(step))
 
     graph = placed.plan.graph
     use(placed.ports[t][0] for t in graph.inputs)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from rammer.errors import DeviceError
-from rammer.ir.expr import Call, Cast, Const, Dynamic, Load, Scalar, Select
+from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select
 from rammer.ir.tensor import Array, DType
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Store, TileProgram
+from rammer.ir.tile import Alloc, Buffer, Stmt, Store, TileProgram, rewrite_body
 
 NARROWED = {DType.F64: DType.F32, DType.I64: DType.I32}
 INT32 = np.iinfo(np.int32)
@@ -48,7 +48,7 @@ def narrow(program: TileProgram) -> TileProgram:
         program,
         arguments=tuple(map(_buffer, program.arguments)),
         scratch=tuple(map(_buffer, program.scratch)),
-        body=_body(program.body),
+        body=rewrite_body(program.body, _statement),
     )
 
 
@@ -56,19 +56,13 @@ def _buffer(buffer: Buffer) -> Buffer:
     return replace(buffer, dtype=on_tile(buffer.dtype))
 
 
-def _body(body: Body) -> Body:
-    return tuple(
-        replace(s, value=_scalar(s.value))
-        if isinstance(s, Store)
-        else Alloc(_buffer(s.buffer), _body(s.body))
-        if isinstance(s, Alloc)
-        else replace(s, then=_body(s.then))
-        if isinstance(s, If)
-        else replace(s, body=_body(s.body))
-        if isinstance(s, For)
-        else s
-        for s in body
-    )
+def _statement(stmt: Stmt) -> Stmt:
+    match stmt:
+        case Store():
+            return replace(stmt, value=_scalar(stmt.value))
+        case Alloc():
+            return replace(stmt, buffer=_buffer(stmt.buffer))
+    return stmt
 
 
 def _scalar(value: Scalar) -> Scalar:
@@ -78,7 +72,7 @@ def _scalar(value: Scalar) -> Scalar:
         case Const(v, DType.F64):
             return Const(v, DType.F32)
         case Load(tensor, index, dynamic) if dynamic:
-            return Load(tensor, index, tuple(Dynamic(d.dim, _scalar(d.value), d.extent, d.stride) for d in dynamic))
+            return Load(tensor, index, tuple(replace(d, value=_scalar(d.value)) for d in dynamic))
         case Call(fn, args):
             return Call(fn, tuple(map(_scalar, args)))
         case Cast(arg, dtype):

@@ -17,7 +17,7 @@ from rammer.vdevice.ipu.narrow import on_tile, to_tile
 from rammer.vdevice.ipu.program import Execute, Group, Homes, Placement, Variable, vertex_table
 from rammer.vdevice.ipu.sets import ComputeSets, compute_sets
 from rammer.vdevice.ipu.spec import Arch
-from rammer.vdevice.placement import constant_value, port
+from rammer.vdevice.placement import constant_value
 
 GRAIN = 32  # elements of a piece where a tensor is spread over tiles
 
@@ -36,7 +36,7 @@ def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False) -> Placement:
         for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
             found.append(finder.find(tensor, packing.get(name, kind.layout)))
         arguments.append(tuple(found))
-    ports = {t: finder.find(port(graph, t).name, None) for t in (*graph.inputs, *graph.outputs)}
+    ports = {t: finder.find(t, None) for t in (*graph.inputs, *graph.outputs)}
     sizes = finder.sizes()
     homes = [np.full(n, -1, np.int32) for _, _, n in sizes]
     tiles = [v % arch.tiles for v in sets.veus]

@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING
 
 from rammer.errors import RammerError
 from rammer.hookspecs import hookimpl
-from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
+from rammer.vdevice.base import Availability, VDeviceEntry, later
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
     from rammer.ir.kernel import RKernel
     from rammer.ir.operator import Operation
-
-
-def open_ipu(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
-    """An IPU or its emulator; see docs/ipu.md. Raises DeviceError."""
-    from rammer.vdevice.ipu.device import IpuVDevice
-
-    return IpuVDevice(arch=arch, device=device)
 
 
 def probe() -> Availability:
@@ -38,6 +31,7 @@ def probe() -> Availability:
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """The IPU."""
+    open_ipu = later("rammer.vdevice.ipu.device", "IpuVDevice")
     return [VDeviceEntry("ipu", open_ipu, probe, "Graphcore IPUs through Poplar, or an emulator of it")]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -105,6 +105,24 @@ class Repeat:
 
 
 Step: TypeAlias = Execute | Gather | Scatter | Undefined | Repeat
+
+
+def every(steps: Iterable[Step]) -> Iterator[Step]:
+    """Steps in order, each loop before those inside of it."""
+    for step in steps:
+        yield step
+        if isinstance(step, Repeat):
+            yield from every(step.body)
+
+
+def copied(step: Step) -> list[int]:
+    """Variables that a copy names."""
+    match step:
+        case Gather(rows, _, variable) | Scatter(rows, _, variable):
+            return [variable, *(row[0] for row in rows if row is not None)]
+        case Undefined(variable):
+            return [variable]
+    return []
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
 from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, TABLES, fingerprint
 from rammer.vdevice.ipu.narrow import on_tile, to_tile
-from rammer.vdevice.ipu.profile import IpuProfile, parse_profile
+from rammer.vdevice.supersteps import Superstep, SuperstepProfile
 
 ERROR_BYTES = 4096
 BAD_INDEX = 2
@@ -77,7 +78,7 @@ class IpuExecutable:
             p.name: a.astype(p.type.dtype.numpy, copy=False) for p, a in zip(self._image.outputs, made, strict=True)
         }
 
-    def profile(self) -> IpuProfile:
+    def profile(self) -> SuperstepProfile:
         """Cycles of the last run. Raises DeviceError on a device whose profile is text for people only."""
         text = self.profile_text()
         if self._device != EMULATOR:
@@ -144,3 +145,17 @@ def _pointers(arrays: Sequence[Array]) -> tuple[Any, Any]:
     pointers = (ctypes.c_void_p * count)(*(a.ctypes.data for a in arrays))
     sizes = (ctypes.c_ulong * count)(*(a.nbytes for a in arrays))
     return pointers, sizes
+
+
+def parse_profile(text: str) -> SuperstepProfile:
+    """The emulator's profile. Raises DeviceError for another text."""
+    totals: dict[str, int] = {}
+    steps = []
+    for line in text.splitlines():
+        if match := re.fullmatch(r'step "((?:[^"\\]|\\.)*)" ([\d ]+)', line):
+            steps.append(Superstep(match.group(1), *map(int, match.group(2).split())))
+        elif match := re.fullmatch(r"(\w+) (\d+)", line):
+            totals[match.group(1)] = int(match.group(2))
+        else:
+            raise DeviceError(f"not a profile of the emulator: {line[:80]!r}")
+    return SuperstepProfile(totals, tuple(steps))

@@ -114,10 +114,10 @@ def compile_emulated(files: dict[str, str], main: str, mode: Sequence[str], link
     """Compile `main`, and link an object with it; results are kept by content."""
     argv = [*host_cxx(), *EMULATOR_FLAGS, *mode]
     key = fingerprint(platform.machine(), *argv, *files.values(), _headers(), linked.hex() if linked else "")
-    store = object_store()
-    found = store.find([key])
-    if key in found and (data := store.read(found[key])) is not None:
-        return data
+    return object_store().made(key, lambda: _emulated(argv, files, main, linked))
+
+
+def _emulated(argv: Sequence[str], files: dict[str, str], main: str, linked: bytes) -> bytes:
     with temporary_folder("ipu", ToolchainError) as folder:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -128,9 +128,7 @@ def compile_emulated(files: dict[str, str], main: str, mode: Sequence[str], link
         target = folder / "made.bin"
         command = [*argv, "-I", str(INCLUDE), "-I", str(folder), str(folder / main), *objects, "-o", str(target)]
         run(command, folder=folder, timeout_s=300)
-        data = read_made(target, command, MACHINE_CODE)
-    store.add([key], data)
-    return data
+        return read_made(target, command, MACHINE_CODE)
 
 
 @lru_cache(maxsize=1)

@@ -144,13 +144,9 @@ def compiler_version() -> str:
 
 
 def _code_object(text: str, arch: str, flags: Sequence[str]) -> bytes:
-    compiler, store = hip_compiler(), object_store()
+    compiler = hip_compiler()
     key = fingerprint("hip", compiler.version, code_object_flag(), arch, *FLAGS, *flags, text)
-    data = store.read(found[key]) if (found := store.find([key])) else None
-    if data is None:
-        data = compiler.code_object(text, arch, flags)
-        store.add([key], data)
-    return data
+    return object_store().made(key, lambda: compiler.code_object(text, arch, flags))
 
 
 def read_registers(text: str, arch: str) -> dict[str, Registers]:

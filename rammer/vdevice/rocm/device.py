@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rammer.vdevice.rocm.build import (
     HSACO,
     Resources,
@@ -14,7 +16,7 @@ from rammer.vdevice.rocm.build import (
 from rammer.vdevice.rocm.driver import RocmDriver, find_gpu, probe
 from rammer.vdevice.rocm.prelude import hip
 from rammer.vdevice.rocm.spec import choose_gpu, make_spec
-from rammer.vdevice.simt.device import Platform
+from rammer.vdevice.simt.device import Platform, open_gpu
 
 PLATFORM = Platform(
     label="ROCm",
@@ -33,3 +35,5 @@ PLATFORM = Platform(
     check_code=check_code,
     driver=RocmDriver,
 )
+
+open_rocm = partial(open_gpu, PLATFORM)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rammer.hookspecs import hookimpl
-from rammer.vdevice.base import Availability, VDevice, VDeviceEntry
+from rammer.vdevice.base import VDeviceEntry, later
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
@@ -14,26 +14,13 @@ if TYPE_CHECKING:
     from rammer.ir.operator import Operation
 
 
-def open_rocm(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
-    """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
-    from rammer.vdevice.rocm.device import PLATFORM
-    from rammer.vdevice.simt.device import open_gpu
-
-    return open_gpu(PLATFORM, arch=arch, device=device)
-
-
-def probe() -> Availability:
-    """Whether a GPU, hip-python and ROCm's library are here. The emulator needs none of them."""
-    from rammer.vdevice.rocm.driver import probe
-
-    return probe()
-
-
 @hookimpl
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """AMD GPUs."""
     summary = 'AMD GPUs; device="emulator" runs their programs on the host'
-    return [VDeviceEntry("rocm", open_rocm, probe, summary, words=("gpu", "amd", "hip"))]
+    open_gpu = later("rammer.vdevice.rocm.device", "open_rocm")
+    probe = later("rammer.vdevice.rocm.driver", "probe")
+    return [VDeviceEntry("rocm", open_gpu, probe, summary, words=("gpu", "amd", "hip"))]
 
 
 @hookimpl

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.errors import DeviceError, InputError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
-from rammer.vdevice.base import Image, Port
-from rammer.vdevice.placement import Places, aligned, port
+from rammer.vdevice.base import Image, Port, ports_of
+from rammer.vdevice.placement import Places, aligned
 from rammer.vdevice.simt.ahead import ahead
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
@@ -177,12 +177,10 @@ class _Calls:
 
 def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes]) -> Image:
     """The image of an emitted plan; `files` are what a compiler made of it."""
-    graph = plan.graph
     return Image(
         plan.spec.name,
         fingerprint(plan.spec.name, plan.spec.arch),
-        tuple(port(graph, t) for t in graph.inputs),
-        tuple(port(graph, t) for t in graph.outputs),
+        *ports_of(plan.graph),
         {TABLE: program.streams.to_bytes(), SOURCE: program.text.encode(), **files},
         program.weights,
         replace(plan, notes=(*plan.notes, *program.notes)),
@@ -191,22 +189,10 @@ def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes
 
 def checked_streams(image: Image) -> Streams:
     """The streams of an image, checked. Raises ArtifactError."""
-    if TABLE not in image.files:
-        raise ArtifactError(f"the program lacks its file {TABLE!r}", hint="compile the model again")
-    streams = Streams.from_bytes(image.files[TABLE])
-    if streams.header.get("abi") != ABI or image.fingerprint != fingerprint(image.target, str(streams.header["arch"])):
-        raise ArtifactError(
-            f"the program was built as {image.fingerprint!r}, for another version of rammer",
-            hint="compile the model again with this version",
-        )
+    streams = Streams.from_bytes(image.file(TABLE))
+    same = streams.header.get("abi") == ABI
+    image.check_fingerprint(fingerprint(image.target, str(streams.header["arch"])) if same else "")
     return streams
-
-
-def weight(image: Image, name: str) -> Array:
-    """A packed constant. Raises ArtifactError."""
-    if name not in image.weights:
-        raise ArtifactError(f"the program lacks its constant {name!r}", hint="compile the model again")
-    return image.weights[name]
 
 
 def port_places(image: Image, streams: Streams) -> Iterator[list[tuple[Port, tuple[int, int]]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rammer.errors import LoweringError
@@ -11,7 +11,7 @@ from rammer.ir.expr import Range, loads
 from rammer.ir.index import Index
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Stmt, Store, Sync, TileProgram
+from rammer.ir.tile import Apply, For, Kind, Store, Sync, TileProgram, block_syncs, contains, statements
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.vectors import SINGLE
@@ -93,8 +93,8 @@ class SimtPrinter(CFamilyPrinter):
         self.memory = {b.name for b in (*arguments, *program.scratch)}
         if any(b.size > 2**31 - 1 for b in arguments):
             self.loop_type = "int64_t"
-        threads, syncs = program.num_threads, any(isinstance(s, Sync) for s in _statements(program.body))
-        self.extra_syncs = block_syncs(program.body) or 0 if dialect.counted_sync else 0
+        threads, syncs = program.num_threads, contains(program.body, Sync)
+        self.extra_syncs = block_syncs(program.body) if dialect.counted_sync else 0
         apart = (dialect.partial_sync or self.extra_syncs > 0) and threads % dialect.wave == 0
         self.shares_syncs = syncs and 1 < threads < block and not apart
         self.leaves = threads < block and not self.shares_syncs
@@ -141,7 +141,7 @@ def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> s
     Quiet arguments are restrict, but for outputs that the rTask reads: no other pointer leads to them meanwhile.
     """
     program = printer.program
-    read = {ld.tensor for s in _statements(program.body) if isinstance(s, Store) for ld, _ in loads(s.value)}
+    read = {ld.tensor for s in statements(program.body) if isinstance(s, Store) for ld, _ in loads(s.value)}
     parameters, arguments = "", ""
     for n, b in enumerate(program.arguments):
         kind = f"{'' if n < program.num_outputs else 'const '}{printer.ctype[b.dtype]} *"
@@ -161,29 +161,3 @@ def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> s
         "}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def block_syncs(body: Body) -> int | None:
-    """Block syncs that every thread runs, S in §4.2.1 of the paper; None if that depends on a condition."""
-    total = 0
-    for s in body:
-        if isinstance(s, Sync):
-            total += 1
-        elif isinstance(s, For | Alloc):
-            found = block_syncs(s.body)
-            if found is None:
-                return None
-            times = 1 if isinstance(s, Alloc) or s.kind in (Kind.THREAD, Kind.TASK) else len(range(s.start, s.stop))
-            total += found * times
-        elif isinstance(s, If) and any(isinstance(t, Sync) for t in _statements(s.then)):
-            return None
-    return total
-
-
-def _statements(body: Body) -> Iterator[Stmt]:
-    for s in body:
-        yield s
-        if isinstance(s, For | Alloc):
-            yield from _statements(s.body)
-        elif isinstance(s, If):
-            yield from _statements(s.then)

@@ -46,8 +46,7 @@ def measure_kernels(
     device = f"{gpu.name} {gpu.arch}, {vdevice.spec.num_veus} vEUs of {block} threads"
     store = profile_store(device, vdevice.platform.compiler())
     keys = {k: kernel_key(k, emitted[k].text) for k in wanted}
-    with store:
-        known = store.get(keys.values())
+    known = store.get(keys.values())
     found = {k: known[key] for k, key in keys.items() if key in known}
     missing = [k for k in wanted if k not in found]
     deadline = time.monotonic() + 2 * budget_s
@@ -55,8 +54,7 @@ def measure_kernels(
         if time.monotonic() > deadline:
             break
         times = _measure(missing[first : first + BATCH], emitted, vdevice, block)
-        with store:
-            store.put({keys[k]: us for k, us in times.items()})
+        store.put({keys[k]: us for k, us in times.items()})
         found |= times
         progress("profile", min(first + BATCH, len(missing)), len(missing))
     return found

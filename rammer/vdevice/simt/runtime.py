@@ -18,7 +18,7 @@ from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
 from rammer.vdevice.simt.driver import Driver, Kernel, Resident, run_arguments, uploaded
 from rammer.vdevice.simt.gpu import Gpu
-from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places, weight
+from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places
 from rammer.vdevice.simt.table import LINE
 
 STATE_HEAD = 16  # words that tell whether a run went well
@@ -55,7 +55,7 @@ class GpuExecutable:
         graph: bool | None = None,
     ) -> None:
         self.streams = checked_streams(image)
-        self._text = image.files[SOURCE].decode()
+        self._text = image.file(SOURCE).decode()
         self._driver, self._compile = driver, compile
         self._recording = config.get("RAMMER_GPU_GRAPH") == "1" if graph is None else graph
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class GpuExecutable:
                 hint="compile it for this GPU: device= without arch=",
             )
         driver, arena_bytes = self._driver, int(header["arena_bytes"])
-        packed = [weight(image, name) for name in header["weights"]]
+        packed = [image.weight(name) for name in header["weights"]]
         places = [int(p) for p in np.cumsum([0, *(aligned(w.nbytes) for w in packed)])]
         weights, arena = driver.allocate(places[-1]), driver.allocate(arena_bytes)
         for array, at in zip(packed, places, strict=False):

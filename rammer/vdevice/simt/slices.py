@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -11,15 +10,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rammer.ir.expr import Load, loads, rewrite
+from rammer.ir.access import Accesses
+from rammer.ir.expr import Load, rewrite
 from rammer.ir.index import Index, bounds, evaluate, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Array
-from rammer.ir.tile import Alloc, Body, For, If, Kind, Stmt, Store, TileProgram, rewrite_body
+from rammer.ir.tile import Kind, Stmt, Store, TileProgram, rewrite_body
 
 VECTOR_BYTES = 16
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (coefficient, greatest value of what it multiplies)
-Spans: TypeAlias = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +125,21 @@ def slice_of(kernel: RKernel, position: int) -> Slice | None:
     forms: dict[
         tuple[Index, tuple[tuple[int, int], ...]], None
     ] = {}  # begin; (coefficient, greatest value) of the rest
-    for load, env, tasks in _reads(body.body, buffer.name, {}, {}):
-        if load.dynamic or len(load.index) != 1:
+    for access in Accesses(body).found:
+        if access.buffer != buffer.name or access.write:
+            continue
+        if access.more:  # data or an instruction lead further
             return None
-        digits |= {name: (name, *tasks[name]) for name in tasks}
-        begin, rest = Index(load.index[0].const), []
-        for term in load.index[0].terms:
+        tasks = {lp.var: (lp.var, lp.stride, lp.stop) for _, lp in access.loops if lp.kind is Kind.TASK}
+        digits |= tasks
+        begin, rest = Index(access.index.const), []
+        for term in access.index.terms:
             one = Index(0, (term,))
             names = variables(one)
             if names <= tasks.keys():
                 begin += one
                 continue
-            low, high = bounds(Index(0, ((term[0], 1),)), env)
+            low, high = bounds(Index(0, ((term[0], 1),)), access.ranges)
             if names & tasks.keys() or term[1] < 0 or low < 0:
                 return None
             rest.append((term[1], high))
@@ -159,19 +161,6 @@ def slice_of(kernel: RKernel, position: int) -> Slice | None:
         itemsize,
         elements,
     )
-
-
-def _reads(body: Body, name: str, env: Spans, tasks: Spans) -> Iterator[tuple[Load, Spans, Spans]]:
-    """Every load of a buffer, with the bounds of all variables, and (stride, extent) of the rTask's digits."""
-    for s in body:
-        match s:
-            case Store(_, _, value):
-                yield from ((ld, env, tasks) for ld, _ in loads(value) if ld.tensor == name)
-            case For(var, start, stop, kind, inner, stride):
-                mine = {**tasks, var: (stride, stop)} if kind is Kind.TASK else tasks
-                yield from _reads(inner, name, {**env, var: (start, max(stop - 1, start))}, mine)
-            case Alloc(_, inner) | If(_, inner):
-                yield from _reads(inner, name, env, tasks)
 
 
 def _compact(forms: list[tuple[int, Terms]], unit: int) -> tuple[int, Terms]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
 from rammer.ir.tensor import Array
-from rammer.vdevice import tables
 from rammer.vdevice.placement import ARENA
 from rammer.vdevice.simt.waits import WaitLists
+from rammer.vdevice.tables import INT32, INT64, TableFile
 
 ABI = 3  # of the megakernel, the streams and the state; changes with any of them
 LINE = 32  # words of a cache line: each vEU's counter has its own
@@ -26,7 +25,7 @@ Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Streams:
+class Streams(TableFile):
     """Lanes of all rPrograms. An instruction is eight int32: function, rTask, first argument, number of arguments,
     first wait, number of waits, step to publish when done (0: nobody waits for it), order of its slot. A barrier-rTask
     is part of the rTask behind it. A KEEP copies rows of a constant into the vEU's own memory; an rTask that reads the
@@ -35,13 +34,12 @@ class Streams:
     Lanes share lists of waits. What a list says of the waiting lane itself lies behind it, and is skipped.
     """
 
-    header: Mapping[str, Any]
-    bounds: Ints  # [programs * veus + 1] first instruction of every lane
-    instructions: Ints  # [instructions, 8]
-    waits: Ints  # [waits, 2] vEU, order
-    operators: Ints  # [instructions] operator of the rTask, or -1
-    arg_base: Ints  # [args] placement.ARENA, NUMBER, or the number of a constant
-    arg_offset: NDArray[np.int64]  # [args] bytes; the value of a NUMBER
+    bounds: Ints = field(metadata=INT32)  # [programs * veus + 1] first instruction of every lane
+    instructions: Ints = field(metadata=INT32)  # [instructions, 8]
+    waits: Ints = field(metadata=INT32)  # [waits, 2] vEU, order
+    operators: Ints = field(metadata=INT32)  # [instructions] operator of the rTask, or -1
+    arg_base: Ints = field(metadata=INT32)  # [args] placement.ARENA, NUMBER, or the number of a constant
+    arg_offset: NDArray[np.int64] = field(metadata=INT64)  # [args] bytes; the value of a NUMBER
 
     @property
     def num_veus(self) -> int:
@@ -64,19 +62,6 @@ class Streams:
         lane = slice(self.bounds[n], self.bounds[n + 1] - 1)
         found = np.flatnonzero(self.instructions[lane][:, 7] >= order)
         return int(self.operators[lane][found[0]]) if len(found) else -1
-
-    def to_bytes(self) -> bytes:
-        """The file, see `rammer.vdevice.tables`."""
-        return tables.to_bytes(self.header, {name: getattr(self, name) for name in _ARRAYS})
-
-    @staticmethod
-    def from_bytes(data: bytes) -> Streams:
-        """Read and check a file. Raises ArtifactError."""
-        with tables.damage_reported():
-            header, arrays = tables.from_bytes(data, _ARRAYS)
-            streams = Streams(header, **arrays)
-            streams.check()
-        return streams
 
     def check(self) -> None:
         """Raise ValueError if an index points outside of its array."""
@@ -148,16 +133,6 @@ class Streams:
         """What an rProgram adds to the epoch: more than any counter grows in it."""
         first, last = self.bounds[program * self.num_veus], self.bounds[(program + 1) * self.num_veus]
         return int(self.instructions[first:last, 7].max(initial=0)) + 2
-
-
-_ARRAYS = {
-    "bounds": "<i4",
-    "instructions": "<i4",
-    "waits": "<i4",
-    "operators": "<i4",
-    "arg_base": "<i4",
-    "arg_offset": "<i8",
-}
 
 
 @dataclass(frozen=True, slots=True)

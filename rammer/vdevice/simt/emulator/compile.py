@@ -22,12 +22,7 @@ def compile_host(text: str) -> bytes:
     whole = host_text(text)
     # No flag names the machine, and a cache may lie in a home directory that x86-64 and aarch64 machines share.
     key = fingerprint("simt", platform.machine(), compiler.version, compiler.family, *FLAGS, whole)
-    store = object_store()
-    if (found := store.find([key])) and (data := store.read(found[key])):
-        return data
-    data = compiler.compile_shared(whole, FLAGS, timeout_s=600)
-    store.add([key], data)
-    return data
+    return object_store().made(key, lambda: compiler.compile_shared(whole, FLAGS, timeout_s=600))
 
 
 def part(name: str) -> str:

@@ -17,7 +17,7 @@ from rammer.vdevice.library import Library
 from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
 from rammer.vdevice.simt.emulator.compile import compile_host
-from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places, weight
+from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places
 from rammer.vdevice.simt.table import LINE
 
 _OK, _DIVERGED, _NO_MEMORY = range(3)
@@ -50,13 +50,11 @@ class EmulatorExecutable:
         self.deterministic, self.seed, self.poison = deterministic, seed, poison
         self.streams = streams = checked_streams(image)
         header = streams.header
-        if SOURCE not in image.files:
-            raise ArtifactError(f"the program lacks its file {SOURCE!r}", hint="compile the model again")
-        self._library = Library(compile_host(image.files[SOURCE].decode()))
+        self._text = image.file(SOURCE).decode()
+        self._library = Library(compile_host(self._text))
         self._run = _entry(self._library)
-        self._text = image.files[SOURCE].decode()
         self._clocked: EmulatorExecutable | None = None
-        self._weights = [_aligned_copy(weight(image, name)) for name in header["weights"]]
+        self._weights = [_aligned_copy(image.weight(name)) for name in header["weights"]]
         self._arena = _memory(int(header["arena_bytes"]))
         self._state = np.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
         self._args = streams.addresses([w.ctypes.data for w in self._weights], self._arena.ctypes.data)

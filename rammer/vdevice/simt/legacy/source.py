@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from rammer.errors import LoweringError
 from rammer.ir.tensor import DType
@@ -77,10 +78,7 @@ class SharedArray:
 
     @property
     def nbytes(self) -> int:
-        count = _WIDTH[self.ctype]
-        for d in self.dims:
-            count *= d
-        return 0 if self.dynamic else count
+        return 0 if self.dynamic else _WIDTH[self.ctype] * prod(self.dims)
 
 
 @dataclass(frozen=True, slots=True)

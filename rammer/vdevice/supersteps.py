@@ -1,12 +1,9 @@
-"""What a run costs by the emulator's count. Every figure is an estimate: nothing ran on an IPU."""
+"""What a run costs on a machine whose parts all wait for each other, by an emulator's count: estimates all of them."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from rammer.errors import DeviceError
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Superstep(NamedTuple):
@@ -23,7 +20,7 @@ class Superstep(NamedTuple):
 
 
 @dataclass(frozen=True)
-class IpuProfile:
+class SuperstepProfile:
     """Totals and steps of one run; cycles are of the whole chip, which waits for its slowest tile."""
 
     totals: dict[str, int]
@@ -63,15 +60,8 @@ class IpuProfile:
         return "\n".join(lines)
 
 
-def parse_profile(text: str) -> IpuProfile:
-    """The emulator's profile. Raises DeviceError for another text."""
-    totals: dict[str, int] = {}
-    steps = []
-    for line in text.splitlines():
-        if match := re.fullmatch(r'step "((?:[^"\\]|\\.)*)" ([\d ]+)', line):
-            steps.append(Superstep(match.group(1), *map(int, match.group(2).split())))
-        elif match := re.fullmatch(r"(\w+) (\d+)", line):
-            totals[match.group(1)] = int(match.group(2))
-        else:
-            raise DeviceError(f"not a profile of the emulator: {line[:80]!r}")
-    return IpuProfile(totals, tuple(steps))
+@runtime_checkable
+class CountsSupersteps(Protocol):
+    """An executable that knows what its last run cost."""
+
+    def profile(self) -> SuperstepProfile: ...
