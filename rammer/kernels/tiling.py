@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from rammer.ir.device import VDeviceSpec
@@ -14,6 +14,7 @@ from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop
 
 MAX_UNROLLED = 80  # statements of a register block whose window is unrolled too
+SLACK = 1.05  # of the busiest vEU: to cut a second axis for less, operands are read again and tasks begun too often
 TINY_US = 3.0  # below this an operation is not worth a second task
 
 
@@ -27,15 +28,50 @@ def task_counts(problem: Problem) -> list[int]:
 
 def cut(axes: Sequence[tuple[str, int, int]], want: int, veus: int = 1) -> tuple[Loop, ...]:
     """TASK loops over (axis, extent, granularity), outermost first: about `want`, and all `veus` equally busy."""
-    loops = []
-    for axis, extent, grain in axes:
-        units = -(-extent // grain)
-        if want <= 1 or units <= 1:
-            continue
-        per_task = even_share(units, want, veus)
-        loops.append(Loop(axis, per_task * grain, Kind.TASK))
-        want //= -(-units // per_task)
-    return tuple(loops)
+    cuttable = [(axis, -(-extent // grain), grain) for axis, extent, grain in axes if extent > grain]
+    shares = even_shares([units for _, units, _ in cuttable], want, veus)
+    return tuple(Loop(a, s * g, Kind.TASK) for (a, u, g), s in zip(cuttable, shares, strict=True) if s is not None)
+
+
+def even_shares(units: Sequence[int], want: int, veus: int) -> list[int | None]:
+    """Units of each axis per task, None where it stays whole: one axis after another, as long as tasks are wanted.
+
+    The first axis has fewer pieces and a second one some, or more, where all vEUs are more equally busy so: no more
+    than twice as many tasks as are wanted.
+    """
+    found: list[int | None] = [None] * len(units)
+    left = want
+    for n, count in enumerate(units):
+        if left > 1:
+            found[n] = even_share(count, left, veus)
+            left //= -(-count // (found[n] or count))
+    least = busiest(units, found, veus)
+    if want < 2 or veus < 2 or least * veus <= SLACK * prod(units):
+        return found
+    ways = [(busiest(units, way, veus), pieces(units, way), way) for way in _of_two_axes(units, 2 * want)]
+    better = [way for way in ways if SLACK * way[0] < least]
+    return min(better, key=lambda way: way[:2])[2] if better else found
+
+
+def _of_two_axes(units: Sequence[int], most: int) -> Iterator[list[int | None]]:
+    """All ways to cut the first axis and another one, into no more than `most` tasks."""
+    if not units:
+        return
+    for share in sorted({-(-units[0] // n) for n in range(2, min(units[0], most // 2) + 1)}):
+        parts = -(-units[0] // share)
+        for n, count in enumerate(units[1:], 1):
+            for other in {-(-count // m) for m in range(2, min(count, most // parts) + 1)}:
+                yield [share, *(other if m == n else None for m in range(1, len(units)))]
+
+
+def pieces(units: Sequence[int], shares: Sequence[int | None]) -> int:
+    """Tasks that such shares make."""
+    return prod(-(-u // (s or u)) for u, s in zip(units, shares, strict=True))
+
+
+def busiest(units: Sequence[int], shares: Sequence[int | None], veus: int) -> int:
+    """Units on the busiest vEU."""
+    return -(-pieces(units, shares) // veus) * prod(s or u for u, s in zip(units, shares, strict=True))
 
 
 def even_share(units: int, want: int, veus: int = 1) -> int:
@@ -43,13 +79,7 @@ def even_share(units: int, want: int, veus: int = 1) -> int:
     if units <= want:
         return 1
     size = -(-units // want)
-
-    def longest(per_task: int) -> int:
-        """Units on the busiest vEU."""
-        tasks = -(-units // per_task)
-        return -(-tasks // veus) * per_task
-
-    return min(range(size, (size + 1) // 2 - 1, -1), key=lambda s: (longest(s), -s))
+    return min(range(size, (size + 1) // 2 - 1, -1), key=lambda s: (busiest([units], [s], veus), -s))
 
 
 def output_order(problem: Problem) -> list[str]:

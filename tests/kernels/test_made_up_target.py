@@ -234,19 +234,18 @@ def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
 
 
 # The first candidate's price over the best one's: as found, rounded up to the next 0.05.
-# One thread: tasks are cut along one axis where that fills the vEUs, and rows come first. So 10 blocks of rows are 4, 4
-# and 2, and the batch of 2 makes two tasks for three vEUs, where cuts of two axes come out even.
+# One thread: tasks are cut along a second axis, too, where that keeps vEUs more equally busy.
 # Waves: `threads_tensor.TILES` and `CHUNK` are a fixed list, whatever shape the instruction has. The best tilings here
 # have 3 x 4 and 1 x 4 blocks a wave, and all 36 terms at once.
 @pytest.mark.parametrize(
     ("spec", "op", "most"),
     [
-        (ALONE, matmul(60, 45, 144), 1.25),
-        (ALONE, matmul(100, 36, 132), 1.05),
+        (ALONE, matmul(60, 45, 144), 1.05),
+        (ALONE, matmul(100, 36, 132), 1.0),
         (replace(ALONE, num_veus=5), matmul(60, 45, 144), 1.0),
-        (replace(ALONE, num_veus=5), matmul(48, 30, 144), 1.2),
-        (ALONE, pointwise(1, 24, 144, 8, 10), 1.15),
-        (ALONE, pointwise(2, 24, 132, 9, 7), 1.5),
+        (replace(ALONE, num_veus=5), matmul(48, 30, 144), 1.15),
+        (ALONE, pointwise(1, 24, 144, 8, 10), 1.0),
+        (ALONE, pointwise(2, 24, 132, 9, 7), 1.05),
         (WAVES, matmul(48, 36, 40), 2.0),
         (WAVES, conv(1, 12, 20, 5, 8), 1.05),
     ],
