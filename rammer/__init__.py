@@ -27,6 +27,7 @@ from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder,
 from rammer.ir.tensor import DType, Layout, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
+from rammer.session import Session, SessionPort, SessionReport
 from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
 
 __version__ = "0.1.0"
@@ -63,6 +64,9 @@ __all__ = [
     "RTask",
     "RammerError",
     "ScheduleError",
+    "Session",
+    "SessionPort",
+    "SessionReport",
     "SyncModel",
     "TaskUid",
     "TensorType",

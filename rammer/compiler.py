@@ -46,26 +46,31 @@ def load(
     model: Model,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Array] | None = None,
 ) -> Graph:
     """Import a model: a path to an .onnx file, its bytes, or a ModelProto. Raises ModelError.
 
-    `shapes` fixes the dimensions of inputs that the model leaves open; `constants` fixes the values of inputs that
-    decide shapes, which are then no inputs of the graph.
+    `shapes` fixes the dimensions of inputs that the model leaves open, `dims` those that it names; `constants` fixes
+    the values of inputs that decide shapes, which are then no inputs of the graph.
     """
-    return _load(model, shapes, constants)[0]
+    return _load(model, shapes, dims, constants)[0]
 
 
 def _load(
-    model: Model, shapes: Mapping[str, Sequence[int]] | None, constants: Mapping[str, Array] | None
+    model: Model,
+    shapes: Mapping[str, Sequence[int]] | None,
+    dims: Mapping[str, int] | None,
+    constants: Mapping[str, Array] | None,
 ) -> tuple[Graph, tuple[str, ...]]:
     """The graph, and the files it was read from."""
     if isinstance(model, Graph):
         return model, ()
     # onnx takes 0.2 s to import; a loaded Program needs none of it
-    from rammer.frontend.onnx import load_with_files
+    from rammer.frontend.onnx import Source
 
-    return load_with_files(model, shapes=shapes, constants=constants)
+    imported = Source(model).load(shapes=shapes, dims=dims, constants=constants)
+    return imported.graph, imported.files
 
 
 def compile(
@@ -77,6 +82,7 @@ def compile(
     arch: str | None = None,
     device: str | int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Array] | None = None,
     precision: str | None = None,
     form: str = "table",
@@ -87,10 +93,10 @@ def compile(
     """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
-    their defaults. `options` are the policy's; {"beyond": "off"} is the same as "wavefront:beyond=off". `shapes` and
-    `constants` fix dimensions and values of inputs, as for `load`. `device` selects among devices of a target; for
-    "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels. `precision` is what
-    products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers them "tf32" and
+    their defaults. `options` are the policy's; {"beyond": "off"} is the same as "wavefront:beyond=off". `shapes`,
+    `dims` and `constants` fix dimensions and values of inputs, as for `load`. `device` selects among devices of a
+    target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels. `precision` is
+    what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers them "tf32" and
     "bf16", for its matrix units. `form`: a GPU's program may also be written out as "branches", one per vEU, if it is
     small (the paper's Figure 9).
     """
@@ -106,7 +112,7 @@ def compile(
     try:
         vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
         with clock("load"):
-            whole, sources = _load(model, shapes, constants)
+            whole, sources = _load(model, shapes, dims, constants)
             graph = drop_empty(whole)
         trace.graph("imported", graph)
         verify = config.integer("RAMMER_VERIFY") or 0

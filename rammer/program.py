@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from rammer import artifact, files
-from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
+from rammer.calling import Runnable, as_array, check_names, on_gpu
+from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.report import Report
@@ -31,13 +32,14 @@ from rammer.vdevice.base import (
 
 MIN_PROFILED = 4  # runs, however slow
 
-HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory, and of it pinned for CUDA and for ROCm
 
-
-class Program:
+class Program(Runnable):
     """A network ready to run on one vDevice. Safe to call from several threads; runs take turns.
 
     `run({name: array})` gives `{name: array}`; calling it with arrays in order gives the array, or a tuple of several.
+    If an input lies in a GPU's memory (DLPack, `__cuda_array_interface__`), the outputs stay there: they are
+    CuPy arrays (on AMD GPUs `RocmArray`s), and nothing passes through the host but inputs that lie on it. Outputs
+    without elements are NumPy's.
     """
 
     def __init__(self, image: Image, vdevice: VDevice, report: Report, *, sources: Sequence[str] = ()) -> None:
@@ -84,14 +86,11 @@ class Program:
         """What was compiled, what the scheduler believed about it, and what `profile` has measured."""
         return self._report
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Outputs by name. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
+    def _names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return tuple(self._ports), tuple(p.name for p in self.outputs)
 
-        If an input lies in a GPU's memory (DLPack, `__cuda_array_interface__`), the outputs stay there: they are
-        CuPy arrays (on AMD GPUs `RocmArray`s), and nothing passes through the host but inputs that lie on it. Outputs
-        without elements are NumPy's.
-        """
-        self._check_names(inputs)
+    def _evaluate(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        check_names(inputs, self._ports)
         resident = [name for name, value in inputs.items() if on_gpu(value)]
         arrays = {} if resident else self._checked(inputs)
         with self._turn():
@@ -122,6 +121,7 @@ class Program:
         executable = self._executable
         if not isinstance(executable, TimedExecutable):
             raise DeviceError(f"vDevice {self.target!r} does not time its rTasks", hint="profile on the cpu")
+        check_names(inputs, self._ports)
         arrays = self._checked(inputs)
         runs: list[SlotTimes] = []
         stop = time.monotonic() + seconds
@@ -132,28 +132,10 @@ class Program:
         self._report = replace(self._report, usage=usage)
         return usage
 
-    def __call__(self, *arrays: Any) -> Any:
-        if len(arrays) != len(self.inputs):
-            names = ", ".join(p.name for p in self.inputs)
-            raise InputError(f"{len(arrays)} arrays given, the program takes {len(self.inputs)}: {names}")
-        outputs = self.run({p.name: a for p, a in zip(self.inputs, arrays, strict=True)})
-        values = tuple(outputs[p.name] for p in self.outputs)
-        return values[0] if len(values) == 1 else values
-
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Checked arrays for the vDevice."""
-        self._check_names(inputs)
+        """Arrays for the vDevice, checked but for their names."""
         arrays = {name: _as_array(name, inputs[name], port) for name, port in self._ports.items()}
         return {name: array for name, array in arrays.items() if array.size}
-
-    def _check_names(self, inputs: Mapping[str, Any]) -> None:
-        if unknown := [n for n in inputs if n not in self._ports]:
-            raise InputError(
-                f"no input named {unknown[0]!r}; inputs are {', '.join(self._ports) or '(none)'}",
-                hint=did_you_mean(str(unknown[0]), self._ports),
-            )
-        if missing := [n for n in self._ports if n not in inputs]:
-            raise InputError(f"missing inputs: {', '.join(missing)}")
 
     def _turn(self) -> threading.Lock:
         """The lock of this process: a child forked while another thread ran has nobody to release the parent's."""
@@ -192,25 +174,8 @@ class Program:
         return f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)})>"
 
 
-def on_gpu(value: Any) -> bool:
-    """Whether an array lies in memory that the host cannot read."""
-    if isinstance(value, np.ndarray | np.generic):
-        return False
-    if hasattr(value, "__dlpack_device__"):
-        return int(value.__dlpack_device__()[0]) not in HOST_MEMORY
-    return hasattr(value, "__cuda_array_interface__")
-
-
 def _as_array(name: str, value: Any, port: Port) -> Array:
-    """The value as a contiguous NumPy array of the port's exact type; NumPy and DLPack memory is not copied."""
-    if not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__"):
-        try:
-            value = np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(f"input {name!r}: cannot be read through DLPack: {error}") from error
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"input {name!r}: not an array: {error}") from error
+    """The value as a contiguous array of the port's exact type."""
+    array = as_array(name, value, port.dtype)
     port.check(array.dtype.name, array.shape)
-    return np.asarray(array, port.type.dtype.numpy, order="C")  # its bytes may be in another machine's order
+    return np.asarray(array, port.dtype.numpy, order="C")  # its bytes may be in another machine's order

@@ -17,7 +17,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array, TensorType
+from rammer.ir.tensor import Array, DType, Shape, TensorType
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
@@ -68,6 +68,14 @@ class Port:
 
     name: str
     type: TensorType
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
 
     def check(self, dtype: str, shape: Sequence[int]) -> None:
         """Raise InputError unless an array has exactly this port's dtype, rank and shape."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, cast
 
 import networkx as nx
 import numpy as np
@@ -24,16 +24,26 @@ from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx import handlers as _handlers  # noqa: F401  (registers them)
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.node import Node, handler_for
+from rammer.frontend.onnx.ports import (
+    Declared,
+    Given,
+    Place,
+    TensorList,
+    Value,
+    declared,
+    element_names,
+    elements,
+    fixed_type,
+)
 from rammer.frontend.onnx.signature import (
     NEWEST_OPSET,
     OLDEST_OPSET,
     Signature,
-    attribute_value,
+    attribute_values,
     schema_function,
     signature,
-    type_name,
 )
-from rammer.frontend.onnx.tensors import ELEMENT_TYPES, ExternalData, decode, element_type
+from rammer.frontend.onnx.tensors import ELEMENT_TYPES, ExternalData, decode
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import DType, Shape, TensorId, TensorType
 
@@ -48,11 +58,11 @@ class Scope:
     opsets: Opsets
     parent: Scope | None = None
     depth: int = 0
-    values: dict[str, TensorId | None] = field(default_factory=dict)
+    values: dict[str, Value | None] = field(default_factory=dict)
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)  # of the function call, for ref_attr_name
     declared: dict[str, ValueInfoProto] = field(default_factory=dict)
 
-    def find(self, name: str) -> TensorId | None:
+    def find(self, name: str) -> Value | None:
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -73,11 +83,14 @@ class Importer:
         weights: Mapping[str, memoryview],
         external: ExternalData,
         limits: Limits,
-        shapes: Mapping[str, Shape],
+        shapes: Mapping[str, Given],
+        dims: Mapping[str, int],
         constants: Mapping[str, Any],
     ) -> None:
         self.model, self.weights, self.external, self.limits = model, weights, external, limits
-        self.shapes, self.constants = shapes, constants
+        self.shapes, self.dims, self.constants = shapes, dims, constants
+        self.inputs: dict[str, Place] = {}
+        self.outputs: dict[str, Place] = {}
         self.functions: dict[FunctionKey, FunctionProto] = {}
         self.num_nodes = 0
         self.builder = GraphBuilder(
@@ -87,38 +100,93 @@ class Importer:
             operators=limits.operators,
         )
 
-    def run(self) -> Graph:
-        graph = self.model.graph
+    def check(self) -> Scope:
+        """Raise ModelError for operators that nobody can import; the outermost scope."""
         for function in self.model.functions:
             key = (_domain(function.domain), function.name, function.overload)
             if key in self.functions:
                 raise ModelError(f"function {_qualified(*key)} is defined twice")
             self.functions[key] = function
         scope = Scope(_opsets(self.model.opset_import, "the model"))
-        self._report_unsupported(graph.node, scope.opsets)
+        self._report_unsupported(self.model.graph.node, scope.opsets)
+        return scope
+
+    def run(self) -> Graph:
+        graph, scope = self.model.graph, self.check()
         self._declare(graph, scope)
         if not graph.output:
             raise ModelError("the graph has no outputs")
         initializers = self._initializers(graph, scope)
         known_inputs = [v for v in graph.input if v.name not in initializers]
-        known_names = [v.name for v in known_inputs]
-        for keyword, given in (("shapes", self.shapes), ("constants", self.constants)):
-            for name in given:
-                if name not in known_names:
-                    hint = did_you_mean(name, known_names) or f"inputs are {', '.join(known_names[:20])}"
-                    raise ModelError(f"{keyword}= names {name!r}, which is no input of the model", hint=hint)
-        for value in known_inputs:
-            if value.name in scope.values:
-                raise ModelError(f"two inputs are named {value.name!r}")
-            if value.name in self.constants:
-                scope.values[value.name] = self._bound(value)
-                continue
-            kind = self._input_type(value)
-            scope.values[value.name] = self.builder.input(value.name, kind.shape, kind.dtype)
+        ports = [declared(v) for v in known_inputs]
+        self._check_given(ports)
+        for port, value in zip(ports, known_inputs, strict=True):
+            if port.name in scope.values:
+                raise ModelError(f"two inputs are named {port.name!r}")
+            scope.values[port.name], self.inputs[port.name] = self._input(port, value)
         self._nodes(graph.node, scope)
         for value in graph.output:
-            self.builder.output(self._result(value.name, scope, "the graph"), value.name)
+            self.outputs[value.name] = self._output(value.name, scope)
         return self.builder.build()
+
+    def _check_given(self, ports: Sequence[Declared]) -> None:
+        """Raise ModelError for a name in `shapes`, `constants` or `dims` that the model does not have."""
+        names = [p.name for p in ports]
+        parts = [e for p in ports if p.is_list for e in elements(p, self.shapes.get(p.name))]
+        symbols = [e for p in ports for e in p.shape or () if isinstance(e, str)]
+        for keyword, given, known, what in (
+            ("shapes", self.shapes, names, "input"),
+            ("constants", self.constants, [*names, *parts], "input"),
+            ("dims", self.dims, symbols, "symbolic dimension"),
+        ):
+            for name in given:
+                if name not in known:
+                    listed = ", ".join(dict.fromkeys(known[:20])) or "(none)"
+                    hint = did_you_mean(name, known) or f"{what}s are {listed}"
+                    raise ModelError(f"{keyword}= names {name!r}, which is no {what} of the model", hint=hint)
+
+    def _input(self, port: Declared, value: ValueInfoProto) -> tuple[Value | None, Place]:
+        """An input's value, and what it is in the graph."""
+        given = self.shapes.get(port.name)
+        if port.is_optional and port.name in self.shapes and given is None:
+            return None, None
+        if not port.is_list:
+            shape = cast("Shape | None", given)
+            tensor = self._tensor_input(port, port.name, shape)
+            if port.name in self.constants and not port.is_optional:
+                self._check_declared(value, tensor)
+            return tensor, port.name
+        if port.name not in self.shapes:
+            raise ModelError(
+                f"{port.what} is a list: how many tensors, of which shapes?",
+                hint=f"pass shapes={{{port.name!r}: [(…), …]}}, or use rammer.Session, which sees the list",
+            )
+        names = elements(port, given)
+        shapes = cast("tuple[Shape, ...]", given)
+        found = tuple(self._tensor_input(port, name, shape) for name, shape in zip(names, shapes, strict=True))
+        return TensorList(found, port.dtype), names
+
+    def _tensor_input(self, port: Declared, name: str, shape: Shape | None) -> TensorId:
+        if name in self.constants:  # fixed by the caller
+            tensor = self.builder.constant(np.asarray(self.constants[name]), name)
+            if port.element and self.builder.types[tensor].dtype is not port.dtype:
+                raise ModelError(f"{name!r} is declared as {port.dtype.value} but is {self.builder.types[tensor]}")
+            return tensor
+        kind = fixed_type(port, shape, self.dims, self.limits)
+        return self.builder.input(name, kind.shape, kind.dtype)
+
+    def _output(self, name: str, scope: Scope) -> Place:
+        """Make a value an output of the graph: what it is there."""
+        value = self._result(name, scope, "the graph")
+        if value is None:
+            return None
+        if not isinstance(value, TensorList):
+            self.builder.output(value, name)
+            return name
+        names = element_names(name, len(value.tensors))
+        for tensor, part in zip(value.tensors, names, strict=True):
+            self.builder.output(tensor, part)
+        return names
 
     # values
 
@@ -141,52 +209,9 @@ class Importer:
                 self._check_declared(value, scope.values[value.name])
         return names
 
-    def _bound(self, value: ValueInfoProto) -> TensorId:
-        """An input that the caller fixes to a value."""
-        tensor = self.builder.constant(np.asarray(self.constants[value.name]), value.name)
-        self._check_declared(value, tensor)
-        return tensor
-
-    def _input_type(self, value: ValueInfoProto) -> TensorType:
-        what = f"input {value.name!r}"
-        if not value.name:
-            raise ModelError("an input has no name")
-        if not value.type.HasField("tensor_type"):
-            raise ModelError(f"{what} is not a tensor", hint="sequences, maps and optional values are not supported")
-        dtype = element_type(value.type.tensor_type.elem_type, what)
-        given = self.shapes.get(value.name)
-        if not value.type.tensor_type.HasField("shape"):
-            if given is None:
-                raise ModelError(f"{what} has no shape", hint=f"pass shapes={{{value.name!r}: (…)}}")
-            return TensorType(tuple(int(e) for e in given), dtype)
-        dims = value.type.tensor_type.shape.dim
-        if len(dims) > self.limits.rank:
-            raise ModelError(f"{what} has rank {len(dims)}, the limit is {self.limits.rank}")
-        if given is not None and len(given) != len(dims):
-            raise ModelError(f"shapes= gives {what} rank {len(given)}, the model says {len(dims)}")
-        shape = []
-        for n, dim in enumerate(dims):
-            static = dim.dim_value if dim.HasField("dim_value") else None
-            if static is not None and static < 0:
-                raise ModelError(f"{what} has extent {static} in dimension {n}", hint="extents cannot be negative")
-            if given is not None:
-                if static is not None and static != given[n]:
-                    raise ModelError(
-                        f"shapes= gives {what} extent {given[n]} in dimension {n}, the model says {static}"
-                    )
-                static = int(given[n])
-            if static is None:
-                ellipsis = ", ".join(str(d.dim_value) if d.HasField("dim_value") else "…" for d in dims)
-                raise ModelError(
-                    f"{what} has the symbolic dimension {dim.dim_param or '?'!r} (number {n})",
-                    hint=f"shapes are fixed at compile time: pass shapes={{{value.name!r}: ({ellipsis},)}}",
-                )
-            shape.append(static)
-        return TensorType(tuple(shape), dtype)
-
-    def _check_declared(self, value: ValueInfoProto, tensor: TensorId | None, node: Node | None = None) -> None:
-        """Compare a declaration with what was inferred; symbolic dimensions agree with anything."""
-        if tensor is None or not value.type.HasField("tensor_type"):
+    def _check_declared(self, value: ValueInfoProto, tensor: Value | None, node: Node | None = None) -> None:
+        """Compare a tensor's declaration with what was inferred; symbolic dimensions agree with anything."""
+        if tensor is None or isinstance(tensor, TensorList) or not value.type.HasField("tensor_type"):
             return
         kind, declared = self.builder.types[tensor], value.type.tensor_type
         where = {"node": node.label, "op": node.op} if node else {}
@@ -200,13 +225,10 @@ class Importer:
                 said_dims = ", ".join("?" if d is None else str(d) for d in dims)
                 raise ModelError(f"{value.name!r} is declared with shape [{said_dims}] but is {kind}", **where)
 
-    def _result(self, name: str, scope: Scope, what: str) -> TensorId:
+    def _result(self, name: str, scope: Scope, what: str) -> Value | None:
         if not scope.knows(name):
             raise ModelError(f"output {name!r} of {what} is produced by no node", hint=did_you_mean(name, scope.values))
-        tensor = scope.find(name)
-        if tensor is None:
-            raise ModelError(f"output {name!r} of {what} is an optional value that is missing")
-        return tensor
+        return scope.find(name)
 
     # nodes
 
@@ -318,9 +340,7 @@ class Importer:
             given = {a.name: a for a in self._resolved(node, scope)}
             if unknown := set(given) - {*function.attribute, *defaults}:
                 raise ModelError(f"function has no attribute {sorted(unknown)[0]!r}")
-            results: Sequence[TensorId | None] = self._inline(
-                function, inputs, node.output, {**defaults, **given}, scope
-            )
+            results: Sequence[Value | None] = self._inline(function, inputs, node.output, {**defaults, **given}, scope)
         else:
             results = self._operator(node, label, domain, inputs, scope)
         if len(results) < len(node.output):
@@ -345,15 +365,15 @@ class Importer:
         return found
 
     def _operator(
-        self, node: NodeProto, label: str, domain: str, inputs: tuple[TensorId | None, ...], scope: Scope
-    ) -> Sequence[TensorId | None]:
+        self, node: NodeProto, label: str, domain: str, inputs: tuple[Value | None, ...], scope: Scope
+    ) -> Sequence[Value | None]:
         opset = scope.opsets.get(domain)
         if opset is None:
             raise ModelError(f"domain {domain!r} is not imported")
         found = signature(node.op_type, opset, domain)
         handler = handler_for(domain, node.op_type, opset)
         attributes = self._resolved(node, scope)
-        values = _attribute_values(attributes, found, self.limits)
+        values = attribute_values(attributes, found, self.limits.attribute_length)
         if found is not None:
             self._check_operands(found, inputs, len(node.output))
         if handler is None:
@@ -372,9 +392,9 @@ class Importer:
             lambda graph, given: self._subgraph(graph, given, scope),
         )
         result = handler(view)
-        return (result,) if isinstance(result, str) else result
+        return (result,) if isinstance(result, str | TensorList) else result
 
-    def _check_operands(self, found: Signature, inputs: tuple[TensorId | None, ...], num_outputs: int) -> None:
+    def _check_operands(self, found: Signature, inputs: tuple[Value | None, ...], num_outputs: int) -> None:
         """Arity, and the type constraints of the standard."""
         if not found.min_inputs <= len(inputs) <= found.max_inputs:
             wanted = f"{found.min_inputs}…{found.max_inputs}" if found.max_inputs < 1 << 30 else f"≥ {found.min_inputs}"
@@ -387,6 +407,10 @@ class Importer:
             if tensor is None:
                 if not optional:
                     raise ModelError(f"input {n} ({name!r}) is missing")
+                continue
+            if isinstance(tensor, TensorList):
+                if variable not in found.lists:
+                    raise ModelError(f"input {n} ({name!r}) is a sequence, which opset {found.since} does not allow")
                 continue
             dtype = self.builder.types[tensor].dtype
             allowed = found.types.get(variable)
@@ -409,7 +433,7 @@ class Importer:
             )
         return Scope(opsets, parent, scope.depth + 1)
 
-    def _subgraph(self, graph: GraphProto, inputs: Sequence[TensorId], outer: Scope) -> tuple[TensorId, ...]:
+    def _subgraph(self, graph: GraphProto, inputs: Sequence[Value | None], outer: Scope) -> tuple[Value | None, ...]:
         """The outputs of a subgraph, given its inputs."""
         scope = self._nested(outer, outer.opsets, parent=outer)
         if len(graph.input) != len(inputs):
@@ -425,11 +449,11 @@ class Importer:
     def _inline(
         self,
         function: FunctionProto,
-        inputs: Sequence[TensorId | None],
+        inputs: Sequence[Value | None],
         outputs: Sequence[str],
         attributes: Mapping[str, AttributeProto],
         outer: Scope,
-    ) -> tuple[TensorId | None, ...]:
+    ) -> tuple[Value | None, ...]:
         """The outputs of a function body at a call."""
         if len(inputs) > len(function.input):
             raise ModelError(f"function {function.name!r} takes {len(function.input)} inputs, not {len(inputs)}")
@@ -450,16 +474,16 @@ class Importer:
         node: NodeProto,
         found: Signature,
         attributes: Sequence[AttributeProto],
-        inputs: tuple[TensorId | None, ...],
+        inputs: tuple[Value | None, ...],
         scope: Scope,
-    ) -> Sequence[TensorId | None]:
+    ) -> Sequence[Value | None]:
         """The outputs of an operator that the standard defines by other operators."""
         domain = _domain(node.domain)
         resolved = NodeProto()
         resolved.CopyFrom(node)
         del resolved.attribute[:]
         resolved.attribute.extend(attributes)
-        types = [_type_proto(self.builder.types[t]) if t is not None else TypeProto() for t in inputs]
+        types = [self._proto(value) for value in inputs]
         function = schema_function(resolved, found, scope.opsets[domain], types)
         if function is None:
             raise ModelError("is not supported, and has no function body for these operands")
@@ -467,6 +491,18 @@ class Importer:
         self._report_unsupported(function.node, {_domain(d): v for d, v in inner.items()})
         defaults = {name: default for name, default in found.defaults if name not in {a.name for a in attributes}}
         return self._inline(function, inputs, node.output, {**defaults, **{a.name: a for a in attributes}}, scope)
+
+    def _proto(self, value: Value | None) -> TypeProto:
+        """A value's type, as the standard writes it."""
+        if not isinstance(value, TensorList):
+            return _type_proto(self.builder.types[value]) if value is not None else TypeProto()
+        kinds = {self.builder.types[t] for t in value.tensors}
+        proto = TypeProto()
+        if len(kinds) == 1:
+            proto.sequence_type.elem_type.CopyFrom(_type_proto(kinds.pop()))
+        elif value.dtype:
+            proto.sequence_type.elem_type.tensor_type.elem_type = _CODES[value.dtype]
+        return proto
 
 
 def _domain(domain: str) -> str:
@@ -518,36 +554,12 @@ def _reads(node: NodeProto, depth: int) -> Iterator[str]:
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
-def _attribute_values(attributes: Sequence[AttributeProto], found: Signature | None, limits: Limits) -> dict[str, Any]:
-    """Attribute values by name, with the standard's defaults. Raises ModelError for unknown or mistyped ones."""
-    values: dict[str, Any] = {}
-    for attribute in attributes:
-        name = attribute.name
-        if name in values:
-            raise ModelError(f"attribute {name!r} is given twice")
-        if found is not None:
-            if name not in found.attributes:
-                raise ModelError(
-                    f"attribute {name!r} does not exist in opset {found.since}",
-                    hint=did_you_mean(name, found.attributes),
-                )
-            kind = found.attributes[name][0]
-            if attribute.type != kind:
-                raise ModelError(f"attribute {name!r} is {type_name(attribute.type)} instead of {type_name(kind)}")
-        values[name] = attribute_value(attribute, limits.attribute_length)
-    if found is not None:
-        for name, (_, required, default) in found.attributes.items():
-            if name not in values:
-                if required:
-                    raise ModelError(f"attribute {name!r} is missing")
-                values[name] = default
-    return values
+_CODES: dict[DType, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 
 def _type_proto(kind: TensorType) -> TypeProto:
-    codes: dict[DType, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
     proto = TypeProto()
-    proto.tensor_type.elem_type = codes[kind.dtype]
+    proto.tensor_type.elem_type = _CODES[kind.dtype]
     proto.tensor_type.shape.SetInParent()
     for extent in kind.shape:
         proto.tensor_type.shape.dim.add().dim_value = extent

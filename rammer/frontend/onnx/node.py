@@ -11,9 +11,10 @@ from onnx import GraphProto
 from rammer.errors import ModelError
 from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx.limits import Limits
+from rammer.frontend.onnx.ports import TensorList, Value
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
 
-Result: TypeAlias = "TensorId | Sequence[TensorId | None]"
+Result: TypeAlias = "Value | Sequence[Value | None]"
 Handler: TypeAlias = "Callable[[Node], Result]"
 
 # (domain, operator) -> handlers by the opset that introduced the meaning they implement, newest first
@@ -47,7 +48,7 @@ class NotConstant(ModelError):
 class Subgraphs(Protocol):
     """Imports a subgraph in the scope of the node that holds it, with values for its inputs."""
 
-    def __call__(self, graph: GraphProto, inputs: Sequence[TensorId]) -> tuple[TensorId, ...]: ...
+    def __call__(self, graph: GraphProto, inputs: Sequence[Value | None]) -> tuple[Value | None, ...]: ...
 
 
 class Node:
@@ -63,7 +64,7 @@ class Node:
         op: str,
         label: str,
         opset: int,
-        inputs: tuple[TensorId | None, ...],
+        inputs: tuple[Value | None, ...],
         outputs: tuple[bool, ...],
         attrs: dict[str, Any],
         builder: GraphBuilder,
@@ -89,14 +90,24 @@ class Node:
         return position < len(self.outputs) and self.outputs[position]
 
     def tensor(self, position: int) -> TensorId:
-        tensor = self.inputs[position] if position < len(self.inputs) else None
-        if tensor is None:
-            raise self.fail(f"input {position} is missing")
-        return tensor
+        return self.only_tensor(self.inputs[position] if position < len(self.inputs) else None, f"input {position}")
+
+    def only_tensor(self, value: Value | None, what: str) -> TensorId:
+        """The value, if it is a tensor. Raises ModelError for a sequence, and for an optional value that is missing."""
+        if not isinstance(value, str):
+            raise self.fail(f"{what} is {'missing' if value is None else 'a sequence, and no tensor'}")
+        return value
+
+    def sequence(self, position: int) -> TensorList:
+        """An operand that is a sequence."""
+        value = self.inputs[position] if position < len(self.inputs) else None
+        if not isinstance(value, TensorList):
+            raise self.fail(f"input {position} is {'missing' if value is None else 'a tensor, and no sequence'}")
+        return value
 
     def present(self) -> list[TensorId]:
         """All operands that are there."""
-        return [t for t in self.inputs if t is not None]
+        return [self.only_tensor(t, "an input") for t in self.inputs if t is not None]
 
     def type(self, tensor: TensorId) -> TensorType:
         return self.builder.types[tensor]
@@ -109,12 +120,16 @@ class Node:
 
     def value(self, position: int, what: str) -> Array:
         """The value of an input that must be known at compile time."""
-        value = self.builder.value(self.tensor(position))
+        return self.known(self.tensor(position), f"input {position} ({what})")
+
+    def known(self, tensor: TensorId, what: str) -> Array:
+        """The value of a tensor that must be known at compile time. Raises NotConstant."""
+        value = self.builder.value(tensor)
         if value is None:
-            sources = self.builder.sources(self.tensor(position))
+            sources = self.builder.sources(tensor)
             named = ", ".join(f"{name!r}: …" for name in sources[:5])
             error = NotConstant(
-                f"input {position} ({what}) is not known at compile time",
+                f"{what} is not known at compile time",
                 node=self.label,
                 op=self.op,
                 hint=f"shapes are fixed at compile time; if the values never change, pass constants={{{named}}}",
@@ -201,6 +216,13 @@ class Node:
 
     def concat(self, tensors: Sequence[TensorId], axis: int) -> TensorId:
         return tensors[0] if len(tensors) == 1 else self.add("concat", *tensors, axis=axis)
+
+    def stack(self, tensors: Sequence[TensorId], axis: int) -> TensorId:
+        """The tensors side by side in a new dimension."""
+        shapes = [self.type(t).shape for t in tensors]
+        return self.concat(
+            [self.reshape(t, (*s[:axis], 1, *s[axis:])) for t, s in zip(tensors, shapes, strict=True)], axis
+        )
 
     def reduce(self, tensor: TensorId, fn: str, axes: Sequence[int], keepdims: bool = True) -> TensorId:
         return self.add("reduce", tensor, fn=fn, axes=tuple(axes), keepdims=keepdims)

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs
 
-from rammer.errors import ModelError
+from rammer.errors import ModelError, did_you_mean
 from rammer.ir.tensor import DType
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
@@ -39,7 +39,8 @@ class Signature:
     homogeneous: bool  # whether all operands of a variadic input have one type
     max_outputs: int
     attributes: dict[str, tuple[int, bool, Any]]  # name -> AttributeProto type, required, default (None: none)
-    types: dict[str, frozenset[DType]]  # type variable -> element types
+    types: dict[str, frozenset[DType]]  # type variable -> element types of tensors
+    lists: frozenset[str]  # type variables that may be sequences
     defaults: tuple[tuple[str, AttributeProto], ...]  # attributes that have a default
     is_function: bool
 
@@ -73,9 +74,12 @@ def signature(op: str, opset: int, domain: str) -> Signature | None:
             for name, a in schema.attributes.items()
         },
         types={
-            c.type_param_str: frozenset(_TYPE_NAMES[t] for t in c.allowed_type_strs if t in _TYPE_NAMES)
+            c.type_param_str: frozenset(_TYPE_NAMES[t] for t in _values(c) if t in _TYPE_NAMES)
             for c in schema.type_constraints
         },
+        lists=frozenset(
+            c.type_param_str for c in schema.type_constraints if any(t.startswith("seq(") for t in _values(c))
+        ),
         defaults=tuple(
             (name, a.default_value)
             for name, a in schema.attributes.items()
@@ -83,6 +87,11 @@ def signature(op: str, opset: int, domain: str) -> Signature | None:
         ),
         is_function=schema.has_function or schema.has_context_dependent_function,
     )
+
+
+def _values(constraint: Any) -> list[str]:
+    """The types that a constraint allows; an optional value has the type of what it may hold."""
+    return [t[len("optional(") : -1] if t.startswith("optional(") else t for t in constraint.allowed_type_strs]
 
 
 def schema_function(node: NodeProto, found: Signature, opset: int, inputs: Sequence[TypeProto]) -> FunctionProto | None:
@@ -131,6 +140,32 @@ def attribute_value(attribute: AttributeProto, max_length: int | None) -> Any:
             hint="raise Limits.attribute_length",
         )
     return tuple(values)
+
+
+def attribute_values(attributes: Sequence[AttributeProto], found: Signature | None, max_length: int) -> dict[str, Any]:
+    """Attribute values by name, with the standard's defaults. Raises ModelError for unknown or mistyped ones."""
+    values: dict[str, Any] = {}
+    for attribute in attributes:
+        name = attribute.name
+        if name in values:
+            raise ModelError(f"attribute {name!r} is given twice")
+        if found is not None:
+            if name not in found.attributes:
+                raise ModelError(
+                    f"attribute {name!r} does not exist in opset {found.since}",
+                    hint=did_you_mean(name, found.attributes),
+                )
+            kind = found.attributes[name][0]
+            if attribute.type != kind:
+                raise ModelError(f"attribute {name!r} is {type_name(attribute.type)} instead of {type_name(kind)}")
+        values[name] = attribute_value(attribute, max_length)
+    if found is not None:
+        for name, (_, required, default) in found.attributes.items():
+            if name not in values:
+                if required:
+                    raise ModelError(f"attribute {name!r} is missing")
+                values[name] = default
+    return values
 
 
 def type_name(kind: int) -> str:

@@ -14,6 +14,7 @@ from rammer.frontend.onnx.handlers import (
     recurrent,
     reduction,
     resize,
+    sequence,
     sort,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "recurrent",
     "reduction",
     "resize",
+    "sequence",
     "sort",
 ]

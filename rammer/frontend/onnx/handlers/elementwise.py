@@ -241,11 +241,6 @@ def swish(n: Node) -> TensorId:
     return n.add("mul", x, n.add("sigmoid", scaled))
 
 
-@handles("Identity")
-def identity(n: Node) -> TensorId:
-    return n.tensor(0)
-
-
 @handles("Constant")
 def constant(n: Node) -> TensorId:
     given = {name: value for name, value in n.attrs.items() if value is not None}

@@ -1,0 +1,129 @@
+"""How compiled networks are called: by names or in order, as functions are and as ONNX Runtime's sessions are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from rammer.errors import InputError, did_you_mean
+from rammer.ir.tensor import Array, DType
+
+HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory, and of it pinned for CUDA and for ROCm
+
+
+class Runnable(ABC):
+    """Something that gives named outputs for named inputs."""
+
+    @abstractmethod
+    def _names(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The names of inputs and outputs, in order."""
+
+    @abstractmethod
+    def _evaluate(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs by name, in order."""
+
+    @overload
+    def run(self, inputs: Mapping[str, Any], /) -> dict[str, Any]: ...
+
+    @overload
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]: ...
+
+    def run(self, output_names: Any = None, input_feed: Any = None) -> Any:
+        """`run({name: array})` gives outputs by name; `run(names, {name: array})` a list of those, None: of all.
+
+        Arrays have exactly the element types of the inputs; Python numbers, lists of them and NumPy scalars are
+        converted where that is exact. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
+        """
+        if input_feed is None:
+            return self._evaluate(_mapping(output_names))
+        names = self._names()[1]
+        wanted = names if output_names is None else [output_names] if isinstance(output_names, str) else output_names
+        if unknown := [n for n in wanted if n not in names]:
+            raise InputError(
+                f"no output named {unknown[0]!r}; outputs are {', '.join(names)}",
+                hint=did_you_mean(str(unknown[0]), names),
+            )
+        outputs = self._evaluate(_mapping(input_feed))
+        return [outputs[name] for name in wanted]
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Inputs in order, or by name: the output, or a tuple of several."""
+        names = self._names()[0]
+        if len(arrays) > len(names) or (len(arrays) < len(names) and arrays and not named):
+            raise InputError(f"{len(arrays)} arrays given, the program takes {len(names)}: {', '.join(names)}")
+        inputs = dict(zip(names, arrays, strict=False))
+        if twice := [n for n in named if n in inputs]:
+            raise InputError(f"input {twice[0]!r} is given twice", hint="in order, or by its name")
+        outputs = self._evaluate({**inputs, **named})
+        values = tuple(outputs[name] for name in self._names()[1])
+        return values[0] if len(values) == 1 else values
+
+
+def _mapping(inputs: Any) -> Mapping[str, Any]:
+    if not isinstance(inputs, Mapping):
+        raise InputError(
+            f"inputs are a {type(inputs).__name__}", hint="run({name: array}); a call takes arrays in order"
+        )
+    return inputs
+
+
+def check_names(given: Mapping[str, Any], known: Collection[str], optional: Collection[str] = ()) -> None:
+    """Raise InputError for an input that does not exist, and for one that is missing."""
+    if unknown := [n for n in given if n not in known]:
+        raise InputError(
+            f"no input named {unknown[0]!r}; inputs are {', '.join(known) or '(none)'}",
+            hint=did_you_mean(str(unknown[0]), known),
+        )
+    if missing := [n for n in known if n not in given and n not in optional]:
+        raise InputError(f"missing inputs: {', '.join(missing)}")
+
+
+def on_gpu(value: Any) -> bool:
+    """Whether an array lies in memory that the host cannot read."""
+    if isinstance(value, np.ndarray | np.generic):
+        return False
+    if hasattr(value, "__dlpack_device__"):
+        return int(value.__dlpack_device__()[0]) not in HOST_MEMORY
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def as_array(name: str, value: Any, dtype: DType) -> Array:
+    """The value as a NumPy array; memory of NumPy and DLPack is not copied.
+
+    What is no array, but made of numbers, has no element type of its own: it gets `dtype` if that is exact. The
+    element type of an array is left as it is. Raises InputError for what is neither.
+    """
+    if not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__"):
+        if getattr(value, "requires_grad", False):
+            value = value.detach()
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(f"input {name!r}: cannot be read through DLPack: {error}") from error
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"input {name!r}: not an array: {error}") from error
+    if isinstance(value, np.ndarray) or array.dtype == dtype.numpy or array.dtype.kind not in "biuf":
+        return array
+    return _exact(name, array, dtype)
+
+
+def _exact(name: str, numbers: Array, dtype: DType) -> Array:
+    """The numbers in another element type. Raises InputError if one of them is none of it."""
+    with np.errstate(all="ignore"):
+        converted = numbers.astype(dtype.numpy)
+        kept = np.equal(converted.astype(numbers.dtype), numbers) | (numbers != numbers)
+    fits = not (numbers.dtype.kind == "f" and not dtype.is_float) and (numbers.dtype.kind == "b") == (
+        dtype is DType.BOOL
+    )
+    if fits and kept.all():
+        return converted
+    seen = numbers[~kept].flat[0] if fits else numbers.flat[0] if numbers.size else numbers
+    raise InputError(
+        f"input {name!r}: {seen} is no {dtype.value}",
+        hint=f"say that it may be rounded: np.asarray({name}, {dtype.value!r})",
+    )

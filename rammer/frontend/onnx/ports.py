@@ -1,0 +1,118 @@
+"""Inputs and outputs as a model declares them, and as a graph has them: tensors, lists of tensors, optional ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from onnx import TensorProto, TypeProto, ValueInfoProto
+
+from rammer.errors import ModelError
+from rammer.frontend.onnx.limits import Limits
+from rammer.frontend.onnx.tensors import element_type
+from rammer.ir.tensor import DType, Shape, TensorId, TensorType
+
+Extent: TypeAlias = int | str | None  # known, known by a name, or unknown
+Given: TypeAlias = "Shape | tuple[Shape, ...] | None"  # a tensor's shape, those of a list, or an optional without value
+Place: TypeAlias = "TensorId | tuple[TensorId, ...] | None"  # what a port is in a graph
+
+
+@dataclass(frozen=True, slots=True)
+class TensorList:
+    """A sequence whose length is known at compile time. `dtype` is None where neither the model nor an element says."""
+
+    tensors: tuple[TensorId, ...]
+    dtype: DType | None = None
+
+
+Value: TypeAlias = "TensorId | TensorList"  # an optional value is itself, or None
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An input or output of a model. `shape` is None where not even the rank is known."""
+
+    name: str
+    element: int  # ONNX's number
+    shape: tuple[Extent, ...] | None
+    is_list: bool = False
+    is_optional: bool = False
+
+    @property
+    def type(self) -> str:
+        """The standard's name of the type: "tensor(float)", "optional(seq(tensor(int64)))"."""
+        known = self.element in TensorProto.DataType.values()
+        name = f"tensor({TensorProto.DataType.Name(self.element).lower() if known else self.element})"
+        name = f"seq({name})" if self.is_list else name
+        return f"optional({name})" if self.is_optional else name
+
+    @property
+    def what(self) -> str:
+        return f"input {self.name!r}"
+
+    @property
+    def dtype(self) -> DType:
+        """Raises ModelError for an element type that is not supported."""
+        return element_type(self.element, self.what)
+
+
+def declared(value: ValueInfoProto) -> Declared:
+    """What a model says about an input or output. Raises ModelError for maps, sparse tensors and deeper nestings."""
+    if not value.name:
+        raise ModelError("an input or output has no name")
+    kind: TypeProto = value.type
+    if optional := kind.HasField("optional_type"):
+        kind = kind.optional_type.elem_type
+    if is_list := kind.HasField("sequence_type"):
+        kind = kind.sequence_type.elem_type
+    if not kind.HasField("tensor_type"):
+        seen = kind.WhichOneof("value") or "of no type"
+        raise ModelError(f"{value.name!r} is not a tensor, but {seen}", hint="lists and optional tensors are supported")
+    tensor = kind.tensor_type
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
+    return Declared(value.name, tensor.elem_type, shape, is_list, optional)
+
+
+def elements(port: Declared, given: Given) -> tuple[TensorId, ...]:
+    """The names that the elements of a list have as inputs and outputs of a graph."""
+    return element_names(port.name, len(given or ()))
+
+
+def element_names(name: str, number: int) -> tuple[TensorId, ...]:
+    """The names of the elements of a list of `number` tensors."""
+    return tuple(f"{name}[{n}]" for n in range(number))
+
+
+def fixed_type(port: Declared, given: Sequence[int] | None, dims: Mapping[str, int], limits: Limits) -> TensorType:
+    """The type of an input, from its declaration and what the caller fixes. Raises ModelError if that is not all."""
+    what, dtype, said = port.what, port.dtype, port.shape
+    if said is None:
+        if given is None:
+            raise ModelError(f"{what} has no shape", hint=f"pass shapes={{{port.name!r}: (…)}}")
+        return TensorType(tuple(given), dtype)
+    if len(said) > limits.rank:
+        raise ModelError(f"{what} has rank {len(said)}, the limit is {limits.rank}")
+    if given is not None and len(given) != len(said):
+        raise ModelError(f"shapes= gives {what} rank {len(given)}, the model says {len(said)}")
+    shape = []
+    for n, extent in enumerate(said):
+        if isinstance(extent, int) and extent < 0:
+            raise ModelError(f"{what} has extent {extent} in dimension {n}", hint="extents cannot be negative")
+        static = dims.get(extent) if isinstance(extent, str) else extent
+        if given is not None:
+            if static is not None and static != given[n]:
+                says = "the model says" if isinstance(extent, int) else f"dims={{{extent!r}: …}} says"
+                raise ModelError(f"shapes= gives {what} extent {given[n]} in dimension {n}, {says} {static}")
+            static = given[n]
+        if static is None:
+            ellipsis = ", ".join(str(d) if isinstance(d, int) else "…" for d in said)
+            by_name = f" or dims={{{extent!r}: …}}" if extent else ""
+            raise ModelError(
+                f"{what} has the symbolic dimension {extent or '?'!r} (number {n})",
+                hint=f"shapes are fixed at compile time: pass shapes={{{port.name!r}: ({ellipsis},)}}{by_name}",
+            )
+        shape.append(static)
+    return TensorType(tuple(shape), dtype)

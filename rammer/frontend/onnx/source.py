@@ -1,0 +1,181 @@
+"""A model that was read once, and is imported for one signature after another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import ModelProto
+
+from rammer import files
+from rammer.errors import ModelError
+from rammer.frontend.onnx.importer import Importer
+from rammer.frontend.onnx.limits import Limits
+from rammer.frontend.onnx.ports import Declared, Given, Place, declared
+from rammer.frontend.onnx.tensors import ExternalData
+from rammer.frontend.onnx.wire import take_weights
+from rammer.ir.graph import Graph
+
+ZIP = b"PK\3\4"  # saved programs begin so, and archives of other frameworks; no message of protobuf does
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A graph, and what the model's inputs and outputs are in it.
+
+    A list is the names of its elements, an optional without value None. Inputs fixed by `constants` have names too,
+    which are no inputs of the graph.
+    """
+
+    graph: Graph
+    inputs: Mapping[str, Place]
+    outputs: Mapping[str, Place]
+    files: tuple[str, ...]
+
+
+class Source:
+    """A model: a path, serialized bytes, or a message. Raises ModelError for what is none."""
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes | ModelProto,
+        *,
+        limits: Limits | None = None,
+        base_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.path = "" if isinstance(source, bytes | ModelProto) else os.fspath(source)
+        self._limits = limits or Limits()
+        folder = (os.path.dirname(self.path) or ".") if self.path else None
+        self._folder = os.fspath(base_dir) if base_dir is not None else folder
+        try:
+            parsed = (source, {}) if isinstance(source, ModelProto) else _parse(source, self._limits)
+        except ModelError as error:
+            error.locate(path=self.path)
+            raise
+        self._model, self._weights = parsed
+
+    @property
+    def inputs(self) -> tuple[Declared, ...]:
+        """The inputs that a caller gives: initializers are none. Raises ModelError for a type that nobody can give."""
+        known = {t.name for t in self._model.graph.initializer}
+        return tuple(declared(v) for v in self._model.graph.input if v.name not in known)
+
+    @property
+    def outputs(self) -> tuple[Declared, ...]:
+        return tuple(declared(v) for v in self._model.graph.output)
+
+    def check(self) -> None:
+        """Raise one ModelError that lists every operator that cannot be imported."""
+        Importer(self._model, self._weights, ExternalData(self._folder, self._limits), self._limits, {}, {}, {}).check()
+
+    def load(
+        self,
+        *,
+        shapes: Mapping[str, Any] | None = None,
+        dims: Mapping[str, int] | None = None,
+        constants: Mapping[str, Any] | None = None,
+    ) -> Imported:
+        """Import for these shapes of inputs, extents of symbolic dimensions, and values of inputs.
+
+        A list has a list of shapes, and an optional without value None. Raises ModelError, and nothing else, for a
+        model that cannot be imported.
+        """
+        external = ExternalData(self._folder, self._limits)
+        try:
+            importer = Importer(
+                self._model,
+                self._weights,
+                external,
+                self._limits,
+                _shapes(shapes),
+                _dims(dims),
+                _by_name("constants", constants, "x"),
+            )
+            graph = importer.run()
+        except ModelError as error:
+            error.locate(path=self.path)
+            raise
+        except RecursionError:
+            raise ModelError("the model is nested too deeply", path=self.path) from None
+        return Imported(graph, importer.inputs, importer.outputs, ((self.path,) if self.path else ()) + external.files)
+
+
+def _by_name(keyword: str, given: Any, example: str) -> Mapping[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise ModelError(f"{keyword}= is a {type(given).__name__}", hint=f"it maps names: {keyword}={{{example!r}: …}}")
+    return given or {}
+
+
+def _dims(given: Any) -> dict[str, int]:
+    """The extents that a caller gives symbolic dimensions. Raises ModelError for what are none."""
+    dims = {}
+    for name, extent in _by_name("dims", given, "batch").items():
+        try:
+            dims[name] = index(extent)
+        except TypeError:
+            dims[name] = -1
+        if dims[name] < 0:
+            raise ModelError(
+                f"dims= gives {name!r} {extent!r}, which is no extent", hint=f"for example dims={{{name!r}: 8}}"
+            )
+    return dims
+
+
+def _shapes(given: Any) -> dict[str, Given]:
+    """The extents that a caller gives inputs. Raises ModelError for what are none."""
+    return {name: _shape(name, shape) for name, shape in _by_name("shapes", given, "x").items()}
+
+
+def _shape(name: str, shape: Any) -> Given:
+    if shape is None:
+        return None
+    try:
+        if any(isinstance(part, Sequence) and not isinstance(part, str) for part in shape):
+            return tuple(tuple(index(extent) for extent in part) for part in shape)
+        return tuple(index(extent) for extent in shape)
+    except TypeError:
+        raise ModelError(
+            f"shapes= gives input {name!r} {shape!r}, which is no list of integers",
+            hint=f"one extent for every dimension: shapes={{{name!r}: (1, 64)}}",
+        ) from None
+
+
+def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[ModelProto, dict[str, memoryview]]:
+    """The message without its large weights, and these."""
+    data = source if isinstance(source, bytes) else _read(os.fspath(source), limits)
+    if len(data) > limits.file_bytes:
+        raise ModelError(
+            f"the model has {len(data)} bytes, the limit is {limits.file_bytes}", hint="raise Limits.file_bytes"
+        )
+    if not data:
+        raise ModelError("the model is empty", hint="an ONNX file was expected")
+    if data.startswith(ZIP):
+        raise ModelError(
+            "this is a zip and no ONNX model", hint="rammer.load_program and `rammer run` take saved programs"
+        )
+    try:
+        model = ModelProto()
+        rest, weights = take_weights(data)
+        model.ParseFromString(rest)
+        return model, weights
+    except DecodeError as error:
+        raise ModelError(f"this is no ONNX model: {error}", hint="an ONNX file in protobuf form was expected") from None
+
+
+def _read(path: str, limits: Limits) -> bytes:
+    """The bytes of a plain file of bounded size."""
+    try:
+        with files.open_plain(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limits.file_bytes:
+                raise ModelError(
+                    f"the file has {size} bytes, the limit is {limits.file_bytes}", hint="raise Limits.file_bytes"
+                )
+            return file.read(size)  # memory for as much as is asked for is reserved first
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ModelError(f"cannot be read: {reason}", path=path) from None

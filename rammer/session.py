@@ -1,0 +1,487 @@
+"""A model that takes inputs of any shape: a Program is compiled for each signature when it is first seen, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from rammer.calling import Runnable, as_array, check_names, on_gpu
+from rammer.compiler import compile
+from rammer.errors import InputError, did_you_mean
+from rammer.ir.tensor import Array
+from rammer.plugins import PluginRegistry
+from rammer.program import Program
+from rammer.state import State
+from rammer.vdevice.base import Progress, silent
+
+if TYPE_CHECKING:
+    import onnx
+
+    from rammer.frontend.onnx import Declared, Imported
+    from rammer.frontend.onnx.ports import Place
+
+Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # of a list, the shapes of its elements; of no value, None
+Arrays: TypeAlias = "dict[str, Any]"  # elements of lists by names of their own
+
+HASHED_BYTES = 64  # values of more bytes are known by their digest
+
+
+@dataclass(frozen=True)
+class SessionPort:
+    """An input or output: symbolic dimensions are their names, unknown ones None; no shape, if not even the rank is
+    known. `type` is the standard's name: "tensor(float)".
+    """
+
+    name: str
+    shape: list[int | str | None] | None
+    type: str
+
+
+@dataclass
+class _Kept:
+    """A compiled signature. `users` run it now: it is closed when the last one is done, if it was put out."""
+
+    program: Program | None  # None if no output is a tensor
+    imported: Imported
+    signature: str
+    compile_s: float
+    runs: int = 0
+    users: int = 0
+    is_out: bool = False
+
+
+@dataclass(frozen=True)
+class SessionReport:
+    """What a session has done so far. A miss is a run that had to compile first."""
+
+    hits: int
+    misses: int
+    compiled_ahead: int
+    put_out: int
+    compile_s: float
+    programs: tuple[tuple[str, int, float], ...]  # signature, runs, seconds; oldest use first
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.put_out} put out; "
+            f"{self.compile_s:.1f} s of compilation"
+        ]
+        lines += [f"  {text}: {runs} runs, {seconds:.1f} s" for text, runs, seconds in self.programs]
+        return "\n".join(lines)
+
+
+@dataclass
+class _Counts:
+    hits: int = 0
+    misses: int = 0
+    compiled_ahead: int = 0
+    put_out: int = 0
+    compile_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a call gives: shapes by input, arrays by name of a tensor."""
+
+    shapes: Shapes
+    arrays: Arrays = field(compare=False)
+
+
+class Session(Runnable):
+    """An ONNX model for inputs of any admissible shape. Safe to call from several threads.
+
+    `run`, `get_inputs` and `get_outputs` are those of ONNX Runtime's InferenceSession. Inputs that decide shapes
+    (axes, sizes, conditions) are found when they do; a Program is compiled per shape of the inputs and value of those.
+    The last `max_programs` used are kept, each with its weights; compiled kernels are shared through the disk cache.
+    `dims` fixes symbolic dimensions; other options are those of `rammer.compile`. Lists of tensors are Python lists,
+    optional values without one None. `state={"h_out": "h_in"}` makes outputs the inputs of the next run.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        target: str | None = None,
+        *,
+        max_programs: int = 8,
+        dims: Mapping[str, int] | None = None,
+        state: Mapping[str, str] | None = None,
+        policy: str | None = None,
+        options: Mapping[str, str] | None = None,
+        arch: str | None = None,
+        device: str | int | None = None,
+        precision: str | None = None,
+        tune_seconds: float | None = None,
+        registry: PluginRegistry | None = None,
+    ) -> None:
+        # onnx takes 0.2 s to import; who only runs programs needs none of it
+        from rammer.frontend.onnx import Source
+
+        if max_programs < 1:
+            raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
+        self._source = Source(model)
+        self._inputs = {port.name: port for port in self._source.inputs}
+        self._outputs = {port.name: port for port in self._source.outputs}
+        self._how: dict[str, Any] = {
+            "target": target,
+            "policy": policy,
+            "options": options,
+            "arch": arch,
+            "device": device,
+            "precision": precision,
+            "tune_seconds": tune_seconds,
+            "registry": registry,
+        }
+        self._dims = dict(dims or {})
+        self._check_dims()
+        self._optional = tuple(name for name, port in self._inputs.items() if port.is_optional)
+        self._max_programs = max_programs
+        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._deciding: set[str] = set()  # tensors whose values were needed to compile
+        self._counts = _Counts()
+        self._lock = threading.Lock()  # of all above, held shortly
+        self._compiling = threading.Lock()  # one compilation at a time: it measures
+        self._state = State(state or {}, self._inputs, self._outputs)
+        self._closed = False
+
+    # what ONNX Runtime's sessions say
+
+    def get_inputs(self) -> list[SessionPort]:
+        """The inputs, in order."""
+        return [self._port(port) for port in self._inputs.values()]
+
+    def get_outputs(self) -> list[SessionPort]:
+        """The outputs, in order."""
+        return [self._port(port) for port in self._outputs.values()]
+
+    def _port(self, port: Declared) -> SessionPort:
+        shape = None if port.shape is None else [self._dims.get(e, e) if isinstance(e, str) else e for e in port.shape]
+        return SessionPort(port.name, shape, port.type)
+
+    def report(self) -> SessionReport:
+        """Hits, misses, seconds of compilation, and the programs that are kept."""
+        with self._lock:
+            c = self._counts
+            programs = tuple((k.signature, k.runs, k.compile_s) for k in self._kept.values())
+            return SessionReport(c.hits, c.misses, c.compiled_ahead, c.put_out, c.compile_s, programs)
+
+    # running
+
+    def _names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return tuple(self._inputs), tuple(self._outputs)
+
+    def _evaluate(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        with self._state.turn():
+            given = self._state.with_inputs(inputs)
+            check_names(given, self._inputs, (*self._optional, *self._state.inputs))
+            shapes, arrays = self._flat(given)
+            extents = self._extents(shapes)
+            for name in self._state.inputs:
+                if name not in given:
+                    arrays[name] = self._zeros(self._inputs[name], extents)
+                    shapes[name] = arrays[name].shape
+            kept, _ = self._acquire(_Request(shapes, arrays))
+            try:
+                fed = kept.program.inputs if kept.program else ()
+                found = kept.program.run({p.name: arrays[p.name] for p in fed}) if kept.program else {}
+            finally:
+                self._release(kept)
+            outputs = {name: _gathered(place, found) for name, place in kept.imported.outputs.items()}
+            self._state.keep(outputs)
+            return outputs
+
+    def _zeros(self, port: Declared, extents: Mapping[str, int]) -> Array:
+        """What a state starts from."""
+        shape = [extents.get(e) if isinstance(e, str) else e for e in port.shape or ()]
+        known = [e for e in shape if e is not None]
+        if port.is_list or port.shape is None or len(known) < len(shape):
+            raise InputError(f"the shape of state {port.name!r} is open", hint="give it once, or reset(…) to a value")
+        return np.zeros(known, port.dtype.numpy)
+
+    def _flat(self, inputs: Mapping[str, Any]) -> tuple[Shapes, Arrays]:
+        """Shapes by input and arrays by tensor, checked against what the model declares."""
+        shapes: Shapes = {}
+        arrays: Arrays = {}
+        for name, port in self._inputs.items():
+            value = inputs.get(name)
+            if value is None:
+                if port.is_optional:
+                    shapes[name] = None
+                elif name in inputs:
+                    raise InputError(f"input {name!r} is None", hint="only inputs of optional type may be")
+                continue
+            if not port.is_list:
+                arrays[name] = self._array(port, name, value)
+                shapes[name] = tuple(arrays[name].shape)
+                continue
+            if not isinstance(value, list | tuple):
+                raise InputError(f"input {name!r} is a {type(value).__name__}", hint="it is a list of tensors")
+            # onnx is imported by now
+            from rammer.frontend.onnx.ports import element_names
+
+            parts = element_names(name, len(value))
+            arrays |= {part: self._array(port, part, v) for part, v in zip(parts, value, strict=True)}
+            shapes[name] = tuple(tuple(arrays[part].shape) for part in parts)
+        return shapes, arrays
+
+    def _array(self, port: Declared, name: str, value: Any) -> Any:
+        if on_gpu(value):
+            return value
+        array = as_array(name, value, port.dtype)
+        if array.dtype.newbyteorder("=") != port.dtype.numpy:
+            raise InputError(
+                f"input {name!r}: dtype {array.dtype.name}, the model takes {port.dtype.value}",
+                hint=f"convert it with .astype({port.dtype.value!r})",
+            )
+        return array
+
+    def _extents(self, shapes: Shapes) -> dict[str, int]:
+        """The symbolic dimensions' extents. Raises InputError for shapes that the model does not admit."""
+        extents: dict[str, int] = dict(self._dims)
+        for name, given in shapes.items():
+            port = self._inputs[name]
+            if port.shape is None or given is None:
+                continue
+            for shape in given if port.is_list else (given,):
+                said = ", ".join("?" if e is None else str(e) for e in port.shape)
+                if len(shape) != len(port.shape):
+                    raise InputError(f"input {name!r}: rank {len(shape)}, the model takes [{said}]")
+                for axis, (got, extent) in enumerate(zip(shape, port.shape, strict=True)):
+                    wanted = extent
+                    if isinstance(extent, str):  # elements of a list may differ
+                        wanted = self._dims.get(extent) if port.is_list else extents.setdefault(extent, got)
+                    if wanted is not None and got != wanted:
+                        symbol = f", where {extent!r} is {wanted}" if isinstance(extent, str) else ""
+                        raise InputError(f"input {name!r}: dimension {axis} is {got}, the model takes [{said}]{symbol}")
+        return extents
+
+    def _check_dims(self) -> None:
+        symbols = {e for port in self._inputs.values() for e in port.shape or () if isinstance(e, str)}
+        for name in self._dims:
+            if name not in symbols:
+                listed = ", ".join(sorted(symbols)) or "(none)"
+                hint = did_you_mean(name, symbols) or f"symbolic dimensions are {listed}"
+                raise InputError(f"dims= names {name!r}, which is no symbolic dimension of the model", hint=hint)
+
+    # programs
+
+    def _acquire(self, request: _Request, *, ahead: bool = False, progress: Progress = silent) -> tuple[_Kept, bool]:
+        """The program of a signature, and whether it had to be compiled. It stays open until `_release`."""
+        kept = self._find(request, ahead)
+        if kept is not None:
+            return kept, False
+        with self._compiling:
+            kept = self._find(request, ahead)  # another thread may have compiled it
+            return (kept, False) if kept is not None else (self._compile(request, ahead, progress), True)
+
+    def _release(self, kept: _Kept) -> None:
+        with self._lock:
+            kept.users -= 1
+            unused = kept.is_out and not kept.users
+        _close([kept] if unused else [])
+
+    def _find(self, request: _Request, ahead: bool) -> _Kept | None:
+        with self._lock:
+            if self._closed:
+                raise InputError("the session is closed", hint="open another one")
+            key = self._key(request)
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                kept.users += 1
+                if not ahead:
+                    kept.runs += 1
+                    self._counts.hits += 1
+            return kept
+
+    def _key(self, request: _Request) -> Hashable:
+        values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
+        return tuple(sorted(request.shapes.items())), values
+
+    def _compile(self, request: _Request, ahead: bool, progress: Progress) -> _Kept:
+        start = time.perf_counter()
+        imported = self._import(request)
+        program = None
+        if imported.graph.outputs:
+            program = compile(imported.graph, progress=progress, **self._how)
+        text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
+        kept = _Kept(program, imported, text, time.perf_counter() - start, runs=int(not ahead), users=1)
+        with self._lock:
+            self._counts.compile_s += kept.compile_s
+            self._counts.misses += not ahead
+            self._counts.compiled_ahead += ahead
+            self._kept[self._key(request)] = kept
+            unused = self._put_out(0 if self._closed else self._max_programs)
+        _close(unused)
+        return kept
+
+    def _import(self, request: _Request) -> Imported:
+        """The graph for a signature, with the values of those inputs fixed that decide shapes."""
+        from rammer.frontend.onnx import NotConstant
+
+        deciding = self._deciding & request.arrays.keys()
+        while True:
+            constants = {name: _host(name, request.arrays[name]) for name in deciding}
+            try:
+                imported = self._source.load(shapes=request.shapes, dims=self._dims, constants=constants)
+                break
+            except NotConstant as error:
+                found = set(error.inputs) & request.arrays.keys()
+                if not found - deciding:
+                    raise
+                deciding |= found
+        with self._lock:
+            self._deciding |= deciding
+        return imported
+
+    # ahead of time
+
+    def warm(
+        self,
+        signatures: Sequence[Mapping[str, Any]],
+        *,
+        background: bool = False,
+        progress: Progress = silent,
+    ) -> Future[int]:
+        """Compile ahead: the result is how many programs were compiled.
+
+        A signature has extents of symbolic dimensions by name, shapes of inputs (tuples), and arrays of those whose
+        values decide shapes: {"batch": 8, "x": (8, 3), "axes": np.array([1])}. In the background errors are those of
+        the future; `progress` is called there with ("programs", done, total). `close` ends it after the current one.
+        """
+        requests = [self._asked(signature) for signature in signatures]
+        future: Future[int] = Future()
+        future.set_running_or_notify_cancel()
+
+        def work() -> None:
+            compiled = 0
+            try:
+                for number, request in enumerate(requests):
+                    progress("programs", number, len(requests))
+                    kept, is_new = self._acquire(request, ahead=True)
+                    self._release(kept)
+                    compiled += is_new
+                progress("programs", len(requests), len(requests))
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(compiled)
+
+        if background:
+            threading.Thread(target=work, name="rammer warm", daemon=True).start()
+        else:
+            work()
+            future.result()
+        return future
+
+    def _asked(self, signature: Mapping[str, Any]) -> _Request:
+        """What a run of a signature would give, as far as it decides what is compiled."""
+        symbols = {e for port in self._inputs.values() for e in port.shape or () if isinstance(e, str)}
+        check_names({n: v for n, v in signature.items() if n not in symbols}, self._inputs, tuple(self._inputs))
+        extents = self._dims | {n: v for n, v in signature.items() if n in symbols and n not in self._inputs}
+        shapes: Shapes = {}
+        given: dict[str, Any] = {}
+        for name, port in self._inputs.items():
+            value = signature.get(name)
+            if isinstance(value, np.ndarray | np.generic) or (port.is_list and _holds_arrays(value)):
+                given[name] = value
+            elif value is not None or (port.is_optional and name in signature):
+                shapes[name] = value if value is None else tuple(value)
+            elif port.is_optional:
+                shapes[name] = None
+            elif port.is_list or port.shape is None:
+                raise InputError(f"the signature says nothing about input {name!r}", hint=f"give {name!r} its shape")
+            else:
+                known = [extents.get(e) if isinstance(e, str) else e for e in port.shape]
+                if None in known:
+                    open_ = port.shape[known.index(None)]
+                    hint = f"for example {{{open_!r}: 8}}" if open_ else f"give {name!r} its shape"
+                    raise InputError(f"the signature leaves dimension {open_ or '?'!r} of {name!r} open", hint=hint)
+                shapes[name] = tuple(known)
+        more, arrays = self._flat(given)
+        ordered = {name: (shapes | more)[name] for name in self._inputs if name in shapes or name in more}
+        self._extents(ordered)
+        return _Request(ordered, arrays)
+
+    # state
+
+    def reset(self, **values: Any) -> None:
+        """Forget the state: the next run starts from these values, and from zeros where none is given."""
+        self._state.reset(values)
+
+    def close(self) -> None:
+        """Close all programs, when their runs are done. Later runs raise InputError."""
+        with self._lock:
+            self._closed = True
+            unused = self._put_out(0)
+        _close(unused)
+
+    def _put_out(self, left: int) -> list[_Kept]:
+        """Forget all but so many programs: those of them that can be closed at once. The lock is held."""
+        unused = []
+        while len(self._kept) > left:
+            kept = self._kept.popitem(last=False)[1]
+            kept.is_out = True
+            self._counts.put_out += 1
+            if not kept.users:
+                unused.append(kept)
+        return unused
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        def ports(items: Sequence[SessionPort]) -> str:
+            return ", ".join(f"{p.name}: {p.type}{'' if p.shape is None else p.shape}" for p in items)
+
+        return f"<Session: ({ports(self.get_inputs())}) -> ({ports(self.get_outputs())}), {len(self._kept)} programs>"
+
+
+def _close(unused: Sequence[_Kept]) -> None:
+    for kept in unused:
+        if kept.program:
+            kept.program.close()
+
+
+def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
+    """An output: an array, a list of arrays, or no value."""
+    if place is None:
+        return None
+    return found[place] if isinstance(place, str) else [found[name] for name in place]
+
+
+def _holds_arrays(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(v, np.ndarray) for v in value)
+
+
+def _host(name: str, value: Any) -> Array:
+    if on_gpu(value):
+        raise InputError(f"input {name!r} decides shapes, and lies on a GPU", hint="give it as a NumPy array")
+    return np.asarray(value)
+
+
+def _content(name: str, value: Any) -> Hashable:
+    """What tells values apart: their bytes, or a digest of them."""
+    data = _host(name, value).tobytes()
+    return data if len(data) <= HASHED_BYTES else hashlib.sha256(data).digest()
+
+
+def _shape_text(given: Any) -> str:
+    if given is None:
+        return "none"
+    return (
+        f"[{', '.join(map(_shape_text, given))}]"
+        if given and isinstance(given[0], tuple)
+        else "×".join(map(str, given))
+    )

@@ -1,0 +1,112 @@
+"""The cases of onnx.backend.test, as BackendTest makes them for `rammer.backend` on the CPU.
+
+Importing this reads all of them, which takes longer than most of them do: workers are forked from a process that has.
+"""
+
+from __future__ import annotations
+
+import unittest
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.test import BackendTest
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
+
+import rammer.backend
+from rammer.errors import RammerError
+
+KIND_NAMES = ("node", "pytorch-converted", "pytorch-operator", "simple", "real")
+SUFFIX = "_cpu"  # that BackendTest gives names
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a case; `reason` is empty if it passes."""
+
+    name: str
+    outcome: str
+    reason: str = ""
+
+
+class Suite(BackendTest):
+    """BackendTest, which compares a list's tensors as if they were lists of numbers, and fails for those of rank 0."""
+
+    @classmethod
+    def assert_similar_outputs(
+        cls, ref_outputs: Sequence[Any], outputs: Sequence[Any], rtol: float, atol: float, model_dir: str | None = None
+    ) -> None:
+        """Raise AssertionError for outputs that differ in number, kind, shape, element type or value."""
+        flat = []
+        for values in (ref_outputs, outputs):
+            lists = [v if isinstance(v, list | tuple) else [v] for v in values]
+            flat.append(([isinstance(v, list | tuple) and len(v) for v in values], [t for part in lists for t in part]))
+        (wanted_form, wanted), (form, found) = flat
+        assert form == wanted_form, f"lengths of lists are {form} instead of {wanted_form}"
+        for n, (want, value) in enumerate(zip(wanted, found, strict=True)):
+            assert (want is None) == (value is None), f"output {n} is {value} instead of {want}"
+        tensors = [(w, v) for w, v in zip(wanted, found, strict=True) if w is not None]
+        super().assert_similar_outputs([w for w, _ in tensors], [v for _, v in tensors], rtol, atol, model_dir)
+
+
+def _read() -> tuple[dict[str, Callable[[], Any]], dict[str, tuple[str, TestCase]]]:
+    """Every case's test, and its kind and data, by name."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # the suite's own arithmetic
+        data = {case.name: (kind, case) for kind in KIND_NAMES for case in load_model_tests(kind=kind)}
+        classes = Suite(rammer.backend, __name__).test_cases.values()  # type: ignore[arg-type]
+    tests = {
+        name.removesuffix(SUFFIX): getattr(kind(name), name)
+        for kind in classes
+        for name in unittest.defaultTestLoader.getTestCaseNames(kind)
+        if name.endswith(SUFFIX)
+    }
+    return tests, data
+
+
+_TESTS, _DATA = _read()
+NAMES = tuple(sorted(_DATA))
+KINDS = {name: kind for name, (kind, _) in _DATA.items()}
+
+
+def operators(name: str) -> tuple[str, ...]:
+    """A case's operators, those of subgraphs included; none for models of whole networks."""
+    kind, case = _DATA[name]
+    if kind == "real":
+        return ()
+    model = case.model or onnx.load(Path(case.model_dir or "") / "model.onnx")
+    return tuple(sorted(set(_operators(model.graph))))
+
+
+def _operators(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _operators(inner)
+
+
+def run_case(name: str) -> Result:
+    """Run a case in this process."""
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            _TESTS[name]()
+    except unittest.SkipTest:
+        return Result(name, "refused", "it has operators that rammer has not")
+    except RammerError as error:
+        return Result(name, "refused", _line(error.what))
+    except AssertionError as error:
+        return Result(name, "wrong", _line(str(error)))
+    except Exception as error:
+        return Result(name, "error", _line(f"{type(error).__name__}: {error}"))
+    return Result(name, "passes")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:240]
