@@ -10,12 +10,12 @@ import torch
 from benchmarks import fold
 from benchmarks.models import alexnet, nasnet, recorder, resnext, rnn, spec
 from benchmarks.models.spec import ModelSpec
-from benchmarks.models.today import blocks, model, speech
+from benchmarks.models.today import blocks, dense, model, sequence, speech, text, vision, voice
 from benchmarks.store import CACHE, Arrays, BuiltModel, Scale, reuse, source_digest
 from rammer.errors import RammerError, did_you_mean
 
 PAPER_FAMILIES = (resnext, nasnet, alexnet, rnn)
-TODAY_FAMILIES = (speech,)
+TODAY_FAMILIES = (speech, voice, vision, dense, text, sequence)
 
 PAPER: dict[str, ModelSpec] = {model.name: model for family in PAPER_FAMILIES for model in family.MODELS}
 TODAY: dict[str, ModelSpec] = {model.name: model for family in TODAY_FAMILIES for model in family.MODELS}
