@@ -144,7 +144,7 @@ class PyramidPooling(nn.Module):
 
 
 class Detector(ImageModel):
-    """YOLOv8-like with its head: boxes as expected distances from each place, decoded to pixels, beside class scores."""
+    """YOLOv8-like with its head: expected distances from each place, decoded to boxes, beside class scores."""
 
     BINS = 16  # of the distribution of each distance
 
@@ -285,7 +285,7 @@ class DiffusionStep(Model):
 
 
 class Segmenter(ImageModel):
-    """LR-ASPP-like segmentation: MobileNet's blocks, a gated head, bilinear up to the image, the best class of each pixel."""
+    """LR-ASPP-like segmentation: MobileNet's blocks, a gated head, bilinear up, the best class of each pixel."""
 
     def __init__(self, image: int, widths: Stage, wide: int, classes: int) -> None:
         super().__init__(image)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -13,8 +15,7 @@ from benchmarks.models.today.model import Model, today
 
 def perceptron(*widths: int) -> nn.Sequential:
     """Linear layers, each followed by ReLU."""
-    pairs = zip(widths, widths[1:], strict=False)
-    return nn.Sequential(*(layer for a, b in pairs for layer in (nn.Linear(a, b), nn.ReLU())))
+    return nn.Sequential(*(layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())))
 
 
 class Dlrm(Model):
@@ -183,7 +184,7 @@ class NBeats(Model):
 
 
 class Anomaly(Model):
-    """An LSTM autoencoder of sensors: a window becomes its last state, which is unrolled to the window again; the error."""
+    """An LSTM autoencoder of sensors: a window becomes its last state, and that a window again; the error."""
 
     def __init__(self, sensors: int, length: int, hidden: int) -> None:
         super().__init__()
@@ -235,7 +236,8 @@ MODELS = (
     ),
     today(
         "nbeats", "N-BEATS, 8 blocks of 512", NBeats,
-        {"length": 96, "horizon": 24, "hidden": 512, "blocks": 8}, {"length": 12, "horizon": 4, "hidden": 8, "blocks": 2},
+        {"length": 96, "horizon": 24, "hidden": 512, "blocks": 8},
+        {"length": 12, "horizon": 4, "hidden": 8, "blocks": 2},
     ),
     today(
         "anomaly", "LSTM autoencoder of 32 sensors over 64 steps", Anomaly,

@@ -28,7 +28,7 @@ class PostNormBlock(nn.Module):
 
 
 class SentenceEncoder(Model):
-    """A BERT whose outputs are pooled to one vector of length 1: the mean over the mask (MiniLM), or the first (BGE)."""
+    """A BERT pooled to one vector of length 1: the mean over the mask (MiniLM), or the first output (BGE)."""
 
     def __init__(self, length: int, width: int, heads: int, layers: int, tokens: int, pooling: str) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class LlamaStep(Decoder):
 
 
 class T5Encoder(Model):
-    """T5's encoder: RMSNorm, attention without scale plus a bias by bucketed distance. Full scale is t5-efficient-tiny."""
+    """T5's encoder: RMSNorm, attention with a bias by bucketed distance, by einsum. Full scale is efficient-tiny."""
 
     def __init__(self, length: int, width: int, heads: int, layers: int, hidden: int, tokens: int) -> None:
         super().__init__()

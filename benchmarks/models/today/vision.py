@@ -275,7 +275,7 @@ def mixer(image: int, patch: int, width: int, layers: int, classes: int) -> Imag
 
 
 class WindowBlock(nn.Module):
-    """Swin's block: attention inside windows, with a bias by relative place, shifted by half a window in every other one."""
+    """Swin's block: attention inside windows, shifted by half a window in every other one; a bias by relative place."""
 
     def __init__(self, side: int, width: int, heads: int, window: int, shifted: bool) -> None:
         super().__init__()
@@ -386,7 +386,8 @@ MODELS = (
     ),
     today(
         "mobilenet_v3", "MobileNet v3, large", mobilenet_v3,
-        {**FULL, "blocks": V3, "last": 1280}, {**SMALL, "blocks": ((3, 16, 16, 0, 0, 1), (5, 32, 16, 1, 1, 2)), "last": 24},
+        {**FULL, "blocks": V3, "last": 1280},
+        {**SMALL, "blocks": ((3, 16, 16, 0, 0, 1), (5, 32, 16, 1, 1, 2)), "last": 24},
     ),
     today(
         "efficientnet_b0", "EfficientNet-B0", efficientnet,
@@ -395,7 +396,8 @@ MODELS = (
     ),
     today(
         "ghostnet", "GhostNet", ghostnet,
-        {**FULL, "blocks": GHOST, "last": 1280}, {**SMALL, "blocks": ((3, 16, 16, 0, 1), (5, 24, 12, 1, 2)), "last": 24},
+        {**FULL, "blocks": GHOST, "last": 1280},
+        {**SMALL, "blocks": ((3, 16, 16, 0, 1), (5, 24, 12, 1, 2)), "last": 24},
     ),
     today(
         "convnext_atto", "ConvNeXt-atto", convnext,

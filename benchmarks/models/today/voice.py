@@ -37,7 +37,7 @@ class Denoiser(Model):
 
 
 class DualSignal(Model):
-    """DTLN: an LSTM mask on the magnitude spectrum, then one on a learned basis of the same 512 samples; a frame a call."""
+    """DTLN: an LSTM's mask on the magnitude spectrum, then one on a learned basis of the same samples; a frame a call."""
 
     def __init__(self, window: int, basis: int, hidden: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class DualPathBlock(nn.Module):
 
 
 class DualPath(Model):
-    """GTCRN-like: strided convolutions over bands, dual-path recurrent blocks, transposed convolutions, a complex mask."""
+    """GTCRN-like: convolutions stride over bands, dual-path recurrent blocks, the way back, a complex mask."""
 
     def __init__(self, frames: int, bands: int, channels: int, hidden: int, blocks: int) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Separation(Model):
 
 
 class Prosody(Model):
-    """StyleTTS-like: characters through convolutions and a BiLSTM; durations, pitch and energy from BiLSTMs with a style."""
+    """StyleTTS-like: characters through convolutions and a BiLSTM; duration, pitch and energy by BiLSTMs."""
 
     def __init__(self, tokens: int, length: int, width: int, style: int, convolutions: int) -> None:
         super().__init__()
