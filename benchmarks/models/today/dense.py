@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -75,7 +77,7 @@ class TextDetector(ImageModel):
                 InvertedResidual(a, 4 * a, b, 5, 2, None, nn.Hardswish),
                 InvertedResidual(b, 4 * b, b, 5, 1, None, nn.Hardswish),
             )
-            for a, b in zip(channels, widths, strict=False)
+            for a, b in pairwise(channels)
         )
         self.ins = nn.ModuleList(nn.Conv2d(width, wide, 1, bias=False) for width in widths)
         self.outs = nn.ModuleList(nn.Conv2d(wide, wide // 4, 3, 1, 1, bias=False) for _ in widths)
@@ -289,19 +291,17 @@ class Segmenter(ImageModel):
 
     def __init__(self, image: int, widths: Stage, wide: int, classes: int) -> None:
         super().__init__(image)
-        low, *rest = widths
+        low = widths[0]
         self.low = nn.Sequential(
             ConvNorm(3, 16, 3, 2, activation=nn.Hardswish),
             InvertedResidual(16, 64, low, 3, 2, None, nn.ReLU),
             InvertedResidual(low, 3 * low, low, 3, 2, None, nn.ReLU),
         )
-        pairs = zip([low, *rest], rest, strict=False)
-        self.high = nn.Sequential(
-            *(
-                InvertedResidual(a, 4 * a, b, 5, 2 if i == 0 else 1, None, nn.Hardswish)
-                for i, (a, b) in enumerate(pairs)
-            )
-        )
+        blocks, step = [], 2
+        for before, after in pairwise(widths):
+            blocks.append(InvertedResidual(before, 4 * before, after, 5, step, None, nn.Hardswish))
+            step = 1
+        self.high = nn.Sequential(*blocks)
         self.project = ConvNorm(widths[-1], wide)
         self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(widths[-1], wide, 1, bias=False), nn.Sigmoid())
         self.from_low, self.from_high = nn.Conv2d(low, classes, 1), nn.Conv2d(wide, classes, 1)

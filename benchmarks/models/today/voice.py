@@ -37,7 +37,7 @@ class Denoiser(Model):
 
 
 class DualSignal(Model):
-    """DTLN: an LSTM's mask on the magnitude spectrum, then one on a learned basis of the same samples; a frame a call."""
+    """DTLN: an LSTM's mask on the magnitude spectrum, then one on a learned basis; a frame a call."""
 
     def __init__(self, window: int, basis: int, hidden: int) -> None:
         super().__init__()
