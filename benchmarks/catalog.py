@@ -1,4 +1,4 @@
-"""Every model by name: the paper's, and the onnx package's with the prefix `light_`."""
+"""Every model by name: the paper's, those of today (`today_`), and the onnx package's (`light_`)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,15 @@ class Entry:
 
 
 def paper_names() -> list[str]:
-    from benchmarks.models import CATALOG  # torch takes seconds to import
+    from benchmarks.models import PAPER  # torch takes seconds to import
 
-    return list(CATALOG)
+    return list(PAPER)
+
+
+def today_names() -> list[str]:
+    from benchmarks.models import TODAY
+
+    return list(TODAY)
 
 
 def light_names() -> list[str]:

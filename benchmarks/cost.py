@@ -119,17 +119,17 @@ def _own_cache() -> Iterator[Path]:
 
 
 @click.command()
-@click.option("--models", default="", help="Comma-separated; NAME:4 for batch 4, light_NAME for the onnx package's.")
-@click.option("--suite", type=click.Choice(["paper", "light", "all"]), default="all", show_default=True)
+@click.option("--models", default="", help="Comma-separated; NAME:4 for batch 4; of every suite.")
+@click.option("--suite", type=click.Choice(["paper", "today", "light", "all"]), default="all", show_default=True)
 @click.option("--policy", default="wavefront", show_default=True)
 @click.option("--seconds", default=1.0, show_default=True, help="Of running, per model and turn.")
 @click.option("--turns", default=6, show_default=True, help="At most, until times agree.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the rows to a file.")
 def main(models: str, suite: str, policy: str, seconds: float, turns: int, output: Path | None) -> None:
     """Print estimate over measured of every model, and how far estimates are off."""
-    suites = {"paper": catalog.paper_names(), "light": catalog.light_names()}
-    names = chosen(models, [*suites["paper"], *suites["light"]], "model")
-    names = names or suites.get(suite) or [*suites["paper"], *suites["light"]]
+    suites = {"paper": catalog.paper_names(), "today": catalog.today_names(), "light": catalog.light_names()}
+    every = [name for names in suites.values() for name in names]
+    names = chosen(models, every, "model") or suites.get(suite, every)
     if output:
         files.check_new(output)
     rows: list[Row] = []

@@ -17,6 +17,7 @@ import click
 import onnx
 from rich.table import Table
 
+from benchmarks.fold import fold_constants
 from benchmarks.limits import Limits, measure
 from benchmarks.report import limits_table, wide_console
 
@@ -67,8 +68,8 @@ class Floor:
 
 
 def count(path: Path) -> Work:
-    """Multiply-adds and weights of a static-shape model of our own."""
-    model = onnx.shape_inference.infer_shapes(onnx.load(path), strict_mode=True, data_prop=True)
+    """Multiply-adds and weights of a static-shape model of our own, once what is constant is folded."""
+    model = onnx.shape_inference.infer_shapes(fold_constants(onnx.load(path)), strict_mode=True, data_prop=True)
     graph = model.graph
     shapes: Shapes = {t.name: tuple(t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -101,6 +102,10 @@ def _matmul(node: onnx.NodeProto, shapes: Shapes) -> int:
     return math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
 
 
+def _conv_transpose(node: onnx.NodeProto, shapes: Shapes) -> int:
+    return math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
+
+
 def _gemm(node: onnx.NodeProto, shapes: Shapes) -> int:
     transposed = any(a.name == "transA" and a.i for a in node.attribute)
     return math.prod(shapes[node.output[0]]) * shapes[node.input[0]][0 if transposed else -1]
@@ -113,6 +118,7 @@ def _recurrent(node: onnx.NodeProto, shapes: Shapes) -> int:
 
 MACS: dict[str, Callable[[onnx.NodeProto, Shapes], int]] = {
     "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "Gemm": _gemm,
     "LSTM": _recurrent,
@@ -126,8 +132,8 @@ MACS: dict[str, Callable[[onnx.NodeProto, Shapes], int]] = {
 @click.option("--threads", default=2, show_default=True)
 @click.option("--batch", default=1, show_default=True)
 def main(names: tuple[str, ...], threads: int, batch: int) -> None:
-    """Print the machine's limits and the floors of NAMES (all when empty)."""
-    from benchmarks.models import CATALOG, build
+    """Print the machine's limits and the floors of NAMES (the paper's when empty)."""
+    from benchmarks.models import CATALOG, PAPER, build
 
     console = wide_console()
     limits = measure(threads)
@@ -135,7 +141,7 @@ def main(names: tuple[str, ...], threads: int, batch: int) -> None:
         console.print(limits_table(limits if cores == threads else measure(cores)))
     columns = ("model", "nodes", "params M", "GMAC", "MB", "FLOP ms", "weight ms (from)", "recurrent ms", "floor ms")
     table = Table(*columns, box=None)
-    for name in names or CATALOG:
+    for name in names or PAPER:
         work = count(build(name, batch).path)
         least = floor(work, limits, CATALOG[name].recurrences("full"), batch)
         table.add_row(

@@ -21,7 +21,7 @@ FOLDER = CACHE / "compiled"
 SETTINGS = {"max_autotune": True, "freezing": True}
 
 
-def package(model: Path, module: nn.Module, example: torch.Tensor) -> tuple[Path, float | None]:
+def package(model: Path, module: nn.Module, *example: torch.Tensor) -> tuple[Path, float | None]:
     """The package of a built model's module, and the seconds it took to make if it had to be made."""
     made_by = model.with_suffix(".json").read_text() + torch.__version__ + str(SETTINGS)
     path = FOLDER / f"{model.stem}-{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.pt2"
@@ -31,7 +31,7 @@ def package(model: Path, module: nn.Module, example: torch.Tensor) -> tuple[Path
     start, part = time.perf_counter(), path.with_name(f"{os.getpid()}-{path.name}")
     try:
         with torch.no_grad(), contextlib.redirect_stdout(sys.stderr):
-            program = torch.export.export(module, (example,))
+            program = torch.export.export(module, example)
             torch._inductor.aoti_compile_and_package(program, package_path=str(part), inductor_configs=SETTINGS)
         part.replace(path)
     finally:

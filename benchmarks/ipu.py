@@ -49,11 +49,11 @@ def model_with_layers(name: str, layers: int, steps: int | None = None) -> tuple
     ):
         spec = find(name)
         module = spec.build_module("full")
-        example = spec.example_input("full", 1)
+        example = spec.example_inputs("full", 1)
         with torch.no_grad():
-            output = module(example)
+            output = module(example["input"])
         model = spec.to_onnx(module, example)
-    return model.SerializeToString(), {"input": example.numpy()}, {"output": output.numpy()}
+    return model.SerializeToString(), {"input": example["input"].numpy()}, {"output": output.numpy()}
 
 
 @click.command()

@@ -191,12 +191,14 @@ def _module(task: Task) -> tuple[Any, Any]:
 def _torch_run(model: Callable[..., Any], built: BuiltModel, layout: Any) -> Callable[[Arrays], Arrays]:
     import torch
 
-    (name,) = built.outputs
+    def laid_out(value: Any) -> Any:
+        return value.contiguous(memory_format=layout) if value.ndim == 4 else value
 
     def run(inputs: Arrays) -> Arrays:
         with torch.inference_mode():
-            tensors = (torch.from_numpy(value).contiguous(memory_format=layout) for value in inputs.values())
-            return {name: model(*tensors).numpy()}
+            found = model(*(laid_out(torch.from_numpy(value)) for value in inputs.values()))
+            tensors = (found,) if isinstance(found, torch.Tensor) else found
+            return dict(zip(built.outputs, (tensor.numpy() for tensor in tensors), strict=True))
 
     return run
 

@@ -191,18 +191,19 @@ def chosen(text: str, known: list[str], what: str) -> list[str]:
 
 
 def suite(name: str) -> list[str]:
-    """Models by purpose: the paper's, its batch sizes, the light ones of the onnx package, or all."""
+    """Models by purpose: the paper's, its batch sizes, today's, the light ones of the onnx package, or all."""
     suites = {
         "paper": catalog.paper_names(),
         "batch": [f"{model}:{batch}" for batch in (4, 16) for model in catalog.BATCHED],
+        "today": catalog.today_names(),
         "light": [catalog.LIGHT + model for model in light.LARGEST],
     }
     return suites[name] if name in suites else [model for models in suites.values() for model in models]
 
 
 @click.command()
-@click.option("--models", default="", help="Comma-separated; NAME:4 for batch 4, light_NAME for the onnx package's.")
-@click.option("--suite", "suite_name", type=click.Choice(["paper", "batch", "light", "all"]), default="paper")
+@click.option("--models", default="", help="Comma-separated; NAME:4 for batch 4; of every suite.")
+@click.option("--suite", "suite_name", type=click.Choice(["paper", "batch", "today", "light", "all"]), default="paper")
 @click.option("--peers", default=",".join(DEFAULT_PEERS), show_default=True, help=f"Of {', '.join(PEERS)}.")
 @click.option("--runs", default=1000, show_default=True, help="Timed runs per peer and model at most.")
 @click.option("--seconds", default=3.0, show_default=True, help="Timed seconds per peer and model at most.")
@@ -218,7 +219,7 @@ def suite(name: str) -> list[str]:
 def main(models: str, suite_name: str, peers: str, resume: bool, output: Path | None, **values: Any) -> None:
     """Measure, write a JSON file and print tables."""
     options = Options(**values)
-    known = [*catalog.paper_names(), *catalog.light_names()]
+    known = [*catalog.paper_names(), *catalog.today_names(), *catalog.light_names()]
     names = chosen(models, known, "model") or suite(suite_name)
     selected = chosen(peers, list(PEERS), "peer")
     limit_threads(options.threads)

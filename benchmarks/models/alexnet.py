@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from benchmarks.models.spec import ModelSpec
+from benchmarks.models.spec import Inputs, ModelSpec
 from benchmarks.store import Scale
 
 
@@ -39,8 +39,8 @@ def alexnet(scale: Scale) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def input_shape(scale: Scale, batch: int) -> tuple[int, ...]:
-    return batch, 3, SIZES[scale].image, SIZES[scale].image
+def inputs(scale: Scale, batch: int) -> Inputs:
+    return {"input": (batch, 3, SIZES[scale].image, SIZES[scale].image)}
 
 
-MODELS = (ModelSpec("alexnet", "AlexNet", alexnet, input_shape),)
+MODELS = (ModelSpec("alexnet", "AlexNet", alexnet, inputs),)

@@ -1,4 +1,4 @@
-"""Build a benchmark model once: the ONNX file, an input and torch's output, cached on disk."""
+"""Build a benchmark model once: the ONNX file, inputs and torch's outputs, cached on disk."""
 
 from __future__ import annotations
 
@@ -7,13 +7,23 @@ from pathlib import Path
 import onnx
 import torch
 
-from benchmarks.models import alexnet, nasnet, resnext, rnn
+from benchmarks import fold
+from benchmarks.models import alexnet, nasnet, recorder, resnext, rnn, spec
 from benchmarks.models.spec import ModelSpec
+from benchmarks.models.today import blocks, dense, model, sequence, speech, text, vision, voice
 from benchmarks.store import CACHE, Arrays, BuiltModel, Scale, reuse, source_digest
 from rammer.errors import RammerError, did_you_mean
 
-CATALOG: dict[str, ModelSpec] = {
-    spec.name: spec for spec in (*resnext.MODELS, *nasnet.MODELS, *alexnet.MODELS, *rnn.MODELS)
+PAPER_FAMILIES = (resnext, nasnet, alexnet, rnn)
+TODAY_FAMILIES = (speech, voice, vision, dense, text, sequence)
+
+PAPER: dict[str, ModelSpec] = {model.name: model for family in PAPER_FAMILIES for model in family.MODELS}
+TODAY: dict[str, ModelSpec] = {model.name: model for family in TODAY_FAMILIES for model in family.MODELS}
+CATALOG = PAPER | TODAY
+
+SHARED = [Path(str(module.__file__)) for module in (spec, fold, recorder, blocks, model)]
+HOME = {
+    model.name: Path(str(family.__file__)) for family in (*PAPER_FAMILIES, *TODAY_FAMILIES) for model in family.MODELS
 }
 
 
@@ -27,15 +37,18 @@ def find(name: str) -> ModelSpec:
 
 def build(name: str, batch: int = 1, scale: Scale = "full", cache: Path = CACHE) -> BuiltModel:
     """Make or reuse `name` at `batch`; a change of the models' source or of torch makes it anew."""
-    spec = find(name)
+    wanted = find(name)
 
     def make() -> tuple[bytes, Arrays, Arrays]:
-        module = spec.build_module(scale)
-        example = spec.example_input(scale, batch)
-        output = module(example)
-        model = spec.to_onnx(module, example)
-        onnx.checker.check_model(model)
-        return model.SerializeToString(), {"input": example.numpy()}, {"output": output.numpy()}
+        module = wanted.build_module(scale)
+        example = wanted.example_inputs(scale, batch)
+        found = module(*example.values())
+        tensors = (found,) if isinstance(found, torch.Tensor) else found
+        exported = wanted.to_onnx(module, example)
+        onnx.checker.check_model(exported)
+        names = [value.name for value in exported.graph.output]
+        inputs = {name: value.numpy() for name, value in example.items()}
+        return exported.SerializeToString(), inputs, dict(zip(names, (t.numpy() for t in tensors), strict=True))
 
-    made_by = {"source": source_digest(Path(__file__).parent.glob("*.py")), "torch": torch.__version__}
+    made_by = {"source": source_digest([HOME[name], *SHARED]), "torch": torch.__version__}
     return reuse(f"{name}_b{batch}_{scale}", made_by, make, cache)

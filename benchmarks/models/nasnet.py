@@ -211,12 +211,12 @@ MODELS = (
         "nasnet_cifar",
         "NASNet-A 6@768, CIFAR",
         lambda scale: NasNet(CIFAR[scale]),
-        lambda scale, batch: (batch, 3, CIFAR[scale].image, CIFAR[scale].image),
+        lambda scale, batch: {"input": (batch, 3, CIFAR[scale].image, CIFAR[scale].image)},
     ),
     ModelSpec(
         "nasnet_imagenet",
         "NASNet-A 4@1056, ImageNet",
         lambda scale: NasNet(IMAGENET[scale]),
-        lambda scale, batch: (batch, 3, IMAGENET[scale].image, IMAGENET[scale].image),
+        lambda scale, batch: {"input": (batch, 3, IMAGENET[scale].image, IMAGENET[scale].image)},
     ),
 )

@@ -161,19 +161,19 @@ MODELS = (
         "resnext29",
         "ResNeXt-29, branches",
         cifar,
-        lambda scale, batch: (batch, 3, CIFAR[scale].image, CIFAR[scale].image),
+        lambda scale, batch: {"input": (batch, 3, CIFAR[scale].image, CIFAR[scale].image)},
         finish=branch_form,
     ),
     ModelSpec(
         "resnext29_grouped",
         "ResNeXt-29, grouped convolutions",
         cifar,
-        lambda scale, batch: (batch, 3, CIFAR[scale].image, CIFAR[scale].image),
+        lambda scale, batch: {"input": (batch, 3, CIFAR[scale].image, CIFAR[scale].image)},
     ),
     ModelSpec(
         "resnext101",
         "ResNeXt-101 64x4d",
         imagenet,
-        lambda scale, batch: (batch, 3, IMAGENET[scale].image, IMAGENET[scale].image),
+        lambda scale, batch: {"input": (batch, 3, IMAGENET[scale].image, IMAGENET[scale].image)},
     ),
 )

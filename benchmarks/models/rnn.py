@@ -13,9 +13,9 @@ from onnx import compose
 from torch import nn
 
 from benchmarks.floors import Recurrence
-from benchmarks.models.fold import fold_constants
+from benchmarks.fold import fold_constants
 from benchmarks.models.recorder import Recorder
-from benchmarks.models.spec import ModelSpec, export_module
+from benchmarks.models.spec import Example, Inputs, ModelSpec, export_module
 from benchmarks.store import Scale
 
 INPUT_GAIN, STATE_GAIN = 1.7, 0.7
@@ -132,13 +132,14 @@ class Unrolled(nn.Module, ABC):
         return output
 
 
-def record(module: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
+def record(module: nn.Module, example: Example) -> onnx.ModelProto:
     """The unrolled module as ONNX, without tracing it."""
     assert isinstance(module, Unrolled)
+    (x,) = example.values()
     recorder = Recorder(module)
-    steps, batch = example.shape[:2]
-    output = module.run(recorder, recorder.input("input", example.shape), steps, batch)
-    return fold_constants(recorder.model(output, module(example).shape))
+    steps, batch = x.shape[:2]
+    output = module.run(recorder, recorder.input("input", x.shape), steps, batch)
+    return fold_constants(recorder.model(output, module(x).shape))
 
 
 # LSTM-TC
@@ -185,8 +186,8 @@ class LstmTcUnrolled(Unrolled):
         return h
 
 
-def _tc_shape(scale: Scale, batch: int) -> tuple[int, ...]:
-    return TC[scale].steps, batch, TC[scale].hidden
+def _tc_inputs(scale: Scale, batch: int) -> Inputs:
+    return {"input": (TC[scale].steps, batch, TC[scale].hidden)}
 
 
 def _tc_recurrences(scale: Scale) -> tuple[Recurrence, ...]:
@@ -276,14 +277,14 @@ class DeepSpeech2Unrolled(nn.Module):
         return output
 
 
-def _speech_to_onnx(module: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
+def _speech_to_onnx(module: nn.Module, example: Example) -> onnx.ModelProto:
     """The exported front and head joined to the recorded cells."""
     assert isinstance(module, DeepSpeech2Unrolled)
-    sequence = module.front(example)
+    sequence = module.front(example["input"])
     parts = [
         export_module(module.front, example),
-        record(module.cells, sequence),
-        export_module(module.head, module.cells(sequence)),
+        record(module.cells, {"input": sequence}),
+        export_module(module.head, {"input": module.cells(sequence)}),
     ]
     for part, prefix in zip(parts, ("front/", "cells/", "head/"), strict=True):
         compose.add_prefix(part, prefix, inplace=True)
@@ -300,8 +301,8 @@ def _speech_to_onnx(module: nn.Module, example: torch.Tensor) -> onnx.ModelProto
     return model
 
 
-def _speech_shape(scale: Scale, batch: int) -> tuple[int, ...]:
-    return batch, 1, SPEECH[scale].length, SPEECH[scale].features
+def _speech_inputs(scale: Scale, batch: int) -> Inputs:
+    return {"input": (batch, 1, SPEECH[scale].length, SPEECH[scale].features)}
 
 
 def _speech_recurrences(scale: Scale) -> tuple[Recurrence, ...]:
@@ -378,8 +379,8 @@ def _run_layer(ops: Any, cell: Cell, sequence: list[Any], batch: int) -> tuple[l
     return outputs, state
 
 
-def _translation_shape(scale: Scale, batch: int) -> tuple[int, ...]:
-    return TRANSLATION[scale].encoder_steps, batch, TRANSLATION[scale].hidden
+def _translation_inputs(scale: Scale, batch: int) -> Inputs:
+    return {"input": (TRANSLATION[scale].encoder_steps, batch, TRANSLATION[scale].hidden)}
 
 
 def _translation_recurrences(scale: Scale) -> tuple[Recurrence, ...]:
@@ -391,30 +392,30 @@ def _translation_recurrences(scale: Scale) -> tuple[Recurrence, ...]:
 
 
 MODELS = (
-    ModelSpec("lstm_tc_lstm", "LSTM-TC, LSTM operators", LstmTc, _tc_shape, recurrences=_tc_recurrences),
+    ModelSpec("lstm_tc_lstm", "LSTM-TC, LSTM operators", LstmTc, _tc_inputs, recurrences=_tc_recurrences),
     ModelSpec(
-        "lstm_tc_unrolled", "LSTM-TC, unrolled", LstmTc, _tc_shape, record, _tc_recurrences, finish=LstmTcUnrolled
+        "lstm_tc_unrolled", "LSTM-TC, unrolled", LstmTc, _tc_inputs, record, _tc_recurrences, finish=LstmTcUnrolled
     ),
     ModelSpec(
-        "deepspeech2_lstm", "DeepSpeech2, LSTM operators", DeepSpeech2, _speech_shape, recurrences=_speech_recurrences
+        "deepspeech2_lstm", "DeepSpeech2, LSTM operators", DeepSpeech2, _speech_inputs, recurrences=_speech_recurrences
     ),
     ModelSpec(
         "deepspeech2_unrolled",
         "DeepSpeech2, unrolled",
         DeepSpeech2,
-        _speech_shape,
+        _speech_inputs,
         _speech_to_onnx,
         _speech_recurrences,
         finish=DeepSpeech2Unrolled,
     ),
     ModelSpec(
-        "seq2seq_lstm", "Seq2Seq, LSTM operators", Seq2Seq, _translation_shape, recurrences=_translation_recurrences
+        "seq2seq_lstm", "Seq2Seq, LSTM operators", Seq2Seq, _translation_inputs, recurrences=_translation_recurrences
     ),
     ModelSpec(
         "seq2seq_unrolled",
         "Seq2Seq, unrolled",
         Seq2Seq,
-        _translation_shape,
+        _translation_inputs,
         record,
         _translation_recurrences,
         finish=Seq2SeqUnrolled,

@@ -1,10 +1,10 @@
-"""What a benchmark model is: a seeded torch module, an input shape and a way to ONNX."""
+"""What a benchmark model is: a seeded torch module, its inputs and a way to ONNX."""
 
 from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from benchmarks.floors import Recurrence
-from benchmarks.models.fold import fold_constants
+from benchmarks.fold import fold_constants
 from benchmarks.store import Scale
 
 SEED = 20
@@ -21,32 +21,49 @@ OPSET = 17
 CALIBRATION_BATCH = 4  # BatchNorm statistics need more than one sample where a plane is a single pixel
 
 
-def export_module(module: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
-    """Export with torch's TorchScript exporter, which folds BatchNorm into the preceding convolution; fold the rest."""
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """An int64 input of numbers in [0, below)."""
+
+    shape: tuple[int, ...]
+    below: int
+
+
+Inputs = Mapping[str, tuple[int, ...] | Integers]  # by name; a shape alone is a float32 input, normally distributed
+Example = dict[str, torch.Tensor]
+
+
+def export_torchscript(module: nn.Module, example: Example, outputs: Sequence[str]) -> onnx.ModelProto:
+    """Export with torch's TorchScript exporter, which folds BatchNorm into the preceding convolution."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         # The exporter announces its own deprecation and warns of a variable batch in LSTM; shapes are static here.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
-            (example,),
+            tuple(example.values()),
             str(Path(folder, "model.onnx")),
             dynamo=False,
             opset_version=OPSET,
-            input_names=["input"],
-            output_names=["output"],
+            input_names=list(example),
+            output_names=list(outputs),
         )
-        return fold_constants(onnx.load(Path(folder, "model.onnx")))
+        return onnx.load(Path(folder, "model.onnx"))
+
+
+def export_module(module: nn.Module, example: Example) -> onnx.ModelProto:
+    """Export a module of one output with torch's TorchScript exporter, and fold what that leaves behind."""
+    return fold_constants(export_torchscript(module, example, ["output"]))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model of the benchmark; `module`, `input_shape` and `recurrences` take the scale first."""
+    """One model of the benchmark; `module`, `inputs` and `recurrences` take the scale first, `inputs` the batch too."""
 
     name: str
     title: str
     module: Callable[[Scale], nn.Module]
-    input_shape: Callable[[Scale, int], tuple[int, ...]]
-    to_onnx: Callable[[nn.Module, torch.Tensor], onnx.ModelProto] = export_module
+    inputs: Callable[[Scale, int], Inputs]
+    to_onnx: Callable[[nn.Module, Example], onnx.ModelProto] = export_module
     recurrences: Callable[[Scale], tuple[Recurrence, ...]] = lambda scale: ()
     finish: Callable[[nn.Module], nn.Module] = lambda module: module  # last rewrite, once the weights are set
 
@@ -56,26 +73,35 @@ class ModelSpec:
             torch.manual_seed(SEED)
             module = self.module(scale)
             _initialize(module)
-            _calibrate(module, torch.randn(self.input_shape(scale, CALIBRATION_BATCH)))
+            _calibrate(module, lambda: _draw(self.inputs(scale, CALIBRATION_BATCH)))
         return self.finish(module).eval().requires_grad_(False)
 
-    def example_input(self, scale: Scale = "full", batch: int = 1) -> torch.Tensor:
-        """A seeded normal input of the model."""
-        generator = torch.Generator().manual_seed(SEED + batch)
-        return torch.randn(self.input_shape(scale, batch), generator=generator)
+    def example_inputs(self, scale: Scale = "full", batch: int = 1) -> Example:
+        """Seeded inputs of the model by name."""
+        return _draw(self.inputs(scale, batch), torch.Generator().manual_seed(SEED + batch))
+
+
+def _draw(inputs: Inputs, generator: torch.Generator | None = None) -> Example:
+    """Random values for every input, in order."""
+    return {
+        name: torch.randint(wanted.below, wanted.shape, generator=generator)
+        if isinstance(wanted, Integers)
+        else torch.randn(wanted, generator=generator)
+        for name, wanted in inputs.items()
+    }
 
 
 def _initialize(module: nn.Module) -> None:
     """He-scaled convolutions and random BatchNorm affine parts; recurrent and linear layers keep torch's default."""
     for layer in module.modules():
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, nn.Conv1d | nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.uniform_(layer.weight, 0.5, 1.5)
             nn.init.normal_(layer.bias, std=0.1)
 
 
-def _calibrate(module: nn.Module, example: torch.Tensor) -> None:
+def _calibrate(module: nn.Module, draw: Callable[[], Example]) -> None:
     """Set BatchNorm statistics from one batch, so that no activation vanishes or explodes with depth."""
     norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)]
     if not norms:
@@ -83,4 +109,4 @@ def _calibrate(module: nn.Module, example: torch.Tensor) -> None:
     for norm in norms:
         norm.momentum = 1.0
     with torch.no_grad():
-        module.train()(example)
+        module.train()(*draw().values())

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="the models are torch modules: pip i
 
 from benchmarks.floors import Work, count, floor  # noqa: E402
 from benchmarks.limits import Level, Limits  # noqa: E402
-from benchmarks.models import CATALOG, build, find  # noqa: E402
+from benchmarks.models import PAPER, build, find  # noqa: E402
 from benchmarks.store import BuiltModel  # noqa: E402
 from rammer.errors import RammerError  # noqa: E402
 
@@ -47,8 +47,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # One model per builder; the others differ in their sizes only.
 SMALL = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in ("resnext101", "nasnet_imagenet") else [])
-    for name in CATALOG
+    pytest.param(name, marks=[pytest.mark.slow] if name in ("resnext101", "nasnet_imagenet") else []) for name in PAPER
 ]
 
 
@@ -67,7 +66,7 @@ def small(request: pytest.FixtureRequest, cache: Path) -> BuiltModel:
 
 
 def test_every_model_is_listed() -> None:
-    assert NODES.keys() == CATALOG.keys()
+    assert NODES.keys() == PAPER.keys()
 
 
 def test_unknown_name_suggests_the_closest() -> None:
@@ -122,7 +121,7 @@ def test_a_stored_model_is_reused(cache: Path) -> None:
 @pytest.mark.parametrize("name", RECURRENT_MS)
 def test_recurrent_floor_of_the_reference_machine(name: str) -> None:
     macs = {"lstm_tc_lstm": 524_288_000, "deepspeech2_lstm": 2_179_300_000, "seq2seq_lstm": 120_600_000}[name]
-    least = floor(Work(0, macs, 0, 0), REFERENCE_MACHINE, CATALOG[name].recurrences("full"))
+    least = floor(Work(0, macs, 0, 0), REFERENCE_MACHINE, PAPER[name].recurrences("full"))
     assert least.ms == least.recurrent_ms == pytest.approx(RECURRENT_MS[name], abs=0.01)
 
 
@@ -149,6 +148,6 @@ def test_full_scale_output_depends_on_the_input(name: str) -> None:
     """With torch's default weights ten LSTM layers forget their input, and a wrong first layer would go unseen."""
     spec = find(name)
     module = spec.build_module()
-    example = spec.example_input()
+    example = spec.example_inputs()["input"]
     change = (module(example) - module(example * 0.9)).abs().max() / module(example).abs().max()
     assert change > 0.02

@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("torch", reason="the models are torch modules")
 pytest.importorskip("jax", reason="the peer under test")
 
-from benchmarks.models import CATALOG, build
+from benchmarks.models import PAPER, build
 from benchmarks.onnx_jax import translate
 from benchmarks.peers import worst_error
 
 QUICK = ("deepspeech2_unrolled", "lstm_tc_lstm")
-NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CATALOG]
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PAPER]
 
 
 @pytest.mark.parametrize("name", NAMES)
