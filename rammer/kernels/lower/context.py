@@ -100,7 +100,7 @@ class Context:
             if load.tensor not in self.home:
                 assert result is not None, load
                 return result
-            flat = self.flatten(load.tensor, [substitute(ix, values) for ix in load.index])
+            flat = simplify_index(self.flatten(load.tensor, [substitute(ix, values) for ix in load.index]), self.env)
             dynamic = tuple(Dynamic(0, d.value, d.extent, self._stride(load.tensor, d.dim)) for d in load.dynamic)
             return Load(load.tensor, (flat,), dynamic)
 
