@@ -77,7 +77,10 @@ class Context:
         """The type of the value before the epilogue."""
         if stage.epilogue is None:
             return stage.dtype
-        return next(self.expr.type_of(ld.tensor).dtype for ld, _ in loads(stage.epilogue) if ld.tensor not in self.home)
+        reduced = [ld.tensor for ld, _ in loads(stage.epilogue) if ld.tensor not in self.home]
+        if not reduced:
+            raise self.fail(stage, "its epilogue reads no sum", hint="two tensors may have one name")
+        return self.expr.type_of(reduced[0]).dtype
 
     def flatten(self, tensor: str, index: list[Index]) -> Index:
         """The position in the buffer of an element."""
