@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rammer.ir.expr import Call, Cast, Scalar, Select, loads
 
 COSTLY = {
@@ -18,20 +20,35 @@ COSTLY = {
 }
 
 
+CARRIED_NAN = 3  # compares, and picks: the larger of two elements, neither of which need be a number
+
+
 def slots_of(value: Scalar) -> float:
-    """Slots of the arithmetic of a value: free are products that are added, and what depends on no element."""
+    """Slots of the arithmetic of a value."""
+    return sum(slots for _, slots in parts_of(value))
+
+
+def parts_of(value: Scalar) -> Iterator[tuple[Scalar, float]]:
+    """Parts with slots of their own: free are products that are added, and what depends on no element."""
+    inside: tuple[Scalar, ...]
     match value:
         case Call("add", (a, Call("mul", (b, c)))) | Call("add", (Call("mul", (b, c)), a)):
-            return 1 + slots_of(a) + slots_of(b) + slots_of(c)
+            own, inside = 1.0, (a, b, c)
         case Call("div", (a, b)) if _fixed(b):
-            return 1 + slots_of(a)
-        case Call(fn, args) if not _fixed(value):
-            return COSTLY.get(fn, 1) + sum(map(slots_of, args))
+            own, inside = 1.0, (a,)
+        case Call("max" | "min", (a, b) as inside) if not (_fixed(a) or _fixed(b)):
+            own = CARRIED_NAN
+        case Call(fn, inside) if not _fixed(value):
+            own = COSTLY.get(fn, 1)
         case Cast(arg, _) if not _fixed(arg):
-            return 1 + slots_of(arg)
+            own, inside = 1.0, (arg,)
         case Select(where, then, other) if not _fixed(value):
-            return len(where) + max(slots_of(then), slots_of(other))
-    return 0
+            own, inside = len(where), (max(then, other, key=slots_of),)
+        case _:
+            return
+    yield value, own
+    for part in inside:
+        yield from parts_of(part)
 
 
 def _fixed(value: Scalar) -> bool:

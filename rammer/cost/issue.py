@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from rammer.cost.work import Issued, Work
+from rammer.cost.work import Issued, Work, work
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.tile import TileProgram
 
 LOOP_CYCLES = 0.25  # of a pass of a loop: its counter and jump mostly fit beside what it issues
 
@@ -44,6 +45,11 @@ def near_us(work: Work, spec: VDeviceSpec) -> float:
     for near, far in pairwise(_own_caches(spec)):
         filling_us += filled_bytes(work, near.usable_bytes) / (far.read_gbps * 1e3) if far.read_gbps else 0.0
     return max(cycles(work, spec) * cycle_us(spec), filling_us)
+
+
+def alone_us(program: TileProgram, spec: VDeviceSpec) -> float:
+    """Microseconds of all rTasks of one thread on vEUs that do nothing else."""
+    return near_us(work(program), spec) * -(-program.num_rtasks // spec.num_veus)
 
 
 def cycle_us(spec: VDeviceSpec) -> float:

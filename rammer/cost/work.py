@@ -1,18 +1,19 @@
 """The work of an rTask of one thread, counted from its tile program: what it issues, and how much it touches per loop.
 
-Register blocks count as the compiler makes them: a load is issued once for all unrolled neighbours that it does not
-depend on, and once for a vector. Guards are taken as true, but for those that the first rTask never meets.
+Register blocks count as the compiler makes them: what unrolled neighbours have in common is loaded and computed once,
+and once for a vector. Guards are taken as true, but for those that the first rTask never meets. So drafts count about
+as what they become.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import gcd, prod
 from typing import TypeAlias, assert_never
 
-from rammer.cost.functions import slots_of
-from rammer.ir.expr import Range, loads
+from rammer.cost.functions import parts_of
+from rammer.ir.expr import Iota, Load, Range, Scalar, Select, Table, loads, nodes
 from rammer.ir.index import Bounds, Index, bounds, variables
 from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, Store, Sync, TileProgram
 
@@ -125,7 +126,7 @@ class _Counter:
                 case Apply():
                     self.apply(stmt, block, found)
                 case Prefetch():
-                    found.issued += Issued(loads=_times(block, None))
+                    found.issued += Issued(loads=_times(block))
                 case Sync():
                     pass
                 case _:
@@ -137,9 +138,9 @@ class _Counter:
 
     def store(self, stmt: Store, block: tuple[For, ...], found: _Pass) -> None:
         vector = next((lp for lp in block if lp.kind is Kind.VECTOR), None)
-        every = _times(block, vector)
-        issued = Issued(slots_of(stmt.value) * every)
-        for load, _ in loads(stmt.value):
+        parts = dict(parts_of(stmt.value))  # equal ones are computed once
+        issued = Issued(sum(slots * _evaluations(part, stmt, block, vector) for part, slots in parts.items()))
+        for load in dict.fromkeys(load for load, _ in loads(stmt.value)):
             if load.tensor in self._in_memory:
                 issued += Issued(loads=self.issue(load.index[0], block, vector, bool(load.dynamic)))
                 self.note(load.tensor, load.index[0], block, found)
@@ -150,7 +151,7 @@ class _Counter:
         found.sums |= any(ld.tensor == stmt.buffer and ld.index[0] == stmt.index for ld, _ in loads(stmt.value))
 
     def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
-        found.issued += Issued(made=prod(stmt.extents) / stmt.instruction.gain * _times(block, None))
+        found.issued += Issued(made=prod(stmt.extents) / stmt.instruction.gain * _times(block))
         for operand, (_, kind) in zip(stmt.operands, stmt.instruction.types(stmt.sizes), strict=True):
             if operand.buffer in self._in_memory:
                 self.note(operand.buffer, operand.at, block, found, kind.size)
@@ -158,7 +159,7 @@ class _Counter:
     def issue(self, index: Index, block: tuple[For, ...], vector: For | None, dynamic: bool) -> float:
         """Instructions of an access in a register block."""
         used = variables(index)
-        count = float(prod(lp.stop - lp.start for lp in block if lp is not vector and lp.var in used))
+        count = _places({index}, _others(block, vector))
         if vector is None or not (dynamic or vector.var in used):
             return count
         lanes = vector.stop - vector.start
@@ -188,8 +189,44 @@ class _Counter:
         return found
 
 
-def _times(block: tuple[For, ...], vector: For | None) -> float:
-    return float(prod(lp.stop - lp.start for lp in block if lp is not vector))
+def _others(block: tuple[For, ...], vector: For | None) -> tuple[For, ...]:
+    return tuple(lp for lp in block if lp is not vector)
+
+
+def _times(loops: tuple[For, ...]) -> float:
+    return float(prod(lp.stop - lp.start for lp in loops))
+
+
+def _evaluations(part: Scalar, stmt: Store, block: tuple[For, ...], vector: For | None) -> float:
+    """How often a part of what is stored is computed in a register block, per slot: once where its operands are equal.
+
+    Of a Select, conditions that all lanes share cost nothing, and products that a table makes zero are not issued.
+    """
+    inside, loops = list(nodes(part)), _others(block, vector)
+    if any(isinstance(n, Load) and (n.dynamic or n.tensor == stmt.buffer) for n in inside):
+        times = _times(loops)
+    else:
+        indices = {n.index[0] if isinstance(n, Load) else n.index for n in inside if isinstance(n, Load | Table | Iota)}
+        times = _places(indices | {r.index for n in inside if isinstance(n, Select) for r in n.where}, loops)
+    for table in (n for n in inside if isinstance(n, Table)):
+        times *= sum(v != 0 for v in table.values) / len(table.values)
+    if isinstance(part, Select):
+        lanes = sum(vector is not None and vector.var in variables(r.index) for r in part.where)
+        times *= lanes / max(len(part.where), 1)
+    return times
+
+
+def _places(indices: Iterable[Index], loops: tuple[For, ...]) -> float:
+    """Different values of some indices together while loops go on; all, of those that move apart."""
+    used = {lp.var: lp.stop - lp.start for lp in loops if any(lp.var in variables(ix) for ix in indices)}
+    moving = [Index(0, tuple(t for t in ix.terms if variables(Index(0, (t,))) & used.keys())) for ix in indices]
+    ways = {tuple(c // gcd(*dict(ix.terms).values()) for c in map(ix.coef, used)) for ix in moving if ix.terms}
+    if len(used) < 2 or len(ways) > 1 or any(not isinstance(a, str) for ix in moving for a, _ in ix.terms):
+        return float(prod(used.values()))
+    values = {0}
+    for step, times in zip(*ways, used.values(), strict=True):
+        values = {v + step * n for v in values for n in range(times)}
+    return float(len(values))
 
 
 def _distinct(index: Index, env: Bounds) -> float:

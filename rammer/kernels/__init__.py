@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from rammer.cost.issue import near_us
-from rammer.cost.work import work
 from rammer.errors import LoweringError
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
-from rammer.ir.tile import TileProgram
 from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, winograd_schedule
 from rammer.kernels.problem import USUAL, Granularity, Problem
 from rammer.kernels.schedule import Schedule
@@ -92,16 +89,10 @@ def _searched(problem: Problem, known: list[RKernel], most: int) -> list[RKernel
     """The cheapest other tilings of a product by their counted work: `most`, with the best guess."""
     if not most:
         return []
-    found: dict[str, RKernel] = {}
-    for schedule in contraction.every(problem):
-        if str(schedule) not in {k.schedule for k in known} and problem.own_packing(schedule) is not None:
-            found[str(schedule)] = problem.kernel(schedule)
-
-    def alone_us(kernel: RKernel) -> float:
-        assert isinstance(kernel.body, TileProgram)
-        return near_us(work(kernel.body), problem.spec) * -(-kernel.num_rtasks // problem.spec.num_veus)
-
-    return sorted(found.values(), key=alone_us)[: most - 1]
+    seen, num_veus = {k.schedule for k in known}, problem.spec.num_veus
+    found = [s for s in contraction.every(problem) if str(s) not in seen and problem.own_packing(s) is not None]
+    ranked = sorted(found, key=lambda schedule: problem.alone_us(schedule, num_veus))
+    return [problem.kernel(schedule) for schedule in ranked[: most - 1]]
 
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from rammer.cost.issue import alone_us
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Load, Scalar, Stage, TensorExpr, inline, loads, nodes
@@ -14,7 +15,7 @@ from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
 from rammer.ir.simplify import simplify_index
-from rammer.kernels.lower import lower
+from rammer.kernels.lower import draft, lower
 from rammer.kernels.normal import aligned, cleaned, flattened, fused
 from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
@@ -180,6 +181,10 @@ class Problem:
         program = lower(self.expr, schedule, self.stages.values())
         digits = tuple(replace(d, step=max(d.step // self.span(d.axis), 1)) for d in program.digits)
         return RKernel(schedule.name, self.operation, replace(program, digits=digits), packing, str(schedule))
+
+    def alone_us(self, schedule: Schedule, num_veus: int) -> float:
+        """Microseconds on as many vEUs that do nothing else, by the counted work of a draft."""
+        return alone_us(draft(self.expr, schedule, self.stages.values()), replace(self.spec, num_veus=num_veus))
 
     def own_packing(self, schedule: Schedule) -> Packing | None:
         """The schedule's packing in terms of the operation's own dimensions; None if these cannot say it."""

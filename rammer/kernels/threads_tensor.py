@@ -49,9 +49,15 @@ def instruction_for(problem: Problem, p: Sides) -> Instruction | None:
     own = p.stage.dtype, *(problem.expr.type_of(ld.tensor).dtype for ld in (p.a, p.b))
     for found in problem.spec.multipliers:
         suits = found.threads == problem.spec.wave and own == tuple(kind.dtype for _, kind in found.tensors)
-        if suits and deepest(p)[1] % found.extent("term") == 0:
+        if suits and deepest(p)[1] % found.extent("term") == 0 and _divs(found, 0) == _divs(found, 1):
             return found
     return None
+
+
+def _divs(unit: Instruction, number: int) -> list[int]:
+    """Of the digits along the terms of an operand: one nest of loops walks both operands."""
+    across, own = unit.digits(unit.meaning.inputs[number][0])
+    return sorted((d.div for d in (*across, *own) if d.dim == 1 - number), reverse=True)
 
 
 def deepest(p: Sides) -> tuple[str, int]:
@@ -105,7 +111,7 @@ def _schedule(
     (height, width, depth) = (extent for _, extent in unit.axes)
     (sums, _), (a, _), _ = unit.tensors
     threads, own = unit.digits(sums)
-    terms = sorted((d for d in (*unit.digits(a)[0], *unit.digits(a)[1]) if d.dim == 1), key=lambda d: -d.div)
+    spread = [d.div for d in unit.digits(a)[0] if d.dim == 1]
     tasks = tuple(Loop(a, tile.steps[a], Kind.TASK) for a in (*p.batch, *p.slow, *p.fast))
     loops = (
         *tasks,
@@ -120,7 +126,7 @@ def _schedule(
         Loop(slow, height, Kind.UNROLLED),  # blocks of rows, blocks of columns, and the sums of a thread
         Loop(fast, width, Kind.UNROLLED),
         *(Loop(sides[d.dim], d.div, Kind.UNROLLED) for d in own),
-        *(Loop(deep, d.div, Kind.SERIAL if d in unit.digits(a)[0] else Kind.UNROLLED) for d in terms),
+        *(Loop(deep, div, Kind.SERIAL if div in spread else Kind.UNROLLED) for div in _divs(unit, 0)),
     )
     count = prod(tile.threads)
     packing, at = operands(problem, p, tile, loops.index(Loop(deep, chunk)), count, GAP)

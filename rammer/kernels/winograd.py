@@ -42,6 +42,7 @@ from rammer.kernels.contraction import Product, product
 from rammer.kernels.problem import Problem
 
 TAPS = 3
+STAGES = frozenset({"wt", "wu", "xt", "xv", "xm", "yt", "y"})
 AXES = ("gg", "cc", "kk", "aa", "tt", "ty", "jj", "pp", "qq", "ii", "rr", "ss")
 
 
@@ -129,6 +130,8 @@ def convolution(problem: Problem) -> Convolution | None:
     root = problem.root
     if problem.placed or len(problem.expr.outputs) != 1 or len(root.reduce) != 3 or root.dtype is not DType.F32:
         return None
+    if STAGES & {name for name, _ in (*problem.expr.inputs, *problem.expr.outputs)}:
+        return None
     p = product(problem, root)
     if p is None or not problem.packable(p.w, p.lane):
         return None
@@ -182,9 +185,8 @@ def _sides(root: Stage, p: Product, x: Scalar) -> tuple[Side, Side] | None:
 def rewritten(problem: Problem, conv: Convolution, m: int, chunk: int) -> TensorExpr:
     """The convolution by tiles of m x m outputs.
 
-    Channels are summed in the transformed domain `chunk` at a time: all of them if a row of taps has several pieces.
+    Channels are summed in the transformed domain `chunk` at a time, for all pieces of a row of taps.
     """
-    assert conv.columns.pieces == 1 or chunk == conv.depth
     tiled = _Tiled(conv, m, chunk)
     *stages, last = *tiled.weights(), *tiled.data(), tiled.products(), *tiled.outputs()
     root, epilogue = conv.root, conv.root.epilogue
@@ -206,8 +208,10 @@ class _Tiled:
         self.b, self.g, self.a = matrices(m)
         self.across, self.down = -(-conv.columns.extent // m), -(-conv.rows.extent // m)
         side, parts = conv.columns.pieces, conv.depth // chunk
-        cc = var("cc")  # an entry: a channel, of a piece along the row
-        self.channel, self.piece = (cc, Index()) if side == 1 else (cc % conv.depth, cc // conv.depth)
+        self.part, self.channel, self.piece = chunk * side, var("cc"), Index()
+        if side > 1:  # an entry: part by part, piece by piece along the row, a channel of the part
+            self.channel = var("cc") // self.part * chunk + var("cc") % chunk
+            self.piece = var("cc") // chunk % side
         self.batch: Axes = tuple((n, conv.extents[n]) for n in conv.batch)
         self.image = tuple(var(n) for n in conv.batch)
         self.outs: Axes = ((conv.o, conv.extents[conv.o]),)
@@ -244,11 +248,11 @@ class _Tiled:
     def products(self) -> Stage:
         conv, o, tt, pp, qq = self.conv, var(self.conv.o), var("tt"), var("pp"), var("qq")
         of_rows = var("aa") if conv.rows.pieces > 1 else Index()
-        entry = var("kk") * self.chunk + var("cc") if conv.depth > self.chunk else var("cc")
+        entry = var("kk") * self.part + var("cc") if conv.depth > self.chunk else var("cc")
         data = Load("xv", (*self.image, o // conv.outs, entry, of_rows, tt, pp, qq))
         axes = (*self.batch, *self.outs, *self.sums, *self.tiles, ("pp", self.size), ("qq", self.size))
         body = data * Load("wu", (o, entry, of_rows, pp, qq))
-        return Stage("xm", axes, body, (("cc", self.chunk * conv.columns.pieces),))
+        return Stage("xm", axes, body, (("cc", self.part),))
 
     def outputs(self) -> tuple[Stage, Stage]:
         m, size, tt, pp, qq, ii = self.m, self.size, var("tt"), var("pp"), var("qq"), var("ii")

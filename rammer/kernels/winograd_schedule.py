@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 from rammer import config
@@ -14,6 +14,7 @@ from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
+from rammer.kernels import contraction
 from rammer.kernels.contraction import Block, blocks
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
@@ -23,13 +24,11 @@ from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
 TILE = 4  # outputs of a tile along each side
 PLANES = (TILE + TAPS - 1) ** 2
 MAX_SCHEDULES = 1
-# Parts of the direct form's estimated time. Of 49 convolutions measured, Winograd's form won all 27 below CERTAIN, so
-# that the direct one is not tried, and lost all 4 above WORTH, where it is not tried itself.
-WORTH, CERTAIN = 0.9, 0.65
-WHOLE = 0.9  # of the cost of several tasks: at most, for a single one to be tried
+# Of the direct form's counted time: below, the direct form is not tried. Of 16 convolutions that were measured by AVX2,
+# none that was counted with less than 0.84 lost.
+CERTAIN = 0.7
+WHOLE = 0.9  # of the work of several tasks: at most, for a single one to be tried
 MAX_NEAR_TILES = 6  # more tiles share weights that come from a farther cache
-# Measured cost of one vector's transform, in vector multiply-adds; weights that stay in the nearest cache cost less.
-INPUT_COST, OUTPUT_COST, WEIGHT_COST, NEAR_COST = 480.0, 350.0, 390.0, 115.0
 
 
 class Order(Enum):
@@ -59,15 +58,15 @@ class Plan:
 
 
 class Form(NamedTuple):
-    """The rewritten expression, how it is scheduled, and its estimated cost as a part of the direct form's."""
+    """The rewritten convolution, how it is scheduled, and its microseconds on vEUs that do nothing else."""
 
-    expr: TensorExpr
+    problem: Problem
     schedule: Schedule
-    cost: float
+    alone_us: float
 
 
 def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
-    """A few rKernels, as many as are searched, cheapest first, and one of a single rTask where cutting costs much.
+    """A few rKernels, as many as are searched, fastest first, and one of a single rTask where cutting costs much.
 
     None where the direct form is no dearer, or if RAMMER_WINOGRAD=0. Second: whether the direct form need not be tried.
 
@@ -76,28 +75,36 @@ def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
     cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
     if not cached or len(problem.root.reduce) != 3 or config.get("RAMMER_WINOGRAD") == "0":
         return [], False
-    problem = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
-    forms = list(schedules(problem, most=max(search, MAX_SCHEDULES)))
-    made = [replace(replace(problem, expr=f.expr).kernel(f.schedule), form=f.expr) for f in forms]
-    return made, any(f.cost <= CERTAIN for f in forms)
+    apart = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
+    if convolution(apart) is None or (direct := next(contraction.schedules(problem), None)) is None:
+        return [], False
+    direct_us = problem.alone_us(direct, problem.spec.num_veus)
+    forms = schedules(apart, direct_us, max(search, MAX_SCHEDULES))
+    made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]
+    return made, any(f.alone_us <= CERTAIN * direct_us for f in forms)
 
 
-def schedules(problem: Problem, worth: float = WORTH, most: int = MAX_SCHEDULES) -> Iterator[Form]:
-    """Up to `most` forms that cost `worth` of the direct one or less, cheapest first."""
-    conv = convolution(problem)
-    if conv is None:
-        return
-    points = prod(extent for a, extent in conv.root.axes if a != conv.o)
-    direct = points * conv.rows.taps * conv.columns.taps * conv.depth * _vectors(problem, conv.extents[conv.o])
-    costs = {plan: _cost(problem, conv, plan) for plan in _plans(problem, conv)}
-    ranked = sorted((p for p in costs if costs[p] < worth * direct), key=lambda p: costs[p])
-    chosen = [p for p in ranked if p.tasks][:most]
-    whole = [p for p in ranked if not p.tasks][:1]  # for graphs that have other work at the same time
-    if not chosen or (whole and costs[whole[0]] < WHOLE * costs[chosen[0]]):
-        chosen += whole
-    for plan in chosen:
-        expr = rewritten(problem, conv, TILE, plan.chunk)
-        yield Form(expr, _schedule(problem, conv, plan, expr), costs[plan] / direct)
+def schedules(problem: Problem, worth_us: float = inf, most: int = MAX_SCHEDULES) -> list[Form]:
+    """Up to `most` forms that take no more than `worth_us` by their counted work, the fastest first.
+
+    And one of a single rTask if cutting repeats much work: for graphs that have other work at the same time.
+    """
+    if (conv := convolution(problem)) is None:
+        return []
+    plans = list(dict.fromkeys(_plans(problem, conv)))
+    of_chunk = {n: replace(problem, expr=rewritten(problem, conv, TILE, n)) for n in {plan.chunk for plan in plans}}
+    cut, whole = list[Form](), list[Form]()
+    for plan in plans:
+        own = of_chunk[plan.chunk]
+        schedule = _schedule(own, conv, plan)
+        form = Form(own, schedule, own.alone_us(schedule, own.spec.num_veus))
+        if form.alone_us <= worth_us:
+            (cut if plan.tasks else whole).append(form)
+    chosen = sorted(cut, key=lambda f: f.alone_us)[:most]
+    for best in sorted(whole, key=lambda f: f.alone_us)[:1]:
+        if not chosen or best.alone_us < WHOLE * chosen[0].problem.alone_us(chosen[0].schedule, 1):
+            chosen.append(best)
+    return chosen
 
 
 def _vectors(problem: Problem, channels: int) -> int:
@@ -137,12 +144,12 @@ def _plans(problem: Problem, conv: Convolution) -> Iterator[Plan]:
 
 def _parts(problem: Problem, conv: Convolution) -> Iterator[tuple[Order, int, int]]:
     """Orders of the loops, with the channels of a part and those whose weights are held."""
-    lanes, depth = problem.lanes, conv.depth
+    lanes, depth, side = problem.lanes, conv.depth, conv.columns.pieces
     if conv.rows.pieces == 1:
         yield Order.WEIGHTS, depth, depth
+    smaller = [c for c in range(4 * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth]
     chunks = [depth] if conv.rows.pieces > 1 else []
-    if conv.columns.pieces == 1:
-        chunks += [c for c in range(4 * lanes, lanes - 1, -lanes) if depth % c == 0 and c < depth][:1]
+    chunks += [c for c in smaller if c * side <= 4 * lanes][:1] or smaller[-1:]
     for chunk in chunks:
         yield Order.STRIPS, chunk, chunk
         yield Order.PARTS, chunk, chunk
@@ -172,37 +179,13 @@ def _waiting(conv: Convolution, plan: Plan) -> int:
     return 4 * TILE * TILE * tiles * outs
 
 
-def _cost(problem: Problem, conv: Convolution, plan: Plan) -> float:
-    """Vector multiply-adds of all tasks together."""
-    extents, depth, side = conv.extents, conv.depth, conv.columns.pieces
-    size = prod(extents[n] for n in conv.batch)
-    down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
-    tiles, strips = down * across * size, -(-down // plan.rows) * -(-across // plan.columns) * size
-    vectors, pieces = _vectors(problem, extents[conv.o]), side * conv.rows.pieces
-    counts = {lp.axis: -(-extents[lp.axis] // lp.step) for lp in plan.tasks}
-    by_outs = counts.get(conv.o, 1) if conv.groups == 1 else 1
-    match plan.order:
-        case Order.WEIGHTS:
-            data, weights = conv.outs // plan.outs, prod(n for a, n in counts.items() if a != conv.o)
-        case Order.PARTS:
-            apart = prod(n for a, n in counts.items() if a not in (conv.o, *conv.batch))
-            data, weights = conv.outs // plan.outs, size * apart
-        case _:
-            data, weights = by_outs, strips
-    block = _block(problem, plan)
-    slots = max(block.vectors * block.rows, block.vectors + block.rows, 8) / (block.vectors * block.rows)
-    cost = PLANES * tiles * depth * pieces * vectors * slots
-    transforms = conv.rows.pieces * (0.35 + 0.65 * side)  # rows are transformed once for all pieces of a row
-    cost += INPUT_COST * transforms * tiles * _vectors(problem, depth) * conv.groups * max(data, 1)
-    cost += OUTPUT_COST * tiles * vectors * conv.rows.pieces * (depth // plan.chunk)
-    return cost + (NEAR_COST if plan.order is Order.NEAR else WEIGHT_COST) * depth * pieces * vectors * weights
-
-
 def _block(problem: Problem, plan: Plan) -> Block:
     return blocks(problem, 1 if plan.order is Order.NEAR else _vectors(problem, plan.outs), plan.tiles)[0]
 
 
-def _schedule(problem: Problem, conv: Convolution, plan: Plan, expr: TensorExpr) -> Schedule:
+def _schedule(problem: Problem, conv: Convolution, plan: Plan) -> Schedule:
+    """Of the rewritten problem."""
+    expr = problem.expr
     extents, lanes, rows, columns = conv.extents, problem.lanes, conv.rows.axis, conv.columns.axis
     task = {lp.axis: lp.step for lp in plan.tasks}
 
@@ -249,7 +232,7 @@ def _stages(
         rest = [a for a in axes if a not in names]
         return tuple(axes.index(a) for a in (*rest, *(n for n in names if n in axes)))
 
-    entries = (Loop("cc", conv.depth),) if conv.columns.pieces > 1 else ()
+    entries = (Loop("cc", plan.chunk),) if conv.columns.pieces > 1 else ()
     pp, qq, rr, ss, tt, cc = (Loop(n) for n in ("pp", "qq", "rr", "ss", "tt", "cc"))
     in_pp, in_qq, in_ii, in_tt = (Loop(n, 1, Kind.UNROLLED) for n in ("pp", "qq", "ii", "tt"))
     over_cc, over_o = Loop("cc", 1, Kind.VECTOR), Loop(conv.o, 1, Kind.VECTOR)

@@ -13,13 +13,17 @@ from simt_harness import GPU, SimtRunner, build
 from test_every_operator import CASES
 
 from rammer.cost.threads import thread_us
+from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.instruction import Instruction, multiply
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.tensor import Array, DType, TensorType
+from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType
 from rammer.ir.tile import Apply, TileProgram, contains
 from rammer.kernels import candidates
+from rammer.kernels.problem import Problem
+from rammer.kernels.schedule import Schedule
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.simt.printer import emit
@@ -140,6 +144,41 @@ def test_what_does_not_fit_the_unit_is_computed_as_before(name: str) -> None:
     op = CASES.get(name) or operation("matmul", t(64, 52), t(52, 64))
     names = [k.name for k in candidates(op, UNITS["tf32"])]
     assert names == [k.name for k in candidates(op, replace(UNITS["tf32"], precision="fp32"))]
+
+
+def mismatched() -> Instruction:
+    """As a GPU's, but columns count their terms by other digits than rows."""
+    sums = Layout((Digit(0, 1, 8), Digit(1, 2), Digit(0, 8), Digit(1, 1, 2)))
+    rows = Layout((Digit(0, 1, 8), Digit(1, 1, 4), Digit(1, 4), Digit(0, 8)))
+    columns = Layout((Digit(1), Digit(0, 2, 4), Digit(0, 1, 2)))
+    return multiply("odd", (16, 8, 8), (sums, rows, columns), threads=32, accumulates=True, precision="tf32", gain=4.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "needs"),
+    [(mismatched(), "steps of 2 along"), (MATRIX_CORES["gfx90a"][0], r"steps of \[")],
+)
+def test_loops_that_do_not_fit_an_instruction_are_named(other: Instruction, needs: str) -> None:
+    op, spec = OPERATIONS["matmul"], UNITS["tf32"]
+    seen: list[tuple[Problem, Schedule]] = []
+
+    def noted(problem: Problem, schedule: Schedule) -> RKernel:
+        seen.append((problem, schedule))
+        return kernel_of(problem, schedule)
+
+    kernel_of = Problem.kernel
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Problem, "kernel", noted)
+        candidates(op, spec)
+    problem, schedule = next((p, s) for p, s in seen if s.instruction)
+    with pytest.raises(LoweringError, match=f"{other.name} needs {needs}"):
+        problem.kernel(replace(schedule, instruction=other))
+
+
+def test_an_instruction_whose_operands_do_not_fit_each_other_is_left_out() -> None:
+    spec = replace(UNITS["tf32"], instructions=(mismatched(),))
+    names = [k.name for k in candidates(OPERATIONS["matmul"], spec)]
+    assert names == [k.name for k in candidates(OPERATIONS["matmul"], replace(spec, instructions=()))]
 
 
 def test_the_model_of_time_prefers_matrix_units() -> None:

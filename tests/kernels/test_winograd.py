@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cpus import runnable
+from cpus import MadeUp, runnable
 from kernel_harness import (
     SLOW_SPEC,
     SPEC,
@@ -71,7 +71,7 @@ def with_residual(op: Operation) -> Operation:
 def kernels(op: Operation, spec: VDeviceSpec = SLOW_SPEC) -> list[RKernel]:
     """All Winograd kernels of an operation, whether or not they pay."""
     problem = Problem.of(op, spec, flat=False)
-    return [replace(problem, expr=e).kernel(s) for e, s, _ in winograd_schedule.schedules(problem, worth=float("inf"))]
+    return [form.problem.kernel(form.schedule) for form in winograd_schedule.schedules(problem)]
 
 
 CASES = {
@@ -104,6 +104,38 @@ def test_values_and_boxes(built, name: str) -> None:  # type: ignore[no-untyped-
 def test_narrow_vectors() -> None:
     op = conv(32, 48, 10, 9, lanes=8)
     check_compiled(compile_all({"narrow": (op, kernels(op, NARROW))}, NARROW, check=True), "narrow")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "op"),
+    [
+        (MadeUp("x86-64-avx512", 2, 1024), conv(32, 32, 21, 37, kernel=(11, 21), strides=(2, 1), pad=5)),
+        (MadeUp("x86-64-avx512", 3, 512), conv(96, 96, 19, 11, kernel=(6, 5), group=2, pad=3, residual=True)),
+        (MadeUp("x86-64-avx2", 3, 256), conv(24, 40, 10, 23, kernel=(3, 11), lanes=8, batch=2)),
+    ],
+    ids=["11x21", "groups", "rest"],
+)
+def test_parts_of_channels_where_a_row_has_several_pieces(cpu: MadeUp, op: Operation) -> None:
+    problem = Problem.of(op, replace(cpu.spec, peak_gflops=1e-3), flat=False)
+    found = winograd.convolution(problem)
+    assert found is not None and found.columns.pieces > 1
+    forms = winograd_schedule.schedules(problem, most=99)
+    entries = {dict(f.problem.expr.stage("xm").reduce)["cc"]: f for f in forms}
+    assert min(entries) < found.depth * found.columns.pieces  # parts, of a few channels each
+    assert min(entries) % (problem.lanes * found.columns.pieces) == 0
+    form = entries[min(entries)]
+    kernel = form.problem.kernel(form.schedule)
+    assert kernel.scratch_bytes <= cpu.spec.scratch_bytes
+    check_compiled(compile_all({"parts": (op, [kernel])}, problem.spec, check=True), "parts")
+
+
+def test_offered_for_long_filters_where_all_channels_fit_no_scratch() -> None:
+    """The second convolution of DeepSpeech2, either way around: weights of all channels take 516 KB."""
+    spec = MadeUp("x86-64-avx512", 8, 1024).spec
+    for shape, kernel in (((150, 86), (21, 11)), ((86, 150), (11, 21))):
+        op = conv(32, 32, *shape, kernel=kernel, strides=(2, 1), pad=10)
+        forms = winograd_schedule.schedules(Problem.of(op, spec, flat=False))
+        assert forms and all(f.problem.kernel(f.schedule).scratch_bytes <= spec.scratch_bytes for f in forms)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -77,7 +77,10 @@ class Context:
         """The type of the value before the epilogue."""
         if stage.epilogue is None:
             return stage.dtype
-        return next(self.expr.type_of(ld.tensor).dtype for ld, _ in loads(stage.epilogue) if ld.tensor not in self.home)
+        reduced = [ld.tensor for ld, _ in loads(stage.epilogue) if ld.tensor not in self.home]
+        if not reduced:
+            raise self.fail(stage, "its epilogue reads no sum", hint="two tensors may have one name")
+        return self.expr.type_of(reduced[0]).dtype
 
     def flatten(self, tensor: str, index: list[Index]) -> Index:
         """The position in the buffer of an element."""
@@ -100,7 +103,7 @@ class Context:
             if load.tensor not in self.home:
                 assert result is not None, load
                 return result
-            flat = self.flatten(load.tensor, [substitute(ix, values) for ix in load.index])
+            flat = simplify_index(self.flatten(load.tensor, [substitute(ix, values) for ix in load.index]), self.env)
             dynamic = tuple(Dynamic(0, d.value, d.extent, self._stride(load.tensor, d.dim)) for d in load.dynamic)
             return Load(load.tensor, (flat,), dynamic)
 

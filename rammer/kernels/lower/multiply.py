@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
+from rammer.errors import LoweringError
 from rammer.ir.expr import Call, Load, Range, Scalar, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.instruction import Instruction
@@ -78,10 +79,20 @@ class _Loops(NamedTuple):
     def of(sums: Reduction, unit: Instruction) -> _Loops:
         (out, _), (rows, _), _ = unit.tensors
         across, own = unit.digits(out)
-        deep = [d for digits in unit.digits(rows) for d in digits if d.dim == 1]
-        down, along, *inner = sums.inner[-2 - len(own) - len(deep) :]
+        deep = sorted((d.div for digits in unit.digits(rows) for d in digits if d.dim == 1), reverse=True)
+        steps = [*(extent for _, extent in unit.axes[:2]), *(d.div for d in own), *deep]
+        bands = sums.inner[-len(steps) :]
         threads = [b for b in sums.nest.bands if b.loop.kind is Kind.THREAD][-len(across) :]
+        for needed, found in (steps, bands), ([d.div for d in across], threads):
+            if [b.loop.step for b in found] != needed:
+                raise _mismatch(sums, unit, f"steps of {needed}", found)
+        down, along, *inner = bands
         return _Loops((down, along), inner, threads, {b.var: Index() for b in (*threads, *inner[: len(own)])})
+
+
+def _mismatch(sums: Reduction, unit: Instruction, needs: str, loops: list[Band]) -> LoweringError:
+    what = f"{unit.name} needs {needs}, but the loops are {' '.join(str(b.loop) for b in loops)}"
+    return sums.ctx.fail(sums.stage, what, hint="the innermost loops are the digits of the instruction's layouts")
 
 
 def _of_wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
@@ -118,7 +129,10 @@ def _into_registers(
 
     def band(digit: Digit) -> Band:
         axis = block.loop.axis if digit.dim == dim else loops.inner[-1].loop.axis
-        return next(b for b in loops.inner if (b.loop.axis, b.loop.step) == (axis, digit.div))
+        found = {(b.loop.axis, b.loop.step): b for b in loops.inner}
+        if (axis, digit.div) not in found:
+            raise _mismatch(sums, unit, f"steps of {digit.div} along {axis}", loops.inner)
+        return found[axis, digit.div]
 
     mine = [band(digit) for digit in kept]
     point = sum((var(b.var) * d.div for d, b in zip(kept, mine, strict=True) if d.dim == dim), Index())
