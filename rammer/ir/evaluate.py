@@ -163,7 +163,9 @@ class Memory:
 
 
 def _wide(dtype: DType) -> np.dtype[Any]:
-    return np.dtype(np.float64) if dtype.is_float else dtype.numpy
+    if dtype.is_float:
+        return np.dtype(np.float64)
+    return np.dtype("u1" if dtype.value.startswith("u") else "i1") if dtype.bits < 8 else dtype.numpy
 
 
 class _Evaluator:

@@ -11,7 +11,7 @@ from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import NEXT, TileProgram
-from rammer.vdevice import functions
+from rammer.vdevice import functions, minifloats
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.cpu import amx, vnni
 from rammer.vdevice.cpu.prefetch import capacity, prefetched
@@ -87,8 +87,9 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     return (
         HEAD.replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
         + functions.BITS
-        + functions.instance(math, "vf", "vi", "v")
+        + functions.instance(math + minifloats.TEMPLATES, "vf", "vi", "v")
         + scalars
+        + functions.instance(minifloats.TEMPLATES)
         + FOLDS.replace("LANES", str(lanes))
         + functions.REMAINDERS
         + functions.DOUBLES
@@ -164,13 +165,12 @@ INLINE vf splat(float x) { return x - (vf){0}; }
 INLINE vf vsplat(float x) { return splat(x); }
 INLINE vi mask(int x) { return (vi){0} - (x != 0); }
 INLINE vf from_bits(vi x) { return (vf)x; }
+INLINE vi vsplat_i(int x) { return x - (vi){0}; }
 INLINE vi vsel_i(vi m, vi a, vi b) { return (a & m) | (b & ~m); }
 INLINE vf vsel(vi m, vf a, vf b) { return (vf)vsel_i(m, (vi)a, (vi)b); }
 INLINE vi vbits(vf x) { return (vi)x; }
 INLINE vf vfloat(vi x) { return (vf)x; }
 INLINE vf vint(vi x) { return __builtin_convertvector(x, vf); }
-INLINE int ssel_i(int m, int a, int b) { return m ? a : b; }
-INLINE float sint(int x) { return (float)x; }
 INLINE vw vbf16(vf x) {
   vu u = (vu)x, r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   return __builtin_convertvector((vu)vsel_i((vi)(x != x), (vi)((u >> 16) | 64), (vi)r), vw);
