@@ -56,15 +56,24 @@ class DType(StrEnum):
         return self.numpy.itemsize
 
     @cached_property
+    def info(self) -> Any:
+        """The limits of a type of numbers, as NumPy's finfo and iinfo have them."""
+        info: Any = ml_dtypes.finfo if self.is_float else ml_dtypes.iinfo
+        return info(self.numpy)
+
+    @cached_property
     def bits(self) -> int:
         """Bits of an element where it is packed, as in files."""
-        if self is DType.BOOL:
-            return 8
-        return int((ml_dtypes.finfo if self.is_float else ml_dtypes.iinfo)(self.numpy).bits)
+        return 8 if self is DType.BOOL else int(self.info.bits)
 
     @property
     def is_float(self) -> bool:
         return "float" in self.value
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Of a float: the step from 1 to the next number."""
+        return float(self.info.eps)
 
     @property
     def only_stored(self) -> bool:

@@ -352,7 +352,7 @@ class CFamilyPrinter(VectorLoops):
         if source in MINIFLOATS:
             codes = f"__builtin_convertvector({some}, {self.vectors[DType.I32]})"
             return self.convert_wide(f"vfrom_{source.value}({codes})", DType.F32, dtype)
-        return self.rounded(f"__builtin_convertvector({some}, {self.vectors[dtype]})", dtype)
+        return self.rounded(f"__builtin_convertvector({wrapped(some, source)}, {self.vectors[dtype]})", dtype)
 
     def convert_wide(self, text: str, source: DType, target: DType) -> str:
         """A vector of type `source` (half floats held in float32) as one of type `target`."""
@@ -461,6 +461,7 @@ class CFamilyPrinter(VectorLoops):
             return text
         if source in MINIFLOATS:
             text, source = f"sfrom_{source.value}({text})", DType.F32
+        text = wrapped(text, source, "(int8_t)")
         if target in MINIFLOATS:
             return f"(uint8_t)sto_{target.value}({text})"
         if target is DType.BF16:
@@ -471,7 +472,7 @@ class CFamilyPrinter(VectorLoops):
             return f"({self.ctype[target]})({text})"
         if target is DType.U64 and source.is_float:
             return f"to_uint64({text})"
-        return wrapped(f"({self.ctype[target]})(int64_t)({text})", target)
+        return wrapped(f"({self.ctype[target]})(int64_t)({text})", target, "(int8_t)")
 
     def widen(self, text: str, kind: DType) -> str:
         """An element of type `kind` as it is computed with."""
@@ -529,13 +530,12 @@ class CFamilyPrinter(VectorLoops):
         return ""  # one thread per vEU
 
 
-def wrapped(text: str, dtype: DType) -> str:
-    """An integer of 8 bits, or a vector of them, wrapped to those that `dtype` has."""
-    if dtype.bits >= 8:
+def wrapped(text: str, dtype: DType, signed: str = "") -> str:
+    """The low bits of a byte, those that an integer of fewer has; of a vector, or if `signed` casts to it, of one."""
+    if dtype.bits >= 8 or dtype.is_float:
         return text
     if dtype.value.startswith("u"):
         return f"({text} & {(1 << dtype.bits) - 1})"
-    signed = "" if text.startswith("__builtin") else "(int8_t)"
     return f"({signed}({text} << {8 - dtype.bits}) >> {8 - dtype.bits})"
 
 

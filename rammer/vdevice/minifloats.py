@@ -7,7 +7,6 @@ too large becomes infinite, or NaN, or the largest number, whichever of them the
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
 from rammer.ir.tensor import DType
@@ -50,7 +49,7 @@ def template(dtype: DType) -> str:
     """Both conversions of a type."""
     if dtype is DType.F8E8M0:
         return SCALES
-    info = ml_dtypes.finfo(dtype.numpy)
+    info = dtype.info
     sign, mantissa = 1 << (dtype.bits - 1), int(info.nmant)
     normal, smallest = float(info.smallest_normal), float(info.smallest_subnormal)
     largest, infinite, invalid = (_code(v, dtype) for v in (float(info.max), np.inf, np.nan))

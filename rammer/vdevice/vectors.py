@@ -126,7 +126,7 @@ class VectorLoops:
         return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
 
     def _narrow_ok(self, s: Store, lane: str) -> bool:
-        """Whether a vector of small numbers can be stored: moved, or made of numbers that an int32 holds, or float32."""
+        """Whether a vector of small numbers can be stored: moved, or made of numbers that int32 or float32 holds."""
         kind = self.dtypes[s.buffer]
         if not self.narrow_stores or kind not in self.narrow or not _runs(s.index, lane):
             return False
