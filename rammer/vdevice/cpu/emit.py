@@ -73,9 +73,10 @@ def function(printer: CFamilyPrinter) -> EmittedKernel:
 
 
 def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str:
-    """One C file with the prelude and the kernels, each symbol once."""
-    texts = {k.symbol: k.text for k in kernels}
-    return prelude(spec) + "\n" + "\n".join(texts.values())
+    """One C file with the prelude, conversions that the kernels want, and the kernels, each symbol once."""
+    text = "\n".join({k.symbol: k.text for k in kernels}.values())
+    wanted = minifloats.named_in(text)
+    return prelude(spec) + functions.instance(wanted) + functions.instance(wanted, "vf", "vi", "v") + "\n" + text
 
 
 @lru_cache(maxsize=8)
@@ -87,9 +88,8 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     return (
         HEAD.replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
         + functions.BITS
-        + functions.instance(math + minifloats.TEMPLATES, "vf", "vi", "v")
+        + functions.instance(math, "vf", "vi", "v")
         + scalars
-        + functions.instance(minifloats.TEMPLATES)
         + FOLDS.replace("LANES", str(lanes))
         + functions.REMAINDERS
         + functions.DOUBLES
