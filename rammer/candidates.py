@@ -14,7 +14,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.proof import settled
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, DType
 from rammer.ir.tile import TileProgram
 from rammer.program import Program
 from rammer.vdevice.base import Progress, VDevice
@@ -153,13 +153,14 @@ def difference(got: Array, want: Array) -> str:
     """How far an array is off, if it is by more than rounding explains; else nothing."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"it is {got.dtype}{list(got.shape)} and should be {want.dtype}{list(want.shape)}"
-    if got.dtype.kind in "iub":
+    dtype = DType(got.dtype.name)
+    if not dtype.is_float:
         off = np.argwhere(got != want)
         return f"{len(off)} of {got.size} elements differ, first {off[0].tolist()}" if len(off) else ""
     a, b = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(b)
     scale = np.abs(b[finite]).max(initial=0.0)
-    allowed = {2: 3e-2, 4: 1e-4, 8: 1e-11}[got.dtype.itemsize] * scale
+    allowed = {1: dtype.epsilon, 2: 3e-2, 4: 1e-4, 8: 1e-11}[got.dtype.itemsize] * scale
     with np.errstate(invalid="ignore"):
         close = np.where(finite, np.abs(a - b) <= allowed, (a == b) | (np.isnan(a) & np.isnan(b)))
     if close.all():

@@ -15,7 +15,7 @@ from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.graph import Graph, sort_operators
 from rammer.ir.operator import Operation, Operations, ROperator, attributes, flops
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
+from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, convert
 
 DTYPES = {d.numpy: d for d in DType}
 FREE_BYTES = 4096  # results of this size are always folded
@@ -30,7 +30,7 @@ _MOVES: dict[str, Callable[..., Array]] = {
 }
 _COPIES: dict[str, Callable[..., Array]] = {
     "concat": lambda *xs, axis: np.concatenate(xs, axis),
-    "cast": lambda x, dtype: x.astype(dtype.numpy),
+    "cast": convert,
 }
 
 

@@ -177,7 +177,9 @@ def logical(flat: Array, kind: TensorType) -> Array:
 
 
 def _wide(dtype: DType) -> np.dtype[Any]:
-    return np.dtype(np.float64) if dtype.is_float else dtype.numpy
+    if dtype.is_float:
+        return np.dtype(np.float64)
+    return np.dtype("u1" if dtype.value.startswith("u") else "i1") if dtype.bits < 8 else dtype.numpy
 
 
 class _Evaluator:
@@ -246,7 +248,8 @@ class _Evaluator:
             array = array.astype(wide, copy=False)
         first, steps = step
         strides = [sum(s[d] * n for s, n in zip(steps, array.strides, strict=True)) for d in range(len(shape))]
-        view = np.lib.stride_tricks.as_strided(array[tuple(slice(f, None) for f in first)], shape, strides)
+        bits = array[tuple(slice(f, None) for f in first)].view(f"u{array.itemsize}")  # as_strided knows not every type
+        view = np.lib.stride_tricks.as_strided(bits, shape, strides).view(array.dtype)
         return view.astype(wide, copy=False)
 
     def whole(self, stage: Stage) -> Array:

@@ -33,6 +33,18 @@ class DType(StrEnum):
     U32 = "uint32"
     U64 = "uint64"
     BOOL = "bool"
+    I2 = "int2"
+    I4 = "int4"
+    U2 = "uint2"
+    U4 = "uint4"
+    F4E2M1 = "float4_e2m1fn"
+    F6E2M3 = "float6_e2m3fn"
+    F6E3M2 = "float6_e3m2fn"
+    F8E4M3FN = "float8_e4m3fn"
+    F8E4M3FNUZ = "float8_e4m3fnuz"
+    F8E5M2 = "float8_e5m2"
+    F8E5M2FNUZ = "float8_e5m2fnuz"
+    F8E8M0 = "float8_e8m0fnu"
 
     @cached_property
     def numpy(self) -> np.dtype[np.generic]:
@@ -40,16 +52,48 @@ class DType(StrEnum):
 
     @property
     def itemsize(self) -> int:
+        """Bytes of an element in memory; types of fewer than 8 bits take one."""
         return self.numpy.itemsize
+
+    @cached_property
+    def info(self) -> Any:
+        """The limits of a type of numbers, as NumPy's finfo and iinfo have them."""
+        info: Any = ml_dtypes.finfo if self.is_float else ml_dtypes.iinfo
+        return info(self.numpy)
+
+    @cached_property
+    def bits(self) -> int:
+        """Bits of an element where it is packed, as in files."""
+        return 8 if self is DType.BOOL else int(self.info.bits)
 
     @property
     def is_float(self) -> bool:
-        return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
+        return "float" in self.value
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Of a float: the step from 1 to the next number."""
+        return float(self.info.eps)
+
+    @property
+    def only_stored(self) -> bool:
+        """Whether elements are moved and converted only: there is no arithmetic of the type."""
+        return self in _ONLY_STORED
 
     @property
     def accumulator(self) -> DType:
         """The type sums are held in: float32 for the half types, the type itself otherwise."""
         return DType.F32 if self in (DType.F16, DType.BF16) else self
+
+
+_ONLY_STORED = frozenset(d for d in DType if d is not DType.BOOL and (d.bits < 8 or d.value.startswith("float8")))
+
+
+def convert(array: Array, dtype: DType) -> Array:
+    """The elements as NumPy's astype has them; it knows no way between two types that are only stored."""
+    if dtype.only_stored and array.dtype.name in _ONLY_STORED:
+        array = array.astype(np.float32)
+    return array.astype(dtype.numpy)
 
 
 @dataclass(frozen=True, slots=True)

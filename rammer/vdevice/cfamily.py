@@ -24,6 +24,7 @@ from rammer.ir.expr import (
 from rammer.ir.index import Index, bounds, var, variables
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Store, Sync, TileProgram, uses
+from rammer.vdevice.minifloats import MINIFLOATS
 from rammer.vdevice.vectors import FLOAT32_MATH, INFIX, LOGIC, POWERS, SINGLE, VectorLoops
 
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
@@ -41,6 +42,11 @@ CTYPE = {
     DType.U32: "uint32_t",
     DType.U64: "uint64_t",
     DType.BOOL: "uint8_t",
+    DType.I2: "int8_t",
+    DType.I4: "int8_t",
+    DType.U2: "uint8_t",
+    DType.U4: "uint8_t",
+    **dict.fromkeys(MINIFLOATS, "uint8_t"),
 }
 FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "pow", "fmod", "mod"}
 INT_MATH = frozenset({"max", "min", "abs", "sign", "mod", "fmod", "div", "pow"})
@@ -200,8 +206,9 @@ class CFamilyPrinter(VectorLoops):
         return f"{target} {op} {self.convert(text, self.type_of(value) or kind, kind)};"
 
     def store_narrow(self, s: Store, lane: str, count: int) -> str:
-        """As `store`, of small integers that lie side by side."""
-        whole, vector = count in (0, self.lanes), self.narrow[self.dtypes[s.buffer]]
+        """As `store`, of small numbers that lie side by side."""
+        target = self.dtypes[s.buffer]
+        whole, vector = count in (0, self.lanes), self.narrow[target]
         if isinstance(s.value, Load):
             source = self.place(s.value.tensor, self.index(s.value.index[0] - var(lane)), count or self.lanes)
             text = f"VECTOR({vector}, {source})" if whole else f"{vector}_load(&{source}, {count})"
@@ -209,8 +216,11 @@ class CFamilyPrinter(VectorLoops):
             assert isinstance(s.value, Cast)
             kind = self.type_of(s.value.arg) or DType.I32
             text = self.wide_text(s.value.arg, lane, count, kind)
-            text = f"__builtin_convertvector({text}, {self.vectors[DType.I32]})" if kind.is_float else text
-            text = f"__builtin_convertvector({text}, {vector})"
+            if target in MINIFLOATS:
+                text = f"vto_{target.value}({text})"
+            elif kind.is_float:
+                text = f"__builtin_convertvector({text}, {self.vectors[DType.I32]})"
+            text = wrapped(f"__builtin_convertvector({text}, {vector})", target)
         place = self.place(s.buffer, self.index(s.index - var(lane)), count or self.lanes)
         return f"VECTOR({vector}, {place}) = {text};" if whole else f"{vector}_store(&{place}, {text}, {count});"
 
@@ -323,10 +333,14 @@ class CFamilyPrinter(VectorLoops):
         return (self.whole(buffer, place) if wide else self.widen(place, kind)), wide
 
     def load_narrow(self, buffer: str, index: Index, count: int, dtype: DType) -> str:
-        """A vector of small integers as one of numbers of type `dtype`."""
-        place, kind = self.place(buffer, self.index(index), count or self.lanes), self.narrow[self.dtypes[buffer]]
+        """A vector of small numbers as one of numbers of type `dtype`."""
+        source = self.dtypes[buffer]
+        place, kind = self.place(buffer, self.index(index), count or self.lanes), self.narrow[source]
         some = f"{kind}_load(&{place}, {count})" if count not in (0, self.lanes) else f"VECTOR({kind}, {place})"
-        return self.rounded(f"__builtin_convertvector({some}, {self.vectors[dtype]})", dtype)
+        if source in MINIFLOATS:
+            codes = f"__builtin_convertvector({some}, {self.vectors[DType.I32]})"
+            return self.convert_wide(f"vfrom_{source.value}({codes})", DType.F32, dtype)
+        return self.rounded(f"__builtin_convertvector({wrapped(some, source)}, {self.vectors[dtype]})", dtype)
 
     def convert_wide(self, text: str, source: DType, target: DType) -> str:
         """A vector of type `source` (half floats held in float32) as one of type `target`."""
@@ -433,6 +447,11 @@ class CFamilyPrinter(VectorLoops):
         """A value of type `source` (half floats held in float32) as an element of type `target`."""
         if source is target and target not in (DType.F16, DType.BF16):
             return text
+        if source in MINIFLOATS:
+            text, source = f"sfrom_{source.value}({text})", DType.F32
+        text = wrapped(text, source, "(int8_t)")
+        if target in MINIFLOATS:
+            return f"(uint8_t)sto_{target.value}({text})"
         if target is DType.BF16:
             return f"to_bf16({text})"
         if target is DType.BOOL:
@@ -441,13 +460,15 @@ class CFamilyPrinter(VectorLoops):
             return f"({self.ctype[target]})({text})"
         if target is DType.U64 and source.is_float:
             return f"to_uint64({text})"
-        return f"({self.ctype[target]})(int64_t)({text})"
+        return wrapped(f"({self.ctype[target]})(int64_t)({text})", target, "(int8_t)")
 
     def widen(self, text: str, kind: DType) -> str:
         """An element of type `kind` as it is computed with."""
         return f"(float){text}" if kind is DType.F16 else f"from_bf16({text})" if kind is DType.BF16 else text
 
     def literal(self, v: float | int | bool, kind: DType) -> str:
+        if kind in MINIFLOATS:
+            return str(int(np.asarray(v, kind.numpy).view(np.uint8)))
         if not kind.is_float:
             if v == np.iinfo(np.int64).min:
                 return "INT64_MIN"
@@ -495,6 +516,15 @@ class CFamilyPrinter(VectorLoops):
 
     def sync(self) -> str:
         return ""  # one thread per vEU
+
+
+def wrapped(text: str, dtype: DType, signed: str = "") -> str:
+    """The low bits of a byte, those that an integer of fewer has; of a vector, or if `signed` casts to it, of one."""
+    if dtype.bits >= 8 or dtype.is_float:
+        return text
+    if dtype.value.startswith("u"):
+        return f"({text} & {(1 << dtype.bits) - 1})"
+    return f"({signed}({text} << {8 - dtype.bits}) >> {8 - dtype.bits})"
 
 
 def _adds_zeros(s: Store, lane: str | None) -> bool:

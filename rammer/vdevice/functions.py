@@ -20,8 +20,11 @@ INLINE bf16 to_bf16(float f) {  /* to nearest, ties to even; NaN stays NaN */
   uint32_t u = (uint32_t)sbits(f);
   return f != f ? (bf16)((u >> 16) | 64) : (bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
+INLINE float sint(int x) { return (float)x; }
 INLINE float ssel(int m, float a, float b) { return m ? a : b; }
 INLINE float ssplat(float x) { return x; }
+INLINE int ssel_i(int m, int a, int b) { return m ? a : b; }
+INLINE int ssplat_i(int x) { return x; }
 """
 
 # Templates. They want `sel`, `splat`, `sqrt` and `abs` before them.

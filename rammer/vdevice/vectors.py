@@ -10,6 +10,7 @@ from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, S
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Scope, Stmt, Store, Sync, TileProgram
+from rammer.vdevice.minifloats import MINIFLOATS
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
@@ -21,13 +22,14 @@ SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
 VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType.I64: "vl"}  # what vectors compute in
 # vectors that are converted as they are loaded
 NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt"}
+NARROW |= dict.fromkeys((DType.I2, DType.I4), "vc") | dict.fromkeys((DType.U2, DType.U4, *MINIFLOATS), "vb")
 VECTOR_INT_MATH = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "sign"})
 
 
 class VectorLoops:
     """Decides for one tile program, statement by statement as it is printed: it keeps the types of what is in scope."""
 
-    narrow_stores = False  # vectors are converted to small integers as they are stored
+    narrow_stores = False  # vectors are converted to small numbers as they are stored
     pieces = False  # some lanes of a vector register may be computed: none goes through memory then
     vectors: Mapping[DType, str] = VECTOR  # types of vectors, by what their elements are stored as
     narrow: Mapping[DType, str] = NARROW
@@ -119,7 +121,7 @@ class VectorLoops:
         return (base, chosen) if all(0 <= n < self.lanes for n in chosen) else None
 
     def _narrow_ok(self, s: Store, lane: str) -> bool:
-        """Whether a vector of small integers can be stored: moved, or made of numbers that an int32 holds."""
+        """Whether a vector of small numbers can be stored: moved, or made of numbers that int32 or float32 holds."""
         kind = self.dtypes[s.buffer]
         if not self.narrow_stores or kind not in self.narrow or not _runs(s.index, lane):
             return False
@@ -131,6 +133,7 @@ class VectorLoops:
             case Cast(arg, dtype) if dtype is kind and depends(arg, lane):
                 source = self.type_of(arg)
                 held = source is DType.I32 or (source is DType.F32 and _clipped(arg))
+                held = source in SINGLE if kind in MINIFLOATS else held
                 return held and self._lane_ok(arg, lane)
         return False
 
@@ -143,7 +146,8 @@ class VectorLoops:
                 fits = self._access_ok(buffer, index, lane) or self.picked(buffer, index, lane) is not None
                 return fits and not any(depends(d.value, lane) for d in dynamic)
             case Cast(Load(buffer, (index,), ()), dtype) if self.dtypes[buffer] in self.narrow:
-                return dtype in self.vectors and index.coef(lane) == 1 and lane not in variables(index - var(lane))
+                known = dtype in self.vectors and (dtype.is_float or self.dtypes[buffer] not in MINIFLOATS)
+                return known and _runs(index, lane)
             case Cast(arg, dtype):
                 source = self.type_of(arg)
                 known = source in self.vectors and dtype in self.vectors

@@ -72,16 +72,30 @@ def by_numpy(a: Array, b: Array) -> dict[str, Array]:
     zero = b == 0
     safe = np.where(zero, dtype.type(1), b)
     expected = {
-        **{"add": a + b, "sub": a - b, "mul": a * b, "div": np.where(zero, 0, a // safe)},
-        **{"mod": np.where(zero, 0, a % safe), "fmod": np.where(zero, 0, a % safe), "pow": a**b},
-        **{"max": np.maximum(a, b), "min": np.minimum(a, b)},
-        **{"less": a < b, "greater_equal": a >= b, "equal": a == b},
-        **{"neg": -a, "abs": a, "sign": np.sign(a), "relu": a},
-        **{"sum": a.sum(dtype=dtype)[None], "reduce max": a.max()[None], "arg_max": np.argmax(a)[None]},
-        **{"matmul": (a * b).sum(dtype=dtype)[None, None], "concat": np.concatenate([a, b])},
+        "add": a + b,
+        "sub": a - b,
+        "mul": a * b,
+        "div": np.where(zero, 0, a // safe),
+        "mod": np.where(zero, 0, a % safe),
+        "fmod": np.where(zero, 0, a % safe),
+        "pow": a**b,
+        "max": np.maximum(a, b),
+        "min": np.minimum(a, b),
+        "less": a < b,
+        "greater_equal": a >= b,
+        "equal": a == b,
+        "neg": -a,
+        "abs": a,
+        "sign": np.sign(a),
+        "relu": a,
+        "sum": a.sum(dtype=dtype)[None],
+        "reduce max": a.max()[None],
+        "arg_max": np.argmax(a)[None],
+        "matmul": (a * b).sum(dtype=dtype)[None, None],
+        "concat": np.concatenate([a, b]),
     }
     truth = {"less", "greater_equal", "equal"}
-    special = {name: np.bool_ for name in truth} | {"arg_max": np.int64}
+    special = dict.fromkeys(truth, np.bool_) | {"arg_max": np.int64}
     return {name: np.asarray(value).astype(special.get(name, dtype)) for name, value in expected.items()}
 
 

@@ -15,7 +15,7 @@ from op_cases import evaluate, express, onnx_reference
 
 from rammer.errors import TypeMismatch
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import DType, TensorType
+from rammer.ir.tensor import DType, TensorType, convert
 
 RNG = np.random.default_rng(7)
 FLOATS = RNG.normal(size=(3, 4, 5)).astype("f") * 3
@@ -199,7 +199,9 @@ def test_prelu_slope_broadcasts_to_x_only() -> None:
 @pytest.mark.parametrize("source", list(DType))
 def test_cast_is_astype(source: DType, target: DType) -> None:
     values = np.array([0, 1, 3, 17, 100, 1.75 if source.is_float else 2], "d").astype(source.numpy)
-    np.testing.assert_array_equal(evaluate("cast", values, dtype=target), values.astype(target.numpy))
+    values = values[values == values]  # one type has no 0
+    seen, wanted = evaluate("cast", values, dtype=target), convert(values, target)
+    np.testing.assert_array_equal(seen.astype("d"), wanted.astype("d"))  # NumPy sees no NaN in some types
 
 
 def test_cast_rounds_to_even_and_wraps() -> None:

@@ -26,6 +26,26 @@ UNARY = ("exp", "log", "tanh", "sigmoid", "erf", "sqrt", "floor", "ceil", "round
 BINARY = ("max", "min", "fmod", "pow")
 
 
+MINIFLOATS = [d for d in DType if d.is_float and d.only_stored]
+
+
+def codes(dtype: DType) -> np.ndarray:
+    """Every number of a type of at most 8 bits."""
+    return np.arange(1 << dtype.bits, dtype=np.uint8).view(dtype.numpy)
+
+
+def neighbours(dtype: DType) -> np.ndarray:
+    """Where rounding to a type turns: numbers of it, halves between them, and what is next to those; any bits."""
+    with np.errstate(all="ignore"):
+        known = np.unique(codes(dtype).astype(np.float32))
+        known = known[np.isfinite(known)]
+        halves = (known[1:].astype(np.float64) + known[:-1]) / 2
+        turns = np.concatenate([known, halves.astype(np.float32), known * np.float32(1.25), known * np.float32(1.75)])
+        around = [turns, np.nextafter(turns, np.float32(np.inf)), np.nextafter(turns, np.float32(-np.inf))]
+    random = np.random.default_rng(0).integers(0, 2**32, 20_000, np.uint32).view(np.float32)
+    return np.concatenate([*around, *(-a for a in around), random, SPECIAL, POINTS, np.array([-np.nan], np.float32)])
+
+
 SPECS = [SPEC, replace(SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16)]
 
 
@@ -36,6 +56,12 @@ def built(request: pytest.FixtureRequest) -> Built:
     cases = {kind: operation(kind, TensorType((size,))) for kind in UNARY}
     cases |= {kind: operation(kind, TensorType((size,)), TensorType((size,))) for kind in BINARY}
     cases["gather"] = operation("gather", TensorType((5, 20)), TensorType((4,), DType.I64), axis=0)
+    for dtype in MINIFLOATS:
+        cases[f"from {dtype}"] = operation("cast", TensorType((1 << dtype.bits,), dtype), dtype=DType.F32)
+        cases[f"to {dtype}"] = operation("cast", TensorType((len(neighbours(dtype)),)), dtype=dtype)
+        cases[f"scalar {dtype}"] = operation(
+            "cast", TensorType((len(neighbours(dtype)),), DType.F64), dtype=dtype
+        )  # of which there are no vectors
     return compile_all({name: (op, candidates(op, spec)[:1]) for name, op in cases.items()}, spec)
 
 
@@ -83,3 +109,17 @@ def test_a_gather_out_of_range_is_reported_and_reads_element_0(built: Built) -> 
     got, status = run(built, "gather", x, np.array([1, 5, -6, 2**40]))
     assert status == 1
     np.testing.assert_array_equal(got, x[[1, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("dtype", MINIFLOATS)
+def test_small_floats_are_converted_bit_by_bit(built: Built, dtype: DType) -> None:
+    """All numbers to float32, and float32 around every place where rounding turns."""
+    x = codes(dtype)
+    np.testing.assert_array_equal(run(built, f"from {dtype}", x)[0], x.astype(np.float32))
+    x = neighbours(dtype)
+    with np.errstate(all="ignore"):
+        wanted, double = x.astype(dtype.numpy), x.astype(np.float64)
+    for name, value in ((f"to {dtype}", x), (f"scalar {dtype}", double)):
+        seen = run(built, name, value)[0]
+        wrong = seen.view(np.uint8) != wanted.view(np.uint8)
+        assert not wrong.any(), (name, x[wrong][:5], seen[wrong][:5], wanted[wrong][:5])

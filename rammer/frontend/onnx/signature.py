@@ -7,22 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs
+from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, TypeProto, defs
 
 from rammer.errors import ModelError, did_you_mean
+from rammer.frontend.onnx.tensors import ELEMENT_TYPES
 from rammer.ir.tensor import DType
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
 
-_TYPE_NAMES = {
-    "tensor(float)": DType.F32,
-    "tensor(float16)": DType.F16,
-    "tensor(bfloat16)": DType.BF16,
-    "tensor(double)": DType.F64,
-    "tensor(bool)": DType.BOOL,
-    **{f"tensor({d.value})": d for d in (DType.I8, DType.I16, DType.I32, DType.I64)},
-    **{f"tensor({d.value})": d for d in (DType.U8, DType.U16, DType.U32, DType.U64)},
-}
+# the standard's name of a type -> the element type
+_TYPE_NAMES = {f"tensor({TensorProto.DataType.Name(code).lower()})": dtype for code, dtype in ELEMENT_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)

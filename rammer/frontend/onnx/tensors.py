@@ -7,10 +7,9 @@ import os
 import re
 import stat
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 from pathlib import PurePosixPath
 
-import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
@@ -32,6 +31,18 @@ ELEMENT_TYPES: dict[int, DType] = {
     TensorProto.UINT32: DType.U32,
     TensorProto.UINT64: DType.U64,
     TensorProto.BOOL: DType.BOOL,
+    TensorProto.INT2: DType.I2,
+    TensorProto.INT4: DType.I4,
+    TensorProto.UINT2: DType.U2,
+    TensorProto.UINT4: DType.U4,
+    TensorProto.FLOAT4E2M1: DType.F4E2M1,
+    TensorProto.FLOAT6E2M3: DType.F6E2M3,
+    TensorProto.FLOAT6E3M2: DType.F6E3M2,
+    TensorProto.FLOAT8E4M3FN: DType.F8E4M3FN,
+    TensorProto.FLOAT8E4M3FNUZ: DType.F8E4M3FNUZ,
+    TensorProto.FLOAT8E5M2: DType.F8E5M2,
+    TensorProto.FLOAT8E5M2FNUZ: DType.F8E5M2FNUZ,
+    TensorProto.FLOAT8E8M0: DType.F8E8M0,
 }
 
 # element type -> the typed field that may hold it
@@ -42,6 +53,7 @@ _FIELDS = dict.fromkeys(DType, "int32_data") | {
     DType.U32: "uint64_data",
     DType.U64: "uint64_data",
 }
+_PATTERNS = frozenset(d for d in DType if d.is_float and (d.only_stored or d is DType.BF16))  # not NumPy's own
 _ALL_FIELDS = ("float_data", "double_data", "int64_data", "int32_data", "uint64_data", "string_data")
 
 
@@ -175,10 +187,11 @@ def decode(tensor: TensorProto, external: ExternalData, taken: memoryview | None
     if any(d < 0 for d in shape) or len(shape) > limits.rank:
         raise ModelError(f"{what} has dimensions {list(shape[:20])}", hint=f"at most {limits.rank}, none negative")
     count = prod(shape)
-    nbytes = count * dtype.itemsize
-    if nbytes > limits.tensor_bytes:
+    nbytes = _packed_bytes(count, dtype)
+    if count * dtype.itemsize > limits.tensor_bytes:
         raise ModelError(
-            f"{what} has {nbytes} bytes, the limit is {limits.tensor_bytes}", hint="raise Limits.tensor_bytes"
+            f"{what} has {count * dtype.itemsize} bytes, the limit is {limits.tensor_bytes}",
+            hint="raise Limits.tensor_bytes",
         )
     if tensor.HasField("segment"):
         raise ModelError(f"{what} is stored in segments", hint="store it as raw_data")
@@ -199,25 +212,60 @@ def decode(tensor: TensorProto, external: ExternalData, taken: memoryview | None
             raise ModelError(f"{what} has {len(data)} bytes of data; {dtype.value}{list(shape)} needs {nbytes}")
         return _from_bytes(data, dtype, shape)
     values = getattr(tensor, _FIELDS[dtype])
-    if len(values) != count:
-        raise ModelError(f"{what} has {len(values)} values; its shape {list(shape)} needs {count}")
+    in_bytes = dtype.bits in (2, 4)  # each value of the field is a byte of them
+    if len(values) != (needed := nbytes if in_bytes else count):
+        raise ModelError(f"{what} has {len(values)} values; its shape {list(shape)} needs {needed}")
+    if in_bytes:
+        return _from_bytes(_patterns(values, 8, what).tobytes(), dtype, shape)
     return _from_field(values, dtype, what).reshape(shape)
+
+
+def _packed_bytes(count: int, dtype: DType) -> int:
+    """Bytes of `count` elements in a file, where those of fewer than 8 bits are packed."""
+    return -(-count * dtype.bits // 8)
 
 
 def _from_bytes(data: bytes | memoryview, dtype: DType, shape: tuple[int, ...]) -> Array:
     if dtype is DType.BOOL:  # any non-zero byte is true; NumPy must not see other bit patterns
         return np.not_equal(np.frombuffer(data, np.uint8), 0).reshape(shape)
-    little = np.frombuffer(data, dtype.numpy.newbyteorder("<") if dtype is not DType.BF16 else "<u2")
+    if dtype.bits < 8:
+        return _unpacked(np.frombuffer(data, np.uint8), dtype, prod(shape)).reshape(shape)
+    little = np.frombuffer(data, f"<u{dtype.itemsize}" if dtype in _PATTERNS else dtype.numpy.newbyteorder("<"))
     native = little.astype(little.dtype.newbyteorder("="), copy=False)
-    return (native.view(ml_dtypes.bfloat16) if dtype is DType.BF16 else native).reshape(shape)
+    return (native.view(dtype.numpy) if dtype in _PATTERNS else native).reshape(shape)
+
+
+def _unpacked(packed: Array, dtype: DType, count: int) -> Array:
+    """A byte for each of `count` elements of fewer than 8 bits, which follow each other from the lowest bit on."""
+    group = 8 // gcd(8, dtype.bits)  # elements that fill whole bytes
+    nbytes, groups = group * dtype.bits // 8, -(-count // group)
+    rows = np.zeros((groups, nbytes), np.uint8)
+    rows.reshape(-1)[: packed.size] = packed
+    found = np.empty((groups, group), np.uint8)
+    for n in range(group):
+        byte, shift = divmod(n * dtype.bits, 8)
+        found[:, n] = rows[:, byte] >> shift
+        if shift + dtype.bits > 8:
+            found[:, n] |= rows[:, byte + 1] << (8 - shift)
+    found &= (1 << dtype.bits) - 1
+    if dtype in (DType.I2, DType.I4):  # the sign fills its byte
+        sign = np.uint8(1 << (dtype.bits - 1))
+        found = (found ^ sign) - sign
+    flat: Array = found.reshape(-1)[:count].view(dtype.numpy)
+    return flat
+
+
+def _patterns(values: object, bits: int, what: str) -> Array:
+    """Bit patterns out of a field of wider integers."""
+    wide = np.array(values, np.int64)
+    if wide.size and not (wide.min() >= 0 and wide.max() < 1 << bits):
+        raise ModelError(f"{what} has {bits}-bit patterns outside 0…{(1 << bits) - 1}")
+    return wide.astype(np.uint16 if bits > 8 else np.uint8)
 
 
 def _from_field(values: object, dtype: DType, what: str) -> Array:
-    if dtype in (DType.F16, DType.BF16):
-        bits = np.array(values, np.int64)
-        if bits.size and not (bits.min() >= 0 and bits.max() < 1 << 16):
-            raise ModelError(f"{what} has 16-bit patterns outside 0…65535")
-        return bits.astype(np.uint16).view(dtype.numpy)
+    if dtype in _PATTERNS or dtype is DType.F16:
+        return _patterns(values, dtype.bits, what).view(dtype.numpy)
     if dtype.is_float:
         return np.array(values, dtype.numpy)
     wide = np.array(values, np.uint64 if _FIELDS[dtype] == "uint64_data" else np.int64)

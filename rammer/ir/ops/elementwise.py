@@ -17,6 +17,7 @@ from rammer.ir.ops.operands import (
     broadcast,
     broadcast_index,
     call,
+    computed,
     expression,
     float_only,
     listed,
@@ -171,7 +172,7 @@ DEFINITIONS = (
     *(_binary(kind, numbers_only) for kind in ("sub", "div", "fmod", "pow")),
     _binary("mod", _integers_only),
     *(_binary(kind, _bools_only, many=True) for kind in ("and", "or", "xor")),
-    *(_binary(k, same_dtype, DType.BOOL) for k in ("equal", "less", "less_equal", "greater", "greater_equal")),
+    *(_binary(k, computed, DType.BOOL) for k in ("equal", "less", "less_equal", "greater", "greater_equal")),
     *(_unary(kind, numbers_only) for kind in ("neg", "abs", "sign")),
     *(
         _unary(kind, float_only)

@@ -34,14 +34,21 @@ def same_dtype(kind: str, types: Sequence[TensorType]) -> DType:
 
 def float_only(kind: str, types: Sequence[TensorType]) -> DType:
     """The one floating-point type of all operands. Raises TypeMismatch."""
-    dtype = same_dtype(kind, types)
+    dtype = computed(kind, types)
     require(dtype.is_float, f"{kind}: needs floating-point operands, not {listed(types)}", "add a cast")
     return dtype
 
 
-def numbers_only(kind: str, types: Sequence[TensorType]) -> DType:
-    """The one type of all operands, which must not be bool. Raises TypeMismatch."""
+def computed(kind: str, types: Sequence[TensorType]) -> DType:
+    """The one type of all operands, which must not be one that is only stored. Raises TypeMismatch."""
     dtype = same_dtype(kind, types)
+    require(not dtype.only_stored, f"{kind}: {dtype.value} is only stored and converted, not computed", "add a cast")
+    return dtype
+
+
+def numbers_only(kind: str, types: Sequence[TensorType]) -> DType:
+    """The one type of all operands, in which there must be arithmetic. Raises TypeMismatch."""
+    dtype = computed(kind, types)
     require(dtype is not DType.BOOL, f"{kind}: needs numbers, not {listed(types)}", "add a cast")
     return dtype
 
@@ -99,7 +106,8 @@ def wide_enough(kind: str, types: Sequence[TensorType], dtype: DType | None) -> 
     """The type of a product: `dtype`, an integer as wide as all operands; or their one type. Raises TypeMismatch."""
     if dtype is None:
         return numbers_only(kind, types)
-    whole = not any(t.dtype.is_float or t.dtype is DType.BOOL or t.dtype.itemsize > dtype.itemsize for t in types)
+    computed = not any(t.dtype is DType.BOOL or t.dtype.only_stored for t in types)
+    whole = computed and not any(t.dtype.is_float or t.dtype.itemsize > dtype.itemsize for t in types)
     require(whole and not dtype.is_float, f"{kind}: {listed(types)} in {dtype.value}", "only integers are widened")
     return dtype
 

@@ -9,6 +9,7 @@ from rammer.ir.index import Index, var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import (
     call,
+    computed,
     expression,
     narrowed,
     normal_axis,
@@ -35,7 +36,7 @@ def reduced_axes(x: TensorType, over: tuple[int, ...], keepdims: bool) -> tuple[
 def _reduce(x: TensorType, *, fn: str, axes: tuple[int, ...], keepdims: bool = True) -> TensorExpr:
     """x combined over `axes`; no axes: every element by itself."""
     require(fn in _PLAIN or fn in _FINISHED, f"reduce: fn={fn!r} of {x}", f"one of {', '.join((*_PLAIN, *_FINISHED))}")
-    dtype = x.dtype if fn in ("max", "min") else numbers_only(f"reduce {fn}", [x])
+    dtype = (computed if fn in ("max", "min") else numbers_only)(f"reduce {fn}", [x])
     require(
         dtype.is_float or fn not in ("l2", "log_sum", "log_sum_exp"), f"reduce {fn}: {x} is not floating", "add a cast"
     )

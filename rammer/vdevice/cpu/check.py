@@ -117,13 +117,17 @@ def _inputs(
 
 def _allowance(expr: TensorExpr, wanted: Array) -> float:
     """What rounding explains: grows with the depth of the sums, and with the largest value."""
-    if wanted.dtype.kind in "iub":
+    dtype = DType(wanted.dtype.name)
+    if not dtype.is_float:
         return 0.0
-    depth = sum(prod(e for _, e in s.reduce) for s in expr.stages if s.reduce)
-    narrow = min((k.dtype.itemsize for _, k in (*expr.inputs, *expr.outputs) if k.dtype.is_float), default=4)
-    epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[narrow]
     finite = wanted.astype(np.float64)
-    scale = np.abs(finite[np.isfinite(finite)]).max(initial=0.0)
+    scale = float(np.abs(finite[np.isfinite(finite)]).max(initial=0.0))
+    if dtype.only_stored:
+        return dtype.epsilon * scale  # a step, where what is rounded to it was off by a little
+    depth = sum(prod(e for _, e in s.reduce) for s in expr.stages if s.reduce)
+    kinds = [k.dtype for _, k in (*expr.inputs, *expr.outputs)]
+    narrow = min((d.itemsize for d in kinds if d.is_float and not d.only_stored), default=4)
+    epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[narrow]
     return float((64 + depth**0.5 * 8 if narrow < 8 else 256 + depth) * epsilon * max(scale, 1e-3))
 
 
@@ -149,15 +153,15 @@ def _off(got: Array, number: int, expr: TensorExpr, sample: Sample) -> NDArray[n
 
 
 def _unwritten(values: Array) -> NDArray[np.bool_]:
-    """Which floats are what lay there before: no NaN that is computed has all bits set."""
+    """Which floats are what lay there before: no NaN that is computed has all bits set, but for those of one byte."""
     bits = values.view(np.uint8).reshape(len(values), values.dtype.itemsize)
-    left: NDArray[np.bool_] = (bits == 0xFF).all(axis=1) & (values != values)
+    left: NDArray[np.bool_] = (bits == 0xFF).all(axis=1) & (values != values) & (values.itemsize > 1)
     return left
 
 
 def _moved(tensor: Seeded, random: np.random.Generator) -> Seeded:
     """The same numbers, a rounding or two away."""
-    if not tensor.kind.dtype.is_float:
+    if not tensor.kind.dtype.is_float or tensor.kind.dtype.only_stored:
         return tensor
     epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[tensor.kind.dtype.itemsize]
     values = tensor.numbers.values

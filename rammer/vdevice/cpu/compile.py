@@ -12,6 +12,7 @@ from rammer import config
 from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.vdevice import minifloats
 from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
 from rammer.vdevice.cpu.spec import Host, find_arch
@@ -73,7 +74,7 @@ class KernelCompiler:
         self._context = fingerprint(
             self._compiler.version, self._compiler.family, *FLAGS, *self._flags, headers_fingerprint()
         )
-        self._prelude = fingerprint(self._context, translation_unit([], spec))
+        self._prelude = fingerprint(self._context, translation_unit([], spec), minifloats.TEMPLATES)
         self._sources: dict[RKernel, Source] = {}  # of the latest call: what is built was measured just before
 
     def runtime(self) -> bytes:

@@ -11,7 +11,7 @@ from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import NEXT, TileProgram
-from rammer.vdevice import functions
+from rammer.vdevice import functions, minifloats
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.cpu import amx, vnni
 from rammer.vdevice.cpu.prefetch import capacity, prefetched
@@ -73,9 +73,10 @@ def function(printer: CFamilyPrinter) -> EmittedKernel:
 
 
 def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str:
-    """One C file with the prelude and the kernels, each symbol once."""
-    texts = {k.symbol: k.text for k in kernels}
-    return prelude(spec) + "\n" + "\n".join(texts.values())
+    """One C file with the prelude, conversions that the kernels want, and the kernels, each symbol once."""
+    text = "\n".join({k.symbol: k.text for k in kernels}.values())
+    wanted = minifloats.named_in(text)
+    return prelude(spec) + functions.instance(wanted) + functions.instance(wanted, "vf", "vi", "v") + "\n" + text
 
 
 @lru_cache(maxsize=8)
@@ -164,13 +165,12 @@ INLINE vf splat(float x) { return x - (vf){0}; }
 INLINE vf vsplat(float x) { return splat(x); }
 INLINE vi mask(int x) { return (vi){0} - (x != 0); }
 INLINE vf from_bits(vi x) { return (vf)x; }
+INLINE vi vsplat_i(int x) { return x - (vi){0}; }
 INLINE vi vsel_i(vi m, vi a, vi b) { return (a & m) | (b & ~m); }
 INLINE vf vsel(vi m, vf a, vf b) { return (vf)vsel_i(m, (vi)a, (vi)b); }
 INLINE vi vbits(vf x) { return (vi)x; }
 INLINE vf vfloat(vi x) { return (vf)x; }
 INLINE vf vint(vi x) { return __builtin_convertvector(x, vf); }
-INLINE int ssel_i(int m, int a, int b) { return m ? a : b; }
-INLINE float sint(int x) { return (float)x; }
 INLINE vw vbf16(vf x) {
   vu u = (vu)x, r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   return __builtin_convertvector((vu)vsel_i((vi)(x != x), (vi)((u >> 16) | 64), (vi)r), vw);

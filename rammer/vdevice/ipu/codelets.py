@@ -12,7 +12,7 @@ from rammer.ir.index import Index, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Body, Buffer, For, Kind, Store, TileProgram, statements, uses
-from rammer.vdevice import functions
+from rammer.vdevice import functions, minifloats
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.ipu.access import Variant, accesses
 from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, code_bytes, vertex_cycles
@@ -228,7 +228,7 @@ PRELUDE = (
     HEAD
     + functions.BITS
     + functions.library(functions.LIBM)
-    + functions.instance(functions.SIMPLE)
+    + functions.instance(functions.SIMPLE + minifloats.TEMPLATES)
     + "INLINE float ssigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }\n"
     + functions.REMAINDERS
     + functions.INTEGERS

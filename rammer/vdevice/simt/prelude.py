@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rammer.ir.instruction import Instruction
-from rammer.vdevice import functions
+from rammer.vdevice import functions, minifloats
 from rammer.vdevice.simt import mma
 from rammer.vdevice.simt.instructions import emulated
 
@@ -241,7 +241,7 @@ COMMON = (
     + functions.BITS
     + HALF
     + functions.library(("floor", "ceil", "round", "sqrt", "abs", "exp", "log", "erf", "sin", "cos"))
-    + functions.instance(functions.SIMPLE)
+    + functions.instance(functions.SIMPLE + minifloats.TEMPLATES)
     + QUICK
     + functions.REMAINDERS
     + functions.DOUBLES

@@ -7,6 +7,7 @@ from functools import reduce
 import numpy as np
 from onnx import TensorProto
 
+from rammer.frontend.onnx.handlers.casts import narrow_float
 from rammer.frontend.onnx.node import Handler, Node, handles
 from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, TensorId
@@ -197,12 +198,18 @@ def where(n: Node) -> TensorId:
 
 @handles("Cast", since=6)
 def cast(n: Node) -> TensorId:
-    return n.cast(n.tensor(0), element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op))
+    return _as_told(n, element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op))
 
 
 @handles("CastLike")
 def cast_like(n: Node) -> TensorId:
-    return n.cast(n.tensor(0), n.dtype(1))
+    return _as_told(n, n.dtype(1))
+
+
+def _as_told(n: Node, dtype: DType) -> TensorId:
+    """The first input in another type, by the node's attributes about what is rounded or out of range."""
+    saturate, mode = bool(n.attrs.get("saturate", 1)), n.attrs.get("round_mode") or "up"
+    return narrow_float(n, n.tensor(0), dtype, saturate=saturate, mode=mode)
 
 
 @handles("PRelu")

@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rammer.frontend.onnx.handlers.casts import narrow_float
 from rammer.frontend.onnx.handlers.neural import windows
 from rammer.frontend.onnx.node import Node, handles
+from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, TensorId
+
+_INTEGERS = frozenset(d for d in DType if not d.is_float and d is not DType.BOOL and d.bits <= 16)
+_FLOATS = frozenset((DType.F16, DType.BF16, DType.F32))  # what the standard computes quantisation in
 
 
 def _along(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
@@ -33,25 +38,46 @@ def _at(shape: Sequence[int], axis: int, extent: int) -> list[int]:
     return [extent if d == axis else 1 for d in range(len(shape))]
 
 
-def dequantize(n: Node, x: TensorId, scale: TensorId, zero: TensorId | None, axis: int) -> TensorId:
-    """(x - zero) * scale, in the type of the scale."""
-    dtype = n.type(scale).dtype
-    value = n.cast(x, DType.I32)
+def dequantize(
+    n: Node, x: TensorId, scale: TensorId, zero: TensorId | None, axis: int, dtype: DType | None = None
+) -> TensorId:
+    """(x - zero) * scale, in the type of the scale if no other is given."""
+    dtype = dtype or n.type(scale).dtype
+    exact = DType.F32 if n.type(x).dtype.is_float else DType.I32
+    value = n.cast(x, exact)
     if zero is not None:
-        value = n.add("sub", value, n.cast(_along(n, zero, x, axis), DType.I32))
-    return n.add("mul", n.cast(value, dtype), _along(n, scale, x, axis))
+        value = n.add("sub", value, n.cast(_along(n, zero, x, axis), exact))
+    return n.add("mul", n.cast(value, dtype), n.cast(_along(n, scale, x, axis), dtype))
 
 
-def quantize(n: Node, x: TensorId, scale: TensorId, zero: TensorId | None, axis: int, dtype: DType) -> TensorId:
-    """round(x / scale) + zero, kept inside the integer type."""
-    if dtype not in (DType.I8, DType.U8, DType.I16):
-        raise n.fail(f"quantization to {dtype.value} is not supported", hint="int8, uint8 or int16")
-    info = np.iinfo(dtype.value)
-    wide = n.add("round", n.add("div", x, n.cast(_along(n, scale, x, axis), n.type(x).dtype)))
-    wide = n.cast(wide, DType.F32)
-    if zero is not None:
+def quantize(
+    n: Node,
+    x: TensorId,
+    scale: TensorId,
+    zero: TensorId | None,
+    axis: int,
+    dtype: DType,
+    *,
+    precision: DType | None = None,
+    saturate: bool = True,
+) -> TensorId:
+    """x / scale + zero, rounded and kept inside the type; divided in `precision`, or else in the type of x."""
+    precision = precision or n.type(x).dtype
+    scaled = n.add("div", n.cast(x, precision), n.cast(_along(n, scale, x, axis), precision))
+    wide = n.cast(scaled if dtype.is_float else n.add("round", scaled), DType.F32)
+    if zero is not None and not (dtype.is_float and _is_zero(n, zero)):
         wide = n.add("add", wide, n.cast(_along(n, zero, x, axis), DType.F32))
-    return n.cast(n.add("clip", wide, low=float(info.min), high=float(info.max)), dtype)
+    if dtype.is_float:
+        return narrow_float(n, wide, dtype, saturate=saturate)
+    if dtype not in _INTEGERS:
+        raise n.fail(f"quantization to {dtype.value} is not supported", hint="use an integer of at most 16 bits")
+    return n.cast(n.add("clip", wide, low=float(dtype.info.min), high=float(dtype.info.max)), dtype)
+
+
+def _is_zero(n: Node, tensor: TensorId) -> bool:
+    """Whether a zero point is known to be one."""
+    value = n.builder.value(tensor)
+    return value is not None and not value.astype(np.float32).any()
 
 
 def _optional(n: Node, position: int) -> TensorId | None:
@@ -63,16 +89,30 @@ def dequantize_linear(n: Node) -> TensorId:
     axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
     if n.dtype() in (DType.I8, DType.U8) and n.type(n.tensor(0)).rank > 1:  # weights: they may be multiplied as bytes
         n.builder.keep(n.tensor(0))
-    return dequantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), axis)
+    dtype = _named(n, "output_dtype") or n.dtype(1)
+    if dtype not in _FLOATS:
+        raise n.fail(f"dequantization to {dtype.value} is not supported", hint="set output_dtype to a float type")
+    return dequantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), axis, dtype)
 
 
 @handles("QuantizeLinear")
 def quantize_linear(n: Node) -> TensorId:
     axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
-    if n.attrs.get("output_dtype"):
-        raise n.fail("output_dtype is not supported", hint="give a zero point of the wanted type")
-    x = n.cast(n.tensor(0), DType.F32) if not n.dtype().is_float else n.tensor(0)
-    return quantize(n, x, n.tensor(1), _optional(n, 2), axis, n.dtype(2) if n.has(2) else DType.U8)
+    told = _named(n, "output_dtype")
+    dtype = n.dtype(2) if n.has(2) else told or DType.U8
+    if told not in (None, dtype):
+        raise n.fail(f"output_dtype is {told}, the zero point {dtype}", hint="both must be the same")
+    precision = _named(n, "precision") or (n.dtype(1) if n.dtype(1) in _FLOATS else DType.F32)
+    if precision not in _FLOATS:
+        raise n.fail(f"precision {precision.value} is not supported", hint="float, float16 or bfloat16")
+    saturate = bool(n.attrs.get("saturate", 1))
+    return quantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), axis, dtype, precision=precision, saturate=saturate)
+
+
+def _named(n: Node, attribute: str) -> DType | None:
+    """The element type that an attribute names; None if it names none."""
+    code = n.attrs.get(attribute)
+    return element_type(code, f"attribute {attribute!r}", node=n.label, op=n.op) if code else None
 
 
 def _shifted(n: Node, tensor: TensorId, zero: TensorId | None, axis: int) -> TensorId:

@@ -1,0 +1,103 @@
+"""Conversions of floats of at most 8 bits to float32 and back, in C; what is to be done is read off their NumPy types.
+
+Like `functions`, one text for scalars and for vectors: F_ stands for float, I_ for what has its bits, P_ for the
+prefix of names. Codes are whole numbers in I_. Rounding is to nearest, ties to even, as NumPy's astype has it: what is
+too large becomes infinite, or NaN, or the largest number, whichever of them the type has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rammer.ir.tensor import DType
+
+MINIFLOATS = tuple(d for d in DType if d.is_float and d.only_stored)
+
+FROM = """\
+INLINE F_ P_from_NAME(I_ x) {
+  I_ m = x & MAGNITUDE;
+  F_ v = P_sel(m < FIRST_NORMAL, P_int(m) * SMALLEST, P_float((m << SHIFT) + OFFSET));
+SPECIAL\
+  return P_float(P_bits(v) | ((x & SIGN) << SIGN_SHIFT));
+}
+"""
+TO = """\
+INLINE I_ P_to_NAME(F_ x) {
+  I_ u = P_bits(x), m = u & 0x7fffffff, sign = (u >> SIGN_SHIFT) & SIGN;
+  I_ small = P_bits(P_float(m) + MAGIC) - P_bits(P_splat(MAGIC));  /* a sum whose last digit is the smallest number */
+  I_ r = (m + (HALF - 1) + ((m >> SHIFT) & 1) - OFFSET) >> SHIFT;
+  r = P_sel_i(m < NORMAL_BITS, small, r);
+  r = P_sel_i(r > LARGEST, P_splat_i(OVER), r);
+  r = P_sel_i(m > 0x7f800000, P_splat_i(NOT_A_NUMBER), r);
+  return RESULT;
+}
+"""
+SCALES = """\
+INLINE F_ P_from_float8_e8m0fnu(I_ x) {
+  F_ v = P_float(P_sel_i(x == 0, P_splat_i(0x00400000), x << 23));
+  return P_sel(x == 255, P_splat(NAN), v);
+}
+INLINE I_ P_to_float8_e8m0fnu(F_ x) {  /* to the nearest power of two, ties up; above 2^-127, to 2^-126 at least */
+  I_ u = P_bits(x), r = (u + 0x400000) >> 23;
+  r = P_sel_i(u <= 0x400000, P_splat_i(0), r);
+  return P_sel_i((u <= 0) | (u >= 0x7f400000), P_splat_i(255), r);
+}
+"""
+
+
+def template(dtype: DType) -> str:
+    """Both conversions of a type."""
+    if dtype is DType.F8E8M0:
+        return SCALES
+    info = dtype.info
+    sign, mantissa = 1 << (dtype.bits - 1), int(info.nmant)
+    normal, smallest = float(info.smallest_normal), float(info.smallest_subnormal)
+    largest, infinite, invalid = (_code(v, dtype) for v in (float(info.max), np.inf, np.nan))
+    has_infinity = infinite not in (largest, invalid)
+    last = infinite if has_infinity else largest
+    values = {
+        "NAME": dtype.value,
+        "MAGNITUDE": sign - 1,
+        "FIRST_NORMAL": 1 << mantissa,
+        "NORMAL_BITS": hex(_bits(normal)),
+        "OFFSET": hex(_bits(normal) - (1 << 23)),
+        "SMALLEST": f"{smallest!r}f",
+        "MAGIC": f"{smallest * 2**23!r}f",
+        "SIGN_SHIFT": 32 - dtype.bits,
+        "HALF": hex(1 << (22 - mantissa)),
+        "SHIFT": 23 - mantissa,
+        "LARGEST": largest,
+        "OVER": infinite,
+        "NOT_A_NUMBER": invalid,
+    }
+    special = ""
+    if has_infinity:
+        special += f"  v = P_sel(m == {last}, P_splat(INFINITY), v);\n"
+    if invalid < sign:
+        special += f"  v = P_sel(m > {last}, P_splat(NAN), v);\n"
+    signless = invalid == sign and _code(-np.nan, dtype) == sign  # no -0: its code is that of NaN
+    if signless:
+        special += f"  v = P_sel(x == {sign}, P_splat(NAN), v);\n"
+    values |= {"RESULT": f"P_sel_i((r == 0) | (r == {sign}), r, r ^ sign)" if signless else "r ^ sign"}
+    text = (FROM + TO).replace("SPECIAL", special)
+    for name in sorted([*values, "SIGN"], key=len, reverse=True):
+        text = text.replace(name, str(values.get(name, sign)))
+    return text
+
+
+def _code(value: float, dtype: DType) -> int:
+    """The bits of the nearest number."""
+    return int(np.float32(value).astype(dtype.numpy).view(np.uint8))
+
+
+def _bits(value: float) -> int:
+    """The bits of a float32."""
+    return int(np.float32(value).view(np.uint32))
+
+
+TEMPLATES = "".join(map(template, MINIFLOATS))
+
+
+def named_in(text: str) -> str:
+    """The templates of what a text calls."""
+    return "".join(template(d) for d in MINIFLOATS if f"_{d.value}(" in text)
