@@ -13,6 +13,7 @@ from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, 
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
+BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 FLOAT32_MATH = frozenset(
     {"max", "min", "abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "log", "tanh", "sigmoid", "erf"}
 )
@@ -20,7 +21,7 @@ POWERS = {2: "square", 3: "cube", 0.5: "sqrt", 0.75: "pow_3_4"}  # exponents tha
 SINGLE = frozenset({DType.F32, DType.F16, DType.BF16})  # computed in float32
 VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType.I64: "vl"}  # what vectors compute in
 NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs"}  # vectors that are converted as they are loaded
-VECTOR_INT_MATH = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "sign"})
+VECTOR_INT_MATH = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "sign", "bit_not", *BITWISE})
 
 
 class VectorLoops:
@@ -146,6 +147,8 @@ class VectorLoops:
             case Load(buffer, (index,), dynamic):
                 fits = self._access_ok(buffer, index, lane) or self.picked(buffer, index, lane) is not None
                 return fits and not any(depends(d.value, lane) for d in dynamic)
+            case Cast(bits=True):
+                return False
             case Cast(Load(buffer, (index,), ()), dtype) if self.dtypes[buffer] in self.narrow:
                 return dtype in self.vectors and index.coef(lane) == 1 and lane not in variables(index - var(lane))
             case Cast(arg, dtype):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rammer.frontend.onnx.handlers import (
+    bits,
     control,
     einsum,
     elementwise,
@@ -14,10 +15,13 @@ from rammer.frontend.onnx.handlers import (
     recurrent,
     reduction,
     resize,
+    sampling,
+    selection,
     sort,
 )
 
 __all__ = [
+    "bits",
     "control",
     "einsum",
     "elementwise",
@@ -29,5 +33,7 @@ __all__ = [
     "recurrent",
     "reduction",
     "resize",
+    "sampling",
+    "selection",
     "sort",
 ]
