@@ -56,6 +56,11 @@ def regions(**attrs: Any) -> ModelProto:
     )
 
 
+def mel(bins: int, high: float = 4000.0) -> ModelProto:
+    numbers = {"b": np.array(bins), "l": np.array(16), "r": np.array(8000), "f": F32(0), "t": F32(high)}
+    return model([node("MelWeightMatrix", list(numbers))], {}, constants={k: np.asarray(v) for k, v in numbers.items()})
+
+
 def nested_ifs(depth: int) -> ModelProto:
     result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
     plain = helper.make_node("Identity", ["x"], ["y"])
@@ -264,6 +269,27 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "1 groups and 0 offset groups do not divide",
     ),
+    "transform of no points": (
+        lambda: model([node("DFT", ["x", "l"])], {"x": (1, 8, 1)}, constants={"l": np.array(0)}, opset=20),
+        "a transform of 0 points",
+    ),
+    "transform beyond memory": (
+        lambda: model([node("DFT", ["x", "l"])], {"x": (1, 8, 1)}, constants={"l": np.array(1 << 50)}, opset=20),
+        "a transform of 1125899906842624 points",
+    ),
+    "transform along the pairs": (lambda: model([node("DFT", axis=2)], {"x": (1, 8, 2)}, opset=17), "is no signal"),
+    "frames longer than the signal": (
+        lambda: model(
+            [node("STFT", ["x", "s", "", "l"])], {"x": (1, 8, 1)}, constants={"s": np.array(1), "l": np.array(9)}
+        ),
+        "frames of 9 every 1",
+    ),
+    "frames that stand still": (
+        lambda: model([node("STFT", ["x", "s"])], {"x": (1, 8, 1)}, constants={"s": np.array(0)}),
+        "frames of 8 every 0",
+    ),
+    "mel bins beyond memory": (lambda: mel(1 << 40), "MelWeightMatrix 'n': 1099511627776 bins"),
+    "mel bins beyond the spectrum": (lambda: mel(8, high=1e6), "do not fit 16 points"),
     "lstm of another size": (
         lambda: model(
             [node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3)],

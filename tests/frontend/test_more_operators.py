@@ -195,3 +195,50 @@ def test_windows_are_deformed(group: int, parts: int, masked: bool) -> None:
     made = model([node("DeformConv", list(shapes), group=group, offset_group=parts, **attrs)], shapes, opset=19)
     values = {name: draw(*shape) for name, shape in shapes.items()}
     compare(made, values, by_reference(made, values), 2e-4, cpu=masked)
+
+
+@pytest.mark.parametrize("length", [1, 7, 63, 64, 67, 97, 134, 360, 1000, 1024])
+@pytest.mark.parametrize("pair", [1, 2])
+def test_fourier_transforms_of_any_length(length: int, pair: int) -> None:
+    """Of small ones by a matrix, of others by stages, of primes by a convolution; forth, back, and one side of each."""
+    x, far = draw(2, length, 3, pair), draw(2, length // 2 + 1, 3, 2)
+    nodes = [
+        node("DFT", ["x", "", "a"], ["forth"]),
+        node("DFT", ["x", "", "a"], ["back"], inverse=1),
+        node("DFT", ["x", "l", "a"], ["side"], onesided=1),
+        node("DFT", ["h", "n", "a"], ["real"], onesided=1, inverse=1),
+    ]
+    constants = {"a": np.array(1), "l": np.array(length + 3), "n": np.array(length)}
+    outputs = [n.output[0] for n in nodes]
+    made = model(nodes, {"x": x.shape, "h": far.shape}, outputs, constants=constants, opset=20)
+    values = {"x": x, "h": far}
+    given = x[..., 0] if pair == 1 else x[..., 0] + 1j * x[..., 1]
+    wanted = [
+        np.fft.fft(given, axis=1),
+        np.fft.ifft(given, axis=1),
+        np.fft.fft(given, length + 3, axis=1)[:, : (length + 3) // 2 + 1],
+    ]
+    pairs = [np.stack([w.real, w.imag], -1).astype(np.float32) for w in wanted]
+    real = np.fft.irfft(far[..., 0] + 1j * far[..., 1], length, axis=1)[..., None].astype(np.float32)
+    compare(made, values, [*pairs, real], 1e-5 * (length + 3) ** 0.5, cpu=length in (67, 360))
+    if length >= 64:
+        assert max(op.operation.inputs[1].size for op in load(made).operators if op.kind == "matmul") < 4 * 64 * 64
+
+
+@pytest.mark.parametrize(("onesided", "pair"), [(1, 1), (0, 2)])
+def test_transforms_of_windows(onesided: int, pair: int) -> None:
+    made = model(
+        [node("STFT", ["x", "s", "w"], onesided=onesided)],
+        {"x": (2, 301, pair), "w": (65,)},
+        constants={"s": np.array(17)},
+    )
+    values = {"x": draw(2, 301, pair), "w": draw(65)}
+    compare(made, values, by_reference(made, values), 1e-4, cpu=onesided == 1)
+
+
+@pytest.mark.parametrize(("bins", "length", "rate"), [(8, 16, 8192), (13, 400, 16000), (40, 64, 8000)])
+def test_weights_of_mel_bins(bins: int, length: int, rate: int) -> None:
+    constants = {"b": np.array(bins), "l": np.array(length), "r": np.array(rate)}
+    constants |= {"f": np.array(20, np.float32), "t": np.array(rate / 2, np.float32)}
+    made = model([node("MelWeightMatrix", list(constants))], {}, constants=constants, opset=17)
+    compare(made, {}, by_reference(made, {}), cpu=False)

@@ -17,6 +17,7 @@ from rammer.frontend.onnx.handlers import (
     resize,
     sampling,
     selection,
+    signal,
     sort,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "resize",
     "sampling",
     "selection",
+    "signal",
     "sort",
 ]
