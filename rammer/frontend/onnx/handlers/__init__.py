@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from rammer.frontend.onnx.handlers import (
     bits,
+    contrib,
+    contrib_attention,
+    contrib_quantized,
     control,
     einsum,
     elementwise,
@@ -23,6 +26,9 @@ from rammer.frontend.onnx.handlers import (
 
 __all__ = [
     "bits",
+    "contrib",
+    "contrib_attention",
+    "contrib_quantized",
     "control",
     "einsum",
     "elementwise",
