@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from rich.table import Table
 import rammer
 from rammer import artifact, config, demo, files, measure, viz
 from rammer.errors import ArtifactError, DeviceError, InputError, RammerError
+from rammer.ir.plan import ExecutionPlan
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
 from rammer.scheduler.policy_options import split_policies
-from rammer.scheduler.timeline import simulate
+from rammer.scheduler.timeline import Timeline, simulate
 from rammer.vdevice.base import Progress as ProgressCallback
 from rammer.vdevice.supersteps import CountsSupersteps, SuperstepProfile
 
@@ -371,8 +372,13 @@ def _show_plan(program: Program, asked: Mapping[str, str], model: str, width: in
     plan = program.plan
     timeline = simulate(plan)  # that the scheduler believed in
     click.echo(viz.text_gantt(timeline, plan, width=width))
-    texts = {"plan": lambda _, p: print_plan(p), "rkernels": lambda _, p: print_rkernels(p)}
-    forms = {"svg": viz.svg, "html": viz.html, "trace": viz.chrome_trace, **texts}
+    forms: dict[str, Callable[[Timeline, ExecutionPlan], str]] = {
+        "svg": viz.svg,
+        "html": viz.html,
+        "trace": viz.chrome_trace,
+        "plan": lambda _, plan: print_plan(plan),
+        "rkernels": lambda _, plan: print_rkernels(plan),
+    }
     for form, path in asked.items():
         files.write(path, forms[form](timeline, plan), sources=[model])
         out.print(f"wrote {escape(path)}", highlight=False)

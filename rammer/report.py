@@ -124,6 +124,6 @@ def make_report(plan: ExecutionPlan, timeline: Timeline, weight_bytes: int, phas
         notes=list(plan.notes),
         operators=rows,
         moved=dict(timeline.moved),
-        hand_overs=chain.count,
+        hand_overs=chain.hops,
         handed_bytes=chain.nbytes,
     )

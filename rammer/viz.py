@@ -395,9 +395,10 @@ def _traffic(timeline: Timeline, plan: ExecutionPlan, steps: int) -> list[Traffi
 def _grown(at: NDArray[np.float64], rates: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """At each of some times, the sum of what began to grow at `at` by `rates`."""
     order = np.argsort(at)
-    rate, begun = (np.concatenate([[0.0], np.cumsum(x[order])]) for x in (rates, rates * at))
-    before = np.searchsorted(at[order], edges)
-    return edges * rate[before] - begun[before]
+    sums = np.zeros((2, len(at) + 1))  # of rates, and of what each would have had at 0
+    np.cumsum(np.stack([rates, rates * at])[:, order], axis=1, out=sums[:, 1:])
+    rate, begun = sums[:, np.searchsorted(at[order], edges)]
+    return np.asarray(edges * rate - begun, np.float64)
 
 
 def _title(plan: ExecutionPlan) -> str:

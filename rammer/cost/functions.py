@@ -14,6 +14,7 @@ COSTLY = {
     "erf": 20,
     "sin": 20,
     "cos": 20,
+    "atan": 20,
     "pow": 30,
     "div": 8,
     "sqrt": 8,

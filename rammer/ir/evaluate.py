@@ -25,6 +25,7 @@ from rammer.ir.expr import (
     Table,
     TensorExpr,
     loads,
+    result_dtype,
 )
 from rammer.ir.functions import FUNCTIONS
 from rammer.ir.graph import Graph
@@ -271,8 +272,12 @@ class _Evaluator:
                 return np.asarray(values)[evaluate(index, grid)]
             case Iota(index):
                 return np.asarray(evaluate(index, grid), np.int64)
-            case Cast(arg, dtype):
-                return self.rounded(self.value(arg, grid), dtype)
+            case Cast(arg, dtype, bits):
+                given = np.asarray(self.value(arg, grid))
+                if bits:
+                    held = result_dtype(arg, {n: self.expr.type_of(n).dtype for n in (*self.inputs, *self.stages)})
+                    given = given.astype((held or dtype).numpy).view(dtype.numpy)
+                return self.rounded(given, dtype)
             case Load(tensor, index, dynamic):
                 places = [evaluate(i, grid) for i in index]
                 for d in dynamic:

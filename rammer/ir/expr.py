@@ -88,10 +88,14 @@ class Call(Scalar):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Scalar):
-    """Conversion as NumPy's astype: floats truncate toward zero, integers wrap."""
+    """Conversion as NumPy's astype: floats truncate toward zero, integers wrap.
+
+    With `bits`, as NumPy's view: the same bits, read as another type of their width.
+    """
 
     arg: Scalar
     dtype: DType
+    bits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +220,8 @@ def rewrite(body: Scalar, leaf: Callable[[Load], Scalar], index: Callable[[Index
                 return leaf(value)
             case Call(fn, args):
                 return Call(fn, tuple(map(walk, args)))
-            case Cast(arg, dtype):
-                return Cast(walk(arg), dtype)
+            case Cast(arg):
+                return replace(value, arg=walk(arg))
             case Iota(ix):
                 return Iota(index(ix))
             case Table(values, ix):

@@ -55,6 +55,23 @@ def _power(a: Any, b: Any) -> Any:
     return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
 
 
+def _shift_left(a: Any, b: Any) -> Any:
+    """Bits that leave the type are lost; by a negative amount, or by all bits and more, none is left."""
+    dtype = np.result_type(a, b)
+    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    inside = (b >= 0) & (b < 8 * dtype.itemsize)
+    return np.where(inside, np.left_shift(a, np.where(inside, b, dtype.type(0))), dtype.type(0))
+
+
+def _shift_right(a: Any, b: Any) -> Any:
+    """The sign fills up; by a negative amount, or by all bits and more, only the sign is left."""
+    dtype = np.result_type(a, b)
+    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    inside = (b >= 0) & (b < 8 * dtype.itemsize)
+    gone = np.where(a < 0, np.bitwise_not(dtype.type(0)), dtype.type(0))
+    return np.where(inside, np.right_shift(a, np.where(inside, b, dtype.type(0))), gone)
+
+
 def _sigmoid(x: Any) -> Any:
     x = np.asarray(x)
     return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
@@ -83,6 +100,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("log", 1, np.log),
         Function("sin", 1, np.sin),
         Function("cos", 1, np.cos),
+        Function("atan", 1, np.arctan),
         Function("erf", 1, _erf),
         Function("tanh", 1, np.tanh),
         Function("sigmoid", 1, _sigmoid),
@@ -97,6 +115,12 @@ FUNCTIONS: dict[str, Function] = {
         Function("or", 2, np.logical_or),
         Function("xor", 2, np.logical_xor),
         Function("not", 1, np.logical_not),
+        Function("bit_and", 2, np.bitwise_and),
+        Function("bit_or", 2, np.bitwise_or),
+        Function("bit_xor", 2, np.bitwise_xor),
+        Function("bit_not", 1, np.bitwise_not),
+        Function("shift_left", 2, _shift_left),
+        Function("shift_right", 2, _shift_right),
         Function("where", 3, np.where),
     )
 }

@@ -118,8 +118,8 @@ def _scalar(value: Scalar) -> str:
             return f"({_scalar(a)} {SIGNS[fn]} {_scalar(b)})"
         case Call(fn, args):
             return f"{fn}({', '.join(map(_scalar, args))})"
-        case Cast(arg, dtype):
-            return f"{dtype.value}({_scalar(arg)})"
+        case Cast(arg, dtype, bits):
+            return f"{'bits as ' * bits}{dtype.value}({_scalar(arg)})"
         case Select(where, then, other):
             return f"({_scalar(then)} if {_conditions(where)} else {_scalar(other)})"
     raise TypeError(f"not a scalar expression: {value!r}")

@@ -151,8 +151,8 @@ def _needed(value: Scalar) -> Scalar:
             return Select(where, Call("mul", (_needed(args[0]), _needed(args[1]))), zero)
         case Call(fn, args):
             return Call(fn, tuple(map(_needed, args)))
-        case Cast(arg, dtype):
-            return Cast(_needed(arg), dtype)
+        case Cast(arg):
+            return replace(value, arg=_needed(arg))
         case Select(where, then, other):
             return Select(where, _needed(then), _needed(other))
     return value

@@ -172,8 +172,8 @@ def simplify_scalar(value: Scalar, env: Bounds) -> Scalar:
         case Table(values, index):
             index = simplify_index(index, env)
             return Table(values, index) if index.terms else Const(values[index.const])
-        case Cast(arg, dtype):
-            return Cast(simplify_scalar(arg, env), dtype)
+        case Cast(arg):
+            return replace(value, arg=simplify_scalar(arg, env))
         case Select(where, then, other):
             open_ = _undecided(where, env)
             if not open_:

@@ -183,7 +183,8 @@ def suits(problem: Problem, p: Product, unit: Unit) -> bool:
         return False
     ((_, depth),) = stage.reduce
     kinds = dict(problem.expr.inputs)
-    factors = [a.arg if isinstance(a, Cast) else a for a in stage.body.args] if isinstance(stage.body, Call) else []
+    args = stage.body.args if isinstance(stage.body, Call) else ()
+    factors = [a.arg if isinstance(a, Cast) and not a.bits else a for a in args]
     if not factors or not all(isinstance(a, Load) and a.tensor in kinds for a in factors):
         return False  # padding, or an operand that is computed here
     sums = result_dtype(stage.body, {name: kind.dtype for name, kind in kinds.items()})

@@ -21,7 +21,7 @@ from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
 
 SCALARS = 4  # where there are no vectors: as many sums share an operand
-COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
+COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "atan", "pow"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,9 +80,9 @@ def padded(problem: Problem) -> Problem:
 
 def _unpadded(problem: Problem, value: Scalar, reader: Stage, name: str) -> tuple[Scalar, Stage | None]:
     match value:
-        case Cast(arg, dtype):
+        case Cast(arg):
             arg, made = _unpadded(problem, arg, reader, name)
-            return Cast(arg, dtype), made
+            return replace(value, arg=arg), made
         case Select(where, Load(tensor, index, ()), Const(0)):
             pass
         case _:

@@ -25,7 +25,7 @@ from rammer.ir.index import Index, bounds, var, variables
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Store, Sync, TileProgram, uses
 from rammer.vdevice.minifloats import MINIFLOATS
-from rammer.vdevice.vectors import FLOAT32_MATH, INFIX, LOGIC, POWERS, SINGLE, VectorLoops
+from rammer.vdevice.vectors import BITWISE, FLOAT32_MATH, INFIX, LOGIC, POWERS, SINGLE, VectorLoops
 
 COMPARE = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
 CTYPE = {
@@ -48,8 +48,8 @@ CTYPE = {
     DType.U4: "uint8_t",
     **dict.fromkeys(MINIFLOATS, "uint8_t"),
 }
-FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "pow", "fmod", "mod"}
-INT_MATH = frozenset({"max", "min", "abs", "sign", "mod", "fmod", "div", "pow"})
+FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "atan", "pow", "fmod", "mod"}
+INT_MATH = frozenset({"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right"})
 
 
 class CFamilyPrinter(VectorLoops):
@@ -283,6 +283,9 @@ class CFamilyPrinter(VectorLoops):
                 return f"(int64_t)({self.index(index)})", False
             case Load(buffer, (index,), dynamic):
                 return self.load(buffer, index, dynamic, lane, count)
+            case Cast(arg, dtype, bits=True):
+                text, _ = self.scalar(arg, None, 0, dtype)
+                return self.same_bits(text, self.type_of(arg) or dtype, dtype), False
             case Cast(arg, dtype):
                 source = self.type_of(arg) or dtype
                 if lane and source in self.narrow and isinstance(arg, Load) and arg.index[0].coef(lane):
@@ -403,11 +406,13 @@ class CFamilyPrinter(VectorLoops):
 
     def wide_int_call(self, fn: str, texts: list[str], kind: DType) -> str:
         """As `int_call`, for vectors."""
-        if operator := COMPARE.get(fn) or (INFIX.get(fn) if fn != "div" else None):
+        if operator := COMPARE.get(fn) or BITWISE.get(fn) or (INFIX.get(fn) if fn != "div" else None):
             return f"({texts[0]} {operator} {texts[1]})"
         if fn in ("is_nan", "is_inf"):
             return f"{self.masks(kind)}_splat(0)"
-        return f"(-{texts[0]})" if fn == "neg" else f"{self.named(fn, kind)}({', '.join(texts)})"
+        if fn in ("neg", "bit_not"):
+            return f"({'-' if fn == 'neg' else '~'}{texts[0]})"
+        return f"{self.named(fn, kind)}({', '.join(texts)})"
 
     def logic(self, fn: str, texts: list[tuple[str, bool]], wide: bool, compared: DType) -> str:
         plain = [t for t, _ in texts]
@@ -439,6 +444,10 @@ class CFamilyPrinter(VectorLoops):
             return f"({name})((uint64_t){plain[0]} {INFIX[fn]} (uint64_t){plain[1]})"
         if fn == "neg":
             return f"({name})(0 - (uint64_t){plain[0]})"
+        if fn in BITWISE:
+            return f"({name})({plain[0]} {BITWISE[fn]} {plain[1]})"
+        if fn == "bit_not":
+            return f"({name})(~{plain[0]})"
         if fn not in INT_MATH:
             raise LoweringError(f"no C text for the function {fn!r} of {kind.value}")
         return f"({name}){'u' if kind is DType.U64 else 'i'}{fn}({', '.join(plain)})"
@@ -461,6 +470,13 @@ class CFamilyPrinter(VectorLoops):
         if target is DType.U64 and source.is_float:
             return f"to_uint64({text})"
         return wrapped(f"({self.ctype[target]})(int64_t)({text})", target, "(int8_t)")
+
+    def same_bits(self, text: str, source: DType, target: DType) -> str:
+        """A value of type `source` whose bits are read as one of type `target`, of the same width."""
+        made = {DType.F32: "sbits", DType.F64: "dbits", DType.F16: "hbits", DType.BF16: "to_bf16"}.get(source)
+        read = {DType.F32: "sfloat", DType.F64: "dfloat", DType.F16: "hfloat", DType.BF16: "from_bf16"}.get(target)
+        number = f"{made}({text})" if made else text
+        return f"{read}({number})" if read else self.convert(number, DType.I64, target)
 
     def widen(self, text: str, kind: DType) -> str:
         """An element of type `kind` as it is computed with."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-ONE = ("floor", "ceil", "sqrt", "exp", "log", "sin", "cos", "tanh", "erf")  # named as in <math.h>
+ONE = ("floor", "ceil", "sqrt", "exp", "log", "sin", "cos", "atan", "tanh", "erf")  # named as in <math.h>
 LIBM = {**{name: f"{name}f" for name in ONE}, "round": "rintf", "abs": "fabsf"}
 
 BITS = """\
@@ -25,6 +25,12 @@ INLINE float ssel(int m, float a, float b) { return m ? a : b; }
 INLINE float ssplat(float x) { return x; }
 INLINE int ssel_i(int m, int a, int b) { return m ? a : b; }
 INLINE int ssplat_i(int x) { return x; }
+"""
+
+# Of a type of half floats, HALF.
+HALF_BITS = """\
+INLINE int hbits(float x) { union { HALF h; uint16_t i; } u; u.h = (HALF)x; return u.i; }
+INLINE float hfloat(int x) { union { HALF h; uint16_t i; } u; u.i = (uint16_t)x; return (float)u.h; }
 """
 
 # Templates. They want `sel`, `splat`, `sqrt` and `abs` before them.
@@ -113,6 +119,8 @@ INLINE float smod(float x, float y) {
 """
 
 DOUBLES = """\
+INLINE int64_t dbits(double x) { union { double f; int64_t i; } u; u.f = x; return u.i; }
+INLINE double dfloat(int64_t x) { union { double f; int64_t i; } u; u.i = x; return u.f; }
 INLINE double dmod(double x, double y) {
   double r = fmod(x, y);
   return r == 0 ? copysign(0.0, y) : (r < 0) != (y < 0) ? r + y : r;
@@ -130,6 +138,7 @@ INLINE double dsigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / 
 #define dlog log
 #define dsin sin
 #define dcos cos
+#define datan atan
 #define derf erf
 #define dtanh tanh
 #define dpow pow
@@ -147,6 +156,8 @@ INLINE int64_t iabs(int64_t a) { return a < 0 ? (int64_t)(0 - (uint64_t)a) : a; 
 INLINE int64_t idiv(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b; }
 INLINE int64_t ifmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
 INLINE int64_t imod(int64_t a, int64_t b) { int64_t r = ifmod(a, b); return r && (r < 0) != (b < 0) ? r + b : r; }
+INLINE int64_t ishift_left(int64_t a, int64_t b) { return b < 0 || b > 63 ? 0 : (int64_t)((uint64_t)a << b); }
+INLINE int64_t ishift_right(int64_t a, int64_t b) { return a >> (b < 0 || b > 63 ? 63 : b); }
 INLINE int64_t ipow(int64_t a, int64_t b) {
   if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;  /* 1 / a^n, toward zero */
   uint64_t r = 1, x = (uint64_t)a;
@@ -159,6 +170,8 @@ INLINE int64_t ipow(int64_t a, int64_t b) {
 #define uabs(a) (a)
 #define ufmod umod
 INLINE uint64_t udiv(uint64_t a, uint64_t b) { return b == 0 ? 0 : a / b; }
+INLINE uint64_t ushift_left(uint64_t a, uint64_t b) { return b > 63 ? 0 : a << b; }
+INLINE uint64_t ushift_right(uint64_t a, uint64_t b) { return b > 63 ? 0 : a >> b; }
 INLINE uint64_t umod(uint64_t a, uint64_t b) { return b == 0 ? 0 : a % b; }
 INLINE uint64_t upow(uint64_t a, uint64_t b) {
   uint64_t r = 1;

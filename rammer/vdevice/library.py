@@ -31,7 +31,7 @@ class Library:
 
     def function(self, name: str, result: Any, *arguments: Any) -> Any:
         """A function of the library that releases the GIL while it runs. The library stays loaded as long as it."""
-        found = self._library[name]
+        found: Any = self._library[name]
         found.restype, found.argtypes, found.library = result, arguments, self
         return found
 

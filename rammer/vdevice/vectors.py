@@ -14,6 +14,7 @@ from rammer.vdevice.minifloats import MINIFLOATS
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
+BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 FLOAT32_MATH = frozenset(
     {"max", "min", "abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "log", "tanh", "sigmoid", "erf"}
 )
@@ -23,7 +24,7 @@ VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType
 # vectors that are converted as they are loaded
 NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt"}
 NARROW |= dict.fromkeys((DType.I2, DType.I4), "vc") | dict.fromkeys((DType.U2, DType.U4, *MINIFLOATS), "vb")
-VECTOR_INT_MATH = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "sign"})
+VECTOR_INT_MATH = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "sign", "bit_not", *BITWISE})
 
 
 class VectorLoops:
@@ -145,6 +146,8 @@ class VectorLoops:
             case Load(buffer, (index,), dynamic):
                 fits = self._access_ok(buffer, index, lane) or self.picked(buffer, index, lane) is not None
                 return fits and not any(depends(d.value, lane) for d in dynamic)
+            case Cast(bits=True):
+                return False
             case Cast(Load(buffer, (index,), ()), dtype) if self.dtypes[buffer] in self.narrow:
                 known = dtype in self.vectors and (dtype.is_float or self.dtypes[buffer] not in MINIFLOATS)
                 return known and _runs(index, lane)

@@ -16,6 +16,8 @@ CODES = {
     "float64": TensorProto.DOUBLE,
     "int64": TensorProto.INT64,
     "int32": TensorProto.INT32,
+    "int16": TensorProto.INT16,
+    "int8": TensorProto.INT8,
     "uint8": TensorProto.UINT8,
     "bool": TensorProto.BOOL,
 }

@@ -25,6 +25,9 @@ FLOAT_UNARY = [
     "log",
     "sin",
     "cos",
+    "asin",
+    "acos",
+    "atan",
     "erf",
     "tanh",
     "sigmoid",
@@ -69,6 +72,13 @@ def cases(lanes: int) -> dict[str, Operation]:
         add(f"{kind}-int", kind, t(40, dtype=DType.I64), t(1, dtype=DType.I64))
     for kind in ["and", "or", "xor"]:
         add(kind, kind, t(20, dtype=DType.BOOL), t(2, 20, dtype=DType.BOOL))
+    for dtype in (DType.I32, DType.I64, DType.I16, DType.U8):
+        for kind in ("bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"):
+            add(f"{kind}-{dtype}", kind, t(4, 1, 33, dtype=dtype), t(3, 1, dtype=dtype))
+        add(f"bit_not-{dtype}", "bit_not", t(5, 17, dtype=dtype))
+    for source, target in (("float32", "int32"), ("float64", "int64"), ("float16", "int16"), ("bfloat16", "int16")):
+        for one, other in ((DType(source), DType(target)), (DType(target), DType(source))):
+            add(f"bit_cast-{one}-{other}", "bit_cast", t(3, 19, dtype=one), dtype=other)
     add("not", "not", t(20, dtype=DType.BOOL))
     add("is_nan", "is_nan", t(20))
     add("is_inf", "is_inf", t(20))

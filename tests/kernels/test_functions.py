@@ -22,7 +22,23 @@ POINTS = np.concatenate(
     ]
 ).astype(np.float32)
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38], np.float32)
-UNARY = ("exp", "log", "tanh", "sigmoid", "erf", "sqrt", "floor", "ceil", "round", "sign", "abs", "neg", "relu", "sin")
+UNARY = (
+    "exp",
+    "log",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "sqrt",
+    "floor",
+    "ceil",
+    "round",
+    "sign",
+    "abs",
+    "neg",
+    "relu",
+    "sin",
+    "atan",
+)
 BINARY = ("max", "min", "fmod", "pow")
 
 

@@ -18,6 +18,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgramBuilder, TaskUid
 from rammer.ir.tensor import Array, DType, TensorId, TensorType
 from rammer.plugins import PluginRegistry
+from rammer.vdevice.ipu.narrow import NARROWED
 
 TESTS = Path(__file__).parents[1]
 REFUSED = Path(__file__).with_name("ipu_refused.txt")
@@ -49,6 +50,8 @@ def test_every_kernel_of_every_operator(monkeypatch: pytest.MonkeyPatch) -> None
     for case, operation in cases(4).items():
         if any(kind.layout for kind in (*operation.inputs, *operation.outputs)):
             continue  # the IPU's graphs have no blocked tensors
+        if operation.kind == "bit_cast" and operation.outputs[0].dtype in NARROWED:
+            continue  # refused: a tile has no bits beyond 32
         for kernel in registry.rkernels(operation, spec):
             name = f"{case}_{len(operators)}"
             taken = [f"{name}_i{n}" for n in range(len(operation.inputs))]

@@ -487,8 +487,11 @@ class Importer:
         function = schema_function(resolved, found, scope.opsets[domain], types)
         if function is None:
             raise ModelError("is not supported, and has no function body for these operands")
-        inner = {i.domain: i.version for i in function.opset_import}
-        self._report_unsupported(function.node, {_domain(d): v for d, v in inner.items()})
+        inner = {_domain(i.domain) for i in function.opset_import}
+        for other, opset in scope.opsets.items():  # what the body leaves open is that of its call
+            if other not in inner:
+                function.opset_import.add(domain=other, version=opset)
+        self._report_unsupported(function.node, {_domain(i.domain): i.version for i in function.opset_import})
         defaults = {name: default for name, default in found.defaults if name not in {a.name for a in attributes}}
         return self._inline(function, inputs, node.output, {**defaults, **{a.name: a for a in attributes}}, scope)
 

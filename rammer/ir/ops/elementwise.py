@@ -42,7 +42,7 @@ def _bools_only(kind: str, types: Sequence[TensorType]) -> DType:
 
 def _integers_only(kind: str, types: Sequence[TensorType]) -> DType:
     dtype = numbers_only(kind, types)
-    require(not dtype.is_float, f"{kind}: needs integers, not {listed(types)}", "use fmod")
+    require(not dtype.is_float, f"{kind}: needs integers, not {listed(types)}", "add a cast")
     return dtype
 
 
@@ -137,6 +137,13 @@ def _cast(x: TensorType, *, dtype: DType) -> TensorExpr:
     return pointwise("cast", [("x", x)], lambda value: value if x.dtype is dtype else Cast(value, dtype), dtype)
 
 
+def _bit_cast(x: TensorType, *, dtype: DType) -> TensorExpr:
+    """The bits of x, read as another type of their width."""
+    require(x.dtype.itemsize == dtype.itemsize, f"bit_cast: {x} to {dtype.value}", "both need the same width")
+    require(DType.BOOL not in (x.dtype, dtype), f"bit_cast: {x} to {dtype.value}", "a bool is no number; add a cast")
+    return pointwise("bit_cast", [("x", x)], lambda value: Cast(value, dtype, bits=True), dtype)
+
+
 def _where(cond: TensorType, a: TensorType, b: TensorType) -> TensorExpr:
     _bools_only("where", [cond])
     dtype = same_dtype("where", [a, b])
@@ -170,13 +177,14 @@ def _batch_norm(
 DEFINITIONS = (
     *(_binary(kind, numbers_only, many=True) for kind in ("add", "mul", "max", "min")),
     *(_binary(kind, numbers_only) for kind in ("sub", "div", "fmod", "pow")),
-    _binary("mod", _integers_only),
+    *(_binary(k, _integers_only) for k in ("mod", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right")),
+    _unary("bit_not", _integers_only),
     *(_binary(kind, _bools_only, many=True) for kind in ("and", "or", "xor")),
     *(_binary(k, computed, DType.BOOL) for k in ("equal", "less", "less_equal", "greater", "greater_equal")),
     *(_unary(kind, numbers_only) for kind in ("neg", "abs", "sign")),
     *(
         _unary(kind, float_only)
-        for kind in ("floor", "ceil", "round", "sqrt", "exp", "log", "sin", "cos", "erf", "tanh", "sigmoid")
+        for kind in ("floor", "ceil", "round", "sqrt", "exp", "log", "sin", "cos", "atan", "erf", "tanh", "sigmoid")
     ),
     *(_unary(kind, float_only, result=DType.BOOL) for kind in ("is_nan", "is_inf")),
     _unary("not", _bools_only),
@@ -192,6 +200,8 @@ DEFINITIONS = (
             scalars.softplus,
             scalars.softsign,
             scalars.mish,
+            scalars.asin,
+            scalars.acos,
         )
     ),
     OpDef("gelu", _gelu, broadcasts=True),
@@ -199,6 +209,7 @@ DEFINITIONS = (
     OpDef("prelu", _prelu, broadcasts=True),
     OpDef("clip", _clip, broadcasts=True),
     OpDef("cast", _cast, broadcasts=True),
+    OpDef("bit_cast", _bit_cast, broadcasts=True),
     OpDef("where", _where, broadcasts=True),
     OpDef("batch_norm", _batch_norm),
 )

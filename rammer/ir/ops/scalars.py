@@ -54,6 +54,16 @@ def mish(x: Scalar) -> Scalar:
     return x * (n / (n + 2.0))
 
 
+def asin(x: Scalar) -> Scalar:
+    """The angle from both legs of its triangle; a product of sums loses nothing near 1, and NaN comes of |x| > 1."""
+    return call("atan", x / call("sqrt", (ONE - x) * (ONE + x)))
+
+
+def acos(x: Scalar) -> Scalar:
+    """Twice the angle of half the way, which is exact near 1."""
+    return call("atan", call("sqrt", (ONE - x) / (ONE + x))) * 2.0
+
+
 def gelu(x: Scalar, approximate: str = "none") -> Scalar:
     if approximate == "tanh":
         inner = call("tanh", (x + x * x * x * 0.044715) * sqrt(2 / pi))

@@ -128,7 +128,8 @@ def _cut(editor: Editor, op: ROperator, parts: list[Rows], steps: Steps) -> None
         part = rows[piece.first]
         name = editor.operators[editor.producer[part.tensor]].name if part.tensor in editor.producer else op.name
         last = editor.define(name, "reshape", part.tensor, shape=(part.height, depth))
-        last = editor.define(op.name, "matmul", last, op.inputs[1], **dict(op.operation.attrs))
+        product = editor.interner.define("matmul", (editor.types[last], op.operation.inputs[1]), op.operation.attrs)
+        (last,) = editor.add(op.name, product, (last, op.inputs[1]))
         for add in steps.sums:
             constant = next(t for t in add.inputs if t in editor.constants)
             last = editor.define(add.name, "add", last, constant)

@@ -84,10 +84,11 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     # one text for floats and for vectors of them, so that tails equal bodies bit for bit
     math = functions.ABS + functions.SIMPLE + functions.POLYNOMIALS + functions.ERF
     double = MATH_OF_ALL + MATH_OF_DOUBLES
-    scalars = functions.library(("floor", "ceil", "round", "sqrt", "sin", "cos")) + functions.instance(math)
+    scalars = functions.library(("floor", "ceil", "round", "sqrt", "sin", "cos", "atan")) + functions.instance(math)
     return (
         HEAD.replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
         + functions.BITS
+        + functions.HALF_BITS.replace("HALF", "_Float16")
         + functions.instance(math, "vf", "vi", "v")
         + scalars
         + FOLDS.replace("LANES", str(lanes))

@@ -227,6 +227,7 @@ typedef uint16_t bf16;
 PRELUDE = (
     HEAD
     + functions.BITS
+    + functions.HALF_BITS.replace("HALF", "half")
     + functions.library(functions.LIBM)
     + functions.instance(functions.SIMPLE + minifloats.TEMPLATES)
     + "INLINE float ssigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }\n"

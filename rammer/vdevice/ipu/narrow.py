@@ -75,8 +75,10 @@ def _scalar(value: Scalar) -> Scalar:
             return Load(tensor, index, tuple(replace(d, value=_scalar(d.value)) for d in dynamic))
         case Call(fn, args):
             return Call(fn, tuple(map(_scalar, args)))
+        case Cast(_, dtype, True) if dtype in NARROWED:
+            raise DeviceError(f"the bits of a {dtype.value} are wanted", hint="an IPU has no wider types than 32 bits")
         case Cast(arg, dtype):
-            return Cast(_scalar(arg), on_tile(dtype))
+            return replace(value, arg=_scalar(arg), dtype=on_tile(dtype))
         case Select(where, then, other):
             return Select(where, _scalar(then), _scalar(other))
     return value

@@ -52,13 +52,13 @@ class IpuExecutable:
         codelets = "codelets.cpp" if device == EMULATOR else "codelets.gp"
         paths = [str(folder / name).encode() for name in (TABLES, codelets)]
         kind = b"hardware" if device == HARDWARE else b"model"
-        error = ctypes.create_string_buffer(ERROR_BYTES)
-        self._handle = self._library.rammer_create(*paths, kind, error, ERROR_BYTES)
+        said = ctypes.create_string_buffer(ERROR_BYTES)
+        self._handle = self._library.rammer_create(*paths, kind, said, ERROR_BYTES)
         if not self._handle:
-            raise DeviceError(f"Poplar refused the program: {_text(error)}")
+            raise DeviceError(f"Poplar refused the program: {_text(said)}")
         weights = sorted(self._image.weights.items(), key=lambda item: int(item[0][1:]))  # w0, w1, … as in the tables
         arrays = [array for _, array in weights]
-        self._check(self._library.rammer_set_weights(self._handle, *_pointers(arrays), error, ERROR_BYTES), error)
+        self._check(self._library.rammer_set_weights(self._handle, *_pointers(arrays), said, ERROR_BYTES), said)
 
     @property
     def source_bytes(self) -> int:

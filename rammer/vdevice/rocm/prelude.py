@@ -153,6 +153,14 @@ INLINE double mk_tanh(double x) {
   double t = scale * p + (scale - 1);
   return x != x ? x : copysign(a > 20 ? 1.0 : t / (t + 2), x);
 }
+INLINE double mk_atan(double x) {  // by angles of 90 and 45 degrees to |t| < 0.415, whose series is short
+  double a = fabs(x), t = a > 1 ? 1 / a : a, p = 0;
+  int high = t > 0.41421356237309503;
+  t = high ? (t - 1) / (t + 1) : t;
+  for (int k = 22; k >= 0; k--) p = 1.0 / (2 * k + 1) - t * t * p;
+  double y = t * p + (high ? 0.78539816339744828 : 0.0);
+  return copysign(a > 1 ? 1.5707963267948966 - y : y, x);
+}
 INLINE double mk_erf(double x) {  // 2 / sqrt(pi) e^-xx sum of x (2xx)^k / (2k + 1)!!: nothing cancels
   double a = fabs(x), term = a, sum = a;
   if (a > 6) return copysign(1.0, x);
@@ -172,15 +180,18 @@ INLINE double mk_pow(double x, double y) {
 INLINE float mk_sinf(float x) { return (float)mk_sin((double)x); }
 INLINE float mk_cosf(float x) { return (float)mk_cos((double)x); }
 INLINE float mk_powf(float x, float y) { return (float)mk_pow((double)x, (double)y); }
+INLINE float mk_atanf(float x) { return (float)mk_atan((double)x); }
 #define exp mk_exp
 #define log mk_log
 #define sin mk_sin
 #define cos mk_cos
+#define atan mk_atan
 #define tanh mk_tanh
 #define erf mk_erf
 #define pow mk_pow
 #define sinf mk_sinf
 #define cosf mk_cosf
+#define atanf mk_atanf
 #define powf mk_powf
 #define mk_fabs fabsf
 #define mk_fexp expf

@@ -240,7 +240,8 @@ COMMON = (
     "typedef uint16_t bf16;\n"
     + functions.BITS
     + HALF
-    + functions.library(("floor", "ceil", "round", "sqrt", "abs", "exp", "log", "erf", "sin", "cos"))
+    + functions.HALF_BITS.replace("HALF", "f16")
+    + functions.library(("floor", "ceil", "round", "sqrt", "abs", "exp", "log", "erf", "sin", "cos", "atan"))
     + functions.instance(functions.SIMPLE + minifloats.TEMPLATES)
     + QUICK
     + functions.REMAINDERS

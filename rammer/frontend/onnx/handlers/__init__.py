@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from rammer.frontend.onnx.handlers import (
+    bits,
+    contrib,
+    contrib_attention,
+    contrib_quantized,
     control,
     einsum,
     elementwise,
@@ -14,11 +18,18 @@ from rammer.frontend.onnx.handlers import (
     recurrent,
     reduction,
     resize,
+    sampling,
+    selection,
     sequence,
+    signal,
     sort,
 )
 
 __all__ = [
+    "bits",
+    "contrib",
+    "contrib_attention",
+    "contrib_quantized",
     "control",
     "einsum",
     "elementwise",
@@ -30,6 +41,9 @@ __all__ = [
     "recurrent",
     "reduction",
     "resize",
+    "sampling",
+    "selection",
     "sequence",
+    "signal",
     "sort",
 ]

@@ -246,8 +246,59 @@ def one_hot(n: Node) -> TensorId:
     return n.add("where", n.add("equal", index, n.constant(places)), on, off)
 
 
-@handles("NonZero")
-def non_zero(n: Node) -> TensorId:
-    """Only of constants: the shape of the result depends on the data."""
-    value = n.value(0, "X")
-    return n.constant(np.array(np.nonzero(value if value.ndim else value.reshape(1)), np.int64))
+@handles("ReverseSequence")
+def reverse_sequence(n: Node) -> TensorId:
+    """A gather of rows: the first elements of each sequence backwards, the others where they are."""
+    x, shape = n.tensor(0), n.shape()
+    if len(shape) < 2 or {n.attrs["batch_axis"], n.attrs["time_axis"]} != {0, 1}:
+        raise n.fail("batch_axis and time_axis must be 0 and 1, in either order")
+    swap = (1, 0, *range(2, len(shape)))
+    x = n.transpose(x, swap) if n.attrs["time_axis"] == 0 else x
+    batch, time, *rest = n.type(x).shape
+    if n.shape(1) != (batch,):
+        raise n.fail(f"sequence_lens is {n.type(n.tensor(1))} instead of one number for each of {batch} sequences")
+    known = n.builder.value(n.tensor(1))
+    if known is not None and known.size and not 0 <= known.min() <= known.max() <= time:
+        raise n.fail(f"sequence_lens has numbers outside 0…{time}")
+    length, at = n.reshape(n.tensor(1), (batch, 1)), n.constant(np.arange(time))
+    backwards = n.add("sub", n.add("sub", length, n.constant(1)), at)
+    place = n.add("where", n.add("less", at, length), backwards, at)
+    rows = n.add("add", place, n.constant(np.arange(batch)[:, None] * time))
+    found = n.add("gather", n.reshape(x, (batch * time, *rest)), rows, axis=0)
+    return n.transpose(found, swap) if n.attrs["time_axis"] == 0 else found
+
+
+@handles("TensorScatter")
+def tensor_scatter(n: Node) -> TensorId:
+    """Every place of the cache takes its element of the update, if it has one: a gather and a choice."""
+    cache, shape, update = n.tensor(0), n.shape(), n.shape(1)
+    axis, mode = n.axis(n.attrs["axis"], len(shape)), n.attrs["mode"]
+    if mode not in ("linear", "circular"):
+        raise n.fail(f"mode is {mode!r}", hint="linear or circular")
+    others = [(*s[:axis], *s[axis + 1 :]) for s in (shape, update)]
+    if axis == 0 or len(update) != len(shape) or update[axis] > shape[axis] or others[0] != others[1]:
+        raise n.fail(f"update {n.type(n.tensor(1))} does not fit {n.type(cache)} along axis {axis}")
+    batch, extent, count = shape[0], shape[axis], update[axis]
+    if not n.type(n.tensor(1)).size:
+        return cache
+    start: TensorId = n.constant(np.zeros(batch, np.int64))
+    if n.has(2):
+        start = n.tensor(2)
+        if n.shape(2) != (batch,):
+            raise n.fail(f"write_indices is {n.type(start)} instead of one number for each of {batch} batches")
+    known = n.builder.value(start)
+    if known is not None and mode == "linear" and not 0 <= known.min() <= known.max() <= extent - count:
+        raise n.fail(f"write_indices has numbers outside 0…{extent - count}")
+    source = n.add("sub", n.constant(np.arange(extent)), n.reshape(start, (batch, 1)))
+    if mode == "circular":
+        source = n.add("mod", source, n.constant(extent))
+    zero, end = n.constant(0), n.constant(count)
+    written = n.add("and", n.add("less", source, end), n.add("greater_equal", source, zero))
+    source = n.add("where", written, source, zero)
+    source = n.add("add", source, n.constant(np.arange(batch)[:, None] * count))
+    perm = [0, axis, *(d for d in range(1, len(shape)) if d != axis)]
+    rows = n.transpose(n.tensor(1), perm)
+    new = n.add("gather", n.reshape(rows, (batch * count, *n.type(rows).shape[2:])), source, axis=0)
+    new = n.transpose(new, [perm.index(d) for d in range(len(shape))])
+    place = [batch if d == 0 else extent if d == axis else 1 for d in range(len(shape))]
+    return n.add("where", n.reshape(written, place), new, cache)

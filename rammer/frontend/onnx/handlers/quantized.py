@@ -115,7 +115,7 @@ def _named(n: Node, attribute: str) -> DType | None:
     return element_type(code, f"attribute {attribute!r}", node=n.label, op=n.op) if code else None
 
 
-def _shifted(n: Node, tensor: TensorId, zero: TensorId | None, axis: int) -> TensorId:
+def shifted(n: Node, tensor: TensorId, zero: TensorId | None, axis: int) -> TensorId:
     """tensor - zero as int32; a vector of zero points lies along `axis`."""
     wide = n.cast(tensor, DType.I32)
     if zero is None:
@@ -128,7 +128,7 @@ def _shifted(n: Node, tensor: TensorId, zero: TensorId | None, axis: int) -> Ten
 
 @handles("MatMulInteger")
 def matmul_integer(n: Node) -> TensorId:
-    return n.product(_shifted(n, n.tensor(0), _optional(n, 2), -2), _shifted(n, n.tensor(1), _optional(n, 3), -1))
+    return n.product(shifted(n, n.tensor(0), _optional(n, 2), -2), shifted(n, n.tensor(1), _optional(n, 3), -1))
 
 
 def _requantized(n: Node, total: TensorId, scales: Sequence[TensorId], zero: TensorId, axis: int) -> TensorId:
@@ -142,14 +142,14 @@ def _requantized(n: Node, total: TensorId, scales: Sequence[TensorId], zero: Ten
 @handles("QLinearMatMul")
 def qlinear_matmul(n: Node) -> TensorId:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (n.tensor(p) for p in range(8))
-    total = n.product(_shifted(n, a, a_zero, -2), _shifted(n, b, b_zero, -1))
+    total = n.product(shifted(n, a, a_zero, -2), shifted(n, b, b_zero, -1))
     return _requantized(n, total, (a_scale, b_scale, y_scale), y_zero, -1)
 
 
 @handles("ConvInteger")
 def conv_integer(n: Node) -> TensorId:
     w = windows(n, n.attrs.get("kernel_shape") or n.shape(1)[2:])
-    operands = _shifted(n, n.tensor(0), _optional(n, 2), 1), _shifted(n, n.tensor(1), _optional(n, 3), 0)
+    operands = shifted(n, n.tensor(0), _optional(n, 2), 1), shifted(n, n.tensor(1), _optional(n, 3), 0)
     attrs = {"strides": w.strides, "pads": w.pads, "dilations": w.dilations}
     return n.add("conv", *operands, group=n.attrs["group"], **attrs)
 
@@ -158,7 +158,7 @@ def conv_integer(n: Node) -> TensorId:
 def qlinear_conv(n: Node) -> TensorId:
     x, x_scale, x_zero, weight, w_scale, w_zero, y_scale, y_zero = (n.tensor(p) for p in range(8))
     w = windows(n, n.attrs.get("kernel_shape") or n.type(weight).shape[2:])
-    operands = [_shifted(n, x, x_zero, 1), _shifted(n, weight, w_zero, 0), *([n.tensor(8)] if n.has(8) else [])]
+    operands = [shifted(n, x, x_zero, 1), shifted(n, weight, w_zero, 0), *([n.tensor(8)] if n.has(8) else [])]
     attrs = {"strides": w.strides, "pads": w.pads, "dilations": w.dilations}
     total = n.add("conv", *operands, group=n.attrs["group"], **attrs)
     return _requantized(n, total, (x_scale, w_scale, y_scale), y_zero, 1)

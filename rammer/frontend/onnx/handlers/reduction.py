@@ -98,3 +98,26 @@ def cum_sum(n: Node) -> TensorId:
     perm = [*(d for d in range(len(shape)) if d != axis), axis]
     product = n.add("matmul", n.transpose(x, perm), n.constant(matrix, n.type(x).dtype))
     return n.transpose(product, [perm.index(d) for d in range(last + 1)])
+
+
+@handles("CumProd")
+def cum_prod(n: Node) -> TensorId:
+    """Products of 1, 2, 4, … elements in turn: each is that of half as many, times its neighbour's."""
+    x, shape = n.tensor(0), n.shape()
+    axis = n.axis(int(n.scalar(1, "axis")), len(shape))
+    extent, back = shape[axis], bool(n.attrs["reverse"])
+    if n.attrs["exclusive"] and extent:
+        x = _moved_along(n, x, axis, 1, back)
+    step = 1
+    while step < extent:
+        x = n.add("mul", x, _moved_along(n, x, axis, step, back))
+        step *= 2
+    return x
+
+
+def _moved_along(n: Node, x: TensorId, axis: int, step: int, back: bool) -> TensorId:
+    """The elements `step` places before along an axis (after, if `back`), and ones where there are none."""
+    rank = n.type(x).rank
+    amount = [step if d == axis else 0 for d in range(rank)]
+    less = [-a for a in amount]
+    return n.add("pad", x, pads=tuple(less + amount if back else amount + less), mode="constant", value=1)

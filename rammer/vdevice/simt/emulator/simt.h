@@ -24,7 +24,7 @@ typedef unsigned long long uint64_t;
 extern "C" {
 #define ONE(name) double name(double); float name##f(float);
 #define TWO(name) double name(double, double); float name##f(float, float);
-ONE(exp) ONE(log) ONE(sin) ONE(cos) ONE(tanh) ONE(erf) ONE(sqrt) ONE(fabs) ONE(floor) ONE(ceil) ONE(rint)
+ONE(exp) ONE(log) ONE(sin) ONE(cos) ONE(atan) ONE(tanh) ONE(erf) ONE(sqrt) ONE(fabs) ONE(floor) ONE(ceil) ONE(rint)
 TWO(pow) TWO(fmod) TWO(copysign)
 #undef ONE
 #undef TWO

@@ -1,0 +1,192 @@
+"""Operators of the domain com.microsoft, which exporters and ONNX Runtime write: activations, norms, products.
+
+The onnx package has no signatures of them, so each handler declares its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rammer.errors import did_you_mean
+from rammer.frontend.onnx.handlers.normalization import square
+from rammer.frontend.onnx.node import Handler, Node, Result, handles
+from rammer.ir.tensor import DType, TensorId
+
+DOMAIN = "com.microsoft"
+
+
+def contrib(*ops: str, inputs: tuple[int, int], outputs: int = 1, **defaults: Any) -> Callable[[Handler], Handler]:
+    """Register a handler with a signature: how many operands and results, and each attribute's default.
+
+    A default that is a type stands for an attribute of that type which may be missing: then it is None.
+    """
+
+    def register(function: Handler) -> Handler:
+        def checked(n: Node) -> Result:
+            if not inputs[0] <= len(n.inputs) <= inputs[1] or len(n.outputs) > outputs:
+                raise n.fail(
+                    f"has {len(n.inputs)} inputs and {len(n.outputs)} outputs",
+                    hint=f"{inputs[0]}…{inputs[1]} inputs and at most {outputs} outputs are supported",
+                )
+            for name, value in n.attrs.items():
+                if name not in defaults:
+                    raise n.fail(f"attribute {name!r} is not supported", hint=did_you_mean(name, defaults))
+                default = defaults[name]
+                kind = default if isinstance(default, type) else type(default)
+                if not isinstance(value, kind):
+                    raise n.fail(f"attribute {name!r} is {value!r}, which is no {kind.__name__}")
+            missing = {name: None if isinstance(v, type) else v for name, v in defaults.items()}
+            n.attrs = {**missing, **n.attrs}
+            return function(n)
+
+        handles(*ops, domain=DOMAIN)(checked)
+        return function
+
+    return register
+
+
+@contrib("Gelu", inputs=(1, 1))
+def gelu(n: Node) -> TensorId:
+    return n.add("gelu", n.tensor(0), approximate="none")
+
+
+@contrib("BiasGelu", inputs=(2, 2))
+def bias_gelu(n: Node) -> TensorId:
+    return n.add("gelu", n.add("add", n.tensor(0), n.tensor(1)), approximate="none")
+
+
+@contrib("FastGelu", inputs=(1, 2))
+def fast_gelu(n: Node) -> TensorId:
+    x = n.add("add", n.tensor(0), n.tensor(1)) if n.has(1) else n.tensor(0)
+    return n.add("gelu", x, approximate="tanh")
+
+
+@contrib("QuickGelu", inputs=(1, 1), alpha=1.702)
+def quick_gelu(n: Node) -> TensorId:
+    x = n.tensor(0)
+    return n.add("mul", x, n.add("sigmoid", n.add("mul", x, n.like(n.attrs["alpha"], x))))
+
+
+@contrib("FusedMatMul", inputs=(2, 2), alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
+def fused_matmul(n: Node) -> TensorId:
+    """A product with its operands' last axes swapped, or their first axis moved behind the other batch axes."""
+    operands = []
+    for position, name in enumerate(("transBatchA", "transBatchB")):
+        rank = len(n.shape(position))
+        moved = n.attrs[name] and rank > 2
+        perm = (*range(1, rank - 1), 0, rank - 1) if moved else range(rank)
+        operands.append(n.transpose(n.tensor(position), perm))
+    trans = {f"trans_{p}": bool(n.attrs[f"trans{p.upper()}"]) and n.type(t).rank > 1 for p, t in zip("ab", operands)}  # noqa: B905
+    product = n.add("matmul", *operands, **trans)
+    return product if n.attrs["alpha"] == 1 else n.add("mul", product, n.like(n.attrs["alpha"], product))
+
+
+@contrib("SkipLayerNormalization", inputs=(3, 5), outputs=4, epsilon=1e-12)
+def skip_layer_normalization(n: Node) -> list[TensorId | None]:
+    total = _skipped(n, 4)
+    axis = n.type(total).rank - 1
+    parameters = [n.tensor(p) for p in (2, 3) if n.has(p)]
+    return _sums(n, n.add("layer_norm", total, *parameters, axis=axis, epsilon=n.attrs["epsilon"]), total)
+
+
+@contrib("SkipSimplifiedLayerNormalization", inputs=(3, 4), outputs=4, epsilon=1e-12)
+def skip_rms_normalization(n: Node) -> list[TensorId | None]:
+    total = _skipped(n, 3)
+    return _sums(n, rms_norm(n, total, n.tensor(2), n.attrs["epsilon"]), total)
+
+
+@contrib("SimplifiedLayerNormalization", inputs=(2, 2), outputs=1, axis=-1, epsilon=1e-5, stash_type=1)
+def simplified_layer_normalization(n: Node) -> TensorId:
+    if n.axis(n.attrs["axis"], len(n.shape())) != len(n.shape()) - 1:
+        raise n.fail(f"axis {n.attrs['axis']} is not supported", hint="the last one is")
+    return rms_norm(n, n.tensor(0), n.tensor(1), n.attrs["epsilon"])
+
+
+def rms_norm(n: Node, x: TensorId, scale: TensorId, epsilon: float) -> TensorId:
+    """x by the root of the mean of its squares along the last axis, scaled."""
+    dtype = n.type(x).dtype
+    wide = n.cast(x, dtype.accumulator)
+    mean = n.reduce(square(n, wide), "mean", (n.type(x).rank - 1,))
+    scaled = n.add("div", wide, n.add("sqrt", n.add("add", mean, n.like(epsilon, mean))))
+    return n.add("mul", n.cast(scaled, dtype), scale)
+
+
+def _skipped(n: Node, bias: int) -> TensorId:
+    total = n.add("add", n.tensor(0), n.tensor(1))
+    if n.type(total).shape != n.shape():
+        raise n.fail(f"skip {n.type(n.tensor(1))} does not fit {n.type(n.tensor(0))}")
+    return n.add("add", total, n.tensor(bias)) if n.has(bias) else total
+
+
+def _sums(n: Node, normal: TensorId, total: TensorId) -> list[TensorId | None]:
+    if n.wants(1) or n.wants(2):
+        raise n.fail("mean and deviation are outputs of training only", hint="leave them out")
+    return [normal, None, None, total]
+
+
+@contrib("EmbedLayerNormalization", inputs=(7, 9), outputs=3, epsilon=1e-12, mask_index_type=0)
+def embed_layer_normalization(n: Node) -> list[TensorId]:
+    """The sum of embeddings of words, places and segments, normalized; and how many words the mask keeps."""
+    batch, length = n.shape()
+    places = n.tensor(8) if n.has(8) else n.constant(range(length), DType.I64)
+    words, own = (n.add("gather", n.tensor(table), at, axis=0) for table, at in ((2, n.tensor(0)), (3, places)))
+    total = n.add("add", words, own)
+    if n.has(1) and n.has(4):
+        total = n.add("add", total, n.add("gather", n.tensor(4), n.tensor(1), axis=0))
+    normal = n.add("layer_norm", total, n.tensor(5), n.tensor(6), axis=2, epsilon=n.attrs["epsilon"])
+    kept = n.reduce(n.tensor(7), "sum", (1,), keepdims=False) if n.has(7) else n.constant([0] * batch, DType.I32)
+    return [normal, kept, total]
+
+
+@contrib(
+    "RotaryEmbedding",
+    inputs=(4, 4),
+    interleaved=0,
+    num_heads=0,
+    rotary_embedding_dim=0,
+    scale=1.0,
+    is_packed_batching=0,
+)
+def rotary_embedding(n: Node) -> TensorId:
+    x, shape, places, table = n.tensor(0), n.shape(), n.shape(1), n.shape(2)
+    if n.attrs["scale"] != 1 or n.attrs["is_packed_batching"] or len(shape) not in (3, 4) or len(table) != 2:
+        raise n.fail(f"{n.type(x)} with scale {n.attrs['scale']} is not supported", hint="rank 3 or 4, scale 1")
+    part = 2 * table[1]
+    heads = n.attrs["num_heads"] or (shape[1] if len(shape) == 4 else shape[2] // max(part, 1))
+    if heads < 1 or (len(shape) == 3 and shape[2] % heads) or n.attrs["rotary_embedding_dim"] not in (0, part):
+        raise n.fail(f"{heads} heads of {n.type(x)} do not fit {n.type(n.tensor(2))}")
+    batch, length = shape[0], shape[1] if len(shape) == 3 else shape[2]
+    given = n.tensor(1)
+    if places == (1,):
+        given = n.add("add", given, n.constant([range(length)], DType.I64))
+    elif places != (batch, length):
+        raise n.fail(f"position_ids {n.type(given)} do not fit {n.type(x)}")
+    if len(shape) == 3:
+        x = n.transpose(n.reshape(x, (batch, length, heads, shape[2] // heads)), (0, 2, 1, 3))
+    turned = rotated(n, x, given, n.tensor(2), n.tensor(3), interleaved=bool(n.attrs["interleaved"]))
+    return turned if len(shape) == 4 else n.reshape(n.transpose(turned, (0, 2, 1, 3)), shape)
+
+
+def rotated(n: Node, x: TensorId, places: TensorId, cos: TensorId, sin: TensorId, *, interleaved: bool) -> TensorId:
+    """Pairs of each head [batch, heads, length, size] turned by the angles of places [batch or 1, length]."""
+    shape, half = n.type(x).shape, n.type(cos).shape[1]
+    if shape[3] < 2 * half or n.type(sin).shape != n.type(cos).shape:
+        raise n.fail(f"tables {n.type(cos)} and {n.type(sin)} do not fit heads of {shape[3]}")
+    at = n.type(places).shape
+    c, s = (n.reshape(n.add("gather", t, places, axis=0), (at[0], 1, at[1], half)) for t in (cos, sin))
+    step = 2 if interleaved else 1
+    part = (*shape[:3], half)
+    first, second = (
+        n.add("slice", x, starts=(0, 0, 0, start), steps=(1, 1, 1, step), shape=part)
+        for start in (0, 1 if interleaved else half)
+    )
+    made: Sequence[TensorId] = (
+        n.add("sub", n.add("mul", first, c), n.add("mul", second, s)),
+        n.add("add", n.add("mul", first, s), n.add("mul", second, c)),
+    )
+    if interleaved:
+        pairs = n.concat([n.reshape(t, (*part, 1)) for t in made], 4)
+        made = [n.reshape(pairs, (*shape[:3], 2 * half))]
+    rest = n.slice(x, (0, 0, 0, 2 * half), (*shape[:3], shape[3] - 2 * half)) if shape[3] > 2 * half else None
+    return n.concat([*made, *([rest] if rest else [])], 3)

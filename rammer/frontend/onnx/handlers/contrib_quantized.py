@@ -1,0 +1,111 @@
+"""Quantized operators of the domain com.microsoft: each dequantizes, computes, and quantizes again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rammer.frontend.onnx.handlers.contrib import contrib
+from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, shifted
+from rammer.frontend.onnx.node import Node
+from rammer.ir.tensor import DType, TensorId
+
+
+def _optional(n: Node, position: int) -> TensorId | None:
+    return n.tensor(position) if n.has(position) else None
+
+
+def _value(n: Node, position: int) -> TensorId:
+    """The number that three operands from `position` on stand for: a quantized one, its scale, and its zero point."""
+    return dequantize(n, n.tensor(position), n.tensor(position + 1), _optional(n, position + 2), 0)
+
+
+def _quantized(n: Node, value: TensorId, scale: int, dtype: DType) -> TensorId:
+    return quantize(n, value, n.tensor(scale), _optional(n, scale + 1), 0, dtype)
+
+
+@contrib("QLinearAdd", "QLinearMul", inputs=(7, 8))
+def qlinear_binary(n: Node) -> TensorId:
+    found = n.add("add" if n.op == "QLinearAdd" else "mul", _value(n, 0), _value(n, 3))
+    return _quantized(n, found, 6, n.dtype())
+
+
+@contrib("QLinearSigmoid", inputs=(4, 5))
+def qlinear_sigmoid(n: Node) -> TensorId:
+    return _quantized(n, n.add("sigmoid", _value(n, 0)), 3, n.dtype())
+
+
+@contrib("QLinearLeakyRelu", inputs=(4, 5), alpha=0.01)
+def qlinear_leaky_relu(n: Node) -> TensorId:
+    return _quantized(n, n.add("leaky_relu", _value(n, 0), alpha=n.attrs["alpha"]), 3, n.dtype())
+
+
+@contrib("QLinearGlobalAveragePool", inputs=(5, 5), channels_last=0)
+def qlinear_global_average_pool(n: Node) -> TensorId:
+    if n.attrs["channels_last"] or len(n.shape()) < 3:
+        raise n.fail(f"{n.type(n.tensor(0))} with channels_last={n.attrs['channels_last']} is not supported")
+    mean = n.reduce(_value(n, 0), "mean", tuple(range(2, len(n.shape()))))
+    return _quantized(n, mean, 3, n.dtype())
+
+
+@contrib("QLinearConcat", inputs=(5, 1 << 20), axis=int)
+def qlinear_concat(n: Node) -> TensorId:
+    if n.attrs["axis"] is None or (len(n.inputs) - 2) % 3:
+        raise n.fail(f"axis {n.attrs['axis']} of {len(n.inputs)} inputs", hint="a scale, a zero point, and triples")
+    parts = [_value(n, position) for position in range(2, len(n.inputs), 3)]
+    joined = n.concat(parts, n.axis(n.attrs["axis"], n.type(parts[0]).rank))
+    return _quantized(n, joined, 0, n.dtype(2))
+
+
+@contrib("QuantizeLinear", inputs=(2, 3), axis=1, block_size=0)
+def quantize_linear(n: Node) -> TensorId:
+    return quantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), n.attrs["axis"], n.dtype(2) if n.has(2) else DType.U8)
+
+
+@contrib("DequantizeLinear", inputs=(2, 3), axis=1, block_size=0)
+def dequantize_linear(n: Node) -> TensorId:
+    return dequantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), n.attrs["axis"])
+
+
+@contrib("MatMulIntegerToFloat", inputs=(4, 7))
+def matmul_integer_to_float(n: Node) -> TensorId:
+    total = n.product(shifted(n, n.tensor(0), _optional(n, 4), -2), shifted(n, n.tensor(1), _optional(n, 5), -1))
+    found = n.cast(total, n.dtype(2))
+    for position in (2, 3):
+        found = n.add("mul", found, n.tensor(position))
+    return n.add("add", found, n.tensor(6)) if n.has(6) else found
+
+
+@contrib("MatMulNBits", inputs=(3, 6), K=int, N=int, bits=4, block_size=int, accuracy_level=0)
+def matmul_n_bits(n: Node) -> TensorId:
+    """A product with weights of a few bits each, in blocks along the sum that have a scale and a zero point."""
+    x, a = n.tensor(0), n.attrs
+    depth, columns, bits, block = a["K"] or 0, a["N"] or 0, a["bits"], a["block_size"] or 0
+    if bits not in (2, 4, 8) or min(depth, columns) < 1 or block < 16 or block & (block - 1) or n.has(4):
+        hint = "2, 4 or 8 bits in blocks of a power of two, without g_idx, are supported"
+        raise n.fail(f"{columns}×{depth} weights of {bits} bits in blocks of {block}", hint=hint)
+    count = -(-depth // block)
+    if n.shape(1) != (columns, count, block * bits // 8) or n.type(n.tensor(2)).size != columns * count:
+        raise n.fail(f"weights {n.type(n.tensor(1))} and scales {n.type(n.tensor(2))} do not fit {count} blocks")
+    dtype = n.dtype()
+    weights = n.cast(_unpacked(n, n.tensor(1), bits), dtype)
+    zero: TensorId = n.constant(1 << (bits - 1), dtype)
+    if n.has(3):
+        given = n.tensor(3)
+        if n.dtype(3) is DType.U8:
+            given = _unpacked(n, n.reshape(given, (columns, n.type(given).size // columns)), bits)
+            given = n.cast(n.slice(given, (0, 0), (columns, count)), dtype)
+        zero = n.reshape(given, (columns, count, 1))
+    weights = n.add("mul", n.add("sub", weights, zero), n.reshape(n.tensor(2), (columns, count, 1)))
+    weights = n.slice(n.reshape(weights, (columns, count * block)), (0, 0), (columns, depth))
+    found = n.product(x, weights, trans_b=True)
+    return n.add("add", found, n.tensor(5)) if n.has(5) else found
+
+
+def _unpacked(n: Node, packed: TensorId, bits: int) -> TensorId:
+    """The numbers of `bits` bits in the bytes of the last axis, low ones first."""
+    if bits == 8:
+        return packed
+    *shape, count = n.type(packed).shape
+    shifts = n.constant(np.arange(0, 8, bits), DType.U8)
+    moved = n.add("shift_right", n.reshape(packed, (*shape, count, 1)), shifts)
+    return n.reshape(n.add("bit_and", moved, n.constant((1 << bits) - 1, DType.U8)), (*shape, count * 8 // bits))

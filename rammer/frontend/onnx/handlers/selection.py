@@ -1,0 +1,84 @@
+"""Operators whose results have as many elements as the data say: of what is known when the model is imported."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rammer.frontend.onnx.node import Node, handles
+from rammer.ir.tensor import Array, DType, TensorId
+
+
+@handles("NonZero")
+def non_zero(n: Node) -> TensorId:
+    value = n.value(0, "X")
+    return n.constant(np.array(np.nonzero(value if value.ndim else value.reshape(1)), np.int64))
+
+
+@handles("Compress", since=9)
+def compress(n: Node) -> TensorId:
+    """A gather: what is chosen must be known, what it is chosen from need not."""
+    x, condition, axis = n.tensor(0), n.value(1, "condition"), n.attrs["axis"]
+    if axis is None:
+        x, axis = n.reshape(x, (n.type(x).size,)), 0
+    axis = n.axis(axis, n.type(x).rank)
+    if condition.ndim != 1 or condition.size > n.type(x).shape[axis]:
+        raise n.fail(f"condition {list(condition.shape)} does not fit axis {axis} of {n.type(x)}")
+    return n.add("gather", x, n.constant(np.flatnonzero(condition), DType.I64), axis=axis)
+
+
+@handles("Unique")
+def unique(n: Node) -> list[TensorId]:
+    """Elements, or slices along an axis, each once; sorted, or in the order of their first occurrence."""
+    x, axis = n.value(0, "X"), n.attrs["axis"]
+    axis = None if axis is None else n.axis(axis, x.ndim)
+    found, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    order = np.arange(first.size) if n.attrs["sorted"] else np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(first.size)
+    values = np.take(found, order, 0 if axis is None else axis)
+    numbers = first[order], place[inverse.ravel()], counts[order]
+    return [n.constant(values), *(n.constant(v, DType.I64) for v in numbers)]
+
+
+@handles("NonMaxSuppression")
+def non_max_suppression(n: Node) -> TensorId:
+    """For each batch and class, boxes by falling score that overlap none chosen before by too much."""
+    boxes, scores = n.value(0, "boxes").astype(np.float64), n.value(1, "scores")
+    if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 or scores.shape[::2] != boxes.shape[:2]:
+        raise n.fail(f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not fit")
+    if n.attrs["center_point_box"] not in (0, 1):
+        raise n.fail(f"center_point_box is {n.attrs['center_point_box']}", hint="0 or 1")
+    most = int(n.scalar(2, "max_output_boxes_per_class")) if n.has(2) else 0
+    bound = float(n.scalar(3, "iou_threshold")) if n.has(3) else 0.0
+    least = float(n.scalar(4, "score_threshold")) if n.has(4) else -np.inf
+    corners = _corners(boxes, bool(n.attrs["center_point_box"]))
+    chosen: list[tuple[int, int, int]] = []
+    for batch, kind in np.ndindex(*scores.shape[:2]):
+        own = scores[batch, kind]
+        left = [box for box in np.argsort(-own, kind="stable").tolist() if own[box] > least or not n.has(4)]
+        kept: list[int] = []
+        for box in left:
+            if len(kept) >= most:
+                break
+            if not (_overlap(corners[batch, kept], corners[batch, box]) > bound).any():
+                kept.append(box)
+        chosen += [(batch, kind, box) for box in kept]
+    return n.constant(np.array(chosen, np.int64).reshape(-1, 3))
+
+
+def _corners(boxes: Array, centred: bool) -> Array:
+    """Least and greatest coordinates: [..., 2, 2]."""
+    pairs = boxes.reshape(*boxes.shape[:-1], 2, 2)
+    if centred:
+        middle, half = pairs[..., 0, :], pairs[..., 1, :] / 2
+        return np.stack([middle - half, middle + half], -2)
+    return np.sort(pairs, -2)
+
+
+def _overlap(some: Array, one: Array) -> Array:
+    """Intersection over union of each of some boxes with one; 0 where either has no area."""
+    low, high = np.maximum(some[:, 0], one[0]), np.minimum(some[:, 1], one[1])
+    shared = np.prod(np.maximum(high - low, 0), -1)
+    area, other = np.prod(some[:, 1] - some[:, 0], -1), np.prod(one[1] - one[0])
+    whole = area + other - shared
+    return np.where((area > 0) & (other > 0) & (whole > 0), shared / np.where(whole > 0, whole, 1), 0.0)

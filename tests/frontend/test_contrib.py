@@ -1,0 +1,282 @@
+"""Operators of the domain com.microsoft against ONNX Runtime, which defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto
+from onnx_models import model, node
+
+import rammer
+from rammer.errors import ModelError
+from rammer.frontend.onnx import load
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.tensor import Array
+
+DOMAIN = "com.microsoft"
+
+
+def draw(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).normal(size=shape).astype(np.float32)
+
+
+def whole(low: int, high: int, *shape: int, dtype: str = "uint8") -> Array:
+    return np.random.default_rng((low, high, *shape)).integers(low, high, shape, dtype)
+
+
+def contrib(
+    op: str, values: Mapping[str, Array], outputs: Sequence[str], fixed: Mapping[str, Array], **attrs: Any
+) -> ModelProto:
+    """One node; operands are named in order, an empty name is one left out."""
+    names = attrs.pop("inputs", [*values, *fixed])
+    kinds = {name: (v.dtype.name, v.shape) for name, v in values.items()}
+    return model(
+        [node(op, names, outputs, domain=DOMAIN, **attrs)],
+        kinds,
+        [o for o in outputs if o],
+        fixed,
+        17,
+        domains={DOMAIN: 1},
+    )
+
+
+def agrees(
+    op: str,
+    values: Mapping[str, Array],
+    fixed: Mapping[str, Array] | None = None,
+    outputs: Sequence[str] = ("y",),
+    atol: float = 2e-5,
+    *,
+    cpu: bool = False,
+    **attrs: Any,
+) -> None:
+    """The node means the same to ONNX Runtime; and compiled for the CPU, if asked for."""
+    made = contrib(op, values, outputs, fixed or {}, **attrs)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    wanted = session.run(None, dict(values))
+    graph = load(made)
+    found = [evaluate_graph(graph, values)]
+    if cpu:
+        with rammer.compile(graph, target="cpu", tune_seconds=0) as program:
+            found.append(program.run(dict(values)))
+    for results in found:
+        for name, want in zip((o for o in outputs if o), wanted, strict=True):
+            assert results[name].shape == want.shape and results[name].dtype == want.dtype
+            np.testing.assert_allclose(results[name], want, rtol=1e-4, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "attrs"),
+    [
+        ("Gelu", {"x": draw(3, 37)}, {}),
+        ("BiasGelu", {"x": draw(3, 37), "b": draw(37)}, {}),
+        ("FastGelu", {"x": draw(3, 37)}, {}),
+        ("FastGelu", {"x": draw(3, 37), "b": draw(37)}, {}),
+        ("QuickGelu", {"x": draw(3, 37)}, {"alpha": 1.3}),
+        ("FusedMatMul", {"a": draw(2, 5, 7), "b": draw(2, 9, 7)}, {"transB": 1, "alpha": 0.5}),
+        ("FusedMatMul", {"a": draw(5, 2, 7), "b": draw(2, 7, 9)}, {"transBatchA": 1}),
+    ],
+)
+def test_activations_and_products(op: str, values: dict[str, Array], attrs: dict[str, Any]) -> None:
+    agrees(op, values, **attrs)
+
+
+@pytest.mark.parametrize("parts", [3, 4, 5])
+def test_sums_are_normalized(parts: int) -> None:
+    values = {
+        "x": draw(2, 5, 33),
+        "s": draw(2, 5, 33, seed=1),
+        "g": draw(33),
+        "b": draw(33, seed=1),
+        "c": draw(33, seed=2),
+    }
+    chosen = dict(list(values.items())[:parts])
+    agrees("SkipLayerNormalization", chosen, outputs=["y", "", "", "t"], epsilon=1e-5, cpu=parts == 5)
+    if parts < 5:
+        agrees("SkipSimplifiedLayerNormalization", chosen, outputs=["y", "", "", "t"], epsilon=1e-5)
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_words_are_embedded(segments: bool) -> None:
+    values = {"i": whole(0, 50, 2, 6, dtype="int32")} | ({"s": whole(0, 2, 2, 6, dtype="int32")} if segments else {})
+    fixed = {"w": draw(50, 16), "p": draw(9, 16), "t": draw(2, 16), "g": draw(16), "b": draw(16, seed=1)}
+    if not segments:
+        del fixed["t"]
+    mask = {"m": np.array([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]], np.int32)}
+    inputs = ["i", "s" * segments, "w", "p", "t" * segments, "g", "b", "m"]
+    agrees("EmbedLayerNormalization", values | mask, fixed, ["y", "n"], inputs=inputs)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("offset", [False, True])
+def test_heads_are_turned(interleaved: int, offset: bool) -> None:
+    at = np.array([3]) if offset else whole(0, 12, 2, 5, dtype="int64")
+    values = {"x": draw(2, 5, 24), "p": at, "c": draw(12, 4), "s": draw(12, 4, seed=1)}
+    agrees("RotaryEmbedding", values, interleaved=interleaved, cpu=not offset)
+    agrees("RotaryEmbedding", values | {"x": draw(2, 3, 5, 8)}, interleaved=interleaved)
+
+
+MASKS = {
+    "none": None,
+    "lengths": np.array([4, 7], np.int32),
+    "words": np.array([[1, 1, 0, 1, 1, 0, 0], [1, 1, 1, 1, 0, 1, 1]], np.int32),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_heads_attend(mask: str, bias: bool) -> None:
+    values = {"q": draw(2, 5, 24), "k": draw(2, 7, 24), "v": draw(2, 7, 12)}
+    more: dict[str, Array] = {"b": draw(60), "a": draw(2, 3, 5, 7)} if bias else {}
+    if (kept := MASKS[mask]) is not None:
+        more["m"] = kept
+    inputs = ["q", "k", "v", *(name if name in more else "" for name in ("b", "m", "a"))]
+    agrees("MultiHeadAttention", values | more, num_heads=3, inputs=inputs, cpu=mask == "words" and bias)
+
+
+def test_heads_attend_to_what_was_before() -> None:
+    values = {"q": draw(2, 3, 24), "k": draw(2, 3, 24, seed=1), "v": draw(2, 3, 24, seed=2)}
+    past = {"pk": draw(2, 3, 4, 8), "pv": draw(2, 3, 4, 8, seed=1)}
+    inputs = ["q", "k", "v", "", "", "", "pk", "pv"]
+    agrees("MultiHeadAttention", values | past, None, ["y", "nk", "nv"], num_heads=3, unidirectional=1, inputs=inputs)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_attention_of_one_product(mask: str, unidirectional: int) -> None:
+    values = {"x": draw(2, 7, 10), "w": draw(10, 60), "b": draw(60)}
+    more = {} if (kept := MASKS[mask]) is None else {"m": kept}
+    sizes = [24, 24, 12]
+    agrees("Attention", values | more, num_heads=3, unidirectional=unidirectional, qkv_hidden_sizes=sizes)
+
+
+@pytest.mark.parametrize("past", [0, 6, 9])
+@pytest.mark.parametrize("rotary", [0, 1])
+@pytest.mark.parametrize("packed", [False, True])
+def test_grouped_heads_attend_into_a_cache(past: int, rotary: int, packed: bool) -> None:
+    """A prompt, a step where the cache grows, and one into a cache that has room."""
+    heads, groups, size = 4, 2, 16
+    length = 5 if not past else 1
+    total = length if not past else 7
+    rows = [draw(2, length, many * size, seed=n) for n, many in enumerate((heads, groups, groups))]
+    values = {"q": np.concatenate(rows, 2)} if packed else dict(zip(("q", "k", "v"), rows, strict=True))
+    if past:
+        values |= {"pk": draw(2, groups, past, size), "pv": draw(2, groups, past, size, seed=1)}
+    values["n"] = np.array([total - 1, total - 1 if not past else total - 3], np.int32)
+    if rotary:
+        values |= {"c": draw(16, size // 2), "s": draw(16, size // 2, seed=1)}
+    inputs = [name if name in values or name == "t" else "" for name in ("q", "k", "v", "pk", "pv", "n", "t", "c", "s")]
+    attrs = {
+        "num_heads": heads,
+        "kv_num_heads": groups,
+        "do_rotary": rotary,
+        "local_window_size": 4 if past == 9 else -1,
+    }
+    made = contrib(
+        "GroupQueryAttention", values, ["y", "nk", "nv"], {"t": np.array([total], np.int32)}, inputs=inputs, **attrs
+    )
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = session.run(None, values)
+    seen = evaluate_graph(load(made), values)
+    np.testing.assert_allclose(seen["y"], wanted[0], rtol=1e-4, atol=2e-5)
+    for name, want in zip(("nk", "nv"), wanted[1:], strict=True):
+        assert seen[name].shape == want.shape
+        for batch, end in enumerate(values["n"] + 1):  # behind the end anything may lie
+            np.testing.assert_allclose(seen[name][batch, :, :end], want[batch, :, :end], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(("bits", "zeros"), [(4, "none"), (4, "packed"), (4, "numbers"), (8, "none"), (8, "packed")])
+def test_weights_of_few_bits(bits: int, zeros: str) -> None:
+    depth, columns, block = 96, 9, 32
+    values = {"x": draw(2, 3, depth)}
+    fixed = {"w": whole(0, 256, columns, 3, block * bits // 8), "s": draw(columns, 3)}
+    if zeros == "packed":
+        fixed["z"] = whole(0, 256, columns, -(-3 * bits // 8))
+    elif zeros == "numbers":
+        fixed["z"] = draw(columns, 3) * 4
+    attrs = {"K": depth, "N": columns, "bits": bits, "block_size": block}
+    agrees("MatMulNBits", values, fixed, atol=1e-3 * 2 ** (bits - 4), cpu=bits == 4 and zeros == "packed", **attrs)
+
+
+SCALE, ZERO = np.array(0.05, np.float32), np.array(120, np.uint8)
+
+
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+def test_quantized_pairs(op: str) -> None:
+    values = {"a": whole(0, 256, 3, 37), "b": whole(0, 256, 37)}
+    fixed = {"as": SCALE, "az": ZERO, "bs": SCALE * 2, "bz": ZERO + 3, "ys": SCALE * 3, "yz": ZERO - 9}
+    inputs = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
+    agrees(op, values, fixed, atol=1, inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attrs"),
+    [
+        ("QLinearSigmoid", (3, 37), {}),
+        ("QLinearLeakyRelu", (3, 37), {"alpha": 0.3}),
+        ("QLinearGlobalAveragePool", (2, 3, 5, 7), {}),
+    ],
+)
+def test_quantized_functions(op: str, shape: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    fixed = {"xs": SCALE, "xz": ZERO, "ys": SCALE / 4, "yz": ZERO - 100}
+    agrees(op, {"x": whole(0, 256, *shape)}, fixed, atol=1, **attrs)
+
+
+def test_quantized_rest() -> None:
+    values = {"a": whole(0, 256, 3, 5), "b": whole(0, 256, 3, 4)}
+    fixed = {"ys": SCALE * 3, "yz": ZERO, "as": SCALE, "az": ZERO - 9, "bs": SCALE * 2, "bz": ZERO}
+    agrees("QLinearConcat", values, fixed, atol=1, axis=1, inputs=["ys", "yz", "a", "as", "az", "b", "bs", "bz"])
+    agrees("DequantizeLinear", {"x": whole(0, 256, 3, 37)}, {"s": SCALE, "z": ZERO})
+    agrees("QuantizeLinear", {"x": draw(3, 37) * 4}, {"s": SCALE, "z": ZERO}, atol=1)
+    fixed = {"as": SCALE, "bs": draw(6) ** 2, "az": ZERO, "bz": whole(0, 9, 6), "c": draw(6)}
+    agrees("MatMulIntegerToFloat", {"a": whole(0, 256, 3, 37), "b": whole(0, 256, 37, 6)}, fixed, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "attrs", "message"),
+    [
+        ("Gelu", {"x": draw(2)}, {"slope": 1.0}, "attribute 'slope' is not supported"),
+        ("QuickGelu", {"x": draw(2)}, {"alpha": 1}, "attribute 'alpha' is 1, which is no float"),
+        ("Gelu", {"x": draw(2), "b": draw(2)}, {}, "has 2 inputs"),
+        (
+            "MultiHeadAttention",
+            {"q": draw(1, 2, 4), "k": draw(1, 2, 4), "v": draw(1, 2, 4)},
+            {"num_heads": -1},
+            "-1 heads",
+        ),
+        (
+            "MultiHeadAttention",
+            {"q": draw(1, 2, 4), "k": draw(1, 2, 4), "v": draw(1, 2, 4)},
+            {"num_heads": 3},
+            "3 heads",
+        ),
+        ("Attention", {"x": draw(1, 2, 4), "w": draw(4, 6)}, {"num_heads": 1, "qkv_hidden_sizes": [9, -9, 6]}, "sizes"),
+        (
+            "RotaryEmbedding",
+            dict(zip("xpcs", [draw(1, 2, 4), np.array([0]), *[draw(9, 4)] * 2], strict=True)),
+            {},
+            "heads of",
+        ),
+        (
+            "MatMulNBits",
+            {"x": draw(2, 8), "w": whole(0, 9, 2, 1, 8), "s": draw(2)},
+            {"K": 8, "N": 2, "block_size": 3},
+            "blocks of 3",
+        ),
+        (
+            "MatMulNBits",
+            {"x": draw(2, 8), "w": whole(0, 9, 2, 1, 8), "s": draw(2)},
+            {"K": 1 << 40, "N": 2, "block_size": 16},
+            "fit",
+        ),
+    ],
+)
+def test_what_has_no_meaning_is_refused(op: str, values: dict[str, Array], attrs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(contrib(op, values, ["y"], {}, **attrs))

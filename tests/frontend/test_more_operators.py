@@ -1,0 +1,244 @@
+"""Operators beyond the everyday ones, family by family, at odd sizes: against ONNX's reference or ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto
+from onnx.reference import ReferenceEvaluator
+from onnx_models import CODES, model, node
+
+import rammer
+from rammer.errors import ModelError
+from rammer.frontend.onnx import load
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.tensor import Array
+
+
+def by_reference(made: ModelProto, values: dict[str, Array]) -> list[Array]:
+    return [np.asarray(v) for v in ReferenceEvaluator(made).run(None, values)]
+
+
+def by_runtime(made: ModelProto, values: dict[str, Array]) -> list[Array]:
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, values))
+
+
+def compare(made: ModelProto, values: dict[str, Array], wanted: list[Array], rtol: float = 2e-5, *, cpu: bool) -> None:
+    """The meaning of the graph, and of the program for the CPU."""
+    graph = load(made)
+    names = [v.name for v in made.graph.output]
+    found = [evaluate_graph(graph, values)]
+    if cpu:
+        with rammer.compile(graph, target="cpu", tune_seconds=0) as program:
+            found.append(program.run(values))
+    for results in found:
+        for name, want in zip(names, wanted, strict=True):
+            assert results[name].shape == want.shape and results[name].dtype == want.dtype
+            np.testing.assert_allclose(results[name], want, rtol=rtol, atol=rtol)
+
+
+def draw(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
+def test_bits_of_integers(dtype: str) -> None:
+    info, random = np.iinfo(dtype), np.random.default_rng(1)
+    x = random.integers(info.min, info.max, (3, 37), dtype, endpoint=True)
+    y = random.integers(info.min, info.max, (37,), dtype, endpoint=True)
+    y[:24] = random.integers(max(info.min, -3), info.bits + 3, 24)
+    nodes = [
+        *(node(f"Bitwise{op}", ["x", "y"], [op]) for op in ("And", "Or", "Xor")),
+        node("BitwiseNot", ["x"], ["Not"]),
+        *(node("BitShift", ["x", "y"], [way], direction=way) for way in ("LEFT", "RIGHT")),
+    ]
+    made = model(nodes, {"x": (dtype, x.shape), "y": (dtype, y.shape)}, [n.output[0] for n in nodes], opset=28)
+    compare(made, {"x": x, "y": y}, by_reference(made, {"x": x, "y": y}), 0, cpu=True)
+
+
+@pytest.mark.parametrize(("number", "whole"), [("float32", "int32"), ("float64", "int64"), ("float16", "int16")])
+def test_bits_of_numbers(number: str, whole: str) -> None:
+    x = np.array([0.0, -0.0, 1.5, -np.inf, 6e-8, -6e4, np.pi], number)
+    nodes = [node("BitCast", ["x"], ["b"], to=CODES[whole]), node("BitCast", ["b"], ["y"], to=CODES[number])]
+    made = model(nodes, {"x": (number, x.shape)}, ["b", "y"], opset=28)
+    compare(made, {"x": x}, [x.view(whole), x], 0, cpu=True)
+    assert np.signbit(evaluate_graph(load(made), {"x": x})["y"][1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_inverses_of_angles(dtype: str) -> None:
+    """They lose nothing near 0 and near 1."""
+    near = np.geomspace(1e-4, 0.5, 40)
+    x = np.concatenate([near, -near, 1 - near, near - 1, [0.0, -0.0, 1.0, -1.0, 1.5, np.nan]]).astype(dtype)
+    nodes = [node(op, ["x"], [op]) for op in ("Asin", "Acos", "Atan")]
+    made = model(nodes, {"x": (dtype, x.shape)}, ["Asin", "Acos", "Atan"])
+    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        wanted = [f(wide).astype(dtype) for f in (np.arcsin, np.arccos, np.arctan)]
+    compare(made, {"x": x}, wanted, 4 * float(np.finfo(dtype).eps), cpu=True)
+
+
+@pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize(("shape", "axis"), [((37,), 0), ((3, 1, 5), 1), ((2, 9, 3), -2), ((0, 3), 0)])
+def test_products_of_all_before(shape: tuple[int, ...], axis: int, exclusive: int, reverse: int) -> None:
+    attrs = {"exclusive": exclusive, "reverse": reverse}
+    made = model([node("CumProd", ["x", "a"], **attrs)], {"x": shape}, constants={"a": np.array(axis)}, opset=26)
+    compare(made, {"x": draw(*shape)}, by_reference(made, {"x": draw(*shape)}), cpu=shape == (2, 9, 3))
+
+
+@pytest.mark.parametrize("time_axis", [0, 1])
+def test_sequences_are_reversed_by_their_lengths(time_axis: int) -> None:
+    shape = (7, 3, 5) if time_axis == 0 else (3, 7, 5)
+    attrs = {"time_axis": time_axis, "batch_axis": 1 - time_axis}
+    made = model([node("ReverseSequence", ["x", "l"], **attrs)], {"x": shape, "l": ("int64", (3,))})
+    values = {"x": draw(*shape), "l": np.array([7, 0, 4])}
+    compare(made, values, by_reference(made, values), 0, cpu=True)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("axis", [1, -2])
+def test_a_cache_takes_an_update(mode: str, axis: int) -> None:
+    shape, part = [2, 9, 11, 3], [2, 9, 11, 3]
+    part[axis] = 4
+    at = np.array([2, 8 if mode == "circular" else 5])
+    shapes = {"x": tuple(shape), "u": tuple(part), "w": ("int64", (2,))}
+    made = model([node("TensorScatter", ["x", "u", "w"], mode=mode, axis=axis)], shapes, opset=24)
+    values = {"x": draw(*shape), "u": draw(*part), "w": at}
+    compare(made, values, by_reference(made, values), 0, cpu=True)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("ordered", [0, 1])
+def test_known_values_decide_shapes(axis: int | None, ordered: int) -> None:
+    """What is known is computed at once; what is not is asked for by name."""
+    x = np.array([[2, 1, 1, 3], [2, 1, 1, 3], [0, 2, 2, 3]], np.float32)
+    attrs = {"sorted": ordered} | ({} if axis is None else {"axis": axis})
+    made = model([node("Unique", ["x"], ["y", "i", "r", "c"], **attrs)], {"x": x.shape}, ["y", "i", "r", "c"])
+    with pytest.raises(ModelError, match=r"X\) is not known at compile time[\s\S]*constants=\{'x'"):
+        load(made)
+    wanted = by_runtime(made, {"x": x})
+    seen = evaluate_graph(load(made, constants={"x": x}), {})
+    for name, want in zip(("y", "i", "r", "c"), wanted, strict=True):
+        np.testing.assert_array_equal(seen[name], want)
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+def test_boxes_that_overlap_are_dropped(centred: int) -> None:
+    random = np.random.default_rng(3)
+    boxes, scores = random.random((2, 30, 4), np.float32), random.random((2, 3, 30), np.float32).round(1)
+    made = model(
+        [node("NonMaxSuppression", ["b", "s", "m", "i", "t"], center_point_box=centred)],
+        {"b": boxes.shape, "s": scores.shape},
+        constants={"m": np.array([5]), "i": np.array([0.3], np.float32), "t": np.array([0.2], np.float32)},
+    )
+    (wanted,) = by_runtime(made, {"b": boxes, "s": scores})
+    seen = evaluate_graph(load(made, constants={"b": boxes, "s": scores}), {})
+    np.testing.assert_array_equal(seen["y"], wanted)
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_images_are_sampled_anywhere(mode: str, padding: str, corners: int) -> None:
+    """Also far outside, and in images of one row."""
+    for shape in ((2, 3, 5, 7), (1, 1, 1, 4)):
+        grid = np.random.default_rng(5).uniform(-2.7, 2.7, (shape[0], 4, 3, 2)).astype(np.float32)
+        if padding == "reflection" and 1 in shape[2:]:
+            continue  # the reference divides by zero
+        attrs = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+        made = model([node("GridSample", ["x", "g"], **attrs)], {"x": shape, "g": grid.shape}, opset=20)
+        values = {"x": draw(*shape), "g": grid}
+        compare(made, values, by_reference(made, values), cpu=(mode, corners) == ("linear", 0))
+
+
+def test_volumes_are_sampled_and_nan_is_nowhere() -> None:
+    shape, grid = (2, 3, 4, 3, 5), np.random.default_rng(5).uniform(-1.2, 1.2, (2, 2, 3, 2, 3)).astype(np.float32)
+    made = model([node("GridSample", ["x", "g"])], {"x": shape, "g": grid.shape}, opset=20)
+    values = {"x": draw(*shape), "g": grid}
+    compare(made, values, by_reference(made, values), cpu=False)
+    (wanted,) = by_reference(made, values)
+    values["g"] = np.where(grid > 1, np.float32(np.nan), grid)
+    with rammer.compile(load(made), target="cpu", tune_seconds=0) as program:
+        seen = program.run(values)["y"]  # no index is outside
+    known = ~np.isnan(values["g"]).any(-1)
+    np.testing.assert_allclose(*(np.moveaxis(v, 1, -1)[known] for v in (seen, wanted)), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("how", ["half_pixel", "output_half_pixel"])
+def test_regions_are_pooled(mode: str, how: str) -> None:
+    regions = np.array([[0, 0, 5, 9], [2.5, -1.5, 7.2, 3.3], [-9, -9, -5, -5], [1, 2, 1.2, 2.1]], np.float32)
+    attrs = {"output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 0.75}
+    made = model(
+        [node("RoiAlign", ["x", "r", "b"], mode=mode, coordinate_transformation_mode=how, **attrs)],
+        {"x": (2, 5, 9, 7), "r": regions.shape, "b": ("int64", (4,))},
+        opset=16,
+    )
+    values = {"x": draw(2, 5, 9, 7), "r": regions, "b": np.array([1, 0, 1, 0])}
+    compare(made, values, by_reference(made, values), cpu=mode == "avg")
+
+
+@pytest.mark.parametrize(("group", "parts", "masked"), [(1, 1, False), (2, 1, True), (1, 2, True)])
+def test_windows_are_deformed(group: int, parts: int, masked: bool) -> None:
+    attrs: dict[str, Any] = {"pads": [1, 0, 1, 2], "strides": [2, 1], "dilations": [1, 2]}
+    shapes: dict[str, tuple[int, ...]] = {
+        "x": (2, 4, 6, 7),
+        "w": (6, 4 // group, 3, 2),
+        "o": (2, parts * 12, 3, 7),
+        "b": (6,),
+    }
+    shapes |= {"m": (2, parts * 6, 3, 7)} if masked else {}
+    made = model([node("DeformConv", list(shapes), group=group, offset_group=parts, **attrs)], shapes, opset=19)
+    values = {name: draw(*shape) for name, shape in shapes.items()}
+    compare(made, values, by_reference(made, values), 2e-4, cpu=masked)
+
+
+@pytest.mark.parametrize("length", [1, 7, 63, 64, 67, 97, 134, 360, 1000, 1024])
+@pytest.mark.parametrize("pair", [1, 2])
+def test_fourier_transforms_of_any_length(length: int, pair: int) -> None:
+    """Of small ones by a matrix, of others by stages, of primes by a convolution; forth, back, and one side of each."""
+    x, far = draw(2, length, 3, pair), draw(2, length // 2 + 1, 3, 2)
+    nodes = [
+        node("DFT", ["x", "", "a"], ["forth"]),
+        node("DFT", ["x", "", "a"], ["back"], inverse=1),
+        node("DFT", ["x", "l", "a"], ["side"], onesided=1),
+        node("DFT", ["h", "n", "a"], ["real"], onesided=1, inverse=1),
+    ]
+    constants = {"a": np.array(1), "l": np.array(length + 3), "n": np.array(length)}
+    outputs = [n.output[0] for n in nodes]
+    made = model(nodes, {"x": x.shape, "h": far.shape}, outputs, constants=constants, opset=20)
+    values = {"x": x, "h": far}
+    given = x[..., 0] if pair == 1 else x[..., 0] + 1j * x[..., 1]
+    wanted = [
+        np.fft.fft(given, axis=1),
+        np.fft.ifft(given, axis=1),
+        np.fft.fft(given, length + 3, axis=1)[:, : (length + 3) // 2 + 1],
+    ]
+    pairs = [np.stack([w.real, w.imag], -1).astype(np.float32) for w in wanted]
+    real = np.fft.irfft(far[..., 0] + 1j * far[..., 1], length, axis=1)[..., None].astype(np.float32)
+    compare(made, values, [*pairs, real], 1e-5 * (length + 3) ** 0.5, cpu=length in (67, 360))
+    if length >= 64:
+        assert max(op.operation.inputs[1].size for op in load(made).operators if op.kind == "matmul") < 4 * 64 * 64
+
+
+@pytest.mark.parametrize(("onesided", "pair"), [(1, 1), (0, 2)])
+def test_transforms_of_windows(onesided: int, pair: int) -> None:
+    made = model(
+        [node("STFT", ["x", "s", "w"], onesided=onesided)],
+        {"x": (2, 301, pair), "w": (65,)},
+        constants={"s": np.array(17)},
+    )
+    values = {"x": draw(2, 301, pair), "w": draw(65)}
+    compare(made, values, by_reference(made, values), 1e-4, cpu=onesided == 1)
+
+
+@pytest.mark.parametrize(("bins", "length", "rate"), [(8, 16, 8192), (13, 400, 16000), (40, 64, 8000)])
+def test_weights_of_mel_bins(bins: int, length: int, rate: int) -> None:
+    constants = {"b": np.array(bins), "l": np.array(length), "r": np.array(rate)}
+    constants |= {"f": np.array(20, np.float32), "t": np.array(rate / 2, np.float32)}
+    made = model([node("MelWeightMatrix", list(constants))], {}, constants=constants, opset=17)
+    compare(made, {}, by_reference(made, {}), cpu=False)
