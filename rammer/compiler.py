@@ -28,6 +28,7 @@ from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
 from rammer.report import Report, make_report
 from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy_options import finer_tilings
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
@@ -125,7 +126,7 @@ def compile(
         budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
         with clock("rkernels"):
             searching = budget_s >= SEARCH_S
-            candidates = find_candidates(graph, vdevice, registry, SEARCHED if searching else 0)
+            candidates = find_candidates(graph, vdevice, registry, SEARCHED if searching else 0, finer_tilings(chosen))
         check = config.integer("RAMMER_CHECK") or 0
         refused: list[str] = []
         wrong: list[str] = []
@@ -180,9 +181,11 @@ def _ports(graph: Graph, tensors: Sequence[TensorId]) -> tuple[Port, ...]:
 
 
 def find_candidates(
-    graph: Graph, vdevice: VDevice, registry: PluginRegistry, search: int = 0
+    graph: Graph, vdevice: VDevice, registry: PluginRegistry, search: int = 0, finer: tuple[int, ...] = ()
 ) -> dict[Operation, list[RKernel]]:
     """Candidate rKernels of every distinct operation; of a `search` up to as many tilings of a product.
+
+    `finer`: how many times as many rTasks as usual further ones shall have.
 
     Raises DeviceError naming all operations nobody can compute.
     """
@@ -190,7 +193,7 @@ def find_candidates(
     nobody: dict[str, str] = {}
     for op in graph.operators:
         if op.operation not in found:
-            found[op.operation] = registry.rkernels(op.operation, vdevice.spec, search)
+            found[op.operation] = registry.rkernels(op.operation, vdevice.spec, search, finer)
             if not found[op.operation]:
                 nobody[op.kind] = op.name
     if nobody:

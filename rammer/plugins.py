@@ -14,7 +14,14 @@ import pluggy
 
 from rammer import config, hookspecs
 from rammer.errors import PluginError, PolicyError, RammerError, did_you_mean
-from rammer.scheduler.policy_options import PolicyOption, check_options, described, options_of, parse_policy
+from rammer.scheduler.policy_options import (
+    PolicyOption,
+    check_options,
+    described,
+    finer_tilings,
+    options_of,
+    parse_policy,
+)
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
@@ -180,12 +187,15 @@ class PluginRegistry:
             found |= {name: (plugin, make) for name, make in answer.items()}
         return found
 
-    def rkernels(self, operation: Operation, spec: VDeviceSpec, search: int = 0) -> list[RKernel]:
+    def rkernels(
+        self, operation: Operation, spec: VDeviceSpec, search: int = 0, finer: tuple[int, ...] = ()
+    ) -> list[RKernel]:
         """Candidates of all plugins in the order of registration, each plugin's as it gave them; maybe none.
 
-        Policies prefer the first of equals: the generator's first choice. `search`: see `hookspecs.rammer_rkernels`.
+        Policies prefer the first of equals: the generator's first choice. `search` and `finer`: see
+        `hookspecs.rammer_rkernels`.
         """
-        answers = self._ask("rammer_rkernels", operation=operation, spec=spec, search=search)
+        answers = self._ask("rammer_rkernels", operation=operation, spec=spec, search=search, finer=finer)
         return [kernel for _, kernels in answers for kernel in kernels]
 
 
@@ -195,6 +205,7 @@ class _Blamed:
     def __init__(self, plugin: str, name: str, policy: Policy) -> None:
         self._plugin, self._policy = plugin, policy
         self.name = described(policy, getattr(policy, "name", name))
+        self.finer = finer_tilings(policy)
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         with _blamed(self._plugin, f"policy {self.name!r}"):

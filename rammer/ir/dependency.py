@@ -22,7 +22,7 @@ from rammer.ir.evaluate import happens
 from rammer.ir.expr import Path, Range, Role, TensorExpr, loads_in_role
 from rammer.ir.footprint import footprint, line
 from rammer.ir.graph import Graph
-from rammer.ir.index import Index, bounds, evaluate, simplify, substitute, var, variables
+from rammer.ir.index import Index, Mod, bounds, evaluate, simplify, substitute, var, variables
 from rammer.ir.intervals import NOTHING, Intervals, expand, merged, sumset, union, within
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
@@ -207,6 +207,31 @@ def overlaps(consumer: RKernel, position: int, producer: RKernel, output: int, s
     left = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     right = np.concatenate([found[c] for c in elements.chosen]) if counts else np.zeros(0, np.int64)
     return np.stack([left, right], 1)
+
+
+@lru_cache(maxsize=1 << 12)
+def followed_axes(operation: Operation) -> tuple[tuple[int | None, ...], ...]:
+    """For every input, and each of its dimensions, the number of the root's axis that it moves with, also in strides,
+    windows and parts; None where it moves with none, with several, or to and fro."""
+    accesses, _ = _accesses(operation, None)
+    numbers = {axis: n for n, (axis, _) in enumerate(operation.expr.root.axes)}
+    answer = []
+    for name, kind in operation.expr.inputs:
+        loads = [tuple(_followed(i, numbers) for i in index) for index, _, _ in accesses.get(name, [])]
+        answer.append(tuple(found[0] if len(set(found)) == 1 else None for found in zip(*loads, strict=True)))
+        answer[-1] = answer[-1] or (None,) * kind.rank
+    return tuple(answer)
+
+
+def _followed(index: Index, numbers: Mapping[str, int]) -> int | None:
+    axes = variables(index) & numbers.keys()
+    return numbers[axes.pop()] if len(axes) == 1 and not _wraps(index, axes) else None
+
+
+def _wraps(index: Index, axes: set[str]) -> bool:
+    """Whether an index takes remainders of some axis."""
+    inner = [atom for atom, _ in index.terms if not isinstance(atom, str)]
+    return any((isinstance(a, Mod) and variables(a.arg) & axes) or _wraps(a.arg, axes) for a in inner)
 
 
 class Dependencies:

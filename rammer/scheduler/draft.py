@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.dependency import Dependencies
+from rammer.ir.dependency import Dependencies, Pairs
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
@@ -17,6 +17,8 @@ from rammer.ir.program import RProgram, TaskUid
 from rammer.scheduler.assembly import NOTHING, Assembly, Needs
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import TIE_US, Assignment, Market, select_veu
+
+RTaskIds: TypeAlias = NDArray[np.int64]  # of one operator, ascending
 
 
 class Placement(NamedTuple):
@@ -101,47 +103,58 @@ class Draft:
 
         A device with global synchronisation gets a barrier of all lanes here, if anything must be seen.
         """
-        if assembly.is_empty:
-            return {op: [NOTHING] * self.kernels[op].num_rtasks for op in operator_ids}
-        if self.spec.sync is SyncModel.GLOBAL:
-            if any(self._needs_sync(op, assembly) for op in operator_ids):
-                assembly.sync()
-            return {op: [NOTHING] * self.kernels[op].num_rtasks for op in operator_ids}
-        return {op: self._operator_needs(op, assembly) for op in operator_ids}
+        return self.needs_of({op: np.arange(self.kernels[op].num_rtasks) for op in operator_ids}, assembly)
 
-    def _needs_sync(self, operator_id: int, assembly: Assembly) -> bool:
-        """Whether some rTask of the operator needs one that no global barrier lies behind."""
+    def needs_of(self, rtasks: Mapping[int, RTaskIds], assembly: Assembly) -> dict[int, list[Needs]]:
+        """The same for some rTasks of each operator, ascending; all that they read from is placed by now."""
+        if assembly.is_empty:
+            return {op: [NOTHING] * len(some) for op, some in rtasks.items()}
+        if self.spec.sync is SyncModel.GLOBAL:
+            if any(self._needs_sync(op, some, assembly) for op, some in rtasks.items()):
+                assembly.sync()
+            return {op: [NOTHING] * len(some) for op, some in rtasks.items()}
+        return {op: self._operator_needs(op, some, assembly) for op, some in rtasks.items()}
+
+    def _edges(self, operator_id: int, rtasks: RTaskIds) -> Iterator[tuple[int, Pairs]]:
+        """Producers, and pairs of (place in `rtasks`, rTask of the producer)."""
+        for producer, pairs in self.dependencies.edges(operator_id):
+            if len(rtasks) < self.kernels[operator_id].num_rtasks:
+                pairs = pairs[np.isin(pairs[:, 0], rtasks)]
+                pairs = np.column_stack((np.searchsorted(rtasks, pairs[:, 0]), pairs[:, 1]))
+            yield producer, pairs
+
+    def _needs_sync(self, operator_id: int, rtasks: RTaskIds, assembly: Assembly) -> bool:
+        """Whether some of the rTasks needs one that no global barrier lies behind."""
         return any(
             not assembly.is_synced(TaskUid(producer, needed))
-            for producer, pairs in self.dependencies.edges(operator_id)
+            for producer, pairs in self._edges(operator_id, rtasks)
             for needed in sorted(set(pairs[:, 1].tolist()))
         )
 
-    def _operator_needs(self, operator_id: int, assembly: Assembly) -> list[Needs]:
+    def _operator_needs(self, operator_id: int, rtasks: RTaskIds, assembly: Assembly) -> list[Needs]:
         """Each producer is looked up once, and rTasks that need the same of all producers share one answer."""
-        num_rtasks = self.kernels[operator_id].num_rtasks
         by_all: dict[int, int] = {}
         by_some: list[NDArray[np.int64]] = []  # rows of reader, vEU, order
-        for producer, pairs in self.dependencies.edges(operator_id):
-            produced = self.kernels[producer].num_rtasks
-            found = [assembly.find(TaskUid(producer, r)) for r in range(produced)]
-            if len(pairs) == num_rtasks * produced:
+        for producer, pairs in self._edges(operator_id, rtasks):
+            needed, which = np.unique(pairs[:, 1], return_inverse=True)
+            found = [assembly.find(TaskUid(producer, r)) for r in needed.tolist()]
+            if len(pairs) == len(rtasks) * len(needed):
                 for where in found:
                     if where is not None and by_all.get(where.veu, -1) < where.order:
                         by_all[where.veu] = where.order
             else:
                 slots = np.array([(-1, -1) if where is None else where for where in found], np.int64)
-                rows = np.column_stack((pairs[:, 0], slots[pairs[:, 1]]))
+                rows = np.column_stack((pairs[:, 0], slots[which]))
                 by_some.append(rows[rows[:, 1] >= 0])
         common = assembly.needs_last(by_all)
         if not by_some:
-            return [common] * num_rtasks
+            return [common] * len(rtasks)
         rows = np.concatenate(by_some)
         implied = np.full(self.spec.num_veus, -1)
         implied[list(by_all)] = list(by_all.values())
         rows = rows[rows[:, 2] > implied[rows[:, 1]]]
         rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
-        begins = np.searchsorted(rows[:, 0], np.arange(num_rtasks + 1))
+        begins = np.searchsorted(rows[:, 0], np.arange(len(rtasks) + 1))
         known: dict[bytes, Needs] = {b"": common}
         answers = []
         for begin, end in pairwise(begins.tolist()):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rammer.hookspecs import hookimpl
 from rammer.scheduler.critical_path import ListPolicy
+from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
 from rammer.scheduler.policy import Policy
 from rammer.scheduler.round_robin import RoundRobinPolicy
 from rammer.scheduler.sequential import SequentialPolicy
@@ -15,5 +16,5 @@ from rammer.scheduler.wavefront import WavefrontPolicy
 
 @hookimpl
 def rammer_policies() -> Mapping[str, Callable[..., Policy]]:
-    known = (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy, ListPolicy, StationaryPolicy)
+    known = (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy, ListPolicy, StationaryPolicy, GraphTurboPolicy)
     return {p.name: p for p in known}

@@ -66,6 +66,15 @@ def check_options(name: str, make: object, given: Mapping[str, object]) -> None:
             )
 
 
+def finer_tilings(policy: object) -> tuple[int, ...]:
+    """How many times as many rTasks as usual a policy wants some candidates to have: its `finer`, if it has one.
+
+    A policy that cuts operators needs rKernels whose rTasks are as small as its cuts.
+    """
+    found: tuple[int, ...] = getattr(policy, "finer", ())
+    return found
+
+
 def described(policy: object, name: str) -> str:
     """A policy of this name as text that makes the same one: options that differ from their defaults, in order."""
     chosen = [(o.name, getattr(policy, o.name)) for o in options_of(policy) if getattr(policy, o.name) != o.default]

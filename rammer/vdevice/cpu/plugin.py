@@ -61,10 +61,16 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 
 @hookimpl
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int) -> Iterable[RKernel]:
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer: tuple[int, ...]) -> Iterable[RKernel]:
     """Built-in kernels for every vDevice that takes C."""
     if "c" not in spec.languages:
         return []
     from rammer.kernels import candidates
+    from rammer.kernels.problem import Granularity
 
-    return candidates(operation, spec, search=search)
+    found = candidates(operation, spec, search=search)
+    for times in finer:
+        known = {kernel.schedule for kernel in found}
+        more = candidates(operation, spec, Granularity(times * spec.num_veus))
+        found += [kernel for kernel in more if kernel.schedule not in known]
+    return found

@@ -1,0 +1,107 @@
+"""Instances of sub-graphs: which rTasks each of them has, and in which order they run. Paper: GraphTurbo §3.3.
+
+An instance is a slice of a group's result with everything inside the group that the slice needs. Its rTasks are a part
+of the operators' own: what two slices need (rows beside a cut) belongs to the first of them, is computed once, and the
+other waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.ir.dependency import Dependencies
+from rammer.ir.kernel import RKernel
+from rammer.scheduler.graphturbo.split import Group, Split
+
+Slices = NDArray[np.int64]  # of each rTask of an operator, the slice that it belongs to
+
+
+class Instance(NamedTuple):
+    """A slice of a group: the rTasks of its operators, in the order of the graph."""
+
+    group: int
+    part: int
+    rtasks: Mapping[int, NDArray[np.int64]]
+
+
+def instances(
+    groups: Sequence[Group], splits: Sequence[Split | None], kernels: Mapping[int, RKernel], dependencies: Dependencies
+) -> tuple[list[Instance], list[set[int]]]:
+    """The instances of all groups, group by group, and of each one those that it reads from.
+
+    Slices finer than the rTasks of the result's rKernel are joined with those that they share an rTask with.
+    """
+    slices: dict[int, Slices] = {}
+    for group, split in zip(groups, splits, strict=True):
+        slices |= _slices(group, split, kernels, dependencies)
+    found: list[Instance] = []
+    number: dict[int, Slices] = {}  # of each operator's rTasks, the instance that has them
+    for n, group in enumerate(groups):
+        used = np.unique(np.concatenate([slices[operator] for operator in group.layers]))
+        for operator in group.layers:
+            number[operator] = len(found) + np.searchsorted(used, slices[operator])
+        for part in used.tolist():
+            rtasks = {op: np.flatnonzero(slices[op] == part) for op in group.layers}
+            found.append(Instance(n, part, {op: some for op, some in rtasks.items() if len(some)}))
+    producers: list[set[int]] = [set() for _ in found]
+    for operator, mine in number.items():
+        for producer, pairs in dependencies.edges(operator):
+            edges = np.unique(np.stack([mine[pairs[:, 0]], number[producer][pairs[:, 1]]], 1), axis=0)
+            for consumer, needed in edges.tolist():
+                if consumer != needed:
+                    producers[consumer].add(needed)
+    return found, producers
+
+
+def _slices(
+    group: Group, split: Split | None, kernels: Mapping[int, RKernel], dependencies: Dependencies
+) -> dict[int, Slices]:
+    """Of each operator's rTasks the first slice that needs them."""
+    factor = split.factor if split else 1
+    found = {n: np.full(kernels[n].num_rtasks, factor - 1, np.int64) for n in group.layers}
+    if split and factor > 1:
+        found[group.result] = np.array(_slices_of_result(kernels[group.result], split), np.int64)
+    for n in reversed(group.layers):
+        for producer, pairs in dependencies.edges(n):
+            if producer in found:
+                np.minimum.at(found[producer], pairs[:, 1], found[n][pairs[:, 0]])
+    return found
+
+
+def _slices_of_result(kernel: RKernel, split: Split) -> list[int]:
+    axis, extent = kernel.operation.expr.root.axes[split.axis]
+    lows = (min(kernel.box(rtask)[axis][0], extent - 1) for rtask in range(kernel.num_rtasks))
+    return [low * split.factor // extent for low in lows]
+
+
+def breadth_first(producers: Sequence[set[int]]) -> list[int]:
+    """All instances of one group before those of the next, as they are numbered."""
+    return list(range(len(producers)))
+
+
+def depth_first(producers: Sequence[set[int]]) -> list[int]:
+    """The consumers of an instance as soon as they can run. Paper: GraphTurbo, Algorithm 3.
+
+    A consumer goes to the end of the ready ones whenever one of its producers is done, also if it is among them.
+    """
+    missing = [len(needed) for needed in producers]
+    consumers: dict[int, list[int]] = defaultdict(list)
+    for instance, needed in enumerate(producers):
+        for producer in needed:
+            consumers[producer].append(instance)
+    ready = {instance: None for instance, number in enumerate(missing) if not number}
+    order = []
+    while ready:
+        chosen = next(instance for instance in reversed(ready) if not missing[instance])
+        del ready[chosen]
+        order.append(chosen)
+        for consumer in consumers[chosen]:
+            missing[consumer] -= 1
+            ready.pop(consumer, None)
+            ready[consumer] = None
+    return order

@@ -1,0 +1,103 @@
+"""What the paper's algorithms see of a graph: layers, their sizes, and how axes follow each other through reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+
+from rammer.ir.dependency import Dependencies, followed_axes
+from rammer.ir.graph import Graph
+from rammer.ir.tensor import TensorId
+
+Axes = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a layer reads of another one, or of the network's input number `~source`.
+
+    `axes`: for each axis of what is read, the reader's axis that it moves with; None if there is no such one.
+    """
+
+    source: int
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """An operator: the shape and bytes of its result, and what it reads, weights left out.
+
+    `is_result`: of the network. `takes_over`: the source whose memory the result may have if it is read here for the
+    last time; no memory plan of ours does that.
+    """
+
+    shape: tuple[int, ...]
+    nbytes: int
+    reads: tuple[Read, ...]
+    is_result: bool = False
+    takes_over: int | None = None
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers in topological order, and the bytes of the network's inputs."""
+
+    layers: tuple[Layer, ...]
+    inputs: tuple[int, ...]
+
+    def nbytes(self, source: int) -> int:
+        """Bytes of a layer's result, or of an input."""
+        return self.layers[source].nbytes if source >= 0 else self.inputs[~source]
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Of each layer the layers that read it, ascending."""
+        found: list[list[int]] = [[] for _ in self.layers]
+        for n, layer in enumerate(self.layers):
+            for source in dict.fromkeys(r.source for r in layer.reads if r.source >= 0):
+                found[source].append(n)
+        return tuple(map(tuple, found))
+
+
+def network_of(graph: Graph) -> Network:
+    """The operators of a graph as layers, numbered as they are."""
+    dependencies = Dependencies(graph, ())
+    results = {graph.storage(t).root for t in graph.outputs}
+    inputs: dict[TensorId, int] = {}
+    layers = []
+    for op in graph.operators:
+        reads = []
+        for tensor, axes in zip(op.inputs, followed_axes(op.operation), strict=True):
+            if (root := graph.storage(tensor).root) in graph.constants:
+                continue
+            written = [(n, graph.operators[n].outputs[position]) for n, position, _ in dependencies.writers(tensor)]
+            shape = graph.types[tensor].shape
+            reads += [
+                Read(n, axes if other == tensor else _through_view(axes, shape, graph.types[other].shape))
+                for n, other in written
+            ]
+            if not written:
+                reads.append(Read(~inputs.setdefault(root, len(inputs)), axes))
+        layers.append(
+            Layer(
+                tuple(extent for _, extent in op.operation.expr.root.axes),
+                sum(graph.types[t].nbytes for t in op.outputs),
+                tuple(reads),
+                any(graph.storage(t).root in results for t in op.outputs),
+            )
+        )
+    return Network(tuple(layers), tuple(graph.types[t].nbytes for t in inputs))
+
+
+def _through_view(axes: Axes, shape: tuple[int, ...], written: tuple[int, ...]) -> Axes:
+    """How a tensor is read through another one that has its memory: outermost and innermost axes of equal extents are
+    the same, what is reshaped, joined or cut between them is not followed."""
+    outer = _common(shape, written)
+    inner = _common(shape[outer:][::-1], written[outer:][::-1])
+    middle = len(written) - outer - inner
+    return axes[:outer] + (None,) * middle + axes[len(axes) - inner :]
+
+
+def _common(shape: tuple[int, ...], other: tuple[int, ...]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(shape, other, strict=False)))

@@ -1,0 +1,175 @@
+"""Policy "graphturbo": how much of each operator at once, so that what lies between operators stays near."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple
+
+from rammer.cost.price import us_per_byte
+from rammer.cost.residency import levels
+from rammer.ir.dependency import Dependencies
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import RKernel
+from rammer.ir.memory import plan_memory
+from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.program import TaskUid
+from rammer.scheduler.assembly import Assembly
+from rammer.scheduler.draft import Draft
+from rammer.scheduler.graphturbo.grouping import grouped
+from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth_first, instances
+from rammer.scheduler.graphturbo.network import Network, network_of
+from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy_options import described
+from rammer.scheduler.select import Market, Option, count, select_veu
+from rammer.scheduler.timeline import simulate
+
+ORDERS = {"breadth": breadth_first, "depth": depth_first}
+
+
+class _Cut(NamedTuple):
+    """A network in groups, each cut so that an instance fits into some memory; the rKernels that allow it."""
+
+    memory: str
+    groups: list[Group]
+    splits: list[Split | None]
+    kernels: dict[int, RKernel]
+
+
+class _Judged(NamedTuple):
+    """A plan, and what it is believed to take: to move bytes, and altogether."""
+
+    moving_us: float
+    total_us: float
+    plan: ExecutionPlan
+
+
+@dataclass
+class GraphTurboPolicy:
+    """Operators are grouped, and groups cut into instances, so that an instance of a group fits near its vEUs.
+
+    Drawn for each near memory, the vEUs' own and what they share, with instances breadth first and depth first; that
+    plan is taken which moves bytes in the least time. All in one rProgram. Paper: GraphTurbo (OSDI'23) §3.
+    """
+
+    name = "graphturbo"
+    finer: ClassVar[tuple[int, ...]] = (8, 64)  # rKernels must be cut where groups are: `policy.finer_tilings`
+
+    rules: Literal["paper"] = field(
+        default="paper",
+        metadata={"paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1"},
+    )
+    order: Literal["moved", "breadth", "depth"] = field(
+        default="moved",
+        metadata={
+            "moved": "instances breadth first or depth first, whichever moves bytes in less time",
+            "breadth": "all instances of a group before those of the next",
+            "depth": "the readers of an instance as soon as they can run (Algorithm 3)",
+        },
+    )
+
+    def schedule(self, problem: Problem) -> ExecutionPlan:
+        market = Market(problem)
+        orders = [name for name in ORDERS if self.order in ("moved", name)]
+        drawn = []
+        for cut in _cuts(problem, market):
+            dependencies = Dependencies(problem.graph, cut.kernels)
+            found, producers = instances(cut.groups, cut.splits, cut.kernels, dependencies)
+            by_order = {tuple(ORDERS[name](producers)): name for name in reversed(orders)}
+            for order, name in reversed(by_order.items()):
+                notes = _notes(cut, len(found), name)
+                plan = _draw(problem, market, cut.kernels, [found[n] for n in order], described(self, self.name), notes)
+                drawn.append(_judged(problem, plan))
+        return min(drawn, key=lambda judged: judged[:2]).plan
+
+
+def _cuts(problem: Problem, market: Market) -> Iterator[_Cut]:
+    """Groups for every near memory. What does not fit into one is cut for the next, and else not at all."""
+    network = network_of(problem.graph)
+    memories = _near_memories(problem.spec)
+    splitters = [Splitter(network, problem.spec.num_veus, nbytes) for nbytes in memories.values()]
+    for first, memory in enumerate(memories):
+        groups = grouped(network, splitters[first])
+        splits = [next((s for at in splitters[first:] if (s := at.best(group))), None) for group in groups]
+        yield _Cut(memory, groups, splits, _kernels(problem, market, network, groups, splits))
+
+
+def _near_memories(spec: VDeviceSpec) -> dict[str, int]:
+    """Caches that are nearer than main memory, and what all vEUs together have of each, in bytes."""
+    caches = [m for m, written in levels(spec) if not written][:-1]
+    found = {m.name: m.usable_bytes * (spec.num_veus if m.owner == "veu" else 1) for m in caches}
+    return found or {"the vEUs' own memory": spec.own_cache * spec.num_veus}
+
+
+def _kernels(
+    problem: Problem, market: Market, network: Network, groups: Sequence[Group], splits: Sequence[Split | None]
+) -> dict[int, RKernel]:
+    """For every operator the rKernel that takes least for all its group's instances, one after the other."""
+    found: dict[int, RKernel] = {}
+    for group, split in zip(groups, splits, strict=True):
+        factor = split.factor if split else 1
+        axes = axes_of(network, group, split.axis) if split and factor > 1 else {}
+        for n in group.layers:
+            options = market.fitting(problem.graph.operators[n].operation)
+            if (axis := axes.get(n)) is not None:
+                finest = min(_step(o.kernel, axis) for o in options)
+                extent = network.layers[n].shape[axis]
+                options = [o for o in options if _step(o.kernel, axis) <= max(finest, extent // factor)]
+            found[n] = min(options, key=lambda o: (_instances_us(o, factor, problem.spec), o.kernel.num_rtasks)).kernel
+    return found
+
+
+def _step(kernel: RKernel, axis: int) -> int:
+    """How much of an axis one rTask computes."""
+    name, extent = kernel.operation.expr.root.axes[axis]
+    return min((digit.step for digit in kernel.body.digits if digit.axis == name), default=extent)
+
+
+def _instances_us(option: Option, factor: int, spec: VDeviceSpec) -> float:
+    rounds = -(-option.kernel.num_rtasks // (factor * spec.num_veus))
+    return factor * rounds * (option.rtask_us + spec.barrier_us)
+
+
+def _draw(
+    problem: Problem,
+    market: Market,
+    kernels: Mapping[int, RKernel],
+    order: Sequence[Instance],
+    policy: str,
+    notes: Sequence[str],
+) -> ExecutionPlan:
+    """The plan of instances one after the other, each operator by operator; rTasks go where they start first."""
+    draft = Draft(problem, market)
+    draft.kernels.update(kernels)
+    assembly = Assembly(problem.spec)
+    reasons = []
+    for instance in order:
+        for operator, rtasks in instance.rtasks.items():
+            needs = draft.needs_of({operator: rtasks}, assembly)[operator]
+            for rtask, need in zip(rtasks.tolist(), needs, strict=True):
+                place = select_veu(assembly, need)
+                assembly.place(TaskUid(operator, rtask), place.veu, draft.rtask_us(operator), need)
+                reasons.append(place.reason)
+    programs = [] if assembly.is_empty else [assembly.build()]
+    return draft.finish(policy, programs, assembly.time_us, (*notes, f"vEUs by rTask: {count(reasons)}"))
+
+
+def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
+    """The plan in memory, with times by what caches hold: at the spec's rates if no prices were measured."""
+    plan = replace(plan, memory=plan_memory(plan))
+    if not levels(problem.spec):
+        return _Judged(0.0, simulate(plan).total_us, plan)
+    prices = problem.profiler.prices(plan.kernels) or {k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}
+    timeline = simulate(replace(plan, prices=prices))
+    rates = us_per_byte(problem.spec, problem.spec.num_veus).tolist()
+    moving_us = sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True))
+    return _Judged(moving_us, timeline.total_us, plan)
+
+
+def _notes(cut: _Cut, num_instances: int, order: str) -> tuple[str, ...]:
+    factors = [split.factor if split else 1 for split in cut.splits]
+    return (
+        f"groups: {len(cut.groups)}, cut into {num_instances} instances for {cut.memory}, {order} first",
+        f"instances by group: {', '.join(map(str, factors[:16]))}{', …' if len(factors) > 16 else ''}",
+    )

@@ -1,0 +1,153 @@
+"""Sub-graphs of a network, and into how many instances each is cut. Paper: GraphTurbo §3.1, Algorithm 1, Eq. (1).
+
+The listing leaves open what is done with an axis that some tensor does not have (here: it is not cut, as every instance
+would compute that tensor whole), what the peak counts (all that lives, inputs until their last use, no weights), and
+candidates that divide nothing (left out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+
+from rammer.scheduler.graphturbo.network import Axes, Network
+
+
+class Outside(NamedTuple):
+    """What a sub-graph reads from outside: of each axis of its result the source's that follows it; the last reader."""
+
+    axes: Axes
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A sub-graph: layers in topological order, of which only the last one's result is read outside.
+
+    `cuts`: by axis of the result, what the extents of all its tensors along that axis have in common; 0: not all of
+    them have it.
+    """
+
+    layers: tuple[int, ...]
+    cuts: tuple[int, ...]
+    outside: Mapping[int, Outside]
+
+    @property
+    def result(self) -> int:
+        return self.layers[-1]
+
+
+class Split(NamedTuple):
+    """A group cut along an axis of its result into `factor` instances, with the layers that are cut by it."""
+
+    num_layers: int
+    factor: int
+    axis: int
+
+
+def group_of(network: Network, number: int) -> Group:
+    """A layer alone."""
+    layer = network.layers[number]
+    outside: dict[int, Outside] = {}
+    for read in layer.reads:
+        found = tuple(_only(k for k, a in enumerate(read.axes) if a == axis) for axis in range(len(layer.shape)))
+        _meet(outside, read.source, Outside(found, number))
+    return Group((number,), layer.shape, outside)
+
+
+def joined(producer: Group, consumer: Group) -> Group:
+    """Two groups as one, where nothing but the consumer reads the producer's result."""
+    outside = dict(consumer.outside)
+    axes = outside.pop(producer.result).axes
+    cuts = tuple(
+        gcd(c, producer.cuts[a]) if c and a is not None and producer.cuts[a] else 0
+        for c, a in zip(consumer.cuts, axes, strict=True)
+    )
+    for source, read in producer.outside.items():
+        _meet(outside, source, Outside(tuple(None if a is None else read.axes[a] for a in axes), read.last))
+    return Group(tuple(sorted((*producer.layers, *consumer.layers))), cuts, outside)
+
+
+def _meet(outside: dict[int, Outside], source: int, read: Outside) -> None:
+    """Add a read; on axes where another one of the same source differs, neither is followed."""
+    if (known := outside.get(source)) is not None:
+        same = tuple(a if a == b else None for a, b in zip(known.axes, read.axes, strict=True))
+        read = Outside(same, max(known.last, read.last))
+    outside[source] = read
+
+
+def _only(found: Iterator[int]) -> int | None:
+    some = list(found)
+    return some[0] if len(some) == 1 else None
+
+
+def axes_of(network: Network, group: Group, axis: int) -> dict[int, int | None]:
+    """`match_dim`: of every layer of a group, the axis that follows `axis` of its result."""
+    found: dict[int, int | None] = {group.result: axis}
+    inside = frozenset(group.layers)
+    for n in reversed(group.layers):
+        for source, read in group_of(network, n).outside.items():
+            if source in inside:
+                at = found[n]
+                moved = None if at is None else read.axes[at]
+                found[source] = moved if found.get(source, moved) == moved else None
+    return found
+
+
+class Splitter:
+    """Finds splits on a device: `room` is what the near memories of all its `cores` hold, in bytes."""
+
+    def __init__(self, network: Network, cores: int, room: int) -> None:
+        self.network = network
+        self._cores, self._room = cores, room
+        self._sizes = np.array([layer.nbytes for layer in network.layers], np.int64)
+        self._last = np.array([max(readers, default=-1) for readers in network.readers], np.int64)
+        self._best: dict[tuple[int, ...], Split | None] = {}
+
+    def best(self, group: Group) -> Split | None:
+        """Eq. (1): most layers cut, then the fewest instances, then the outermost axis; None if nothing fits."""
+        if group.layers not in self._best:
+            found = self.splits(group)
+            self._best[group.layers] = max(found, key=lambda s: (s.num_layers, -s.factor, -s.axis), default=None)
+        return self._best[group.layers]
+
+    def splits(self, group: Group) -> list[Split]:
+        """SplitInfo: by axis, the fewest instances of which one fits into the near memories. Paper: Algorithm 1."""
+        needed = max(1, -(-self.peak_bytes(group) // max(self._room, 1)))
+        found = []
+        for axis, cut in enumerate(group.cuts):
+            factor = 1 if needed == 1 else next((v for v in _divisors(cut) if v >= needed and self._balances(v)), 0)
+            if factor:
+                found.append(Split(len(group.layers) if cut else 1, factor, axis))
+        return found
+
+    def _balances(self, factor: int) -> bool:
+        """Whether an even number of slices is left for every core: 1, 2, 4, ... below the number of cores."""
+        return factor >= self._cores or factor & (factor - 1) == 0
+
+    def peak_bytes(self, group: Group) -> int:
+        """The most that lives at one time while the layers run in turn."""
+        layers = np.array(group.layers, np.int64)
+        sources = list(group.outside)
+        inside = layers[:-1]
+        dying = np.append(self._sizes[inside], np.array([self.network.nbytes(s) for s in sources], np.int64))
+        last = np.append(self._last[inside], np.array([group.outside[s].last for s in sources], np.int64))
+        freed = np.zeros(len(layers), np.int64)
+        np.add.at(freed, np.searchsorted(layers, last), dying)
+        live = sum(map(self.network.nbytes, sources)) + np.cumsum(self._sizes[layers]) - np.cumsum(freed) + freed
+        for at, n in enumerate(group.layers):
+            if (source := self.network.layers[n].takes_over) is not None:
+                known = group.outside.get(source)
+                if (known.last if known else self._last[source]) == n:
+                    live[at] -= min(self.network.nbytes(source), self.network.nbytes(n))
+        return int(live.max())
+
+
+def _divisors(number: int) -> list[int]:
+    """Ascending; of 0 none."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return [*small, *(number // d for d in reversed(small) if d * d != number)]
