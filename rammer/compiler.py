@@ -19,7 +19,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan, Price
-from rammer.ir.tensor import Array, TensorId
+from rammer.ir.tensor import Array
 from rammer.ir.verify import verify_graph, verify_plan
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
@@ -32,7 +32,7 @@ from rammer.scheduler.policy_options import finer_tilings
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
-from rammer.vdevice.base import Port, Progress, VDevice, silent
+from rammer.vdevice.base import Progress, VDevice, ports_of, silent
 
 if TYPE_CHECKING:
     import onnx
@@ -164,7 +164,7 @@ def compile(
         with clock("build"):
             image = vdevice.build(plan, progress=progress)
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
-            image = replace(image, signature=(_ports(whole, whole.inputs), _ports(whole, whole.outputs)))
+            image = replace(image, signature=ports_of(whole))
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
         program = Program(image, vdevice, report, sources=sources)
@@ -174,10 +174,6 @@ def compile(
     except BaseException:
         vdevice.close()
         raise
-
-
-def _ports(graph: Graph, tensors: Sequence[TensorId]) -> tuple[Port, ...]:
-    return tuple(Port(t, graph.types[t]) for t in tensors)
 
 
 def find_candidates(

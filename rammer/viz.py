@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from math import ceil
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
@@ -87,11 +88,9 @@ def text_gantt(timeline: Timeline, plan: ExecutionPlan, *, width: int | None = N
 
     def paint(veu: int, start_us: float, end_us: float, sign: str) -> None:
         first, last = start_us / total_us * columns, end_us / total_us * columns
-        cell = int(first)
-        while cell < last and cell < columns:
+        for cell in range(int(first), min(ceil(last), columns)):
             part = min(last, cell + 1) - max(first, cell)
             weights[veu][cell][sign] = weights[veu][cell].get(sign, 0.0) + part
-            cell += 1
 
     for times in timeline.programs:
         for veu in range(shown):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rammer.errors import RammerError
 from rammer.ir.access import Accesses
 from rammer.ir.evaluate import happens
-from rammer.ir.expr import Path, Range, Role, TensorExpr, loads_in_role
+from rammer.ir.expr import Path, Range, Role, TensorExpr, apart, loads_in_role
 from rammer.ir.footprint import footprint, line
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, Mod, bounds, evaluate, simplify, substitute, var, variables
@@ -378,17 +378,10 @@ def _path(path: Path, limits: Mapping[str, tuple[int, int]]) -> Path | None:
 
 
 def _groups(index: tuple[Index, ...], path: Path) -> tuple[Group, ...]:
-    parts: list[tuple[set[str], list[int], list[tuple[tuple[Range, ...], bool]]]] = []
-    parts += [(variables(ix), [d], []) for d, ix in enumerate(index)]
-    parts += [(set().union(*(variables(r.index) for r in where)), [], [(where, wanted)]) for where, wanted in path]
     groups = []
-    while parts:
-        axes, dims, where = parts.pop()
-        while near := next((p for p in parts if p[0] & axes), None):
-            parts.remove(near)
-            axes, dims, where = axes | near[0], dims + near[1], where + near[2]
-        dims = sorted(dims)
-        groups.append(Group(tuple(sorted(axes)), tuple(dims), tuple(index[d] for d in dims), tuple(where)))
+    for axes, dims, where in apart(((variables(ix), d) for d, ix in enumerate(index)), path):
+        dims.sort()
+        groups.append(Group(tuple(sorted(axes)), tuple(dims), tuple(index[d] for d in dims), where))
     return tuple(groups)
 
 

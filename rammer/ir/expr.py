@@ -6,12 +6,14 @@ Loads are affine in the axes (with Div and Mod by constants), guarded by `Select
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from rammer.ir.index import Index, substitute
+from rammer.ir.index import Index, substitute, variables
 from rammer.ir.tensor import DType, TensorType
+
+Item = TypeVar("Item")
 
 
 class Scalar:
@@ -267,6 +269,23 @@ def nodes(value: Scalar) -> Iterator[Scalar]:
 
 Path: TypeAlias = tuple[tuple[tuple[Range, ...], bool], ...]
 Role: TypeAlias = tuple[str, ...]  # functions that a value passes through, each with the position where it enters
+
+
+def decided_by(index: Index, path: Path) -> set[str]:
+    """The variables that decide what is touched at an index, and whether it is."""
+    return variables(index).union(*(variables(r.index) for where, _ in path for r in where))
+
+
+def apart(items: Iterable[tuple[set[str], Item]], path: Path) -> Iterator[tuple[set[str], list[Item], Path]]:
+    """Items with their variables, and conditions, in groups that share no variable."""
+    groups: list[tuple[set[str], list[Item], Path]] = [(used, [item], ()) for used, item in items]
+    groups += [(set().union(*(variables(r.index) for r in where)), [], ((where, wanted),)) for where, wanted in path]
+    while groups:
+        used, found, conditions = groups.pop()
+        while near := next((g for g in groups if g[0] & used), None):
+            groups.remove(near)
+            used, found, conditions = used | near[0], found + near[1], conditions + near[2]
+        yield used, found, conditions
 
 
 def loads(body: Scalar, path: Path = ()) -> Iterator[tuple[Load, Path]]:

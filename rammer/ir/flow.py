@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.evaluate import happens
-from rammer.ir.expr import Role
+from rammer.ir.expr import Role, decided_by
 from rammer.ir.index import bounds, evaluate, variables
 from rammer.ir.tile import Kind
 
@@ -183,7 +183,7 @@ class Flow:
             accesses = [*self._reads[write.statement], *self._writes[write.statement]]
             threads = {lp.var for _, lp in write.loops if lp.kind is Kind.THREAD}
             for a in accesses:
-                threads -= variables(a.index).union(*(variables(r.index) for where, _ in a.path for r in where))
+                threads -= decided_by(a.index, a.path)
             alone = any(a.register for a in accesses)  # what it reads or writes is each thread's own
             self._unused[write.statement] = frozenset() if alone else frozenset(threads)
         return self._unused[write.statement]

@@ -12,7 +12,7 @@ import numpy as np
 
 from rammer.ir.access import Access
 from rammer.ir.evaluate import happens
-from rammer.ir.expr import Path, Range
+from rammer.ir.expr import Path, Range, apart, decided_by
 from rammer.ir.index import Index, bounds, evaluate, variables
 from rammer.ir.intervals import NOTHING, Intervals, expand, merged, repeated, sumset, within
 from rammer.ir.simplify import simplify_index
@@ -55,18 +55,10 @@ def _touched(access: Access, still: tuple[tuple[str, int], ...]) -> Footprint:
     if path is None:
         return EMPTY
     index = simplify_index(access.index, ranges)
-    used = _walked(index, path, ranges)
+    used = {name for name in decided_by(index, path) if ranges[name][0] < ranges[name][1]}
     idle = prod(high - low + 1 for name, (low, high) in ranges.items() if name not in used)
     found = _found(index, path, tuple(sorted((name, ranges[name]) for name in used)))
     return Footprint(found.elements, found.times * idle, found.exact)
-
-
-def _walked(index: Index, path: Path, ranges: Ranges) -> set[str]:
-    names = variables(index)
-    for where, _ in path:
-        for r in where:
-            names |= variables(r.index)
-    return {name for name in names if ranges[name][0] < ranges[name][1]}
 
 
 def _open(path: Path, ranges: Ranges) -> Path | None:
@@ -109,33 +101,27 @@ def _found(index: Index, path: Path, spans: Spans) -> Footprint:
 
 def _parts(index: Index, path: Path) -> list[tuple[Index, Path]]:
     """Terms of the index and conditions, grouped so that no two groups share a variable."""
-    groups: list[tuple[set[str], list[Index], list[tuple[tuple[Range, ...], bool]]]] = []
-    groups += [(variables(Index(0, (term,))), [Index(0, (term,))], []) for term in index.terms]
-    groups += [(set().union(*(variables(r.index) for r in where)), [], [(where, wanted)]) for where, wanted in path]
     parts: list[tuple[Index, Path]] = []
     free = Index()  # terms of variables on which nothing else depends: one part
-    while groups:
-        names, terms, where = groups.pop()
-        while near := next((g for g in groups if g[0] & names), None):
-            groups.remove(near)
-            names, terms, where = names | near[0], terms + near[1], where + near[2]
-        total = sum(terms, Index())
+    terms = (Index(0, (term,)) for term in index.terms)
+    for _, found, where in apart(((variables(term), term) for term in terms), path):
+        total = sum(found, Index())
         if where or any(not isinstance(atom, str) for atom, _ in total.terms):
-            parts.append((total, tuple(where)))
+            parts.append((total, where))
         else:
             free += total
     return [*parts, (free, ())] if free.terms else parts
 
 
 def _part(index: Index, path: Path, ranges: Ranges) -> Footprint:
-    names = sorted(variables(index) | {n for where, _ in path for r in where for n in variables(r.index)})
-    sizes = [ranges[n][1] - ranges[n][0] + 1 for n in names]
+    axes = sorted(decided_by(index, path))
+    sizes = [ranges[n][1] - ranges[n][0] + 1 for n in axes]
     if not path and all(isinstance(atom, str) for atom, _ in index.terms):
         return Footprint(line(index, ranges), prod(sizes))
     if prod(sizes) > MAX_POINTS:
         return _bounded(index, path, ranges, prod(sizes))
-    axes = np.ogrid[tuple(slice(ranges[n][0], ranges[n][1] + 1) for n in names)]
-    grid: dict[str, Any] = dict(zip(names, axes, strict=True))
+    values = np.ogrid[tuple(slice(ranges[n][0], ranges[n][1] + 1) for n in axes)]
+    grid: dict[str, Any] = dict(zip(axes, values, strict=True))
     inside = happens(path, grid, sizes)
     points = np.unique(np.broadcast_to(np.asarray(evaluate(index, grid)), sizes)[inside])
     return Footprint(merged(points, points + 1), int(inside.sum()))
@@ -178,13 +164,14 @@ def _bounded(index: Index, path: Path, ranges: Ranges, points: int) -> Footprint
     return Footprint(merged(places, places + 1), len(places))
 
 
-def states(accesses: Sequence[Access], names: Sequence[str], ranges: Ranges, most: int) -> list[dict[str, int]] | None:
+def states(accesses: Sequence[Access], loops: Sequence[str], ranges: Ranges, most: int) -> list[dict[str, int]] | None:
     """Values of variables, one set of them for each way in which the accesses behave. None if there are too many.
 
     Accesses behave alike where their indices move together and their conditions leave the same open.
     """
-    used = [n for n in names if ranges[n][0] < ranges[n][1]]
-    relevant = [n for n in used if any(_moves(a, n) for a in accesses)]
+    used = [n for n in loops if ranges[n][0] < ranges[n][1]]
+    decisive = set[str]().union(*(decided_by(a.index, a.path) for a in accesses))
+    relevant = [n for n in used if n in decisive]
     base = {n: ranges[n][0] for n in used}
     total = prod(ranges[n][1] - ranges[n][0] + 1 for n in relevant)
     if total > most:
@@ -226,10 +213,6 @@ def states(accesses: Sequence[Access], names: Sequence[str], ranges: Ranges, mos
         {**base, **{n: int(ranges[n][0] + p[row]) for n, p in zip(relevant, places, strict=True)}}
         for row in range(len(first))
     ]
-
-
-def _moves(access: Access, name: str) -> bool:
-    return name in variables(access.index) or any(name in variables(r.index) for where, _ in access.path for r in where)
 
 
 def _separate(index: Index, grid: Mapping[str, Any]) -> tuple[Index, set[str]]:

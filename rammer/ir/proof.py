@@ -16,6 +16,7 @@ import numpy as np
 from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.dependency import logical_elements, place_of, read_elements, written_elements
 from rammer.ir.evaluate import holds
+from rammer.ir.expr import decided_by
 from rammer.ir.flow import ROLE, TAG, Flow, Points, Untraceable
 from rammer.ir.footprint import Footprint, footprint, states
 from rammer.ir.index import evaluate, variables
@@ -196,7 +197,7 @@ def _strides(program: TileProgram) -> list[int]:
 
 def _overlapping(access: Access) -> str:
     """A loop over threads whose digit overlaps another one's, of those that an access depends on."""
-    used = variables(access.index).union(*(variables(r.index) for where, _ in access.path for r in where))
+    used = decided_by(access.index, access.path)
     end = 1
     for loop in sorted((lp for _, lp in access.loops if lp.kind is Kind.THREAD), key=lambda lp: lp.stride):
         if loop.var in used:

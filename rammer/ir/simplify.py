@@ -62,24 +62,16 @@ def _fixed(index: Index, env: Bounds) -> Index:
 
 
 def _recombine(index: Index, env: Bounds) -> Index:
-    changed = True
-    while changed:
-        changed = False
-        terms = dict(index.terms)
-        for low, c in index.terms:
-            if not isinstance(low, Mod):
+    terms = dict(index.terms)
+    for low, c in index.terms:
+        if not isinstance(low, Mod):
+            continue
+        for high, d in index.terms:
+            if d != c * low.by or isinstance(high, str) or high == low:
                 continue
-            for high, d in index.terms:
-                if d != c * low.by or isinstance(high, str) or high == low:
-                    continue
-                joined = _join(high, low, env)
-                if joined is not None:
-                    del terms[low], terms[high]
-                    index = Index(index.const, tuple(terms.items())) + joined * c
-                    changed = True
-                    break
-            if changed:
-                break
+            if (joined := _join(high, low, env)) is not None:
+                del terms[low], terms[high]
+                return _recombine(Index(index.const, tuple(terms.items())) + joined * c, env)
     return index
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -22,12 +22,12 @@ from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import Array, DType
+from rammer.ir.tensor import DType
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler
-from rammer.testing.generate import random_graph, random_plan
+from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.testing.plans import Net, place
 from rammer.vdevice.base import VDevice
 
@@ -93,7 +93,7 @@ class VDeviceConformance(_Listed):
         executable = vdevice.load(vdevice.build(plan))
         try:
             for seed in seeds:
-                inputs = _inputs(plan, seed)
+                inputs = random_inputs(plan.graph, seed)
                 found, wanted = executable.run(inputs), evaluate_graph(plan.graph, inputs)
                 assert set(found) == set(wanted)
                 for name, value in wanted.items():
@@ -244,13 +244,3 @@ class PolicyConformance(_Listed):
         spec = VDeviceSpec("model", num_veus, launch_us=5.0, barrier_us=0.2)
         candidates = {op.operation: registry.rkernels(op.operation, spec) for op in graph.operators}
         return registry.policy(self.policy).schedule(Problem(graph, spec, candidates, EstimatingProfiler(spec)))
-
-
-def _inputs(plan: ExecutionPlan, seed: int) -> dict[str, Array]:
-    random = np.random.default_rng(seed)
-    inputs: dict[str, Any] = {}
-    for name in plan.graph.inputs:
-        kind = plan.graph.types[name]
-        values = random.standard_normal(kind.shape) if kind.dtype.is_float else random.integers(0, 2, kind.shape)
-        inputs[name] = np.asarray(values).astype(kind.dtype.numpy)
-    return inputs

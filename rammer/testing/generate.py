@@ -40,10 +40,14 @@ def random_graph(seed: int, size: int = 12, *, placed: bool = True) -> Graph:
 
 
 def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
-    """Numbers in [-1, 1) for every input."""
+    """Numbers in [-1, 1) for every input; of integers and booleans 0 and 1."""
     random = np.random.default_rng(seed)
-    types = {t: graph.types[t] for t in graph.inputs}
-    return {t: random.uniform(-1, 1, kind.shape).astype(kind.dtype.numpy) for t, kind in types.items()}
+
+    def draw(kind: TensorType) -> Array:
+        values = random.uniform(-1, 1, kind.shape) if kind.dtype.is_float else random.integers(0, 2, kind.shape)
+        return np.asarray(values).astype(kind.dtype.numpy)
+
+    return {t: draw(graph.types[t]) for t in graph.inputs}
 
 
 def random_kernel(operation: Operation, random: Random, most: int = 6) -> RKernel:

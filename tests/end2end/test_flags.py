@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from plan_text import parse_programs
 
 import rammer
 from rammer import config, passes
@@ -17,7 +18,6 @@ from rammer.errors import RammerError, VerificationError
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph, View
 from rammer.ir.tensor import DType, TensorType
-from rammer.ir.text import parse_programs
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from plan_text import parse_programs
 
 from rammer.errors import VerificationError
 from rammer.ir.device import SyncModel, VDeviceSpec
@@ -15,7 +16,7 @@ from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.memory import memory_owners, plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, RProgram, RProgramBuilder, TaskUid
-from rammer.ir.text import parse_programs, print_programs
+from rammer.ir.text import print_programs
 from rammer.ir.verify import verify_plan
 from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.vdevice.interpreter import RaceError, run_plan

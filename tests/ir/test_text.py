@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plan_text import parse_programs
 from plans import plan_of, program
 
 from rammer.errors import RammerError
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
-from rammer.ir.text import parse_programs, print_plan, print_programs
+from rammer.ir.text import print_plan, print_programs
 
 numbers = st.integers(0, 10**9 - 1)
 slots = st.one_of(

@@ -17,7 +17,7 @@ from rammer.vdevice.ipu.narrow import on_tile, to_tile
 from rammer.vdevice.ipu.program import Execute, Group, Homes, Placement, Variable, vertex_table
 from rammer.vdevice.ipu.sets import ComputeSets, compute_sets
 from rammer.vdevice.ipu.spec import Arch
-from rammer.vdevice.placement import constant_value
+from rammer.vdevice.placement import Places, constant_value
 
 GRAIN = 32  # elements of a piece where a tensor is spread over tiles
 
@@ -29,13 +29,7 @@ def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False) -> Placement:
     """
     graph, sets = plan.graph, compute_sets(plan, arch)
     finder = _Finder(graph)
-    arguments = []
-    for op, kernel in zip(graph.operators, plan.kernels, strict=True):
-        packing = dict(kernel.packing)
-        found = [finder.find(t, graph.types[t].layout) for t in op.outputs]
-        for tensor, (name, kind) in zip(op.inputs, kernel.operation.expr.inputs, strict=True):
-            found.append(finder.find(tensor, packing.get(name, kind.layout)))
-        arguments.append(tuple(found))
+    arguments = [tuple(finder.operands(op, k)) for op, k in zip(graph.operators, plan.kernels, strict=True)]
     ports = {t: finder.find(t, None) for t in (*graph.inputs, *graph.outputs)}
     sizes = finder.sizes()
     homes = [np.full(n, -1, np.int32) for _, _, n in sizes]
@@ -139,34 +133,32 @@ def _fill(home: Homes, load: NDArray[np.int64], itemsize: int) -> None:
     load += np.bincount(tiles, minlength=len(load)) * itemsize
 
 
-class _Finder:
+class _Finder(Places):
     """Variables by tensor; a constant has one for each layout in which it is read."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self._numbers: dict[tuple[TensorId, Layout | None], int] = {
-            (t, None): n for n, t in enumerate(memory_owners(graph))
-        }
+        super().__init__(graph, {})
+        self._numbers |= {(t, None): n for n, t in enumerate(memory_owners(graph))}
         self._owners = len(self._numbers)
         self.values: dict[str, Array] = {}
 
     def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
         """(variable, first element)."""
-        root, offset = self.graph.storage(tensor)
-        if root not in self.graph.constants:
+        root, offset = self._graph.storage(tensor)
+        if root not in self._graph.constants:
             return self._numbers[root, None], offset
-        key, offset = constant_key(self.graph, tensor, layout)
+        key, offset = constant_key(self._graph, tensor, layout)
         return self._numbers.setdefault(key, len(self._numbers)), offset
 
     def sizes(self) -> list[tuple[str, DType, int]]:
         """Name, type and elements of every variable; keeps the values of constants."""
         found = []
         for (tensor, layout), n in self._numbers.items():
-            kind = self.graph.types[tensor]
+            kind = self._graph.types[tensor]
             name = f"{'t' if n < self._owners else 'w'}{n}"
             count = prod(kind.physical_shape)
             if n >= self._owners:
-                value = constant_value(self.graph, tensor)
+                value = constant_value(self._graph, tensor)
                 flat = (pack(value, layout) if layout else value).reshape(-1)
                 self.values[name] = to_tile(flat, kind.dtype, f"constant {tensor!r}")
                 count = flat.size

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -344,9 +345,5 @@ class RocmDriver:
 
 def _in_order(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
     """Whether elements lie in C's order without gaps; strides in elements."""
-    step = 1
-    for extent, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
-        if extent > 1 and stride != step:
-            return False
-        step *= extent
-    return True
+    pairs = enumerate(zip(shape, strides or (), strict=False))
+    return all(extent <= 1 or stride == prod(shape[n + 1 :]) for n, (extent, stride) in pairs)

@@ -360,12 +360,8 @@ def _take_shared(source: Source) -> None:
                 )
             source.shared += _shared(words, source)
             if end + 1 < len(body):
-                body[end + 1] = Token(
-                    body[end + 1].kind,
-                    body[end + 1].text,
-                    body[end + 1].line,
-                    "".join("\n" * t.space.count("\n") for t in body[first : end + 1]) + body[end + 1].space,
-                )
+                lines = "\n" * sum(t.space.count("\n") for t in body[first : end + 1])
+                body[end + 1] = replace(body[end + 1], space=lines + body[end + 1].space)
             at = end + 1
             continue
         kept.append(token)
