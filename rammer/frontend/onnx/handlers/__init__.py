@@ -8,8 +8,10 @@ from rammer.frontend.onnx.handlers import (
     contrib_attention,
     contrib_quantized,
     control,
+    determinant,
     einsum,
     elementwise,
+    folding,
     indexing,
     layout,
     neural,
@@ -19,9 +21,11 @@ from rammer.frontend.onnx.handlers import (
     reduction,
     resize,
     sampling,
+    scatter,
     selection,
     signal,
     sort,
+    training,
 )
 
 __all__ = [
@@ -30,8 +34,10 @@ __all__ = [
     "contrib_attention",
     "contrib_quantized",
     "control",
+    "determinant",
     "einsum",
     "elementwise",
+    "folding",
     "indexing",
     "layout",
     "neural",
@@ -41,7 +47,9 @@ __all__ = [
     "reduction",
     "resize",
     "sampling",
+    "scatter",
     "selection",
     "signal",
     "sort",
+    "training",
 ]
