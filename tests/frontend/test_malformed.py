@@ -290,6 +290,38 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "mel bins beyond memory": (lambda: mel(1 << 40), "MelWeightMatrix 'n': 1099511627776 bins"),
     "mel bins beyond the spectrum": (lambda: mel(8, high=1e6), "do not fit 16 points"),
+    "determinant of many rows": (lambda: model([node("Det")], {"x": (65, 65)}), "a matrix of 65 rows"),
+    "determinant of no square": (lambda: model([node("Det")], {"x": (3, 4)}), "no square matrix"),
+    "blocks of another image": (
+        lambda: constant_input("Col2Im", (1, 4, 9), [1 << 40, 4], [2, 2]),
+        "blocks of .2, 2. fit an image",
+    ),
+    "blocks every zero pixels": (
+        lambda: constant_input("Col2Im", (1, 4, 9), [4, 4], [2, 2], strides=[0, 1]),
+        "do not fit an image of .4, 4.",
+    ),
+    "unpooled to less": (
+        lambda: model(
+            [node("MaxUnpool", ["x", "i", "s"], kernel_shape=[2])],
+            {"x": (1, 1, 3), "i": ("int64", (1, 1, 3))},
+            constants={"s": np.array([1, 1, 2])},
+        ),
+        "output_shape .1, 1, 2. has no room",
+    ),
+    "unpooled by a negative kernel": (
+        lambda: model(
+            [node("MaxUnpool", ["x", "i"], kernel_shape=[-(1 << 60)])], {"x": (1, 1, 3), "i": ("int64", (1, 1, 3))}
+        ),
+        "from windows of",
+    ),
+    "optimizer without gradients": (
+        lambda: model(
+            [node("Adam", ["x", "t", "x", "x"], domain="ai.onnx.preview.training")],
+            {"x": (1,), "t": ("int64", (1,))},
+            domains={"ai.onnx.preview.training": 1},
+        ),
+        "has 2 operands",
+    ),
     "lstm of another size": (
         lambda: model(
             [node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3)],

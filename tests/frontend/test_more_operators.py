@@ -242,3 +242,84 @@ def test_weights_of_mel_bins(bins: int, length: int, rate: int) -> None:
     constants |= {"f": np.array(20, np.float32), "t": np.array(rate / 2, np.float32)}
     made = model([node("MelWeightMatrix", list(constants))], {}, constants=constants, opset=17)
     compare(made, {}, by_reference(made, {}), cpu=False)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_scatters_to_places_that_are_not_known(reduction: str, dtype: str) -> None:
+    """Places met twice, negative ones, and lines that no update meets; what lies outside is reported."""
+    random = np.random.default_rng(7)
+    x, rows = (random.integers(-9, 9, shape).astype(dtype) for shape in ((5, 4, 3), (2, 6, 3)))
+    part = random.integers(-9, 9, (3, 4, 2)).astype(dtype)
+    at, lines = random.integers(-4, 4, (2, 6, 2)), random.integers(-5, 5, (3, 4, 2))
+    if reduction == "none":  # the order of equal ones is not defined
+        at = np.stack([np.arange(12) // 4, np.arange(12) % 4 - 4], -1).reshape(2, 6, 2)
+        lines = np.stack([random.permutation(5)[:3] for _ in range(8)], 1).reshape(3, 4, 2)
+    shapes = {"x": (dtype, x.shape), "i": ("int64", at.shape), "u": (dtype, rows.shape)}
+    shapes |= {"j": ("int64", lines.shape), "v": (dtype, part.shape)}
+    nodes = [
+        node("ScatterND", ["x", "i", "u"], ["y"], reduction=reduction),
+        node("ScatterElements", ["x", "j", "v"], ["z"], axis=0, reduction=reduction),
+    ]
+    values = {"x": x, "i": at, "u": rows, "j": lines, "v": part}
+    made = model(nodes, shapes, ["y", "z"], opset=18)
+    compare(made, values, by_reference(made, values), cpu=reduction in ("none", "max"))
+    for name in ("i", "j"):
+        with pytest.raises(rammer.errors.InputError, match="outside"):
+            evaluate_graph(load(made), values | {name: values[name] + 9})
+
+
+@pytest.mark.parametrize(("strides", "pads"), [([2, 2], [0, 0, 0, 0]), ([2, 1], [1, 0, 1, 1])])
+def test_pooled_planes_are_put_back(strides: list[int], pads: list[int]) -> None:
+    attrs = {"kernel_shape": [3, 2], "strides": strides, "pads": pads}
+    nodes = [node("MaxPool", ["x"], ["m", "i"], **attrs), node("MaxUnpool", ["m", "i"], **attrs)]
+    values = {"x": draw(2, 3, 9, 8)}
+    made = model(nodes, {"x": (2, 3, 9, 8)})
+    compare(made, values, by_reference(made, values), cpu=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_blocks_become_images(dtype: str) -> None:
+    constants = {"i": np.array([7, 9]), "b": np.array([3, 2])}
+    attrs = {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 3]}
+    x = np.random.default_rng(1).integers(-9, 9, (2, 12, 28)).astype(dtype)
+    made = model([node("Col2Im", ["x", *constants], **attrs)], {"x": (dtype, x.shape)}, constants=constants, opset=18)
+    compare(made, {"x": x}, by_reference(made, {"x": x}), cpu=dtype == "float32")
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 2, 2), (2, 1, 5, 5), (17, 17)])
+def test_determinants(shape: tuple[int, ...]) -> None:
+    """Rows change places, and a matrix without an inverse has none."""
+    x = draw(*shape)
+    x[..., 0, 0] = 0
+    values = {"x": np.stack([x, np.where(np.arange(shape[-1]) == 0, np.float32(0), x)])}
+    made = model([node("Det")], {"x": (2, *shape)})
+    wanted = np.linalg.det(values["x"].astype(np.float64)).astype(np.float32)
+    compare(made, values, [wanted], 1e-3, cpu=shape == (3, 2, 2))
+
+
+TRAINING = "ai.onnx.preview.training"
+
+
+@pytest.mark.parametrize("turn", [0, 3])
+@pytest.mark.parametrize(
+    ("op", "parts", "attrs"),
+    [
+        ("Momentum", 3, {"alpha": 0.9, "beta": 0.7, "norm_coefficient": 0.01, "mode": "standard"}),
+        ("Momentum", 3, {"alpha": 0.9, "beta": 0.7, "norm_coefficient": 0.01, "mode": "nesterov"}),
+        ("Adagrad", 3, {"norm_coefficient": 0.01, "decay_factor": 0.2, "epsilon": 1e-4}),
+        (
+            "Adam",
+            4,
+            {"norm_coefficient": 0.01, "norm_coefficient_post": 0.1, "alpha": 0.8, "beta": 0.99, "epsilon": 1e-4},
+        ),
+    ],
+)
+def test_steps_of_optimizers(op: str, parts: int, attrs: dict[str, Any], turn: int) -> None:
+    shapes = [(37,), (2, 5)]
+    given = {f"o{p}_{k}": np.abs(draw(*s, seed=p)) for p in range(parts) for k, s in enumerate(shapes)}
+    values = {"r": np.array(0.1, np.float32), "t": np.array(turn)} | given
+    outputs = [f"y{p}" for p in range(2 * (parts - 1))]
+    kinds: dict[str, Any] = {name: (v.dtype.name, v.shape) for name, v in values.items()}
+    made = model([node(op, list(values), outputs, domain=TRAINING, **attrs)], kinds, outputs, domains={TRAINING: 1})
+    compare(made, values, by_reference(made, values), cpu=op == "Adam")

@@ -33,6 +33,7 @@ CASES: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("arg_max", (F((4, 5, 6)),), {"axis": 1}),
     ("rank", (F((4, 5, 6)),), {}),
     ("order", (F((4, 7), DType.I32),), {"count": 3}),
+    ("last_equal", (F((4, 7), DType.I32),), {"count": 9}),
     ("softmax", (F((6, 9)),), {}),
     ("log_softmax", (F((6, 9)),), {"axis": 0}),
     ("layer_norm", (F((4, 5, 6)), F((5, 6)), F((5, 6))), {"axis": 1}),

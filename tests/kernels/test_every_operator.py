@@ -224,6 +224,7 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("rank", "rank", t(3, 100), largest=True)
     add("rank-least-int", "rank", t(5, 37, dtype=DType.I64), largest=False)
     add("order", "order", t(3, 100, dtype=DType.I32), count=21)
+    add("last_equal", "last_equal", t(3, 37, dtype=DType.I32), count=70)
     add("softmax", "softmax", t(5, 100), axis=1)
     add("softmax-middle", "softmax", t(2, 11, 20), axis=1)
     add("softmax-f16", "softmax", t(2, 40, dtype=DType.F16), axis=1)

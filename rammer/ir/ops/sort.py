@@ -1,4 +1,4 @@
-"""Sorting along the last axis by counting: where each element belongs, and which element belongs where."""
+"""Sorting along the last axis by counting: where each element belongs, and which element belongs where; and search."""
 
 from __future__ import annotations
 
@@ -43,4 +43,17 @@ def _order(ranks: TensorType, *, count: int) -> TensorExpr:
     return expression("order", [("ranks", ranks)], [Stage("out", axes, body, reduce, "sum", DType.I32)])
 
 
-DEFINITIONS = (OpDef("rank", _rank), OpDef("order", _order))
+def _last_equal(x: TensorType, *, count: int) -> TensorExpr:
+    """The place of the last element of each row that equals 0 … count - 1; -1 where none does."""
+    given = f"last_equal: {count} numbers in {x}"
+    require(x.dtype is DType.I32, given, "numbers are int32")
+    require(x.rank > 0 and count > 0, given, "x has rows, and count is at least 1")
+    axes = point_axes((*x.shape[:-1], count))
+    here, place = variables_of(axes), var("k")
+    hit = Call("equal", (Load("x", (*here[:-1], place)), Cast(Iota(here[-1]), DType.I32)))
+    body = call("where", hit, Cast(Iota(place), DType.I32), Const(-1, DType.I32))
+    reduce = (("k", x.shape[-1]),)
+    return expression("last_equal", [("x", x)], [Stage("out", axes, body, reduce, "max", DType.I32)])
+
+
+DEFINITIONS = (OpDef("rank", _rank), OpDef("order", _order), OpDef("last_equal", _last_equal))

@@ -15,7 +15,7 @@ from rammer.ir.tensor import Array, DType, Shape, TensorId
 @handles("Gather")
 def gather(n: Node) -> TensorId:
     axis = n.axis(n.attrs["axis"], len(n.shape()))
-    _check_indices(n, n.tensor(1), n.shape()[axis])
+    check_indices(n, n.tensor(1), n.shape()[axis])
     known = n.builder.value(n.tensor(1))
     if known is not None and (regular := _progression(known, n.shape()[axis])) is not None:
         start, step = regular  # evenly spaced places are a slice: affine, and a view where it is outermost
@@ -41,7 +41,7 @@ def _progression(indices: Array, extent: int) -> tuple[int, int] | None:
     return (int(places[0]), int(steps[0])) if steps[0] and bool((steps == steps[0]).all()) else None
 
 
-def _check_indices(n: Node, indices: TensorId, extent: int) -> None:
+def check_indices(n: Node, indices: TensorId, extent: int) -> None:
     """Known indices are checked now; others when the program runs."""
     known = n.builder.value(indices)
     if known is not None and known.size and not (-extent <= known.min() and known.max() < extent):
@@ -57,7 +57,7 @@ def _flat_index(n: Node, indices: TensorId, extent: int, stride: int, never: int
     return n.add("where", inside, n.add("mul", front, n.constant(stride)), n.constant(never))
 
 
-def _places(shape: Shape, axis: int) -> Array:
+def places_along(shape: Shape, axis: int) -> Array:
     """The position along one axis, shaped to broadcast."""
     return np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
 
@@ -73,14 +73,14 @@ def elements_at(n: Node, x: TensorId, indices: TensorId, axis: int) -> TensorId:
     axis = n.axis(axis, len(shape))
     if len(wanted) != len(shape) or any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
         raise n.fail(f"indices {list(wanted)} do not fit {n.type(x)}")
-    _check_indices(n, indices, shape[axis])
-    _check_size(n, [1 if d == axis else e for d, e in enumerate(wanted)], DType.I64)
+    check_indices(n, indices, shape[axis])
+    check_size(n, [1 if d == axis else e for d, e in enumerate(wanted)], DType.I64)
     total = prod(shape)
     index = _flat_index(n, indices, shape[axis], prod(shape[axis + 1 :]), 2 * total)
     offset: Array = np.zeros((1,) * len(shape), np.int64)
     for d in range(len(shape)):
         if d != axis:
-            offset = offset + _places(wanted, d) * prod(shape[d + 1 :])
+            offset = offset + places_along(wanted, d) * prod(shape[d + 1 :])
     index = n.add("add", index, n.constant(offset))
     return n.add("gather", n.reshape(x, (total,)), index, axis=0)
 
@@ -95,7 +95,7 @@ def gather_nd(n: Node) -> TensorId:
     depth = indices[-1]
     if not 1 <= depth <= len(shape) - batch:
         raise n.fail(f"indices of {depth} numbers do not fit {n.type(x)}")
-    _check_size(n, indices[:batch], DType.I64)
+    check_size(n, indices[:batch], DType.I64)
     rest = shape[batch + depth :]
     rows = prod(shape[: batch + depth])
     flat = n.constant(_batch_offsets(shape, indices, batch, depth))
@@ -103,7 +103,7 @@ def gather_nd(n: Node) -> TensorId:
         last = len(indices) - 1
         starts = (0,) * last + (d,)
         part = n.reshape(n.slice(n.tensor(1), starts, (*indices[:-1], 1)), indices[:-1])
-        _check_indices(n, part, shape[batch + d])
+        check_indices(n, part, shape[batch + d])
         stride = prod(shape[batch + d + 1 : batch + depth])
         flat = n.add("add", flat, _flat_index(n, part, shape[batch + d], stride, (depth + 1) * rows))
     return n.add("gather", n.reshape(x, (rows, *rest)), flat, axis=0)
@@ -112,75 +112,8 @@ def gather_nd(n: Node) -> TensorId:
 def _batch_offsets(shape: Shape, indices: Shape, batch: int, depth: int) -> Array:
     offsets: Array = np.zeros((1,) * (len(indices) - 1), np.int64)
     for d in range(batch):
-        offsets = offsets + _places(indices[:-1], d) * prod(shape[d + 1 : batch + depth])
+        offsets = offsets + places_along(indices[:-1], d) * prod(shape[d + 1 : batch + depth])
     return offsets
-
-
-_REDUCTIONS = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
-MAX_ROUNDS = 256  # how often a reducing scatter may meet the same place
-
-
-@handles("ScatterElements", "Scatter", "ScatterND")
-def scatter(n: Node) -> TensorId:
-    """With known indices a scatter is a gather from the data and the updates, one after the other.
-
-    A reduction takes rounds, each of which meets every place at most once.
-    """
-    x, shape, updates = n.tensor(0), n.shape(), n.tensor(2)
-    reduction = n.attrs.get("reduction") or "none"
-    if reduction != "none" and reduction not in _REDUCTIONS:
-        raise n.fail(f"reduction {reduction!r} is unknown", hint=f"none, {', '.join(_REDUCTIONS)}")
-    indices = n.value(1, "indices").astype(np.int64)
-    _check_size(n, shape, DType.I64)
-    if not n.type(updates).size:
-        return x
-    targets = _targets(n, indices, shape)
-    flat, given = n.reshape(x, (prod(shape),)), n.reshape(updates, (n.type(updates).size,))
-    if reduction == "none":
-        return n.reshape(_replaced(n, flat, targets, given), shape)
-    order = np.argsort(targets, kind="stable")
-    starts = np.concatenate([[True], np.diff(targets[order]) != 0])
-    place = np.arange(targets.size)
-    occurrence = np.empty_like(targets)  # how many earlier updates meet the same place
-    occurrence[order] = place - np.maximum.accumulate(np.where(starts, place, 0))
-    if occurrence.max() >= MAX_ROUNDS:
-        raise n.fail(f"more than {MAX_ROUNDS} updates of one element")
-    for turn in range(int(occurrence.max()) + 1):
-        chosen = np.flatnonzero(occurrence == turn)
-        old = n.add("gather", flat, n.constant(targets[chosen]), axis=0)
-        new = n.add(_REDUCTIONS[reduction], old, n.add("gather", given, n.constant(chosen), axis=0))
-        flat = _replaced(n, flat, targets[chosen], new)
-    return n.reshape(flat, shape)
-
-
-def _replaced(n: Node, flat: TensorId, targets: Array, values: TensorId) -> TensorId:
-    """The flat tensor with other values at some places; the last one of several wins."""
-    total = n.type(flat).size
-    source = np.arange(total)
-    source[targets] = total + np.arange(targets.size)
-    return n.add("gather", n.concat([flat, values], 0), n.constant(source), axis=0)
-
-
-def _targets(n: Node, indices: Array, shape: Shape) -> Array:
-    """The flat place of every update."""
-    places: Array = np.arange(prod(shape)).reshape(shape)
-    wanted = n.shape(2)
-    misfit = n.fail(f"indices {list(indices.shape)} and updates {list(wanted)} do not fit {n.type(n.tensor(0))}")
-    if n.op == "ScatterND":
-        depth = indices.shape[-1] if indices.ndim else 0
-        if not 1 <= depth <= len(shape) or wanted != (*indices.shape[:-1], *shape[depth:]):
-            raise misfit
-        for d in range(depth):
-            _check_indices(n, n.constant(indices[..., d]), shape[d])
-        return np.ravel(places[tuple(np.moveaxis(indices, -1, 0))])
-    axis = n.axis(n.attrs["axis"], len(shape))
-    if indices.shape != wanted or indices.ndim != len(shape):
-        raise misfit
-    if any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
-        raise misfit
-    _check_indices(n, n.tensor(1), shape[axis])
-    at = [indices % shape[axis] if d == axis else _places(indices.shape, d) for d in range(len(shape))]
-    return np.ravel(places[tuple(at)])
 
 
 @handles("Range")
@@ -204,11 +137,11 @@ def eye_like(n: Node) -> TensorId:
     if len(shape) != 2:
         raise n.fail(f"{n.type(n.tensor(0))} is no matrix")
     dtype = n.dtype() if code is None else element_type(code, "attribute 'dtype'", node=n.label, op=n.op)
-    _check_size(n, shape, dtype)
+    check_size(n, shape, dtype)
     return n.constant(np.eye(*shape, k=n.attrs["k"]), dtype)
 
 
-def _check_size(n: Node, shape: Sequence[int], dtype: DType) -> None:
+def check_size(n: Node, shape: Sequence[int], dtype: DType) -> None:
     nbytes = prod(shape) * dtype.itemsize
     if nbytes > n.limits.fold_bytes:
         raise n.fail(f"needs a constant of {nbytes} bytes", hint="raise Limits.fold_bytes")
@@ -220,7 +153,7 @@ def trilu(n: Node) -> TensorId:
     if len(shape) < 2:
         raise n.fail(f"{n.type(x)} is no matrix")
     k = int(n.scalar(1, "k")) if n.has(1) else 0
-    _check_size(n, shape[-2:], DType.BOOL)
+    check_size(n, shape[-2:], DType.BOOL)
     i, j = np.ogrid[: shape[-2], : shape[-1]]
     kept = (j - i >= k) if n.attrs["upper"] else (j - i <= k)
     if n.type(x).dtype is DType.BOOL:

@@ -1,0 +1,156 @@
+"""Scatters: with known places a gather from what was and what comes, else a search for what comes to each place."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from rammer.frontend.onnx.handlers.indexing import check_indices, check_size, places_along
+from rammer.frontend.onnx.node import Node, handles
+from rammer.ir.tensor import Array, DType, Shape, TensorId
+
+_REDUCTIONS = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
+MAX_ROUNDS = 256  # how often a reducing scatter may meet the same place
+
+
+@handles("ScatterElements", "Scatter", "ScatterND")
+def scatter(n: Node) -> TensorId:
+    """With known indices a scatter is a gather from the data and the updates, one after the other.
+
+    A reduction takes rounds, each of which meets every place at most once. Where indices are not known, every place
+    looks through all of them.
+    """
+    x, shape, updates = n.tensor(0), n.shape(), n.tensor(2)
+    reduction = n.attrs.get("reduction") or "none"
+    if reduction != "none" and reduction not in _REDUCTIONS:
+        raise n.fail(f"reduction {reduction!r} is unknown", hint=f"none, {', '.join(_REDUCTIONS)}")
+    if not n.type(updates).size:
+        return x
+    known = n.builder.value(n.tensor(1))
+    if known is None:
+        return _searched(n, reduction)
+    indices = known.astype(np.int64)
+    check_size(n, shape, DType.I64)
+    targets = _targets(n, indices, shape)
+    flat, given = n.reshape(x, (prod(shape),)), n.reshape(updates, (n.type(updates).size,))
+    if reduction == "none":
+        return n.reshape(_replaced(n, flat, targets, given), shape)
+    order = np.argsort(targets, kind="stable")
+    starts = np.concatenate([[True], np.diff(targets[order]) != 0])
+    place = np.arange(targets.size)
+    occurrence = np.empty_like(targets)  # how many earlier updates meet the same place
+    occurrence[order] = place - np.maximum.accumulate(np.where(starts, place, 0))
+    if occurrence.max() >= MAX_ROUNDS:
+        raise n.fail(f"more than {MAX_ROUNDS} updates of one element")
+    for turn in range(int(occurrence.max()) + 1):
+        chosen = np.flatnonzero(occurrence == turn)
+        old = n.add("gather", flat, n.constant(targets[chosen]), axis=0)
+        new = n.add(_REDUCTIONS[reduction], old, n.add("gather", given, n.constant(chosen), axis=0))
+        flat = _replaced(n, flat, targets[chosen], new)
+    return n.reshape(flat, shape)
+
+
+def _replaced(n: Node, flat: TensorId, targets: Array, values: TensorId) -> TensorId:
+    """The flat tensor with other values at some places; the last one of several wins."""
+    total = n.type(flat).size
+    source = np.arange(total)
+    source[targets] = total + np.arange(targets.size)
+    return n.add("gather", n.concat([flat, values], 0), n.constant(source), axis=0)
+
+
+def _targets(n: Node, indices: Array, shape: Shape) -> Array:
+    """The flat place of every update."""
+    places: Array = np.arange(prod(shape)).reshape(shape)
+    _check_shapes(n, indices.shape)
+    if n.op == "ScatterND":
+        for d in range(indices.shape[-1]):
+            check_indices(n, n.constant(indices[..., d]), shape[d])
+        return np.ravel(places[tuple(np.moveaxis(indices, -1, 0))])
+    axis = n.axis(n.attrs["axis"], len(shape))
+    check_indices(n, n.tensor(1), shape[axis])
+    at = [indices % shape[axis] if d == axis else places_along(indices.shape, d) for d in range(len(shape))]
+    return np.ravel(places[tuple(at)])
+
+
+def _check_shapes(n: Node, given: Shape) -> None:
+    """Raise unless indices of this shape fit the data and the updates."""
+    shape, wanted = n.shape(), n.shape(2)
+    misfit = n.fail(f"indices {list(given)} and updates {list(wanted)} do not fit {n.type(n.tensor(0))}")
+    if n.op == "ScatterND":
+        depth = given[-1] if given else 0
+        if not 1 <= depth <= len(shape) or wanted != (*given[:-1], *shape[depth:]):
+            raise misfit
+        return
+    axis = n.axis(n.attrs["axis"], len(shape))
+    if given != wanted or len(given) != len(shape):
+        raise misfit
+    if any(w > e for d, (w, e) in enumerate(zip(wanted, shape, strict=True)) if d != axis):
+        raise misfit
+
+
+def _searched(n: Node, reduction: str) -> TensorId:
+    """The data as [lines, places, rest], its indices as [lines, updates], and the updates as [lines, updates, rest]."""
+    x, shape, given, wanted = n.tensor(0), n.shape(), n.shape(1), n.shape(2)
+    _check_shapes(n, given)
+    if n.op == "ScatterND":
+        depth = given[-1]
+        rows, count, rest = prod(shape[:depth]), prod(given[:-1]), prod(shape[depth:])
+        parts = n.reshape(n.tensor(1), (count, depth))
+        flat: TensorId = n.constant(np.zeros((1, count), np.int64))
+        for d in range(depth):
+            part = checked(n, n.reshape(n.slice(parts, (0, d), (count, 1)), (1, count)), shape[d])
+            flat = n.add("add", flat, n.add("mul", part, n.constant(prod(shape[d + 1 : depth]))))
+        data, updates = n.reshape(x, (1, rows, rest)), n.reshape(n.tensor(2), (1, count, rest))
+        return n.reshape(scattered(n, data, flat, updates, reduction), shape)
+    axis = n.axis(n.attrs["axis"], len(shape))
+    perm = [*(d for d in range(len(shape)) if d != axis), axis]
+    index = checked(n, n.tensor(1), shape[axis])
+    missing = [0 if d == axis else shape[d] - wanted[d] for d in range(len(shape))]
+    pads = (*(0,) * len(shape), *missing)
+    values = n.tensor(2)
+    if any(pads):  # lines without updates get some for a place that does not exist
+        index = n.add("pad", index, pads=pads, mode="constant", value=shape[axis])
+        values = n.add("pad", values, pads=pads, mode="constant", value=0)
+    lines = prod(shape) // shape[axis]
+    data = n.reshape(n.transpose(x, perm), (lines, shape[axis], 1))
+    updates = n.reshape(n.transpose(values, perm), (lines, wanted[axis], 1))
+    index = n.reshape(n.transpose(index, perm), (lines, wanted[axis]))
+    found = n.reshape(scattered(n, data, index, updates, reduction), [shape[d] for d in perm])
+    return n.transpose(found, [perm.index(d) for d in range(len(shape))])
+
+
+def checked(n: Node, index: TensorId, extent: int) -> TensorId:
+    """Indices counted from the front; those outside are reported when the program runs."""
+    return n.add("gather", n.constant(np.arange(extent)), index, axis=0)
+
+
+def scattered(n: Node, data: TensorId, index: TensorId, updates: TensorId, reduction: str) -> TensorId:
+    """data[lines, places, rest] with updates[lines, count, rest] where index[lines, count] says; nowhere, if outside.
+
+    Of several updates of one place the last one wins, or all are combined. Quadratic: every place looks through all.
+    """
+    (lines, places, rest), count = n.type(data).shape, n.type(index).shape[1]
+    dtype = n.type(data).dtype
+    if reduction != "none":
+        met = n.add("equal", n.reshape(index, (lines, 1, count, 1)), n.constant(np.arange(places).reshape(-1, 1, 1)))
+        neutral = n.constant(_neutral(reduction, dtype), dtype)
+        terms = n.add("where", met, n.reshape(updates, (lines, 1, count, rest)), neutral)
+        fn = {"add": "sum", "mul": "prod"}.get(reduction, reduction)
+        return n.add(_REDUCTIONS[reduction], data, n.reduce(terms, fn, (2,), keepdims=False))
+    last = n.add("last_equal", n.cast(index, DType.I32), count=places)
+    zero = n.constant(0, DType.I32)
+    met = n.add("less_equal", zero, last)
+    rows = n.add("add", n.add("where", met, last, zero), n.constant(np.arange(lines)[:, None] * count, DType.I32))
+    new = n.add("gather", n.reshape(updates, (lines * count, rest)), rows, axis=0)
+    return n.add("where", n.reshape(met, (lines, places, 1)), new, data)
+
+
+def _neutral(reduction: str, dtype: DType) -> Any:
+    if reduction in ("add", "mul"):
+        return int(reduction == "mul")
+    if dtype.is_float:
+        return -np.inf if reduction == "max" else np.inf
+    limits = np.iinfo(dtype.numpy)
+    return limits.min if reduction == "max" else limits.max
