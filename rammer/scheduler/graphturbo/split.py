@@ -13,6 +13,7 @@ from math import gcd
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rammer.scheduler.graphturbo.network import Axes, Network
 
@@ -117,12 +118,13 @@ class Splitter:
 
     def splits(self, group: Group) -> list[Split]:
         """SplitInfo: by axis, the fewest instances of which one fits into the near memories. Paper: Algorithm 1."""
-        needed = max(1, -(-self.peak_bytes(group) // max(self._room, 1)))
         found = []
         for axis, cut in enumerate(group.cuts):
-            factor = 1 if needed == 1 else next((v for v in _divisors(cut) if v >= needed and self._balances(v)), 0)
-            if factor:
-                found.append(Split(len(group.layers) if cut else 1, factor, axis))
+            live, whole = self._live(group, axis)
+            for factor in (1, *(v for v in _divisors(cut) if v > 1 and self._balances(v))):
+                if int((live / factor + whole).max()) <= self._room:
+                    found.append(Split(len(group.layers) if cut else 1, factor, axis))
+                    break
         return found
 
     def _balances(self, factor: int) -> bool:
@@ -131,20 +133,30 @@ class Splitter:
 
     def peak_bytes(self, group: Group) -> int:
         """The most that lives at one time while the layers run in turn."""
+        return int(sum(self._live(group, 0)).max())
+
+    def _live(self, group: Group, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Bytes that live while each layer runs: of what is cut with an axis of the result, and of what is not."""
         layers = np.array(group.layers, np.int64)
-        sources = list(group.outside)
-        inside = layers[:-1]
-        dying = np.append(self._sizes[inside], np.array([self.network.nbytes(s) for s in sources], np.int64))
-        last = np.append(self._last[inside], np.array([group.outside[s].last for s in sources], np.int64))
-        freed = np.zeros(len(layers), np.int64)
-        np.add.at(freed, np.searchsorted(layers, last), dying)
-        live = sum(map(self.network.nbytes, sources)) + np.cumsum(self._sizes[layers]) - np.cumsum(freed) + freed
+        live = np.cumsum(self._sizes[layers])
+        live[1:] -= np.cumsum(self._freed(layers, self._sizes[layers[:-1]], self._last[layers[:-1]]))[:-1]
+        whole = np.zeros(len(layers), np.int64)
+        for source, (axes, last) in group.outside.items():
+            reading = slice(0, int(np.searchsorted(layers, last)) + 1)
+            (whole if axes[axis : axis + 1] == (None,) else live)[reading] += self.network.nbytes(source)
         for at, n in enumerate(group.layers):
             if (source := self.network.layers[n].takes_over) is not None:
                 known = group.outside.get(source)
                 if (known.last if known else self._last[source]) == n:
                     live[at] -= min(self.network.nbytes(source), self.network.nbytes(n))
-        return int(live.max())
+        return live, whole
+
+    @staticmethod
+    def _freed(layers: NDArray[np.int64], sizes: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes that no layer after each one reads."""
+        freed = np.zeros(len(layers), np.int64)
+        np.add.at(freed, np.searchsorted(layers, last), sizes)
+        return freed
 
 
 def _divisors(number: int) -> list[int]:

@@ -1,0 +1,273 @@
+"""Policy "graphturbo": the paper's worked examples, what its algorithms promise, and what its plans move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from math import gcd
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import rammer
+from rammer.ir.dependency import Dependencies, followed_axes
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.tile import TaskDigit
+from rammer.scheduler.graphturbo.grouping import grouped
+from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth_first, instances
+from rammer.scheduler.graphturbo.network import Axes, Layer, Network, Read, network_of
+from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of, group_of, joined
+
+KIB = 1 << 10
+node = helper.make_node
+WINDOW: Axes = (0, 1, 2, None)  # of images [n, h, w, c]: a convolution reads all channels
+POINTS: Axes = (0, 1, 2, 3)
+
+
+def loaded(shape: tuple[int, ...], nodes: list[object], **weights: tuple[int, ...]) -> Graph:
+    """Nodes from `x` to `y`, with weights of the given shapes."""
+    values = [numpy_helper.from_array(np.ones(size, np.float32), name) for name, size in weights.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "network", [x], [y], values)
+    return rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+
+
+def images(size: int) -> Graph:
+    """The running example: four stages, each with half the channels of the one before. Paper: Figure 3."""
+    nodes = [node("Conv", ["xabc"[k], f"w{k}"], ["abcy"[k]]) for k in range(4)]
+    return loaded((8, 16, size, size), nodes, **{f"w{k}": (16 >> k, 16 >> max(k - 1, 0), 1, 1) for k in range(4)})
+
+
+def image_by_image(graph: Graph) -> dict[int, RKernel]:
+    """rKernels without a body, one rTask for every image."""
+    body = ForeignSource("numpy", "none", "", (TaskDigit("n", 1, 8, 1),))
+    return {n: RKernel("images", op.operation, body) for n, op in enumerate(graph.operators)}
+
+
+class TestRunningExample:
+    """Stages of 8, 4, 2 and 1 instances on eight cores, where an image of the first one fills the near memory."""
+
+    graph = images(16)
+    network = network_of(graph)
+
+    def cut(self) -> tuple[list[Group], list[Split | None]]:
+        alone = replace(self.network, layers=tuple(replace(layer, reads=()) for layer in self.network.layers))
+        splitter = Splitter(alone, 8, alone.layers[0].nbytes // 8)  # in the paper's example inputs do not count
+        groups = [group_of(self.network, n) for n in range(4)]
+        return groups, [splitter.best(group_of(alone, n)) for n in range(4)]
+
+    def test_factors(self) -> None:
+        _, splits = self.cut()
+        assert splits == [Split(1, 8, 0), Split(1, 4, 0), Split(1, 2, 0), Split(1, 1, 0)]
+
+    def found(self) -> tuple[list[Instance], list[set[int]]]:
+        kernels = image_by_image(self.graph)
+        return instances(*self.cut(), kernels, Dependencies(self.graph, kernels))
+
+    def test_edges(self) -> None:
+        """Figure 6: a1 and a2 feed b1, ..., c1 and c2 feed d1."""
+        found, producers = self.found()
+        named = {name(i): {name(found[p]) for p in needed} for i, needed in zip(found, producers, strict=True)}
+        assert named["b1"] == {"a1", "a2"} and named["b4"] == {"a7", "a8"}
+        assert named["c2"] == {"b3", "b4"} and named["d1"] == {"c1", "c2"}
+        assert all(not named[f"a{k}"] for k in range(1, 9))
+
+    def test_orders(self) -> None:
+        """Figure 7, letter by letter."""
+        found, producers = self.found()
+        breadth, depth = ([name(found[n]) for n in order(producers)] for order in (breadth_first, depth_first))
+        assert breadth == "a1 a2 a3 a4 a5 a6 a7 a8 b1 b2 b3 b4 c1 c2 d1".split()
+        assert depth == "a8 a7 b4 a6 a5 b3 c2 a4 a3 b2 a2 a1 b1 c1 d1".split()
+
+
+def name(instance: Instance) -> str:
+    return "abcd"[instance.group] + str(instance.part + 1)
+
+
+class Net:
+    """Layers of images [n, h, w, c] of two bytes."""
+
+    def __init__(self, *shape: int) -> None:
+        self.layers: list[Layer] = []
+        self.inputs = (bytes_of(shape),)
+        self.shape = {~0: shape}
+
+    def add(self, shape: tuple[int, ...], reads: dict[int, Axes], takes_over: int | None = None) -> int:
+        number = len(self.layers)
+        found = tuple(Read(source, axes) for source, axes in reads.items())
+        self.layers.append(Layer(shape, bytes_of(shape), found, takes_over=takes_over))
+        self.shape[number] = shape
+        return number
+
+    def window(self, x: int, channels: int, stride: int = 1, axes: Axes = WINDOW) -> int:
+        n, h, w, _ = self.shape[x]
+        return self.add((n, -(-h // stride), -(-w // stride), channels), {x: axes})
+
+    def network(self) -> Network:
+        last = len(self.layers) - 1
+        self.layers[last] = replace(self.layers[last], is_result=True)
+        return Network(tuple(self.layers), self.inputs)
+
+
+def bytes_of(shape: Sequence[int]) -> int:
+    return 2 * int(np.prod(shape))
+
+
+def resnet50(batch: int) -> Network:
+    """Convolutions with what is fused into them, and additions of their own, in place."""
+    net = Net(batch, 224, 224, 3)
+    x = net.window(net.window(~0, 64, 2), 64, 2, POINTS)
+    for stage, (channels, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            shortcut = x if block else None
+            y = net.window(net.window(x, channels), channels, stride)
+            if shortcut is None:
+                shortcut = net.window(x, 4 * channels, stride)
+            y = net.window(y, 4 * channels)
+            x = net.add(net.shape[y], {y: POINTS, shortcut: POINTS}, takes_over=y)
+    pooled = net.add((batch, 1, 1, 2048), {x: (0, None, None, 3)})
+    scores = net.add((batch, 1, 1, 1000), {pooled: WINDOW})
+    net.add((batch, 1, 1, 1000), {scores: POINTS}, takes_over=scores)
+    return net.network()
+
+
+def stages(network: Network, room: int) -> list[tuple[int, int]]:
+    splitter = Splitter(network, 8, 8 * room)
+    return [(len(g.layers), s.factor if (s := splitter.best(g)) else 0) for g in grouped(network, splitter)]
+
+
+@pytest.mark.parametrize(("batch", "least", "most"), [(8, 640, 780), (16, 1276, 1564)])
+def test_resnet_in_the_four_stages_of_the_paper(batch: int, least: int, most: int) -> None:
+    """In a window of sizes of the cores' own memory, and beyond neither end of it. The stem is with the first stage,
+    the tail with the last."""
+    network = resnet50(batch)
+    for room in (least, most):
+        assert stages(network, room * KIB) == [(15, 8), (17, 4), (25, 2), (16, 1)]
+    for room in (least - 4, most + 4):
+        assert [f for _, f in stages(network, room * KIB)] != [8, 4, 2, 1]
+
+
+def test_layers_of_resnet() -> None:
+    """57 kernels with additions fused, as TVM has 58; 16 additions more without."""
+    assert len(resnet50(1).layers) == 57 + 16
+
+
+# ---- what Algorithms 1 and 2 promise, on random networks --------------------------------------------------------------
+
+
+def random_network(seed: int) -> Network:
+    """Images through windows, points, sums of two and reductions; several readers, several results."""
+    random = np.random.default_rng(seed)
+    net = Net(4, 8, 8, 2)
+    pool = [~0]
+    for _ in range(random.integers(3, 14)):
+        x = pool[int(random.integers(max(0, len(pool) - 3), len(pool)))]
+        match int(random.integers(5)):
+            case 0:
+                made = net.window(x, int(random.integers(1, 9)))
+            case 1:
+                made = net.window(x, net.shape[x][3], 2, POINTS)
+            case 2:
+                made = net.add(net.shape[x], {x: (0, None, 2, 3)})  # over all rows
+            case _:
+                others = [y for y in pool if net.shape[y] == net.shape[x] and y != x]
+                made = net.add(net.shape[x], {x: POINTS, **({others[-1]: POINTS} if others else {})})
+        pool.append(made)
+    network = net.network()
+    last = [replace(n, is_result=not r) for n, r in zip(network.layers, network.readers, strict=True)]
+    return replace(network, layers=tuple(last))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_and_splits_keep_what_they_promise(seed: int) -> None:
+    network = random_network(seed)
+    for room in (200, 1000, 10_000):
+        splitter = Splitter(network, 4, room)
+        groups = grouped(network, splitter)
+        assert sorted(n for g in groups for n in g.layers) == list(range(len(network.layers)))
+        for group in groups:
+            inside = set(group.layers)
+            for n in group.layers[:-1]:  # one result, and no way out and back in
+                assert set(network.readers[n]) <= inside and not network.layers[n].is_result
+            best = splitter.best(group)
+            assert len(group.layers) == 1 or best is not None
+            for split in splitter.splits(group):
+                check_split(network, group, split, room)
+                assert best is not None
+                assert (split.num_layers, -split.factor, -split.axis) <= (best.num_layers, -best.factor, -best.axis)
+
+
+def check_split(network: Network, group: Group, split: Split, room: int) -> None:
+    """By definition: every tensor has the axis, the factor divides all, an instance fits, and no smaller one does."""
+    axes = axes_of(network, group, split.axis)
+    extents = [network.layers[n].shape[a] for n in group.layers if (a := axes[n]) is not None]
+    common = gcd(*extents) if len(extents) == len(group.layers) else 1
+    assert split.factor == 1 or (common % split.factor == 0)
+
+    def footprint(factor: int) -> float:
+        sizes = {n: network.layers[n].nbytes / factor for n in group.layers}
+        for source, outside in group.outside.items():
+            followed = outside.axes[split.axis] is not None
+            sizes[source] = network.nbytes(source) / (factor if followed else 1)
+        reads = {n: {r.source for r in network.layers[n].reads} for n in group.layers}
+        peak = 0.0
+        for at, n in enumerate(group.layers):
+            made = {*group.outside, *group.layers[: at + 1]}
+            later = {n, *(s for m in group.layers[at:] for s in reads[m])}
+            peak = max(peak, sum(sizes[s] for s in made & later))
+        return peak
+
+    assert footprint(split.factor) <= room + 1
+    smaller = [v for v in range(1, split.factor) if common % v == 0 and (v >= 4 or v in (1, 2))]
+    assert all(footprint(v) > room - 1 for v in smaller)
+
+
+def test_a_joined_group_is_its_layers() -> None:
+    """Whatever was joined first: an axis must be followed on all ways to the result."""
+    net = Net(2, 6, 4, 3)
+    a = net.window(~0, 5)
+    b = net.add(net.shape[a], {a: POINTS})
+    c = net.add(net.shape[a], {a: (0, None, 2, 3)})
+    d = net.add(net.shape[a], {b: POINTS, c: POINTS})
+    network = net.network()
+    alone = {n: group_of(network, n) for n in (a, b, c, d)}
+    both = joined(alone[c], joined(alone[b], alone[d]))
+    other = joined(alone[b], joined(alone[c], alone[d]))
+    assert both == other
+    assert joined(alone[a], both).cuts == (2, 0, 4, 5)  # rows: c reads all of them
+    assert axes_of(network, joined(alone[a], both), 1)[a] is None
+
+
+# ---- what a graph becomes -----------------------------------------------------------------------------------------------
+
+
+def test_axes_that_operators_follow() -> None:
+    def axes(shape: tuple[int, ...], nodes: list[object], **weights: tuple[int, ...]) -> tuple[Axes, ...]:
+        operator = loaded(shape, nodes, **weights).operators[-1]
+        return followed_axes(operator.operation)
+
+    image = (2, 6, 8, 8)
+    assert axes(image, [node("Conv", ["x", "w"], ["y"], strides=[2, 2], pads=[1] * 4)], w=(4, 6, 3, 3))[0] == (0, None, 2, 3)
+    assert axes(image, [node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3])])[0] == (0, 1, 2, 3)
+    assert axes(image, [node("GlobalAveragePool", ["x"], ["y"])])[0] == (0, 1, None, None)
+    assert axes(image, [node("Transpose", ["x"], ["y"], perm=[1, 0, 3, 2])])[0] == (1, 0, 3, 2)
+    assert axes(image, [node("MatMul", ["x", "w"], ["y"])], w=(8, 5))[0] == (0, 1, 2, None)
+    assert axes(image, [node("Softmax", ["x"], ["y"], axis=3)])[0] == (0, 1, 2, None)
+    grouped_by_3 = axes(image, [node("Conv", ["x", "w"], ["y"], group=3)], w=(6, 2, 1, 1))[0]
+    assert grouped_by_3 == (0, 1, 2, 3) or grouped_by_3 == (0, None, 2, 3)
+
+
+def test_network_of_a_graph() -> None:
+    """Weights are no inputs; results are marked; the bytes are those of the tensors."""
+    network = network_of(images(4))
+    assert [layer.shape for layer in network.layers] == [(8, 16 >> k, 4, 4) for k in range(4)]
+    assert network.inputs == (8 * 16 * 16 * 4,)
+    assert [[r.source for r in layer.reads] for layer in network.layers] == [[~0], [0], [1], [2]]
+    assert all(layer.reads[0].axes == (0, None, 2, 3) for layer in network.layers)
+    assert [layer.is_result for layer in network.layers] == [False, False, False, True]
