@@ -16,7 +16,7 @@ from rammer.vdevice import functions, minifloats
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.ipu.access import Variant, accesses
 from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, code_bytes, vertex_cycles
-from rammer.vdevice.ipu.narrow import POPLAR, narrow
+from rammer.vdevice.ipu.narrow import narrow, poplar
 from rammer.vdevice.ipu.spec import WORKERS
 
 NAME = "RTaskClass"  # stands for the class's name until its text is known
@@ -115,7 +115,7 @@ def _emit(variant: Variant, num_outputs: int) -> EmittedCodelet:
             f"class {NAME} : public {'MultiVertex' if split else 'Vertex'} {{",
             "public:",
             *(
-                f"  {f.access}<Vector<{POPLAR[f.dtype][0]}, VectorLayout::ONE_PTR, 8>> {f.name};"
+                f"  {f.access}<Vector<{poplar(f.dtype)[0]}, VectorLayout::ONE_PTR, 8>> {f.name};"
                 for f in (*edges, *scratch)
             ),
             *(f"  int {v};" for v in values),
@@ -190,7 +190,7 @@ def bookkeeping(kind: str, dtype: DType, count: int) -> EmittedCodelet:
     }
     name = RESET if kind == RESET else f"{kind}_{dtype.value}_{count}"
     fields = tuple(EmittedField(f"t_{what}", what, type_, access, count) for what, access, type_ in edges)
-    lines = [f"  {f.access}<Vector<{POPLAR[f.dtype][0]}, VectorLayout::ONE_PTR>> {f.name};" for f in fields]
+    lines = [f"  {f.access}<Vector<{poplar(f.dtype)[0]}, VectorLayout::ONE_PTR>> {f.name};" for f in fields]
     done = ["    t_step[0] = 0;"] if kind == RESET else [f"    {move[kind]}", "    t_step[0] += 1;"]
     text = "\n".join(
         [
