@@ -52,7 +52,7 @@ class DType(StrEnum):
 
     @property
     def carrier(self) -> np.dtype[np.generic]:
-        """The type by which NumPy itself, and what knows no others, holds elements: unsigned integers of as many bytes."""
+        """NumPy's own type that holds elements, for who knows no others: unsigned integers of as many bytes."""
         return np.dtype(f"u{self.itemsize}") if hasattr(ml_dtypes, self.value) else self.numpy
 
     @property

@@ -34,7 +34,7 @@ _POPLAR = {
 
 
 def poplar(dtype: DType) -> tuple[str, str]:
-    """What elements are in a codelet, and as a poplar::Type. Raises DeviceError for those that a tile has no type for."""
+    """What elements are in a codelet, and as a poplar::Type. Raises DeviceError where a tile has no type for them."""
     if dtype not in _POPLAR:
         raise DeviceError(f"an IPU has no type for {dtype.value}", hint="cast to one of at most 32 bits")
     return _POPLAR[dtype]
