@@ -31,6 +31,7 @@ MAX_FILES = 4096
 ALIGNMENT = 64
 CHUNK_BYTES = 4 << 20  # of a member, hashed by itself, so that all cores work on a large one
 _WEIGHTS = "weights.safetensors"
+_METADATA = "__metadata__"  # of safetensors: texts by name
 _REPORT = "report.json"
 _MANIFEST = "manifest.json"
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, lengths of its name and its extra field
@@ -53,8 +54,11 @@ _SAFETENSORS = {
     DType.I16: "I16",
     DType.I32: "I32",
     DType.I64: "I64",
+    DType.F8E4M3FN: "F8_E4M3",
+    DType.F8E5M2: "F8_E5M2",
 }
 _DTYPES = {name: dtype for dtype, name in _SAFETENSORS.items()}
+_BYTES = _SAFETENSORS[DType.U8]  # of elements for which the format has no type; its metadata say which they are of
 
 
 def is_program(path: str | os.PathLike[str]) -> bool:
@@ -215,9 +219,12 @@ def _safetensors(arrays: Mapping[str, Array]) -> list[bytes | Array]:
     order = sorted(arrays, key=lambda name: arrays[name].nbytes % ALIGNMENT != 0)  # stable
     header: dict[str, Any] = {}
     at = 0
+    bytewise = {name: x.dtype.name for name, x in arrays.items() if DType(x.dtype.name) not in _SAFETENSORS}
+    if bytewise:
+        header[_METADATA] = bytewise
     for name in order:
         array = arrays[name]
-        kind = _SAFETENSORS[DType(array.dtype.name)]
+        kind = _SAFETENSORS.get(DType(array.dtype.name), _BYTES)
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
         at += array.nbytes
     text = json.dumps(header).encode()
@@ -232,10 +239,15 @@ def _tensors(data: mmap.mmap, begin: int, size: int) -> dict[str, Array]:
     if first > last:
         raise ValueError("the weights' header goes beyond their end")
     found: dict[str, Array] = {}
-    for name, entry in json.loads(data[begin + 8 : first]).items():
-        if name == "__metadata__":
-            continue
-        dtype, shape = _DTYPES[entry["dtype"]].numpy, tuple(map(int, entry["shape"]))
+    entries = json.loads(data[begin + 8 : first])
+    bytewise = entries.pop(_METADATA, {})
+    for name, entry in entries.items():
+        kind = _DTYPES[entry["dtype"]]
+        if name in bytewise:
+            kind = DType(bytewise[name])
+            if entry["dtype"] != _BYTES or not kind.only_stored:
+                raise ValueError(f"tensor {name!r} of type {kind.value} is not stored as bytes")
+        dtype, shape = kind.numpy, tuple(map(int, entry["shape"]))
         low, high = (first + int(at) for at in entry["data_offsets"])
         count = prod(shape)
         if min(shape, default=0) < 0 or not first <= low <= high <= last or high - low != count * dtype.itemsize:

@@ -51,6 +51,11 @@ class DType(StrEnum):
         return np.dtype(getattr(ml_dtypes, self.value, self.value))
 
     @property
+    def carrier(self) -> np.dtype[np.generic]:
+        """NumPy's own type that holds elements, for who knows no others: unsigned integers of as many bytes."""
+        return np.dtype(f"u{self.itemsize}") if hasattr(ml_dtypes, self.value) else self.numpy
+
+    @property
     def itemsize(self) -> int:
         """Bytes of an element in memory; types of fewer than 8 bits take one."""
         return self.numpy.itemsize

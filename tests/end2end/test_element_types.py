@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper
+from onnx.reference import ReferenceEvaluator
 
 import rammer
+from rammer.errors import DeviceError, TypeMismatch
 from rammer.frontend.builder import GraphBuilder
+from rammer.frontend.onnx.tensors import ELEMENT_TYPES
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, DType
@@ -121,3 +125,180 @@ def test_large_floats_become_uint64(source: DType, execute: Callable[..., Any]) 
     values: NDArray[Any] = np.array([0, 1.75, 2.0**63, 2.0**63 + 2.0**40, 2.0**64 - 2.0**41], source.numpy)
     seen = execute(builder.build(), {"x": values})["y"]
     assert seen.tolist() == [int(v) for v in values]
+
+
+STORED = [d for d in DType if d.only_stored]
+FLOAT8 = [d for d in STORED if d.value.startswith("float8") and d is not DType.F8E8M0]
+CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
+
+
+def model(nodes: list[NodeProto], inputs: dict[str, Array], outputs: dict[str, DType]) -> ModelProto:
+    values = [helper.make_tensor_value_info(n, CODES[DType(x.dtype.name)], x.shape) for n, x in inputs.items()]
+    results = [helper.make_tensor_value_info(name, CODES[dtype], None) for name, dtype in outputs.items()]
+    graph = helper.make_graph(nodes, "types", values, results)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 28)], ir_version=14)
+
+
+def check(made: ModelProto, inputs: dict[str, Array], execute: Callable[..., Any]) -> None:
+    """Outputs are those of ONNX's reference, bit by bit but for NaN."""
+    with np.errstate(all="ignore"):
+        wanted = ReferenceEvaluator(made).run(None, inputs)
+        seen = execute(rammer.load(made), inputs)
+        for output, value in zip(made.graph.output, wanted, strict=True):
+            assert seen[output.name].dtype == value.dtype, output.name
+            found, value = (np.asarray(x, np.float64) for x in (seen[output.name], value))
+            np.testing.assert_array_equal(found, value, err_msg=output.name)
+            number = value == value
+            np.testing.assert_array_equal(np.signbit(found[number]), np.signbit(value[number]), err_msg=output.name)
+
+
+def awkward() -> Array:
+    """Float32 of all sizes: whole numbers, ties of few digits, ends of ranges, infinities and NaN."""
+    ties = np.arange(-40, 41) / 16
+    sizes = np.ldexp(np.array([1.0, 1.0625, 1.25, 1.5, 1.75, 1.875]), np.arange(-30, 30)[:, None]).ravel()
+    ends = [448, 463.9, 464, 465, 240, 247.9, 248, 57344, 61439, 61440, 65536, 1e30, np.inf, np.nan]
+    numbers = np.concatenate([ties, sizes, -sizes, ends, np.negative(ends)])
+    return np.asarray(numbers, np.float32)
+
+
+@everywhere
+def test_casts_to_floats_of_8_bits_and_fewer_saturate_as_told(execute: Callable[..., Any]) -> None:
+    nodes, outputs = [], {}
+    targets = [d for d in STORED if d.is_float and d is not DType.F8E8M0]
+    for dtype in targets:
+        for saturate in (0, 1):
+            name = f"{dtype.value} {saturate}"
+            nodes.append(helper.make_node("Cast", ["x"], [name], to=CODES[dtype], saturate=saturate))
+            outputs[name] = dtype
+    check(model(nodes, {"x": awkward()}, outputs), {"x": awkward()}, execute)
+
+
+@everywhere
+def test_casts_to_powers_of_two_round_as_told(execute: Callable[..., Any]) -> None:
+    """Of numbers that are in range; what others become is the standard's table."""
+    x = awkward()
+    inside = x[(x >= 2.0**-29) & (x < 2.0**29)]
+    edges = np.ldexp(np.float32([1.0, 1.25, 1.5, 1.75]), [[-127], [-126], [126]]).ravel().astype(np.float32)
+    edges = edges[edges > 2.0**-127]  # which the reference rounds up to the next one
+    inputs = {"x": np.concatenate([inside, edges])}
+    nodes, outputs = [], {}
+    for mode in ("up", "down", "nearest"):
+        for saturate in (0, 1):
+            name = f"{mode} {saturate}"
+            attributes = {"to": CODES[DType.F8E8M0], "saturate": saturate, "round_mode": mode}
+            nodes.append(helper.make_node("Cast", ["x"], [name], **attributes))
+            outputs[name] = DType.F8E8M0
+    made = model(nodes, inputs, outputs)
+    check(made, inputs, execute)
+    ends = np.zeros_like(inputs["x"])
+    ends[:7] = [0, np.nan, np.inf, 1.75 * 2.0**127, 2.0**-140, 2.0**-127, -1]
+    seen = execute(rammer.load(made), {"x": ends})
+    least, most = 2.0**-127, 2.0**127
+    tables = {"up 1": [least, np.nan, most, most, least, least, np.nan]}
+    tables["nearest 0"] = [np.nan, np.nan, np.nan, np.nan, np.nan, least, np.nan]
+    for name, table in tables.items():
+        np.testing.assert_array_equal(seen[name][:7].astype(np.float64), table, err_msg=name)
+
+
+@everywhere
+def test_integers_of_few_bits_wrap_and_are_read_by_their_low_bits(execute: Callable[..., Any]) -> None:
+    x = np.arange(-300, 300, dtype=np.int32)
+    inputs: dict[str, Array] = {"x": x}
+    nodes, outputs = [], {}
+    for dtype in (DType.I2, DType.I4, DType.U2, DType.U4):
+        inputs[dtype.value] = np.arange(256, dtype=np.uint8).view(dtype.numpy)  # high bits are anything
+        for source in ("x", dtype.value):
+            for target in (DType.I8, DType.F32, DType.I64, DType.BOOL, DType.F16):
+                inner, name = f"{source} {dtype} {target} inner", f"{source} {dtype} {target}"
+                nodes.append(helper.make_node("Cast", [source], [inner], to=CODES[dtype]))
+                nodes.append(helper.make_node("Cast", [inner], [name], to=CODES[target]))
+                outputs[name] = target
+    check(model(nodes, inputs, outputs), inputs, execute)
+
+
+@everywhere
+def test_quantisation_to_every_type(execute: Callable[..., Any]) -> None:
+    """To and from each, with one scale, one for each channel, and one for each block."""
+    random = np.random.default_rng(0)
+    x = (random.standard_normal((5, 6, 7)) * 20).astype(np.float32)
+    scales = {"one": np.float32(0.75), "axis": np.float32([0.5, 0.25, 1, 2, 0.125, 3])}
+    scales["block"] = random.choice(np.float32([0.5, 1.5, 0.3]), (5, 2, 7))
+    inputs: dict[str, Array] = {"x": x} | {name: np.asarray(scale) for name, scale in scales.items()}
+    nodes, outputs = [], {}
+    for dtype in (DType.I8, DType.U8, DType.I16, DType.U16, *(d for d in STORED if d is not DType.F8E8M0)):
+        for name, scale in scales.items():
+            attributes = {"axis": 1, **({"block_size": 3} if name == "block" else {})}
+            zero = f"zero {dtype} {name}"
+            inputs[zero] = np.full(scale.shape, 0 if dtype.is_float else 1).astype(dtype.numpy)
+            small, large = f"q {dtype} {name}", f"d {dtype} {name}"
+            nodes.append(helper.make_node("QuantizeLinear", ["x", name, zero], [small], **attributes))
+            nodes.append(helper.make_node("DequantizeLinear", [small, name, zero], [large], **attributes))
+            outputs |= {small: dtype, large: DType.F32}
+        told = f"told {dtype}"
+        nodes.append(helper.make_node("QuantizeLinear", ["x", "one"], [told], output_dtype=CODES[dtype]))
+        outputs[told] = dtype
+    check(model(nodes, inputs, outputs), inputs, execute)
+
+
+@everywhere
+def test_elements_that_are_only_stored_are_moved(execute: Callable[..., Any]) -> None:
+    builder, inputs, wanted = GraphBuilder(), {}, {}
+    for dtype in STORED:
+        x = np.arange(6 * 35, dtype=np.uint8).reshape(6, 35).astype(np.float32) % 7 - (
+            3 if dtype.value[0] != "u" else 0
+        )
+        x = inputs[f"x {dtype}"] = np.abs(x).astype(dtype.numpy) if dtype is DType.F8E8M0 else x.astype(dtype.numpy)
+        a = builder.input(f"x {dtype}", x.shape, dtype)
+        constant = builder.constant(x[:2])
+        moved = builder.add(
+            "concat", builder.add("transpose", a, perm=(1, 0)), builder.add("transpose", constant, perm=(1, 0)), axis=1
+        )
+        builder.output(builder.add("pad", moved, pads=(1, 2, 3, 0), mode="constant", value=1.0), f"y {dtype}")
+        both = np.concatenate([x, x[:2]]).T.astype(np.float64)
+        wanted[f"y {dtype}"] = np.pad(both, ((1, 3), (2, 0)), constant_values=1)
+    seen = execute(builder.build(), inputs)
+    for name, value in wanted.items():
+        assert seen[name].dtype.name == name[2:]
+        np.testing.assert_array_equal(seen[name].astype(np.float64), value, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("kind", ["add", "max", "equal", "matmul"])
+def test_there_is_no_arithmetic_of_types_that_are_only_stored(kind: str, dtype: DType) -> None:
+    builder = GraphBuilder()
+    a, b = (builder.input(name, (3, 3), dtype) for name in "ab")
+    with pytest.raises(TypeMismatch, match=f"{kind}: {dtype.value} is only stored and converted"):
+        builder.add(kind, a, b)
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [("cuda", {"device": "emulator:3"}), ("rocm", {"device": "emulator:3"}), ("ipu", {"arch": "gc200:16"})],
+    ids=["cuda", "rocm", "ipu"],
+)
+@pytest.mark.slow
+def test_other_vdevices_convert_alike(target: str, options: dict[str, str]) -> None:
+    builder, inputs = GraphBuilder(), {}
+    random = np.random.default_rng(0)
+    types = [*STORED, *(d for d in UNSIGNED if (target, d) != ("ipu", DType.U64))]
+    for dtype in types:
+        numbers = random.standard_normal((3, 37)).astype(np.float32) * 10
+        inputs[f"f {dtype}"] = f = np.abs(numbers) if dtype.value.startswith("u") or dtype is DType.F8E8M0 else numbers
+        inputs[f"x {dtype}"] = f.astype(dtype.numpy)
+        x, y = builder.input(f"x {dtype}", (3, 37), dtype), builder.input(f"f {dtype}", (3, 37))
+        builder.output(builder.add("cast", x, dtype=DType.F32), f"from {dtype}")
+        builder.output(builder.add("cast", y, dtype=dtype), f"to {dtype}")
+        builder.output(builder.add("pad", x, pads=(1, 0, 0, 2), mode="constant", value=1), f"moved {dtype}")
+    graph = builder.build()
+    options = {"device": "emulator", **options}
+    with rammer.compile(graph, target, policy="sequential", tune_seconds=0, **options) as program:
+        seen = program.run(inputs)
+    for name, value in evaluate_graph(graph, inputs).items():
+        np.testing.assert_array_equal(seen[name].astype(np.float64), value.astype(np.float64), err_msg=name)
+
+
+def test_an_ipu_refuses_integers_that_it_has_no_type_for() -> None:
+    builder = GraphBuilder()
+    builder.output(builder.add("neg", builder.input("x", (3,), DType.U64)), "y")
+    with pytest.raises(DeviceError, match="an IPU has no type for uint64"):
+        rammer.compile(builder.build(), "ipu", device="emulator", arch="gc200:16")

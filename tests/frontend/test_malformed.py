@@ -15,6 +15,8 @@ from onnx_models import model, node
 
 from rammer.errors import ModelError
 from rammer.frontend.onnx import Limits, load
+from rammer.frontend.onnx.tensors import ELEMENT_TYPES, ExternalData, decode
+from rammer.ir.tensor import DType
 
 F32 = np.float32
 W = np.ones((2, 3), F32)
@@ -373,6 +375,53 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: with_weight(tensor(data_type=TensorProto.INT8, dims=[2], int32_data=[1, 300])),
         "values outside int8",
     ),
+    **{
+        f"{size} packed bytes of {count} {TensorProto.DataType.Name(code)}": (
+            lambda code=code, size=size, count=count: with_weight(
+                tensor(data_type=code, dims=[count], raw_data=b"1" * size)
+            ),
+            f"has {size} bytes of data",
+        )
+        for code, count, size in (
+            *((TensorProto.INT4, 5, size) for size in (0, 2, 4, 5)),
+            *((TensorProto.FLOAT4E2M1, 4, size) for size in (1, 3, 4)),
+            *((TensorProto.UINT2, 5, size) for size in (1, 3, 5)),
+            *((TensorProto.FLOAT6E2M3, 5, size) for size in (3, 5, 6)),
+            *((TensorProto.FLOAT8E5M2, 5, size) for size in (3, 4, 6)),
+        )
+    },
+    "packed values that are one for each element": (
+        lambda: with_weight(tensor(data_type=TensorProto.UINT4, dims=[5], int32_data=[1, 2, 3, 4, 5])),
+        "has 5 values; its shape .5. needs 3",
+    ),
+    "packed values beyond a byte": (
+        lambda: with_weight(tensor(data_type=TensorProto.INT2, dims=[4], int32_data=[256])),
+        "8-bit patterns outside 0…255",
+    ),
+    "negative packed values": (
+        lambda: with_weight(tensor(data_type=TensorProto.INT4, dims=[2], int32_data=[-1])),
+        "8-bit patterns outside 0…255",
+    ),
+    "patterns beyond six bits": (
+        lambda: with_weight(tensor(data_type=TensorProto.FLOAT6E3M2, dims=[1], int32_data=[64])),
+        "6-bit patterns outside 0…63",
+    ),
+    "patterns beyond a byte": (
+        lambda: with_weight(tensor(data_type=TensorProto.FLOAT8E8M0, dims=[1], int32_data=[256])),
+        "8-bit patterns outside 0…255",
+    ),
+    "unsigned values out of range": (
+        lambda: with_weight(tensor(data_type=TensorProto.UINT32, dims=[1], uint64_data=[1 << 32])),
+        "values outside uint32",
+    ),
+    "unsigned values in the wrong field": (
+        lambda: with_weight(tensor(data_type=TensorProto.UINT64, dims=[1], int64_data=[1])),
+        "has its data in int64_data",
+    ),
+    "packed elements that are too many": (
+        lambda: with_weight(tensor(data_type=TensorProto.UINT2, dims=[1 << 34], raw_data=b"")),
+        "the limit is",
+    ),
     "external data without a folder": (lambda: external(location="data"), "not loaded from a file"),
 }
 
@@ -503,14 +552,19 @@ def test_names_in_a_model_are_only_names() -> None:
     assert load(made).outputs == ("../../y",)
 
 
-def test_raw_and_typed_fields_agree() -> None:
-    for dtype in ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"):
-        values = np.array([[0, 1], [1, 0]], dtype)
-        raw = numpy_helper.from_array(values, "w")
-        typed = helper.make_tensor("w", raw.data_type, [2, 2], values.ravel().tolist())
-        for weight in (raw, typed):
-            made = model([node("Identity", ["w"])], {}, constants={})
-            made.graph.initializer.append(weight)
-            graph = load(made)
-            (value,) = graph.constants.values()
-            assert value.dtype == values.dtype and np.array_equal(value, values)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9])
+def test_raw_and_typed_fields_agree(dtype: DType, count: int) -> None:
+    """Also where elements of fewer than 8 bits end in the middle of a byte."""
+    values = np.resize(np.array([0, 1, -2 if dtype.value.startswith("i") else 1, 1], np.float32), count)
+    values = values.astype(dtype.numpy)
+    code = next(c for c, found in ELEMENT_TYPES.items() if found is dtype)
+    raw = numpy_helper.from_array(values, "w")
+    typed = helper.make_tensor("w", code, [count], values.astype(np.float32).tolist())
+    assert raw.data_type == code and raw.HasField("raw_data") and not typed.HasField("raw_data")
+    for weight in (raw, typed):
+        value = decode(weight, ExternalData(None, Limits()))
+        assert value.dtype == values.dtype
+        assert value.astype(np.float64).tobytes() == values.astype(np.float64).tobytes()
+        if dtype in (DType.I2, DType.I4):
+            np.testing.assert_array_equal(value.view(np.int8), values.astype(np.int8))  # a sign fills its byte

@@ -108,8 +108,8 @@ def random_inputs(op: Operation, seed: int = 0) -> dict[str, Array]:
         elif kind.dtype is DType.BOOL:
             values[name] = rng.random(kind.shape) < 0.5
         else:
-            low = 0 if kind.dtype.numpy.kind == "u" else -5
-            values[name] = rng.integers(low, 6, kind.shape).astype(kind.dtype.numpy)
+            low, high = max(-5, int(kind.dtype.info.min)), min(5, int(kind.dtype.info.max))
+            values[name] = rng.integers(low, high + 1, kind.shape).astype(kind.dtype.numpy)
     return values
 
 
@@ -211,13 +211,14 @@ def check_boxes(kernel: RKernel, runner: Runner) -> None:
     tasks = range(kernel.num_rtasks) if kernel.num_rtasks <= 6 else (0, kernel.num_rtasks // 2, kernel.num_rtasks - 1)
     for task in tasks:
         for array in runner.outputs:
-            array[...] = np.full(array.shape, np.nan if array.dtype.kind not in "iub" else 77).astype(array.dtype)
+            fill = np.nan if DType(array.dtype.name).is_float else 77
+            array[...] = np.full(array.shape, fill).astype(array.dtype)
         before = [a.copy() for a in runner.results()]
         runner(task)
         box = kernel.box(task)
         inside = tuple(slice(*box[a]) for a, _ in kernel.operation.expr.root.axes)
         for old, new in zip(before, runner.results(), strict=True):
-            changed = (old != new) & ~((old != old) & (new != new)) if new.dtype.kind not in "iub" else old != new
+            changed = (old != new) & ~((old != old) & (new != new))
             mask = np.zeros(new.shape, bool)
             mask[inside] = True
             assert not (changed & ~mask).any(), f"{kernel.name}: rTask {task} writes outside {box}"
@@ -225,14 +226,17 @@ def check_boxes(kernel: RKernel, runner: Runner) -> None:
 
 def compare(got: Array, want: Array, rtol: float, what: str) -> None:
     assert got.shape == want.shape and got.dtype == want.dtype, what
-    if got.dtype.kind in "iub":
+    dtype = DType(got.dtype.name)
+    if not dtype.is_float:
         np.testing.assert_array_equal(got, want, err_msg=what)
         return
     a, b = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(b)
     assert (np.isfinite(a) == finite).all(), f"{what}: not finite where it should be"
     np.testing.assert_array_equal(a[~finite], b[~finite], err_msg=what)
-    coarse = {2: 4e-3, 4: rtol, 8: 1e-12}[got.dtype.itemsize] * (8 if str(got.dtype) == "bfloat16" else 1)
+    coarse = {1: dtype.epsilon, 2: 4e-3, 4: rtol, 8: 1e-12}[got.dtype.itemsize] * (
+        8 if str(got.dtype) == "bfloat16" else 1
+    )
     scale = np.abs(b[finite]).max(initial=0)
     error = np.abs(a[finite] - b[finite]).max(initial=0)
     assert error <= coarse * scale + 1e-30, f"{what}: error {error} at scale {scale}"

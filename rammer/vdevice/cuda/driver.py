@@ -217,9 +217,8 @@ class CudaDriver:
             runtime.memcpyAsync(target, source, nbytes, getattr(runtime, f"memcpy{how}"), self._stream.ptr)
 
     def output(self, address: int, kind: TensorType) -> Any:
-        dtype = kind.dtype.numpy
-        with self._stream:  # cupy knows no bfloat16
-            found = self._cupy.empty(kind.shape, np.uint16 if dtype.name == "bfloat16" else dtype)
+        with self._stream:
+            found = self._cupy.empty(kind.shape, kind.dtype.carrier)
         self.copy(found.data.ptr, address, kind.nbytes)
         return found
 

@@ -16,7 +16,7 @@ from rammer.vdevice import functions, minifloats
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.ipu.access import Variant, accesses
 from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, code_bytes, vertex_cycles
-from rammer.vdevice.ipu.narrow import POPLAR, narrow
+from rammer.vdevice.ipu.narrow import narrow
 from rammer.vdevice.ipu.spec import WORKERS
 
 NAME = "RTaskClass"  # stands for the class's name until its text is known
@@ -124,7 +124,7 @@ def _emit(variant: Variant, num_outputs: int) -> EmittedCodelet:
 
 
 def _member(field: EmittedField, layout: str) -> str:
-    return f"{field.access}<Vector<{POPLAR[field.dtype][0]}, {layout}>> {field.name}"
+    return f"{field.access}<Vector<{poplar(field.dtype)[0]}, {layout}>> {field.name}"
 
 
 def _class(name: str, base: str, members: Iterable[str], worker: str, body: str) -> str:

@@ -76,8 +76,8 @@ struct Kernel {
 
 Type type_of(const std::string &name) {
   static const std::map<std::string, Type> types{
-      {"FLOAT", FLOAT}, {"HALF", HALF}, {"INT", INT}, {"SHORT", SHORT}, {"UNSIGNED_SHORT", UNSIGNED_SHORT},
-      {"SIGNED_CHAR", SIGNED_CHAR}, {"UNSIGNED_CHAR", UNSIGNED_CHAR}};
+      {"FLOAT", FLOAT}, {"HALF", HALF}, {"INT", INT}, {"UNSIGNED_INT", UNSIGNED_INT}, {"SHORT", SHORT},
+      {"UNSIGNED_SHORT", UNSIGNED_SHORT}, {"SIGNED_CHAR", SIGNED_CHAR}, {"UNSIGNED_CHAR", UNSIGNED_CHAR}};
   return types.at(name);
 }
 

@@ -10,13 +10,14 @@ from rammer.errors import DeviceError
 from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select
 from rammer.ir.tensor import Array, DType
 from rammer.ir.tile import Alloc, Buffer, Stmt, Store, TileProgram, rewrite_body
+from rammer.vdevice.minifloats import MINIFLOATS
 
 NARROWED = {DType.F64: DType.F32, DType.I64: DType.I32}
 INT32 = np.iinfo(np.int32)
 LARGEST = float(np.finfo(np.float32).max)
 
 # element type -> (type in a codelet, poplar::Type)
-POPLAR = {
+_POPLAR = {
     DType.F32: ("float", "FLOAT"),
     DType.F16: ("half", "HALF"),
     DType.BF16: ("unsigned short", "UNSIGNED_SHORT"),
@@ -24,8 +25,19 @@ POPLAR = {
     DType.I16: ("short", "SHORT"),
     DType.I8: ("signed char", "SIGNED_CHAR"),
     DType.U8: ("unsigned char", "UNSIGNED_CHAR"),
+    DType.U16: ("unsigned short", "UNSIGNED_SHORT"),
+    DType.U32: ("unsigned int", "UNSIGNED_INT"),
     DType.BOOL: ("unsigned char", "UNSIGNED_CHAR"),
+    **dict.fromkeys((DType.I2, DType.I4), ("signed char", "SIGNED_CHAR")),
+    **dict.fromkeys((DType.U2, DType.U4, *MINIFLOATS), ("unsigned char", "UNSIGNED_CHAR")),
 }
+
+
+def poplar(dtype: DType) -> tuple[str, str]:
+    """What elements are in a codelet, and as a poplar::Type. Raises DeviceError where a tile has no type for them."""
+    if dtype not in _POPLAR:
+        raise DeviceError(f"an IPU has no type for {dtype.value}", hint="cast to one of at most 32 bits")
+    return _POPLAR[dtype]
 
 
 def on_tile(dtype: DType) -> DType:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rammer.ir.tensor import DType
-from rammer.vdevice.ipu.narrow import POPLAR
+from rammer.vdevice.ipu.narrow import poplar
 from rammer.vdevice.ipu.program import (
     Execute,
     Gather,
@@ -60,9 +60,9 @@ def _lines(placed: Placement) -> Iterator[str]:
 
     yield f"variables {len(placed.variables) + len(scratch.variables)}"
     for v in placed.variables:
-        yield f"{v.name} {POPLAR[v.dtype][1]} {v.count}"
+        yield f"{v.name} {poplar(v.dtype)[1]} {v.count}"
     for dtype, sizes in scratch.sizes.items():
-        yield f"scratch_{dtype.value} {POPLAR[dtype][1]} {int(sizes.sum())}"
+        yield f"scratch_{dtype.value} {poplar(dtype)[1]} {int(sizes.sum())}"
 
     homes = [
         f"{n} {low} {high} {tile}"

@@ -184,8 +184,7 @@ class RocmArray:
     """
 
     def __init__(self, hip: Hip, number: int, kind: TensorType) -> None:
-        dtype = kind.dtype.numpy
-        self.dtype: np.dtype[Any] = np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
+        self.dtype: np.dtype[Any] = kind.dtype.carrier
         self.shape, self.number, self._hip = kind.shape, number, hip
         memory = hip("hipMalloc", max(kind.nbytes, 1))
         self.address = int(memory)

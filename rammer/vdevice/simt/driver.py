@@ -61,7 +61,7 @@ class Driver(Protocol):
         """Enqueue a copy in the GPU's memory."""
 
     def output(self, address: int, kind: TensorType) -> Any:
-        """Enqueue a copy to a new array of the platform, which lives without the driver. bfloat16 becomes uint16."""
+        """Enqueue a copy to a new array of the platform, which lives without the driver, of elements' carriers."""
 
     def synchronize(self) -> None:
         """Wait for all that was enqueued on the GPU, by whomever."""

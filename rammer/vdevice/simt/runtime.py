@@ -147,8 +147,8 @@ class GpuExecutable:
             array = self._driver.resident(value)
         except BufferError as error:
             raise InputError(f"input {port.name!r}: cannot be read on the GPU: {error}") from error
-        bits = array.dtype == "uint16" and port.type.dtype.value == "bfloat16"
-        port.check("bfloat16" if bits else array.dtype, array.shape)
+        dtype = port.type.dtype
+        port.check(dtype.value if array.dtype == dtype.carrier.name else array.dtype, array.shape)
         if array.number != self._driver.number:
             raise InputError(
                 f"input {port.name!r}: lies on GPU {array.number}, the program on GPU {self._driver.number}",
