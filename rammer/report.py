@@ -65,6 +65,9 @@ class Report:
         except (KeyError, TypeError) as error:
             raise ArtifactError(f"the program's report is damaged: {error}", hint="compile the model again") from error
 
+    def __repr__(self) -> str:
+        return f"<Report: {self.num_operators} rOperators for {self.target} by {self.policy!r}, {self.estimated_us:.0f} µs>"
+
     def __str__(self) -> str:
         mib = 1 << 20
         lines = [

@@ -107,6 +107,10 @@ class Image:
     plan: ExecutionPlan | None = None
     signature: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None
 
+    def __repr__(self) -> str:
+        nbytes = sum(array.nbytes for array in self.weights.values())
+        return f"<Image for {self.target}: {len(self.files)} files, {len(self.weights)} weights of {nbytes} bytes>"
+
     @property
     def ports(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
         """The model's inputs and outputs, in its order, with those that have no elements."""
