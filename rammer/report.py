@@ -66,7 +66,7 @@ class Report:
             raise ArtifactError(f"the program's report is damaged: {error}", hint="compile the model again") from error
 
     def __repr__(self) -> str:
-        return f"<Report: {self.num_operators} rOperators for {self.target} by {self.policy!r}, {self.estimated_us:.0f} µs>"
+        return f"<Report for {self.target}: {self.num_operators} rOperators, {self.estimated_us:.0f} µs>"
 
     def __str__(self) -> str:
         mib = 1 << 20

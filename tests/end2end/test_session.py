@@ -275,3 +275,28 @@ def test_state_stays_in_the_session() -> None:
         assert s.report().misses == 1
         with pytest.raises(InputError, match="reset names 'h'"):
             s.reset(h=one)
+
+
+def test_buckets_fill_a_dimension_up() -> None:
+    meaning = ReferenceEvaluator(dense())
+    with session(dense(), buckets={"batch": [8, 2]}) as s:
+        for batch in (1, 2, 3, 8, 7, 9):
+            given = feeds(batch)
+            np.testing.assert_allclose(s.run(None, given)[0], meaning.run(None, given)[0], rtol=1e-5, atol=1e-6)
+        report = s.report()
+        assert [text for text, _, _ in report.programs] == ["x: 2×5, b: 2×3", "x: 8×5, b: 8×3", "x: 9×5, b: 9×3"]
+        assert (report.hits, report.misses) == (3, 3)
+        assert report.padding == pytest.approx(1 - 30 / 37)
+    with pytest.raises(InputError, match="buckets= names 'bath'"):
+        session(dense(), buckets={"bath": [1]})
+    with pytest.raises(InputError, match="buckets= gives 'batch'"):
+        session(dense(), buckets={"batch": []})
+
+
+def test_buckets_are_refused_where_padding_matters() -> None:
+    kind = (TensorProto.FLOAT, ["n"])
+    model = network([helper.make_node("Softmax", ["x"], ["y"], name="shares")], {"x": kind}, {"y": kind})
+    with session(model, buckets={"n": [4]}) as s:
+        np.testing.assert_allclose(s(x=[1.0, 1.0, 1.0, 1.0]), np.full(4, 0.25))
+        with pytest.raises(ModelError, match="'shares': its results would depend on padding"):
+            s(x=[1.0, 1.0, 1.0])
