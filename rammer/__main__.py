@@ -120,11 +120,18 @@ def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
     return pairs
 
 
-def _shapes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    try:
-        return {n: tuple(map(int, v.split("x"))) for n, v in _pairs(context, parameter, values).items()}
-    except ValueError:
-        raise click.BadParameter("a shape looks like input=1x3x224x224") from None
+def _parsed(convert: Callable[[str], Any], example: str) -> Callable[..., dict[str, Any]]:
+    def parse(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+        try:
+            return {name: convert(text) for name, text in _pairs(context, parameter, values).items()}
+        except ValueError:
+            raise click.BadParameter(example) from None
+
+    return parse
+
+
+_shapes = _parsed(lambda text: tuple(map(int, text.split("x"))), "a shape looks like input=1x3x224x224")
+_extents = _parsed(int, "a dimension looks like batch=8")
 
 
 def compile_options(command: Any) -> Any:
@@ -133,12 +140,9 @@ def compile_options(command: Any) -> Any:
         click.option(
             "--shape", "shapes", multiple=True, callback=_shapes, help="Fix an input's shape: NAME=1x3x224x224."
         ),
+        click.option("--dim", "dims", multiple=True, callback=_extents, help="Fix a symbolic dimension: NAME=8."),
         click.option(
-            "--constant",
-            "constants",
-            multiple=True,
-            callback=_pairs,
-            help="Fix an input that decides shapes to the value in a .npy file: NAME=FILE.",
+            "--constant", "constants", multiple=True, callback=_pairs, help="Fix an input's value: NAME=FILE.npy."
         ),
         click.option("--device", help="Which device of the target; for cpu the number of vEUs."),
         click.option("--arch", help="Compile for this architecture instead of the one found."),
@@ -171,7 +175,9 @@ def _open(path: str, **options: Any) -> Program:
 def _refuse_options(path: str, **options: Any) -> None:
     """Refuse what a saved program cannot be given any more."""
     if ignored := [name for name, value in options.items() if (value or value == 0) and name != "device"]:
-        option = {"shapes": "shape", "constants": "constant"}.get(ignored[0], ignored[0].replace("_", "-"))
+        option = {"shapes": "shape", "dims": "dim", "constants": "constant"}.get(
+            ignored[0], ignored[0].replace("_", "-")
+        )
         raise InputError(f"{path} is a compiled program: --{option} has no effect on it", hint="compile the model")
 
 

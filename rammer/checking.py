@@ -29,14 +29,21 @@ class Comparison:
 
 
 def check_model(
-    model: Model, *, every: bool = False, seed: int = 0, shapes: Any = None, constants: Any = None, **options: Any
+    model: Model,
+    *,
+    every: bool = False,
+    seed: int = 0,
+    shapes: Any = None,
+    dims: Any = None,
+    constants: Any = None,
+    **options: Any,
 ) -> list[Comparison]:
     """Compare a model's outputs, on seeded inputs, as compiled, interpreted, and evaluated by the onnx package.
 
     rKernels are tried out as ever (RAMMER_CHECK). Where an output differs, or with `every`, all
     tensors are compared, up to the first operator that differs. Raises a RammerError where compiling does.
     """
-    graph = load(model, shapes=shapes, constants=constants)
+    graph = load(model, shapes=shapes, dims=dims, constants=constants)
     with compile_model(graph, **options) as program:
         inputs = measure.random_inputs(program.inputs, seed)
         found = program.run(inputs)

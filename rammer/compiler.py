@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -243,6 +245,26 @@ def load_program(
     except BaseException:
         vdevice.close()
         raise
+
+
+def _pickled(program: Program) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
+    """By content: what `save` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "program")
+        program.save(path)
+        with open(path, "rb") as file:
+            return _unpickled, (file.read(),)
+
+
+def _unpickled(data: bytes) -> Program:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "program")
+        with open(path, "wb") as file:
+            file.write(data)
+        return load_program(path)  # it maps its weights, and needs the name no more
+
+
+copyreg.pickle(Program, _pickled)
 
 
 def devices(registry: PluginRegistry | None = None) -> list[DeviceInfo]:

@@ -68,6 +68,9 @@ class Report:
         except (KeyError, TypeError) as error:
             raise ArtifactError(f"the program's report is damaged: {error}", hint="compile the model again") from error
 
+    def __repr__(self) -> str:
+        return f"<Report for {self.target}: {self.num_operators} rOperators, {self.estimated_us:.0f} µs>"
+
     def __str__(self) -> str:
         mib = 1 << 20
         lines = [

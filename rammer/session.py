@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -16,10 +15,11 @@ import numpy as np
 
 from rammer.calling import Runnable, as_array, check_names, on_gpu
 from rammer.compiler import compile
-from rammer.errors import InputError, did_you_mean
-from rammer.ir.tensor import Array
+from rammer.errors import InputError
+from rammer.ir.tensor import Array, Shape
+from rammer.padding import Buckets, cut, require_prefix, require_symbols
 from rammer.plugins import PluginRegistry
-from rammer.program import Program
+from rammer.program_cache import Kept, ProgramCache
 from rammer.state import State
 from rammer.vdevice.base import Progress, silent
 
@@ -33,6 +33,7 @@ Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # of a list, the shapes
 Arrays: TypeAlias = "dict[str, Any]"  # elements of lists by names of their own
 
 HASHED_BYTES = 64  # values of more bytes are known by their digest
+REMEMBERED = 4096  # signatures for which padding was proven
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,6 @@ class SessionPort:
     type: str
 
 
-@dataclass
-class _Kept:
-    """A compiled signature. `users` run it now: it is closed when the last one is done, if it was put out."""
-
-    program: Program | None  # None if no output is a tensor
-    imported: Imported
-    signature: str
-    compile_s: float
-    runs: int = 0
-    users: int = 0
-    is_out: bool = False
-
-
 @dataclass(frozen=True)
 class SessionReport:
     """What a session has done so far. A miss is a run that had to compile first."""
@@ -68,24 +56,16 @@ class SessionReport:
     compiled_ahead: int
     put_out: int
     compile_s: float
-    programs: tuple[tuple[str, int, float], ...]  # signature, runs, seconds; oldest use first
+    padding: float  # the part of what programs were given that is no input
+    programs: tuple[tuple[str, int, float], ...]  # signature, runs, seconds; the one used last at the end
 
     def __str__(self) -> str:
         lines = [
             f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.put_out} put out; "
-            f"{self.compile_s:.1f} s of compilation"
+            f"{self.compile_s:.1f} s of compilation; {self.padding:.0%} of inputs are padding"
         ]
         lines += [f"  {text}: {runs} runs, {seconds:.1f} s" for text, runs, seconds in self.programs]
         return "\n".join(lines)
-
-
-@dataclass
-class _Counts:
-    hits: int = 0
-    misses: int = 0
-    compiled_ahead: int = 0
-    put_out: int = 0
-    compile_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,7 +83,9 @@ class Session(Runnable):
     (axes, sizes, conditions) are found when they do; a Program is compiled per shape of the inputs and value of those.
     The last `max_programs` used are kept, each with its weights; compiled kernels are shared through the disk cache.
     `dims` fixes symbolic dimensions; other options are those of `rammer.compile`. Lists of tensors are Python lists,
-    optional values without one None. `state={"h_out": "h_in"}` makes outputs the inputs of the next run.
+    optional values without one None. `buckets={"batch": [1, 8, 64]}` fills a dimension up to one of these extents with
+    zeros, and cuts outputs, where that is proven to change nothing; else a run raises ModelError with the node's name.
+    `state={"h_out": "h_in"}` makes outputs the inputs of the next run.
     """
 
     def __init__(
@@ -113,6 +95,7 @@ class Session(Runnable):
         *,
         max_programs: int = 8,
         dims: Mapping[str, int] | None = None,
+        buckets: Mapping[str, Sequence[int]] | None = None,
         state: Mapping[str, str] | None = None,
         policy: str | None = None,
         options: Mapping[str, str] | None = None,
@@ -141,16 +124,13 @@ class Session(Runnable):
             "registry": registry,
         }
         self._dims = dict(dims or {})
-        self._check_dims()
+        require_symbols("dims", self._dims, tuple(self._inputs.values()))
         self._optional = tuple(name for name, port in self._inputs.items() if port.is_optional)
-        self._max_programs = max_programs
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
-        self._deciding: set[str] = set()  # tensors whose values were needed to compile
-        self._counts = _Counts()
-        self._lock = threading.Lock()  # of all above, held shortly
-        self._compiling = threading.Lock()  # one compilation at a time: it measures
+        self._deciding: frozenset[str] = frozenset()  # tensors whose values were needed to compile
+        self._true_shapes: dict[Hashable, dict[str, Shape]] = {}
+        self._cache = ProgramCache(max_programs, self._key, self._compile)
         self._state = State(state or {}, self._inputs, self._outputs)
-        self._closed = False
+        self._buckets = Buckets(buckets or {}, tuple(self._inputs.values()))
 
     # what ONNX Runtime's sessions say
 
@@ -168,10 +148,10 @@ class Session(Runnable):
 
     def report(self) -> SessionReport:
         """Hits, misses, seconds of compilation, and the programs that are kept."""
-        with self._lock:
-            c = self._counts
-            programs = tuple((k.signature, k.runs, k.compile_s) for k in self._kept.values())
-            return SessionReport(c.hits, c.misses, c.compiled_ahead, c.put_out, c.compile_s, programs)
+        c, kept = self._cache.counts(), self._cache.kept()
+        programs = tuple((k.signature, k.runs, k.compile_s) for k in kept)
+        padding = self._buckets.padding()
+        return SessionReport(c.hits, c.misses, c.compiled_ahead, c.put_out, c.compile_s, padding, programs)
 
     # running
 
@@ -188,15 +168,35 @@ class Session(Runnable):
                 if name not in given:
                     arrays[name] = self._zeros(self._inputs[name], extents)
                     shapes[name] = arrays[name].shape
-            kept, _ = self._acquire(_Request(shapes, arrays))
-            try:
-                fed = kept.program.inputs if kept.program else ()
-                found = kept.program.run({p.name: arrays[p.name] for p in fed}) if kept.program else {}
-            finally:
-                self._release(kept)
-            outputs = {name: _gathered(place, found) for name, place in kept.imported.outputs.items()}
+            outputs = self._run(_Request(shapes, arrays))
             self._state.keep(outputs)
             return outputs
+
+    def _run(self, exact: _Request) -> dict[str, Any]:
+        """Outputs by name, from the program of this signature or from one of padded extents."""
+        request = _Request(*self._buckets.padded(exact.shapes, exact.arrays))
+        true_shapes = self._proven(exact, request) if request.shapes != exact.shapes else {}
+        kept, _ = self._cache.acquire(request)
+        try:
+            fed = kept.program.inputs if kept.program else ()
+            found = kept.program.run({p.name: request.arrays[p.name] for p in fed}) if kept.program else {}
+        finally:
+            self._cache.release(kept)
+        found |= {name: cut(found[name], shape) for name, shape in true_shapes.items()}
+        return {name: _gathered(place, found) for name, place in kept.info.outputs.items()}
+
+    def _proven(self, exact: _Request, padded: _Request) -> dict[str, Shape]:
+        """The true shapes of outputs. Raises ModelError where they would depend on padding."""
+        key = self._key(exact)
+        shapes = self._true_shapes.get(key)
+        if shapes is None:
+            graph = self._import(exact).graph
+            require_prefix(graph, self._import(padded).graph)
+            shapes = {name: graph.types[name].shape for name in graph.outputs}
+            if len(self._true_shapes) >= REMEMBERED:
+                self._true_shapes.clear()
+            self._true_shapes[self._key(exact)] = shapes
+        return shapes
 
     def _zeros(self, port: Declared, extents: Mapping[str, int]) -> Array:
         """What a state starts from."""
@@ -263,65 +263,18 @@ class Session(Runnable):
                         raise InputError(f"input {name!r}: dimension {axis} is {got}, the model takes [{said}]{symbol}")
         return extents
 
-    def _check_dims(self) -> None:
-        symbols = {e for port in self._inputs.values() for e in port.shape or () if isinstance(e, str)}
-        for name in self._dims:
-            if name not in symbols:
-                listed = ", ".join(sorted(symbols)) or "(none)"
-                hint = did_you_mean(name, symbols) or f"symbolic dimensions are {listed}"
-                raise InputError(f"dims= names {name!r}, which is no symbolic dimension of the model", hint=hint)
-
     # programs
-
-    def _acquire(self, request: _Request, *, ahead: bool = False, progress: Progress = silent) -> tuple[_Kept, bool]:
-        """The program of a signature, and whether it had to be compiled. It stays open until `_release`."""
-        kept = self._find(request, ahead)
-        if kept is not None:
-            return kept, False
-        with self._compiling:
-            kept = self._find(request, ahead)  # another thread may have compiled it
-            return (kept, False) if kept is not None else (self._compile(request, ahead, progress), True)
-
-    def _release(self, kept: _Kept) -> None:
-        with self._lock:
-            kept.users -= 1
-            unused = kept.is_out and not kept.users
-        _close([kept] if unused else [])
-
-    def _find(self, request: _Request, ahead: bool) -> _Kept | None:
-        with self._lock:
-            if self._closed:
-                raise InputError("the session is closed", hint="open another one")
-            key = self._key(request)
-            kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
-                kept.users += 1
-                if not ahead:
-                    kept.runs += 1
-                    self._counts.hits += 1
-            return kept
 
     def _key(self, request: _Request) -> Hashable:
         values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
         return tuple(sorted(request.shapes.items())), values
 
-    def _compile(self, request: _Request, ahead: bool, progress: Progress) -> _Kept:
+    def _compile(self, request: _Request) -> Kept[Imported]:
         start = time.perf_counter()
         imported = self._import(request)
-        program = None
-        if imported.graph.outputs:
-            program = compile(imported.graph, progress=progress, **self._how)
+        program = compile(imported.graph, **self._how) if imported.graph.outputs else None
         text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
-        kept = _Kept(program, imported, text, time.perf_counter() - start, runs=int(not ahead), users=1)
-        with self._lock:
-            self._counts.compile_s += kept.compile_s
-            self._counts.misses += not ahead
-            self._counts.compiled_ahead += ahead
-            self._kept[self._key(request)] = kept
-            unused = self._put_out(0 if self._closed else self._max_programs)
-        _close(unused)
-        return kept
+        return Kept(program, imported, text, time.perf_counter() - start)
 
     def _import(self, request: _Request) -> Imported:
         """The graph for a signature, with the values of those inputs fixed that decide shapes."""
@@ -338,8 +291,7 @@ class Session(Runnable):
                 if not found - deciding:
                     raise
                 deciding |= found
-        with self._lock:
-            self._deciding |= deciding
+        self._deciding = self._deciding | deciding  # a new set: other threads read the old one
         return imported
 
     # ahead of time
@@ -366,8 +318,8 @@ class Session(Runnable):
             try:
                 for number, request in enumerate(requests):
                     progress("programs", number, len(requests))
-                    kept, is_new = self._acquire(request, ahead=True)
-                    self._release(kept)
+                    kept, is_new = self._cache.acquire(request, ahead=True)
+                    self._cache.release(kept)
                     compiled += is_new
                 progress("programs", len(requests), len(requests))
             except Exception as error:
@@ -409,7 +361,7 @@ class Session(Runnable):
         more, arrays = self._flat(given)
         ordered = {name: (shapes | more)[name] for name in self._inputs if name in shapes or name in more}
         self._extents(ordered)
-        return _Request(ordered, arrays)
+        return _Request(*self._buckets.padded(ordered, arrays))
 
     # state
 
@@ -419,21 +371,7 @@ class Session(Runnable):
 
     def close(self) -> None:
         """Close all programs, when their runs are done. Later runs raise InputError."""
-        with self._lock:
-            self._closed = True
-            unused = self._put_out(0)
-        _close(unused)
-
-    def _put_out(self, left: int) -> list[_Kept]:
-        """Forget all but so many programs: those of them that can be closed at once. The lock is held."""
-        unused = []
-        while len(self._kept) > left:
-            kept = self._kept.popitem(last=False)[1]
-            kept.is_out = True
-            self._counts.put_out += 1
-            if not kept.users:
-                unused.append(kept)
-        return unused
+        self._cache.close()
 
     def __enter__(self) -> Session:
         return self
@@ -445,13 +383,8 @@ class Session(Runnable):
         def ports(items: Sequence[SessionPort]) -> str:
             return ", ".join(f"{p.name}: {p.type}{'' if p.shape is None else p.shape}" for p in items)
 
-        return f"<Session: ({ports(self.get_inputs())}) -> ({ports(self.get_outputs())}), {len(self._kept)} programs>"
-
-
-def _close(unused: Sequence[_Kept]) -> None:
-    for kept in unused:
-        if kept.program:
-            kept.program.close()
+        signature = f"({ports(self.get_inputs())}) -> ({ports(self.get_outputs())})"
+        return f"<Session: {signature}, {len(self._cache.kept())} programs>"
 
 
 def _gathered(place: Place, found: Mapping[str, Any]) -> Any:

@@ -47,6 +47,14 @@ class Graph:
     interner: Operations
     views: Mapping[TensorId, View] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        def ports(tensors: tuple[TensorId, ...]) -> str:
+            return ", ".join(f"{t}: {self.types[t]}" for t in tensors)
+
+        return (
+            f"<Graph {self.name!r}: ({ports(self.inputs)}) -> ({ports(self.outputs)}), {len(self.operators)} operators>"
+        )
+
     @cached_property
     def producers(self) -> dict[TensorId, int]:
         """tensor -> number of the operator that computes it"""

@@ -48,6 +48,9 @@ class RKernel:
     form: TensorExpr | None = None
     overreads: bool = False
 
+    def __repr__(self) -> str:
+        return f"<RKernel {self.name} of {self.operation!r}: {self.num_rtasks} rTasks>"
+
     @property
     def num_rtasks(self) -> int:
         return prod(digit.extent for digit in self.body.digits)

@@ -43,6 +43,9 @@ class Operation:
     expr: TensorExpr
     static: tuple[bool, ...]
 
+    def __repr__(self) -> str:
+        return f"<Operation {self.kind}({', '.join(map(str, self.inputs))})>"
+
     @property
     def inputs(self) -> tuple[TensorType, ...]:
         return tuple(kind for _, kind in self.expr.inputs)

@@ -24,6 +24,9 @@ class MemoryPlan:
     arena_bytes: int
     alignment: int = 64
 
+    def __repr__(self) -> str:
+        return f"<MemoryPlan: {len(self.offsets)} tensors in {self.arena_bytes} bytes>"
+
 
 class Price(NamedTuple):
     """Of one rTask of an rKernel: microseconds with its operands near, and what it stalls for those that are not.
@@ -53,3 +56,7 @@ class ExecutionPlan:
     @property
     def num_rtasks(self) -> int:
         return sum(k.num_rtasks for k in self.kernels)
+
+    def __repr__(self) -> str:
+        parts = f"{self.num_rtasks} rTasks in {len(self.programs)} rPrograms"
+        return f"<ExecutionPlan of {self.graph!r} by {self.policy!r}: {parts}>"

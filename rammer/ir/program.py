@@ -54,6 +54,9 @@ class RProgram:
     def __len__(self) -> int:
         return len(self.lanes)
 
+    def __repr__(self) -> str:
+        return f"<RProgram: {sum(map(len, self.lanes))} slots on {len(self.lanes)} vEUs>"
+
     def __getitem__(self, veu: int) -> tuple[Slot, ...]:
         return self.lanes[veu]
 

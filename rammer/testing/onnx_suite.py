@@ -137,13 +137,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=120, help="time limit of a case")
     parser.add_argument("--json", type=Path, help="write all results here")
     parser.add_argument("--write", type=Path, help="write the cases that do not pass here, with reasons")
+    parser.add_argument("--verbose", action="store_true", help="print every result when it is there")
     parser.add_argument("--all", action="store_true", help="list operators of which all cases pass, too")
     given = parser.parse_args(arguments)
     os.environ.setdefault("RAMMER_TUNE_SECONDS", "0")  # results are looked at, not times
     names = [name for name in NAMES if re.search(given.only, name)]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ONNX_HOME"] = folder  # BackendTest writes made-up inputs of whole networks there
-        results = run(names, jobs=given.jobs, seconds=given.seconds, show=_show)
+        results = run(names, jobs=given.jobs, seconds=given.seconds, show=_show_all if given.verbose else _show_bad)
     _print_table("kind", counts(results))
     print(f"{sum(r.outcome == 'passes' for r in results)} of {len(results)} pass\n")
     table = by_operator(results)
@@ -156,9 +157,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(r.outcome not in ("passes", "refused") for r in results))
 
 
-def _show(result: Result) -> None:
+def _show_all(result: Result) -> None:
+    print(f"{result.name}: {result.outcome}{': ' * bool(result.reason)}{result.reason}", flush=True)
+
+
+def _show_bad(result: Result) -> None:
     if result.outcome not in ("passes", "refused"):
-        print(f"{result.name}: {result.outcome}: {result.reason}", flush=True)
+        _show_all(result)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,10 @@ class Image:
     plan: ExecutionPlan | None = None
     signature: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None
 
+    def __repr__(self) -> str:
+        nbytes = sum(array.nbytes for array in self.weights.values())
+        return f"<Image for {self.target}: {len(self.files)} files, {len(self.weights)} weights of {nbytes} bytes>"
+
     def file(self, name: str) -> bytes:
         """A file. Raises ArtifactError."""
         if name not in self.files:

@@ -40,8 +40,31 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "errors", "config"}, {"pluggy"}),
     "rammer.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
     "rammer.usage": ({"vdevice.base"}, {"numpy"}),
+    "rammer.calling": ({"ir", "errors"}, {"numpy"}),
+    "rammer.state": ({"errors"}, set()),
+    "rammer.padding": ({"calling", "ir", "errors"}, {"numpy"}),
+    "rammer.program_cache": ({"program", "errors"}, set()),
+    "rammer.session": (
+        {
+            "calling",
+            "compiler",
+            "padding",
+            "program_cache",
+            "state",
+            "plugins",
+            "vdevice.base",
+            "frontend",
+            "ir",
+            "errors",
+        },
+        {"numpy"},
+    ),
+    "rammer.backend": ({"session", "compiler", "frontend", "errors"}, {"numpy", "onnx"}),
     "rammer.report": ({"usage", "scheduler.timeline", "scheduler.hand_overs", "ir", "errors", "config"}, set()),
-    "rammer.program": ({"artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"}, {"numpy"}),
+    "rammer.program": (
+        {"calling", "artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"},
+        {"numpy"},
+    ),
     "rammer.compiler": (
         {"artifact", "program", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
         | {"vdevice.base", "frontend", "passes", "ir", "errors", "config"},
@@ -73,6 +96,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"", "testing.fuzz", "program", "plugins", "vdevice.base", "ir", "errors", "config"},
         {"numpy", "ml_dtypes", "onnx", "onnxruntime"},
     ),
+    "rammer.testing.onnx_cases": ({"backend", "errors"}, {"numpy", "onnx"}),
+    "rammer.testing.onnx_suite": ({"testing.onnx_cases"}, set()),
     "rammer": ({"*"}, {"click", "numpy", "rich"}),  # __init__ re-exports; __main__ is the command line
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from math import gcd
 
 import numpy as np
@@ -13,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.ir.dependency import Dependencies, followed_axes
-from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import TaskDigit
@@ -81,8 +79,8 @@ class TestRunningExample:
         """Figure 7, letter by letter."""
         found, producers = self.found()
         breadth, depth = ([name(found[n]) for n in order(producers)] for order in (breadth_first, depth_first))
-        assert breadth == "a1 a2 a3 a4 a5 a6 a7 a8 b1 b2 b3 b4 c1 c2 d1".split()
-        assert depth == "a8 a7 b4 a6 a5 b3 c2 a4 a3 b2 a2 a1 b1 c1 d1".split()
+        assert breadth == ["a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "b1", "b2", "b3", "b4", "c1", "c2", "d1"]
+        assert depth == ["a8", "a7", "b4", "a6", "a5", "b3", "c2", "a4", "a3", "b2", "a2", "a1", "b1", "c1", "d1"]
 
 
 def name(instance: Instance) -> str:
@@ -253,7 +251,12 @@ def test_axes_that_operators_follow() -> None:
         return followed_axes(operator.operation)
 
     image = (2, 6, 8, 8)
-    assert axes(image, [node("Conv", ["x", "w"], ["y"], strides=[2, 2], pads=[1] * 4)], w=(4, 6, 3, 3))[0] == (0, None, 2, 3)
+    assert axes(image, [node("Conv", ["x", "w"], ["y"], strides=[2, 2], pads=[1] * 4)], w=(4, 6, 3, 3))[0] == (
+        0,
+        None,
+        2,
+        3,
+    )
     assert axes(image, [node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3])])[0] == (0, 1, 2, 3)
     assert axes(image, [node("GlobalAveragePool", ["x"], ["y"])])[0] == (0, 1, None, None)
     assert axes(image, [node("Transpose", ["x"], ["y"], perm=[1, 0, 3, 2])])[0] == (1, 0, 3, 2)

@@ -16,7 +16,7 @@ from rammer.vdevice import functions, minifloats
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.ipu.access import Variant, accesses
 from rammer.vdevice.ipu.cycles import VERTEX_CYCLES, code_bytes, vertex_cycles
-from rammer.vdevice.ipu.narrow import narrow
+from rammer.vdevice.ipu.narrow import narrow, poplar
 from rammer.vdevice.ipu.spec import WORKERS
 
 NAME = "RTaskClass"  # stands for the class's name until its text is known

@@ -1,0 +1,302 @@
+"""Sessions: one model for inputs of any admissible shape, and for inputs that decide shapes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import rammer
+from rammer.errors import InputError, ModelError
+
+F32 = np.float32
+
+
+def network(nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], **weights: Any) -> ModelProto:
+    """Inputs and outputs: name -> (element type, shape); a shape of None is a list of tensors."""
+
+    def port(name: str, kind: int, shape: list[Any] | None) -> Any:
+        if shape is None:
+            return helper.make_tensor_sequence_value_info(name, kind, None)
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [port(name, *kind) for name, kind in inputs.items()],
+        [port(name, *kind) for name, kind in outputs.items()],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def node(op: str, inputs: str, outputs: str, **attrs: Any) -> Any:
+    return helper.make_node(op, inputs.split(), outputs.split(), **attrs)
+
+
+def dense() -> ModelProto:
+    weights = np.random.default_rng(0).standard_normal((5, 3)).astype(F32)
+    nodes = [node("MatMul", "x w", "h"), node("Add", "h b", "s"), node("Relu", "s", "y")]
+    ports = {"x": (TensorProto.FLOAT, ["batch", 5]), "b": (TensorProto.FLOAT, ["batch", 3])}
+    return network(nodes, ports, {"y": (TensorProto.FLOAT, ["batch", 3])}, w=weights)
+
+
+def feeds(batch: int, seed: int = 1) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {"x": rng.standard_normal((batch, 5)).astype(F32), "b": rng.standard_normal((batch, 3)).astype(F32)}
+
+
+def session(model: ModelProto, **options: Any) -> rammer.Session:
+    return rammer.Session(model, "cpu", device=2, tune_seconds=0, **options)
+
+
+def test_shapes_change_between_runs() -> None:
+    meaning = ReferenceEvaluator(dense())
+    with session(dense()) as s:
+        for batch in (1, 7, 1, 2, 7, 7):
+            given = feeds(batch)
+            np.testing.assert_allclose(s.run(None, given)[0], meaning.run(None, given)[0], rtol=1e-5, atol=1e-6)
+        report = s.report()
+        assert (report.hits, report.misses, report.put_out) == (3, 3, 0)
+        assert report.programs[-1][:2] == ("x: 7×5, b: 7×3", 3)
+        assert report.compile_s > 0 and "3 hits, 3 misses" in str(report)
+
+
+def test_the_interface_is_that_of_onnx_runtime() -> None:
+    with session(dense()) as s:
+        assert [(p.name, p.shape, p.type) for p in s.get_inputs()] == [
+            ("x", ["batch", 5], "tensor(float)"),
+            ("b", ["batch", 3], "tensor(float)"),
+        ]
+        assert [(p.name, p.shape) for p in s.get_outputs()] == [("y", ["batch", 3])]
+        given = feeds(2)
+        (first,) = s.run(None, given)
+        (second,) = s.run(output_names=["y"], input_feed=given)
+        for same in (second, s.run(given)["y"], s(**given), s(*given.values())):
+            np.testing.assert_array_equal(first, same)
+        assert "batch" in repr(s) and "1 programs" in repr(s)
+    with session(dense(), dims={"batch": 4}) as s:
+        assert s.get_inputs()[0].shape == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": np.zeros((2, 6), F32)}, r"'x': dimension 1 is 6, the model takes \[batch, 5\]"),
+        ({"x": np.zeros((3, 5), F32)}, r"'b': dimension 0 is 2, the model takes \[batch, 3\], where 'batch' is 3"),
+        ({"x": np.zeros(5, F32)}, "rank 1"),
+        ({"x": np.zeros((2, 5))}, r"float64, the model takes float32\n  hint: convert it with .astype\('float32'\)"),
+        ({"z": np.zeros(1, F32)}, "no input named 'z'"),
+        ({"x": None}, "'x' is None"),
+    ],
+)
+def test_inputs_that_the_model_does_not_admit(changes: dict[str, Any], message: str) -> None:
+    with session(dense()) as s, pytest.raises(InputError, match=message):
+        s.run(None, feeds(2) | changes)
+
+
+def test_wrong_options() -> None:
+    with pytest.raises(InputError, match="dims= names 'bath'"):
+        session(dense(), dims={"bath": 2})
+    with pytest.raises(InputError, match="no output named 'z'"), session(dense()) as s:
+        s.run(["z"], feeds(1))
+    with pytest.raises(InputError, match="closed"):
+        s.run(None, feeds(1))
+    with pytest.raises(InputError, match="at least one"):
+        session(dense(), max_programs=0)
+    with pytest.raises(InputError, match="state= names 'h', which is no output"):
+        session(dense(), state={"h": "x"})
+
+
+def test_a_bounded_number_of_programs_is_kept() -> None:
+    with session(dense(), max_programs=2) as s:
+        for batch in (1, 2, 1, 3, 1, 2):  # 3 puts 2 out, as 1 was used later; then 2 puts 3 out
+            s.run(None, feeds(batch))
+        report = s.report()
+        assert (report.hits, report.misses, report.put_out) == (2, 4, 2)
+        assert [text for text, _, _ in report.programs] == ["x: 1×5, b: 1×3", "x: 2×5, b: 2×3"]
+
+
+def test_warm_compiles_ahead() -> None:
+    seen: list[tuple[str, int, int]] = []
+    with session(dense()) as s:
+        assert s.warm([{"batch": 1}, {"x": (2, 5), "b": (2, 3)}]).result() == 2
+        ahead = s.warm([{"batch": 2}, {"batch": 3}], background=True, progress=lambda *state: seen.append(state))
+        assert ahead.result() == 1
+        assert seen == [("programs", 0, 2), ("programs", 1, 2), ("programs", 2, 2)]
+        for batch in (1, 2, 3):
+            s.run(None, feeds(batch))
+        assert (s.report().misses, s.report().compiled_ahead) == (0, 3)
+        with pytest.raises(InputError, match="leaves dimension 'batch' of 'b' open"):
+            s.warm([{"x": (2, 5)}])
+        with pytest.raises(InputError, match="no input named 'bath'"):
+            s.warm([{"bath": 2}])
+
+
+def test_inputs_that_decide_shapes() -> None:
+    """Reshape's shape and Compress-like masks: other values are other programs."""
+    nodes = [node("Reshape", "x shape", "y"), node("ReduceSum", "x axes", "z", keepdims=0)]
+    ports = {
+        "x": (TensorProto.FLOAT, ["n", 4]),
+        "shape": (TensorProto.INT64, ["r"]),
+        "axes": (TensorProto.INT64, [1]),
+    }
+    model = network(nodes, ports, {"y": (TensorProto.FLOAT, ["a", "b"]), "z": (TensorProto.FLOAT, ["c"])})
+    x = np.arange(24, dtype=F32).reshape(6, 4)
+    with session(model) as s:
+        for shape, axis in (((3, 8), 0), ((8, -1), 1), ((3, 8), 0), ((3, 8), 1)):
+            y, z = s.run(None, {"x": x, "shape": np.array(shape), "axes": np.array([axis])})
+            np.testing.assert_array_equal(y, x.reshape(shape))
+            np.testing.assert_array_equal(z, x.sum(axis))
+        assert (s.report().hits, s.report().misses) == (1, 3)
+        assert s.warm([{"n": 6, "shape": np.array([2, 12]), "axes": np.array([0])}]).result() == 1
+        s.run(None, {"x": x, "shape": np.array([2, 12]), "axes": np.array([0])})
+        assert s.report().misses == 3
+
+
+def test_a_loop_ends_when_its_condition_says() -> None:
+    """The condition is computed from an input: the number of steps is that input's."""
+    body = helper.make_graph(
+        [
+            node("Add", "carried carried", "next"),
+            node("ReduceMax", "next", "most", keepdims=0),
+            node("Less", "most limit", "again"),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("step", TensorProto.INT64, []),
+            helper.make_tensor_value_info("alive", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("carried", TensorProto.FLOAT, [3]),
+        ],
+        [
+            helper.make_tensor_value_info("again", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, [3]),
+        ],
+    )
+    model = network(
+        [helper.make_node("Loop", ["", "", "x"], ["y"], body=body)],
+        {"x": (TensorProto.FLOAT, [3]), "limit": (TensorProto.FLOAT, [])},
+        {"y": (TensorProto.FLOAT, [3])},
+    )
+    x = np.array([1, 2, 3], F32)
+    with session(model) as s:
+        for limit, factor in ((5.0, 2), (20.0, 8), (5.0, 2)):
+            np.testing.assert_array_equal(s(x=x, limit=limit), x * factor)
+
+
+def test_lists_and_optional_values_go_in_and_come_out() -> None:
+    nodes = [
+        node("SequenceInsert", "xs x", "more"),
+        node("SequenceAt", "more last", "tail"),
+        node("Relu", "tail", "y"),
+    ]
+    model = network(
+        nodes,
+        {"xs": (TensorProto.FLOAT, None), "x": (TensorProto.FLOAT, ["n"])},
+        {"more": (TensorProto.FLOAT, None), "y": (TensorProto.FLOAT, ["n"])},
+        last=np.array(-1),
+    )
+    parts = [np.array([1, -2], F32), np.array([], F32), np.array([[3.0]], F32)]
+    x = np.array([-1, 5, 7], F32)
+    with session(model) as s:
+        assert s.get_inputs()[0].type == "seq(tensor(float))"
+        for given in (parts, [], parts[:1]):
+            more, y = s.run(None, {"xs": given, "x": x})
+            assert len(more) == len(given) + 1
+            for got, wanted in zip(more, [*given, x], strict=True):
+                np.testing.assert_array_equal(got, wanted)
+            np.testing.assert_array_equal(y, np.maximum(x, 0))
+        with pytest.raises(InputError, match="'xs' is a ndarray"):
+            s.run(None, {"xs": x, "x": x})
+    with pytest.raises(ModelError, match="'xs' is a list"):
+        rammer.compile(model, dims={"n": 3})
+
+
+def test_an_optional_input_may_be_missing() -> None:
+    has = helper.make_graph([node("Identity", "x", "a")], "then", [], [helper.make_tensor_value_info("a", 1, None)])
+    no = helper.make_graph([node("Neg", "z", "a")], "else", [], [helper.make_tensor_value_info("a", 1, None)])
+    graph = helper.make_graph(
+        [node("OptionalHasElement", "x", "c"), helper.make_node("If", ["c"], ["y"], then_branch=has, else_branch=no)],
+        "network",
+        [
+            helper.make_value_info("x", helper.make_optional_type_proto(helper.make_tensor_type_proto(1, [2]))),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, [2]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    x, z = np.array([1, 2], F32), np.array([3, 4], F32)
+    with session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])) as s:
+        np.testing.assert_array_equal(s(x=x, z=z), x)
+        np.testing.assert_array_equal(s(x=None, z=z), -z)
+        np.testing.assert_array_equal(s(z=z), -z)
+
+
+def test_sessions_are_safe_to_call_from_several_threads() -> None:
+    """More signatures than are kept: programs are put out while others run them."""
+    meaning = ReferenceEvaluator(dense())
+    wanted = {batch: meaning.run(None, feeds(batch))[0] for batch in (1, 2, 3)}
+    wrong: list[BaseException] = []
+    with session(dense(), max_programs=2) as s:
+
+        def work(first: int) -> None:
+            try:
+                for n in range(8):
+                    batch = (first + n) % 3 + 1
+                    np.testing.assert_allclose(s.run(None, feeds(batch))[0], wanted[batch], rtol=1e-5, atol=1e-6)
+            except BaseException as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        report = s.report()
+    assert not wrong
+    assert report.hits + report.misses == 32 and len(report.programs) <= 2
+
+
+def test_state_stays_in_the_session() -> None:
+    nodes = [node("Add", "x h_in", "h_out"), node("Neg", "h_out", "y")]
+    kind = (TensorProto.FLOAT, ["n"])
+    model = network(nodes, {"x": kind, "h_in": kind}, {"y": kind, "h_out": kind})
+    one = np.ones(3, F32)
+    with session(model, state={"h_out": "h_in"}) as s:
+        for total in (1, 2, 3):  # from zeros on
+            np.testing.assert_array_equal(s.run({"x": one})["y"], -total * one)
+        s.reset(h_in=10 * one)
+        np.testing.assert_array_equal(s.run({"x": one})["h_out"], 11 * one)
+        s.reset()
+        np.testing.assert_array_equal(s.run({"x": one, "h_in": 5 * one})["h_out"], 6 * one)
+        assert s.report().misses == 1
+        with pytest.raises(InputError, match="reset names 'h'"):
+            s.reset(h=one)
+
+
+def test_buckets_fill_a_dimension_up() -> None:
+    meaning = ReferenceEvaluator(dense())
+    with session(dense(), buckets={"batch": [8, 2]}) as s:
+        for batch in (1, 2, 3, 8, 7, 9):
+            given = feeds(batch)
+            np.testing.assert_allclose(s.run(None, given)[0], meaning.run(None, given)[0], rtol=1e-5, atol=1e-6)
+        report = s.report()
+        assert [text for text, _, _ in report.programs] == ["x: 2×5, b: 2×3", "x: 8×5, b: 8×3", "x: 9×5, b: 9×3"]
+        assert (report.hits, report.misses) == (3, 3)
+        assert report.padding == pytest.approx(1 - 30 / 37)
+    with pytest.raises(InputError, match="buckets= names 'bath'"):
+        session(dense(), buckets={"bath": [1]})
+    with pytest.raises(InputError, match="buckets= gives 'batch'"):
+        session(dense(), buckets={"batch": []})
+
+
+def test_buckets_are_refused_where_padding_matters() -> None:
+    kind = (TensorProto.FLOAT, ["n"])
+    model = network([helper.make_node("Softmax", ["x"], ["y"], name="shares")], {"x": kind}, {"y": kind})
+    with session(model, buckets={"n": [4]}) as s:
+        np.testing.assert_allclose(s(x=[1.0, 1.0, 1.0, 1.0]), np.full(4, 0.25))
+        with pytest.raises(ModelError, match="'shares': its results would depend on padding"):
+            s(x=[1.0, 1.0, 1.0])

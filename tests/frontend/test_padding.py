@@ -1,0 +1,119 @@
+"""Padding is accepted only where it changes nothing: whatever lies behind the true extent, NaN included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from rammer.errors import ModelError
+from rammer.frontend.onnx import load
+from rammer.ir.evaluate import evaluate_graph
+from rammer.padding import cut, require_prefix
+
+RNG = np.random.default_rng(0)
+F32 = np.float32
+
+
+def weight(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(F32)
+
+
+def made(nodes: str, shape: str, **weights: Any) -> ModelProto:
+    """Nodes "Op inputs -> outputs attribute=value …", one a line; the input is x, the output y; n is padded."""
+    protos = []
+    for line in filter(None, map(str.strip, nodes.split(";"))):
+        left, right = line.split("->")
+        op, *inputs = left.split()
+        outputs = [part for part in right.split() if "=" not in part]
+        attrs = {k: eval(v) for k, v in (part.split("=") for part in right.split() if "=" in part)}
+        protos.append(helper.make_node(op, ["" if i == "_" else i for i in inputs], outputs, **attrs))
+    dims = [int(e) if e.isdigit() else e for e in shape.split()]
+    graph = helper.make_graph(
+        protos,
+        "padded",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+ONE = np.array([1])
+HEADS = np.array([0, 0, 2, 4])
+EXACT = {
+    "dense": made("MatMul x w -> h; Add h b -> s; Relu s -> y", "n 5", w=weight(5, 3), b=weight(3)),
+    "gemm": made("Gemm x w b -> y transB=1", "n 5", w=weight(3, 5), b=weight(3)),
+    "matmul of rows": made("MatMul w x -> y", "4 n", w=weight(2, 4)),
+    "images": made(
+        "Conv x w -> c pads=[1,1,1,1]; Relu c -> r; GlobalAveragePool r -> p; Flatten p -> y",
+        "n 3 6 5",
+        w=weight(4, 3, 3, 3),
+    ),
+    "pool": made("MaxPool x -> y kernel_shape=[2,2] strides=[2,2]", "n 3 6 5"),
+    "softmax of features": made("Softmax x -> s axis=-1; ReduceSum s one -> y keepdims=0", "n 7", one=ONE),
+    "norm of features": made("LayerNormalization x s b -> y axis=-1", "2 n 6", s=weight(6), b=weight(6)),
+    "heads": made("Reshape x h -> r; Transpose r -> y perm=[0,2,1,3]", "3 n 8", h=HEADS),
+    "rows and back": made(
+        "Reshape x two -> r; MatMul r w -> m; Reshape m three -> y",
+        "n 3 4",
+        two=np.array([-1, 4]),
+        three=np.array([-1, 3, 2]),
+        w=weight(4, 2),
+    ),
+    "positions": made(
+        "Shape x -> s start=1 end=2; Squeeze s -> e; Range zero e one -> p; Gather w p -> v; Add x v -> y",
+        "2 n 3",
+        w=weight(40, 3),
+        zero=np.array(0),
+        one=np.array(1),
+    ),
+    "slice from the front": made("Slice x b e a -> y", "n 6", b=np.array([1]), e=np.array([3]), a=ONE),
+    "another dimension": made("Concat x x -> y axis=1", "n 3"),
+    "attention over a fixed length": made(
+        "Transpose x -> t perm=[0,2,1]; MatMul x t -> m; Softmax m -> s axis=-1; MatMul s x -> y", "n 5 4"
+    ),
+}
+REFUSED = {  # with the output of the node that is named
+    "sum": (made("ReduceSum x -> y", "n 5"), "y"),
+    "mean": (made("ReduceMean x -> y axes=[0]", "n 5"), "y"),
+    "softmax": (made("Softmax x -> y axis=0", "n 5"), "y"),
+    "attention over it": (made("Transpose x -> t perm=[1,0]; MatMul x t -> m; MatMul m x -> y", "n 4"), "y"),
+    "convolution along it": (made("Conv x w -> y pads=[1,1,1,1]", "1 3 n 5", w=weight(2, 3, 3, 3)), "y"),
+    "two of them": (made("Concat x x -> y axis=0", "n 3"), "y"),
+    "its end": (made("Slice x b e -> y", "n 3", b=np.array([-1]), e=np.array([1000])), "y"),
+    "reversed": (made("Slice x b e a b -> y", "n 3", b=np.array([-1]), e=np.array([-1000]), a=np.array([0])), "y"),
+    "merged behind another": (made("Reshape x f -> y", "3 n 4", f=np.array([-1, 4])), "y"),
+    "its extent": (made("Shape x -> s; Cast s -> f to=1; Mul x f -> y", "n 2"), "y"),
+    "steps": (made("LSTM x w r -> a y hidden_size=3", "n 1 2", w=weight(1, 12, 2), r=weight(1, 12, 3)), "a"),
+}
+SIZES = [(1, 2), (2, 3), (3, 8), (5, 32), (7, 7)]
+
+
+def pair(model: ModelProto, n: int, padded: int) -> tuple[Any, Any]:
+    return load(model, dims={"n": n}), load(model, dims={"n": padded})
+
+
+@pytest.mark.parametrize(("n", "larger"), SIZES)
+@pytest.mark.parametrize("name", EXACT)
+def test_padding_changes_nothing_where_it_is_accepted(name: str, n: int, larger: int) -> None:
+    exact, padded = pair(EXACT[name], n, larger)
+    require_prefix(exact, padded)
+    x = RNG.standard_normal(exact.types["x"].shape).astype(F32)
+    filled = np.full(padded.types["x"].shape, np.nan, F32)
+    filled[tuple(slice(e) for e in x.shape)] = x
+    wanted = evaluate_graph(exact, {"x": x})["y"]
+    with np.errstate(all="ignore"):
+        found = cut(evaluate_graph(padded, {"x": filled})["y"], wanted.shape)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_padding_is_refused_by_name_where_it_would_matter(name: str) -> None:
+    model, output = REFUSED[name]
+    for n, larger in SIZES[1:-1]:
+        with pytest.raises(ModelError, match="would depend on padding") as caught:
+            require_prefix(*pair(model, n, larger))
+        assert caught.value.node == f"→{output}" and caught.value.op
