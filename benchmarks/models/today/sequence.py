@@ -21,6 +21,8 @@ def perceptron(*widths: int) -> nn.Sequential:
 class Dlrm(Model):
     """DLRM: embeddings of categories, a perceptron of numbers, all pairs' dot products, a perceptron on top."""
 
+    pairs: torch.Tensor
+
     def __init__(self, tables: int, rows: int, width: int, dense: int, bottom: int, top: int, bag: int) -> None:
         super().__init__()
         self.rows, self.dense, self.shape = rows, dense, (tables, bag)
@@ -159,8 +161,9 @@ class PatchTst(Model):
         x = ((series - mean) / deviation).mT
         patches = functional.pad(x, (0, self.patch // 2), mode="replicate").unfold(-1, self.patch, self.patch // 2)
         hidden = self.blocks(self.embedding(patches).flatten(0, 1) + self.positions)
-        forecast = self.head(hidden.flatten(1)).unflatten(0, (series.shape[0], -1))
-        return forecast.mT * deviation + mean
+        forecast = self.head(hidden.flatten(1)).view(*x.shape[:2], -1)
+        output: torch.Tensor = forecast.mT * deviation + mean
+        return output
 
 
 class NBeats(Model):
