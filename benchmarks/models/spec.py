@@ -76,9 +76,9 @@ class ModelSpec:
             _calibrate(module, lambda: _draw(self.inputs(scale, CALIBRATION_BATCH)))
         return self.finish(module).eval().requires_grad_(False)
 
-    def example_inputs(self, scale: Scale = "full", batch: int = 1, seed: int = SEED) -> Example:
+    def example_inputs(self, scale: Scale = "full", batch: int = 1) -> Example:
         """Seeded inputs of the model by name."""
-        return _draw(self.inputs(scale, batch), torch.Generator().manual_seed(seed + batch))
+        return _draw(self.inputs(scale, batch), torch.Generator().manual_seed(SEED + batch))
 
 
 def _draw(inputs: Inputs, generator: torch.Generator | None = None) -> Example:

@@ -289,7 +289,7 @@ MODELS = (
     *(
         today(
             f"minilm_{length}", f"MiniLM-L6, {length} tokens", SentenceEncoder,
-            {**MINILM, "length": length}, {**MINILM_SMALL, "length": length // 4 + 1},
+            {**MINILM, "length": length}, {**MINILM_SMALL, "length": length // 4 + 7},
         )
         for length in (8, 32, 128)
     ),
@@ -301,7 +301,7 @@ MODELS = (
         today(
             f"bge_{length}", f"BGE-small, {length} tokens", SentenceEncoder,
             {**MINILM, "length": length, "layers": 12, "pooling": "first"},
-            {**MINILM_SMALL, "length": length // 4 + 1, "pooling": "first"},
+            {**MINILM_SMALL, "length": length // 4 + 7, "pooling": "first"},
         )
         for length in (16, 64)
     ),

@@ -320,7 +320,7 @@ VOCODER_SMALL = {"mels": 10, "frames": 5, "channels": 16}
 MODELS = (
     *(
         today(
-            f"denoiser_{frames}", f"GRU denoiser, {frames} frame(s) a call (NSNet2-like)", Denoiser,
+            f"denoiser_{frames}", f"GRU denoiser, frames by {frames} (NSNet2-like)", Denoiser,
             {**NSNET2, "frames": frames}, {**NSNET2_SMALL, "frames": min(frames, 3)},
         )
         for frames in (1, 16)
@@ -332,7 +332,7 @@ MODELS = (
     ),
     *(
         today(
-            f"dual_path_{frames}", f"Dual-path RNN, {frames} frame(s) a call (GTCRN-like)", DualPath,
+            f"dual_path_{frames}", f"Dual-path RNN, frames by {frames} (GTCRN-like)", DualPath,
             {"frames": frames, "bands": 129, "channels": 16, "hidden": 8, "blocks": 2},
             {"frames": min(frames, 3), "bands": 17, "channels": 4, "hidden": 4, "blocks": 1},
         )
