@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks.fold import fold_constants
 from benchmarks.limits import Limits, measure
 from benchmarks.report import limits_table, wide_console
+from rammer.errors import RammerError
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -68,15 +69,25 @@ class Floor:
 
 
 def count(path: Path) -> Work:
-    """Multiply-adds and weights of a static-shape model of our own, once what is constant is folded."""
+    """Multiply-adds and weights of a model of our own, once what is constant is folded.
+
+    Raises RammerError where a shape is not static.
+    """
     model = onnx.shape_inference.infer_shapes(fold_constants(onnx.load(path)), strict_mode=True, data_prop=True)
     graph = model.graph
     shapes: Shapes = {t.name: tuple(t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
-        shapes[value.name] = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+        dims = value.type.tensor_type.shape.dim
+        if all(d.HasField("dim_value") for d in dims):
+            shapes[value.name] = tuple(d.dim_value for d in dims)
+    costly = [node for node in graph.node if node.op_type in MACS]
+    for node in costly:
+        unknown = [name for name in (*node.input, *node.output) if name and name not in shapes]
+        if unknown:
+            raise RammerError(f"{path.name}: {node.op_type} {node.name!r}: the shape of {unknown[0]!r} is not static")
     floats = [t for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT]
     parameters = sum(math.prod(t.dims) for t in floats)
-    macs = sum(MACS[node.op_type](node, shapes) for node in graph.node if node.op_type in MACS)
+    macs = sum(MACS[node.op_type](node, shapes) for node in costly)
     return Work(len(graph.node), macs, parameters, 4 * parameters)
 
 

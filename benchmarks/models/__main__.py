@@ -23,7 +23,7 @@ def main(names: tuple[str, ...], list_only: bool, batch: int, scale: Scale) -> N
     console = Console()
     if list_only:
         for spec in CATALOG.values():
-            console.print(f"{spec.name:22} {spec.title}", highlight=False)
+            console.print(f"{spec.name:27} {spec.title}", highlight=False)
         return
     table = Table("model", "nodes", "parameters, M", "file", box=None)
     try:

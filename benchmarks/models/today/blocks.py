@@ -73,6 +73,11 @@ class InvertedResidual(nn.Module):
         return x + y if self.residual else y
 
 
+def split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """[..., length, width] -> [..., heads, length, width of a head]."""
+    return x.view(*x.shape[:-1], heads, -1).transpose(-3, -2)
+
+
 class Attention(nn.Module):
     """Multi-head attention of `x` over itself or over `memory` [batch, length, width]."""
 
@@ -83,8 +88,7 @@ class Attention(nn.Module):
         self.key, self.value = nn.Linear(width, width, bias), nn.Linear(width, width, bias)
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, length, width] -> [batch, heads, length, width of a head]."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return split_heads(x, self.heads)
 
     def join(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Attend, and project what the heads found."""

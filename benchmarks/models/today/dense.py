@@ -150,6 +150,10 @@ class Detector(ImageModel):
 
     BINS = 16  # of the distribution of each distance
 
+    centres: torch.Tensor
+    strides: torch.Tensor
+    bins: torch.Tensor
+
     def __init__(self, image: int, widths: Stage, blocks: Stage, classes: int) -> None:
         super().__init__(image)
         a, b, c, d, e = widths
@@ -170,17 +174,13 @@ class Detector(ImageModel):
         self.up_d, self.up_c = CrossStage(d + e, d, depth, False), CrossStage(c + d, c, depth, False)
         self.down_c, self.down_d = down(c, c), down(d, d)
         self.mix_d, self.mix_e = CrossStage(c + d, d, depth, False), CrossStage(d + e, e, depth, False)
-        self.heads = nn.ModuleList(
-            nn.ModuleList(
-                nn.Sequential(
-                    ConvNorm(width, inside, 3, activation=nn.SiLU),
-                    ConvNorm(inside, inside, 3, activation=nn.SiLU),
-                    nn.Conv2d(inside, outputs, 1),
-                )
-                for inside, outputs in ((4 * self.BINS, 4 * self.BINS), (max(c, classes), classes))
-            )
-            for width in (c, d, e)
-        )
+
+        def head(inputs: int, inside: int, outputs: int) -> nn.Sequential:
+            first, second = (ConvNorm(n, inside, 3, activation=nn.SiLU) for n in (inputs, inside))
+            return nn.Sequential(first, second, nn.Conv2d(inside, outputs, 1))
+
+        self.boxes = nn.ModuleList(head(width, 4 * self.BINS, 4 * self.BINS) for width in (c, d, e))
+        self.scores = nn.ModuleList(head(width, max(c, classes), classes) for width in (c, d, e))
         centres, strides = [], []
         for stride in (8, 16, 32):
             line = torch.arange(image // stride) + 0.5
@@ -204,11 +204,12 @@ class Detector(ImageModel):
         d = self.mix_d(torch.cat([self.down_c(c), d], 1))
         e = self.mix_e(torch.cat([self.down_d(d), e], 1))
         found = [
-            torch.cat([head(plane).flatten(2) for head in heads], 1)
-            for heads, plane in zip(self.heads, (c, d, e), strict=True)
+            torch.cat([box(plane).flatten(2), score(plane).flatten(2)], 1)
+            for box, score, plane in zip(self.boxes, self.scores, (c, d, e), strict=True)
         ]
-        boxes, scores = torch.cat(found, 2).split((4 * self.BINS, self.classes), 1)
-        shares = boxes.unflatten(1, (4, self.BINS)).softmax(2)
+        joined = torch.cat(found, 2)
+        boxes, scores = joined[:, : 4 * self.BINS], joined[:, 4 * self.BINS :]
+        shares = boxes.view(-1, 4, self.BINS, boxes.shape[2]).softmax(2)
         near, far = (shares * self.bins[:, None]).sum(2).chunk(2, 1)
         low, high = self.centres - near, self.centres + far
         decoded = torch.cat([(low + high) / 2, high - low], 1) * self.strides
@@ -240,11 +241,14 @@ class PlaneAttention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found = self.attention(self.norm(x).flatten(2).mT)
-        return x + found.mT.unflatten(2, x.shape[2:])
+        output: torch.Tensor = x + found.mT.reshape(x.shape)
+        return output
 
 
 class DiffusionStep(Model):
     """A step of a diffusion model: its UNet on 32x32 (DDPM's for CIFAR), then x of the step before by DDIM's rule."""
+
+    frequencies: torch.Tensor
 
     def __init__(self, image: int, channels: int, factors: Stage, groups: int) -> None:
         super().__init__()
@@ -283,14 +287,16 @@ class DiffusionStep(Model):
             if i < len(self.widen):
                 x = self.widen[i](functional.interpolate(x, scale_factor=2, mode="nearest"))
         share = torch.sigmoid(kept)[:, None, None, None]
-        return share.sqrt() * image + (1 - share).sqrt() * self.last(x)
+        output: torch.Tensor = share.sqrt() * image + (1 - share).sqrt() * self.last(x)
+        return output
 
 
-class Segmenter(ImageModel):
+class Segmenter(Model):
     """LR-ASPP-like segmentation: MobileNet's blocks, a gated head, bilinear up, the best class of each pixel."""
 
     def __init__(self, image: int, widths: Stage, wide: int, classes: int) -> None:
-        super().__init__(image)
+        super().__init__()
+        self.image = image, image
         low = widths[0]
         self.low = nn.Sequential(
             ConvNorm(3, 16, 3, 2, activation=nn.Hardswish),
@@ -305,6 +311,9 @@ class Segmenter(ImageModel):
         self.project = ConvNorm(widths[-1], wide)
         self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(widths[-1], wide, 1, bias=False), nn.Sigmoid())
         self.from_low, self.from_high = nn.Conv2d(low, classes, 1), nn.Conv2d(wide, classes, 1)
+
+    def inputs(self, batch: int) -> Inputs:
+        return {"image": (batch, 3, *self.image)}
 
     def outputs(self) -> tuple[str, ...]:
         return "scores", "labels"

@@ -14,17 +14,25 @@ from benchmarks.models.today.model import Model, today
 
 
 def perceptron(*widths: int) -> nn.Sequential:
-    """Linear layers, each followed by ReLU."""
-    return nn.Sequential(*(layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())))
+    """Linear layers, each followed by ReLU; with torch's default weights their inputs would be lost on the way."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        linear = nn.Linear(inputs, outputs)
+        nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers)
 
 
 class Dlrm(Model):
     """DLRM: embeddings of categories, a perceptron of numbers, all pairs' dot products, a perceptron on top."""
 
+    pairs: torch.Tensor
+
     def __init__(self, tables: int, rows: int, width: int, dense: int, bottom: int, top: int, bag: int) -> None:
         super().__init__()
         self.rows, self.dense, self.shape = rows, dense, (tables, bag)
-        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
+        weights = (torch.randn(rows, width) * width**-0.25 for _ in range(tables))  # products are about 1
+        self.tables = nn.ModuleList(nn.Embedding.from_pretrained(weight) for weight in weights)
         self.bottom = perceptron(dense, bottom, bottom // 2, width)
         places = torch.tril_indices(tables + 1, tables + 1, -1)
         self.register_buffer("pairs", places[0] * (tables + 1) + places[1])
@@ -159,8 +167,9 @@ class PatchTst(Model):
         x = ((series - mean) / deviation).mT
         patches = functional.pad(x, (0, self.patch // 2), mode="replicate").unfold(-1, self.patch, self.patch // 2)
         hidden = self.blocks(self.embedding(patches).flatten(0, 1) + self.positions)
-        forecast = self.head(hidden.flatten(1)).unflatten(0, (series.shape[0], -1))
-        return forecast.mT * deviation + mean
+        forecast = self.head(hidden.flatten(1)).view(*x.shape[:2], -1)
+        output: torch.Tensor = forecast.mT * deviation + mean
+        return output
 
 
 class NBeats(Model):

@@ -299,7 +299,8 @@ class Res2Block(nn.Module):
             y = part(chunk + y)
             found.append(y)
         z = self.after(torch.cat(found, 1))
-        return x + z * self.gate(z.mean(2))[..., None]
+        output: torch.Tensor = x + z * self.gate(z.mean(2))[..., None]
+        return output
 
 
 class SpeakerEmbedding(Model):

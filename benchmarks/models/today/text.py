@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.models.spec import Inputs, Integers
-from benchmarks.models.today.blocks import Attention, FeedForward
+from benchmarks.models.today.blocks import Attention, FeedForward, split_heads
 from benchmarks.models.today.model import Model, today
 
 
@@ -63,6 +63,8 @@ class SentenceEncoder(Model):
 class DisentangledAttention(nn.Module):
     """DeBERTa's attention: content on content, on relative positions, and relative positions on content."""
 
+    near: torch.Tensor  # [1, heads, length, length]: the row of `relative` for each pair of places
+
     def __init__(self, width: int, heads: int, length: int, relative: nn.Parameter, span: int) -> None:
         super().__init__()
         self.heads, self.scale, self.relative = heads, math.sqrt(3 * width / heads), relative
@@ -71,13 +73,10 @@ class DisentangledAttention(nn.Module):
         near = (place[:, None] - place + span).clamp(0, 2 * span - 1)
         self.register_buffer("near", near.expand(1, heads, length, length).contiguous())
 
-    def split(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
-
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        near = self.near.expand(x.shape[0], -1, -1, -1)
-        q, k, v = (self.split(layer(x)) for layer in (self.query, self.key, self.value))
-        place_q, place_k = self.split(self.query(self.relative)), self.split(self.key(self.relative))
+        near, n = self.near.expand(x.shape[0], -1, -1, -1), self.heads
+        q, k, v = (split_heads(layer(x), n) for layer in (self.query, self.key, self.value))
+        place_q, place_k = (split_heads(layer(self.relative), n) for layer in (self.query, self.key))
         scores = q @ k.mT
         scores = scores + torch.gather(q @ place_k.mT, -1, near)
         scores = scores + torch.gather(k @ place_q.mT, -1, near).mT
@@ -143,7 +142,7 @@ class Gpt2Block(nn.Module):
         self, x: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         parts = self.project(self.norm(x)).chunk(3, -1)
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        q, k, v = (split_heads(part, self.heads) for part in parts)
         keys, values = torch.cat([key, k], 2), torch.cat([value, v], 2)
         found = functional.scaled_dot_product_attention(q, keys, values)
         x = x + self.output(found.transpose(1, 2).flatten(2))
@@ -181,16 +180,13 @@ class LlamaBlock(nn.Module):
 
     def __init__(self, width: int, heads: int, key_heads: int, hidden: int) -> None:
         super().__init__()
-        self.head_width, self.shared = width // heads, heads // key_heads
+        self.heads, self.key_heads = heads, key_heads
         self.norm, self.feed_norm = RootMeanSquareNorm(width), RootMeanSquareNorm(width)
         self.query, self.output = nn.Linear(width, width, False), nn.Linear(width, width, False)
-        self.key, self.value = (nn.Linear(width, key_heads * self.head_width, False) for _ in range(2))
+        self.key, self.value = (nn.Linear(width, key_heads * width // heads, False) for _ in range(2))
         self.gate, self.up, self.down = (
             nn.Linear(*s, False) for s in ((width, hidden), (width, hidden), (hidden, width))
         )
-
-    def heads(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         first, second = x.chunk(2, -1)
@@ -200,16 +196,21 @@ class LlamaBlock(nn.Module):
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         normed = self.norm(x)
-        q, k = (self.rotate(self.heads(layer(normed)), cos, sin) for layer in (self.query, self.key))
-        keys, values = torch.cat([key, k], 2), torch.cat([value, self.heads(self.value(normed))], 2)
-        wide = (t.repeat_interleave(self.shared, 1) for t in (keys, values))
-        x = x + self.output(functional.scaled_dot_product_attention(q, *wide).transpose(1, 2).flatten(2))
+        q = self.rotate(split_heads(self.query(normed), self.heads), cos, sin)
+        k = self.rotate(split_heads(self.key(normed), self.key_heads), cos, sin)
+        keys = torch.cat([key, k], 2)
+        values = torch.cat([value, split_heads(self.value(normed), self.key_heads)], 2)
+        wide_keys, wide_values = (t.repeat_interleave(self.heads // self.key_heads, 1) for t in (keys, values))
+        found = functional.scaled_dot_product_attention(q, wide_keys, wide_values)
+        x = x + self.output(found.transpose(1, 2).flatten(2))
         y = self.feed_norm(x)
         return x + self.down(functional.silu(self.gate(y)) * self.up(y)), keys, values
 
 
 class LlamaStep(Decoder):
     """One token of a Llama. Full scale has SmolLM-135M's sizes, eight of its thirty blocks."""
+
+    frequencies: torch.Tensor
 
     def __init__(
         self, width: int, heads: int, key_heads: int, layers: int, hidden: int, past: int, tokens: int
@@ -231,29 +232,39 @@ class LlamaStep(Decoder):
         return self.norm(x) @ self.embedding.weight.T, *present
 
 
+class T5Block(nn.Module):
+    """Attention with an added bias, and a feed-forward with ReLU, each behind an RMSNorm."""
+
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, (width // heads) ** -0.5
+        self.norm, self.feed_norm = RootMeanSquareNorm(width), RootMeanSquareNorm(width)
+        self.project, self.output = nn.Linear(width, 3 * width, False), nn.Linear(width, width, False)
+        self.feed = nn.Sequential(nn.Linear(width, hidden, False), nn.ReLU(), nn.Linear(hidden, width, False))
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        parts = self.project(self.norm(x)).chunk(3, -1)
+        q, k, v = (split_heads(part, self.heads) for part in parts)
+        weights = functional.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) * self.scale + bias, -1)
+        x = x + self.output(torch.einsum("bhqk,bhkd->bqhd", weights, v).flatten(2))
+        output: torch.Tensor = x + self.feed(self.feed_norm(x))
+        return output
+
+
 class T5Encoder(Model):
     """T5's encoder: RMSNorm, attention with a bias by bucketed distance, by einsum. Full scale is efficient-tiny."""
 
+    buckets: torch.Tensor
+
     def __init__(self, length: int, width: int, heads: int, layers: int, hidden: int, tokens: int) -> None:
         super().__init__()
-        self.length, self.tokens, self.heads = length, tokens, heads
+        self.length, self.tokens = length, tokens
         self.embedding, self.bias = nn.Embedding(tokens, width), nn.Embedding(32, heads)
         place = torch.arange(length)
         distance = place - place[:, None]
         far = (8 + (distance.abs().clamp(min=1) / 8).log() / math.log(16) * 8).long().clamp(max=15)
         self.register_buffer("buckets", torch.where(distance.abs() < 8, distance.abs(), far) + 16 * (distance > 0))
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    "norm": RootMeanSquareNorm(width),
-                    "project": nn.Linear(width, 3 * width, False),
-                    "output": nn.Linear(width, width, False),
-                    "feed_norm": RootMeanSquareNorm(width),
-                    "feed": nn.Sequential(nn.Linear(width, hidden, False), nn.ReLU(), nn.Linear(hidden, width, False)),
-                }
-            )
-            for _ in range(layers)
-        )
+        self.blocks = nn.ModuleList(T5Block(width, heads, hidden) for _ in range(layers))
         self.norm = RootMeanSquareNorm(width)
 
     def inputs(self, batch: int) -> Inputs:
@@ -262,11 +273,7 @@ class T5Encoder(Model):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x, bias = self.embedding(tokens), self.bias(self.buckets).permute(2, 0, 1)
         for block in self.blocks:
-            parts = block["project"](block["norm"](x)).chunk(3, -1)
-            q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-            weights = functional.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) * q.shape[-1] ** -0.5 + bias, -1)
-            x = x + block["output"](torch.einsum("bhqk,bhkd->bqhd", weights, v).flatten(2))
-            x = x + block["feed"](block["feed_norm"](x))
+            x = block(x, bias)
         output: torch.Tensor = self.norm(x)
         return output
 
@@ -282,7 +289,7 @@ MODELS = (
     *(
         today(
             f"minilm_{length}", f"MiniLM-L6, {length} tokens", SentenceEncoder,
-            {**MINILM, "length": length}, {**MINILM_SMALL, "length": length // 4 + 1},
+            {**MINILM, "length": length}, {**MINILM_SMALL, "length": length // 4 + 7},
         )
         for length in (8, 32, 128)
     ),
@@ -294,7 +301,7 @@ MODELS = (
         today(
             f"bge_{length}", f"BGE-small, {length} tokens", SentenceEncoder,
             {**MINILM, "length": length, "layers": 12, "pooling": "first"},
-            {**MINILM_SMALL, "length": length // 4 + 1, "pooling": "first"},
+            {**MINILM_SMALL, "length": length // 4 + 7, "pooling": "first"},
         )
         for length in (16, 64)
     ),

@@ -13,6 +13,7 @@ from benchmarks.models.today.blocks import (
     LastNorm,
     PreNormBlock,
     SqueezeExcite,
+    split_heads,
 )
 from benchmarks.models.today.model import Model, today
 
@@ -197,7 +198,8 @@ class ConvNextBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.feed(self.norm(self.depthwise(x).permute(0, 2, 3, 1))) * self.scale
-        return x + y.permute(0, 3, 1, 2)
+        output: torch.Tensor = x + y.permute(0, 3, 1, 2)
+        return output
 
 
 def convnext(image: int, stages: tuple[Stage, ...], classes: int) -> ImageModel:
@@ -277,6 +279,9 @@ def mixer(image: int, patch: int, width: int, layers: int, classes: int) -> Imag
 class WindowBlock(nn.Module):
     """Swin's block: attention inside windows, shifted by half a window in every other one; a bias by relative place."""
 
+    places: torch.Tensor
+    apart: torch.Tensor
+
     def __init__(self, side: int, width: int, heads: int, window: int, shifted: bool) -> None:
         super().__init__()
         self.side, self.heads, self.window, self.shift = side, heads, window, window // 2 if shifted else 0
@@ -297,14 +302,14 @@ class WindowBlock(nn.Module):
 
     def cut(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, side, side, width] -> [batch * windows, places, width]."""
-        w = self.window
-        return x.unflatten(2, (-1, w)).unflatten(1, (-1, w)).transpose(2, 3).flatten(0, 2).flatten(1, 2)
+        w, count = self.window, self.side // self.window
+        return x.view(-1, count, w, count, w, x.shape[-1]).transpose(2, 3).reshape(-1, w * w, x.shape[-1])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, side, w = x.shape[0], self.side, self.window
         y = self.norm(x).view(batch, side, side, -1)
         y = self.cut(torch.roll(y, (-self.shift, -self.shift), (1, 2)) if self.shift else y)
-        q, k, v = self.project(y).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = (split_heads(part, self.heads) for part in self.project(y).chunk(3, -1))
         bias = self.bias[self.places].permute(2, 0, 1)
         scores = q @ k.mT * q.shape[-1] ** -0.5 + bias
         if self.shift:

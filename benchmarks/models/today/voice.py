@@ -39,6 +39,9 @@ class Denoiser(Model):
 class DualSignal(Model):
     """DTLN: an LSTM's mask on the magnitude spectrum, then one on a learned basis; a frame a call."""
 
+    cosines: torch.Tensor
+    sines: torch.Tensor
+
     def __init__(self, window: int, basis: int, hidden: int) -> None:
         super().__init__()
         self.window, self.hidden, bins = window, hidden, window // 2 + 1
@@ -92,13 +95,13 @@ class DualPath(Model):
     def __init__(self, frames: int, bands: int, channels: int, hidden: int, blocks: int) -> None:
         super().__init__()
         self.shape, self.state = (2, frames, bands), (blocks, 1, (bands - 1) // 4 + 1, 2 * hidden)
-        step = {"kernel_size": (1, 5), "stride": (1, 2), "padding": (0, 2)}
-        self.down = nn.Sequential(nn.Conv2d(2, channels, **step), nn.PReLU(), nn.Conv2d(channels, channels, **step))
+        step = (1, 5), (1, 2), (0, 2)  # filter, stride, padding
+        self.down = nn.Sequential(nn.Conv2d(2, channels, *step), nn.PReLU(), nn.Conv2d(channels, channels, *step))
         self.blocks = nn.ModuleList(DualPathBlock(channels, hidden) for _ in range(blocks))
         self.up = nn.Sequential(
-            nn.ConvTranspose2d(channels, channels, **step),
+            nn.ConvTranspose2d(channels, channels, *step),
             nn.PReLU(),
-            nn.ConvTranspose2d(channels, 2, **step),
+            nn.ConvTranspose2d(channels, 2, *step),
             nn.Tanh(),
         )
 
@@ -219,12 +222,27 @@ class ResidualStack(nn.Module):
         return x
 
 
+class ResidualMean(nn.Module):
+    """The mean of residual stacks of several filters."""
+
+    def __init__(self, channels: int, kernels: tuple[int, ...]) -> None:
+        super().__init__()
+        self.stacks = nn.ModuleList(ResidualStack(channels, kernel, (1, 3, 5)) for kernel in kernels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, *rest = (stack(x) for stack in self.stacks)
+        mean: torch.Tensor = sum(rest, first) / len(self.stacks)
+        return mean
+
+
 class Vocoder(Model):
     """HiFi-GAN: transposed convolutions up to samples, after each the mean of residual stacks of several filters.
 
     With `window` the last step is ISTFTNet's: magnitude and phase of short frames, back to samples by a transposed
     convolution with sinusoids. Full scale has HiFi-GAN v2's 128 channels.
     """
+
+    waves: torch.Tensor
 
     def __init__(self, mels: int, frames: int, channels: int, rates: tuple[int, ...], window: int = 0) -> None:
         super().__init__()
@@ -234,7 +252,7 @@ class Vocoder(Model):
         for rate in rates:
             self.ups.append(nn.ConvTranspose1d(channels, channels // 2, 2 * rate, rate, rate // 2))
             channels //= 2
-            self.stacks.append(nn.ModuleList(ResidualStack(channels, kernel, (1, 3, 5)) for kernel in (3, 7, 11)))
+            self.stacks.append(ResidualMean(channels, (3, 7, 11)))
         self.last = nn.Conv1d(channels, window + 2 if window else 1, 7, padding=3)
         place = torch.arange(max(window, 1)) * torch.arange(window // 2 + 1)[:, None] * (2 * math.pi / max(window, 1))
         waves = torch.cat([place.cos(), -place.sin()])[:, None] * torch.hann_window(max(window, 1))
@@ -246,8 +264,7 @@ class Vocoder(Model):
     def forward(self, mels: torch.Tensor) -> torch.Tensor:
         x = self.first(mels)
         for up, stacks in zip(self.ups, self.stacks, strict=True):
-            x = up(functional.leaky_relu(x, 0.1))
-            x = sum(stack(x) for stack in stacks) / len(stacks)
+            x = stacks(up(functional.leaky_relu(x, 0.1)))
         x = self.last(functional.leaky_relu(x))
         if not self.window:
             return torch.tanh(x)
@@ -303,7 +320,7 @@ VOCODER_SMALL = {"mels": 10, "frames": 5, "channels": 16}
 MODELS = (
     *(
         today(
-            f"denoiser_{frames}", f"GRU denoiser, {frames} frame(s) a call (NSNet2-like)", Denoiser,
+            f"denoiser_{frames}", f"GRU denoiser, frames by {frames} (NSNet2-like)", Denoiser,
             {**NSNET2, "frames": frames}, {**NSNET2_SMALL, "frames": min(frames, 3)},
         )
         for frames in (1, 16)
@@ -315,7 +332,7 @@ MODELS = (
     ),
     *(
         today(
-            f"dual_path_{frames}", f"Dual-path RNN, {frames} frame(s) a call (GTCRN-like)", DualPath,
+            f"dual_path_{frames}", f"Dual-path RNN, frames by {frames} (GTCRN-like)", DualPath,
             {"frames": frames, "bands": 129, "channels": 16, "hidden": 8, "blocks": 2},
             {"frames": min(frames, 3), "bands": 17, "channels": 4, "hidden": 4, "blocks": 1},
         )
