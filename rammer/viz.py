@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, Slot
+from rammer.ir.text import printable
 from rammer.scheduler.timeline import Timeline
 from rammer.vdevice.supersteps import Superstep
 
@@ -252,7 +253,7 @@ def html(timeline: Timeline, plan: ExecutionPlan) -> str:
         "facts": " · ".join(_facts(timeline, plan)),
         "total": timeline.total_us,
         "operators": [
-            [_printable(op.name), _printable(op.kind), _printable(k.name), k.num_rtasks, group]
+            [printable(op.name), printable(op.kind), printable(k.name), k.num_rtasks, group]
             for op, k, group in zip(plan.graph.operators, plan.kernels, groups.of_operator, strict=True)
         ],
         "groups": [[label, groups.colour(n)] for n, label in enumerate(groups.labels)],
@@ -260,11 +261,11 @@ def html(timeline: Timeline, plan: ExecutionPlan) -> str:
         "use": list(timeline.veu_utilisation),
         "lanes": lanes,
         "traffic": [
-            [_short(_printable(t.level), _LEVEL), _gbps(float(t.gbps.max())), [float(f"{g:.4g}") for g in t.gbps]]
+            [_short(printable(t.level), _LEVEL), _gbps(float(t.gbps.max())), [float(f"{g:.4g}") for g in t.gbps]]
             for t in _traffic(timeline, plan, 4 * _STRIP_STEPS)
         ],
         "waits": waits,
-        "notes": [_printable(n) for n in plan.notes],
+        "notes": [printable(n) for n in plan.notes],
     }
     # "<" is escaped so that no name can end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
@@ -293,11 +294,11 @@ def chrome_trace(timeline: Timeline, plan: ExecutionPlan, *, flows: bool = False
             op, kernel = plan.graph.operators[number], plan.kernels[number]
             args = {
                 "operator": number,
-                "kind": _printable(op.kind),
-                "kernel": _printable(kernel.name),
+                "kind": printable(op.kind),
+                "kernel": printable(kernel.name),
                 "rtask": f"{bar.slot.uid.rtask_id} of {kernel.num_rtasks}",
             }
-            events.append(_slice(_printable(op.name), "rtask", bar.veu, bar.start_us, bar.end_us, args))
+            events.append(_slice(printable(op.name), "rtask", bar.veu, bar.start_us, bar.end_us, args))
             continue
         targets = ", ".join(f"{w.veu}:{w.order}" for w in bar.slot.waits)
         events.append(_slice("barrier", "barrier", bar.veu, bar.start_us, bar.end_us, {"waits": targets}))
@@ -324,7 +325,7 @@ def superstep_trace(steps: Iterable[Superstep], clock_hz: float) -> str:
         for thread, (phase, count) in enumerate(zip(phases, cycles, strict=True)):
             end_us = now_us + count / clock_hz * 1e6
             if count:
-                events.append(_slice(_printable(step.name), phase, thread, now_us, end_us, {**args, "cycles": count}))
+                events.append(_slice(printable(step.name), phase, thread, now_us, end_us, {**args, "cycles": count}))
             now_us = end_us
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":"))
 
@@ -367,9 +368,9 @@ def _groups(timeline: Timeline, plan: ExecutionPlan) -> _Groups:
     for key in order:
         if isinstance(key, int):
             op, kernel = operators[key], plan.kernels[key]
-            labels.append(f"{_printable(op.name)} ({op.kind}, {kernel.num_rtasks} × {_printable(kernel.name)})")
+            labels.append(f"{printable(op.name)} ({op.kind}, {kernel.num_rtasks} × {printable(kernel.name)})")
         else:
-            labels.append(f"{_printable(key)} ({_time(time_us[key])} in {_number(keys.count(key), 'rOperator')})")
+            labels.append(f"{printable(key)} ({_time(time_us[key])} in {_number(keys.count(key), 'rOperator')})")
     return _Groups(tuple(place[key] for key in keys), tuple(labels))
 
 
@@ -401,7 +402,7 @@ def _grown(at: NDArray[np.float64], rates: NDArray[np.float64], edges: NDArray[n
 
 
 def _title(plan: ExecutionPlan) -> str:
-    return _printable(f"{plan.graph.name or 'plan'} on {plan.spec.name}, policy {plan.policy}")
+    return printable(f"{plan.graph.name or 'plan'} on {plan.spec.name}, policy {plan.policy}")
 
 
 def _facts(timeline: Timeline, plan: ExecutionPlan) -> list[str]:
@@ -452,17 +453,12 @@ def _gbps(rate: float) -> str:
     return f"{rate:.3g} GB/s" if rate >= 1 else f"{1e3 * rate:.3g} MB/s"
 
 
-def _printable(name: str) -> str:
-    """Control, bidirectional and other invisible characters replaced: safe on a terminal and in XML."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
-
-
 def _short(text: str, room: int) -> str:
     return text if len(text) <= room else text[: max(room - 1, 0)] + "…"
 
 
 def _xml(text: str) -> str:
-    return escape("\n".join(map(_printable, text.split("\n"))), {'"': "&quot;"})
+    return escape("\n".join(map(printable, text.split("\n"))), {'"': "&quot;"})
 
 
 def _ns(us: float) -> int:
@@ -487,7 +483,7 @@ def _slice(
 
 
 def _meta(what: str, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": _printable(name)}}
+    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": printable(name)}}
 
 
 def _sort(thread: int) -> dict[str, Any]:

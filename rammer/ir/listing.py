@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from rammer.ir.expr import Axes, Call, Cast, Const, Iota, Load, Range, Scalar, Select, Stage, Table, TensorExpr
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.text import printable
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Stmt, Store, Sync, TileProgram
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
@@ -21,7 +22,7 @@ def print_rkernels(plan: ExecutionPlan) -> str:
     shown: set[tuple[str, str]] = set()
     for kernel, names in used.items():
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        lines = [f"rkernel {kernel.name} of {_one_line(names[0])}{others}", f"rtasks {kernel.num_rtasks}"]
+        lines = [f"rkernel {kernel.name} of {printable(names[0])}{others}", f"rtasks {kernel.num_rtasks}"]
         if (us := plan.rtask_us.get(kernel)) is not None:
             lines.append(f"rtask_us {us:.4g}")
         lines += [f"schedule {kernel.schedule}"] if kernel.schedule else []
@@ -123,8 +124,3 @@ def _scalar(value: Scalar) -> str:
         case Select(where, then, other):
             return f"({_scalar(then)} if {_conditions(where)} else {_scalar(other)})"
     raise TypeError(f"not a scalar expression: {value!r}")
-
-
-def _one_line(name: str) -> str:
-    """Names come from models, which are not trusted."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)

@@ -20,9 +20,9 @@ def print_plan(plan: ExecutionPlan) -> str:
     """The plan's rPrograms; comments name each rTask's operator and kernel."""
     operators = plan.graph.operators
     notes = [
-        f"{op.kind} {_one_line(op.name)} by {_one_line(k.name)}" for op, k in zip(operators, plan.kernels, strict=True)
+        f"{op.kind} {printable(op.name)} by {printable(k.name)}" for op, k in zip(operators, plan.kernels, strict=True)
     ]
-    head = f"# policy {_one_line(plan.policy)} on {_one_line(plan.spec.name)}\n"
+    head = f"# policy {printable(plan.policy)} on {printable(plan.spec.name)}\n"
     return head + print_programs(plan.programs, notes)
 
 
@@ -42,6 +42,6 @@ def print_programs(programs: Iterable[RProgram], notes: Sequence[str] = ()) -> s
     return "".join(line + "\n" for line in lines)
 
 
-def _one_line(text: str) -> str:
-    """Printable, and on one line whatever a model calls its nodes."""
-    return text if text.isprintable() else repr(text)
+def printable(name: str) -> str:
+    """Control, bidirectional and other invisible characters replaced: names come from models, which are not trusted."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)

@@ -19,7 +19,7 @@ from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, InputError
 from rammer.ir.tensor import DType
 from rammer.vdevice.base import Image
-from rammer.vdevice.cpu.memory import gather
+from rammer.vdevice.memory import gather
 
 
 @pytest.fixture(scope="module")

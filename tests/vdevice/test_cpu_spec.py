@@ -33,12 +33,12 @@ from rammer.vdevice.cpu import spec as cpu_spec
 from rammer.vdevice.cpu.build import RUNTIME
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
-from rammer.vdevice.cpu.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.cpu.plugin import probe
 from rammer.vdevice.cpu.profile import Operands, Timer
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.spec import ARCHES, EMULATED, choose_arch, choose_num_veus, find_arch, host, make_spec
 from rammer.vdevice.library import Library
+from rammer.vdevice.memory import HUGE_PAGE, allocate, gather
 from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
 

@@ -13,8 +13,8 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress, ports_of
 from rammer.vdevice.cpu.ahead import aheads
 from rammer.vdevice.cpu.compile import CompiledKernels, KernelCompiler
-from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.table import ABI, Table, lanes_of
+from rammer.vdevice.memory import allocate
 from rammer.vdevice.placement import ARENA, Places
 
 RUNTIME = "runtime.so"

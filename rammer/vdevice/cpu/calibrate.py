@@ -15,8 +15,8 @@ from math import inf
 
 from rammer import config, files
 from rammer.vdevice.base import Progress, silent
-from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.library import Library
+from rammer.vdevice.memory import allocate
 
 Job = Callable[[int], float]  # does something a number of times, and says how much that was
 

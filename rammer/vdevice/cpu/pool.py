@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.vdevice.cpu.memory import Bytes, allocate
 from rammer.vdevice.cpu.table import MAX_VEUS
 from rammer.vdevice.library import Library
+from rammer.vdevice.memory import Bytes, allocate
 
 PATIENCE_S = 5.0  # how long the end of the process waits for a daemon thread's run
 _TURN_BYTES = 4096  # more than `turn` of runtime.c

@@ -18,9 +18,9 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import KernelCompiler
-from rammer.vdevice.cpu.memory import allocate
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.library import Library
+from rammer.vdevice.memory import allocate
 from rammer.vdevice.placement import aligned
 from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, recipe_keys
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError
-from rammer.ir.tensor import Array, TensorType
+from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
-from rammer.vdevice.cpu.memory import allocate, gather
 from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
 from rammer.vdevice.cpu.prefetch import LINE_BYTES
 from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
-from rammer.vdevice.placement import ALIGNMENT, ARENA, aligned
+from rammer.vdevice.memory import allocate, gather, tensor_at
+from rammer.vdevice.placement import ALIGNMENT, aligned
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
 
@@ -62,12 +62,10 @@ class CpuExecutable:
             raise ArtifactError("what is asked for ahead lies outside of its memory", hint="compile the model again")
         self._aheads = np.stack([bases[ahead_base] + ahead_offset, lines], axis=1)
         self._times = np.zeros((len(table.slots), 2), np.uint64)
-        self._inputs = [
-            (p.name, self._view(place, p.type)) for p, place in zip(image.inputs, header["inputs"], strict=True)
-        ]
-        self._outputs = [
-            (p.name, self._view(place, p.type)) for p, place in zip(image.outputs, header["outputs"], strict=True)
-        ]
+        self._inputs, self._outputs = (
+            [(p.name, tensor_at(at, p.type, self._arena, self._weights)) for p, at in zip(ports, places, strict=True)]
+            for ports, places in ((image.inputs, header["inputs"]), (image.outputs, header["outputs"]))
+        )
         self._stuck = False
         self._restarting = threading.Lock()
         self._bind()
@@ -78,13 +76,6 @@ class CpuExecutable:
             return self._libraries[library].address(symbol)
         except AttributeError as error:
             raise ArtifactError(f"the code has no kernel {symbol!r}", hint="compile the model again") from error
-
-    def _view(self, place: Sequence[int], kind: TensorType) -> Array:
-        base, offset = place
-        block = self._arena if base == ARENA else self._weights[base].reshape(-1).view(np.uint8)
-        if offset + kind.nbytes > len(block):
-            raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
-        return block[offset : offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)
 
     def _bind(self) -> None:
         """Put the program as runtime.c sees it into `_struct`; `_arrays` are what that refers to."""

@@ -10,11 +10,11 @@ from copy import copy
 import numpy as np
 
 from rammer import config
-from rammer.errors import ArtifactError, DeviceError
+from rammer.errors import DeviceError
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.library import Library
-from rammer.vdevice.placement import ARENA, aligned
+from rammer.vdevice.memory import allocate, gather, tensor_at
 from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places
@@ -54,25 +54,17 @@ class EmulatorExecutable:
         self._library = Library(compile_host(self._text))
         self._run = _entry(self._library)
         self._clocked: EmulatorExecutable | None = None
-        self._weights = [_aligned_copy(image.weight(name)) for name in header["weights"]]
-        self._arena = _memory(int(header["arena_bytes"]))
+        self._weights = gather([image.weight(name) for name in header["weights"]])
+        self._arena = allocate(int(header["arena_bytes"]))
         self._state = np.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
         self._args = streams.addresses([w.ctypes.data for w in self._weights], self._arena.ctypes.data)
-        self._stream = _aligned_copy(streams.instructions)
-        self._waits, self._bounds = _aligned_copy(streams.waits), _aligned_copy(streams.bounds)
+        self._stream, self._waits, self._bounds = gather([streams.instructions, streams.waits, streams.bounds])
         self._inputs, self._outputs = (
-            [(p.name, self._view(place, p.type.nbytes, p.type.dtype.numpy, p.type.shape)) for p, place in places]
+            [(p.name, tensor_at(place, p.type, self._arena, self._weights)) for p, place in places]
             for places in port_places(image, streams)
         )
         self._lock = threading.Lock()
         self._closed = False
-
-    def _view(self, place: tuple[int, int], nbytes: int, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
-        base, offset = place
-        block = self._arena if base == ARENA else self._weights[base].reshape(-1).view(np.uint8)
-        if offset + nbytes > len(block):
-            raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
-        return block[offset : offset + nbytes].view(dtype).reshape(shape)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
@@ -152,7 +144,7 @@ class EmulatorExecutable:
         with self._lock:
             self._closed = True
             self._inputs, self._outputs, self._weights, self._clocked = [], [], [], None
-            self._arena = _memory(0)
+            self._arena = allocate(0)
 
 
 def _entry(library: Library) -> Callable[..., int]:
@@ -160,16 +152,3 @@ def _entry(library: Library) -> Callable[..., int]:
         "simt_run", ctypes.c_int, ctypes.POINTER(_Arguments), *(ctypes.c_long,) * 5
     )
     return run
-
-
-def _memory(nbytes: int) -> Array:
-    """Zeroed bytes on a 128-byte boundary."""
-    whole = np.zeros(nbytes + 128, np.uint8)
-    first = -whole.ctypes.data % 128
-    return whole[first : first + nbytes]
-
-
-def _aligned_copy(array: Array) -> Array:
-    out = _memory(aligned(array.nbytes))[: array.nbytes].view(array.dtype).reshape(array.shape)
-    np.copyto(out, array)
-    return out

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.errors import DeviceError
-from rammer.ir.tensor import Array
-from rammer.vdevice.placement import aligned
+from rammer.errors import ArtifactError, DeviceError
+from rammer.ir.tensor import Array, TensorType
+from rammer.vdevice.placement import ARENA, aligned
 
 Bytes: TypeAlias = NDArray[np.uint8]
 HUGE_PAGE = 2 << 20
@@ -54,3 +54,13 @@ def gather(arrays: Sequence[Array]) -> list[Array]:
         np.copyto(placed[n], array)
         at += aligned(array.nbytes)
     return placed
+
+
+def tensor_at(place: Sequence[int], kind: TensorType, arena: Bytes, constants: Sequence[Array]) -> Array:
+    """A tensor at (ARENA or number of a constant, byte offset). Raises ArtifactError."""
+    base, offset = place
+    block = arena if base == ARENA else constants[base].reshape(-1).view(np.uint8)
+    if offset + kind.nbytes > len(block):
+        raise ArtifactError("an input or output lies outside of its memory", hint="compile the model again")
+    found: Array = block[offset : offset + kind.nbytes].view(kind.dtype.numpy).reshape(kind.shape)
+    return found
