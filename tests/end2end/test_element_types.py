@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import rammer
-from rammer.errors import DeviceError, TypeMismatch
+from rammer.errors import DeviceError, InputError, TypeMismatch
 from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
 from rammer.ir.evaluate import evaluate_graph
@@ -94,7 +94,7 @@ def by_numpy(a: Array, b: Array) -> dict[str, Array]:
         "relu": a,
         "sum": a.sum(dtype=dtype)[None],
         "reduce max": a.max()[None],
-        "arg_max": np.argmax(a)[None],
+        "arg_max": np.array([np.argmax(a)]),
         "matmul": (a * b).sum(dtype=dtype)[None, None],
         "concat": np.concatenate([a, b]),
     }
@@ -132,6 +132,10 @@ FLOAT8 = [d for d in STORED if d.value.startswith("float8") and d is not DType.F
 CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 
+def floats(values: Any) -> Array:
+    return np.asarray(values, np.float32)
+
+
 def model(nodes: list[NodeProto], inputs: dict[str, Array], outputs: dict[str, DType]) -> ModelProto:
     values = [helper.make_tensor_value_info(n, CODES[DType(x.dtype.name)], x.shape) for n, x in inputs.items()]
     results = [helper.make_tensor_value_info(name, CODES[dtype], None) for name, dtype in outputs.items()]
@@ -163,7 +167,8 @@ def awkward() -> Array:
 
 @everywhere
 def test_casts_to_floats_of_8_bits_and_fewer_saturate_as_told(execute: Callable[..., Any]) -> None:
-    nodes, outputs = [], {}
+    nodes: list[NodeProto] = []
+    outputs: dict[str, DType] = {}
     targets = [d for d in STORED if d.is_float and d is not DType.F8E8M0]
     for dtype in targets:
         for saturate in (0, 1):
@@ -178,14 +183,15 @@ def test_casts_to_powers_of_two_round_as_told(execute: Callable[..., Any]) -> No
     """Of numbers that are in range; what others become is the standard's table."""
     x = awkward()
     inside = x[(x >= 2.0**-29) & (x < 2.0**29)]
-    edges = np.ldexp(np.float32([1.0, 1.25, 1.5, 1.75]), [[-127], [-126], [126]]).ravel().astype(np.float32)
+    edges = np.ldexp(floats([1.0, 1.25, 1.5, 1.75]), [[-127], [-126], [126]]).ravel().astype(np.float32)
     edges = edges[edges > 2.0**-127]  # which the reference rounds up to the next one
     inputs = {"x": np.concatenate([inside, edges])}
-    nodes, outputs = [], {}
+    nodes: list[NodeProto] = []
+    outputs: dict[str, DType] = {}
     for mode in ("up", "down", "nearest"):
         for saturate in (0, 1):
             name = f"{mode} {saturate}"
-            attributes = {"to": CODES[DType.F8E8M0], "saturate": saturate, "round_mode": mode}
+            attributes: dict[str, Any] = {"to": CODES[DType.F8E8M0], "saturate": saturate, "round_mode": mode}
             nodes.append(helper.make_node("Cast", ["x"], [name], **attributes))
             outputs[name] = DType.F8E8M0
     made = model(nodes, inputs, outputs)
@@ -204,7 +210,8 @@ def test_casts_to_powers_of_two_round_as_told(execute: Callable[..., Any]) -> No
 def test_integers_of_few_bits_wrap_and_are_read_by_their_low_bits(execute: Callable[..., Any]) -> None:
     x = np.arange(-300, 300, dtype=np.int32)
     inputs: dict[str, Array] = {"x": x}
-    nodes, outputs = [], {}
+    nodes: list[NodeProto] = []
+    outputs: dict[str, DType] = {}
     for dtype in (DType.I2, DType.I4, DType.U2, DType.U4):
         inputs[dtype.value] = np.arange(256, dtype=np.uint8).view(dtype.numpy)  # high bits are anything
         for source in ("x", dtype.value):
@@ -221,13 +228,14 @@ def test_quantisation_to_every_type(execute: Callable[..., Any]) -> None:
     """To and from each, with one scale, one for each channel, and one for each block."""
     random = np.random.default_rng(0)
     x = (random.standard_normal((5, 6, 7)) * 20).astype(np.float32)
-    scales = {"one": np.float32(0.75), "axis": np.float32([0.5, 0.25, 1, 2, 0.125, 3])}
-    scales["block"] = random.choice(np.float32([0.5, 1.5, 0.3]), (5, 2, 7))
-    inputs: dict[str, Array] = {"x": x} | {name: np.asarray(scale) for name, scale in scales.items()}
-    nodes, outputs = [], {}
+    scales = {"one": floats(0.75), "axis": floats([0.5, 0.25, 1, 2, 0.125, 3])}
+    scales["block"] = random.choice(floats([0.5, 1.5, 0.3]), (5, 2, 7))
+    inputs: dict[str, Array] = {"x": x} | scales
+    nodes: list[NodeProto] = []
+    outputs: dict[str, DType] = {}
     for dtype in (DType.I8, DType.U8, DType.I16, DType.U16, *(d for d in STORED if d is not DType.F8E8M0)):
         for name, scale in scales.items():
-            attributes = {"axis": 1, **({"block_size": 3} if name == "block" else {})}
+            attributes: dict[str, Any] = {"axis": 1, **({"block_size": 3} if name == "block" else {})}
             zero = f"zero {dtype} {name}"
             inputs[zero] = np.full(scale.shape, 0 if dtype.is_float else 1).astype(dtype.numpy)
             small, large = f"q {dtype} {name}", f"d {dtype} {name}"
@@ -238,6 +246,52 @@ def test_quantisation_to_every_type(execute: Callable[..., Any]) -> None:
         nodes.append(helper.make_node("QuantizeLinear", ["x", "one"], [told], output_dtype=CODES[dtype]))
         outputs[told] = dtype
     check(model(nodes, inputs, outputs), inputs, execute)
+
+
+@everywhere
+@pytest.mark.parametrize("dtype", [DType.I4, DType.U2, DType.F8E4M3FN, DType.F4E2M1])
+def test_a_product_with_weights_of_few_bits(dtype: DType, execute: Callable[..., Any]) -> None:
+    """Weights that come at run time, dequantised by blocks; what is summed is exact in float32."""
+    random = np.random.default_rng(0)
+    inputs: dict[str, Array] = {"x": random.integers(-8, 9, (5, 66)).astype(np.float32)}
+    inputs["w"] = random.integers(0 if dtype is DType.U2 else -2, 2, (66, 47)).astype(np.float32).astype(dtype.numpy)
+    inputs["s"] = random.choice(floats([0.5, 2, 4]), (3, 47))
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0, block_size=22),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    check(model(nodes, inputs, {"y": DType.F32}), inputs, execute)
+
+
+class Lent:
+    """An array of another package, which lends it by DLPack."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+def test_ports_take_numpy_and_dlpack_and_refuse_other_types() -> None:
+    builder = GraphBuilder()
+    for dtype in (DType.U32, DType.U64, DType.I4, DType.F8E5M2):
+        builder.output(builder.add("cast", builder.input(f"x {dtype}", (7,), dtype), dtype=DType.F64), f"y {dtype}")
+    inputs: dict[str, Any] = {
+        "x uint32": Lent(np.arange(7, dtype=np.uint32)),
+        "x uint64": Lent(np.arange(7, dtype="u8")),
+    }
+    inputs |= {f"x {d}": np.arange(7).astype(d.numpy) for d in (DType.I4, DType.F8E5M2)}
+    with rammer.compile(builder.build(), "cpu") as program:
+        for value in program.run(inputs).values():
+            np.testing.assert_array_equal(value, np.arange(7))
+        with pytest.raises(InputError, match="dtype uint8, the program takes float8_e5m2"):
+            program.run(inputs | {"x float8_e5m2": np.arange(7, dtype=np.uint8)})
+        with pytest.raises(InputError, match="dtype int32, the program takes uint32"):
+            program.run(inputs | {"x uint32": Lent(np.arange(7, dtype=np.int32))})
 
 
 @everywhere
@@ -290,8 +344,8 @@ def test_other_vdevices_convert_alike(target: str, options: dict[str, str]) -> N
         builder.output(builder.add("cast", y, dtype=dtype), f"to {dtype}")
         builder.output(builder.add("pad", x, pads=(1, 0, 0, 2), mode="constant", value=1), f"moved {dtype}")
     graph = builder.build()
-    options = {"device": "emulator", **options}
-    with rammer.compile(graph, target, policy="sequential", tune_seconds=0, **options) as program:
+    chosen: dict[str, Any] = {"device": "emulator", **options}
+    with rammer.compile(graph, target, policy="sequential", tune_seconds=0, **chosen) as program:
         seen = program.run(inputs)
     for name, value in evaluate_graph(graph, inputs).items():
         np.testing.assert_array_equal(seen[name].astype(np.float64), value.astype(np.float64), err_msg=name)

@@ -26,8 +26,10 @@ I8, U8, I16, I32, I64 = (
     TensorProto.INT32,
     TensorProto.INT64,
 )
+U16, U32, U64 = TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64
 BOOL = TensorProto.BOOL
-FLOATS, INTS = (FLOAT, DOUBLE, HALF, BFLOAT), (I8, U8, I16, I32, I64)
+UNSIGNED = (U8, U16, U32, U64)
+FLOATS, INTS = (FLOAT, DOUBLE, HALF, BFLOAT), (I8, I16, I32, I64, *UNSIGNED)
 NUMPY: dict[int, Any] = {
     code: np.dtype(ml_dtypes.bfloat16) if code == BFLOAT else helper.tensor_dtype_to_np_dtype(code)
     for code in (*FLOATS, *INTS, BOOL)

@@ -72,5 +72,4 @@ def _last(dtype: DType, largest: bool) -> Any:
     """The value that comes last."""
     if dtype.is_float:
         return -np.inf if largest else np.inf
-    limits = np.iinfo(dtype.value)
-    return limits.min if largest else limits.max
+    return dtype.info.min if largest else dtype.info.max

@@ -15,11 +15,10 @@ from rammer.testing.fuzz.sketch import (
     FLOATS,
     HALF,
     I8,
-    I16,
     I32,
     I64,
     INTS,
-    U8,
+    UNSIGNED,
     Sketch,
     Unfit,
 )
@@ -35,7 +34,7 @@ COMPARISONS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
 
 def start(s: Sketch) -> None:
     """Values of one shape that models have: rows, tokens or images, mostly float32."""
-    dtype = s.random.choice((FLOAT, FLOAT, FLOAT, FLOAT, DOUBLE, HALF, BFLOAT, I32, I64, I8, U8, I16, BOOL))
+    dtype = s.random.choice((FLOAT, FLOAT, FLOAT, FLOAT, DOUBLE, HALF, BFLOAT, *INTS, BOOL))
     s.input(typical(s), dtype, *bounds(dtype))
 
 
@@ -54,7 +53,7 @@ def typical(s: Sketch) -> tuple[int, ...]:
 def bounds(dtype: int) -> tuple[float, float]:
     """A range in which an element type neither overflows at once nor has but one value."""
     if dtype in INTS:
-        return (0, 9) if dtype == U8 else (-9, 9)
+        return (0, 9) if dtype in UNSIGNED else (-9, 9)
     return -2.0, 2.0
 
 
@@ -105,7 +104,7 @@ def steep(s: Sketch) -> None:
 
 
 def binary(s: Sketch) -> None:
-    x = s.pick(lambda k: k.dtype in (*FLOATS, I32, I64, I8, U8))
+    x = s.pick(lambda k: k.dtype in (*FLOATS, I32, I64, I8, *UNSIGNED))
     operands = [x, other(s, x)]
     s.random.shuffle(operands)
     s.node(s.random.choice(("Add", "Add", "Sub", "Mul", "Mul", "Max", "Min")), *operands)
@@ -134,9 +133,9 @@ def power(s: Sketch) -> None:
 
 
 def clip(s: Sketch) -> None:
-    x = s.pick(lambda k: k.dtype in (*FLOATS, I32, I64, I8, U8))
+    x = s.pick(lambda k: k.dtype in (*FLOATS, I32, I64, I8, *UNSIGNED))
     dtype = s.dtype(x)
-    s.node("Clip", x, s.constant(0 if dtype == U8 else -1, dtype), s.constant(2, dtype) if s.chance(0.7) else "")
+    s.node("Clip", x, s.constant(0 if dtype in UNSIGNED else -1, dtype), s.constant(2, dtype) if s.chance(0.7) else "")
 
 
 def rounding(s: Sketch) -> None:
