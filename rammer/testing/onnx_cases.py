@@ -24,6 +24,12 @@ from rammer.errors import RammerError
 KIND_NAMES = ("node", "pytorch-converted", "pytorch-operator", "simple", "real")
 SUFFIX = "_cpu"  # that BackendTest gives names
 
+# Held against float64, the suite's values are 4.9e-4 off and rammer's 4.0e-4, which sums float16 in float32: two units
+# in the last place lie between them, and the suite allows one.
+TOLERANCES = {
+    name: {"rtol": 2**-9} for name in ("test_attention_4d_causal_fp16", "test_attention_4d_causal_fp16_expanded")
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -59,7 +65,7 @@ def _read() -> tuple[dict[str, Callable[[], Any]], dict[str, tuple[str, TestCase
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # the suite's own arithmetic
         data = {case.name: (kind, case) for kind in KIND_NAMES for case in load_model_tests(kind=kind)}
-        classes = Suite(rammer.backend, __name__).test_cases.values()  # type: ignore[arg-type]
+        classes = Suite(rammer.backend, __name__, TOLERANCES).test_cases.values()  # type: ignore[arg-type]
     tests = {
         name.removesuffix(SUFFIX): getattr(kind(name), name)
         for kind in classes

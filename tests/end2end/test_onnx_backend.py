@@ -1,0 +1,100 @@
+"""`rammer.backend` is ONNX's backend interface, and runs the whole of onnx.backend.test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import rammer.backend
+from rammer import config
+from rammer.errors import DeviceError, InputError, ModelError
+from rammer.testing import onnx_suite
+
+EXPECTED = Path(__file__).parents[1] / "frontend" / "backend_failures.txt"
+F32 = np.float32
+JOBS = os.cpu_count() or 1
+
+
+@pytest.fixture(autouse=True)
+def _untuned() -> Iterator[None]:
+    with config.override(RAMMER_TUNE_SECONDS="0"):
+        yield
+
+
+def relu(op: str = "Relu") -> helper.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x"], ["y"])],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def test_models_and_nodes_run() -> None:
+    x = np.array([-1, 0, 2], F32)
+    rep = rammer.backend.prepare(relu())
+    for given in ([x], x, {"x": x}, (x[:2],)):
+        (y,) = rep.run(given)
+        np.testing.assert_array_equal(y, np.maximum(given[0] if isinstance(given, list | tuple) else x, 0))
+    np.testing.assert_array_equal(rammer.backend.run_model(relu(), [x], "CPU", rtol=0.1)[0], np.maximum(x, 0))
+    split = helper.make_node("Split", ["x", "parts"], ["a", "b"], axis=0)
+    a, b = rammer.backend.run_node(split, [x, np.array([1, 2])], opset_version=13)
+    assert (a.tolist(), b.tolist()) == ([-1], [0, 2])
+    joined = rammer.backend.run_node(helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0), [[x, x]])
+    assert joined[0].shape == (6,)
+    with pytest.raises(InputError, match="2 inputs given, the model takes 1: x"):
+        rep.run([x, x])
+    with pytest.raises(InputError, match="no option 'fast'"):
+        rep.run([x], fast=True)
+
+
+def test_what_is_supported_is_known_before_it_is_asked_for() -> None:
+    assert rammer.backend.is_compatible(relu()) and not rammer.backend.is_compatible(relu("NoSuchOperator"))
+    assert rammer.backend.supports_device("CPU") and not rammer.backend.supports_device("ABACUS")
+    with pytest.raises(DeviceError, match="abacus"):
+        rammer.backend.prepare(relu(), "ABACUS").run([np.zeros(1, F32)])
+    with pytest.raises(ModelError, match="NoSuchOperator"):
+        rammer.backend.prepare(relu("NoSuchOperator")).run([np.zeros(1, F32)])
+
+
+def check(results: list[onnx_suite.Result], listed: dict[str, str]) -> None:
+    """Cases pass or are listed; a listed one that passes is stale; and nothing but refusals is listed."""
+    bad = [
+        r for r in results if r.outcome not in ("passes", "refused") or (r.outcome == "refused") > (r.name in listed)
+    ]
+    assert not bad, bad
+    stale = [r.name for r in results if r.outcome == "passes" and r.name in listed]
+    assert not stale, f"remove from {EXPECTED.name}, they pass: {stale}"
+    assert all(reason.startswith("refused: ") for reason in listed.values())
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_suite_through_processes() -> None:
+    """Workers that die or hang are one case's outcome."""
+    names = onnx_suite.NAMES[::97]
+    results = onnx_suite.run(names, jobs=JOBS)
+    assert [r.name for r in results] == list(names)
+    check(results, onnx_suite.read_failures(EXPECTED))
+    (late,) = onnx_suite.run(["test_vgg19"], seconds=0.01)
+    assert late.outcome == "timeout"
+
+
+def test_lists_and_optional_values_of_the_suite() -> None:
+    words = ("sequence_map_add", "optional_get", "if_opt", "loop16", "split_to_sequence_1", "sequence_model7")
+    names = [name for name in onnx_suite.NAMES if any(word in name for word in words)]
+    assert len(names) >= 10
+    check([onnx_suite.run_case(name) for name in names], onnx_suite.read_failures(EXPECTED))
+
+
+@pytest.mark.slow
+def test_the_whole_suite() -> None:
+    results = onnx_suite.run(onnx_suite.NAMES, jobs=JOBS, seconds=600)
+    listed = onnx_suite.read_failures(EXPECTED)
+    assert set(listed) <= set(onnx_suite.NAMES)
+    check(results, listed)
