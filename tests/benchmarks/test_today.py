@@ -17,7 +17,7 @@ from benchmarks.models import TODAY, build, find  # noqa: E402
 from benchmarks.models.spec import Integers  # noqa: E402
 from benchmarks.peers import worst_error  # noqa: E402
 from benchmarks.store import BuiltModel  # noqa: E402
-from rammer.errors import NotConstant  # noqa: E402
+from rammer.frontend.onnx.node import NotConstant  # noqa: E402
 
 QUICK = ("today_vad", "today_wake_word", "today_gru4rec_torchscript", "today_gpt2_64")
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TODAY]

@@ -330,14 +330,14 @@ MODELS = (
     *(
         today(
             f"gpt2_{past}", f"DistilGPT-2, one token after {past}", Gpt2Step,
-            {**GPT2, "past": past}, {**GPT2_SMALL, "past": past // 32},
+            {**GPT2, "past": past}, {**GPT2_SMALL, "past": past // 32 + 2},
         )
         for past in (64, 512)
     ),
     *(
         today(
             f"llama_{past}", f"Llama (8 of 30 blocks), one token after {past}", LlamaStep,
-            {**LLAMA, "past": past}, {**LLAMA_SMALL, "past": past // 32},
+            {**LLAMA, "past": past}, {**LLAMA_SMALL, "past": past // 32 + 2},
         )
         for past in (32, 256, 1024)
     ),
