@@ -32,7 +32,7 @@ class Dlrm(Model):
         super().__init__()
         self.rows, self.dense, self.shape = rows, dense, (tables, bag)
         weights = (torch.randn(rows, width) * width**-0.25 for _ in range(tables))  # products are about 1
-        self.tables = nn.ModuleList(nn.Embedding.from_pretrained(weight) for weight in weights)
+        self.tables = nn.ModuleList(nn.Embedding(rows, width, _weight=weight) for weight in weights)
         self.bottom = perceptron(dense, bottom, bottom // 2, width)
         places = torch.tril_indices(tables + 1, tables + 1, -1)
         self.register_buffer("pairs", places[0] * (tables + 1) + places[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -122,7 +123,7 @@ class Decoder(Model):
     def inputs(self, batch: int) -> Inputs:
         shape = batch, *self.state
         states = {f"past_{kind}_{i}": shape for i in range(self.layers) for kind in ("key", "value")}
-        return {"token": Integers((batch, 1), self.tokens), "position": Integers((batch, 1), self.past + 1), **states}
+        return {"token": Integers((batch, 1), self.tokens), "position": Integers((batch, 1), self.past), **states}
 
     def outputs(self) -> tuple[str, ...]:
         return "logits", *(f"present_{kind}_{i}" for i in range(self.layers) for kind in ("key", "value"))
@@ -193,41 +194,52 @@ class LlamaBlock(nn.Module):
         return x * cos + torch.cat([-second, first], -1) * sin
 
     def forward(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        self,
+        x: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        past: tuple[torch.Tensor, torch.Tensor],
+        store: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         normed = self.norm(x)
-        q = self.rotate(split_heads(self.query(normed), self.heads), cos, sin)
-        k = self.rotate(split_heads(self.key(normed), self.key_heads), cos, sin)
-        keys = torch.cat([key, k], 2)
-        values = torch.cat([value, split_heads(self.value(normed), self.key_heads)], 2)
+        q = self.rotate(split_heads(self.query(normed), self.heads), *turn)
+        k = self.rotate(split_heads(self.key(normed), self.key_heads), *turn)
+        keys, values = store(past[0], k), store(past[1], split_heads(self.value(normed), self.key_heads))
         wide_keys, wide_values = (t.repeat_interleave(self.heads // self.key_heads, 1) for t in (keys, values))
-        found = functional.scaled_dot_product_attention(q, wide_keys, wide_values)
+        found = functional.scaled_dot_product_attention(q, wide_keys, wide_values, mask)
         x = x + self.output(found.transpose(1, 2).flatten(2))
         y = self.feed_norm(x)
         return x + self.down(functional.silu(self.gate(y)) * self.up(y)), keys, values
 
 
 class LlamaStep(Decoder):
-    """One token of a Llama. Full scale has SmolLM-135M's sizes, eight of its thirty blocks."""
+    """One token of a Llama. Full scale has SmolLM-135M's sizes, eight of its thirty blocks.
+
+    Keys and values are appended, or written at the token's position of caches that keep their size (`static`).
+    """
 
     frequencies: torch.Tensor
 
     def __init__(
-        self, width: int, heads: int, key_heads: int, layers: int, hidden: int, past: int, tokens: int
+        self, width: int, heads: int, key_heads: int, layers: int, hidden: int, past: int, tokens: int, static: bool
     ) -> None:
         super().__init__(layers, key_heads, width // heads, past, tokens)
         self.embedding = nn.Embedding(tokens, width)
         self.blocks = nn.ModuleList(LlamaBlock(width, heads, key_heads, hidden) for _ in range(layers))
         self.norm = RootMeanSquareNorm(width)
-        half = width // heads // 2
+        self.static, half = static, width // heads // 2
         self.register_buffer("frequencies", 10000.0 ** (-torch.arange(half, dtype=torch.float32) / half))
 
     def forward(self, token: torch.Tensor, position: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
         angles = (position[..., None] * self.frequencies).repeat(1, 1, 2)[:, None]
-        cos, sin = angles.cos(), angles.sin()
+        mask = (torch.arange(self.past) <= position)[:, None, None] if self.static else None
+
+        def store(cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+            return cache.index_copy(2, position[0], new) if self.static else torch.cat([cache, new], 2)
+
         x, present = self.embedding(token), []
         for i, block in enumerate(self.blocks):
-            x, *kept = block(x, cos, sin, past[2 * i], past[2 * i + 1])
+            x, *kept = block(x, (angles.cos(), angles.sin()), (past[2 * i], past[2 * i + 1]), store, mask)
             present += kept
         return self.norm(x) @ self.embedding.weight.T, *present
 
@@ -282,8 +294,8 @@ MINILM = {"width": 384, "heads": 12, "layers": 6, "tokens": 30522, "pooling": "m
 MINILM_SMALL = {"width": 32, "heads": 4, "layers": 2, "tokens": 60, "pooling": "mean"}
 GPT2 = {"width": 768, "heads": 12, "layers": 6, "tokens": 50257}
 GPT2_SMALL = {"width": 32, "heads": 4, "layers": 2, "tokens": 60}
-LLAMA = {"width": 576, "heads": 9, "key_heads": 3, "layers": 8, "hidden": 1536, "tokens": 49152}
-LLAMA_SMALL = {"width": 48, "heads": 6, "key_heads": 2, "layers": 2, "hidden": 64, "tokens": 60}
+LLAMA = {"width": 576, "heads": 9, "key_heads": 3, "layers": 8, "hidden": 1536, "tokens": 49152, "static": False}
+LLAMA_SMALL = {"width": 48, "heads": 6, "key_heads": 2, "layers": 2, "hidden": 64, "tokens": 60, "static": False}
 
 MODELS = (
     *(
@@ -318,15 +330,19 @@ MODELS = (
     *(
         today(
             f"gpt2_{past}", f"DistilGPT-2, one token after {past}", Gpt2Step,
-            {**GPT2, "past": past}, {**GPT2_SMALL, "past": past // 32},
+            {**GPT2, "past": past}, {**GPT2_SMALL, "past": past // 32 + 2},
         )
         for past in (64, 512)
     ),
     *(
         today(
-            f"llama_{past}", f"Llama (SmolLM's sizes, 8 of 30 blocks), one token after {past}", LlamaStep,
-            {**LLAMA, "past": past}, {**LLAMA_SMALL, "past": past // 32},
+            f"llama_{past}", f"Llama (8 of 30 blocks), one token after {past}", LlamaStep,
+            {**LLAMA, "past": past}, {**LLAMA_SMALL, "past": past // 32 + 2},
         )
         for past in (32, 256, 1024)
+    ),
+    today(
+        "llama_static_256", "Llama (8 of 30 blocks), one token in caches of 256", LlamaStep,
+        {**LLAMA, "past": 256, "static": True}, {**LLAMA_SMALL, "past": 8, "static": True},
     ),
 )  # fmt: skip
