@@ -63,7 +63,7 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
     for schedules, count in (
         (contraction.schedules, few),
         (recurrent.schedules, MAX_CANDIDATES),
-        (generic.schedules, few),
+        (generic.schedules, MAX_CANDIDATES * (1 + len(problem.root.axes)) if problem.wanted.every_axis else few),
     ):
         if found := _kernels(problem, schedules, count):
             more = _searched(problem, found, search) if schedules is contraction.schedules else []

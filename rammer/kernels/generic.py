@@ -24,7 +24,10 @@ from rammer.kernels.tiling import (
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """One schedule per task count: tasks cut from the outer axes of the output, vectors along the best lane axis."""
-    return _schedules(problem, sparing=False)
+    yield from _schedules(problem, sparing=False)
+    if problem.wanted.every_axis:
+        for axis, _ in problem.root.axes:
+            yield from _schedules(problem, sparing=False, first=axis)
 
 
 def sparing(problem: Problem) -> Iterator[Schedule]:
@@ -32,7 +35,7 @@ def sparing(problem: Problem) -> Iterator[Schedule]:
     return _schedules(problem, sparing=True)
 
 
-def _schedules(problem: Problem, *, sparing: bool) -> Iterator[Schedule]:
+def _schedules(problem: Problem, *, sparing: bool, first: str = "") -> Iterator[Schedule]:
     root = problem.root
     crossing = _crossing(problem)
     lane = crossing[0] if crossing else lane_axis(problem, root)
@@ -44,7 +47,7 @@ def _schedules(problem: Problem, *, sparing: bool) -> Iterator[Schedule]:
     elif lane is not None and not root.reduce and not crossing and extents[lane] >= 2 * problem.lanes:
         unroll = 2
     shared = _shared(problem, sparing)
-    order.sort(key=lambda a: a not in shared)
+    order.sort(key=lambda a: (a not in shared, a != first))
     rows = [a for a in shared if a != lane]
     outputs = any(s.name in dict(problem.expr.outputs) for s in problem.placed)  # stored whole: no piece may overhang
     grains = [(a, extents[a], _grain(problem, a, lane, unroll, outputs)) for a in order]

@@ -8,17 +8,27 @@ from math import gcd
 
 import numpy as np
 import pytest
+from cpus import MadeUp, runnable
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.ir.dependency import Dependencies, followed_axes
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.memory import plan_memory
+from rammer.ir.plan import Price
 from rammer.ir.tile import TaskDigit
+from rammer.ir.verify import verify_plan
+from rammer.passes import optimize
+from rammer.plugins import PluginRegistry
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth_first, instances
 from rammer.scheduler.graphturbo.network import Axes, Layer, Network, Read, network_of
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of, group_of, joined
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy_options import finer_tilings
+from rammer.scheduler.profiler import EstimatingProfiler
+from rammer.scheduler.timeline import simulate
 
 KIB = 1 << 10
 node = helper.make_node
@@ -51,7 +61,8 @@ class TestRunningExample:
     """Stages of 8, 4, 2 and 1 instances on eight cores, where an image of the first one fills the near memory."""
 
     graph = images(16)
-    network = network_of(graph)
+    kernels = image_by_image(graph)
+    network = network_of(graph, {k.operation: [k] for k in kernels.values()})
 
     def cut(self) -> tuple[list[Group], list[Split | None]]:
         alone = replace(self.network, layers=tuple(replace(layer, reads=()) for layer in self.network.layers))
@@ -64,8 +75,7 @@ class TestRunningExample:
         assert splits == [Split(1, 8, 0), Split(1, 4, 0), Split(1, 2, 0), Split(1, 1, 0)]
 
     def found(self) -> tuple[list[Instance], list[set[int]]]:
-        kernels = image_by_image(self.graph)
-        return instances(*self.cut(), kernels, Dependencies(self.graph, kernels))
+        return instances(*self.cut(), self.kernels, Dependencies(self.graph, self.kernels))
 
     def test_edges(self) -> None:
         """Figure 6: a1 and a2 feed b1, ..., c1 and c2 feed d1."""
@@ -156,9 +166,6 @@ def test_layers_of_resnet() -> None:
     assert len(resnet50(1).layers) == 57 + 16
 
 
-# ---- what Algorithms 1 and 2 promise, on random networks --------------------------------------------------------------
-
-
 def random_network(seed: int) -> Network:
     """Images through windows, points, sums of two and reductions; several readers, several results."""
     random = np.random.default_rng(seed)
@@ -242,9 +249,6 @@ def test_a_joined_group_is_its_layers() -> None:
     assert axes_of(network, joined(alone[a], both), 1)[a] is None
 
 
-# ---- what a graph becomes -----------------------------------------------------------------------------------------------
-
-
 def test_axes_that_operators_follow() -> None:
     def axes(shape: tuple[int, ...], nodes: list[object], **weights: tuple[int, ...]) -> tuple[Axes, ...]:
         operator = loaded(shape, nodes, **weights).operators[-1]
@@ -262,15 +266,71 @@ def test_axes_that_operators_follow() -> None:
     assert axes(image, [node("Transpose", ["x"], ["y"], perm=[1, 0, 3, 2])])[0] == (1, 0, 3, 2)
     assert axes(image, [node("MatMul", ["x", "w"], ["y"])], w=(8, 5))[0] == (0, 1, 2, None)
     assert axes(image, [node("Softmax", ["x"], ["y"], axis=3)])[0] == (0, 1, 2, None)
-    grouped_by_3 = axes(image, [node("Conv", ["x", "w"], ["y"], group=3)], w=(6, 2, 1, 1))[0]
-    assert grouped_by_3 == (0, 1, 2, 3) or grouped_by_3 == (0, None, 2, 3)
 
 
 def test_network_of_a_graph() -> None:
     """Weights are no inputs; results are marked; the bytes are those of the tensors."""
-    network = network_of(images(4))
+    graph = images(4)
+    network = network_of(graph, {k.operation: [k] for k in image_by_image(graph).values()})
     assert [layer.shape for layer in network.layers] == [(8, 16 >> k, 4, 4) for k in range(4)]
     assert network.inputs == (8 * 16 * 16 * 4,)
     assert [[r.source for r in layer.reads] for layer in network.layers] == [[~0], [0], [1], [2]]
     assert all(layer.reads[0].axes == (0, None, 2, 3) for layer in network.layers)
+    assert all(layer.parts == (8, 1, 1, 1) for layer in network.layers)  # rKernels cut images apart, and no more
     assert [layer.is_result for layer in network.layers] == [False, False, False, True]
+
+
+# ---- plans
+
+
+def tower(batch: int, size: int, channels: int = 16) -> Graph:
+    """Two convolutions and a pooling, three times: as networks begin, with tensors that shrink."""
+    nodes = []
+    for stage in range(3):
+        for half in range(2):
+            source = f"p{stage - 1}" if not half and stage else f"r{stage}{half - 1}" if half else "x"
+            nodes += [
+                node("Conv", [source, f"w{stage}{half}"], [f"c{stage}{half}"], pads=[1] * 4),
+                node("Relu", [f"c{stage}{half}"], [f"r{stage}{half}"]),
+            ]
+        nodes.append(
+            node("MaxPool", [f"r{stage}1"], [f"p{stage}" if stage < 2 else "y"], kernel_shape=[2, 2], strides=[2, 2])
+        )
+    weights = {f"w{stage}{half}": (channels, channels, 3, 3) for stage in range(3) for half in range(2)}
+    return loaded((batch, channels, size, size), nodes, **weights)
+
+
+def small_caches(own: int, shared: int) -> VDeviceSpec:
+    spec = MadeUp(runnable("x86-64-avx2"), 2, 512).spec
+    levels = (
+        MemoryLevel("L2", own, "veu", 80.0),
+        MemoryLevel("L3", shared, read_gbps=48.0),
+        MemoryLevel("DRAM", 1 << 34, read_gbps=20.0),
+    )
+    return replace(spec, memory=levels)
+
+
+class TestPlans:
+    """A tower of sixteen images, of which the shared cache holds two with what lies between their layers."""
+
+    spec = small_caches(32 * KIB, 512 * KIB)
+
+    def moved(self, policy: str, graph: Graph) -> dict[str, int]:
+        registry = PluginRegistry(third_party=False)
+        chosen = registry.policy(policy)
+        finer = finer_tilings(chosen)
+        candidates = {op.operation: registry.rkernels(op.operation, self.spec, 0, finer) for op in graph.operators}
+        plan = chosen.schedule(Problem(graph, self.spec, candidates, EstimatingProfiler(self.spec)))
+        plan = replace(plan, memory=plan_memory(plan))
+        verify_plan(plan)
+        priced = replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()})
+        return dict(simulate(priced).moved)
+
+    def test_depth_first_moves_less(self) -> None:
+        """From main memory, than layers one after the other, and than instances group by group; of both orders the
+        better one is taken."""
+        graph = optimize(tower(16, 32), self.spec)
+        graphturbo = ("graphturbo:order=breadth", "graphturbo:order=depth", "graphturbo")
+        wavefront, breadth, depth, best = (self.moved(p, graph) for p in ("wavefront:plans=priced", *graphturbo))
+        assert depth["DRAM"] < breadth["DRAM"] < 0.85 * wavefront["DRAM"]
+        assert best == depth

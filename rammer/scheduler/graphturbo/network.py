@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
 from rammer.ir.dependency import Dependencies, followed_axes
 from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
 from rammer.ir.tensor import TensorId
 
 Axes = tuple[int | None, ...]
@@ -28,13 +31,15 @@ class Read:
 class Layer:
     """An operator: the shape and bytes of its result, and what it reads, weights left out.
 
-    `is_result`: of the network. `takes_over`: the source whose memory the result may have if it is read here for the
-    last time; no memory plan of ours does that.
+    `parts`: into how many each axis can be cut at most, if not into single places. `is_result`: of the network.
+    `takes_over`: the source whose memory the result may have if it is read here for the last time; no memory plan of
+    ours does that.
     """
 
     shape: tuple[int, ...]
     nbytes: int
     reads: tuple[Read, ...]
+    parts: tuple[int, ...] = ()
     is_result: bool = False
     takes_over: int | None = None
 
@@ -60,8 +65,14 @@ class Network:
         return tuple(map(tuple, found))
 
 
-def network_of(graph: Graph) -> Network:
-    """The operators of a graph as layers, numbered as they are."""
+def step_of(kernel: RKernel, axis: int) -> int:
+    """How much of an axis of the root one rTask computes at most."""
+    name, extent = kernel.operation.expr.root.axes[axis]
+    return min((digit.step for digit in kernel.body.digits if digit.axis == name), default=extent)
+
+
+def network_of(graph: Graph, candidates: Mapping[Operation, Sequence[RKernel]]) -> Network:
+    """The operators of a graph as layers, numbered as they are, which can be cut where an rKernel cuts its rTasks."""
     dependencies = Dependencies(graph, ())
     results = {graph.storage(t).root for t in graph.outputs}
     inputs: dict[TensorId, int] = {}
@@ -72,18 +83,22 @@ def network_of(graph: Graph) -> Network:
             if (root := graph.storage(tensor).root) in graph.constants:
                 continue
             written = [(n, graph.operators[n].outputs[position]) for n, position, _ in dependencies.writers(tensor)]
-            shape = graph.types[tensor].shape
+            read = graph.types[tensor].shape
             reads += [
-                Read(n, axes if other == tensor else _through_view(axes, shape, graph.types[other].shape))
+                Read(n, axes if other == tensor else _through_view(axes, read, graph.types[other].shape))
                 for n, other in written
             ]
             if not written:
                 reads.append(Read(~inputs.setdefault(root, len(inputs)), axes))
+        shape = tuple(extent for _, extent in op.operation.expr.root.axes)
+        kernels = candidates.get(op.operation, ())
+        parts = (max((-(-e // step_of(k, axis)) for k in kernels if e), default=1) for axis, e in enumerate(shape))
         layers.append(
             Layer(
-                tuple(extent for _, extent in op.operation.expr.root.axes),
+                shape,
                 sum(graph.types[t].nbytes for t in op.outputs),
                 tuple(reads),
+                tuple(parts),
                 any(graph.storage(t).root in results for t in op.outputs),
             )
         )

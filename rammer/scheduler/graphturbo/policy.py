@@ -18,13 +18,14 @@ from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth_first, instances
-from rammer.scheduler.graphturbo.network import Network, network_of
+from rammer.scheduler.graphturbo.network import Network, network_of, step_of
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import Market, Option, count, select_veu
 from rammer.scheduler.timeline import simulate
 
+CACHED = 0.5  # of a cache: what an instance brings in there pushes out a fifth of itself (cost/residency.py)
 ORDERS = {"breadth": breadth_first, "depth": depth_first}
 
 
@@ -86,7 +87,7 @@ class GraphTurboPolicy:
 
 def _cuts(problem: Problem, market: Market) -> Iterator[_Cut]:
     """Groups for every near memory. What does not fit into one is cut for the next, and else not at all."""
-    network = network_of(problem.graph)
+    network = network_of(problem.graph, problem.candidates)
     memories = _near_memories(problem.spec)
     splitters = [Splitter(network, problem.spec.num_veus, nbytes) for nbytes in memories.values()]
     for first, memory in enumerate(memories):
@@ -96,9 +97,9 @@ def _cuts(problem: Problem, market: Market) -> Iterator[_Cut]:
 
 
 def _near_memories(spec: VDeviceSpec) -> dict[str, int]:
-    """Caches that are nearer than main memory, and what all vEUs together have of each, in bytes."""
+    """Caches that are nearer than main memory, and what of all vEUs' is room for an instance, in bytes."""
     caches = [m for m, written in levels(spec) if not written][:-1]
-    found = {m.name: m.usable_bytes * (spec.num_veus if m.owner == "veu" else 1) for m in caches}
+    found = {m.name: int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches}
     return found or {"the vEUs' own memory": spec.own_cache * spec.num_veus}
 
 
@@ -113,17 +114,11 @@ def _kernels(
         for n in group.layers:
             options = market.fitting(problem.graph.operators[n].operation)
             if (axis := axes.get(n)) is not None:
-                finest = min(_step(o.kernel, axis) for o in options)
+                finest = min(step_of(o.kernel, axis) for o in options)
                 extent = network.layers[n].shape[axis]
-                options = [o for o in options if _step(o.kernel, axis) <= max(finest, extent // factor)]
+                options = [o for o in options if step_of(o.kernel, axis) <= max(finest, extent // factor)]
             found[n] = min(options, key=lambda o: (_instances_us(o, factor, problem.spec), o.kernel.num_rtasks)).kernel
     return found
-
-
-def _step(kernel: RKernel, axis: int) -> int:
-    """How much of an axis one rTask computes."""
-    name, extent = kernel.operation.expr.root.axes[axis]
-    return min((digit.step for digit in kernel.body.digits if digit.axis == name), default=extent)
 
 
 def _instances_us(option: Option, factor: int, spec: VDeviceSpec) -> float:

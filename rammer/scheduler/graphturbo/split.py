@@ -30,11 +30,12 @@ class Group:
     """A sub-graph: layers in topological order, of which only the last one's result is read outside.
 
     `cuts`: by axis of the result, what the extents of all its tensors along that axis have in common; 0: not all of
-    them have it.
+    them have it. `parts`: into how many all of them can be cut there.
     """
 
     layers: tuple[int, ...]
     cuts: tuple[int, ...]
+    parts: tuple[int, ...]
     outside: Mapping[int, Outside]
 
     @property
@@ -57,20 +58,19 @@ def group_of(network: Network, number: int) -> Group:
     for read in layer.reads:
         found = tuple(_only(k for k, a in enumerate(read.axes) if a == axis) for axis in range(len(layer.shape)))
         _meet(outside, read.source, Outside(found, number))
-    return Group((number,), layer.shape, outside)
+    return Group((number,), layer.shape, layer.parts or layer.shape, outside)
 
 
 def joined(producer: Group, consumer: Group) -> Group:
     """Two groups as one, where nothing but the consumer reads the producer's result."""
     outside = dict(consumer.outside)
     axes = outside.pop(producer.result).axes
-    cuts = tuple(
-        gcd(c, producer.cuts[a]) if c and a is not None and producer.cuts[a] else 0
-        for c, a in zip(consumer.cuts, axes, strict=True)
-    )
+    followed = [(0, 1) if a is None else (producer.cuts[a], producer.parts[a]) for a in axes]
+    cuts = tuple(gcd(c, f) if c and f else 0 for c, (f, _) in zip(consumer.cuts, followed, strict=True))
+    parts = tuple(min(p, f) for p, (_, f) in zip(consumer.parts, followed, strict=True))
     for source, read in producer.outside.items():
         _meet(outside, source, Outside(tuple(None if a is None else read.axes[a] for a in axes), read.last))
-    return Group(tuple(sorted((*producer.layers, *consumer.layers))), cuts, outside)
+    return Group(tuple(sorted((*producer.layers, *consumer.layers))), cuts, parts, outside)
 
 
 def _meet(outside: dict[int, Outside], source: int, read: Outside) -> None:
@@ -119,9 +119,9 @@ class Splitter:
     def splits(self, group: Group) -> list[Split]:
         """SplitInfo: by axis, the fewest instances of which one fits into the near memories. Paper: Algorithm 1."""
         found = []
-        for axis, cut in enumerate(group.cuts):
+        for axis, (cut, most) in enumerate(zip(group.cuts, group.parts, strict=True)):
             live, whole = self._live(group, axis)
-            for factor in (1, *(v for v in _divisors(cut) if v > 1 and self._balances(v))):
+            for factor in (1, *(v for v in _divisors(cut) if 1 < v <= most and self._balances(v))):
                 if int((live / factor + whole).max()) <= self._room:
                     found.append(Split(len(group.layers) if cut else 1, factor, axis))
                     break
@@ -133,7 +133,8 @@ class Splitter:
 
     def peak_bytes(self, group: Group) -> int:
         """The most that lives at one time while the layers run in turn."""
-        return int(sum(self._live(group, 0)).max())
+        live, whole = self._live(group, 0)
+        return int((live + whole).max())
 
     def _live(self, group: Group, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Bytes that live while each layer runs: of what is cut with an axis of the result, and of what is not."""
@@ -145,10 +146,10 @@ class Splitter:
             reading = slice(0, int(np.searchsorted(layers, last)) + 1)
             (whole if axes[axis : axis + 1] == (None,) else live)[reading] += self.network.nbytes(source)
         for at, n in enumerate(group.layers):
-            if (source := self.network.layers[n].takes_over) is not None:
-                known = group.outside.get(source)
-                if (known.last if known else self._last[source]) == n:
-                    live[at] -= min(self.network.nbytes(source), self.network.nbytes(n))
+            if (taken := self.network.layers[n].takes_over) is not None:
+                known = group.outside.get(taken)
+                if (known.last if known else self._last[taken]) == n:
+                    live[at] -= min(self.network.nbytes(taken), self.network.nbytes(n))
         return live, whole
 
     @staticmethod

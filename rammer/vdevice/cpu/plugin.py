@@ -68,9 +68,8 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer:
     from rammer.kernels import candidates
     from rammer.kernels.problem import Granularity
 
-    found = candidates(operation, spec, search=search)
+    found = {kernel.schedule: kernel for kernel in reversed(candidates(operation, spec, search=search))}
     for times in finer:
-        known = {kernel.schedule for kernel in found}
-        more = candidates(operation, spec, Granularity(times * spec.num_veus))
-        found += [kernel for kernel in more if kernel.schedule not in known]
-    return found
+        wanted = Granularity(times * spec.num_veus, every_axis=True)
+        found = {kernel.schedule: kernel for kernel in reversed(candidates(operation, spec, wanted))} | found
+    return list(reversed(found.values()))
