@@ -11,6 +11,7 @@ from rammer.frontend.onnx.handlers import (
     determinant,
     einsum,
     elementwise,
+    features,
     folding,
     indexing,
     layout,
@@ -26,6 +27,7 @@ from rammer.frontend.onnx.handlers import (
     signal,
     sort,
     training,
+    trees,
 )
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "determinant",
     "einsum",
     "elementwise",
+    "features",
     "folding",
     "indexing",
     "layout",
@@ -52,4 +55,5 @@ __all__ = [
     "signal",
     "sort",
     "training",
+    "trees",
 ]

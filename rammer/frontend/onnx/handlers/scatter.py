@@ -152,5 +152,5 @@ def _neutral(reduction: str, dtype: DType) -> Any:
         return int(reduction == "mul")
     if dtype.is_float:
         return -np.inf if reduction == "max" else np.inf
-    limits = np.iinfo(dtype.numpy)
+    limits = np.iinfo(dtype.value)
     return limits.min if reduction == "max" else limits.max
