@@ -323,3 +323,14 @@ def test_steps_of_optimizers(op: str, parts: int, attrs: dict[str, Any], turn: i
     kinds: dict[str, Any] = {name: (v.dtype.name, v.shape) for name, v in values.items()}
     made = model([node(op, list(values), outputs, domain=TRAINING, **attrs)], kinds, outputs, domains={TRAINING: 1})
     compare(made, values, by_reference(made, values), cpu=op == "Adam")
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("gap", [0, 2])
+def test_runs_are_counted(mode: str, gap: int) -> None:
+    attrs = {"min_gram_length": 1, "max_gram_length": 3, "max_skip_count": gap, "ngram_counts": [0, 3, 7]}
+    attrs |= {"pool_int64s": [1, 2, 4, 1, 2, 2, 2, 1, 2, 1], "ngram_indexes": [5, 0, 2, 1, 4, 3]}
+    weights = {} if mode == "TF" else {"weights": [0.5, 2.0, 1.5, 3.0, 1.0, 0.25]}
+    x = np.random.default_rng(1).integers(0, 4, (3, 11))
+    made = model([node("TfIdfVectorizer", mode=mode, **attrs, **weights)], {"x": ("int64", x.shape)})
+    compare(made, {"x": x}, by_runtime(made, {"x": x}), cpu=gap == 2 and mode == "TFIDF")
