@@ -97,6 +97,9 @@ def test_sequences_are_reversed_by_their_lengths(time_axis: int) -> None:
     made = model([node("ReverseSequence", ["x", "l"], **attrs)], {"x": shape, "l": ("int64", (3,))})
     values = {"x": draw(*shape), "l": np.array([7, 0, 4])}
     compare(made, values, by_reference(made, values), 0, cpu=True)
+    for wrong in (-1, 8):
+        with pytest.raises(rammer.errors.InputError, match="outside"):
+            evaluate_graph(load(made), values | {"l": np.array([wrong, 0, 4])})
 
 
 @pytest.mark.parametrize("mode", ["linear", "circular"])
@@ -109,6 +112,9 @@ def test_a_cache_takes_an_update(mode: str, axis: int) -> None:
     made = model([node("TensorScatter", ["x", "u", "w"], mode=mode, axis=axis)], shapes, opset=24)
     values = {"x": draw(*shape), "u": draw(*part), "w": at}
     compare(made, values, by_reference(made, values), 0, cpu=True)
+    if mode == "linear":
+        with pytest.raises(rammer.errors.InputError, match="outside"):
+            evaluate_graph(load(made), values | {"w": np.array([0, shape[axis] - 3])})
 
 
 @pytest.mark.parametrize("axis", [None, 0, -1])
