@@ -63,6 +63,18 @@ def mel(bins: int, high: float = 4000.0) -> ModelProto:
     return model([node("MelWeightMatrix", list(numbers))], {}, constants={k: np.asarray(v) for k, v in numbers.items()})
 
 
+def runs(**attrs: Any) -> ModelProto:
+    same = {
+        "mode": "TF",
+        "ngram_counts": [0],
+        "ngram_indexes": [0, 1, 2],
+        "pool_int64s": [1, 2, 3],
+        "max_skip_count": 0,
+    }
+    lengths = {"min_gram_length": 1, "max_gram_length": 2}
+    return model([node("TfIdfVectorizer", **(same | lengths | attrs))], {"x": ("int64", (4,))})
+
+
 def nested_ifs(depth: int) -> ModelProto:
     result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
     plain = helper.make_node("Identity", ["x"], ["y"])
@@ -324,6 +336,9 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "has 2 operands",
     ),
+    "runs that are no rows": (lambda: runs(ngram_counts=[0, 2]), "1 numbers are no runs of 2"),
+    "runs that begin before others": (lambda: runs(ngram_counts=[0, 9]), "ngram_counts is .0, 9. for a pool of 3"),
+    "columns beyond memory": (lambda: runs(ngram_indexes=[0, 1, 1 << 40]), "3 runs in 1099511627777 columns"),
     "lstm of another size": (
         lambda: model(
             [node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3)],

@@ -97,6 +97,9 @@ def test_sequences_are_reversed_by_their_lengths(time_axis: int) -> None:
     made = model([node("ReverseSequence", ["x", "l"], **attrs)], {"x": shape, "l": ("int64", (3,))})
     values = {"x": draw(*shape), "l": np.array([7, 0, 4])}
     compare(made, values, by_reference(made, values), 0, cpu=True)
+    for wrong in (-1, 8):
+        with pytest.raises(rammer.errors.InputError, match="outside"):
+            evaluate_graph(load(made), values | {"l": np.array([wrong, 0, 4])})
 
 
 @pytest.mark.parametrize("mode", ["linear", "circular"])
@@ -109,6 +112,9 @@ def test_a_cache_takes_an_update(mode: str, axis: int) -> None:
     made = model([node("TensorScatter", ["x", "u", "w"], mode=mode, axis=axis)], shapes, opset=24)
     values = {"x": draw(*shape), "u": draw(*part), "w": at}
     compare(made, values, by_reference(made, values), 0, cpu=True)
+    if mode == "linear":
+        with pytest.raises(rammer.errors.InputError, match="outside"):
+            evaluate_graph(load(made), values | {"w": np.array([0, shape[axis] - 3])})
 
 
 @pytest.mark.parametrize("axis", [None, 0, -1])
@@ -323,3 +329,14 @@ def test_steps_of_optimizers(op: str, parts: int, attrs: dict[str, Any], turn: i
     kinds: dict[str, Any] = {name: (v.dtype.name, v.shape) for name, v in values.items()}
     made = model([node(op, list(values), outputs, domain=TRAINING, **attrs)], kinds, outputs, domains={TRAINING: 1})
     compare(made, values, by_reference(made, values), cpu=op == "Adam")
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("gap", [0, 2])
+def test_runs_are_counted(mode: str, gap: int) -> None:
+    attrs = {"min_gram_length": 1, "max_gram_length": 3, "max_skip_count": gap, "ngram_counts": [0, 3, 7]}
+    attrs |= {"pool_int64s": [1, 2, 4, 1, 2, 2, 2, 1, 2, 1], "ngram_indexes": [5, 0, 2, 1, 4, 3]}
+    weights = {} if mode == "TF" else {"weights": [0.5, 2.0, 1.5, 3.0, 1.0, 0.25]}
+    x = np.random.default_rng(1).integers(0, 4, (3, 11))
+    made = model([node("TfIdfVectorizer", mode=mode, **attrs, **weights)], {"x": ("int64", x.shape)})
+    compare(made, {"x": x}, by_runtime(made, {"x": x}), cpu=gap == 2 and mode == "TFIDF")

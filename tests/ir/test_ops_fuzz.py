@@ -53,6 +53,7 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     },
     "rank": {"largest": st.booleans()},
     "order": {"count": st.integers(-1, 4)},
+    "last_equal": {"count": st.integers(-1, 4)},
     **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "concat", "gather"), AXIS),
     "transpose": {"perm": st.permutations(range(3)).map(tuple) | FEW},
     "reshape": {"shape": FEW},

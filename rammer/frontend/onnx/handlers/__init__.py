@@ -11,10 +11,12 @@ from rammer.frontend.onnx.handlers import (
     determinant,
     einsum,
     elementwise,
+    features,
     folding,
     indexing,
     layout,
     neural,
+    ngrams,
     normalization,
     quantized,
     recurrent,
@@ -27,6 +29,7 @@ from rammer.frontend.onnx.handlers import (
     signal,
     sort,
     training,
+    trees,
 )
 
 __all__ = [
@@ -38,10 +41,12 @@ __all__ = [
     "determinant",
     "einsum",
     "elementwise",
+    "features",
     "folding",
     "indexing",
     "layout",
     "neural",
+    "ngrams",
     "normalization",
     "quantized",
     "recurrent",
@@ -54,4 +59,5 @@ __all__ = [
     "signal",
     "sort",
     "training",
+    "trees",
 ]

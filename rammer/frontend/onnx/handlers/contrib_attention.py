@@ -7,6 +7,7 @@ from math import sqrt
 import numpy as np
 
 from rammer.frontend.onnx.handlers.contrib import contrib, rotated
+from rammer.frontend.onnx.handlers.indexing import inside
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
@@ -118,7 +119,9 @@ def group_query_attention(n: Node) -> list[TensorId]:
     if not length <= total:
         raise n.fail(f"total_sequence_length is {total}, less than the {length} that are new")
     ends = n.add("add", n.reshape(n.cast(n.tensor(5), DType.I64), (batch, 1)), n.constant(1))
-    first = n.constant(np.zeros((batch, 1), np.int64)) if length == total else n.add("sub", ends, n.constant(length))
+    first = n.constant(np.zeros((batch, 1), np.int64))
+    if length < total:  # no prompt
+        first = inside(n, n.add("sub", ends, n.constant(length)), extent - length + 1)
     places = n.add("add", first, n.constant(np.arange(length)))
     if n.attrs["do_rotary"]:
         turned = n.tensor(9) if n.has(9) else places

@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 
-from rammer.frontend.onnx.handlers.scatter import checked, scattered
+from rammer.frontend.onnx.handlers.indexing import inside
+from rammer.frontend.onnx.handlers.scatter import scattered
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, Shape, TensorId
 
@@ -62,9 +63,7 @@ def max_unpool(n: Node) -> TensorId:
         raise n.fail(f"an image of {list(full)} from windows of {list(kernel)} every {list(strides)}")
     planes, count = shape[0] * shape[1], prod(full)
     given = n.cast(n.reshape(n.tensor(1), (planes, prod(shape[2:]))), DType.I64)
-    own = n.add("sub", given, n.constant(np.arange(planes)[:, None] * count))
-    never = n.add("where", n.add("less", own, n.constant(0)), n.constant(count), own)  # of another plane: no place
-    at = checked(n, never, count)
+    at = inside(n, n.add("sub", given, n.constant(np.arange(planes)[:, None] * count)), count)
     zeros = n.builder.constant(np.broadcast_to(np.zeros((), n.dtype().numpy), (planes, count, 1)))
     found = n.reshape(scattered(n, zeros, at, n.reshape(x, (planes, prod(shape[2:]), 1)), "none"), (*shape[:2], *full))
     wanted = n.ints(2, "output_shape") if n.has(2) else n.type(found).shape

@@ -49,6 +49,13 @@ def check_indices(n: Node, indices: TensorId, extent: int) -> None:
         raise n.fail(f"index {bad} is outside [-{extent}, {extent})")
 
 
+def inside(n: Node, index: TensorId, extent: int) -> TensorId:
+    """Numbers in 0 … extent - 1 as they are, in int64; others are reported when the program runs."""
+    wide = n.cast(index, DType.I64)
+    never = n.add("where", n.add("less", wide, n.constant(0)), n.constant(extent), wide)
+    return n.add("gather", n.constant(np.arange(extent)), never, axis=0)
+
+
 def _flat_index(n: Node, indices: TensorId, extent: int, stride: int, never: int) -> TensorId:
     """indices * stride, counted from the front; `never` for those outside, so that the gather reports them."""
     wide = n.cast(indices, DType.I64)
@@ -193,7 +200,7 @@ def reverse_sequence(n: Node) -> TensorId:
     known = n.builder.value(n.tensor(1))
     if known is not None and known.size and not 0 <= known.min() <= known.max() <= time:
         raise n.fail(f"sequence_lens has numbers outside 0…{time}")
-    length, at = n.reshape(n.tensor(1), (batch, 1)), n.constant(np.arange(time))
+    length, at = n.reshape(inside(n, n.tensor(1), time + 1), (batch, 1)), n.constant(np.arange(time))
     backwards = n.add("sub", n.add("sub", length, n.constant(1)), at)
     place = n.add("where", n.add("less", at, length), backwards, at)
     rows = n.add("add", place, n.constant(np.arange(batch)[:, None] * time))
@@ -222,6 +229,7 @@ def tensor_scatter(n: Node) -> TensorId:
     known = n.builder.value(start)
     if known is not None and mode == "linear" and not 0 <= known.min() <= known.max() <= extent - count:
         raise n.fail(f"write_indices has numbers outside 0…{extent - count}")
+    start = inside(n, start, extent - count + 1) if mode == "linear" else start
     source = n.add("sub", n.constant(np.arange(extent)), n.reshape(start, (batch, 1)))
     if mode == "circular":
         source = n.add("mod", source, n.constant(extent))

@@ -100,13 +100,13 @@ def _searched(n: Node, reduction: str) -> TensorId:
         parts = n.reshape(n.tensor(1), (count, depth))
         flat: TensorId = n.constant(np.zeros((1, count), np.int64))
         for d in range(depth):
-            part = checked(n, n.reshape(n.slice(parts, (0, d), (count, 1)), (1, count)), shape[d])
+            part = _checked(n, n.reshape(n.slice(parts, (0, d), (count, 1)), (1, count)), shape[d])
             flat = n.add("add", flat, n.add("mul", part, n.constant(prod(shape[d + 1 : depth]))))
         data, updates = n.reshape(x, (1, rows, rest)), n.reshape(n.tensor(2), (1, count, rest))
         return n.reshape(scattered(n, data, flat, updates, reduction), shape)
     axis = n.axis(n.attrs["axis"], len(shape))
     perm = [*(d for d in range(len(shape)) if d != axis), axis]
-    index = checked(n, n.tensor(1), shape[axis])
+    index = _checked(n, n.tensor(1), shape[axis])
     missing = [0 if d == axis else shape[d] - wanted[d] for d in range(len(shape))]
     pads = (*(0,) * len(shape), *missing)
     values = n.tensor(2)
@@ -121,7 +121,7 @@ def _searched(n: Node, reduction: str) -> TensorId:
     return n.transpose(found, [perm.index(d) for d in range(len(shape))])
 
 
-def checked(n: Node, index: TensorId, extent: int) -> TensorId:
+def _checked(n: Node, index: TensorId, extent: int) -> TensorId:
     """Indices counted from the front; those outside are reported when the program runs."""
     return n.add("gather", n.constant(np.arange(extent)), index, axis=0)
 
@@ -152,5 +152,4 @@ def _neutral(reduction: str, dtype: DType) -> Any:
         return int(reduction == "mul")
     if dtype.is_float:
         return -np.inf if reduction == "max" else np.inf
-    limits = np.iinfo(dtype.numpy)
-    return limits.min if reduction == "max" else limits.max
+    return dtype.info.min if reduction == "max" else dtype.info.max
