@@ -99,7 +99,7 @@ def _searched(problem: Problem, known: list[RKernel], most: int) -> list[RKernel
 
     def alone_us(kernel: RKernel) -> float:
         assert isinstance(kernel.body, TileProgram)
-        return near_us(work(kernel.body), problem.spec) * -(-kernel.num_rtasks // problem.spec.num_veus)
+        return near_us(work(kernel.body, problem.spec), problem.spec) * -(-kernel.num_rtasks // problem.spec.num_veus)
 
     return sorted(found.values(), key=alone_us)[: most - 1]
 

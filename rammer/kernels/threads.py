@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from functools import partial
 from math import prod
 
+from rammer.cost.estimate import estimated_us
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Load, Stage, loads
@@ -17,7 +18,7 @@ from rammer.ir.tile import Kind
 from rammer.kernels import threads_moves, threads_product, threads_tensor
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule, group
-from rammer.kernels.threads_product import Sides, padded, sides, tiles
+from rammer.kernels.threads_product import Staging, padded, sides
 from rammer.kernels.tiling import cut, output_order
 
 MAX_CANDIDATES = 6
@@ -57,32 +58,31 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     p = sides(problem)
     if p is None:
         return []
-    found = multiplied(problem, p)
-    ranked = tiles(problem, p)
-    efficient = min(ranked, key=lambda t: t.work, default=None)  # in time of all tasks: when the vEUs are full anyway
-    if efficient in ranked[MOST_PRODUCTS:]:
-        ranked.insert(1, efficient)
-    for tile in ranked[:MOST_PRODUCTS]:
-        found += fitting(problem, threads_product.schedules(problem, p, tile), most=1)
-    return found
-
-
-def multiplied(problem: Problem, p: Sides) -> list[RKernel]:
-    """Kernels by a wave's instruction, the best guess first; none if there is none for the precision asked for."""
+    staging = Staging(problem, p)
     found: list[RKernel] = []
-    if unit := threads_tensor.instruction_for(problem, p):
-        for chosen in threads_tensor.tiles(problem, p, unit)[:MOST_TENSOR]:
-            found += fitting(problem, threads_tensor.schedules(problem, p, unit, chosen), most=1)
-    return found
+    if unit := threads_tensor.instruction_for(staging):
+        chosen = threads_tensor.tiles(staging, unit)
+        found += ranked(problem, (threads_tensor.schedule(staging, unit, tile) for tile in chosen))[:MOST_TENSOR]
+    plain = map(partial(threads_product.schedule, staging), threads_product.tiles(staging))
+    return found + ranked(problem, plain)[:MOST_PRODUCTS]
 
 
-def fitting(problem: Problem, wanted: Iterable[Schedule], most: int | None = None) -> list[RKernel]:
-    """Kernels of the first `most` distinct schedules whose scratch fits a vEU."""
+def ranked(problem: Problem, schedules: Iterable[Schedule]) -> list[RKernel]:
+    """Kernels by the price of their counted work on all vEUs, the most efficient second: vEUs may be full anyway."""
+    spec = problem.spec
+    us = {kernel: estimated_us(kernel, spec) for kernel in fitting(problem, schedules)}
+    found = sorted(us, key=lambda k: us[k] * -(-k.num_rtasks // spec.num_veus))
+    efficient = sorted(found[1:], key=lambda k: us[k] * k.num_rtasks)[:1]
+    return [*found[:1], *efficient, *(k for k in found[1:] if k not in efficient)]
+
+
+def fitting(problem: Problem, wanted: Iterable[Schedule]) -> list[RKernel]:
+    """Kernels of distinct schedules whose scratch fits a vEU."""
     distinct: dict[object, Schedule] = {}
     for schedule in wanted:
         distinct.setdefault((schedule.loops, schedule.stages, schedule.packing), schedule)
     kernels = map(problem.kernel, distinct.values())
-    return list(islice((k for k in kernels if k.scratch_bytes <= problem.spec.scratch_bytes), most))
+    return [k for k in kernels if k.scratch_bytes <= problem.spec.scratch_bytes]
 
 
 def schedules(problem: Problem, counts: Iterable[int] = ()) -> Iterator[Schedule]:

@@ -33,7 +33,7 @@ def product(kind: str) -> Operation:
 
 def alone_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     assert isinstance(kernel.body, TileProgram)
-    return near_us(work(kernel.body), spec) * -(-kernel.num_rtasks // spec.num_veus)
+    return near_us(work(kernel.body, spec), spec) * -(-kernel.num_rtasks // spec.num_veus)
 
 
 @pytest.mark.parametrize("cpu", CPUS[:3], ids=str)

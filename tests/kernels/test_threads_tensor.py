@@ -12,7 +12,7 @@ from kernel_harness import compare, operation, random_inputs
 from simt_harness import GPU, SimtRunner, build
 from test_every_operator import CASES
 
-from rammer.cost.threads import thread_us
+from rammer.cost.estimate import estimated_us
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
@@ -145,7 +145,7 @@ def test_what_does_not_fit_the_unit_is_computed_as_before(name: str) -> None:
 def test_the_model_of_time_prefers_matrix_units() -> None:
     op = operation("matmul", t(512, 512), t(512, 512), static=("b",))
     gpu = replace(GPU, precision="tf32")
-    us = {k.name: k.num_rtasks * thread_us(k.body, gpu, 40.0) for k in candidates(op, gpu)}  # type: ignore[arg-type]
+    us = {k.name: k.num_rtasks * estimated_us(k, gpu) for k in candidates(op, gpu)}
     assert "_tf32_" in min(us, key=us.__getitem__)
 
 
