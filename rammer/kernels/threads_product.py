@@ -32,8 +32,8 @@ MAX_UNROLLED = 256  # products of a thread in one piece of code
 USUAL = 32, 8  # terms of a chunk, and of one thread, by which tiles are first compared
 MOST_POINTS = 16  # of a thread along a side
 STAGED = 0.5  # of scratch: the rest holds weights that stay with the vEU
-REFINED = 6  # numbers of tasks whose tiles are looked at closely
-ALIKE = 1.02  # of chunks so close the shortest is taken
+REFINED = 5  # numbers of tasks whose tiles are looked at closely
+ALIKE = 1.05  # of chunks so close the shortest is taken
 
 
 @dataclass(frozen=True)
@@ -299,10 +299,14 @@ def tiles(staging: Staging) -> list[Tile]:
     """Tiles of different numbers of tasks by what they would issue: the soonest done, and the most efficient."""
     spec = staging.problem.spec
     found: dict[int, Tile] = {}
+    usual: dict[int, int] = {}
     efficient: Tile | None = None
     for points, threads, split in _divided(staging):
         steps = staging.steps(points[0] * threads[0], points[1] * threads[1])
-        tile = _soonest(staging, steps, points, split, _usual(staging, split))
+        if split not in usual:
+            every = chunks(staging, split)
+            usual[split] = next((c for c in every if c >= max(USUAL[0] // staging.passes, USUAL[1] * split)), every[-1])
+        tile = _fitted(staging, steps, points, split, usual[split])
         if tile is None:
             continue
         if tile.tasks not in found or tile.us < found[tile.tasks].us:
@@ -312,8 +316,8 @@ def tiles(staging: Staging) -> list[Tile]:
     ranked = sorted(found.values(), key=lambda t: alone_us(t, spec))[:REFINED]
     if efficient is not None and efficient not in ranked:
         ranked.append(efficient)
-    every = [_soonest(staging, t.steps, t.points, t.split, chunks(staging, t.split)) for t in ranked]
-    return [tile for tile in every if tile is not None]
+    refined = (_soonest(staging, t.steps, t.points, t.split, chunks(staging, t.split)) for t in ranked)
+    return [tile for tile in refined if tile is not None]
 
 
 def alone_us(tile: Tile, spec: VDeviceSpec) -> float:
@@ -325,7 +329,7 @@ def _divided(staging: Staging) -> Iterator[tuple[tuple[int, int], tuple[int, int
     """Points of a thread, threads along both sides, and threads that share a sum: powers of two that the vEU holds."""
     spec, p = staging.problem.spec, staging.p
     most = [prod(staging.extents[a] for a in axes) for axes in (p.slow, p.fast)]
-    threads = spec.wave * powers(spec.max_threads // spec.wave)[-1] if spec.wave <= spec.max_threads else 1
+    threads = most_threads(spec)
     for split in powers(min(spec.max_threads, staging.terms // 2)):
         for down in powers(spec.max_threads // split):
             along = threads // (split * down)  # where that is more than there is, tiles shrink to fewer threads
@@ -335,6 +339,12 @@ def _divided(staging: Staging) -> Iterator[tuple[tuple[int, int], tuple[int, int
                 held = rows * columns + rows + columns
                 if held <= spec.registers * spec.lanes and rows * down < 2 * most[0] and columns * along < 2 * most[1]:
                     yield (rows, columns), (down, along), split
+
+
+def most_threads(spec: VDeviceSpec) -> int:
+    """The most whole waves of a task whose number is a power of two."""
+    wave = min(spec.wave, spec.max_threads)
+    return wave * powers(spec.max_threads // wave)[-1]
 
 
 def powers(most: int) -> list[int]:
@@ -391,13 +401,6 @@ def chunks(staging: Staging, split: int) -> list[int]:
     return sorted({-(-size // (split * n)) * split * n for size in sizes for n in (1, 8)})
 
 
-def _usual(staging: Staging, split: int) -> set[int]:
-    """Two of them."""
-    least = USUAL[0] // staging.passes, USUAL[1] * split
-    every = chunks(staging, split)
-    return {next((c for c in every if c >= n), every[-1]) for n in least}
-
-
 def _soonest(
     staging: Staging, steps: dict[str, int], points: tuple[int, int], split: int, sizes: Iterable[int]
 ) -> Tile | None:
@@ -446,7 +449,7 @@ def schedule(staging: Staging, tile: Tile) -> Schedule:
         Loop(fast, along * columns),
         *((Loop(deep, terms, Kind.THREAD),) if tile.split > 1 else ()),
         Loop(slow, rows, Kind.THREAD),
-        Loop(fast, 1, Kind.THREAD),
+        *((Loop(fast, 1, Kind.THREAD),) if along > 1 else ()),
         Loop(deep, chunk),
         *((Loop(deep, together), Loop(deep, 1, Kind.UNROLLED)) if together > 1 else (Loop(deep),)),
         *(Loop(a) for a in staging.window),

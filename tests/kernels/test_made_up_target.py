@@ -121,6 +121,9 @@ def conv(n: int, c: int, o: int, h: int, w: int) -> Operation:
     return operation("conv", *kinds, static=("w",), pads=(1, 1, 1, 1))
 
 
+SOFTMAX = operation("softmax", TensorType((9, 100)), axis=1)
+
+
 def by_instruction(op: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """The candidates that use the made-up instruction, the best guess first."""
     found = [k for k in candidates(op, spec) if isinstance(k.body, TileProgram) and contains(k.body.body, Apply)]
@@ -145,6 +148,22 @@ def test_candidates_are_proven_and_compute_the_expression(spec: VDeviceSpec, op:
     (wanted,) = evaluate_expr(op.expr, inputs)
     for kernel in by_instruction(op, spec):
         assert {f.rule for f in prove(kernel)} <= {"R204"}, kernel.name  # it reads rows that the last block pads with
+        (got,) = tile_machine.run(kernel, inputs)
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max(), err_msg=kernel.name)
+
+
+@pytest.mark.parametrize(("wave", "most", "lanes"), [(5, 40, 4), (5, 43, 5), (12, 50, 3)])
+@pytest.mark.parametrize(
+    "op", [matmul(25, 18, 23), matmul(1, 60, 20), conv(1, 12, 20, 5, 7), SOFTMAX], ids=lambda op: op.kind
+)
+def test_waves_and_vectors_of_any_size(op: Operation, wave: int, most: int, lanes: int) -> None:
+    """Blocks of threads are whole waves, sums are shared by powers of two, and tiles fit neither."""
+    spec = replace(WAVES, wave=wave, max_threads=most, lanes=lanes, instructions=())
+    inputs = random_inputs(op)
+    (wanted,) = evaluate_expr(op.expr, inputs)
+    for kernel in candidates(op, spec):
+        assert not kernel.num_threads % wave and kernel.num_threads <= most, kernel.name
+        assert {f.rule for f in prove(kernel)} <= {"R204"}, kernel.name
         (got,) = tile_machine.run(kernel, inputs)
         np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max(), err_msg=kernel.name)
 
