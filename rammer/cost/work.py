@@ -102,6 +102,7 @@ class _Counter:
         self.buffers = {b.name: b for b in (*program.arguments, *program.scratch)}
         self._in_memory = {b.name for b in self.buffers.values() if b.scope is not Scope.REGISTER}
         self._spans: dict[str, tuple[int, int]] = {}  # of variables around a statement, in the first rTask
+        self._walking = ""  # the variable of the innermost serial loop
         self.digits: list[For] = []  # of the thread's number, around a statement
 
     def rtask(self) -> Work:
@@ -112,8 +113,10 @@ class _Counter:
 
     def loop(self, body: Body, block: tuple[For, ...], trips: int, var: str = "") -> tuple[Work, list[_Access]]:
         """A loop's work, and what it accesses in all its passes."""
-        found = _Pass()
+        found, outside = _Pass(), self._walking
+        self._walking = var
         self.body(body, block, found)
+        self._walking = outside
         spans = {var: (0, trips - 1)} if var else {}
         moved = [replace(access, spans={**access.spans, **spans}) for access in found.accesses]
         once, whole = self.footprint(found.accesses), self.footprint(moved)
@@ -263,8 +266,16 @@ class _OfWaves(_Counter):
         spans = {lp.var: lp.stop - lp.start for lp in block if lp.var in used}
         joined = min((min(n, self.spec.lanes) for v, n in spans.items() if index.coef(v) == 1), default=1)
         count = prod(spans.values()) / joined
-        divisions = sum(not isinstance(atom, str) for atom, _ in index.terms)
-        return count, self.transfers(buffer, index, joined), DIVISION * divisions * count
+        return count, self.transfers(buffer, index, joined), DIVISION * self.divisions(index, block)
+
+    def divisions(self, index: Index, block: tuple[For, ...]) -> float:
+        """Divisions in all addresses of a register block; those that no loop around changes come before it."""
+        found = 0
+        for atom in (atom for atom, _ in index.terms if not isinstance(atom, str)):
+            used = variables(atom.arg)
+            own = [lp.stop - lp.start for lp in block if lp.var in used]
+            found += prod(own) if own or self._walking in ("", *used) else 0
+        return float(found)
 
     def transfers(self, buffer: str, index: Index, joined: int) -> int:
         """How often memory is asked until all of a wave have `joined` neighbours each.

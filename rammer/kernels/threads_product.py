@@ -33,7 +33,7 @@ USUAL = 32, 8  # terms of a chunk, and of one thread, by which tiles are first c
 MOST_POINTS = 16  # of a thread along a side
 STAGED = 0.5  # of scratch: the rest holds weights that stay with the vEU
 REFINED = 5  # numbers of tasks whose tiles are looked at closely
-ALIKE = 1.05  # of chunks so close the shortest is taken
+ALIKE = 1.02  # of chunks so close the shortest is taken
 
 
 @dataclass(frozen=True)
