@@ -30,6 +30,7 @@ MIN_POINTS = (4, 8)  # fewer slow or fast points are no tile
 MIN_TERMS = 8
 MAX_UNROLLED = 256  # products of a thread in one piece of code
 USUAL = 32, 8  # terms of a chunk, and of one thread, by which tiles are first compared
+MOST_PADDING = 1.2  # of the terms of a sum
 MOST_POINTS = 16  # of a thread along a side
 STAGED = 0.5  # of scratch: the rest holds weights that stay with the vEU
 REFINED = 5  # numbers of tasks whose tiles are looked at closely
@@ -299,14 +300,15 @@ def tiles(staging: Staging) -> list[Tile]:
     """Tiles of different numbers of tasks by what they would issue: the soonest done, and the most efficient."""
     spec = staging.problem.spec
     found: dict[int, Tile] = {}
-    usual: dict[int, int] = {}
+    usual: dict[int, list[int]] = {}
     efficient: Tile | None = None
     for points, threads, split in _divided(staging):
         steps = staging.steps(points[0] * threads[0], points[1] * threads[1])
         if split not in usual:
-            every = chunks(staging, split)
-            usual[split] = next((c for c in every if c >= max(USUAL[0] // staging.passes, USUAL[1] * split)), every[-1])
-        tile = _fitted(staging, steps, points, split, usual[split])
+            least, every = max(USUAL[0] // staging.passes, USUAL[1] * split), chunks(staging, split)
+            usual[split] = [c for c in reversed(every) if c < 2 * least] or every[:1]
+        fitting = (_fitted(staging, steps, points, split, chunk) for chunk in usual[split])
+        tile = next((way for way in fitting if way is not None), None)
         if tile is None:
             continue
         if tile.tasks not in found or tile.us < found[tile.tasks].us:
@@ -396,9 +398,11 @@ def unrolled(terms: int, points: int, window: bool) -> int:
 
 
 def chunks(staging: Staging, split: int) -> list[int]:
-    """How many terms may be staged at a time, the fewest first: equal parts of the sum, or with the last one padded."""
+    """How many terms may be staged at a time, the fewest first: equal parts of the sum, or with a little padding."""
     sizes = [-(-staging.terms // pieces) for pieces in powers(staging.terms // split)]
-    return sorted({-(-size // (split * n)) * split * n for size in sizes for n in (1, 8)})
+    found = {-(-size // (split * n)) * split * n for size in sizes for n in (1, 8)}
+    padded = {chunk: -(-staging.terms // chunk) * chunk for chunk in found}
+    return sorted(chunk for chunk in found if padded[chunk] <= MOST_PADDING * min(padded.values()))
 
 
 def _soonest(

@@ -17,7 +17,7 @@ from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads_product import REFINED, USUAL, Staging, operands, soonest
+from rammer.kernels.threads_product import REFINED, USUAL, Staging, operands, powers, soonest
 
 Pair: TypeAlias = tuple[int, int]  # along slow and fast
 
@@ -52,9 +52,10 @@ def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
     """Tiles of different numbers of tasks by what they would issue, those soonest done alone first."""
     found: dict[int, Blocks] = {}
     spec, every = staging.problem.spec, chunks(staging, unit)
-    usual = next((c for c in every if c >= USUAL[0] // staging.passes), every[-1])
+    usual = [c for c in reversed(every) if c < 2 * USUAL[0] // staging.passes] or every[:1]
     for waves, blocks in _divided(staging, unit):
-        tile = _soonest(staging, unit, waves, blocks, (usual,))
+        fitting = (_fitted(staging, unit, waves, blocks, chunk) for chunk in usual)
+        tile = next((way for way in fitting if way is not None), None)
         if tile is not None and (tile.tasks not in found or tile.us < found[tile.tasks].us):
             found[tile.tasks] = tile
     ranked = sorted(found.values(), key=lambda t: -(-t.tasks // spec.num_veus) * t.us)[:REFINED]
@@ -71,16 +72,15 @@ def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]
         -(-prod(staging.extents[axis] for axis in axes) // size) for axes, size in ((p.slow, height), (p.fast, width))
     ]
     room = spec.registers * spec.lanes
-    rows = range(1, min(room // sums, most[0]) + 1)
+    sizes = sorted({n * times for n in powers(room // sums) for times in (1, 3)})
     waves = range(1, spec.max_threads // unit.threads + 1)
     for down, along in combinations(waves, repeat=2):
         if down * along not in waves:
             continue
-        for high in rows:
-            for broad in range(1, min(room // (sums * high), most[1]) + 1):
-                fits = sums * high * broad + a * high + b * broad <= room
-                if fits and down * high < 2 * most[0] and along * broad < 2 * most[1]:
-                    yield (down, along), (high, broad)
+        for high, broad in combinations(sizes, repeat=2):
+            fits = sums * high * broad + a * high + b * broad <= room
+            if fits and down * high < 2 * most[0] and along * broad < 2 * most[1]:
+                yield (down, along), (high, broad)
 
 
 def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chunk: int) -> Blocks | None:
