@@ -32,7 +32,7 @@ MAX_UNROLLED = 256  # products of a thread in one piece of code
 USUAL = 32, 8  # terms of a chunk, and of one thread, by which tiles are first compared
 MOST_PADDING = 1.2  # of the terms of a sum
 MOST_POINTS = 16  # of a thread along a side
-STAGED = 0.5  # of scratch: the rest holds weights that stay with the vEU
+STAGED = 0.6  # of scratch: the rest holds weights that stay with the vEU
 REFINED = 5  # numbers of tasks whose tiles are looked at closely
 ALIKE = 1.02  # of chunks so close the shortest is taken
 
@@ -208,14 +208,14 @@ class Staging:
         self._gbps = rate_gbps(nbytes, problem.spec)
         self.room = int(problem.spec.scratch_bytes * STAGED)
         self._boxes: dict[object, tuple[int, ...]] = {}
-        self._steps: dict[tuple[int, int], dict[str, int]] = {}
+        self._steps: dict[tuple[tuple[str, ...], int], dict[str, int]] = {}
 
     def steps(self, slow: int, fast: int) -> dict[str, int]:
         """Steps of tasks of at most so many points along both sides."""
-        if (slow, fast) not in self._steps:
-            own = {**box(self.p, self.p.slow, slow), **box(self.p, self.p.fast, fast)}
-            self._steps[slow, fast] = {**own, **dict.fromkeys(self.p.batch, 1)}
-        return self._steps[slow, fast]
+        for side in ((self.p.slow, slow), (self.p.fast, fast)):
+            if side not in self._steps:
+                self._steps[side] = box(self.p, *side)
+        return {**self._steps[self.p.slow, slow], **self._steps[self.p.fast, fast], **dict.fromkeys(self.p.batch, 1)}
 
     def tasks(self, steps: Mapping[str, int]) -> int:
         """How many tasks such steps make."""
