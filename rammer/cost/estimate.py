@@ -1,6 +1,7 @@
 """An rTask's time from the spec alone: its counted work, or bytes at the rate of the level that has them, if slower.
 
-Of many threads see `threads`. Kernels whose loops nobody sees count as their operation does: a roofline.
+Blocks of threads fetch and compute in turn: then it is the sum. Kernels whose loops nobody sees count as their
+operation does: a roofline.
 """
 
 from __future__ import annotations
@@ -8,9 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from rammer.cost.issue import near_us
-from rammer.cost.threads import thread_us
 from rammer.cost.work import work
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
 from rammer.ir.tile import TileProgram
@@ -20,17 +20,19 @@ def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     """Microseconds of one rTask on one vEU."""
     body = kernel.body
     nbytes = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs))
-    gbps = _rate_gbps(nbytes, spec)
-    if isinstance(body, TileProgram) and body.num_threads > 1:
-        return thread_us(body, spec, gbps)
+    gbps = rate_gbps(nbytes, spec)
+    if isinstance(body, TileProgram) and spec.execution is Execution.SIMT:
+        found = work(body, spec)
+        fetched = sum(found.whole.get(b.name, 0.0) for b in body.arguments)
+        return near_us(found, spec, body.num_threads) + (fetched / (gbps * 1e3) if gbps else 0.0)
     share = _tile_share(kernel)
     fetching_us = nbytes * share / (gbps * 1e3) if gbps else 0.0  # its tile, and its share of every input, at least
     if isinstance(body, TileProgram):
-        return max(near_us(work(body), spec), fetching_us)
+        return max(near_us(work(body, spec), spec), fetching_us)
     return max(flops(kernel.operation.expr) / (max(spec.peak_gflops, 1e-9) * 1e3) * share, fetching_us)
 
 
-def _rate_gbps(nbytes: int, spec: VDeviceSpec) -> float:
+def rate_gbps(nbytes: int, spec: VDeviceSpec) -> float:
     """What one vEU gets from the nearest level that holds `nbytes`; 0 if the spec does not say."""
     veus = max(spec.num_veus, 1)
     rate = 0.0

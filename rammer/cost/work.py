@@ -1,20 +1,23 @@
-"""The work of an rTask of one thread, counted from its tile program: what it issues, and how much it touches per loop.
+"""The work of an rTask, counted from its tile program: what it issues, and how much it touches per loop.
 
 Register blocks count as the compiler makes them: what unrolled neighbours have in common is loaded and computed once,
 and once for a vector. Guards are taken as true, but for those that the first rTask never meets. So drafts count about
-as what they become.
+as what they become. Of many threads it is what one of their waves issues: arithmetic, transfers from and to memory, and
+how often it waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import gcd, prod
+from itertools import product
+from math import ceil, gcd, prod
 from typing import TypeAlias, assert_never
 
-from rammer.cost.functions import parts_of
+from rammer.cost.functions import parts_of, slots_of
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Iota, Load, Range, Scalar, Select, Table, loads, nodes
-from rammer.ir.index import Bounds, Index, bounds, variables
+from rammer.ir.index import Bounds, Index, bounds, evaluate, variables
 from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, Store, Sync, TileProgram
 
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
@@ -22,6 +25,8 @@ Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 # Fitted to measured rTasks: python -m benchmarks.work (docs/measurements.md).
 APART = 0.5  # loads or stores for each lane of a vector whose elements lie apart: a part of them are shuffled together
 PICKED = 2.0  # loads for a vector whose elements are all in one of memory
+DIVISION = 4.0  # instructions of an address's division: multiply high, shift, multiply and subtract
+BANK_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class Issued:
 class Work:
     """A loop, or a whole rTask: `own` is issued in each of `trips` passes, and `inside` are the loops within.
 
-    `sums` tells whether a pass waits for the one before. `once` is touched by a pass, `whole` by all of them.
+    `sums` tells whether a pass waits for the one before. `once` is touched by a pass, `whole` by all of them. Of SIMT
+    all passes together have `syncs`, and wait `rounds` times for arguments; another sync awaits the `far` loads left.
     """
 
     trips: int
@@ -55,11 +61,15 @@ class Work:
     sums: bool
     once: Footprint
     whole: Footprint
+    syncs: int = 0
+    rounds: int = 0
+    far: float = 0.0
 
 
-def work(program: TileProgram) -> Work:
-    """Count the first rTask of a tile program of one thread."""
-    return _Counter(program).rtask()
+def work(program: TileProgram, spec: VDeviceSpec) -> Work:
+    """Count the first rTask of a tile program: of its thread, or of one of its waves."""
+    counter = _OfWaves if spec.execution is Execution.SIMT else _Counter
+    return counter(program, spec).rtask()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +90,41 @@ class _Pass:
     inside: list[Work] = field(default_factory=list)
     accesses: list[_Access] = field(default_factory=list)
     sums: bool = False
+    syncs: int = 0
+    rounds: int = 0
+    far: float = 0.0
 
 
 class _Counter:
-    def __init__(self, program: TileProgram) -> None:
-        self.program = program
+    """Counts for one thread and its vectors."""
+
+    def __init__(self, program: TileProgram, spec: VDeviceSpec) -> None:
+        self.program, self.spec = program, spec
         self.buffers = {b.name: b for b in (*program.arguments, *program.scratch)}
         self._in_memory = {b.name for b in self.buffers.values() if b.scope is not Scope.REGISTER}
         self._spans: dict[str, tuple[int, int]] = {}  # of variables around a statement, in the first rTask
+        self._walking = ""  # the variable of the innermost serial loop
+        self.digits: list[For] = []  # of the thread's number, around a statement
 
     def rtask(self) -> Work:
         return self.loop(self.program.body, (), 1)[0]
 
+    def awaited(self, found: _Pass) -> None:
+        """What a sync means for loads that are under way."""
+
     def loop(self, body: Body, block: tuple[For, ...], trips: int, var: str = "") -> tuple[Work, list[_Access]]:
         """A loop's work, and what it accesses in all its passes."""
-        found = _Pass()
+        found, outside = _Pass(), self._walking
+        self._walking = var
         self.body(body, block, found)
+        self._walking = outside
         spans = {var: (0, trips - 1)} if var else {}
         moved = [replace(access, spans={**access.spans, **spans}) for access in found.accesses]
         once, whole = self.footprint(found.accesses), self.footprint(moved)
-        return Work(trips, found.issued, tuple(found.inside), found.sums, once, whole), moved
+        if found.syncs:
+            self.awaited(found)
+        waits = trips * found.syncs, trips * found.rounds, trips * found.far
+        return Work(trips, found.issued, tuple(found.inside), found.sums, once, whole, *waits), moved
 
     def body(self, body: Body, block: tuple[For, ...], found: _Pass) -> None:
         """Add a body's statements; `block` are the unrolled and vector loops around."""
@@ -115,11 +140,20 @@ class _Counter:
                 case For(kind=Kind.SERIAL):
                     self._spans[stmt.var] = stmt.start, stmt.stop - 1
                     inner, accesses = self.loop(stmt.body, block, stmt.stop - stmt.start, stmt.var)
+                    if inner.syncs:
+                        self.awaited(found)
                     found.inside.append(inner)
                     found.accesses += accesses
-                case For(kind=Kind.TASK | Kind.THREAD):
+                    found.syncs, found.rounds = found.syncs + inner.syncs, found.rounds + inner.rounds
+                    found.far += inner.far
+                case For(kind=Kind.TASK):
                     self._spans[stmt.var] = 0, 0
                     self.body(stmt.body, block, found)
+                case For(kind=Kind.THREAD):
+                    self._spans[stmt.var] = stmt.start, stmt.stop - 1
+                    self.digits.append(stmt)
+                    self.body(stmt.body, block, found)
+                    self.digits.pop()
                 case For():
                     self._spans[stmt.var] = stmt.start, stmt.stop - 1
                     self.body(stmt.body, (*block, stmt), found)
@@ -128,7 +162,8 @@ class _Counter:
                 case Prefetch():
                     found.issued += Issued(loads=_times(block))
                 case Sync():
-                    pass
+                    self.awaited(found)
+                    found.syncs += 1
                 case _:
                     assert_never(stmt)
 
@@ -137,18 +172,34 @@ class _Counter:
         return low < where.high and high >= where.low
 
     def store(self, stmt: Store, block: tuple[For, ...], found: _Pass) -> None:
-        vector = next((lp for lp in block if lp.kind is Kind.VECTOR), None)
-        parts = dict(parts_of(stmt.value))  # equal ones are computed once
-        issued = Issued(sum(slots * _evaluations(part, stmt, block, vector) for part, slots in parts.items()))
+        vector = self.vector(block)
+        issued = Issued(self.arithmetic(stmt, block))
         for load in dict.fromkeys(load for load, _ in loads(stmt.value)):
             if load.tensor in self._in_memory:
-                issued += Issued(loads=self.issue(load.index[0], block, vector, bool(load.dynamic)))
+                issued += self.load(load, block, vector, found)
                 self.note(load.tensor, load.index[0], block, found)
         if stmt.buffer in self._in_memory:
-            issued += Issued(stores=self.issue(stmt.index, block, vector, False))
+            issued += self.stored(stmt, block, vector)
             self.note(stmt.buffer, stmt.index, block, found)
         found.issued += issued
         found.sums |= any(ld.tensor == stmt.buffer and ld.index[0] == stmt.index for ld, _ in loads(stmt.value))
+
+    def vector(self, block: tuple[For, ...]) -> For | None:
+        """The loop whose elements arithmetic takes at once."""
+        return next((lp for lp in block if lp.kind is Kind.VECTOR), None)
+
+    def arithmetic(self, stmt: Store, block: tuple[For, ...]) -> float:
+        """Slots of what a store in a register block computes; equal parts are computed once."""
+        parts = dict(parts_of(stmt.value))
+        return sum(slots * _evaluations(part, stmt, block, self.vector(block)) for part, slots in parts.items())
+
+    def load(self, load: Load, block: tuple[For, ...], vector: For | None, found: _Pass) -> Issued:
+        """What a load in a register block takes."""
+        return Issued(loads=self.issue(load.index[0], block, vector, bool(load.dynamic)))
+
+    def stored(self, stmt: Store, block: tuple[For, ...], vector: For | None) -> Issued:
+        """What a store in a register block takes, its value apart."""
+        return Issued(stores=self.issue(stmt.index, block, vector, False))
 
     def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
         found.issued += Issued(made=prod(stmt.extents) / stmt.instruction.gain * _times(block))
@@ -171,7 +222,7 @@ class _Counter:
         return count * (PICKED if high - low < lanes else max(APART * lanes, 1.0))
 
     def note(self, buffer: str, index: Index, block: tuple[For, ...], found: _Pass, elements: int = 1) -> None:
-        spans = {lp.var: (lp.start, lp.stop - 1) for lp in block}
+        spans = {lp.var: (lp.start, lp.stop - 1) for lp in (*block, *self.digits)}
         found.accesses.append(_Access(buffer, index, spans, elements))
 
     def footprint(self, accesses: Iterable[_Access]) -> Footprint:
@@ -187,6 +238,70 @@ class _Counter:
             buffer = self.buffers[name]
             found[name] = min(sum(sizes.values()), buffer.size) * buffer.nbytes / max(buffer.size, 1)
         return found
+
+
+class _OfWaves(_Counter):
+    """Counts for a wave of threads, each of which loads a few neighbours at once, all elements of a vector by one."""
+
+    def vector(self, block: tuple[For, ...]) -> For | None:
+        return None
+
+    def arithmetic(self, stmt: Store, block: tuple[For, ...]) -> float:
+        return slots_of(stmt.value) * _times(block)
+
+    def load(self, load: Load, block: tuple[For, ...], vector: For | None, found: _Pass) -> Issued:
+        count, transfers, divisions = self.moved(load.tensor, load.index[0], block)
+        if self.buffers[load.tensor].scope is Scope.ARGUMENT:
+            found.far += count
+        return Issued(arithmetic=divisions, loads=count * transfers)
+
+    def stored(self, stmt: Store, block: tuple[For, ...], vector: For | None) -> Issued:
+        count, transfers, divisions = self.moved(stmt.buffer, stmt.index, block)
+        return Issued(arithmetic=divisions, stores=count * transfers)
+
+    def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
+        if stmt.instruction.threads == 1:
+            raise ValueError(f"{stmt.instruction.name} is no instruction of many threads")
+        super().apply(stmt, block, found)
+
+    def awaited(self, found: _Pass) -> None:
+        found.rounds += ceil(found.far / self.spec.issue.pending)
+        found.far = 0.0
+
+    def moved(self, buffer: str, index: Index, block: tuple[For, ...]) -> tuple[float, int, float]:
+        """Instructions of an access in a register block, transfers of each, and instructions for all its addresses."""
+        used = variables(index)
+        spans = {lp.var: lp.stop - lp.start for lp in block if lp.var in used}
+        joined = min((min(n, self.spec.lanes) for v, n in spans.items() if index.coef(v) == 1), default=1)
+        count = prod(spans.values()) / joined
+        return count, self.transfers(buffer, index, joined), DIVISION * self.divisions(index, block)
+
+    def divisions(self, index: Index, block: tuple[For, ...]) -> float:
+        """Divisions in all addresses of a register block; those that no loop around changes come before it."""
+        found = 0
+        for atom in (atom for atom, _ in index.terms if not isinstance(atom, str)):
+            used = variables(atom.arg)
+            own = [lp.stop - lp.start for lp in block if lp.var in used]
+            found += prod(own) if own or self._walking in ("", *used) else 0
+        return float(found)
+
+    def transfers(self, buffer: str, index: Index, joined: int) -> int:
+        """How often memory is asked until all of a wave have `joined` neighbours each.
+
+        Scratch gives one element of every bank at once, a cache as many that lie in one line.
+        """
+        banks, size = self.spec.issue.banks, self.buffers[buffer].dtype.itemsize
+        names = dict.fromkeys(variables(index), 0)
+        digits = [lp for lp in self.digits if lp.var in names]
+        starts = set()
+        for thread in range(self.spec.wave):
+            own = {lp.var: thread // lp.stride % (lp.stop - lp.start) for lp in digits}
+            starts.add(int(evaluate(index, {**names, **own})))
+        words = {(start + n) * size // BANK_BYTES for start, n in product(starts, range(joined))}
+        if self.buffers[buffer].scope is Scope.ARGUMENT:
+            return len({word // banks for word in words})
+        found = [word % banks for word in words]
+        return max(map(found.count, found))
 
 
 def _others(block: tuple[For, ...], vector: For | None) -> tuple[For, ...]:

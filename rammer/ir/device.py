@@ -54,6 +54,10 @@ class MemoryLevel:
 class Issue:
     """Vector instructions that a vEU begins in a cycle, cycles until a sum can be added to again (`latency`), and how
     many instructions it looks ahead for some that need not wait (`window`).
+
+    Of SIMT an instruction is a wave's, loads and stores are transfers of its memory, and `latency` is that of loads
+    from scratch. A wave stays on one of the `schedulers`; `banks`: words of 4 bytes that a transfer moves; `pending`:
+    loads of arguments that a thread has under way.
     """
 
     arithmetic: float = 2.0
@@ -61,6 +65,9 @@ class Issue:
     stores: float = 1.0
     latency: float = 4.0
     window: int = 256
+    schedulers: int = 1
+    banks: int = 32
+    pending: int = 8
 
 
 @dataclass(frozen=True, slots=True)

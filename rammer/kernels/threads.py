@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from functools import partial
 from math import prod
 
+from rammer.cost.estimate import estimated_us
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Load, Stage, loads
@@ -17,14 +18,13 @@ from rammer.ir.tile import Kind
 from rammer.kernels import threads_moves, threads_product, threads_tensor
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule, group
-from rammer.kernels.threads_product import Sides, padded, sides, tiles
+from rammer.kernels.threads_product import Staging, most_threads, padded, powers, sides
 from rammer.kernels.tiling import cut, output_order
 
 MAX_CANDIDATES = 6
 MOST_PRODUCTS = 4
 MOST_TENSOR = 3
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
-BLOCK = 256  # threads of a task, if the vEU has as many: more would leave too few registers for each
 KEPT = 4  # results of a reduction that one thread holds at once
 SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
 
@@ -57,32 +57,31 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     p = sides(problem)
     if p is None:
         return []
-    found = multiplied(problem, p)
-    ranked = tiles(problem, p)
-    efficient = min(ranked, key=lambda t: t.work, default=None)  # in time of all tasks: when the vEUs are full anyway
-    if efficient in ranked[MOST_PRODUCTS:]:
-        ranked.insert(1, efficient)
-    for tile in ranked[:MOST_PRODUCTS]:
-        found += fitting(problem, threads_product.schedules(problem, p, tile), most=1)
-    return found
-
-
-def multiplied(problem: Problem, p: Sides) -> list[RKernel]:
-    """Kernels by a wave's instruction, the best guess first; none if there is none for the precision asked for."""
+    staging = Staging(problem, p)
     found: list[RKernel] = []
-    if unit := threads_tensor.instruction_for(problem, p):
-        for chosen in threads_tensor.tiles(problem, p, unit)[:MOST_TENSOR]:
-            found += fitting(problem, threads_tensor.schedules(problem, p, unit, chosen), most=1)
-    return found
+    if unit := threads_tensor.instruction_for(staging):
+        chosen = threads_tensor.tiles(staging, unit)
+        found += ranked(problem, (threads_tensor.schedule(staging, unit, tile) for tile in chosen))[:MOST_TENSOR]
+    plain = map(partial(threads_product.schedule, staging), threads_product.tiles(staging))
+    return found + ranked(problem, plain)[:MOST_PRODUCTS]
 
 
-def fitting(problem: Problem, wanted: Iterable[Schedule], most: int | None = None) -> list[RKernel]:
-    """Kernels of the first `most` distinct schedules whose scratch fits a vEU."""
+def ranked(problem: Problem, schedules: Iterable[Schedule]) -> list[RKernel]:
+    """Kernels by the price of their counted work on all vEUs, the most efficient second: vEUs may be full anyway."""
+    spec = problem.spec
+    us = {kernel: estimated_us(kernel, spec) for kernel in fitting(problem, schedules)}
+    found = sorted(us, key=lambda k: us[k] * -(-k.num_rtasks // spec.num_veus))
+    efficient = sorted(found[1:], key=lambda k: us[k] * k.num_rtasks)[:1]
+    return [*found[:1], *efficient, *(k for k in found[1:] if k not in efficient)]
+
+
+def fitting(problem: Problem, wanted: Iterable[Schedule]) -> list[RKernel]:
+    """Kernels of distinct schedules whose scratch fits a vEU."""
     distinct: dict[object, Schedule] = {}
     for schedule in wanted:
         distinct.setdefault((schedule.loops, schedule.stages, schedule.packing), schedule)
     kernels = map(problem.kernel, distinct.values())
-    return list(islice((k for k in kernels if k.scratch_bytes <= problem.spec.scratch_bytes), most))
+    return [k for k in kernels if k.scratch_bytes <= problem.spec.scratch_bytes]
 
 
 def schedules(problem: Problem, counts: Iterable[int] = ()) -> Iterator[Schedule]:
@@ -106,11 +105,6 @@ def schedules(problem: Problem, counts: Iterable[int] = ()) -> Iterator[Schedule
         yield Schedule(name, (*tasks, *nests[root.name]), at, tuple(packing.items()), threads=threads)
 
 
-def most_threads(spec: VDeviceSpec) -> int:
-    """The largest useful power of two."""
-    return 1 << (min(spec.max_threads, BLOCK).bit_length() - 1)
-
-
 def task_counts(problem: Problem, threads: int) -> list[int]:
     """How many tasks to aim for: fill the threads of every vEU if there is so much to do, then coarser and finer."""
     veus = problem.spec.num_veus
@@ -130,11 +124,11 @@ def points_of(stage: Stage, steps: Mapping[str, int]) -> int:
 
 
 def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: int) -> int:
-    """Threads that a stage can keep busy: a power of two, whole waves."""
+    """Threads that a stage can keep busy: whole waves, a power of two of them."""
     depth = prod(e for _, e in stage.reduce)
     items = points_of(stage, steps) * (depth if depth >= SHORT else 1)
     least = min(wave_of(problem), most)
-    return max(min(1 << max(items - 1, 0).bit_length(), most), least)
+    return least * min(1 << (-(-items // least) - 1).bit_length(), most // least)
 
 
 def wave_of(problem: Problem) -> int:
@@ -191,10 +185,11 @@ def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, c
     depth = prod(e for _, e in stage.reduce)
     if depth < SHORT:
         return 1
-    most = min(1 << (depth.bit_length() - 1), threads & -threads)
+    most = min(powers(depth)[-1], threads & -threads)
     idle = threads >> max(points - 1, 0).bit_length()
     wave = min(wave_of(problem), threads)
-    return max(min(max(idle, wave if coalesced and depth >= wave else 1), most), 1)
+    wanted = max(idle, wave if coalesced and depth >= wave else 1)
+    return min(powers(wanted)[-1], most)
 
 
 def packed_terms(problem: Problem, stage: Stage, packing: dict[str, Layout]) -> str | None:

@@ -7,44 +7,34 @@ of its own, so that the staged box of x holds zeros where x ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
-from math import prod
+from math import ceil, prod
+from typing import NamedTuple, Protocol, TypeVar
 
+from rammer.cost.estimate import rate_gbps
+from rammer.cost.issue import near_us
+from rammer.cost.work import DIVISION, Issued, Work
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Const, Load, Range, Scalar, Select, Stage, loads
 from rammer.ir.index import bounds, simplify, substitute, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
+from rammer.kernels.lower.reduce import WAYS
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule, copied, group
+from rammer.kernels.schedule import At, Loop, Packing, Schedule, copied, group
 
-# (slow, fast) points of a task, (slow, fast) points of a thread, threads that share each sum
-TILES = (
-    ((128, 128), (8, 8), 1),
-    ((64, 128), (8, 4), 1),
-    ((64, 64), (4, 4), 1),
-    ((32, 128), (4, 4), 1),
-    ((32, 64), (4, 4), 1),
-    ((32, 64), (4, 4), 2),
-    ((32, 32), (4, 4), 4),
-    ((32, 32), (4, 2), 1),
-    ((16, 64), (4, 4), 4),
-    ((16, 64), (4, 2), 1),
-    ((16, 32), (4, 2), 4),
-    ((16, 32), (2, 2), 1),
-    ((16, 32), (4, 4), 1),
-    ((16, 16), (4, 2), 8),
-    ((8, 32), (4, 2), 8),
-    ((8, 32), (2, 1), 1),
-    ((8, 16), (2, 2), 8),
-    ((8, 16), (2, 2), 1),
-)
-CHUNK = 48  # terms of the sum that are staged at a time
 MIN_POINTS = (4, 8)  # fewer slow or fast points are no tile
 MIN_TERMS = 8
 MAX_UNROLLED = 256  # products of a thread in one piece of code
+USUAL = 32, 8  # terms of a chunk, and of one thread, by which tiles are first compared
+MOST_PADDING = 1.2  # of the terms of a sum
+MOST_POINTS = 16  # of a thread along a side
+STAGED = 0.6  # of scratch: the rest holds weights that stay with the vEU
+REFINED = 5  # numbers of tasks whose tiles are looked at closely
+ALIKE = 1.02  # of chunks so close the shortest is taken
 
 
 @dataclass(frozen=True)
@@ -162,49 +152,271 @@ def _steady(load: Load, stage: Stage, axis: str, extent: int) -> int:
 
 @dataclass(frozen=True)
 class Tile:
-    """Steps of the tasks per axis, points of a thread, and threads, along slow and fast.
+    """Steps of the tasks per axis, points of a thread, and threads, along slow and fast; terms staged at a time.
 
-    `cost` models the operation alone on all vEUs, `work` the time of all its tasks together.
+    `us`: of one task, by what it would issue.
     """
 
     steps: dict[str, int]
     points: tuple[int, int]
     threads: tuple[int, int]
     split: int  # threads that share each sum
+    chunk: int
     tasks: int
-    cost: float
-    work: float
+    us: float
 
 
-def tiles(problem: Problem, p: Sides) -> list[Tile]:
-    """Tiles, the cheapest first by a model of the whole operation on all vEUs; each with another number of tasks."""
-    extents = dict(p.stage.axes)
-    depth = prod(e for _, e in p.stage.reduce)
-    deep = max(e for _, e in p.stage.reduce)
-    most = min(problem.spec.max_threads, 256)
+class Timed(Protocol):
+    """A tile: the terms that it stages at a time, and microseconds of one task, by what it would issue."""
+
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def us(self) -> float: ...
+
+
+T = TypeVar("T", bound=Timed)
+
+
+class Staged(NamedTuple):
+    """An operand that is staged: its dimensions in the order of memory and of scratch; `packed`: it is made to lie so.
+
+    Of one of words in memory the same dimension is innermost in both (`straight`), or another one is (`turned`).
+    """
+
+    load: Load
+    names: list[str]
+    order: tuple[int, ...]
+    packed: bool
+    straight: bool
+    turned: bool
+    moves: tuple[tuple[str, ...], ...]  # the axes that move through each dimension in scratch
+    along: int  # the dimension in scratch that lies along memory
+    itemsize: int
+
+
+class Staging:
+    """What the tasks of a product copy into scratch, whatever multiplies there, and what they take."""
+
+    def __init__(self, problem: Problem, p: Sides) -> None:
+        self.problem, self.p, self.extents = problem, p, dict(p.stage.axes)
+        self.deep, self.terms = max(p.stage.reduce, key=lambda axis: axis[1])
+        self.window = [a for a, _ in p.stage.reduce if a != self.deep]
+        self.passes = prod(e for a, e in p.stage.reduce if a != self.deep)  # for each term of the deepest axis
+        self.copies = [self._copied(*side) for side in ((p.a, p.slow), (p.b, p.fast))]
+        nbytes = sum(t.nbytes for _, t in (*problem.expr.inputs, *problem.expr.outputs))
+        self._gbps = rate_gbps(nbytes, problem.spec)
+        self.room = int(problem.spec.scratch_bytes * STAGED)
+        self._boxes: dict[object, tuple[int, ...]] = {}
+        self._steps: dict[tuple[tuple[str, ...], int], dict[str, int]] = {}
+
+    def steps(self, slow: int, fast: int) -> dict[str, int]:
+        """Steps of tasks of at most so many points along both sides."""
+        for side in ((self.p.slow, slow), (self.p.fast, fast)):
+            if side not in self._steps:
+                self._steps[side] = box(self.p, *side)
+        return {**self._steps[self.p.slow, slow], **self._steps[self.p.fast, fast], **dict.fromkeys(self.p.batch, 1)}
+
+    def tasks(self, steps: Mapping[str, int]) -> int:
+        """How many tasks such steps make."""
+        return prod(-(-self.extents[a] // s) for a, s in steps.items())
+
+    def box(self, staged: Staged, steps: Mapping[str, int], chunk: int) -> tuple[int, ...]:
+        """The extents of an operand that a chunk of the sum needs, in scratch."""
+        sizes = {**dict(self.p.stage.reduce), **steps, self.deep: chunk}
+        key = staged.load.tensor, *(sizes[a] for names in staged.moves for a in names)
+        if key not in self._boxes:
+            env = {a: (0, n - 1) for a, n in sizes.items()}
+            spans = [bounds(staged.load.index[d], env) for d in staged.order]
+            self._boxes[key] = tuple(high - low + 1 for low, high in spans)
+        return self._boxes[key]
+
+    def rows(self, staged: Staged, steps: Mapping[str, int], chunk: int) -> tuple[int, ...]:
+        """Of the box those extents that lie inside of the terms."""
+        terms = max(n for n, names in enumerate(staged.moves) if self.deep in names)
+        return self.box(staged, steps, chunk)[terms + 1 :]
+
+    def pads(self) -> list[int]:
+        """Elements left free after each row in scratch, so that few threads that turn an operand meet in one bank."""
+        return [self.problem.spec.lanes if staged.turned else 0 for staged in self.copies]
+
+    def nbytes(self, steps: Mapping[str, int], chunk: int) -> int:
+        """Bytes that a chunk takes of scratch, without padding of its rows."""
+        return sum(prod(self.box(s, steps, chunk)) * s.itemsize for s in self.copies)
+
+    def us(
+        self, steps: Mapping[str, int], chunk: int, threads: int, product: Work, after: Issued, syncs: int = 0
+    ) -> float:
+        """Microseconds of a task: chunk by chunk both operands are copied, and `product` is done."""
+        spec, chunks = self.problem.spec, -(-self.terms // chunk)
+        copies, far, moved = Issued(), 0.0, 0
+        for staged in self.copies:
+            extents = self.box(staged, steps, chunk)
+            size, joined = prod(extents), self.joined(staged, steps)
+            run = self.run(staged, extents, threads) or extents[staged.along]
+            each = -(-extents[staged.along] // run) * -(-(size // extents[staged.along] * run) // threads)
+            count = each / joined
+            lines = max(spec.wave * joined / min(extents[staged.along], spec.issue.banks), 1.0)  # of one load
+            words = each * max(spec.wave / spec.issue.banks, 1.0)
+            copies += Issued(DIVISION * len(staged.order) * count, lines * count, words)
+            far += count
+            moved += chunks * size * staged.itemsize
+        rounds = chunks * ceil(far / spec.issue.pending)
+        loop = Work(chunks, copies, (product,), True, {}, {})
+        whole = Work(1, after, (loop,), False, {}, {}, 2 * chunks + syncs, rounds)
+        return near_us(whole, spec, threads) + (moved / (self._gbps * 1e3) if self._gbps else 0.0)
+
+    def run(self, staged: Staged, extents: tuple[int, ...], threads: int) -> int:
+        """Neighbours in memory that threads copy together from each row of a turned operand; 0 if it is not turned."""
+        run = 2 * self.problem.spec.lanes
+        while run * prod(extents) < threads * extents[staged.along] and run < extents[staged.along]:
+            run *= 2
+        return run if staged.turned else 0
+
+    def joined(self, staged: Staged, steps: Mapping[str, int]) -> int:
+        """Neighbours that a thread copies at once: a vector where they are so in memory and in scratch, or one."""
+        lanes = self.problem.spec.lanes
+        if not staged.straight or len(staged.moves[-1]) != 1:
+            return 1
+        (axis,) = staged.moves[-1]
+        whole = steps.get(axis, 1) % lanes == 0 and self.extents.get(axis, 1) % lanes == 0
+        return lanes if whole and staged.load.index[staged.order[-1]] == var(axis) else 1
+
+    def _copied(self, load: Load, axes: tuple[str, ...]) -> Staged:
+        problem, order = self.problem, scratch_order(load, axes)
+        names = copied_axes(problem, load.tensor)
+        free = load.tensor in problem.static and problem.expr.type_of(load.tensor).layout is None
+        packed = free and order != tuple(range(len(order)))
+        names = [names[d] for d in order] if packed else names
+        dtype = problem.expr.type_of(load.tensor).dtype
+        words = load.tensor not in problem.stages and dtype is DType.F32
+        along = next(n for n, d in enumerate(order) if names[-1].endswith(str(d)))
+        same = along == len(order) - 1
+        moves = tuple(tuple(sorted(variables(load.index[d]))) for d in order)
+        return Staged(load, names, order, packed, words and same, words and not same, moves, along, dtype.itemsize)
+
+
+def tiles(staging: Staging) -> list[Tile]:
+    """Tiles of different numbers of tasks by what they would issue: the soonest done, and the most efficient."""
+    spec = staging.problem.spec
     found: dict[int, Tile] = {}
-    for (slow, fast), points, split in TILES:
-        if (slow // points[0]) * (fast // points[1]) * split > most or 2 * split > deep:
+    usual: dict[int, list[int]] = {}
+    efficient: Tile | None = None
+    for points, threads, split in _divided(staging):
+        steps = staging.steps(points[0] * threads[0], points[1] * threads[1])
+        if split not in usual:
+            least, every = max(USUAL[0] // staging.passes, USUAL[1] * split), chunks(staging, split)
+            usual[split] = [c for c in reversed(every) if c < 2 * least] or every[:1]
+        fitting = (_fitted(staging, steps, points, split, chunk) for chunk in usual[split])
+        tile = next((way for way in fitting if way is not None), None)
+        if tile is None:
             continue
-        steps = {**box(p, p.slow, slow), **box(p, p.fast, fast), **dict.fromkeys(p.batch, 1)}
-        held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
-        points = (min(points[0], held[0]), min(points[1], held[1]))
-        threads = [-(-h // n) for h, n in zip(held, points, strict=True)]
-        wave = problem.spec.wave
-        while prod(threads) * split % wave and threads[0] * (threads[1] + 1) * split <= most:
-            threads[1] += 1
-        if prod(threads) * split > most or prod(threads) * split % min(wave, most):
-            continue
-        tasks = prod(-(-extents[a] // s) for a, s in steps.items())
-        rounds = -(-tasks // problem.spec.num_veus)
-        shared = prod(points) / (prod(points) + 2.0 * sum(points))  # of the instructions, those that multiply
-        busy = min(prod(threads) * split / most, 1.0) ** 0.5
-        tree = 8.0 * split if split > 1 else 0.0
-        one = prod(threads) * prod(points) * (depth / shared + tree) / busy
-        tile = Tile(steps, points, (threads[0], threads[1]), split, tasks, rounds * one, tasks * one)
-        if tasks not in found or tile.cost < found[tasks].cost:
-            found[tasks] = tile
-    return sorted(found.values(), key=lambda t: t.cost)
+        if tile.tasks not in found or tile.us < found[tile.tasks].us:
+            found[tile.tasks] = tile
+        if efficient is None or tile.us * tile.tasks < efficient.us * efficient.tasks:
+            efficient = tile
+    ranked = sorted(found.values(), key=lambda t: alone_us(t, spec))[:REFINED]
+    if efficient is not None and efficient not in ranked:
+        ranked.append(efficient)
+    refined = (_soonest(staging, t.steps, t.points, t.split, chunks(staging, t.split)) for t in ranked)
+    return [tile for tile in refined if tile is not None]
+
+
+def alone_us(tile: Tile, spec: VDeviceSpec) -> float:
+    """Microseconds of the operation alone on all vEUs."""
+    return -(-tile.tasks // spec.num_veus) * tile.us
+
+
+def _divided(staging: Staging) -> Iterator[tuple[tuple[int, int], tuple[int, int], int]]:
+    """Points of a thread, threads along both sides, and threads that share a sum: powers of two that the vEU holds."""
+    spec, p = staging.problem.spec, staging.p
+    most = [prod(staging.extents[a] for a in axes) for axes in (p.slow, p.fast)]
+    threads = most_threads(spec)
+    for split in powers(min(spec.max_threads, staging.terms // 2)):
+        for down in powers(spec.max_threads // split):
+            along = threads // (split * down)  # where that is more than there is, tiles shrink to fewer threads
+            if not along:
+                continue
+            for rows, columns in combinations(powers(MOST_POINTS), repeat=2):
+                held = rows * columns + rows + columns
+                if held <= spec.registers * spec.lanes and rows * down < 2 * most[0] and columns * along < 2 * most[1]:
+                    yield (rows, columns), (down, along), split
+
+
+def most_threads(spec: VDeviceSpec) -> int:
+    """The most whole waves of a task whose number is a power of two."""
+    wave = min(spec.wave, spec.max_threads)
+    return wave * powers(spec.max_threads // wave)[-1]
+
+
+def powers(most: int) -> list[int]:
+    """Powers of two up to a number."""
+    return [1 << n for n in range(max(most, 1).bit_length())]
+
+
+def _fitted(staging: Staging, steps: dict[str, int], points: tuple[int, int], split: int, chunk: int) -> Tile | None:
+    """The tile of such steps in whole waves; None if it does not fit the vEU."""
+    spec, p = staging.problem.spec, staging.p
+    held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
+    points = (min(points[0], held[0]), min(points[1], held[1]))
+    down, along = (-(-h // n) for h, n in zip(held, points, strict=True))
+    while down * along * split % spec.wave and down * (along + 1) * split <= spec.max_threads:
+        along += 1
+    threads = down * along * split
+    if threads > spec.max_threads or threads % min(spec.wave, spec.max_threads):
+        return None
+    tree = threads * prod(points) * staging.p.stage.dtype.itemsize if split > 1 else 0
+    if staging.nbytes(steps, chunk) + tree > staging.room:
+        return None
+    product = _product(staging, points, along, down, split, chunk)
+    sums = float(prod(points))
+    shared, syncs = Issued(), 0
+    left = split
+    while left > 1:  # the tree of `lower/reduce.py`
+        ways = min(left, WAYS)
+        shared, syncs, left = shared + Issued(sums * ways, sums * ways, sums), syncs + 1, left // ways
+    us = staging.us(steps, chunk, threads, product, Issued(stores=sums) + shared, syncs)
+    return Tile(steps, points, (down, along), split, chunk, staging.tasks(steps), us)
+
+
+def _product(staging: Staging, points: tuple[int, int], along: int, down: int, split: int, chunk: int) -> Work:
+    """The products of a chunk: what a wave issues of them, and transfers from scratch."""
+    spec, (rows, columns) = staging.problem.spec, points
+    across = min(spec.wave, along)
+    beside = min(max(spec.wave // across, 1), down)
+    terms = max(spec.wave // (across * beside), 1)  # that a wave has at once
+    joined, banks = min(rows, spec.lanes), spec.issue.banks
+    loads = rows / joined * max(joined * beside * terms / banks, 1.0) + columns * max(across * terms / banks, 1.0)
+    own, count = chunk // split, rows * columns
+    together = unrolled(own, count, bool(staging.window))
+    return Work(own // together * staging.passes, Issued(together * count, together * loads), (), True, {}, {})
+
+
+def unrolled(terms: int, points: int, window: bool) -> int:
+    """Terms of a chunk that are unrolled, so that loads of one hide behind products of another."""
+    return next((n for n in (8, 4, 2) if terms % n == 0 and n * points <= MAX_UNROLLED and not window), 1)
+
+
+def chunks(staging: Staging, split: int) -> list[int]:
+    """How many terms may be staged at a time, the fewest first: equal parts of the sum, or with a little padding."""
+    sizes = [-(-staging.terms // pieces) for pieces in powers(staging.terms // split)]
+    found = {-(-size // (split * n)) * split * n for size in sizes for n in (1, 8)}
+    padded = {chunk: -(-staging.terms // chunk) * chunk for chunk in found}
+    return sorted(chunk for chunk in found if padded[chunk] <= MOST_PADDING * min(padded.values()))
+
+
+def _soonest(
+    staging: Staging, steps: dict[str, int], points: tuple[int, int], split: int, sizes: Iterable[int]
+) -> Tile | None:
+    """The tile with the chunk of these `sizes` that it is done soonest with."""
+    ways = (_fitted(staging, steps, points, split, chunk) for chunk in sizes)
+    return soonest([way for way in ways if way is not None])
+
+
+def soonest(ways: Sequence[T]) -> T | None:
+    """The tile that takes least, or with less scratch hardly more."""
+    best = min((way.us for way in ways), default=0.0)
+    return min((way for way in ways if way.us <= ALIKE * best), key=lambda way: way.chunk, default=None)
 
 
 def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
@@ -226,25 +438,14 @@ def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
     return dict(zip(axes, best[1], strict=True))
 
 
-def schedules(problem: Problem, p: Sides, tile: Tile) -> Iterator[Schedule]:
-    """One schedule per chunk of the sum, the best first: few syncs, no rest."""
-    terms = dict(p.stage.reduce)
-    deep = max(terms, key=lambda a: terms[a])
-    window = [a for a in terms if a != deep]
-    most = max(min(CHUNK // prod(terms[a] for a in window), terms[deep]), tile.split)
-    fitting = range(tile.split, most + 1, tile.split)
-    even = max((c for c in fitting if terms[deep] % c == 0), default=1)
-    chunk = even if 3 * even > most else fitting[-1]
-    while chunk >= tile.split:
-        yield _schedule(problem, p, tile, deep, chunk, window)
-        chunk = chunk // 2 // tile.split * tile.split
-
-
-def _schedule(problem: Problem, p: Sides, tile: Tile, deep: str, chunk: int, window: list[str]) -> Schedule:
-    slow, fast = group(p.slow), group(p.fast)
+def schedule(staging: Staging, tile: Tile) -> Schedule:
+    """The loops of a tile."""
+    problem, p, chunk = staging.problem, staging.p, tile.chunk
+    slow, fast, deep = group(p.slow), group(p.fast), staging.deep
     (rows, columns), (down, along) = tile.points, tile.threads
     threads = down * along * tile.split
     terms = chunk // tile.split
+    together = unrolled(terms, rows * columns, bool(staging.window))
     tasks = tuple(Loop(a, tile.steps[a], Kind.TASK) for a in (*p.batch, *p.slow, *p.fast))
     loops = (
         *tasks,
@@ -252,60 +453,38 @@ def _schedule(problem: Problem, p: Sides, tile: Tile, deep: str, chunk: int, win
         Loop(fast, along * columns),
         *((Loop(deep, terms, Kind.THREAD),) if tile.split > 1 else ()),
         Loop(slow, rows, Kind.THREAD),
-        Loop(fast, 1, Kind.THREAD),
+        *((Loop(fast, 1, Kind.THREAD),) if along > 1 else ()),
         Loop(deep, chunk),
-        *(Loop(deep, n, kind) for n, kind in _inner(terms, rows * columns, window)),
-        *(Loop(a) for a in window),
+        *((Loop(deep, together), Loop(deep, 1, Kind.UNROLLED)) if together > 1 else (Loop(deep),)),
+        *(Loop(a) for a in staging.window),
         Loop(slow, 1, Kind.UNROLLED),
         Loop(fast, along, Kind.UNROLLED),
     )
-    packing, at = operands(problem, p, tile, loops.index(Loop(deep, chunk)), threads)
+    packing, at = operands(staging, tile.steps, chunk, loops.index(Loop(deep, chunk)), threads, staging.pads())
     name = f"{problem.operation.kind}_{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}_t{tile.tasks}"
     return Schedule(name, loops, at, packing, threads=threads)
 
 
-def _inner(chunk: int, points: int, window: list[str]) -> tuple[tuple[int, Kind], ...]:
-    """Steps of the terms of a chunk: some are unrolled, so that loads of one hide behind products of another."""
-    together = next((n for n in (8, 4, 2) if chunk % n == 0 and n * points <= MAX_UNROLLED and not window), 1)
-    return ((together, Kind.SERIAL), (1, Kind.UNROLLED)) if together > 1 else ((1, Kind.SERIAL),)
-
-
 def operands(
-    problem: Problem, p: Sides, tile: Tile, depth: int, threads: int, pad: int | None = None
-) -> tuple[tuple[tuple[str, Layout], ...], tuple[At, ...]]:
-    """How constants are packed, and copies of both factors inside loop number `depth`; `pad` instead of their own."""
-    packing, at = [], []
-    for load, axes in ((p.a, p.slow), (p.b, p.fast)):
-        order = scratch_order(load, axes)
-        names = copied_axes(problem, load.tensor)
-        free = load.tensor in problem.static and problem.expr.type_of(load.tensor).layout is None
-        if free and order != tuple(range(len(order))):
-            packing.append((load.tensor, Layout(tuple(Digit(d) for d in order))))
-            names = [names[d] for d in order]
-        how, own = copying(problem, p, load, tile, names, order[-1], threads)
-        at.append(At(load.tensor, depth, how, order=order, pad=own if pad is None else pad))
-    return tuple(packing), tuple(at)
+    staging: Staging, steps: Mapping[str, int], chunk: int, depth: int, threads: int, pads: Sequence[int]
+) -> tuple[Packing, tuple[At, ...]]:
+    """How constants are packed, and copies of both factors inside loop number `depth`, `pads` after their rows.
 
-
-def copying(
-    problem: Problem, p: Sides, load: Load, tile: Tile, names: list[str], last: int, threads: int
-) -> tuple[tuple[Loop, ...], int]:
-    """The loops that stage an operand, `names` in order of memory, and the padding of its rows in scratch.
-
-    Dimension `last` is innermost in scratch. By vectors where it is so in memory too; otherwise threads are neighbours
-    in short runs of both orders, and rows are padded, so that few of them meet in one bank.
+    By vectors where that can be; where threads are neighbours in memory and not in scratch, in short runs of both
+    orders.
     """
-    lanes, every = problem.spec.lanes, group(names)
-    plain = (Loop(every, threads), Loop(every, 1, Kind.THREAD))
-    if load.tensor in problem.stages or problem.expr.type_of(load.tensor).dtype is not DType.F32:
-        return plain, 0
-    if not names[-1].endswith(str(last)):
-        return (Loop(names[-1], 2 * lanes), *plain), lanes
-    axis = next(iter(variables(load.index[last])), "")
-    whole = tile.steps.get(axis, 1) % lanes == 0 and dict(p.stage.axes).get(axis, 1) % lanes == 0
-    if load.index[last] != var(axis) or not whole:
-        return plain, 0
-    return (Loop(every, lanes * threads), Loop(every, lanes, Kind.THREAD), Loop(every, 1, Kind.VECTOR)), 0
+    lanes, packing, at = staging.problem.spec.lanes, [], []
+    for staged, pad in zip(staging.copies, pads, strict=True):
+        tensor, every = staged.load.tensor, group(staged.names)
+        if staged.packed:
+            packing.append((tensor, Layout(tuple(Digit(d) for d in staged.order))))
+        how: tuple[Loop, ...] = (Loop(every, threads), Loop(every, 1, Kind.THREAD))
+        if run := staging.run(staged, staging.box(staged, steps, chunk), threads):
+            how = (Loop(staged.names[-1], run), *how)
+        elif staging.joined(staged, steps) > 1:
+            how = (Loop(every, lanes * threads), Loop(every, lanes, Kind.THREAD), Loop(every, 1, Kind.VECTOR))
+        at.append(At(tensor, depth, how, order=staged.order, pad=pad))
+    return tuple(packing), tuple(at)
 
 
 def copied_axes(problem: Problem, tensor: str) -> list[str]:

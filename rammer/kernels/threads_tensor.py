@@ -6,50 +6,45 @@ computes blocks of points as large as the instruction's, and each of its threads
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product as combinations
 from math import prod
+from typing import TypeAlias
 
+from rammer.cost.work import Issued, Work
+from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
-from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads_product import Sides, Tile, box, operands
+from rammer.kernels.threads_product import REFINED, USUAL, Staging, operands, powers, soonest
 
-# waves of a task along slow and fast, blocks that each of them computes
-TILES = (
-    ((2, 4), (4, 4)),
-    ((2, 4), (2, 4)),
-    ((2, 2), (2, 4)),
-    ((2, 4), (2, 2)),
-    ((2, 4), (1, 2)),
-    ((2, 2), (1, 4)),
-    ((2, 2), (1, 2)),
-    ((1, 4), (1, 2)),
-    ((1, 8), (1, 1)),
-    ((1, 4), (1, 1)),
-    ((1, 2), (1, 1)),
-)
-CHUNK = 32  # terms of the sum that are staged at a time
-GAP = 8  # elements after each staged row: the threads of a wave then read from different banks
-LOAD_SLOTS = 4.0  # issue slots of a load from scratch
+Pair: TypeAlias = tuple[int, int]  # along slow and fast
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A tile, and how it is divided."""
+    """A tile: steps of the tasks, waves along slow and fast, blocks of each wave, and terms staged at a time.
 
-    tile: Tile
-    waves: tuple[int, int]
-    blocks: tuple[int, int]
+    `us`: of one task, by what it would issue.
+    """
+
+    steps: dict[str, int]
+    waves: Pair
+    blocks: Pair
+    chunk: int
+    tasks: int
+    us: float
 
 
-def instruction_for(problem: Problem, p: Sides) -> Instruction | None:
+def instruction_for(staging: Staging) -> Instruction | None:
     """The fastest one for the product, whose terms must fill its depth; None if the vEU has none."""
+    problem, p = staging.problem, staging.p
     own = p.stage.dtype, *(problem.expr.type_of(ld.tensor).dtype for ld in (p.a, p.b))
     for found in problem.spec.multipliers:
         suits = found.threads == problem.spec.wave and own == tuple(kind.dtype for _, kind in found.tensors)
-        if suits and deepest(p)[1] % found.extent("term") == 0 and _divs(found, 0) == _divs(found, 1):
+        divides = staging.terms % found.extent("term") == 0
+        if suits and divides and _divs(found, 0) == _divs(found, 1):
             return found
     return None
 
@@ -60,55 +55,89 @@ def _divs(unit: Instruction, number: int) -> list[int]:
     return sorted((d.div for d in (*across, *own) if d.dim == 1 - number), reverse=True)
 
 
-def deepest(p: Sides) -> tuple[str, int]:
-    """The longest axis of the sum, whose terms are staged in chunks."""
-    return max(p.stage.reduce, key=lambda axis: axis[1])
-
-
-def tiles(problem: Problem, p: Sides, unit: Instruction) -> list[Blocks]:
-    """Tiles, the cheapest first by a model of the whole operation on all vEUs; each with another number of tasks."""
-    extents = dict(p.stage.axes)
-    depth = prod(e for _, e in p.stage.reduce)
-    (height, width, terms) = (extent for _, extent in unit.axes)
-    (a, b) = (unit.registers(name) for name, _ in unit.meaning.inputs)
-    slots = height * width * terms / unit.threads / unit.gain
+def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
+    """Tiles of different numbers of tasks by what they would issue, those soonest done alone first."""
     found: dict[int, Blocks] = {}
-    for waves, blocks in TILES:
-        threads = prod(waves) * unit.threads
-        if threads > problem.spec.max_threads:
+    spec, every = staging.problem.spec, chunks(staging, unit)
+    usual = [c for c in reversed(every) if c < 2 * USUAL[0] // staging.passes] or every[:1]
+    for waves, blocks in _divided(staging, unit):
+        fitting = (_fitted(staging, unit, waves, blocks, chunk) for chunk in usual)
+        tile = next((way for way in fitting if way is not None), None)
+        if tile is not None and (tile.tasks not in found or tile.us < found[tile.tasks].us):
+            found[tile.tasks] = tile
+    ranked = sorted(found.values(), key=lambda t: -(-t.tasks // spec.num_veus) * t.us)[:REFINED]
+    refined = [_soonest(staging, unit, t.waves, t.blocks, every) for t in ranked]
+    return [tile for tile in refined if tile is not None]
+
+
+def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]:
+    """Waves of a task, and blocks that registers of a wave hold, along both sides: no more than there is."""
+    spec, p = staging.problem.spec, staging.p
+    sums, a, b = (unit.registers(name) for name, _ in unit.tensors)
+    (_, height), (_, width), _ = unit.axes
+    most = [
+        -(-prod(staging.extents[axis] for axis in axes) // size) for axes, size in ((p.slow, height), (p.fast, width))
+    ]
+    room = spec.registers * spec.lanes
+    sizes = sorted({n * times for n in powers(room // sums) for times in (1, 3)})
+    waves = range(1, spec.max_threads // unit.threads + 1)
+    for down, along in combinations(waves, repeat=2):
+        if down * along not in waves:
             continue
-        size = (waves[0] * blocks[0] * height, waves[1] * blocks[1] * width)
-        steps = {**box(p, p.slow, size[0]), **box(p, p.fast, size[1]), **dict.fromkeys(p.batch, 1)}
-        tasks = prod(-(-extents[a] // s) for a, s in steps.items())
-        rounds = -(-tasks // problem.spec.num_veus)
-        loads = LOAD_SLOTS * (a * blocks[0] + b * blocks[1])
-        copies = LOAD_SLOTS * terms * sum(size) / threads
-        one = depth / terms * (slots * prod(blocks) + loads + copies) * threads
-        one /= min(threads / min(problem.spec.max_threads, 256), 1.0) ** 0.5
-        tile = Tile(steps, size, (prod(waves), unit.threads), 1, tasks, rounds * one, tasks * one)
-        if tasks not in found or tile.cost < found[tasks].tile.cost:
-            found[tasks] = Blocks(tile, waves, blocks)
-    return sorted(found.values(), key=lambda b: b.tile.cost)
+        for high, broad in combinations(sizes, repeat=2):
+            fits = sums * high * broad + a * high + b * broad <= room
+            if fits and down * high < 2 * most[0] and along * broad < 2 * most[1]:
+                yield (down, along), (high, broad)
 
 
-def schedules(problem: Problem, p: Sides, unit: Instruction, chosen: Blocks) -> Iterator[Schedule]:
-    """One schedule per chunk of the sum, the best first: few syncs."""
-    deep, terms = deepest(p)
+def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chunk: int) -> Blocks | None:
+    """The tile with such a chunk; None if it does not fit the vEU."""
+    spec = staging.problem.spec
+    (_, height), (_, width), (_, depth) = unit.axes
+    steps = staging.steps(waves[0] * blocks[0] * height, waves[1] * blocks[1] * width)
+    if staging.nbytes(steps, chunk) > staging.room:
+        return None
+    (sums, a, b), banks = (unit.registers(name) for name, _ in unit.tensors), spec.issue.banks
+    each = max(unit.threads / banks, 1.0)
+    own = Issued(loads=(a * blocks[0] + b * blocks[1]) * each, made=height * width * depth / unit.gain * prod(blocks))
+    product = Work(chunk // depth * staging.passes, own, (), True, {}, {})
+    us = staging.us(steps, chunk, prod(waves) * unit.threads, product, Issued(stores=sums * prod(blocks) * each))
+    return Blocks(steps, waves, blocks, chunk, staging.tasks(steps), us)
+
+
+def _soonest(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, sizes: Iterable[int]) -> Blocks | None:
+    """The tile with the chunk of these `sizes` that it is done soonest with."""
+    ways = (_fitted(staging, unit, waves, blocks, chunk) for chunk in sizes)
+    return soonest([way for way in ways if way is not None])
+
+
+def chunks(staging: Staging, unit: Instruction) -> list[int]:
+    """How many terms may be staged at a time: equal parts of the sum."""
     depth = unit.extent("term")
-    window = [a for a, _ in p.stage.reduce if a != deep]
-    most = max(CHUNK // prod(e for a, e in p.stage.reduce if a != deep), depth)
-    for chunk in range(most // depth * depth, 0, -depth):
-        if terms % chunk == 0:
-            yield _schedule(problem, p, unit, chosen, deep, chunk, window)
+    return [n for n in range(depth, staging.terms + 1, depth) if staging.terms % n == 0]
 
 
-def _schedule(
-    problem: Problem, p: Sides, unit: Instruction, chosen: Blocks, deep: str, chunk: int, window: list[str]
-) -> Schedule:
-    tile, (down, along) = chosen.tile, chosen.blocks
+def gaps(staging: Staging, unit: Instruction, tile: Blocks) -> list[int]:
+    """Elements after each staged row, of both operands, so that few threads of a wave read from one bank."""
+    banks, found = staging.problem.spec.issue.banks, []
+    for dim, (staged, (name, _)) in enumerate(zip(staging.copies, unit.meaning.inputs, strict=True)):
+        places = {unit.held(name, Index(thread), Index()) for thread in range(unit.threads)}
+        *outer, last = staging.rows(staged, tile.steps, tile.chunk)
+        meeting = []
+        for gap in range(banks):
+            row = prod(outer) * (last + gap)  # from one term to the next
+            at = [(place[dim].const + place[1 - dim].const * row) % banks for place in places]
+            meeting.append(max(map(at.count, at)))
+        found.append(meeting.index(min(meeting)))
+    return found
+
+
+def schedule(staging: Staging, unit: Instruction, tile: Blocks) -> Schedule:
+    """The loops of a tile."""
+    p, deep, chunk, (down, along) = staging.p, staging.deep, tile.chunk, tile.blocks
     sides = slow, fast = group(p.slow), group(p.fast)
-    (rows, columns) = tile.points
     (height, width, depth) = (extent for _, extent in unit.axes)
+    rows, columns = tile.waves[0] * down * height, tile.waves[1] * along * width
     (sums, _), (a, _), _ = unit.tensors
     threads, own = unit.digits(sums)
     spread = [d.div for d in unit.digits(a)[0] if d.dim == 1]
@@ -121,14 +150,16 @@ def _schedule(
         Loop(fast, along * width, Kind.THREAD),
         *(Loop(sides[d.dim], d.div, Kind.THREAD) for d in threads),
         Loop(deep, chunk),
-        *(Loop(a) for a in window),
+        *(Loop(a) for a in staging.window),
         Loop(deep, depth),
         Loop(slow, height, Kind.UNROLLED),  # blocks of rows, blocks of columns, and the sums of a thread
         Loop(fast, width, Kind.UNROLLED),
         *(Loop(sides[d.dim], d.div, Kind.UNROLLED) for d in own),
         *(Loop(deep, div, Kind.SERIAL if div in spread else Kind.UNROLLED) for div in _divs(unit, 0)),
     )
-    count = prod(tile.threads)
-    packing, at = operands(problem, p, tile, loops.index(Loop(deep, chunk)), count, GAP)
-    name = f"{problem.operation.kind}_{unit.precision}_{rows}x{columns}_k{chunk}_x{count}_t{tile.tasks}"
+    count = prod(tile.waves) * unit.threads
+    pads = gaps(staging, unit, tile)
+    packing, at = operands(staging, tile.steps, chunk, loops.index(Loop(deep, chunk)), count, pads)
+    kind = staging.problem.operation.kind
+    name = f"{kind}_{unit.precision}_{rows}x{columns}_k{chunk}_x{count}_t{tile.tasks}"
     return Schedule(name, loops, at, packing, threads=count, instruction=unit)

@@ -53,7 +53,7 @@ def test_a_product_takes_its_multiply_adds(m: int, k: int, n: int) -> None:
     for kernel in matmul(m, k, n):
         assert isinstance(kernel.body, TileProgram)
         points = prod(high - low for low, high in kernel.box(0).values())
-        vectors = issued(work(kernel.body)).arithmetic * SPEC.lanes / (points * k)
+        vectors = issued(work(kernel.body, SPEC)).arithmetic * SPEC.lanes / (points * k)
         assert 1.0 <= vectors < 1.35, kernel.name  # blocks at the edge overhang
 
 
@@ -62,7 +62,7 @@ def test_operands_in_registers_are_loaded_once_for_a_block(m: int, k: int, n: in
     """A block of r rows and v vectors loads r + v times for r · v multiply-adds."""
     for kernel in matmul(m, k, n):
         assert isinstance(kernel.body, TileProgram)
-        found = issued(work(kernel.body))
+        found = issued(work(kernel.body, SPEC))
         rows, _, panel = kernel.name.partition("_")[2].partition("_")[0].partition("x")
         block, vectors = int(rows), int(panel) // SPEC.lanes
         expected = (block + vectors) / (block * vectors)
@@ -73,7 +73,7 @@ def test_operands_in_registers_are_loaded_once_for_a_block(m: int, k: int, n: in
 def test_what_is_touched_is_what_dependencies_say(m: int, k: int, n: int) -> None:
     for kernel in matmul(m, k, n):
         assert isinstance(kernel.body, TileProgram)
-        whole = work(kernel.body).whole
+        whole = work(kernel.body, SPEC).whole
         touched = [written_elements(kernel, 0)[0], read_elements(kernel, 0)[0], read_elements(kernel, 1)[0]]
         for buffer, elements in zip(kernel.body.arguments, touched, strict=True):
             exact = int((elements[:, 1] - elements[:, 0]).sum()) * 4
@@ -83,7 +83,7 @@ def test_what_is_touched_is_what_dependencies_say(m: int, k: int, n: int) -> Non
 def test_smaller_caches_are_filled_more_often() -> None:
     for kernel in matmul(75, 129, 48):
         assert isinstance(kernel.body, TileProgram)
-        found = work(kernel.body)
+        found = work(kernel.body, SPEC)
         by_size = [filled_bytes(found, nbytes) for nbytes in (1 << 8, 1 << 12, 1 << 15, 1 << 20)]
         assert by_size == sorted(by_size, reverse=True) and by_size[-1] == sum(found.whole.values()) < by_size[0]
 
@@ -114,5 +114,5 @@ def test_an_instruction_touches_whole_blocks() -> None:
     assert kernels
     for kernel in kernels:
         assert isinstance(kernel.body, TileProgram)
-        whole, weights = work(kernel.body).whole, kernel.body.arguments[2]
+        whole, weights = work(kernel.body, spec).whole, kernel.body.arguments[2]
         assert whole[weights.name] >= 0.99 * weights.nbytes / kernel.num_rtasks, kernel.name

@@ -12,7 +12,7 @@ from kernel_harness import compare, operation, random_inputs
 from simt_harness import GPU, SimtRunner, build
 from test_every_operator import CASES
 
-from rammer.cost.threads import thread_us
+from rammer.cost.estimate import estimated_us
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
@@ -184,7 +184,7 @@ def test_an_instruction_whose_operands_do_not_fit_each_other_is_left_out() -> No
 def test_the_model_of_time_prefers_matrix_units() -> None:
     op = operation("matmul", t(512, 512), t(512, 512), static=("b",))
     gpu = replace(GPU, precision="tf32")
-    us = {k.name: k.num_rtasks * thread_us(k.body, gpu, 40.0) for k in candidates(op, gpu)}  # type: ignore[arg-type]
+    us = {k.name: k.num_rtasks * estimated_us(k, gpu) for k in candidates(op, gpu)}
     assert "_tf32_" in min(us, key=us.__getitem__)
 
 

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rammer.errors import DeviceError, did_you_mean
-from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
+from rammer.ir.device import Execution, Issue, MemoryLevel, VDeviceSpec
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.simt.megakernel import header_bytes
 
 MAX_THREADS = 256  # of a vEU: every thread may have all registers that an instruction can name
 MAX_ARGS = MAX_THREADS
 MAX_BLOCKS = 16  # of a multiprocessor
+# Of every multiprocessor here, by the CUDA C++ Programming Guide (compute capabilities) and AMD's ISA guides: four
+# schedulers (SIMDs), and 32 banks of shared memory (LDS) that give 4 bytes each in a clock.
+SCHEDULERS, BANKS = 4, 32
+SCRATCH_CYCLES = 24  # of a load from shared memory: 19 to 29 from Volta to Hopper (Jia et al. 2018, Luo et al. 2024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,14 @@ def gpu_spec(
             MemoryLevel(memories[1], gpu.dram_gib << 30, "device", gpu.dram_gbps),
         ),
         peak_gflops=round(2 * gflops, 1),
+        issue=Issue(
+            arithmetic=gpu.fp32_lanes / wave,
+            loads=BANKS / wave,
+            stores=BANKS / wave,
+            latency=SCRATCH_CYCLES,
+            schedulers=SCHEDULERS,
+            banks=BANKS,
+        ),
         launch_us=launch_us,
         barrier_us=barrier_us,
         sync_us=round(40e-3 / gpu.ghz, 4),
