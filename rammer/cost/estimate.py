@@ -6,13 +6,15 @@ operation does: a roofline.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
+from rammer.cost.functions import slots_of
 from rammer.cost.issue import near_us
 from rammer.cost.work import work
 from rammer.ir.device import Execution, VDeviceSpec
+from rammer.ir.expr import Call, Load, Stage
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import flops
 from rammer.ir.tile import TileProgram
 
 
@@ -29,7 +31,18 @@ def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     fetching_us = nbytes * share / (gbps * 1e3) if gbps else 0.0  # its tile, and its share of every input, at least
     if isinstance(body, TileProgram):
         return max(near_us(work(body, spec), spec), fetching_us)
-    return max(flops(kernel.operation.expr) / (max(spec.peak_gflops, 1e-9) * 1e3) * share, fetching_us)
+    return max(arithmetic_us(kernel.operation.expr.stages, spec) * share, fetching_us)
+
+
+def arithmetic_us(stages: Iterable[Stage], spec: VDeviceSpec) -> float:
+    """Microseconds of the arithmetic of some stages on one vEU at its peak, however they are tiled."""
+    slots = 0.0
+    for stage in stages:
+        points = prod(extent for _, extent in stage.axes)
+        body = Call("add", (Load(stage.name, ()), stage.body)) if stage.reduce else stage.body
+        slots += points * prod(extent for _, extent in stage.reduce) * slots_of(body)
+        slots += points * slots_of(stage.epilogue) if stage.epilogue is not None else 0.0
+    return 2 * slots / (max(spec.peak_gflops, 1e-9) * 1e3)  # a multiply-add is two of its operations
 
 
 def rate_gbps(nbytes: int, spec: VDeviceSpec) -> float:

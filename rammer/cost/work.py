@@ -72,6 +72,11 @@ def work(program: TileProgram, spec: VDeviceSpec) -> Work:
     return counter(program, spec).rtask()
 
 
+def apart(lanes: int) -> float:
+    """Loads, or stores, of a vector whose elements lie apart."""
+    return max(APART * lanes, 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Access:
     """As many elements from a place in a buffer on, while the variables of `spans` move."""
@@ -215,11 +220,11 @@ class _Counter:
             return count
         lanes = vector.stop - vector.start
         if dynamic:
-            return count * APART * lanes
+            return count * apart(lanes)
         if index.coef(vector.var) == 1:
             return count
         low, high = bounds(index, {**dict.fromkeys(used, (0, 0)), vector.var: (0, lanes - 1)})
-        return count * (PICKED if high - low < lanes else max(APART * lanes, 1.0))
+        return count * (PICKED if high - low < lanes else apart(lanes))
 
     def note(self, buffer: str, index: Index, block: tuple[For, ...], found: _Pass, elements: int = 1) -> None:
         spans = {lp.var: (lp.start, lp.stop - 1) for lp in (*block, *self.digits)}

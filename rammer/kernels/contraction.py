@@ -18,9 +18,10 @@ from rammer.ir.index import Div, bounds, simplify, substitute, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
+from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, lane_axis, place, stage_loops, task_counts
+from rammer.kernels.tiling import cut, place, stage_loops, task_counts
 
 MAX_VECTORS = 8
 WORST_COST = 3.5  # of a lane axis; beyond, the generic nest is better

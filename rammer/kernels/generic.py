@@ -7,12 +7,12 @@ from math import lcm, prod
 
 from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import var
+from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.schedule import Loop, Schedule
 from rammer.kernels.tiling import (
     cut,
     kept_bytes,
-    lane_axis,
     lane_packing,
     nearest_bytes,
     output_order,

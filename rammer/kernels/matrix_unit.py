@@ -23,7 +23,7 @@ from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import cut, task_counts
 
 MOST_PADDING = 1.2  # rows that blocks hold, for each that there is
-WORTH_WAKING = 50.0  # times that a product, estimated on one vEU, must outlast the unit's waking
+WORTH_WAKING = 33.0  # times that a product, estimated on one vEU, must outlast the unit's waking
 COPY_COLUMNS = 64  # of products that take as long as encoding their rows
 BYTE_COLUMNS = 8  # as long as copying rows of bytes
 MOST_ROWS = 64  # that a step of a chain takes at once

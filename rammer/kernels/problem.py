@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from rammer.cost.estimate import arithmetic_us
+from rammer.cost.functions import slots_of
 from rammer.cost.issue import alone_us
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Call, Load, Scalar, Stage, TensorExpr, inline, loads, nodes
+from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import RKernel
-from rammer.ir.operator import Operation, flops
+from rammer.ir.operator import Operation
 from rammer.ir.simplify import simplify_index
 from rammer.kernels.lower import draft, lower
 from rammer.kernels.normal import aligned, cleaned, flattened, fused
@@ -21,7 +23,7 @@ from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
 
 SCALARS = 4  # where there are no vectors: as many sums share an operand
-COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "atan", "pow"})
+COSTLY = 12  # slots, of the cheapest function: more than a store and a load of what was kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,10 @@ class Problem:
 
     @cached_property
     def microseconds(self) -> float:
-        """A guess of the time on one vEU, from arithmetic and from bytes at a cache's rate."""
-        heavy = sum(prod(e for _, e in (*s.axes, *s.reduce)) * _weight(s.body) for s in self.stages.values())
+        """At least so long it takes on one vEU: its arithmetic, and its bytes at the nearest cache's rate."""
         traffic = sum(t.nbytes for _, t in (*self.expr.inputs, *self.expr.outputs))
         rate = next((m.read_gbps for m in self.spec.memory if m.read_gbps), 50.0)
-        return max(flops(self.expr) + heavy, 1) / (1e3 * max(self.spec.peak_gflops, 1.0)) + traffic / (1e3 * rate)
+        return arithmetic_us(self.stages.values(), self.spec) + traffic / (1e3 * rate)
 
     def span(self, axis: str) -> int:
         return max(self.spans.get(axis, 1), 1)  # an axis of a tensor without elements spans 0
@@ -136,31 +137,9 @@ class Problem:
         step = flat.coef("_lane")
         return None if "_lane" in variables(flat - var("_lane") * step) else step
 
-    def lane_cost(self, stage: Stage, axis: str) -> float:
-        """Accesses per point that a vector along `axis` cannot do in one piece, relative to one load."""
-        cost = 0.0
-        for load, _ in all_loads(stage):
-            if load.tensor == stage.name or (load.tensor not in self.stages and not self._argument(load.tensor)):
-                continue  # the reduced value of an epilogue
-            stride = self.lane_stride(load.tensor, load.index, axis, stage)
-            if any(axis in variables(ix) for d in load.dynamic for ld, _ in loads(d.value) for ix in ld.index):
-                stride = None
-            if stride not in (0, 1):
-                cost += 0.25 if self.packable(load, axis) else 4.0 if stride is not None else 16.0
-        extents = {**dict(stage.axes), **dict(stage.reduce)}
-        if axis in dict(stage.axes):
-            own = tuple(var(a) for a, _ in stage.axes)
-            if self.lane_stride(stage.name, own, axis, stage) != 1:
-                depth = prod(e for _, e in stage.reduce)
-                cost += 4.0 / max(depth / 4, 1)
-        else:
-            cost += 0.5 + 4.0 / max(extents[axis] / self.lanes, 1)
-        if extents[axis] < self.lanes:
-            cost += 2.0 * (self.lanes / max(extents[axis], 1) - 1)
-        return cost
-
-    def _argument(self, tensor: str) -> bool:
-        return any(n == tensor for n, _ in (*self.expr.inputs, *self.expr.outputs))
+    def is_known(self, tensor: str) -> bool:
+        """Whether it is an input, an output or a stage, and not the reduced value of an epilogue."""
+        return tensor in self.stages or any(tensor == n for n, _ in (*self.expr.inputs, *self.expr.outputs))
 
     def packable(self, load: Load, axis: str) -> bool:
         """Whether the load is of a static input whose layout can put `axis` innermost."""
@@ -205,7 +184,7 @@ def worth_keeping(expr: TensorExpr) -> frozenset[str]:
     keep = set()
     outputs = {n for n, _ in expr.outputs}
     for stage in expr.stages:
-        if stage.reduce or stage.name in outputs or not _costly(stage.body):
+        if stage.reduce or stage.name in outputs or slots_of(stage.body) < COSTLY:
             continue
         readers = [s for s in expr.stages if any(ld.tensor == stage.name for ld, _ in loads(s.body))]
         own = prod(e for _, e in stage.axes)
@@ -213,15 +192,6 @@ def worth_keeping(expr: TensorExpr) -> frozenset[str]:
         if again > own:
             keep.add(stage.name)
     return frozenset(keep)
-
-
-def _costly(body: Scalar) -> bool:
-    return _weight(body) > 8
-
-
-def _weight(body: Scalar) -> int:
-    """A rough count of operations."""
-    return sum(12 if part.fn in COSTLY else 1 for part in nodes(body) if isinstance(part, Call))
 
 
 def all_loads(stage: Stage) -> Iterable[tuple[Load, object]]:

@@ -15,16 +15,17 @@ from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels import matrix_unit
 from rammer.kernels.contraction import Product, product
+from rammer.kernels.lanes import lane_axis
 from rammer.kernels.matrix_unit import Unit
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, kept_bytes, lane_axis, place_one, stage_loops, stage_order, task_counts
+from rammer.kernels.tiling import cut, kept_bytes, place_one, stage_loops, stage_order, task_counts
 
 ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams as a prefetcher follows
 MOST_GATES = 4
 ENOUGH_ROWS = 8  # sums for each weight, of which reading the weights costs little beside arithmetic
 SOME_ROWS = 4  # sums for each weight, of which arithmetic takes as long as reading the weights
-WORTH_BARRIERS = 8  # barriers that an operation must outlast, for its second task to pay
+WORTH_BARRIERS = 5  # barriers that an operation must outlast, for its second task to pay
 
 
 class Cell(NamedTuple):

@@ -10,12 +10,13 @@ from rammer.ir.expr import Stage, loads
 from rammer.ir.index import var, variables
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
+from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop
 
 MAX_UNROLLED = 80  # statements of a register block whose window is unrolled too
 SLACK = 1.05  # of the busiest vEU: to cut a second axis for less, operands are read again and tasks begun too often
-TINY_US = 3.0  # below this an operation is not worth a second task
+TINY_US = 2.0  # below this an operation is not worth a second task
 
 
 def task_counts(problem: Problem) -> list[int]:
@@ -90,14 +91,6 @@ def output_order(problem: Problem) -> list[str]:
         return axes
     seen: dict[int, None] = dict.fromkeys(d.dim for d in kind.layout.digits)
     return [axes[d] for d in seen]
-
-
-def lane_axis(problem: Problem, stage: Stage) -> str | None:
-    """The axis along which vectors cost least; later axes win ties. None for a single point."""
-    axes = [(a, e) for a, e in (*stage.reduce, *stage.axes) if e > 1]
-    if not axes:
-        return None
-    return min(reversed(axes), key=lambda item: problem.lane_cost(stage, item[0]))[0]
 
 
 def stage_loops(

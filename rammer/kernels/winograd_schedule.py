@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from math import inf, prod
 from typing import NamedTuple
 
@@ -18,14 +19,15 @@ from rammer.kernels import contraction
 from rammer.kernels.contraction import Block, blocks
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, task_counts
+from rammer.kernels.tiling import TINY_US, cut, task_counts
 from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
 
 TILE = 4  # outputs of a tile along each side
 PLANES = (TILE + TAPS - 1) ** 2
 MAX_SCHEDULES = 1
-# Of the direct form's counted time: below, the direct form is not tried. Of 16 convolutions that were measured by AVX2,
-# none that was counted with less than 0.84 lost.
+FIRST = 2  # plans of a part, by which it is compared to others: one rTask per vEU, cut by channels, and by rows
+# Of the direct form's counted time: below, the direct form is not tried. Of 17 convolutions that were measured
+# (docs/measurements.md), the two that lost were counted with 0.84.
 CERTAIN = 0.7
 WHOLE = 0.9  # of the work of several tasks: at most, for a single one to be tried
 MAX_NEAR_TILES = 6  # more tiles share weights that come from a farther cache
@@ -68,7 +70,8 @@ class Form(NamedTuple):
 def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
     """A few rKernels, as many as are searched, fastest first, and one of a single rTask where cutting costs much.
 
-    None where the direct form is no dearer, or if RAMMER_WINOGRAD=0. Second: whether the direct form need not be tried.
+    None where the direct form is no dearer, or tiny, or if RAMMER_WINOGRAD=0. Second: whether the direct form need not
+    be tried.
 
     They need a cache for each vEU: the transformed planes are several times the size of what they stand for.
     """
@@ -79,6 +82,8 @@ def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
     if convolution(apart) is None or (direct := next(contraction.schedules(problem), None)) is None:
         return [], False
     direct_us = problem.alone_us(direct, problem.spec.num_veus)
+    if direct_us < TINY_US:
+        return [], False
     forms = schedules(apart, direct_us, max(search, MAX_SCHEDULES))
     made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]
     return made, any(f.alone_us <= CERTAIN * direct_us for f in forms)
@@ -91,19 +96,25 @@ def schedules(problem: Problem, worth_us: float = inf, most: int = MAX_SCHEDULES
     """
     if (conv := convolution(problem)) is None:
         return []
-    plans = list(dict.fromkeys(_plans(problem, conv)))
-    of_chunk = {n: replace(problem, expr=rewritten(problem, conv, TILE, n)) for n in {plan.chunk for plan in plans}}
-    cut, whole = list[Form](), list[Form]()
-    for plan in plans:
+    of_part = [plans for part in _parts(problem, conv) if (plans := list(dict.fromkeys(_plans(problem, conv, *part))))]
+    chunks = {plan.chunk for plans in of_part for plan in plans}
+    of_chunk = {n: replace(problem, expr=rewritten(problem, conv, TILE, n)) for n in chunks}
+
+    @cache
+    def form(plan: Plan) -> Form:
         own = of_chunk[plan.chunk]
         schedule = _schedule(own, conv, plan)
-        form = Form(own, schedule, own.alone_us(schedule, own.spec.num_veus))
-        if form.alone_us <= worth_us:
-            (cut if plan.tasks else whole).append(form)
-    chosen = sorted(cut, key=lambda f: f.alone_us)[:most]
-    for best in sorted(whole, key=lambda f: f.alone_us)[:1]:
-        if not chosen or best.alone_us < WHOLE * chosen[0].problem.alone_us(chosen[0].schedule, 1):
-            chosen.append(best)
+        return Form(own, schedule, own.alone_us(schedule, own.spec.num_veus))
+
+    if most == MAX_SCHEDULES:  # other cuts are tried of the best part only, by its first ones
+        best = min(of_part, key=lambda plans: min(form(plan).alone_us for plan in plans[:FIRST]), default=[])
+        of_part = [best, *(plans[:FIRST] for plans in of_part)]
+    found = sorted(dict.fromkeys(plan for plans in of_part for plan in plans), key=lambda plan: form(plan).alone_us)
+    found = [plan for plan in found if form(plan).alone_us <= worth_us]
+    chosen = [form(plan) for plan in found if plan.tasks][:most]
+    for whole in [form(plan) for plan in found if not plan.tasks][:1]:
+        if not chosen or whole.alone_us < WHOLE * chosen[0].problem.alone_us(chosen[0].schedule, 1):
+            chosen.append(whole)
     return chosen
 
 
@@ -111,35 +122,33 @@ def _vectors(problem: Problem, channels: int) -> int:
     return -(-channels // problem.lanes)
 
 
-def _plans(problem: Problem, conv: Convolution) -> Iterator[Plan]:
+def _plans(problem: Problem, conv: Convolution, order: Order, chunk: int, held: int) -> Iterator[Plan]:
+    """Ways to walk by a part, those with an rTask for each vEU first; none if it does not fit the scratch."""
     extents, lanes, side = conv.extents, problem.lanes, conv.columns.pieces
-    plane = 4 * PLANES
+    plane, deep = 4 * PLANES, held * side
     down, across = -(-conv.rows.extent // TILE), -(-conv.columns.extent // TILE)
-    line = TILE * across + TAPS * conv.columns.pieces + conv.columns.reach - conv.columns.extent  # of rows transformed
+    line = TILE * across + TAPS * side + conv.columns.reach - conv.columns.extent  # of rows transformed
     room = problem.spec.scratch_bytes - 3 * plane * lanes - 4 * lanes * line * (TILE + TAPS - 1)
     widths = [n for n in range(conv.outs, 0, -1) if conv.outs % n == 0 and n % lanes == 0] or [conv.outs]
-    for order, chunk, held in _parts(problem, conv):
-        deep = held * side
-        fitting = [n for n in widths if plane * deep * n <= 0.6 * room and (order is not Order.NEAR or n <= 4 * lanes)]
-        outs = fitting[0] if fitting else widths[-1]
-        most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
-        if order is Order.NEAR:
-            most = min(most, MAX_NEAR_TILES)
-        if most < min(4, down * across):
-            continue
-        columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
-        rows = _even(down, most // across) if columns == across else 1
-        for want in dict.fromkeys((*task_counts(problem), 1)):
-            by_outs = [(conv.o, extents[conv.o], outs if conv.groups == 1 else conv.outs)]
-            by_rows = [*((n, extents[n], 1) for n in conv.batch), (conv.rows.axis, conv.rows.extent, TILE)]
-            for axes in (by_outs + by_rows, by_rows + by_outs):
-                tasks = cut(axes, want)
-                steps = {lp.axis: lp.step for lp in tasks}
-                high = steps.get(conv.rows.axis)
-                part = rows if high is None else max(n for n in range(1, rows + 1) if high % (TILE * n) == 0)
-                plan = Plan(order, chunk, held, outs, part, columns, tasks)
-                if _waiting(conv, plan) <= room / 2:
-                    yield plan
+    fitting = [n for n in widths if plane * deep * n <= 0.6 * room and (order is not Order.NEAR or n <= 4 * lanes)]
+    outs = fitting[0] if fitting else widths[-1]
+    most = int((room - plane * deep * outs) // (plane * (chunk * side + outs)))
+    if order is Order.NEAR:
+        most = min(most, MAX_NEAR_TILES)
+    if most < min(4, down * across):
+        return
+    columns = max(n for n in range(1, across + 1) if across % n == 0 and n <= most)
+    rows = _even(down, most // across) if columns == across else 1
+    by_outs = [(conv.o, extents[conv.o], outs if conv.groups == 1 else conv.outs)]
+    by_rows = [*((n, extents[n], 1) for n in conv.batch), (conv.rows.axis, conv.rows.extent, TILE)]
+    for want in dict.fromkeys((*task_counts(problem), 1)):
+        for axes in (by_outs + by_rows, by_rows + by_outs):
+            tasks = cut(axes, want)
+            high = {lp.axis: lp.step for lp in tasks}.get(conv.rows.axis)
+            part = rows if high is None else max(n for n in range(1, rows + 1) if high % (TILE * n) == 0)
+            plan = Plan(order, chunk, held, outs, part, columns, tasks)
+            if _waiting(conv, plan) <= room / 2:
+                yield plan
 
 
 def _parts(problem: Problem, conv: Convolution) -> Iterator[tuple[Order, int, int]]:

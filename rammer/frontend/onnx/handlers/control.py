@@ -43,9 +43,9 @@ def loop(n: Node) -> list[Value | None]:
 @handles("Scan")
 def scan_batch(n: Node) -> list[TensorId]:
     """Opset 8 scans axis 1 of each element of a batch by itself."""
-    if n.has(0):
-        raise n.fail("sequence_lens is not supported", hint="opset 9 scans sequences of one length")
     states, scanned = _operands(n, first=1)
+    if n.has(0) and any(n.type(t).shape[1:2] != (e,) for t in scanned for e in n.ints(0, "sequence_lens")):
+        raise n.fail("sequences are shorter than their tensors", hint="leave sequence_lens out, or cut the inputs")
     batches = {n.type(t).shape[:1] for t in (*states, *scanned)}
     if len(batches) != 1 or batches & {(), (0,)}:
         raise n.fail(f"states and scanned inputs have batches {sorted(batches)}")
@@ -58,44 +58,6 @@ def scan_batch(n: Node) -> list[TensorId]:
         last, collected = _steps(n, first, parts, [0] * len(parts), directions, len(n.outputs) - len(states))
         rows.append([*last, *(n.stack(part, 0) for part in collected)])
     return [n.stack(column, 0) for column in zip(*rows, strict=True)]
-
-
-@handles("Scan", since=8)
-def scan_batched(n: Node) -> list[TensorId]:
-    """Before opset 9 each sequence of a batch is scanned by itself, along its first axis."""
-    operands, count = [n.tensor(p) for p in range(1, len(n.inputs))], n.attrs["num_scan_inputs"]
-    if not 0 < count <= len(operands):
-        raise n.fail(f"num_scan_inputs is {count}, with {len(operands)} inputs")
-    backwards = n.attrs["directions"] or (0,) * count
-    shapes = {n.type(t).shape[:2] for t in operands[len(operands) - count :]}
-    if len(backwards) != count or len(shapes) != 1 or 0 in next(iter(shapes)) or len(next(iter(shapes))) != 2:
-        raise n.fail(f"directions {list(backwards)} and inputs that begin with {sorted(shapes)} do not fit")
-    ((batch, steps),) = shapes
-    if n.has(0) and (n.value(0, "sequence_lens") != steps).any():
-        raise n.fail("sequences are shorter than their tensors", hint="leave sequence_lens out, or cut the inputs")
-    if any(n.type(t).shape[:1] != (batch,) for t in operands):
-        raise n.fail(f"states have other batches than {batch}")
-    made: list[list[TensorId]] = [[] for _ in n.outputs]
-    for b in range(batch):
-        own = [_element(n, t, 0, b) for t in operands]
-        states, scanned = own[: len(own) - count], own[len(own) - count :]
-        collected: list[list[TensorId]] = [[] for _ in range(len(n.outputs) - len(states))]
-        for step in range(steps):
-            ways = zip(scanned, backwards, strict=True)
-            parts = [_element(n, t, 0, steps - 1 - step if back else step) for t, back in ways]
-            results = list(n.subgraph(n.attrs["body"], (*states, *parts)))
-            if len(results) != len(n.outputs):
-                raise n.fail(f"the body has {len(results)} results instead of {len(n.outputs)}")
-            states = results[: len(states)]
-            for part, tensor in zip(collected, results[len(states) :], strict=True):
-                part.append(_row(n, tensor))
-        for whole, tensor in zip(made, (*states, *(n.concat(part, 0) for part in collected)), strict=True):
-            whole.append(_row(n, tensor))
-    return [n.concat(whole, 0) for whole in made]
-
-
-def _row(n: Node, tensor: TensorId) -> TensorId:
-    return n.reshape(tensor, (1, *n.type(tensor).shape))
 
 
 @handles("Scan", since=9)

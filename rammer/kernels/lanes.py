@@ -1,0 +1,43 @@
+"""Along which axis vectors go: where a stage issues the fewest instructions."""
+
+from __future__ import annotations
+
+from math import prod
+
+from rammer.cost.functions import slots_of
+from rammer.cost.work import apart
+from rammer.ir.expr import Load, Stage, loads
+from rammer.ir.index import var, variables
+from rammer.kernels.problem import Problem, all_loads
+
+
+def lane_axis(problem: Problem, stage: Stage) -> str | None:
+    """The axis along which vectors cost least; later axes win ties. None for a single point."""
+    axes = [a for a, e in (*stage.reduce, *stage.axes) if e > 1]
+    return min(reversed(axes), key=lambda axis: instructions(problem, stage, axis), default=None)
+
+
+def instructions(problem: Problem, stage: Stage, axis: str) -> float:
+    """Of vectors along an axis, for each term of a stage; a part of a vector costs a whole one."""
+    extents = dict((*stage.axes, *stage.reduce))
+    vectors = -(-extents[axis] // problem.lanes)
+    terms = prod(e for _, e in stage.reduce)
+    arithmetic = slots_of(stage.body) + bool(stage.reduce)
+    if axis in dict(stage.reduce):  # lanes are added in the end
+        results = extents[axis] / (terms * vectors)
+        arithmetic, stores = arithmetic + results * problem.lanes, results
+    else:
+        own = Load(stage.name, tuple(var(a) for a, _ in stage.axes))
+        stores = accesses(problem, stage, own, axis) / terms
+    read = dict.fromkeys(ld for ld, _ in all_loads(stage) if ld.tensor != stage.name and problem.is_known(ld.tensor))
+    fetched = sum(accesses(problem, stage, ld, axis) for ld in read)
+    return (arithmetic + fetched + stores) * vectors / extents[axis]
+
+
+def accesses(problem: Problem, stage: Stage, load: Load, axis: str) -> float:
+    """Instructions of a load, or a store, of one vector along an axis."""
+    if problem.packable(load, axis):
+        return 1.0
+    moved = any(axis in variables(ix) for d in load.dynamic for ld, _ in loads(d.value) for ix in ld.index)
+    together = not moved and problem.lane_stride(load.tensor, load.index, axis, stage) in (0, 1)
+    return 1.0 if together else apart(problem.lanes)
