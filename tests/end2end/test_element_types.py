@@ -41,7 +41,7 @@ everywhere = pytest.mark.parametrize("execute", EXECUTORS.values(), ids=EXECUTOR
 
 def extremes(dtype: DType, count: int = 37) -> tuple[Array, Array]:
     """Two vectors of integers: ends of the range against each other, then any."""
-    info = np.iinfo(dtype.numpy)
+    info = dtype.info
     middle = info.max // 2
     ends = np.array([info.min, info.min + 1, 2, 3, middle, middle + 1, info.max - 1, info.max], dtype.numpy)
     a, b = (x.ravel() for x in np.meshgrid(ends, ends))
