@@ -340,3 +340,15 @@ def test_runs_are_counted(mode: str, gap: int) -> None:
     x = np.random.default_rng(1).integers(0, 4, (3, 11))
     made = model([node("TfIdfVectorizer", mode=mode, **attrs, **weights)], {"x": ("int64", x.shape)})
     compare(made, {"x": x}, by_runtime(made, {"x": x}), cpu=gap == 2 and mode == "TFIDF")
+
+
+def test_a_body_of_the_standard_takes_the_opset_of_its_call() -> None:
+    """FlexAttention's body imports its own domain only, and uses operators of the other."""
+    values = {"q": draw(1, 4, 3, 8), "k": draw(1, 2, 5, 8), "v": draw(1, 2, 5, 6)}
+    preview = "ai.onnx.preview"
+    kinds: dict[str, Any] = {name: v.shape for name, v in values.items()}
+    made = model([node("FlexAttention", list(values), domain=preview)], kinds, opset=26, domains={preview: 1})
+    wide = [np.repeat(values[name], 2, axis=1).astype(np.float64) for name in ("k", "v")]
+    scores = values["q"] @ wide[0].swapaxes(2, 3) / 8**0.5
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    compare(made, values, [(weights @ wide[1]).astype(np.float32)], cpu=False)

@@ -77,7 +77,10 @@ def fused_matmul(n: Node) -> TensorId:
         moved = n.attrs[name] and rank > 2
         perm = (*range(1, rank - 1), 0, rank - 1) if moved else range(rank)
         operands.append(n.transpose(n.tensor(position), perm))
-    trans = {f"trans_{p}": bool(n.attrs[f"trans{p.upper()}"]) and n.type(t).rank > 1 for p, t in zip("ab", operands)}  # noqa: B905
+    swapped = (
+        bool(n.attrs[name]) and n.type(t).rank > 1 for name, t in zip(("transA", "transB"), operands, strict=True)
+    )
+    trans = dict(zip(("trans_a", "trans_b"), swapped, strict=True))
     product = n.add("matmul", *operands, **trans)
     return product if n.attrs["alpha"] == 1 else n.add("mul", product, n.like(n.attrs["alpha"], product))
 
