@@ -153,7 +153,7 @@ def _draw(
 def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
     """The plan in memory, with times by what caches hold: at the spec's rates if no prices were measured."""
     plan = replace(plan, memory=plan_memory(plan))
-    if not levels(problem.spec):
+    if not (levels(problem.spec) and plan.kernels):
         return _Judged(0.0, simulate(plan).total_us, plan)
     prices = problem.profiler.prices(plan.kernels) or {k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}
     timeline = simulate(replace(plan, prices=prices))
