@@ -25,7 +25,9 @@ from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import Market, Option, count, select_veu
 from rammer.scheduler.timeline import simulate
 
-CACHED = 0.5  # of a cache: what an instance brings in there pushes out a fifth of itself (cost/residency.py)
+# Of a cache, the room for an instance: three fifths of what it brought in first are still there at its end, as caches
+# push out at random (cost/residency.py). A quarter asks for more instances than kernels can be cut into.
+CACHED = 0.5
 ORDERS = {"breadth": breadth_first, "depth": depth_first}
 
 
