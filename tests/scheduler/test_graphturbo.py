@@ -315,22 +315,26 @@ class TestPlans:
 
     spec = small_caches(32 * KIB, 512 * KIB)
 
-    def moved(self, policy: str, graph: Graph) -> dict[str, int]:
+    def problem(self, graph: Graph, policy: str) -> Problem:
         registry = PluginRegistry(third_party=False)
-        chosen = registry.policy(policy)
-        finer = finer_tilings(chosen)
-        candidates = {op.operation: registry.rkernels(op.operation, self.spec, 0, finer) for op in graph.operators}
-        plan = chosen.schedule(Problem(graph, self.spec, candidates, EstimatingProfiler(self.spec)))
+        finer = finer_tilings(registry.policy(policy))
+        operations = {op.operation for op in graph.operators}
+        found = {operation: registry.rkernels(operation, self.spec, 0, finer) for operation in operations}
+        return Problem(graph, self.spec, found, EstimatingProfiler(self.spec))
+
+    def moved(self, policy: str, problem: Problem) -> dict[str, int]:
+        plan = PluginRegistry(third_party=False).policy(policy).schedule(problem)
         plan = replace(plan, memory=plan_memory(plan))
         verify_plan(plan)
-        priced = replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()})
-        return dict(simulate(priced).moved)
+        return dict(simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()})).moved)
 
     def test_depth_first_moves_less(self) -> None:
         """From main memory, than layers one after the other, and than instances group by group; of both orders the
         better one is taken."""
         graph = optimize(tower(16, 32), self.spec)
-        graphturbo = ("graphturbo:order=breadth", "graphturbo:order=depth", "graphturbo")
-        wavefront, breadth, depth, best = (self.moved(p, graph) for p in ("wavefront:plans=priced", *graphturbo))
+        wavefront = self.moved("wavefront:plans=priced", self.problem(graph, "wavefront"))
+        problem = self.problem(graph, "graphturbo")
+        policies = ("graphturbo:order=breadth", "graphturbo:order=depth", "graphturbo")
+        breadth, depth, best = (self.moved(policy, problem) for policy in policies)
         assert depth["DRAM"] < breadth["DRAM"] < 0.85 * wavefront["DRAM"]
         assert best == depth

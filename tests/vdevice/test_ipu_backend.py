@@ -38,7 +38,7 @@ from rammer.vdevice.ipu.sets import compute_sets
 from rammer.vdevice.ipu.spec import MODELS, parse_arch
 
 ARCH = "gc2:8"
-POLICIES = ("sequential", "round_robin", "wavefront")
+POLICIES = ("sequential", "round_robin", "wavefront", "graphturbo")
 MODELS_OF_THE_PAPER = (
     "resnext29",
     "nasnet_cifar",

@@ -33,7 +33,7 @@ CHAIN = chain(3)
 ACROSS = [[0, [(1, 1)], 2], [[(0, 0)], 1]]  # 0 on vEU 0, 1 on vEU 1, 2 on vEU 0
 
 
-@pytest.mark.parametrize("policy", ["sequential", "wavefront", "round_robin", "list", "stationary"])
+@pytest.mark.parametrize("policy", ["sequential", "wavefront", "round_robin", "list", "stationary", "graphturbo"])
 def test_a_model_under_every_policy(policy: str) -> None:
     model = lstm_stack(2, 3, 16)
     x = np.random.default_rng(0).standard_normal((3, 1, 16)).astype(np.float32)

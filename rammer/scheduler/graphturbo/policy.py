@@ -25,7 +25,9 @@ from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import Market, Option, count, select_veu
 from rammer.scheduler.timeline import simulate
 
-CACHED = 0.5  # of a cache: what an instance brings in there pushes out a fifth of itself (cost/residency.py)
+# Of a cache, the room for an instance: three fifths of what it brought in first are still there at its end, as caches
+# push out at random (cost/residency.py). A quarter asks for more instances than kernels can be cut into.
+CACHED = 0.5
 ORDERS = {"breadth": breadth_first, "depth": depth_first}
 
 
@@ -153,7 +155,7 @@ def _draw(
 def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
     """The plan in memory, with times by what caches hold: at the spec's rates if no prices were measured."""
     plan = replace(plan, memory=plan_memory(plan))
-    if not levels(problem.spec):
+    if not (levels(problem.spec) and plan.kernels):
         return _Judged(0.0, simulate(plan).total_us, plan)
     prices = problem.profiler.prices(plan.kernels) or {k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}
     timeline = simulate(replace(plan, prices=prices))

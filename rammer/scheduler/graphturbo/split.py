@@ -131,11 +131,6 @@ class Splitter:
         """Whether an even number of slices is left for every core: 1, 2, 4, ... below the number of cores."""
         return factor >= self._cores or factor & (factor - 1) == 0
 
-    def peak_bytes(self, group: Group) -> int:
-        """The most that lives at one time while the layers run in turn."""
-        live, whole = self._live(group, 0)
-        return int((live + whole).max())
-
     def _live(self, group: Group, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Bytes that live while each layer runs: of what is cut with an axis of the result, and of what is not."""
         layers = np.array(group.layers, np.int64)
