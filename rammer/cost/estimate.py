@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from rammer.cost.functions import slots_of
+from rammer.cost.functions import slots_of, slots_of_term
 from rammer.cost.issue import near_us
 from rammer.cost.work import work
 from rammer.ir.device import Execution, VDeviceSpec
-from rammer.ir.expr import Call, Load, Stage
+from rammer.ir.expr import Stage
 from rammer.ir.kernel import RKernel
 from rammer.ir.tile import TileProgram
 
@@ -39,8 +39,7 @@ def arithmetic_us(stages: Iterable[Stage], spec: VDeviceSpec) -> float:
     slots = 0.0
     for stage in stages:
         points = prod(extent for _, extent in stage.axes)
-        body = Call("add", (Load(stage.name, ()), stage.body)) if stage.reduce else stage.body
-        slots += points * prod(extent for _, extent in stage.reduce) * slots_of(body)
+        slots += points * prod(extent for _, extent in stage.reduce) * slots_of_term(stage)
         slots += points * slots_of(stage.epilogue) if stage.epilogue is not None else 0.0
     return 2 * slots / (max(spec.peak_gflops, 1e-9) * 1e3)  # a multiply-add is two of its operations
 

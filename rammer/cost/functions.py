@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rammer.ir.expr import Call, Cast, Scalar, Select, loads
+from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
 
 COSTLY = {
     "exp": 12,
@@ -27,6 +27,11 @@ CARRIED_NAN = 3  # compares, and picks: the larger of two elements, neither of w
 def slots_of(value: Scalar) -> float:
     """Slots of the arithmetic of a value."""
     return sum(slots for _, slots in parts_of(value))
+
+
+def slots_of_term(stage: Stage) -> float:
+    """Slots of one term of a stage, added to its sum if it has one."""
+    return slots_of(Call("add", (Load(stage.name, ()), stage.body)) if stage.reduce else stage.body)
 
 
 def parts_of(value: Scalar) -> Iterator[tuple[Scalar, float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import lcm, prod
+from math import inf, lcm, prod
 
 from rammer.cost.issue import pass_cycles
 from rammer.cost.work import Issued
@@ -18,13 +18,13 @@ from rammer.ir.index import Div, bounds, simplify, substitute, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
-from rammer.kernels.lanes import lane_axis
+from rammer.kernels.lanes import accesses, instructions, lane_axis, stored
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import cut, place, stage_loops, task_counts
 
 MAX_VECTORS = 8
-WORST_COST = 3.5  # of a lane axis; beyond, the generic nest is better
+SHARING = 4  # neighbours at most that share a vector of weights, for comparing lanes: blocks have about as many
 MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked from x are shared
 MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
 MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
@@ -57,13 +57,14 @@ def product(problem: Problem, stage: Stage) -> Product | None:
     factors = [_factor(a) for a in stage.body.args]
     if None in factors:
         return None
-    best: tuple[float, Product] | None = None
+    best: tuple[tuple[bool, float], Product] | None = None
     for x, w in ((factors[0], factors[1]), (factors[1], factors[0])):
         assert x is not None and w is not None
         for axis, extent in stage.axes:
             found = _with_lane(problem, stage, x, w, axis, extent)
             if found is not None:
-                cost = _lane_cost(problem, found, extent)
+                # Copied weights took 1.8 times as long as packed ones, for 4 % fewer vectors.
+                cost = accesses(problem, stage, w, axis) > 1, _instructions(problem, found)
                 if best is None or cost < best[0]:
                     best = cost, found
     return best[1] if best else None
@@ -131,17 +132,22 @@ def _shared(stage: Stage, load: Load, axis: str) -> int:
     return 1
 
 
-def _lane_cost(problem: Problem, p: Product, extent: int) -> float:
-    """Lower is better: weights that need no gathering, full vectors, outputs stored in one piece."""
-    cost = 0.0
-    stride = problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage)
-    if not problem.packable(p.w, p.lane) and stride != 1:
-        cost += 1.5 if _copyable(problem, p) else 4.0
-    own = tuple(var(a) for a, _ in p.stage.axes)
-    if p.stage.name in dict(problem.expr.outputs) and problem.lane_stride(p.stage.name, own, p.lane, p.stage) != 1:
-        cost += 1.0
-    cost += -(-extent // problem.lanes) * problem.lanes / extent - 1.0
-    return cost + (0.5 if p.row is None else 0.0)
+def _instructions(problem: Problem, p: Product) -> float:
+    """Of each multiply-add, in a block of up to two vectors and of neighbours that share weights."""
+    rows = min(p.row_group, SHARING)
+    weights = accesses(problem, p.stage, p.w, p.lane)
+    if weights > 1 and _copyable(problem, p):
+        weights = 1 + (weights + 1) / COPY_ROWS  # a copy is loaded, stored, and loaded
+    stores = stored(problem, p.stage, p.lane) / prod(e for _, e in p.stage.reduce)
+    extent = dict(p.stage.axes)[p.lane]
+    vectors = -(-extent // problem.lanes)
+    return (1 + weights / rows + 1 / min(vectors, 2) + stores) * vectors / extent
+
+
+def _nest_instructions(problem: Problem, stage: Stage) -> float:
+    """Of each term in a nest of single vectors, along the best axis."""
+    lane = lane_axis(problem, stage)
+    return instructions(problem, stage, lane) if lane else inf
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no product; otherwise schedules by task count and register block."""
     p = product(problem, problem.root) or _shown(problem)
-    if p is None or _lane_cost(problem, p, dict(problem.root.axes)[p.lane]) > WORST_COST:
+    if p is None or _instructions(problem, p) > _nest_instructions(problem, p.stage):
         return
     wanted = [
         (want, second) for n, want in enumerate(task_counts(problem)) for second in (False, True)[: 1 if n else 2]
@@ -190,7 +196,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 def every(problem: Problem) -> Iterator[Schedule]:
     """Those schedules, and more: by other register blocks and numbers of tasks, each cut by rows and by lanes."""
     p = product(problem, problem.root) or _shown(problem)
-    if p is None or _lane_cost(problem, p, dict(problem.root.axes)[p.lane]) > WORST_COST:
+    if p is None or _instructions(problem, p) > _nest_instructions(problem, p.stage):
         return
     counts = dict.fromkeys((*task_counts(problem), 1, *(problem.rtasks * n for n in (1, 2, 4))))
     yield from _distinct(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from rammer.cost.functions import slots_of
+from rammer.cost.functions import slots_of_term
 from rammer.cost.work import apart
 from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import var, variables
@@ -22,16 +22,20 @@ def instructions(problem: Problem, stage: Stage, axis: str) -> float:
     extents = dict((*stage.axes, *stage.reduce))
     vectors = -(-extents[axis] // problem.lanes)
     terms = prod(e for _, e in stage.reduce)
-    arithmetic = slots_of(stage.body) + bool(stage.reduce)
+    arithmetic = slots_of_term(stage)
     if axis in dict(stage.reduce):  # lanes are added in the end
         results = extents[axis] / (terms * vectors)
         arithmetic, stores = arithmetic + results * problem.lanes, results
     else:
-        own = Load(stage.name, tuple(var(a) for a, _ in stage.axes))
-        stores = accesses(problem, stage, own, axis) / terms
+        stores = stored(problem, stage, axis) / terms
     read = dict.fromkeys(ld for ld, _ in all_loads(stage) if ld.tensor != stage.name and problem.is_known(ld.tensor))
     fetched = sum(accesses(problem, stage, ld, axis) for ld in read)
     return (arithmetic + fetched + stores) * vectors / extents[axis]
+
+
+def stored(problem: Problem, stage: Stage, axis: str) -> float:
+    """Instructions that store one vector of a stage along an axis."""
+    return accesses(problem, stage, Load(stage.name, tuple(var(a) for a, _ in stage.axes)), axis)
 
 
 def accesses(problem: Problem, stage: Stage, load: Load, axis: str) -> float:
