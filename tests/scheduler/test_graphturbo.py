@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rammer
 from rammer.ir.dependency import Dependencies, followed_axes
+from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import plan_memory
