@@ -115,9 +115,14 @@ def test_the_table_is_complete_and_read_only() -> None:
 
 
 _LOGIC = ("and", "or", "xor", "equal", "less", "less_equal", "greater", "greater_equal")
-_BINARY = ("add", "mul", "max", "min", "sub", "div", "fmod", "pow", "mod", "prelu", *_LOGIC)
+_BITS = ("bit_and", "bit_or", "bit_xor", "shift_left", "shift_right")
+_BINARY = ("add", "mul", "max", "min", "sub", "div", "fmod", "pow", "mod", "prelu", *_LOGIC, *_BITS)
 ARITY = {"where": 3} | dict.fromkeys(_BINARY, 2)
-BROADCAST_ATTRS: dict[str, dict[str, Any]] = {"clip": {"low": -0.5, "high": 0.5}, "cast": {"dtype": DType.I32}}
+BROADCAST_ATTRS: dict[str, dict[str, Any]] = {
+    "clip": {"low": -0.5, "high": 0.5},
+    "cast": {"dtype": DType.I32},
+    "bit_cast": {"dtype": DType.I32},
+}
 
 
 @pytest.mark.parametrize("kind", [n for n, d in OPS.items() if d.broadcasts])
@@ -128,7 +133,7 @@ def test_what_broadcasts_may_be_computed_on_reshaped_operands(kind: str) -> None
     arrays = [np.asarray(random.standard_normal(s) * 3, np.float32) for s in shapes]
     if kind in ("and", "or", "xor", "not"):
         arrays = [a > 0 for a in arrays]
-    elif kind == "mod":
+    elif kind in ("mod", "bit_not", *_BITS):
         arrays = [np.abs(a).astype(np.int32) + 1 for a in arrays]
     elif kind == "where":
         arrays[0] = arrays[0] > 0

@@ -36,6 +36,7 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
 ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "clip": {"low": NUMBER, "high": NUMBER},
     "cast": {"dtype": st.sampled_from(DType)},
+    "bit_cast": {"dtype": st.sampled_from(DType)},
     "gelu": {"approximate": st.sampled_from(("none", "tanh", "exact"))},
     "matmul": {"trans_a": st.booleans(), "trans_b": st.booleans()},
     "conv": {**WINDOW, "group": st.integers(-1, 4)},
