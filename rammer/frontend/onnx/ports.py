@@ -66,8 +66,10 @@ def declared(value: ValueInfoProto) -> Declared:
         kind = kind.optional_type.elem_type
     if is_list := kind.HasField("sequence_type"):
         kind = kind.sequence_type.elem_type
+    if kind.WhichOneof("value") is None:  # outputs need no type
+        return Declared(value.name, TensorProto.UNDEFINED, None, is_list, optional)
     if not kind.HasField("tensor_type"):
-        seen = kind.WhichOneof("value") or "of no type"
+        seen = kind.WhichOneof("value")
         raise ModelError(f"{value.name!r} is not a tensor, but {seen}", hint="lists and optional tensors are supported")
     tensor = kind.tensor_type
     shape = None
