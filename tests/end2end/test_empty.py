@@ -129,7 +129,8 @@ def test_inputs_without_elements_are_checked_like_others() -> None:
         for wrong, text in (
             ({}, "missing inputs: x"),
             ({"x": numbers(1, 64)}, "dimension 0 is 1"),
-            ({"x": 1.0}, "dtype"),
+            ({"x": np.zeros((0, 64))}, "float64"),
+            ({"x": 1.0}, "rank 0"),
         ):
             with pytest.raises(InputError, match=text):
                 program.run(wrong)
