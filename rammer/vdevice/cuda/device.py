@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
+from rammer.vdevice.base import VDevice
 from rammer.vdevice.cuda.build import CUBIN, Resources, check_fits, compile_cubin, compiler_version, read_registers
 from rammer.vdevice.cuda.driver import CudaDriver, check_driver, find_gpu, load_cupy, probe
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
@@ -28,4 +27,7 @@ PLATFORM = Platform(
     driver=CudaDriver,
 )
 
-open_cuda = partial(open_gpu, PLATFORM)
+
+def open_cuda(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
+    """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
+    return open_gpu(PLATFORM, arch=arch, device=device)

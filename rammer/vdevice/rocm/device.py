@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
+from rammer.vdevice.base import VDevice
 from rammer.vdevice.rocm.build import (
     HSACO,
     Resources,
@@ -36,4 +35,7 @@ PLATFORM = Platform(
     driver=RocmDriver,
 )
 
-open_rocm = partial(open_gpu, PLATFORM)
+
+def open_rocm(*, arch: str | None = None, device: str | int | None = None) -> VDevice:
+    """A GPU; `arch` compiles for another one, `device` is its number, or "emulator". Raises DeviceError."""
+    return open_gpu(PLATFORM, arch=arch, device=device)
