@@ -25,7 +25,8 @@ def instructions(problem: Problem, stage: Stage, axis: str) -> float:
     arithmetic = slots_of_term(stage)
     if axis in dict(stage.reduce):  # lanes are added in the end
         results = extents[axis] / (terms * vectors)
-        arithmetic, stores = arithmetic + results * problem.lanes, results
+        in_memory = 2.0 if extents[axis] % problem.lanes else 0.0  # sums of a part of a vector are no register
+        arithmetic, stores = arithmetic + results * problem.lanes + in_memory, results
     else:
         stores = stored(problem, stage, axis) / terms
     read = dict.fromkeys(ld for ld, _ in all_loads(stage) if ld.tensor != stage.name and problem.is_known(ld.tensor))

@@ -30,13 +30,26 @@ PRODUCTS = (
 CELLS = ((1, 1), (2, 7), (3, 33), (9, 16))
 SPECIAL = {"clip": {"low": -1.0, "high": 2.0}, "leaky_relu": {"alpha": 0.1}, "elu": {"alpha": 0.5}}
 SPECIAL |= {"selu": {"alpha": 1.5, "gamma": 1.1}, "hard_sigmoid": {"alpha": 0.2, "beta": 0.5}}
-SPECIAL |= {"probe_spin": {"rounds": 3}, "order": {"count": 1}}
+SPECIAL |= {"probe_spin": {"rounds": 3}, "order": {"count": 1}, "last_equal": {"count": 1}}
 WITH_ATTRIBUTES = {
-    *("arg_max", "arg_min", "average_pool", "batch_norm", "cast", "concat", "conv", "expand", "gather", "gru_cell"),
+    *(
+        "arg_max",
+        "arg_min",
+        "average_pool",
+        "batch_norm",
+        "bit_cast",
+        "cast",
+        "concat",
+        "conv",
+        "expand",
+        "gather",
+        "gru_cell",
+    ),
     *("layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "pad", "prelu", "probe_fill", "reduce"),
     *("reshape", "slice", "softmax", "transpose", "unfold", "where"),
 }
 BINARY = {
+    *("bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"),
     *("add", "and", "div", "equal", "fmod", "greater", "greater_equal", "less", "less_equal", "max", "min", "mod"),
     *("mul", "or", "pow", "sub", "xor"),
 }
@@ -66,6 +79,7 @@ def operations(dtype: DType) -> Iterator[Operation]:
     for shape in SHAPES:
         for target in DType:
             yield from made("cast", t(*shape), dtype=target)
+            yield from made("bit_cast", t(*shape), dtype=target)
         yield from made("where", t(*shape[-1:], dtype=DType.BOOL), t(*shape), t())
         yield from made("prelu", t(*shape), t(*shape[-1:]))
         yield from made("batch_norm", t(*shape), *(t(*shape[1:2] or (1,)),) * 4)

@@ -18,10 +18,10 @@ def one_kernel(num_rtasks: int = 4) -> tuple[object, ...]:
 
 
 def test_estimates_follow_the_slower_of_arithmetic_and_memory() -> None:
-    _, kernel = one_kernel()  # 4 rTasks: 36 operations and 32 bytes in all
-    flops = 4 * 4 * 2 + 4
+    _, kernel = one_kernel()  # 4 rTasks: 20 slots, each of two operations, and 32 bytes in all
+    slots = 4 * 4 + 4
     spec = VDeviceSpec("x", 2, peak_gflops=0.001)
-    assert EstimatingProfiler(spec).rtask_us(kernel) == pytest.approx(flops / 4)
+    assert EstimatingProfiler(spec).rtask_us(kernel) == pytest.approx(2 * slots / 4)
     slow = replace(spec, peak_gflops=1e9, memory=(MemoryLevel("DRAM", 1 << 30, "device", 0.004),))
     assert EstimatingProfiler(slow).rtask_us(kernel) == pytest.approx(32 / 4 / (0.004 / 2 * 1e3))
     near = replace(slow, memory=(MemoryLevel("L2", 1 << 20, "veu", 8.0), *slow.memory))
