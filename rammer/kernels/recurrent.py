@@ -90,13 +90,18 @@ def _cut(cell: Cell, want: int) -> tuple[tuple[Loop, ...], tuple[Loop, ...]] | N
     # Rows of their own take what they need from the step before at home: no barrier, no line of another vEU's.
     apart = not cell.blocks and _independent_rows(problem, cell.products.values(), want)
     axes = [*rows, units] if apart else [units, *rows]
-    tasks = cut(axes, want, problem.spec.num_veus)
+    tasks = _tasks(axes, want, problem.spec.num_veus)
     steps = {a: min(e, next((lp.step for lp in tasks if lp.axis == a), e)) for a, e in problem.root.axes}
     pieces = () if cell.blocks else _pieces(problem, lane, steps)
     if pieces:  # the end of a task is the end of a piece: what is stored beyond it would be another task's
         size = {lp.axis: lp.step for lp in pieces}
-        tasks = cut([(a, e, lcm(g, size.get(a, 1))) for a, e, g in axes], want, problem.spec.num_veus)
+        tasks = _tasks([(a, e, lcm(g, size.get(a, 1))) for a, e, g in axes], want, problem.spec.num_veus)
     return tasks, pieces
+
+
+def _tasks(axes: list[tuple[str, int, int]], want: int, veus: int) -> tuple[Loop, ...]:
+    """Loops over tasks along one axis, if it can be cut: along two, every weight would be read by several tasks."""
+    return cut(axes[:1], want, veus) or cut(axes, want, veus)
 
 
 def _schedule(cell: Cell, tasks: tuple[Loop, ...], pieces: tuple[Loop, ...]) -> Schedule:

@@ -120,6 +120,7 @@ class Streams(TableFile):
             bool(np.all(self.arg_base[args[:, 0]] >= 0))
             and bool(np.all(self.arg_base[args[:, 1:]] == NUMBER))
             and bool(np.all((nbytes > 0) & (count > 0) & np.isin(unit, (1, 4, 16)) & (source_step >= 0)))
+            and bool(np.all((target >= 0) & ((count == 1) | (target_step >= nbytes))))
             and bool(np.all(target + (count - 1) * target_step + nbytes <= self.header["shared_bytes"]))
         )
 
