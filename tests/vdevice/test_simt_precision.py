@@ -19,7 +19,7 @@ from rammer.plugins import PluginRegistry
 def network() -> tuple[Graph, Array, Array]:
     """relu(x·a)·b in rows and columns that tiles overhang, its input, and its value in float64."""
     random = np.random.default_rng(0)
-    x, a, b = (random.standard_normal(s).astype(np.float32) for s in ((40, 64), (64, 72), (72, 24)))
+    x, a, b = (random.standard_normal(s).astype(np.float32) for s in ((72, 128), (128, 136), (136, 40)))
     net = GraphBuilder()
     hidden = net.add("relu", net.add("matmul", net.input("x", x.shape), net.constant(a)))
     net.output(net.add("matmul", hidden, net.constant(b)))
