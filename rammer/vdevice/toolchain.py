@@ -15,11 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from rammer import config, files
@@ -140,17 +141,27 @@ def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) 
         _thread.calls = calls
 
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc", initializer=join)
+    # Ctrl-C inside of `concurrent.futures.wait` may leave locks behind that threads then wait for; a queue has none.
+    ended: SimpleQueue[Future[Made]] = SimpleQueue()
     try:
-        running = {pool.submit(work, item): item for item in items}  # Ctrl-C may come here, too
-        left = set(running)
-        while left:
-            done, left = wait(left, SIGNALS_S, FIRST_COMPLETED)
-            for future in (f for f in running if f in done):  # the failure that ended others was begun before them
-                yield running[future], future.result()
+        running: dict[Future[Made], Item] = {}
+        for item in items:  # Ctrl-C may come here, too
+            future = pool.submit(work, item)
+            running[future] = item
+            future.add_done_callback(ended.put)
+        for _ in items:
+            future = _first(ended)
+            yield running[future], future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         calls.end()
         pool.shutdown(wait=True)
+
+
+def _first(ended: SimpleQueue[Future[Made]]) -> Future[Made]:
+    while True:
+        with suppress(Empty):
+            return ended.get(timeout=SIGNALS_S)
 
 
 def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float, cpu_s: int | None = None) -> None:
