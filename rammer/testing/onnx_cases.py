@@ -29,6 +29,8 @@ SUFFIX = "_cpu"  # that BackendTest gives names
 TOLERANCES = {
     name: {"rtol": 2**-9} for name in ("test_attention_4d_causal_fp16", "test_attention_4d_causal_fp16_expanded")
 }
+# The suite's zeros are 1.9e-7, rammer's 3e-15, and the suite allows 1e-7.
+TOLERANCES |= {name: {"atol": 2.5e-7} for name in ("test_dft_inverse", "test_dft_inverse_opset19")}
 
 
 @dataclass(frozen=True, slots=True)
