@@ -17,7 +17,6 @@ from benchmarks.models import TODAY, build, find  # noqa: E402
 from benchmarks.models.spec import Integers  # noqa: E402
 from benchmarks.peers import worst_error  # noqa: E402
 from benchmarks.store import BuiltModel  # noqa: E402
-from rammer.frontend.onnx.node import NotConstant  # noqa: E402
 
 QUICK = ("today_vad", "today_wake_word", "today_gru4rec_torchscript", "today_gpt2_64")
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TODAY]
@@ -48,10 +47,7 @@ def test_onnxruntime_agrees_with_torch(small: BuiltModel) -> None:
     assert worst_error(outputs, small.outputs) < TOLERANCE
 
 
-def test_rammer_agrees_with_torch(request: pytest.FixtureRequest, name: str, small: BuiltModel) -> None:
-    if name == "today_llama_static_256":
-        reason = "ScatterND at places that only the data know"
-        request.applymarker(pytest.mark.xfail(raises=NotConstant, strict=True, reason=reason))
+def test_rammer_agrees_with_torch(name: str, small: BuiltModel) -> None:
     with rammer.compile(str(small.path), "cpu", tune_seconds=0) as program:
         assert worst_error(program.run(small.inputs), small.outputs) < TOLERANCE
 
