@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -38,8 +39,8 @@ class State:
         return {**self._values, **inputs}
 
     def keep(self, outputs: Mapping[str, Any]) -> None:
-        """Remember a run's outputs for the next one."""
-        self._values = {taker: outputs[output] for output, taker in self._pairs.items()}
+        """Remember a run's outputs for the next one; whoever has them may write to them."""
+        self._values = {taker: copy.deepcopy(outputs[output]) for output, taker in self._pairs.items()}
 
     def reset(self, values: Mapping[str, Any]) -> None:
         """Start again from these values."""
@@ -48,4 +49,4 @@ class State:
                 hint = did_you_mean(name, self.inputs) or f"those are {', '.join(self.inputs) or '(none)'}"
                 raise InputError(f"reset names {name!r}, which is no input with state", hint=hint)
         with self._lock:
-            self._values = dict(values)
+            self._values = copy.deepcopy(dict(values))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from rammer.ir.dependency import num_written
@@ -44,7 +44,7 @@ def _written(plan: ExecutionPlan, program: RProgram, at: Position) -> int:
     return _bytes_of(plan.kernels[slot.uid.operator_id]) if isinstance(slot, RTask) else 0
 
 
-@cache
+@lru_cache(maxsize=1 << 13)
 def _bytes_of(kernel: RKernel) -> int:
     """Bytes that an rTask writes, on average."""
     kinds = kernel.operation.outputs

@@ -271,7 +271,10 @@ def test_state_stays_in_the_session() -> None:
         s.reset(h_in=10 * one)
         np.testing.assert_array_equal(s.run({"x": one})["h_out"], 11 * one)
         s.reset()
-        np.testing.assert_array_equal(s.run({"x": one, "h_in": 5 * one})["h_out"], 6 * one)
+        kept = s.run({"x": one, "h_in": 5 * one})["h_out"]
+        np.testing.assert_array_equal(kept, 6 * one)
+        kept[:] = 99  # the caller's own
+        np.testing.assert_array_equal(s.run({"x": one})["h_out"], 7 * one)
         assert s.report().misses == 1
         with pytest.raises(InputError, match="reset names 'h'"):
             s.reset(h=one)
