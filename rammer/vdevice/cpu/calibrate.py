@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from math import inf, log
 
+import numpy as np
+
 from rammer import config, files
 from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.library import Library
@@ -21,7 +23,8 @@ from rammer.vdevice.memory import allocate
 Job = Callable[[int], float]  # does something a number of times, and says how much that was
 
 CHUNK_S = 0.00025
-WINDOW_CHUNKS = 4  # short windows, and the best one counts: the machine may be shared
+WINDOW_CHUNKS = 4  # short windows
+GOOD = 0.75  # of them are worse than the one that counts: the machine may be shared, and the best is often a freak
 SEARCH_S = 0.4
 MAX_STRIDE_BYTES = 1 << 22
 LINE_BYTES = 512  # reads go by eight vectors
@@ -67,11 +70,11 @@ class Probe:
             sink = allocate(64)
             return lambda repeats: float(self._multiply_add(repeats << 10, sink.ctypes.data))
 
-        return best_rate([job() for _ in range(cores)], 1, self._cpus)
+        return steady_rate([job() for _ in range(cores)], 1, self._cpus)
 
     def read_gbps(self, nbytes: int, cores: int) -> float:
         """Bytes that some cores read at once, each over and over `nbytes` of its own."""
-        return best_rate([_Reader(self._read, _whole(nbytes)).read for _ in range(cores)], 1, self._cpus)
+        return steady_rate([_Reader(self._read, _whole(nbytes)).read for _ in range(cores)], 1, self._cpus)
 
     def written_gbps(self, nbytes: int) -> float:
         """Bytes that one core reads of what another one has just written."""
@@ -141,8 +144,8 @@ class _Reader:
         return done
 
 
-def best_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
-    """Highest joint rate in units of 1e9 per second, each job on a CPU of its own while there are enough.
+def steady_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
+    """Joint rate, undisturbed, in units of 1e9 per second, each job on a CPU of its own while there are enough.
 
     `job(repeats)` returns how much it did.
     """
@@ -152,15 +155,15 @@ def best_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
         repeats *= 2
     done = jobs[0](repeats)
     chunks = max(WINDOW_CHUNKS, int(SEARCH_S / took))
-    return done / best_window_s(_run_together(jobs, repeats, chunks, cpus)) / 1e9
+    return done / window_s(_run_together(jobs, repeats, chunks, cpus)) / 1e9
 
 
-def best_window_s(timelines: list[list[tuple[float, float]]]) -> float:
-    """Least seconds per chunk of all threads together, over windows of WINDOW_CHUNKS chunks of the first thread.
+def window_s(timelines: list[list[tuple[float, float]]]) -> float:
+    """Seconds per chunk of all threads together, in a good window of WINDOW_CHUNKS chunks of the first thread.
 
     A timeline lists the (start, end) of each chunk; chunks that stick out of a window count in part.
     """
-    first, best = timelines[0], 0.0
+    first, rates = timelines[0], []
     for i in range(len(first) - WINDOW_CHUNKS + 1):
         start, end = first[i][0], first[i + WINDOW_CHUNKS - 1][1]
         done = 0.0
@@ -170,8 +173,8 @@ def best_window_s(timelines: list[list[tuple[float, float]]]) -> float:
                 if e <= start:
                     break
                 done += (min(e, end) - max(s, start)) / (e - s)
-        best = max(best, done / (end - start))
-    return 1 / best
+        rates.append(done / (end - start))
+    return 1 / float(np.quantile(rates, GOOD))
 
 
 def _timed(job: Job, repeats: int) -> float:
