@@ -204,12 +204,13 @@ def _inputs(program: Program, given: Mapping[str, str], seed: int) -> dict[str, 
 @main.command("compile")
 @click.argument("model")
 @click.option("-o", "--output", required=True, help="The file to write.")
+@click.option("--state", multiple=True, callback=_pairs, help="An output that is an input of the next run: OUT=IN.")
 @compile_options
 @click.pass_obj
-def compile_command(verbose: int, /, model: str, output: str, **options: Any) -> None:
+def compile_command(verbose: int, /, model: str, output: str, state: dict[str, str], **options: Any) -> None:
     """Compile MODEL (ONNX) into a file that runs without the compiler."""
     files.check_new(output, sources=[model])
-    with progress_bar() as show, rammer.compile(model, progress=show, **_loaded(options)) as program:
+    with progress_bar() as show, rammer.compile(model, state=state, progress=show, **_loaded(options)) as program:
         program.save(output, progress=show)
         out.print(escape(str(program.report())), highlight=False)
     out.print(f"wrote {escape(output)} ({Path(output).stat().st_size / 1e6:.1f} MB)", highlight=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import rammer
 from rammer.errors import InputError, ModelError
+from rammer.state import checked_pairs
 
 F32 = np.float32
 
@@ -260,24 +263,150 @@ def test_sessions_are_safe_to_call_from_several_threads() -> None:
     assert report.hits + report.misses == 32 and len(report.programs) <= 2
 
 
-def test_state_stays_in_the_session() -> None:
-    nodes = [node("Add", "x h_in", "h_out"), node("Neg", "h_out", "y")]
-    kind = (TensorProto.FLOAT, ["n"])
-    model = network(nodes, {"x": kind, "h_in": kind}, {"y": kind, "h_out": kind})
-    one = np.ones(3, F32)
-    with session(model, state={"h_out": "h_in"}) as s:
+def counter(rows: Any = "n") -> ModelProto:
+    """h_out = h_in + x, y = -h_out; a second state doubles."""
+    nodes = [node("Add", "x h_in", "h_out"), node("Neg", "h_out", "y"), node("Add", "c_in c_in", "c_out")]
+    kind = (TensorProto.FLOAT, [rows])
+    return network(nodes, {"x": kind, "h_in": kind, "c_in": kind}, {"y": kind, "h_out": kind, "c_out": kind})
+
+
+PAIRS = {"h_out": "h_in", "c_out": "c_in"}
+
+
+@pytest.mark.parametrize("how", ["session", "program", "saved", "interpreter"])
+@pytest.mark.parametrize("rows", [3, 75, 640])
+def test_state_stays_inside(how: str, rows: int, tmp_path: Path) -> None:
+    one = np.ones(rows, F32)
+    made: rammer.Session | rammer.Program
+    if how == "session":
+        made = session(counter(), state=PAIRS)
+    else:
+        target = "interpreter" if how == "interpreter" else "cpu"
+        made = rammer.compile(counter(rows), target, state=True, device=2, tune_seconds=0)
+        assert made.state_pairs == PAIRS
+    if how == "saved":
+        made.save(tmp_path / "p.rammer")  # type: ignore[union-attr]
+        made = rammer.load_program(tmp_path / "p.rammer")
+    with made as s:
         for total in (1, 2, 3):  # from zeros on
-            np.testing.assert_array_equal(s.run({"x": one})["y"], -total * one)
-        s.reset(h_in=10 * one)
-        np.testing.assert_array_equal(s.run({"x": one})["h_out"], 11 * one)
-        s.reset()
-        kept = s.run({"x": one, "h_in": 5 * one})["h_out"]
-        np.testing.assert_array_equal(kept, 6 * one)
-        kept[:] = 99  # the caller's own
-        np.testing.assert_array_equal(s.run({"x": one})["h_out"], 7 * one)
-        assert s.report().misses == 1
+            np.testing.assert_array_equal(s(one), -total * one)
+            s.reset(h_in=total * one)
+        assert s.run({"x": one}).keys() == {"y"}  # nobody asked for the state
+        s.reset(h_in=10 * one, c_in=one)
+        for n in (1, 2, 3):
+            y, h, c = s.run(["y", "h_out", "c_out"], {"x": one})
+            for found, wanted in ((y, -10 - n), (h, 10 + n), (c, 2**n)):
+                np.testing.assert_array_equal(found, wanted * one)
+            h[:] = c[:] = 99  # the caller's own
+        other = s.stream()
+        np.testing.assert_array_equal(other(one), -one)
+        np.testing.assert_array_equal(s(one), -14 * one)
+        given = 5 * one
+        np.testing.assert_array_equal(s.run(["h_out"], {"x": one, "h_in": given})[0], 6 * one)
+        np.testing.assert_array_equal(s.run(["h_out"], {"x": one})[0], 7 * one)
+        np.testing.assert_array_equal(given, 5 * one)
+        np.testing.assert_array_equal(other(x=one), -2 * one)
+        np.testing.assert_array_equal(other.state()["h_in"], 2 * one)
+        np.testing.assert_array_equal(s.state()["h_in"], 7 * one)
         with pytest.raises(InputError, match="reset names 'h'"):
             s.reset(h=one)
+        with pytest.raises(InputError, match="missing inputs: x"):
+            s.run({})
+
+
+def test_state_is_not_copied() -> None:
+    """It is read where the last run has written it: two places take turns."""
+    seen = []
+    with rammer.compile(counter(75), "cpu", state=PAIRS, device=2, tune_seconds=0) as program:
+        executable: Any = program.executable
+        run_bound = executable.run_bound
+
+        def watched(inputs: Any, places: Any, outputs: Any) -> Any:
+            seen.append({name: array.ctypes.data for name, array in places.items()})
+            assert inputs.keys() == {"x"} and executable._bindings.keys() >= places.keys()
+            return run_bound(inputs, places, outputs)
+
+        executable.run_bound = watched
+        for _ in range(4):
+            program(np.ones(75, F32))
+    for before, after in pairwise(seen):
+        assert (after["h_in"], after["c_in"]) == (before["h_out"], before["c_out"])
+    assert len({places["h_in"] for places in seen}) == 2
+
+
+def test_streams_run_from_several_threads() -> None:
+    with session(counter(), state=PAIRS) as s:
+        results: dict[int, Any] = {}
+
+        def work(number: int) -> None:
+            stream = s.stream()
+            results[number] = [stream(np.full(29, number, F32))[0] for _ in range(20)]
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == {n: [-n * step for step in range(1, 21)] for n in range(4)}
+        assert s.report().misses == 1
+
+
+def test_an_lstm_keeps_its_state() -> None:
+    """Pieces of a sequence give what the whole of it does."""
+    hidden, batch = 29, 3
+    rng = np.random.default_rng(3)
+    weights = {"w": rng.standard_normal((1, 4 * hidden, 5)), "r": rng.standard_normal((1, 4 * hidden, hidden)) / 5}
+    lstm = node("LSTM", "x w r", "y y_h y_c", hidden_size=hidden)
+    lstm.input.extend(["", "", "initial_h", "initial_c"])
+    state = (TensorProto.FLOAT, [1, batch, hidden])
+    ports = {"x": (TensorProto.FLOAT, ["t", batch, 5]), "initial_h": state, "initial_c": state}
+    outputs = {"y": (TensorProto.FLOAT, ["t", 1, batch, hidden]), "y_h": state, "y_c": state}
+    model = network([lstm], ports, outputs, **{n: w.astype(F32) for n, w in weights.items()})
+    x = rng.standard_normal((12, batch, 5)).astype(F32)
+    zeros = np.zeros(state[1], F32)
+    wanted = ReferenceEvaluator(model).run(["y"], {"x": x, "initial_h": zeros, "initial_c": zeros})[0]
+    with session(model, state=True) as s:
+        found = [s.run(["y"], {"x": x[begin:end]})[0] for begin, end in ((0, 5), (5, 7), (7, 12))]
+    np.testing.assert_allclose(np.concatenate(found), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_that_grows_is_state() -> None:
+    """Its shape changes with every run, so each compiles; a cache of fixed size stays inside."""
+    kind = (TensorProto.FLOAT, ["past", 2])
+    model = network(
+        [node("Concat", "past_kv x", "present_kv", axis=0), node("ReduceSum", "present_kv", "y", keepdims=0)],
+        {"past_kv": kind, "x": (TensorProto.FLOAT, [1, 2])},
+        {"y": (TensorProto.FLOAT, []), "present_kv": (TensorProto.FLOAT, ["all", 2])},
+    )
+    with session(model, state={"present_kv": "past_kv"}) as s:
+        s.reset(past_kv=np.zeros((0, 2), F32))
+        assert [float(s(np.ones((1, 2), F32))) for _ in range(3)] == [2, 4, 6]
+        assert s.state()["past_kv"].shape == (3, 2)
+    with pytest.raises(InputError, match=r"makes 'present_kv', .* the next 'past_kv'(.|\n)*rammer.Session"):
+        rammer.compile(model, "cpu", dims={"past": 4}, state={"present_kv": "past_kv"})
+
+
+def test_pairs_are_found_by_name_where_only_one_fits() -> None:
+    kind, other = (1, (2, 3)), (1, (4,))
+    for inputs, outputs, pairs in (
+        (["past_key_values.0.key", "x"], ["logits", "present.0.key"], {"present.0.key": "past_key_values.0.key"}),
+        (["h0", "c0"], ["out", "hn", "cn"], {"hn": "h0", "cn": "c0"}),
+        (["stateIn"], ["stateOut"], {"stateOut": "stateIn"}),
+        (["initial_h"], ["Y_h", "Y"], {"Y_h": "initial_h"}),
+        (["h_in"], ["h_out", "new_h"], None),  # two would fit
+        (["x"], ["y"], None),
+        (["h"], ["h_next"], {"h_next": "h"}),
+    ):
+        types = [dict.fromkeys(names, kind) for names in (inputs, outputs)]
+        if pairs is None:
+            with pytest.raises(InputError, match="state=True finds no pair"):
+                checked_pairs(True, *types)
+        else:
+            assert checked_pairs(True, *types) == pairs
+    with pytest.raises(InputError, match="finds no pair"):
+        checked_pairs(True, {"h_in": kind}, {"h_out": other})
+    with pytest.raises(InputError, match="names an input twice"):
+        checked_pairs({"a": "x", "b": "x"}, {"x": kind}, {"a": kind, "b": kind})
 
 
 def test_buckets_fill_a_dimension_up() -> None:

@@ -41,7 +41,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
     "rammer.usage": ({"vdevice.base"}, {"numpy"}),
     "rammer.calling": ({"ir", "errors"}, {"numpy"}),
-    "rammer.state": ({"errors"}, set()),
+    "rammer.state": ({"calling", "vdevice.memory", "vdevice.placement", "ir", "errors"}, {"numpy"}),
     "rammer.padding": ({"calling", "ir", "errors"}, {"numpy"}),
     "rammer.program_cache": ({"program", "errors"}, set()),
     "rammer.session": (
@@ -62,11 +62,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.backend": ({"session", "compiler", "frontend", "errors"}, {"numpy", "onnx"}),
     "rammer.report": ({"usage", "scheduler.timeline", "scheduler.hand_overs", "ir", "errors", "config"}, set()),
     "rammer.program": (
-        {"calling", "artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"},
+        {"calling", "state", "artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"},
         {"numpy"},
     ),
     "rammer.compiler": (
-        {"artifact", "program", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
+        {"artifact", "program", "state", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
         | {"vdevice.base", "frontend", "passes", "ir", "errors", "config"},
         set(),
     ),
