@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
 from rammer import artifact, config
@@ -70,11 +71,21 @@ def _load(
     """The graph, and the files it was read from."""
     if isinstance(model, Graph):
         return model, ()
+    require_compiler()
     # onnx takes 0.2 s to import; a loaded Program needs none of it
     from rammer.frontend.onnx import Source
 
     imported = Source(model).load(shapes=shapes, dims=dims, constants=constants)
     return imported.graph, imported.files
+
+
+def require_compiler() -> None:
+    """Raise RammerError where only what runs saved programs is installed."""
+    if missing := [name for name in ("onnx", "networkx") if find_spec(name) is None]:
+        raise RammerError(
+            f"compiling a model needs the package {missing[0]}, which is not installed",
+            hint="pip install rammer; rammer-run only runs saved programs",
+        )
 
 
 def compile(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from rammer.calling import as_array, check_names, on_gpu
-from rammer.compiler import compile
+from rammer.compiler import compile, require_compiler
 from rammer.errors import InputError
 from rammer.ir.tensor import Array, Shape
 from rammer.padding import Buckets, cut, require_prefix, require_symbols
@@ -106,6 +106,7 @@ class Session(Stateful):
         tune_seconds: float | None = None,
         registry: PluginRegistry | None = None,
     ) -> None:
+        require_compiler()
         # onnx takes 0.2 s to import; who only runs programs needs none of it
         from rammer.frontend.onnx import Source
 

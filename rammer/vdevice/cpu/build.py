@@ -81,7 +81,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
 
 
 def _alone(graph: Graph, memory: MemoryPlan) -> list[str]:
-    """Inputs and outputs that share no byte with another tensor and no memory with another one: they may lie elsewhere."""
+    """Inputs and outputs that share no byte with another tensor and have no view as port: they may lie elsewhere."""
     ends = {t: at + graph.types[t].nbytes for t, at in memory.offsets.items()}
     order = sorted(memory.offsets, key=lambda t: memory.offsets[t])
     shared: set[TensorId] = set()
