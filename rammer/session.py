@@ -16,9 +16,10 @@ import numpy as np
 
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.compiler import compile, require_compiler
-from rammer.errors import InputError
+from rammer.errors import InputError, ModelError
+from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, Shape
-from rammer.padding import Buckets, cut, require_prefix, require_symbols
+from rammer.padding import Buckets, Mask, cut, length_name, masked, require_prefix, require_symbols
 from rammer.plugins import PluginRegistry
 from rammer.program_cache import Kept, ProgramCache
 from rammer.state import Memory, Stateful, checked_pairs
@@ -75,6 +76,7 @@ class _Request:
 
     shapes: Shapes
     arrays: Arrays = field(compare=False)
+    masks: tuple[Mask, ...] = ()  # of operands that are padded
 
 
 class Session(Stateful):
@@ -129,7 +131,8 @@ class Session(Stateful):
         require_symbols("dims", self._dims, tuple(self._inputs.values()))
         self._optional = tuple(name for name, port in self._inputs.items() if port.is_optional)
         self._deciding: frozenset[str] = frozenset()  # tensors whose values were needed to compile
-        self._true_shapes: dict[Hashable, dict[str, Shape]] = {}
+        self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Mask, ...]]] = {}
+        self._masks: dict[Hashable, tuple[Mask, ...]] = {}  # by padded signature
         self._cache = ProgramCache(max_programs, self._key, self._compile)
         inputs, outputs = (
             {name: (port.type, port.shape) for name, port in ports.items()} for ports in (self._inputs, self._outputs)
@@ -180,8 +183,7 @@ class Session(Stateful):
 
     def _run(self, exact: _Request, memory: Memory, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Outputs by name, from the program of this signature or from one of padded extents."""
-        request = _Request(*self._buckets.padded(exact.shapes, exact.arrays))
-        true_shapes = self._proven(exact, request) if request.shapes != exact.shapes else {}
+        request, true_shapes = self._fitted(exact)
         kept, _ = self._cache.acquire(request)
         try:
             program, places = kept.program, kept.info.outputs
@@ -200,18 +202,58 @@ class Session(Stateful):
         memory.advance({taker: deepcopy(_gathered(places[output], found)) for output, taker in outside.items()})
         return {name: _gathered(places[name], found) for name in outputs}
 
-    def _proven(self, exact: _Request, padded: _Request) -> dict[str, Shape]:
-        """The true shapes of outputs. Raises ModelError where they would depend on padding."""
-        key = self._key(exact)
-        shapes = self._true_shapes.get(key)
-        if shapes is None:
-            graph = self._import(exact).graph
-            require_prefix(graph, self._import(padded).graph)
+    def _fitted(self, exact: _Request) -> tuple[_Request, dict[str, Shape]]:
+        """The request of the program that serves this one, and the true shapes of outputs if that is padded."""
+        padded = _Request(*self._buckets.padded(exact.shapes, exact.arrays))
+        masks = self._masks_of(padded)
+        true_shapes: dict[str, Shape] = {}
+        if padded.shapes != exact.shapes:
+            true_shapes, masks = self._proven(exact, padded, masks)
+        if not masks:
+            return padded, true_shapes
+        extents = self._buckets.extents(exact.shapes)
+        lengths = {length_name(s): np.asarray(extents[s], np.int64) for s in {mask.symbol for mask in masks}}
+        return _Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
+
+    def _masks_of(self, padded: _Request) -> tuple[Mask, ...]:
+        """What a padded program has to mask, as slightly smaller shapes show; nothing if these are refused."""
+        shapes = self._buckets.probe(padded.shapes)
+        if shapes == padded.shapes:
+            return ()
+        key = self._key(padded)
+        if (masks := self._masks.get(key)) is None:
+            arrays = {n: a if on_gpu(a) or n not in shapes else cut(a, shapes[n]) for n, a in padded.arrays.items()}
+            try:
+                masks = self._compared(_Request(shapes, arrays), padded)[1]
+            except ModelError:
+                masks = ()  # each run says by itself why it is refused
+            self._remember(self._masks, self._key(padded), masks)
+        return masks
+
+    def _proven(
+        self, exact: _Request, padded: _Request, masks: tuple[Mask, ...]
+    ) -> tuple[dict[str, Shape], tuple[Mask, ...]]:
+        """The true shapes of outputs, and masks, these if they do. Raises ModelError for what depends on padding."""
+        fit = self._fits.get(self._key(exact))
+        if fit is None:
+            graph, needed = self._compared(exact, padded)
             shapes = {name: graph.types[name].shape for name in graph.outputs}
-            if len(self._true_shapes) >= REMEMBERED:
-                self._true_shapes.clear()
-            self._true_shapes[self._key(exact)] = shapes
-        return shapes
+            fit = shapes, masks if set(needed) <= set(masks) else needed
+            self._remember(self._fits, self._key(exact), fit)
+        return fit
+
+    def _compared(self, exact: _Request, padded: _Request) -> tuple[Graph, tuple[Mask, ...]]:
+        """The exact graph, and what is to be masked in the padded one. Raises ModelError."""
+        graph, extents = self._import(exact).graph, self._buckets.extents(padded.shapes)
+        filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
+        return graph, require_prefix(graph, self._import(padded).graph, filled)
+
+    @staticmethod
+    def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+        """A bounded number of proofs."""
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known[key] = value
 
     def _zeros(self, port: Declared, extents: Mapping[str, int]) -> Array:
         """What a state starts from."""
@@ -282,12 +324,12 @@ class Session(Stateful):
 
     def _key(self, request: _Request) -> Hashable:
         values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
-        return tuple(sorted(request.shapes.items())), values
+        return tuple(sorted(request.shapes.items())), values, request.masks
 
     def _compile(self, request: _Request) -> Kept[Imported]:
         start = time.perf_counter()
         imported = self._import(request)
-        graph = imported.graph
+        graph = masked(imported.graph, request.masks) if request.masks else imported.graph
         pairs = {
             o: i for o, i in self._memory.pairs.items() if i in graph.inputs and graph.types[i] == graph.types.get(o)
         }
@@ -337,7 +379,7 @@ class Session(Stateful):
             try:
                 for number, request in enumerate(requests):
                     progress("programs", number, len(requests))
-                    kept, is_new = self._cache.acquire(request, ahead=True)
+                    kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
                     self._cache.release(kept)
                     compiled += is_new
                 progress("programs", len(requests), len(requests))
@@ -380,7 +422,7 @@ class Session(Stateful):
         more, arrays = self._flat(given)
         ordered = {name: (shapes | more)[name] for name in self._inputs if name in shapes or name in more}
         self._extents(ordered)
-        return _Request(*self._buckets.padded(ordered, arrays))
+        return _Request(ordered, arrays)
 
     def close(self) -> None:
         """Close all programs, when their runs are done. Later runs raise InputError."""

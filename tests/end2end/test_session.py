@@ -427,8 +427,58 @@ def test_buckets_fill_a_dimension_up() -> None:
 
 def test_buckets_are_refused_where_padding_matters() -> None:
     kind = (TensorProto.FLOAT, ["n"])
-    model = network([helper.make_node("Softmax", ["x"], ["y"], name="shares")], {"x": kind}, {"y": kind})
+    model = network([helper.make_node("ReduceMean", ["x"], ["y"], name="middle")], {"x": kind}, {"y": kind})
     with session(model, buckets={"n": [4]}) as s:
-        np.testing.assert_allclose(s(x=[1.0, 1.0, 1.0, 1.0]), np.full(4, 0.25))
-        with pytest.raises(ModelError, match="'shares': its results would depend on padding"):
+        np.testing.assert_allclose(s(x=[1.0, 1.0, 1.0, 3.0]), [1.5])
+        with pytest.raises(ModelError, match="'middle': its results would depend on padding"):
             s(x=[1.0, 1.0, 1.0])
+
+
+def attention(heads: int = 2, width: int = 8) -> ModelProto:
+    """A layer of self-attention with a mask for padding of its own, the mean over what that leaves, and a table."""
+    shapes = {"wq": (width, width), "wk": (width, width), "wv": (width, width), "table": (40, width)}
+    random = np.random.default_rng(5)
+    weights = {name: random.standard_normal(shape).astype(F32) for name, shape in shapes.items()}
+    sizes = {"cut": np.array([0, 0, heads, width // heads]), "joined": np.array([0, 0, width])}
+    numbers = {"least": F32(-1e4), "one": F32(1), "axis": np.array([1]), "axes": np.array([1, 2])}
+    nodes = [node("Gather", "table ids", "x")]
+    for part in "qkv":
+        perm = [0, 2, 3, 1] if part == "k" else [0, 2, 1, 3]
+        nodes += [node("MatMul", f"x w{part}", f"{part}1"), node("Reshape", f"{part}1 cut", f"{part}2")]
+        nodes += [node("Transpose", f"{part}2", part, perm=perm)]
+    nodes += [
+        node("Unsqueeze", "given axes", "wide"),
+        node("Sub", "one wide", "off"),
+        node("Mul", "off least", "far"),
+        node("MatMul", "q k", "scores"),
+        node("Add", "scores far", "shifted"),
+        node("Softmax", "shifted", "shares", axis=-1),
+        node("MatMul", "shares v", "mixed"),
+        node("Transpose", "mixed", "back", perm=[0, 2, 1, 3]),
+        node("Reshape", "back joined", "y"),
+        node("Unsqueeze", "given last", "weights"),
+        node("Mul", "y weights", "counted"),
+        node("ReduceSum", "counted axis", "total", keepdims=0),
+        node("ReduceSum", "given axis", "count", keepdims=1),
+        node("Div", "total count", "pooled"),
+    ]
+    ports = {"ids": (TensorProto.INT64, ["batch", "seq"]), "given": (TensorProto.FLOAT, ["batch", "seq"])}
+    outputs = {"y": (TensorProto.FLOAT, ["batch", "seq", width]), "pooled": (TensorProto.FLOAT, ["batch", width])}
+    return network(nodes, ports, outputs, **weights, **sizes, **numbers, last=np.array([2]))
+
+
+def test_attention_is_masked_in_buckets() -> None:
+    """One program for each bucket, exact also where every key is masked away, and whatever lies in padding."""
+    model, random = attention(), np.random.default_rng(6)
+    meaning = ReferenceEvaluator(model)
+    with session(model, buckets={"seq": [8, 32], "batch": [4]}) as s:
+        assert s.warm([{"seq": 8, "batch": 4}]).result() == 1
+        for batch, seq in ((3, 5), (4, 8), (1, 1), (2, 29), (4, 32), (3, 8), (4, 7), (5, 6)):
+            given = (random.random((batch, seq)) < 0.8).astype(F32)
+            given[:, 0] = 1
+            given[0] = 1
+            feed = {"ids": random.integers(0, 40, (batch, seq)), "given": given}
+            for found, wanted in zip(s.run(None, feed), meaning.run(None, feed), strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+        texts = [text for text, _, _ in s.report().programs]
+        assert sorted(texts) == [f"ids: {e}, given: {e}" for e in ("4×32", "4×8", "5×8")]
