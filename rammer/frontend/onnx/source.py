@@ -51,6 +51,7 @@ class Source:
         limits: Limits | None = None,
         base_dir: str | os.PathLike[str] | None = None,
     ) -> None:
+        source = getattr(source, "model_proto", source)  # torch's ONNXProgram
         self.path = "" if isinstance(source, bytes | ModelProto) else os.fspath(source)
         self._limits = limits or Limits()
         folder = (os.path.dirname(self.path) or ".") if self.path else None
