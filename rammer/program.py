@@ -17,7 +17,9 @@ from rammer.calling import as_array, check_names, on_gpu
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
+from rammer.outline import OUTLINE, pack, unpack
 from rammer.report import Report
+from rammer.scheduler.timeline import Timeline, simulate
 from rammer.state import Memory, Stateful, is_aligned
 from rammer.usage import Usage, usage_of
 from rammer.vdevice.base import (
@@ -81,12 +83,24 @@ class Program(Stateful):
     def plan(self) -> ExecutionPlan:
         """The execution plan. Raises ArtifactError for a loaded program: it was compiled elsewhere."""
         if self._image.plan is None:
-            raise ArtifactError("a loaded program keeps no plan", hint="report() has its summary; compile for the plan")
+            raise ArtifactError(
+                "a loaded program keeps an outline of its plan alone",
+                hint="outline() can be drawn; compile for the plan",
+            )
         return self._image.plan
+
+    def outline(self) -> tuple[ExecutionPlan, Timeline]:
+        """The plan for drawing (rammer.viz), and the timeline that the scheduler believed in.
+
+        A loaded program's plan has names where graph and rKernels were. Raises ArtifactError if it was saved without.
+        """
+        if self._image.plan is not None:
+            return self._image.plan, simulate(self._image.plan)
+        return unpack(self._image.file(OUTLINE), self._report)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the program was compiled elsewhere, and so keeps no plan."""
+        """Whether the program was compiled elsewhere, and so keeps an outline of its plan alone."""
         return self._image.plan is None
 
     @property
@@ -202,6 +216,8 @@ class Program(Stateful):
         """
         files.check_new(path, sources=self._sources, raises=ArtifactError)
         sealed = self._vdevice.seal(self._image, progress=progress)
+        if sealed.files and self._image.plan is not None:
+            sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(self._image.plan)})
         artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
 
     def close(self) -> None:

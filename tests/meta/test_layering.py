@@ -41,9 +41,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "errors", "config"}, set()),
     "rammer.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),
     "rammer.usage": ({"vdevice.base"}, {"numpy"}),
+    "rammer.outline": ({"report", "scheduler.timeline", "vdevice.tables", "ir", "errors"}, {"numpy"}),
     "rammer.calling": ({"ir", "errors"}, {"numpy"}),
     "rammer.state": ({"calling", "vdevice.memory", "vdevice.placement", "ir", "errors"}, {"numpy"}),
-    "rammer.padding": ({"calling", "ir", "errors"}, {"numpy"}),
+    "rammer.padding": ({"calling", "frontend.builder", "ir", "errors"}, {"numpy"}),
     "rammer.program_cache": ({"program", "errors"}, set()),
     "rammer.session": (
         {
@@ -63,7 +64,20 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.backend": ({"session", "compiler", "frontend", "errors"}, {"numpy", "onnx"}),
     "rammer.report": ({"usage", "scheduler.timeline", "scheduler.hand_overs", "ir", "errors", "config"}, set()),
     "rammer.program": (
-        {"calling", "state", "artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"},
+        {
+            "calling",
+            "state",
+            "outline",
+            "scheduler.timeline",
+            "artifact",
+            "files",
+            "report",
+            "usage",
+            "vdevice.base",
+            "ir",
+            "errors",
+            "config",
+        },
         {"numpy"},
     ),
     "rammer.compiler": (
