@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -384,6 +385,30 @@ def test_a_cache_that_grows_is_state() -> None:
         assert s.state()["past_kv"].shape == (3, 2)
     with pytest.raises(InputError, match=r"makes 'present_kv', .* the next 'past_kv'(.|\n)*rammer.Session"):
         rammer.compile(model, "cpu", dims={"past": 4}, state={"present_kv": "past_kv"})
+
+
+def test_a_cache_of_fixed_size_is_written_where_it_lies() -> None:
+    """One program for all steps, and two sequences that grow beside each other."""
+    batch, heads, length, width = 3, 2, 29, 16
+    shape = f"float[{batch}, {heads}, {length}, {width}]"
+    text = f"""<ir_version: 10, opset_import: ["" : 24]>
+        decode ({shape} past_kv, float[{batch}, {heads}, 1, {width}] new, int64[{batch}] at)
+            => (float[{batch}, {heads}, {width}] y, {shape} present_kv) {{
+          present_kv = TensorScatter(past_kv, new, at)
+          axes = Constant <value_ints = [2]> ()
+          y = ReduceSum <keepdims = 0> (present_kv, axes)
+        }}"""
+    random = np.random.default_rng(8)
+    with rammer.compile(onnx.parser.parse_model(text), "cpu", state=True, device=2, tune_seconds=0) as program:
+        streams = [(program.stream(), np.zeros((batch, heads, length, width), F32)) for _ in range(2)]
+        for step in range(length):
+            for stream, cache in streams:
+                new = random.standard_normal((batch, heads, 1, width)).astype(F32)
+                cache[:, :, step : step + 1] = new
+                y = stream(new=new, at=np.full(batch, step))
+                np.testing.assert_allclose(y, cache.sum(2), rtol=1e-4, atol=1e-5)
+        for stream, cache in streams:
+            np.testing.assert_array_equal(stream.state()["past_kv"], cache)
 
 
 def test_pairs_are_found_by_name_where_only_one_fits() -> None:
