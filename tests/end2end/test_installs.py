@@ -54,7 +54,7 @@ def test_running_a_saved_program_takes_numpy_and_ml_dtypes_alone(tmp_path: Path)
 
 
 def test_the_wheel_that_only_runs_is_of_this_version() -> None:
-    run, whole = (tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"] for p in ("packaging/run", "."))
+    run, whole = (tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"] for p in ("wheels/run", "."))
     assert run["version"] == whole["version"] == rammer.__version__
     assert {d.partition(">")[0] for d in run["dependencies"]} == {"numpy", "ml_dtypes"}
     assert set(run["dependencies"]) <= set(whole["dependencies"])
