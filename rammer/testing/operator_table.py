@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,10 +36,10 @@ COLUMNS = "| operator | {} |\n|---|{}\n"
 
 def table(runs: Sequence[Mapping[str, Any]], version: str) -> str:
     """The page for the results of several devices, in their order."""
-    results: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    results: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)  # by name: files of one device may overlap
     for run in runs:
-        results[run["device"]] += run["results"]
-    by_device = {device: _alone(found) for device, found in results.items()}
+        results[run["device"]] |= {result["name"]: result for result in run["results"]}
+    by_device = {device: _alone(found.values()) for device, found in results.items()}
     commands = [
         f"    python -m rammer.testing.onnx_suite --sample --device {device} --json {_file(device)}\n"
         for device in by_device
@@ -57,7 +57,7 @@ def _file(device: str) -> str:
     return f"{device.partition(':')[0].lower()}.json"
 
 
-def _alone(results: Sequence[dict[str, Any]]) -> dict[str, Cases]:
+def _alone(results: Iterable[dict[str, Any]]) -> dict[str, Cases]:
     """Cases of one operator, by it and by type."""
     found: dict[str, Cases] = defaultdict(lambda: defaultdict(list))
     for result in results:
