@@ -28,6 +28,7 @@ from rammer.ir.tensor import DType, Layout, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
 from rammer.session import Session, SessionPort, SessionReport
+from rammer.state import Stream
 from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
 
 __version__ = "0.1.0"
@@ -67,6 +68,7 @@ __all__ = [
     "Session",
     "SessionPort",
     "SessionReport",
+    "Stream",
     "SyncModel",
     "TaskUid",
     "TensorType",

@@ -19,11 +19,15 @@ class Runnable(ABC):
 
     @abstractmethod
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The names of inputs and outputs, in order."""
+        """The names of the inputs that a call takes and of the outputs that it gives, in order."""
 
     @abstractmethod
-    def _evaluate(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Outputs by name, in order."""
+    def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """These outputs by name."""
+
+    def _named_only(self) -> Sequence[str]:
+        """Outputs that are given only to those who name them."""
+        return ()
 
     @overload
     def run(self, inputs: Mapping[str, Any], /) -> dict[str, Any]: ...
@@ -38,27 +42,28 @@ class Runnable(ABC):
         converted where that is exact. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
         """
         if input_feed is None:
-            return self._evaluate(_mapping(output_names))
-        names = self._names()[1]
-        wanted = names if output_names is None else [output_names] if isinstance(output_names, str) else output_names
+            return self._evaluate(_mapping(output_names), self._names()[1])
+        usual = self._names()[1]
+        names = (*usual, *self._named_only())
+        wanted = usual if output_names is None else [output_names] if isinstance(output_names, str) else output_names
         if unknown := [n for n in wanted if n not in names]:
             raise InputError(
                 f"no output named {unknown[0]!r}; outputs are {', '.join(names)}",
                 hint=did_you_mean(str(unknown[0]), names),
             )
-        outputs = self._evaluate(_mapping(input_feed))
+        outputs = self._evaluate(_mapping(input_feed), wanted)
         return [outputs[name] for name in wanted]
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Inputs in order, or by name: the output, or a tuple of several."""
-        names = self._names()[0]
+        names, wanted = self._names()
         if len(arrays) > len(names) or (len(arrays) < len(names) and arrays and not named):
             raise InputError(f"{len(arrays)} arrays given, the program takes {len(names)}: {', '.join(names)}")
         inputs = dict(zip(names, arrays, strict=False))
         if twice := [n for n in named if n in inputs]:
             raise InputError(f"input {twice[0]!r} is given twice", hint="in order, or by its name")
-        outputs = self._evaluate({**inputs, **named})
-        values = tuple(outputs[name] for name in self._names()[1])
+        outputs = self._evaluate({**inputs, **named}, wanted)
+        values = tuple(outputs[name] for name in wanted)
         return values[0] if len(values) == 1 else values
 
 

@@ -6,9 +6,10 @@ import copyreg
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
 from rammer import artifact, config
@@ -21,7 +22,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan, Price
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
@@ -33,6 +34,7 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import finer_tilings
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
+from rammer.state import checked_pairs, same_types
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Progress, VDevice, ports_of, silent
 
@@ -69,11 +71,21 @@ def _load(
     """The graph, and the files it was read from."""
     if isinstance(model, Graph):
         return model, ()
+    require_compiler()
     # onnx takes 0.2 s to import; a loaded Program needs none of it
     from rammer.frontend.onnx import Source
 
     imported = Source(model).load(shapes=shapes, dims=dims, constants=constants)
     return imported.graph, imported.files
+
+
+def require_compiler() -> None:
+    """Raise RammerError where only what runs saved programs is installed."""
+    if missing := [name for name in ("onnx", "networkx") if find_spec(name) is None]:
+        raise RammerError(
+            f"compiling a model needs the package {missing[0]}, which is not installed",
+            hint="pip install rammer; rammer-run only runs saved programs",
+        )
 
 
 def compile(
@@ -87,6 +99,7 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Array] | None = None,
+    state: Mapping[str, str] | bool | None = None,
     precision: str | None = None,
     form: str = "table",
     tune_seconds: float | None = None,
@@ -97,11 +110,12 @@ def compile(
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
     their defaults. `options` are the policy's; {"beyond": "off"} is the same as "wavefront:beyond=off". `shapes`,
-    `dims` and `constants` fix dimensions and values of inputs, as for `load`. `device` selects among devices of a
-    target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels. `precision` is
-    what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers them "tf32" and
-    "bf16", for its matrix units. `form`: a GPU's program may also be written out as "branches", one per vEU, if it is
-    small (the paper's Figure 9).
+    `dims` and `constants` fix dimensions and values of inputs, as for `load`. `state={"h_out": "h_in"}` makes outputs
+    inputs of the next run, which stay in the program; True finds such pairs by their names. `device` selects among
+    devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels.
+    `precision` is what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers
+    them "tf32" and "bf16", for its matrix units. `form`: a GPU's program may also be written out as "branches", one per
+    vEU, if it is small (the paper's Figure 9).
     """
     registry = registry or PluginRegistry()
     trace = Trace()
@@ -117,6 +131,8 @@ def compile(
         with clock("load"):
             whole, sources = _load(model, shapes, dims, constants)
             graph = drop_empty(whole)
+            types = [{t: whole.types[t] for t in names} for names in (whole.inputs, whole.outputs)]
+            pairs = same_types(checked_pairs(state, *types), *types)
         trace.graph("imported", graph)
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
@@ -150,7 +166,7 @@ def compile(
         used = list(dict.fromkeys(plan.kernels))
         plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):
-            plan = in_memory(plan)
+            plan = in_memory(plan, {*pairs, *pairs.values()})
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
         gain = _search_gain(plan, registry, candidates, profiler) if searching else []
@@ -167,6 +183,7 @@ def compile(
             image = vdevice.build(plan, progress=progress)
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
             image = replace(image, signature=ports_of(whole))
+        image = replace(image, state=pairs)
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
         program = Program(image, vdevice, report, sources=sources)
@@ -203,9 +220,9 @@ def find_candidates(
     return found
 
 
-def in_memory(plan: ExecutionPlan) -> ExecutionPlan:
-    """The plan with every tensor in its place."""
-    return plan if plan.memory else replace(plan, memory=plan_memory(plan))
+def in_memory(plan: ExecutionPlan, alone: Collection[TensorId] = ()) -> ExecutionPlan:
+    """The plan with every tensor in its place; those that are `alone` share theirs with nothing."""
+    return plan if plan.memory and not alone else replace(plan, memory=plan_memory(plan, alone=alone))
 
 
 def profile(

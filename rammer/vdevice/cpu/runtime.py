@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,18 @@ from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import allocate, gather, tensor_at
-from rammer.vdevice.placement import ALIGNMENT, aligned
+from rammer.vdevice.placement import ALIGNMENT, ARENA, aligned
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """What refers to a port: arguments, where in it each of them begins, and where it lies by itself."""
+
+    args: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    home: int
 
 
 class CpuExecutable:
@@ -61,6 +71,7 @@ class CpuExecutable:
         if np.any(ahead_offset + LINE_BYTES * lines > sizes[ahead_base] + LINE_BYTES):
             raise ArtifactError("what is asked for ahead lies outside of its memory", hint="compile the model again")
         self._aheads = np.stack([bases[ahead_base] + ahead_offset, lines], axis=1)
+        self._bindings = self._bindable(image)
         self._times = np.zeros((len(table.slots), 2), np.uint64)
         self._inputs, self._outputs = (
             [(p.name, tensor_at(at, p.type, self._arena, self._weights)) for p, at in zip(ports, places, strict=True)]
@@ -70,6 +81,18 @@ class CpuExecutable:
         self._restarting = threading.Lock()
         self._bind()
         self._begin(self._find_pool())
+
+    def _bindable(self, image: Image) -> dict[str, _Binding]:
+        """What refers to each port that shares its memory with nothing."""
+        header, arena = self._table.header, self._arena.ctypes.data
+        bindings = {}
+        for ports, places in ((image.inputs, header["inputs"]), (image.outputs, header["outputs"])):
+            for port, (base, offset) in zip(ports, places, strict=True):
+                if base == ARENA and port.name in header["alone"]:
+                    inside = (self._table.arg_offset >= offset) & (self._table.arg_offset < offset + port.type.nbytes)
+                    args = np.flatnonzero((self._table.arg_base == ARENA) & inside)
+                    bindings[port.name] = _Binding(args, self._table.arg_offset[args] - offset, arena + offset)
+        return bindings
 
     def _kernel(self, library: str, symbol: str) -> int:
         try:
@@ -151,6 +174,31 @@ class CpuExecutable:
                     array[...] = view
 
         return call
+
+    def run_bound(
+        self, inputs: Mapping[str, Array], places: Mapping[str, Array], outputs: Collection[str]
+    ) -> dict[str, Array]:
+        """As `run`; of `places` those are copied that share their memory with other tensors."""
+        with self._lock if self._forks == forks.count else self._renewed():
+            direct = [name for name in places if name in self._bindings]
+            given = {**inputs, **places}
+            try:
+                for name in direct:
+                    self._point(name, places[name].ctypes.data)
+                self._run([(view, given[name]) for name, view in self._inputs if name not in direct], 0)
+            finally:
+                for name in direct:
+                    self._point(name, self._bindings[name].home)
+            for name, view in self._outputs:
+                if name in places and name not in direct:
+                    np.copyto(places[name], view)
+            found = {name: places[name] if name in direct else view for name, view in self._outputs if name in outputs}
+            return {name: array.copy() for name, array in found.items()}
+
+    def _point(self, name: str, address: int) -> None:
+        """Let a port lie at an address."""
+        binding = self._bindings[name]
+        self._args[binding.args] = binding.offsets + address
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """As `run`, with the begin and end of every slot. Copying inputs and outputs is not in it."""
