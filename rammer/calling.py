@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, overload
@@ -100,7 +101,7 @@ def as_array(name: str, value: Any, dtype: DType) -> Array:
         if getattr(value, "requires_grad", False):
             value = value.detach()
         try:
-            return np.from_dlpack(value)
+            return _from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"input {name!r}: cannot be read through DLPack: {error}") from error
     try:
@@ -110,6 +111,15 @@ def as_array(name: str, value: Any, dtype: DType) -> Array:
     if isinstance(value, np.ndarray) or array.dtype == dtype.numpy or array.dtype.kind not in "biuf":
         return array
     return _exact(name, array, dtype)
+
+
+def _from_dlpack(value: Any) -> Array:
+    """What NumPy has no element type for comes as integers: DLPack knows no way, but tensors of torch do."""
+    name = str(value.dtype).removeprefix("torch.")
+    dtype = next((d for d in DType if d.value == name and d.carrier is not d.numpy), None)
+    if dtype is None or not (torch := sys.modules.get("torch")) or not isinstance(value, torch.Tensor):
+        return np.from_dlpack(value)
+    return np.from_dlpack(value.view(getattr(torch, f"int{8 * dtype.itemsize}"))).view(dtype.numpy)
 
 
 def _exact(name: str, numbers: Array, dtype: DType) -> Array:

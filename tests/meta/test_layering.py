@@ -36,6 +36,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"frontend", "ir", "errors", "files", "config"},
         {"numpy", "networkx", "onnx", "google", "ml_dtypes"},
     ),
+    "rammer.frontend.torch": ({"frontend", "ir", "errors"}, {"numpy", "onnx", "torch"}),
+    "rammer.dynamo": ({"compiler", "frontend.torch", "program", "errors"}, {"torch"}),
     "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline", "vdevice.supersteps"}, {"numpy"}),
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "errors", "config"}, {"pluggy"}),
     "rammer.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),

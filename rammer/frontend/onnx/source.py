@@ -38,7 +38,10 @@ class Imported:
 
 
 class Source:
-    """A model: a path, serialized bytes, or a message. Raises ModelError for what is none."""
+    """A model: a path, serialized bytes, or a message. Raises ModelError for what is none.
+
+    `weights` is the raw data of a message's initializers that have none themselves.
+    """
 
     def __init__(
         self,
@@ -46,13 +49,14 @@ class Source:
         *,
         limits: Limits | None = None,
         base_dir: str | os.PathLike[str] | None = None,
+        weights: Mapping[str, memoryview] | None = None,
     ) -> None:
         self.path = "" if isinstance(source, bytes | ModelProto) else os.fspath(source)
         self._limits = limits or Limits()
         folder = (os.path.dirname(self.path) or ".") if self.path else None
         self._folder = os.fspath(base_dir) if base_dir is not None else folder
         try:
-            parsed = (source, {}) if isinstance(source, ModelProto) else _parse(source, self._limits)
+            parsed = (source, weights or {}) if isinstance(source, ModelProto) else _parse(source, self._limits)
         except ModelError as error:
             error.locate(path=self.path)
             raise
