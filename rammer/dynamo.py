@@ -15,6 +15,7 @@ import torch
 import torch._dynamo
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from rammer.compiler import compile
@@ -37,6 +38,8 @@ def backend(
 
     Without gradients parameters and buffers are constants; when they are found changed, they become inputs.
     """
+    if mode is not None:
+        raise InputError(f"rammer has no mode {mode!r}", hint="options={'tune_seconds': 60} measures for a minute")
     how = _checked(options or {})
     reason = getattr(gm, "compile_subgraph_reason", None)
     if reason is not None and reason.graph_break:
@@ -85,7 +88,7 @@ class _Frozen:
     def __init__(self, graph: fx.GraphModule, held: Sequence[Any], how: Mapping[str, Any]) -> None:
         self._graph, self._how = graph, how
         self._held = [(n, t, t._version) for n, t in enumerate(held) if t is not None]
-        nodes = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        nodes = _placeholders(graph)
         self._call = _built(graph, {nodes[n]: t for n, t, _ in self._held}, how)
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
@@ -99,10 +102,12 @@ class _Frozen:
 
 def _built(gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: Mapping[str, Any]) -> Call:
     """The graph with Programs in place of what can be compiled; where nothing can, the graph itself."""
-    if any(isinstance(n.meta.get("val"), torch.SymInt) or _is_open(n) for n in gm.graph.nodes if n.op == "placeholder"):
-        return _Specialized(gm, how)
+    if any(_is_open(n.meta.get("val")) for n in _placeholders(gm)):
+        return _Specialized(gm, known, how)
     with _disable_current_modes():
         constants = {n: getattr(gm, str(n.target)) for n in gm.graph.nodes if n.op == "get_attr"}
+        for node, value in constants.items():
+            node.meta.setdefault("val", value)
         against = {n: reason_against(n) for n in gm.graph.nodes if n.op == "call_function"}
         while True:
             try:
@@ -110,31 +115,45 @@ def _built(gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: Mapping[str, A
                 break
             except ModelError as error:
                 named = [n for n in against if n.name == error.node and not against[n]]
-                against |= dict.fromkeys(named or [n for n in against if not against[n]], error.what)
+                against |= dict.fromkeys(named or _left(against), error.what)
             except RammerError as error:
-                against |= {n: error.what for n in against if not against[n]}
+                against |= dict.fromkeys(_left(against), error.what)
     _warn(against)
     return built
 
 
-def _is_open(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and not all(isinstance(e, int) for e in value.shape)
+def _left(against: Mapping[fx.Node, str]) -> list[fx.Node]:
+    """What nothing is said against yet; results of a node that has several go where it goes."""
+    return [n for n, reason in against.items() if not reason and n.target is not operator.getitem]
+
+
+def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
+    return [n for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def _is_open(value: Any) -> bool:
+    """Whether an argument has, or is, a number that is not known yet."""
+    if isinstance(value, torch.Tensor):
+        return not all(isinstance(extent, int) for extent in value.shape)
+    return isinstance(value, torch.SymInt | torch.SymFloat)
 
 
 class _Specialized:
     """A graph with symbolic shapes: traced again and compiled for each signature, of which the last are kept."""
 
-    def __init__(self, gm: fx.GraphModule, how: Mapping[str, Any]) -> None:
+    def __init__(self, gm: fx.GraphModule, known: Mapping[fx.Node, Any], how: Mapping[str, Any]) -> None:
         self._gm, self._how = gm, how
+        self._known = [known.get(n) for n in _placeholders(gm)]
         self._calls: dict[tuple[Any, ...], Call] = {}
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         key = tuple(a.shape if isinstance(a, torch.Tensor) else a for a in arguments)
         call = self._calls.pop(key, None)
         if call is None:
-            traced = fx.experimental.proxy_tensor.make_fx(self._gm, tracing_mode="fake")(*arguments)
-            call = _built(traced, {}, self._how)
+            traced = make_fx(self._gm, tracing_mode="fake")(*arguments)
+            traced.graph.eliminate_dead_code()
+            pairs = zip(_placeholders(traced), self._known, strict=True)
+            call = _built(traced, {n: t for n, t in pairs if t is not None}, self._how)
             while len(self._calls) >= MAX_SIGNATURES:
                 del self._calls[next(iter(self._calls))]
         self._calls[key] = call
@@ -206,12 +225,11 @@ class _Program:
 
 def _warn(against: Mapping[fx.Node, str]) -> None:
     """Say once what runs in eager PyTorch; random numbers do so on purpose."""
-    named: dict[str, list[str]] = {}
+    named: dict[str, dict[str, str]] = {}  # reason -> operator -> its first node
     for node, reason in against.items():
         if reason and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-            named.setdefault(f"{node.target}: {reason}", []).append(node.name)
+            named.setdefault(reason, {}).setdefault(str(node.target), node.name)
     if named:
-        listed = "; ".join(
-            f"{what} (node {', '.join(nodes[:3])}{', …' * (len(nodes) > 3)})" for what, nodes in named.items()
-        )
+        operators = [(", ".join(f"{op} (node {n!r})" for op, n in ops.items()), why) for why, ops in named.items()]
+        listed = "; ".join(f"{ops}: {why}" for ops, why in operators)
         warnings.warn(f"rammer: in eager PyTorch run {listed}", FallbackWarning, stacklevel=2)
