@@ -25,8 +25,6 @@ _MORE = (
     "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional",
     "adaptive_max_pool2d",
-    "upsample_bilinear2d",
-    "upsample_bicubic2d",
 )
 
 

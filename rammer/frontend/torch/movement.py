@@ -18,7 +18,7 @@ def _shape(node: fx.Node) -> list[int]:
     return list(node.meta["val"].shape)
 
 
-@handles("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze")
+@handles("view.default", "_unsafe_view", "reshape", "unsqueeze", "squeeze")
 def view(w: Writer, x: fx.Node, *_: Any) -> str:
     return w.reshape(x, list(w.out.shape))
 
@@ -35,6 +35,8 @@ def permute(w: Writer, x: fx.Node, axes: Sequence[int]) -> str:
 
 @handles("as_strided", "diagonal", "unfold")
 def moved(w: Writer, x: fx.Node, *arguments: Any) -> str:
+    if w.target == "as_strided" and not x.meta["val"].is_contiguous():
+        raise Unsupported("strides of what is not contiguous")
     return w.moved(x, lambda places: w.operator(places, *arguments))
 
 

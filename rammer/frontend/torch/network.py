@@ -14,6 +14,9 @@ from rammer.frontend.torch.writer import DTYPE, Operand, Unsupported, Writer, ha
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "bicubic": "cubic", "trilinear": "linear"}
 
 
+_INTERPOLATED = ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
+
+
 def _shape(node: fx.Node) -> list[int]:
     return list(node.meta["val"].shape)
 
@@ -132,22 +135,24 @@ def group_norm(
     return (w("GroupNormalization", x, scale, bias, num_groups=groups, epsilon=epsilon),)
 
 
-@handles(*(f"upsample_{mode}{n}d.vec" for mode, n in (("nearest", 1), ("nearest", 2), ("nearest", 3))))
-def nearest(w: Writer, x: fx.Node, _: Any, factors: Sequence[float] | None) -> str:
+@handles(*(f"upsample_nearest{n}d.{form}" for n in (1, 2, 3) for form in ("default", "vec")))
+def nearest(w: Writer, x: fx.Node, _: Any, *factors: Any) -> str:
     return _resize(w, x, factors, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 
 
-@handles("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec")
-def interpolated(w: Writer, x: fx.Node, _: Any, align_corners: bool, factors: Sequence[float] | None) -> str:
+@handles(*(f"upsample_{kind}.{form}" for kind in _INTERPOLATED for form in ("default", "vec")))
+def interpolated(w: Writer, x: fx.Node, _: Any, align_corners: bool, *factors: Any) -> str:
     mode = "align_corners" if align_corners else "half_pixel"
     coefficient = -0.75 if "cubic" in w.target else None
     return _resize(w, x, factors, coordinate_transformation_mode=mode, cubic_coeff_a=coefficient)
 
 
-def _resize(w: Writer, x: fx.Node, factors: Sequence[float] | None, **attributes: Any) -> str:
+def _resize(w: Writer, x: fx.Node, factors: Sequence[Any], **attributes: Any) -> str:
+    """By factors, a list of them or one for each axis, where the caller gave some."""
     mode = w.target.removeprefix("upsample_")[:-2]
-    scales = None if factors is None else np.asarray([1, 1, *factors], np.float32)
-    sizes = list(w.out.shape) if factors is None else None
+    listed = factors[0] if isinstance(factors[0], list | tuple) else factors
+    scales = None if None in listed else np.asarray([1, 1, *listed], np.float32)
+    sizes = list(w.out.shape) if scales is None else None
     return w("Resize", x, None, scales, sizes, mode=_MODES[mode], **attributes)
 
 

@@ -256,6 +256,6 @@ def full(w: Writer, first: Any, *rest: Any) -> str:
     return w("Expand", w.number(value, w.out.dtype), list(w.out.shape))
 
 
-@handles("arange")
+@handles("arange.start_step")
 def arange(w: Writer, start: float, end: float, step: float, *_: Any) -> str:
     return w.constant(torch.arange(start, end, step, dtype=w.out.dtype).numpy())
