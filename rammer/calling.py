@@ -12,6 +12,7 @@ import numpy as np
 from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import Array, DType
 
+_BEYOND_NUMPY = tuple(d for d in DType if d.carrier is not d.numpy)
 HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory, and of it pinned for CUDA and for ROCm
 
 
@@ -84,7 +85,7 @@ def check_names(given: Mapping[str, Any], known: Collection[str], optional: Coll
 
 def on_gpu(value: Any) -> bool:
     """Whether an array lies in memory that the host cannot read."""
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic) or getattr(value, "is_cpu", False):
         return False
     if hasattr(value, "__dlpack_device__"):
         return int(value.__dlpack_device__()[0]) not in HOST_MEMORY
@@ -114,12 +115,15 @@ def as_array(name: str, value: Any, dtype: DType) -> Array:
 
 
 def _from_dlpack(value: Any) -> Array:
-    """What NumPy has no element type for comes as integers: DLPack knows no way, but tensors of torch do."""
-    name = str(value.dtype).removeprefix("torch.")
-    dtype = next((d for d in DType if d.value == name and d.carrier is not d.numpy), None)
-    if dtype is None or not (torch := sys.modules.get("torch")) or not isinstance(value, torch.Tensor):
+    """Tensors of torch by their own, faster way; what NumPy has no element type for comes as integers of its size."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
         return np.from_dlpack(value)
-    return np.from_dlpack(value.view(getattr(torch, f"int{8 * dtype.itemsize}"))).view(dtype.numpy)
+    name = str(value.dtype).removeprefix("torch.")
+    dtype = next((d for d in _BEYOND_NUMPY if d.value == name), None)
+    if dtype is None:
+        return np.asarray(value.numpy())
+    return np.asarray(value.view(getattr(torch, f"int{8 * dtype.itemsize}")).numpy()).view(dtype.numpy)
 
 
 def _exact(name: str, numbers: Array, dtype: DType) -> Array:

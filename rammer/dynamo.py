@@ -224,10 +224,11 @@ class _Program:
 
 
 def _warn(against: Mapping[fx.Node, str]) -> None:
-    """Say once what runs in eager PyTorch; random numbers do so on purpose."""
+    """Say once what runs in eager PyTorch; random numbers and assertions do so on purpose."""
     named: dict[str, dict[str, str]] = {}  # reason -> operator -> its first node
     for node, reason in against.items():
-        if reason and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        on_purpose = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if reason and not on_purpose and not str(node.target).startswith("aten._assert"):
             named.setdefault(reason, {}).setdefault(str(node.target), node.name)
     if named:
         operators = [(", ".join(f"{op} (node {n!r})" for op, n in ops.items()), why) for why, ops in named.items()]

@@ -25,7 +25,7 @@ def pointwise(x: Any, n: Any) -> Any:
     yield from (x.clamp(-0.5, 0.5), n.clamp(min=2), x.clamp(max=x.mean()), torch.maximum(x, near), x.sign(), x.isnan())
     yield from (F.silu(x), F.gelu(x), F.gelu(x, approximate="tanh"), F.elu(x), F.selu(x), F.mish(x), F.softplus(x))
     yield from (F.hardswish(x), F.hardsigmoid(x), F.leaky_relu(x, 0.2), F.relu6(x * 9), F.logsigmoid(x), F.celu(x, 2.0))
-    yield from (x.softmax(-1), x.log_softmax(0), F.glu(x, 0), x.to(torch.float64), n.float(), torch.full_like(n, 7))
+    yield from (x.softmax(-1), x.log_softmax(0), F.glu(x, 1), x.to(torch.float64), n.float(), torch.full_like(n, 7))
 
 
 def movement(x: Any, n: Any) -> Any:
@@ -54,7 +54,7 @@ def movement(x: Any, n: Any) -> Any:
         F.pad(x[None], (2, 1), mode="replicate"),
     )
     yield from (F.pad(x, (-1, 1)), torch.slice_scatter(x, x[:, :2], 1, 3, 5), torch.select_scatter(x, x[0], 0, 2))
-    yield from (torch.arange(9) * 2, torch.eye(3), torch.zeros(0, 3), F.pixel_shuffle(x.view(1, 10, 2, 3)[:, :8], 2))
+    yield from (torch.arange(9) * 2, torch.eye(3), torch.zeros(0, 3), F.pixel_shuffle(x[:4].reshape(1, 8, 3, 1), 2))
 
 
 def by_places(x: Any, n: Any) -> Any:
@@ -63,6 +63,7 @@ def by_places(x: Any, n: Any) -> Any:
     yield from (x.gather(1, n.clamp(0, 5)), x.scatter(1, n.clamp(0, 0), 9.0), x.index_put((rows[:2],), x[:2]))
     yield from (
         x.index_put((rows,), x[:3], accumulate=True),
+        x[None].index_put((None, None, rows), x[None, :, :3]),
         x.scatter_add(1, n.clamp(0, 5), x),
         x.masked_fill(x > 0, 2),
     )
@@ -82,7 +83,7 @@ def reductions(x: Any, n: Any) -> Any:
     yield from (
         x @ x.t(),
         torch.einsum("ij,kj->ik", x, x),
-        torch.baddbmm(x[None], x[None], x[None, :, :5].mT[:, :5] @ x[None]),
+        torch.baddbmm(x[None, :, :5], x[None], x.t()[None]),
     )
     yield torch.addmm(x[:, :5], x, x.t(), beta=0.5, alpha=2)
 
@@ -121,7 +122,7 @@ def images(x: Any, n: Any) -> Any:
         F.batch_norm(y, y[0, :, 0, 0], y[0, :, 0, 1] ** 2),
     )
     yield from (
-        F.grid_sample(y, y.view(2, 8, 10, 6)[..., :2].tanh()),
+        F.grid_sample(y, y.view(2, 8, 10, 6)[..., :2].tanh(), align_corners=False),
         F.unfold(y, 3),
         F.scaled_dot_product_attention(y, y, y, is_causal=True),
     )

@@ -155,10 +155,14 @@ def index(w: Writer, x: fx.Node, indices: Sequence[fx.Node | None]) -> str:
     rank = len(_shape(x))
     rest = [a for a in range(rank) if a not in axes]
     chosen = w("GatherND", w("Transpose", x, perm=axes + rest), _stacked(w, names, shape))
-    at = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
-    n = len(shape)
+    at, n = _chosen_at(axes), len(shape)
     order = [n + a for a in range(at)] + list(range(n)) + [n + a for a in range(at, len(rest))]
     return w("Transpose", chosen, perm=order) if order != sorted(order) else chosen
+
+
+def _chosen_at(axes: Sequence[int]) -> int:
+    """Where torch puts the dimensions of places: where the chosen axes were, if these are neighbours, else first."""
+    return axes[0] if list(axes) == list(range(axes[0], axes[-1] + 1)) else 0
 
 
 def _stacked(w: Writer, names: Sequence[str], shape: Sequence[int]) -> str:
@@ -178,12 +182,13 @@ def index_put(
             return w("Where", w.reshape(mask, _shape(mask) + tail), w.reshape(values, []), x)
         raise Unsupported("a mask decides which values are used")
     axes, shape, names = _broadcast(w, indices)
-    rank = len(_shape(x))
+    rank, n = len(_shape(x)), len(shape)
     rest = [a for a in range(rank) if a not in axes]
-    if axes != list(range(len(axes))) and _shape(values):
-        raise Unsupported("places along inner axes")
-    perm = axes + rest
-    spread = w("Expand", values, shape + [_shape(x)[a] for a in rest])
+    perm, at = axes + rest, _chosen_at(axes)
+    others = [_shape(x)[a] for a in rest]
+    spread = w("Expand", values, others[:at] + shape + others[at:])
+    if at:
+        spread = w("Transpose", spread, perm=[*range(at, at + n), *range(at), *range(at + n, n + len(rest))])
     how = "add" if accumulate else "none"
     found = w("ScatterND", w("Transpose", x, perm=perm), _stacked(w, names, shape), spread, reduction=how)
     return found if perm == sorted(perm) else w("Transpose", found, perm=[perm.index(a) for a in range(rank)])

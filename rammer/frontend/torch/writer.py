@@ -50,7 +50,7 @@ class Unsupported(Exception):
 
 def to_array(tensor: Any) -> Array:
     """A tensor of the host as an array that shares its memory."""
-    plain = tensor.detach()
+    plain = tensor.detach() if tensor.requires_grad else tensor
     dtype = DTYPE[plain.dtype]
     if dtype.carrier is dtype.numpy:
         return np.asarray(plain.numpy())
