@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from rammer.errors import FallbackWarning  # noqa: E402
-from tests.torch.eager import compiled, largest_difference, trained_difference  # noqa: E402
+from tests.pytorch.eager import compiled, largest_difference, trained_difference  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 
 from torch.nn import functional as F  # noqa: E402
 
-from tests.torch.eager import compiled, largest_difference  # noqa: E402
+from tests.pytorch.eager import compiled, largest_difference  # noqa: E402
 
 
 def pointwise(x: Any, n: Any) -> Any:
