@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rammer.compiler import compile, devices, load, load_program
+from rammer.compiler import compile, devices, from_torch, load, load_program
 from rammer.errors import (
     ArtifactError,
     DeviceError,
+    FallbackWarning,
     InputError,
     LoweringError,
     ModelError,
@@ -42,6 +43,7 @@ __all__ = [
     "Executable",
     "Execution",
     "ExecutionPlan",
+    "FallbackWarning",
     "ForeignSource",
     "Graph",
     "Image",
@@ -80,6 +82,7 @@ __all__ = [
     "VerificationError",
     "compile",
     "devices",
+    "from_torch",
     "hookimpl",
     "load",
     "load_program",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, overload
@@ -11,6 +12,7 @@ import numpy as np
 from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import Array, DType
 
+_BEYOND_NUMPY = tuple(d for d in DType if d.carrier is not d.numpy)
 HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory, and of it pinned for CUDA and for ROCm
 
 
@@ -90,7 +92,7 @@ def check_names(
 
 def on_gpu(value: Any) -> bool:
     """Whether an array lies in memory that the host cannot read."""
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic) or getattr(value, "is_cpu", False):
         return False
     if hasattr(value, "__dlpack_device__"):
         return int(value.__dlpack_device__()[0]) not in HOST_MEMORY
@@ -107,7 +109,7 @@ def as_array(name: str, value: Any, dtype: DType) -> Array:
         if getattr(value, "requires_grad", False):
             value = value.detach()
         try:
-            return np.from_dlpack(value)
+            return _from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"input {name!r}: cannot be read through DLPack: {error}") from error
     try:
@@ -117,6 +119,18 @@ def as_array(name: str, value: Any, dtype: DType) -> Array:
     if isinstance(value, np.ndarray) or array.dtype == dtype.numpy or array.dtype.kind not in "biuf":
         return array
     return _exact(name, array, dtype)
+
+
+def _from_dlpack(value: Any) -> Array:
+    """Tensors of torch by their own, faster way; what NumPy has no element type for comes as integers of its size."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return np.from_dlpack(value)
+    name = str(value.dtype).removeprefix("torch.")
+    dtype = next((d for d in _BEYOND_NUMPY if d.value == name), None)
+    if dtype is None:
+        return np.asarray(value.numpy())
+    return np.asarray(value.view(getattr(torch, f"int{8 * dtype.itemsize}")).numpy()).view(dtype.numpy)
 
 
 def _exact(name: str, numbers: Array, dtype: DType) -> Array:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rammer import artifact, config
 from rammer.candidates import Prover, compare_with_meaning, drop_refused, drop_spilled, drop_wrong, few
 from rammer.cost.price import fit
-from rammer.errors import DeviceError, RammerError, VerificationError
+from rammer.errors import DeviceError, ModelError, RammerError, VerificationError
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -40,8 +40,9 @@ from rammer.vdevice.base import Progress, VDevice, ports_of, silent
 
 if TYPE_CHECKING:
     import onnx
+    import torch
 
-Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
+Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto | torch.nn.Module | torch.onnx.ONNXProgram"
 
 SEARCH_S = 60.0  # of a budget for measuring: from here on the search for tilings is wider
 SEARCHED = 4  # tilings of a product that are then measured
@@ -53,13 +54,29 @@ def load(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Array] | None = None,
+    example: Any = None,
 ) -> Graph:
-    """Import a model: a path to an .onnx file, its bytes, or a ModelProto. Raises ModelError.
+    """Import a model: a path to an .onnx file, its bytes, a ModelProto, an ONNXProgram, or a torch.nn.Module.
+
+    Raises ModelError.
 
     `shapes` fixes the dimensions of inputs that the model leaves open, `dims` those that it names; `constants` fixes
-    the values of inputs that decide shapes, which are then no inputs of the graph.
+    the values of inputs that decide shapes, which are then no inputs of the graph. A module needs an `example`.
     """
-    return _load(model, shapes, dims, constants)[0]
+    return _load(model, shapes, dims, constants, example)[0]
+
+
+def from_torch(module: torch.nn.Module | str | os.PathLike[str], example: Any) -> Graph:
+    """Import a PyTorch module in eval mode, or a file of TorchScript, for inputs of the example's shapes and types.
+
+    `example` is a tensor, a tuple of them, or a dict of keyword arguments. Inputs are called as the parameters of
+    `forward`, outputs as their keys, or "output". Raises ModelError, which lists all operators that are unsupported.
+    """
+    try:
+        from rammer.frontend.torch import from_module
+    except ModuleNotFoundError as error:
+        raise ModelError(f"{error.name} is not installed", hint="pip install rammer[torch]") from None
+    return from_module(module, example)
 
 
 def _load(
@@ -67,11 +84,18 @@ def _load(
     shapes: Mapping[str, Sequence[int]] | None,
     dims: Mapping[str, int] | None,
     constants: Mapping[str, Array] | None,
+    example: Any,
 ) -> tuple[Graph, tuple[str, ...]]:
     """The graph, and the files it was read from."""
     if isinstance(model, Graph):
         return model, ()
     require_compiler()
+    if hasattr(model, "state_dict"):  # a module, said without torch
+        if example is None:
+            raise ModelError("a module needs inputs to be traced with", hint="pass example=(x,)")
+        return from_torch(model, example), ()
+    if example is not None:
+        raise ModelError("example= is for modules of PyTorch", hint="shapes= fixes what an ONNX model leaves open")
     # onnx takes 0.2 s to import; a loaded Program needs none of it
     from rammer.frontend.onnx import Source
 
@@ -100,6 +124,7 @@ def compile(
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Array] | None = None,
     state: Mapping[str, str] | bool | None = None,
+    example: Any = None,
     precision: str | None = None,
     form: str = "table",
     tune_seconds: float | None = None,
@@ -110,7 +135,8 @@ def compile(
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
     their defaults. `options` are the policy's; {"beyond": "off"} is the same as "wavefront:beyond=off". `shapes`,
-    `dims` and `constants` fix dimensions and values of inputs, as for `load`. `state={"h_out": "h_in"}` makes outputs
+    `dims` and `constants` fix dimensions and values of inputs, `example` is what a torch.nn.Module is traced with, as
+    for `load`. `state={"h_out": "h_in"}` makes outputs
     inputs of the next run, which stay in the program; True finds such pairs by their names. `device` selects among
     devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels.
     `precision` is what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers
@@ -129,7 +155,7 @@ def compile(
     try:
         vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
         with clock("load"):
-            whole, sources = _load(model, shapes, dims, constants)
+            whole, sources = _load(model, shapes, dims, constants, example)
             graph = drop_empty(whole)
             types = [{t: whole.types[t] for t in names} for names in (whole.inputs, whole.outputs)]
             pairs = same_types(checked_pairs(state, *types), *types)

@@ -37,6 +37,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "networkx", "onnx", "google", "ml_dtypes"},
     ),
     "rammer.frontend.tensorflow": ({"errors", "files"}, {"numpy", "tensorflow", "tf2onnx"}),
+    "rammer.frontend.torch": ({"frontend", "ir", "errors"}, {"numpy", "onnx", "torch"}),
+    "rammer.dynamo": ({"compiler", "frontend.torch", "program", "errors"}, {"torch"}),
     "rammer.viz": ({"ir", "errors", "config", "scheduler.timeline", "vdevice.supersteps"}, {"numpy"}),
     "rammer.plugins": ({"hookspecs", "scheduler.policy_options", "errors", "config"}, set()),
     "rammer.artifact": ({"vdevice.base", "ir", "errors", "files", "config"}, {"numpy"}),

@@ -41,7 +41,8 @@ class Imported:
 class Source:
     """A model: a path, serialized bytes, or a message. Raises ModelError for what is none.
 
-    A path may lead to a model of TensorFlow, too.
+    A path may lead to a model of TensorFlow, too. `weights` is the raw data of a message's initializers that have none
+    themselves.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Source:
         *,
         limits: Limits | None = None,
         base_dir: str | os.PathLike[str] | None = None,
+        weights: Mapping[str, memoryview] | None = None,
     ) -> None:
         source = getattr(source, "model_proto", source)  # torch's ONNXProgram
         self.path = "" if isinstance(source, bytes | ModelProto) else os.fspath(source)
@@ -59,7 +61,7 @@ class Source:
         try:
             if self.path and (kind := tensorflow.kind_of(self.path)):
                 source = tensorflow.to_onnx(self.path, kind)
-            parsed = (source, {}) if isinstance(source, ModelProto) else _parse(source, self._limits)
+            parsed = (source, weights or {}) if isinstance(source, ModelProto) else _parse(source, self._limits)
         except ModelError as error:
             error.locate(path=self.path)
             raise
