@@ -1,4 +1,4 @@
-"""What is needed for what: running a saved program takes NumPy and ml_dtypes, and a model of TensorFlow its extra."""
+"""What is needed for what: running a saved program takes NumPy, ml_dtypes and pluggy, and a model of TensorFlow its extra."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RUN_ONLY = """
 import sys
 from importlib.machinery import PathFinder
-needed = {*sys.stdlib_module_names, "rammer", "numpy", "ml_dtypes"}
+needed = {*sys.stdlib_module_names, "rammer", "numpy", "ml_dtypes", "pluggy"}
 find = PathFinder.find_spec
 PathFinder.find_spec = lambda name, *rest: find(name, *rest) if name.partition(".")[0] in needed else None
 import numpy as np, rammer
@@ -34,7 +34,7 @@ for use in (rammer.load, rammer.compile, rammer.Session):
 """
 
 
-def test_running_a_saved_program_takes_numpy_and_ml_dtypes_alone(tmp_path: Path) -> None:
+def test_running_a_saved_program_takes_little(tmp_path: Path) -> None:
     """As the wheel rammer-run has it; whatever else is installed cannot be imported."""
     x = np.ones((1, 3, 16), np.float32)
     with rammer.compile(lstm_stack(1, 3, 16), "cpu", device=2, tune_seconds=0) as program:
@@ -56,7 +56,7 @@ def test_running_a_saved_program_takes_numpy_and_ml_dtypes_alone(tmp_path: Path)
 def test_the_wheel_that_only_runs_is_of_this_version() -> None:
     run, whole = (tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"] for p in ("wheels/run", "."))
     assert run["version"] == whole["version"] == rammer.__version__
-    assert {d.partition(">")[0] for d in run["dependencies"]} == {"numpy", "ml_dtypes"}
+    assert {d.partition(">")[0] for d in run["dependencies"]} == {"numpy", "ml_dtypes", "pluggy"}
     assert set(run["dependencies"]) <= set(whole["dependencies"])
 
 
