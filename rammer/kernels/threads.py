@@ -15,7 +15,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
-from rammer.kernels import threads_moves, threads_product, threads_tensor
+from rammer.kernels import threads_cell, threads_moves, threads_product, threads_tensor
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule, group
 from rammer.kernels.threads_product import Staging, most_threads, padded, powers, sides
@@ -24,6 +24,7 @@ from rammer.kernels.tiling import cut, output_order
 MAX_CANDIDATES = 6
 MOST_PRODUCTS = 4
 MOST_TENSOR = 3
+MOST_CELLS = 4
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
 KEPT = 4  # results of a reduction that one thread holds at once
 SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
@@ -33,6 +34,9 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """One to six rKernels of `operation`, the best guess first. Raises LoweringError if none fits the vDevice."""
     problem = Problem.of(operation, spec)
     found = products(operation, spec)
+    if not found:
+        apart = Problem.of(operation, spec, flat=False)
+        found = ranked(apart, threads_cell.schedules(apart, most_threads(spec)))[:MOST_CELLS]
     if not found:
         moves = Problem.of(operation, spec, flat=False)
         found = fitting(moves, threads_moves.schedules(moves, most_threads(spec)))
