@@ -159,17 +159,19 @@ def stage_loops(
     if along not in reduce and sharing_threads(problem, stage, points, threads, False) > 1:
         along = packed_terms(problem, stage, packing) or along
     inner = reduce if along not in reduce else [*(a for a in reduce if a != along), along]
-    sharing = sharing_threads(problem, stage, points, threads, along in reduce)
+    wide = threads_cell.term_lanes(problem, stage, packing) if along in reduce else 1
+    sharing = sharing_threads(problem, stage, points, threads, along in reduce, wide)
     rows = threads // sharing
     kept = min(-(-points // rows), KEPT)
     outer, held = (Loop(every, kept * rows),), (Loop(every, rows, Kind.UNROLLED),)
     mine = Loop(every, 1, Kind.THREAD)
     if sharing == 1:
         return (*outer, mine, *(Loop(a) for a in inner), *held)
-    terms = group(inner)
-    lanes = Loop(terms, 1, Kind.THREAD)
+    terms = group(inner) if wide == 1 else inner[0]
+    lanes = Loop(terms, wide, Kind.THREAD)
     pair = (mine, lanes) if along in reduce else (lanes, mine)
-    return (*outer, *pair, Loop(terms, sharing), *held)
+    vector = (Loop(terms, 1, Kind.VECTOR),) if wide > 1 else ()
+    return (*outer, *pair, Loop(terms, wide * sharing), *held, *vector)
 
 
 def vector_lanes(problem: Problem, stage: Stage) -> int:
@@ -184,14 +186,19 @@ def vector_lanes(problem: Problem, stage: Stage) -> int:
     return lanes if steps <= {0, 1} else 1
 
 
-def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool) -> int:
-    """Threads that share one reduction: a power of two, 1 if the points are enough and lie well in memory."""
-    depth = prod(e for _, e in stage.reduce)
+def sharing_threads(
+    problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool, wide: int = 1
+) -> int:
+    """Threads that share one reduction: a power of two, 1 if the points are enough and lie well in memory.
+
+    Each of them takes `wide` neighbouring terms at once.
+    """
+    depth = prod(e for _, e in stage.reduce) // wide
     if depth < SHORT:
         return 1
     most = min(powers(depth)[-1], threads & -threads)
     idle = threads >> max(points - 1, 0).bit_length()
-    wave = min(wave_of(problem), threads)
+    wave = min(max(wave_of(problem) // wide, 1), threads)
     wanted = max(idle, wave if coalesced and depth >= wave else 1)
     return min(powers(wanted)[-1], most)
 

@@ -6,12 +6,12 @@ the first of them goes on alone. No thread waits for another wave, so a cell has
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import Index, var
-from rammer.ir.tensor import DType
+from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.schedule import At, Loop, Schedule, group
@@ -83,27 +83,29 @@ def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, tuple[Loop, ..
 
 def _terms(problem: Problem, stage: Stage, sharing: int) -> tuple[Loop, ...]:
     """The nest of a product: terms dealt out to threads in vectors, all sums of a unit beside each other."""
-    wide = _lanes(problem, stage)
+    wide = term_lanes(problem, stage, {})
     ((axis, _),) = stage.reduce
     held = tuple(Loop(a, 1, Kind.UNROLLED) for a, e in stage.axes if e > 1)
     vector = (Loop(axis, 1, Kind.VECTOR),) if wide > 1 else ()
     return (Loop(axis, wide, Kind.THREAD), Loop(axis, wide * sharing), *held, *vector)
 
 
-def _lanes(problem: Problem, stage: Stage) -> int:
-    """Neighbouring terms that a thread loads at once: a vector, if both factors lie so."""
-    lanes, ((axis, extent),) = problem.spec.lanes, stage.reduce
-    read = [ld for ld, _ in loads(stage.body)]
-    steps = {problem.lane_stride(ld.tensor, ld.index, axis, stage) for ld in read}
+def term_lanes(problem: Problem, stage: Stage, packing: Mapping[str, Layout]) -> int:
+    """Neighbouring terms that a thread loads at once: a vector, if all that a sum is of lies so, or is packed to."""
+    lanes, read = problem.spec.lanes, [ld for ld, _ in loads(stage.body)]
     kinds = {problem.expr.type_of(ld.tensor).dtype for ld in read} | {stage.dtype}
-    return lanes if extent % lanes == 0 and steps <= {0, 1} and kinds == {DType.F32} else 1
+    if len(stage.reduce) != 1 or kinds != {DType.F32} or any(ld.dynamic for ld in read):
+        return 1
+    ((axis, extent),) = stage.reduce
+    steps = {problem.lane_stride(ld.tensor, ld.index, axis, stage) for ld in read if ld.tensor not in packing}
+    return lanes if extent % lanes == 0 and steps <= {0, 1} else 1
 
 
 def _shared(problem: Problem, products: list[Stage], units: int, most: int) -> tuple[int, int]:
     """Threads of a task, and how many of them share a unit: as many as a wave has, and as have terms to load."""
     wave = problem.spec.wave
     at_once = 1 << (units - 1).bit_length()
-    deep = min(s.reduce[0][1] // _lanes(problem, s) for s in products)
+    deep = min(s.reduce[0][1] // term_lanes(problem, s, {}) for s in products)
     sharing = min(wave, max(most // at_once, 1), 1 << (max(deep, 1).bit_length() - 1))
     return max(min(at_once * sharing, most), wave), sharing
 

@@ -87,6 +87,8 @@ class Reduction:
             needed = tuple(r for r in needed if not variables(r.index) <= outer)
         block = {a for b in nest.bands if b.loop.kind in SIDE_BY_SIDE for a in b.loop.axes}
         self.term, skipped = _without_padding(stage, block)
+        if ctx.threads > 1:
+            needed = tuple(_of_vectors(r, nest.bands) for r in needed)
         self.needed = (*needed, *(Range(substitute(r.index, self.values), r.low, r.high) for r in skipped))
 
     def result(self, reduced: Scalar) -> Scalar:
