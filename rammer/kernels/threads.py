@@ -186,9 +186,7 @@ def vector_lanes(problem: Problem, stage: Stage) -> int:
     return lanes if steps <= {0, 1} else 1
 
 
-def sharing_threads(
-    problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool, wide: int = 1
-) -> int:
+def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool, wide: int = 1) -> int:
     """Threads that share one reduction: a power of two, 1 if the points are enough and lie well in memory.
 
     Each of them takes `wide` neighbouring terms at once.

@@ -36,12 +36,12 @@ def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
         return
     seen = set()
     for count in UNITS:
-        threads, sharing = _shared(problem, products, min(count, units), most)
-        step = min(count, units)
-        tasks = -(-units // step)
-        if tasks in seen or sharing < 2:
+        step = min(count, 1 << (units - 1).bit_length())
+        sharing = _sharing(problem, products, step, most)
+        threads = min(step * sharing, most)
+        if step in seen or sharing < 2 or threads % problem.spec.wave:
             continue
-        seen.add(tasks)
+        seen.add(step)
         yield _schedule(problem, products, beside, rows, lane, step, threads, sharing)
 
 
@@ -78,7 +78,12 @@ def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, tuple[Loop, ..
     for name, index in read.items():
         if _at_points(problem, [name]):
             sizes = zip(index, inputs[name].shape, strict=True)
-            yield name, tuple(Loop(f"{name}{d}", 1, Kind.UNROLLED) for d, (ix, e) in enumerate(sizes) if ix != var(lane) and e > 1)
+            yield (
+                name,
+                tuple(
+                    Loop(f"{name}{d}", 1, Kind.UNROLLED) for d, (ix, e) in enumerate(sizes) if ix != var(lane) and e > 1
+                ),
+            )
 
 
 def _terms(problem: Problem, stage: Stage, sharing: int) -> tuple[Loop, ...]:
@@ -101,13 +106,10 @@ def term_lanes(problem: Problem, stage: Stage, packing: Mapping[str, Layout]) ->
     return lanes if extent % lanes == 0 and steps <= {0, 1} else 1
 
 
-def _shared(problem: Problem, products: list[Stage], units: int, most: int) -> tuple[int, int]:
-    """Threads of a task, and how many of them share a unit: as many as a wave has, and as have terms to load."""
-    wave = problem.spec.wave
-    at_once = 1 << (units - 1).bit_length()
+def _sharing(problem: Problem, products: list[Stage], units: int, most: int) -> int:
+    """How many threads share each of so many units: as many as there are, as a wave has, and as have terms to load."""
     deep = min(s.reduce[0][1] // term_lanes(problem, s, {}) for s in products)
-    sharing = min(wave, max(most // at_once, 1), 1 << (max(deep, 1).bit_length() - 1))
-    return max(min(at_once * sharing, most), wave), sharing
+    return min(problem.spec.wave, max(most // units, 1), 1 << (max(deep, 1).bit_length() - 1))
 
 
 def _own(problem: Problem, stage: Stage) -> bool:

@@ -15,7 +15,20 @@ from rammer.ir.expr import Stage, TensorExpr, loads
 from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.simplify import simplify_body
-from rammer.ir.tile import Alloc, Body, If, Kind, Scope, Store, Sync, TaskDigit, TileProgram, block_syncs, children, meets
+from rammer.ir.tile import (
+    Alloc,
+    Body,
+    If,
+    Kind,
+    Scope,
+    Store,
+    Sync,
+    TaskDigit,
+    TileProgram,
+    block_syncs,
+    children,
+    meets,
+)
 from rammer.kernels.lower import multiply
 from rammer.kernels.lower.bands import Nest, cut, looped, under
 from rammer.kernels.lower.context import Context
