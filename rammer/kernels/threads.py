@@ -35,11 +35,9 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     problem = Problem.of(operation, spec)
     found = products(operation, spec)
     if not found:
-        apart = Problem.of(operation, spec, flat=False)
-        found = ranked(apart, threads_cell.schedules(apart, most_threads(spec)))[:MOST_CELLS]
-    if not found:
-        moves = Problem.of(operation, spec, flat=False)
-        found = fitting(moves, threads_moves.schedules(moves, most_threads(spec)))
+        apart, most = Problem.of(operation, spec, flat=False), most_threads(spec)
+        found = ranked(apart, threads_cell.schedules(apart, most))[:MOST_CELLS]
+        found = found or fitting(apart, threads_moves.schedules(apart, most))
     if len(found) < MOST_PRODUCTS:
         found += fitting(problem, schedules(problem))
     if not found:

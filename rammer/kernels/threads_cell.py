@@ -70,20 +70,16 @@ def _schedule(
 
 def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, tuple[Loop, ...]]]:
     """What the point-wise part reads at its own point of memory, and the loops that copy it: asked for first of all."""
-    inputs, read = dict(problem.expr.inputs), {}
+    inputs = dict(problem.expr.inputs)
+    read: dict[str, tuple[Index, ...]] = {}
     for stage in problem.stages.values():
         for load, _ in all_loads(stage) if not stage.reduce else ():
             if load.tensor in inputs and not load.dynamic:
                 read.setdefault(load.tensor, load.index)
     for name, index in read.items():
         if _at_points(problem, [name]):
-            sizes = zip(index, inputs[name].shape, strict=True)
-            yield (
-                name,
-                tuple(
-                    Loop(f"{name}{d}", 1, Kind.UNROLLED) for d, (ix, e) in enumerate(sizes) if ix != var(lane) and e > 1
-                ),
-            )
+            others = [d for d, ix in enumerate(index) if ix != var(lane) and inputs[name].shape[d] > 1]
+            yield name, tuple(Loop(f"{name}{d}", 1, Kind.UNROLLED) for d in others)
 
 
 def _terms(problem: Problem, stage: Stage, sharing: int) -> tuple[Loop, ...]:
@@ -125,7 +121,7 @@ def _at_points(problem: Problem, names: list[str]) -> bool:
     lane = var(problem.root.axes[-1][0])
 
     def own(load: Load) -> bool:
-        return lane in load.index and all(ix in axes or not ix.terms for ix in load.index if isinstance(ix, Index))
+        return lane in load.index and all(ix in axes or not ix.terms for ix in load.index)
 
     read = [ld for s in problem.stages.values() for ld, _ in all_loads(s) if ld.tensor in names]
     return all(own(ld) for ld in read)

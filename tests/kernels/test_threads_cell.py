@@ -36,7 +36,7 @@ def test_cells_compute_the_expression(built, name: str) -> None:
 
 @pytest.mark.parametrize(("batch", "units"), SHAPES)
 def test_no_thread_waits_for_another_wave(batch: int, units: int) -> None:
-    """A cell had five block syncs of its own; and its proof holds."""
+    """A cell had six block syncs of its own; and its proof holds."""
     kernels = [k for k in candidates(cell(batch, units), GPU) if "_cell" in k.name.removeprefix("lstm_cell")]
     assert kernels
     for kernel in kernels:

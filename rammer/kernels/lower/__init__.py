@@ -80,28 +80,31 @@ class _Nests:
         self.ctx, self.placed = ctx, placed
 
     def attached(self, host: str, depth: int) -> Body:
-        """The stages computed inside a host's loop; a sync before the first, between writer and reader, at the end."""
+        """The stages computed inside a host's loop; a sync before the first, between writer and reader, at the end.
+
+        Those that each thread has to itself come last, and need none; outputs among them are stored with the host.
+        """
         ctx = self.ctx
         sync: Body = (Sync(),) if ctx.threads > 1 else ()
         body: Body = ()
         fresh: set[str] = set()
         for name in [n for n in self.placed.copies if self._stands(n, host, depth)]:
             body += self.placed.copies[name]
-        for name in self._here(host, depth, Scope.LOCAL):
+        for name in self._here(host, depth, own=False):
             stage = ctx.stages[name]
             if not fresh or fresh & {ld.tensor for ld, _ in loads(stage.body)}:
                 body, fresh = body + sync, set()
             body, fresh = body + self.lowered(stage, self.placed.nests[name]), fresh | {name}
         own: Body = ()
-        for name in self._here(host, depth, Scope.REGISTER):
+        for name in self._here(host, depth, own=True):
             if name not in ctx.outputs:
                 own += self.lowered(ctx.stages[name], self.placed.nests[name])
         return (body + sync if body else ()) + own
 
-    def _here(self, host: str, depth: int, scope: Scope) -> list[str]:
-        """The stages with nests of their own inside a host's loop, in their order."""
+    def _here(self, host: str, depth: int, *, own: bool) -> list[str]:
+        """The stages with nests of their own inside a host's loop, in their order; `own`: each thread has its box."""
         nests = [n for n in self.ctx.stages if n in self.placed.nests and self._stands(n, host, depth)]
-        return [n for n in nests if (self.ctx.at[n].scope is Scope.REGISTER) == (scope is Scope.REGISTER)]
+        return [n for n in nests if (self.ctx.at[n].scope is Scope.REGISTER) == own]
 
     def _stands(self, name: str, host: str, depth: int) -> bool:
         at = self.ctx.at[name]
@@ -112,8 +115,9 @@ class _Nests:
         ctx, host = self.ctx, self.ctx.host(stage)
         before = partial(self.attached, host)
         if not stage.reduce:
-            target, body = Target.of(ctx, stage, nest), ()
-            for name in self._here(host, len(nest.bands) - 1, Scope.REGISTER) if nest.bands else ():
+            target = Target.of(ctx, stage, nest)
+            body: Body = ()
+            for name in self._here(host, len(nest.bands) - 1, own=True) if nest.bands else ():
                 if name in ctx.outputs:  # of the same point, by the same thread
                     body += self.lowered(ctx.stages[name], self.placed.nests[name])
             body += (Store(target.name, target.place, ctx.resolve(stage.body, nest.values)),)
