@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rammer.compiler import compile, devices, load, load_program
+from rammer.compiler import compile, devices, from_torch, load, load_program
 from rammer.errors import (
     ArtifactError,
     DeviceError,
+    FallbackWarning,
     InputError,
     LoweringError,
     ModelError,
@@ -28,6 +29,7 @@ from rammer.ir.tensor import DType, Layout, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
 from rammer.session import Session, SessionPort, SessionReport
+from rammer.state import Stream
 from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
 
 __version__ = "0.1.0"
@@ -41,6 +43,7 @@ __all__ = [
     "Executable",
     "Execution",
     "ExecutionPlan",
+    "FallbackWarning",
     "ForeignSource",
     "Graph",
     "Image",
@@ -67,6 +70,7 @@ __all__ = [
     "Session",
     "SessionPort",
     "SessionReport",
+    "Stream",
     "SyncModel",
     "TaskUid",
     "TensorType",
@@ -78,6 +82,7 @@ __all__ = [
     "VerificationError",
     "compile",
     "devices",
+    "from_torch",
     "hookimpl",
     "load",
     "load_program",

@@ -27,7 +27,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
 from rammer.scheduler.policy_options import split_policies
-from rammer.scheduler.timeline import Timeline, simulate
+from rammer.scheduler.timeline import Timeline
 from rammer.vdevice.base import Progress as ProgressCallback
 from rammer.vdevice.supersteps import CountsSupersteps, SuperstepProfile
 
@@ -204,12 +204,13 @@ def _inputs(program: Program, given: Mapping[str, str], seed: int) -> dict[str, 
 @main.command("compile")
 @click.argument("model")
 @click.option("-o", "--output", required=True, help="The file to write.")
+@click.option("--state", multiple=True, callback=_pairs, help="An output that is an input of the next run: OUT=IN.")
 @compile_options
 @click.pass_obj
-def compile_command(verbose: int, /, model: str, output: str, **options: Any) -> None:
+def compile_command(verbose: int, /, model: str, output: str, state: dict[str, str], **options: Any) -> None:
     """Compile MODEL (ONNX) into a file that runs without the compiler."""
     files.check_new(output, sources=[model])
-    with progress_bar() as show, rammer.compile(model, progress=show, **_loaded(options)) as program:
+    with progress_bar() as show, rammer.compile(model, state=state, progress=show, **_loaded(options)) as program:
         program.save(output, progress=show)
         out.print(escape(str(program.report())), highlight=False)
     out.print(f"wrote {escape(output)} ({Path(output).stat().st_size / 1e6:.1f} MB)", highlight=False)
@@ -345,24 +346,22 @@ def show(
 ) -> None:
     """Show the plan of MODEL (ONNX): a text Gantt chart, and files in other forms.
 
-    A compiled program keeps no plan: its report and its operators can be shown.
+    Of a compiled program's rKernels only the names are left.
     """
     for file in filter(None, (svg, html, trace, supersteps, plan_file, rkernels)):
         files.check_new(file, sources=[model])
     drawings = {"svg": svg, "html": html, "trace": trace, "plan": plan_file, "rkernels": rkernels}
     asked = {option: file for option, file in drawings.items() if file}
     with _open(model, **options) as program:
-        if program.is_loaded and asked:
+        if program.is_loaded and rkernels:
             raise ArtifactError(
-                f"{model} is a compiled program and keeps no plan: no {', '.join(f'--{option}' for option in asked)}",
-                hint="show the model it was compiled from; without these options its report is shown",
+                f"{model} is a compiled program and keeps no rKernels: no --rkernels",
+                hint="show the model it was compiled from",
             )
         out.print(escape(str(program.report())), highlight=False)
         if program.is_loaded:
             out.print(measure.operator_table(program, len(program.report().operators)))
-            out.print("a compiled program keeps no plan: for a chart of it, show the model", highlight=False)
-        else:
-            _show_plan(program, asked, model, width or out.width)
+        _show_plan(program, asked, model, width or out.width)
         if supersteps:
             profile = _superstep_profile(program)
             click.echo(f"{profile}\n{profile.timeline()}")
@@ -375,8 +374,7 @@ def _show_plan(program: Program, asked: Mapping[str, str], model: str, width: in
     from rammer.ir.listing import print_rkernels
     from rammer.ir.text import print_plan
 
-    plan = program.plan
-    timeline = simulate(plan)  # that the scheduler believed in
+    plan, timeline = program.outline()
     click.echo(viz.text_gantt(timeline, plan, width=width))
     forms: dict[str, Callable[[Timeline, ExecutionPlan], str]] = {
         "svg": viz.svg,

@@ -92,6 +92,8 @@ def save(
         "outputs": [_port_json(p) for p in image.outputs],
         "chunk_bytes": CHUNK_BYTES,
     }
+    if image.state:
+        manifest["state"] = dict(image.state)
     if image.signature is not None:
         manifest["signature"] = [[_port_json(p) for p in ports] for ports in image.signature]
     with files.new_file(path, sources=sources, raises=ArtifactError) as file:
@@ -153,6 +155,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Image, dict[str, Any]]:
             {name.removeprefix("files/"): member for name, member in members.items()},
             weights,
             signature=signature,
+            state={str(output): str(taker) for output, taker in manifest.get("state", {}).items()},
         )
         return image, report
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, overload
@@ -11,6 +12,7 @@ import numpy as np
 from rammer.errors import InputError, did_you_mean
 from rammer.ir.tensor import Array, DType
 
+_BEYOND_NUMPY = tuple(d for d in DType if d.carrier is not d.numpy)
 HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory, and of it pinned for CUDA and for ROCm
 
 
@@ -19,11 +21,15 @@ class Runnable(ABC):
 
     @abstractmethod
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The names of inputs and outputs, in order."""
+        """The names of the inputs that a call takes and of the outputs that it gives, in order."""
 
     @abstractmethod
-    def _evaluate(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Outputs by name, in order."""
+    def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """These outputs by name."""
+
+    def _named_only(self) -> Sequence[str]:
+        """Outputs that are given only to those who name them."""
+        return ()
 
     @overload
     def run(self, inputs: Mapping[str, Any], /) -> dict[str, Any]: ...
@@ -38,27 +44,28 @@ class Runnable(ABC):
         converted where that is exact. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
         """
         if input_feed is None:
-            return self._evaluate(_mapping(output_names))
-        names = self._names()[1]
-        wanted = names if output_names is None else [output_names] if isinstance(output_names, str) else output_names
+            return self._evaluate(_mapping(output_names), self._names()[1])
+        usual = self._names()[1]
+        names = (*usual, *self._named_only())
+        wanted = usual if output_names is None else [output_names] if isinstance(output_names, str) else output_names
         if unknown := [n for n in wanted if n not in names]:
             raise InputError(
                 f"no output named {unknown[0]!r}; outputs are {', '.join(names)}",
                 hint=did_you_mean(str(unknown[0]), names),
             )
-        outputs = self._evaluate(_mapping(input_feed))
+        outputs = self._evaluate(_mapping(input_feed), wanted)
         return [outputs[name] for name in wanted]
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Inputs in order, or by name: the output, or a tuple of several."""
-        names = self._names()[0]
+        names, wanted = self._names()
         if len(arrays) > len(names) or (len(arrays) < len(names) and arrays and not named):
             raise InputError(f"{len(arrays)} arrays given, the program takes {len(names)}: {', '.join(names)}")
         inputs = dict(zip(names, arrays, strict=False))
         if twice := [n for n in named if n in inputs]:
             raise InputError(f"input {twice[0]!r} is given twice", hint="in order, or by its name")
-        outputs = self._evaluate({**inputs, **named})
-        values = tuple(outputs[name] for name in self._names()[1])
+        outputs = self._evaluate({**inputs, **named}, wanted)
+        values = tuple(outputs[name] for name in wanted)
         return values[0] if len(values) == 1 else values
 
 
@@ -70,20 +77,22 @@ def _mapping(inputs: Any) -> Mapping[str, Any]:
     return inputs
 
 
-def check_names(given: Mapping[str, Any], known: Collection[str], optional: Collection[str] = ()) -> None:
-    """Raise InputError for an input that does not exist, and for one that is missing."""
+def check_names(
+    given: Mapping[str, Any], known: Collection[str], optional: Collection[str] = (), *, what: str = "input"
+) -> None:
+    """Raise InputError for an input (or `what` it is) that does not exist, and for one that is missing."""
     if unknown := [n for n in given if n not in known]:
         raise InputError(
-            f"no input named {unknown[0]!r}; inputs are {', '.join(known) or '(none)'}",
+            f"no {what} named {unknown[0]!r}; {what}s are {', '.join(known) or '(none)'}",
             hint=did_you_mean(str(unknown[0]), known),
         )
     if missing := [n for n in known if n not in given and n not in optional]:
-        raise InputError(f"missing inputs: {', '.join(missing)}")
+        raise InputError(f"missing {what}s: {', '.join(missing)}")
 
 
 def on_gpu(value: Any) -> bool:
     """Whether an array lies in memory that the host cannot read."""
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic) or getattr(value, "is_cpu", False):
         return False
     if hasattr(value, "__dlpack_device__"):
         return int(value.__dlpack_device__()[0]) not in HOST_MEMORY
@@ -100,7 +109,7 @@ def as_array(name: str, value: Any, dtype: DType) -> Array:
         if getattr(value, "requires_grad", False):
             value = value.detach()
         try:
-            return np.from_dlpack(value)
+            return _from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"input {name!r}: cannot be read through DLPack: {error}") from error
     try:
@@ -110,6 +119,18 @@ def as_array(name: str, value: Any, dtype: DType) -> Array:
     if isinstance(value, np.ndarray) or array.dtype == dtype.numpy or array.dtype.kind not in "biuf":
         return array
     return _exact(name, array, dtype)
+
+
+def _from_dlpack(value: Any) -> Array:
+    """Tensors of torch by their own, faster way; what NumPy has no element type for comes as integers of its size."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return np.from_dlpack(value)
+    name = str(value.dtype).removeprefix("torch.")
+    dtype = next((d for d in _BEYOND_NUMPY if d.value == name), None)
+    if dtype is None:
+        return np.asarray(value.numpy())
+    return np.asarray(value.view(getattr(torch, f"int{8 * dtype.itemsize}")).numpy()).view(dtype.numpy)
 
 
 def _exact(name: str, numbers: Array, dtype: DType) -> Array:

@@ -6,22 +6,23 @@ import copyreg
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rammer import artifact, config
 from rammer.candidates import Prover, compare_with_meaning, drop_refused, drop_spilled, drop_wrong, few
 from rammer.cost.price import fit
-from rammer.errors import DeviceError, RammerError, VerificationError
+from rammer.errors import DeviceError, ModelError, RammerError, VerificationError
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan, Price
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
@@ -33,13 +34,15 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import finer_tilings
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
+from rammer.state import checked_pairs, same_types
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Progress, VDevice, ports_of, silent
 
 if TYPE_CHECKING:
     import onnx
+    import torch
 
-Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
+Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto | torch.nn.Module | torch.onnx.ONNXProgram"
 
 SEARCH_S = 60.0  # of a budget for measuring: from here on the search for tilings is wider
 SEARCHED = 4  # tilings of a product that are then measured
@@ -51,13 +54,29 @@ def load(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Array] | None = None,
+    example: Any = None,
 ) -> Graph:
-    """Import a model: a path to an .onnx file, its bytes, or a ModelProto. Raises ModelError.
+    """Import a model: a path to an .onnx file, its bytes, a ModelProto, an ONNXProgram, or a torch.nn.Module.
+
+    Raises ModelError.
 
     `shapes` fixes the dimensions of inputs that the model leaves open, `dims` those that it names; `constants` fixes
-    the values of inputs that decide shapes, which are then no inputs of the graph.
+    the values of inputs that decide shapes, which are then no inputs of the graph. A module needs an `example`.
     """
-    return _load(model, shapes, dims, constants)[0]
+    return _load(model, shapes, dims, constants, example)[0]
+
+
+def from_torch(module: torch.nn.Module | str | os.PathLike[str], example: Any) -> Graph:
+    """Import a PyTorch module in eval mode, or a file of TorchScript, for inputs of the example's shapes and types.
+
+    `example` is a tensor, a tuple of them, or a dict of keyword arguments. Inputs are called as the parameters of
+    `forward`, outputs as their keys, or "output". Raises ModelError, which lists all operators that are unsupported.
+    """
+    try:
+        from rammer.frontend.torch import from_module
+    except ModuleNotFoundError as error:
+        raise ModelError(f"{error.name} is not installed", hint="pip install rammer[torch]") from None
+    return from_module(module, example)
 
 
 def _load(
@@ -65,15 +84,32 @@ def _load(
     shapes: Mapping[str, Sequence[int]] | None,
     dims: Mapping[str, int] | None,
     constants: Mapping[str, Array] | None,
+    example: Any,
 ) -> tuple[Graph, tuple[str, ...]]:
     """The graph, and the files it was read from."""
     if isinstance(model, Graph):
         return model, ()
+    require_compiler()
+    if hasattr(model, "state_dict"):  # a module, said without torch
+        if example is None:
+            raise ModelError("a module needs inputs to be traced with", hint="pass example=(x,)")
+        return from_torch(model, example), ()
+    if example is not None:
+        raise ModelError("example= is for modules of PyTorch", hint="shapes= fixes what an ONNX model leaves open")
     # onnx takes 0.2 s to import; a loaded Program needs none of it
     from rammer.frontend.onnx import Source
 
     imported = Source(model).load(shapes=shapes, dims=dims, constants=constants)
     return imported.graph, imported.files
+
+
+def require_compiler() -> None:
+    """Raise RammerError where only what runs saved programs is installed."""
+    if missing := [name for name in ("onnx", "networkx") if find_spec(name) is None]:
+        raise RammerError(
+            f"compiling a model needs the package {missing[0]}, which is not installed",
+            hint="pip install rammer; rammer-run only runs saved programs",
+        )
 
 
 def compile(
@@ -87,6 +123,8 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Array] | None = None,
+    state: Mapping[str, str] | bool | None = None,
+    example: Any = None,
     precision: str | None = None,
     form: str = "table",
     tune_seconds: float | None = None,
@@ -97,11 +135,13 @@ def compile(
 
     `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
     their defaults. `options` are the policy's; {"beyond": "off"} is the same as "wavefront:beyond=off". `shapes`,
-    `dims` and `constants` fix dimensions and values of inputs, as for `load`. `device` selects among devices of a
-    target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels. `precision` is
-    what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers them "tf32" and
-    "bf16", for its matrix units. `form`: a GPU's program may also be written out as "branches", one per vEU, if it is
-    small (the paper's Figure 9).
+    `dims` and `constants` fix dimensions and values of inputs, `example` is what a torch.nn.Module is traced with, as
+    for `load`. `state={"h_out": "h_in"}` makes outputs
+    inputs of the next run, which stay in the program; True finds such pairs by their names. `device` selects among
+    devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels.
+    `precision` is what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers
+    them "tf32" and "bf16", for its matrix units. `form`: a GPU's program may also be written out as "branches", one per
+    vEU, if it is small (the paper's Figure 9).
     """
     registry = registry or PluginRegistry()
     trace = Trace()
@@ -115,8 +155,10 @@ def compile(
     try:
         vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
         with clock("load"):
-            whole, sources = _load(model, shapes, dims, constants)
+            whole, sources = _load(model, shapes, dims, constants, example)
             graph = drop_empty(whole)
+            types = [{t: whole.types[t] for t in names} for names in (whole.inputs, whole.outputs)]
+            pairs = same_types(checked_pairs(state, *types), *types)
         trace.graph("imported", graph)
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
@@ -150,7 +192,7 @@ def compile(
         used = list(dict.fromkeys(plan.kernels))
         plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):
-            plan = in_memory(plan)
+            plan = in_memory(plan, {*pairs, *pairs.values()})
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
         gain = _search_gain(plan, registry, candidates, profiler) if searching else []
@@ -167,6 +209,7 @@ def compile(
             image = vdevice.build(plan, progress=progress)
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
             image = replace(image, signature=ports_of(whole))
+        image = replace(image, state=pairs)
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
         program = Program(image, vdevice, report, sources=sources)
@@ -203,9 +246,9 @@ def find_candidates(
     return found
 
 
-def in_memory(plan: ExecutionPlan) -> ExecutionPlan:
-    """The plan with every tensor in its place."""
-    return plan if plan.memory else replace(plan, memory=plan_memory(plan))
+def in_memory(plan: ExecutionPlan, alone: Collection[TensorId] = ()) -> ExecutionPlan:
+    """The plan with every tensor in its place; those that are `alone` share theirs with nothing."""
+    return plan if plan.memory and not alone else replace(plan, memory=plan_memory(plan, alone=alone))
 
 
 def profile(

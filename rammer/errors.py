@@ -41,6 +41,10 @@ class ModelError(RammerError):
         return self
 
 
+class FallbackWarning(UserWarning):
+    """A part of a PyTorch model runs in eager PyTorch; the text names it."""
+
+
 class TypeMismatch(RammerError):
     """Operand types that an operator does not accept."""
 

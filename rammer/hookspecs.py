@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
-
-import pluggy
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
@@ -14,17 +12,26 @@ if TYPE_CHECKING:
     from rammer.scheduler.policy import Policy
     from rammer.vdevice.base import VDeviceEntry
 
-hookspec = pluggy.HookspecMarker("rammer")
-hookimpl = pluggy.HookimplMarker("rammer")
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+_MARK = "rammer_hookimpl"
 
 
-@hookspec
+def hookimpl(function: Hook) -> Hook:
+    """Mark a plugin's function as its answer to the hook of that name."""
+    setattr(function, _MARK, True)
+    return function
+
+
+def is_hookimpl(thing: object) -> TypeGuard[Callable[..., Any]]:
+    """Whether something was marked so."""
+    return callable(thing) and getattr(thing, _MARK, False) is True
+
+
 def rammer_vdevices() -> Iterable[VDeviceEntry]:
     """vDevices this plugin provides. Called on every start: import no driver, open nothing."""
     raise AssertionError("a hook specification is never called")
 
 
-@hookspec
 def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer: tuple[int, ...]) -> Iterable[RKernel]:
     """Candidate rKernels of `operation` in any language of `spec.languages`.
 
@@ -36,7 +43,6 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer:
     raise AssertionError("a hook specification is never called")
 
 
-@hookspec
 def rammer_policies() -> Mapping[str, Callable[..., Policy]]:
     """Scheduling policies by the name used in RAMMER_POLICY and compile(policy=…).
 

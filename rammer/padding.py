@@ -2,34 +2,64 @@
 
 Both are imported from one model. They are compared operator by operator: where each element of the smaller result is
 the same formula of the same elements in both, what lies behind them cannot matter. A sum over a padded dimension is
-another formula, and so is what counts from such a dimension's end.
+another formula, and so is what counts from such a dimension's end. A sum, softmax or product whose operands are masked
+is the same again: behind the true extent, then an input of the graph, they have the value that changes nothing.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rammer.calling import on_gpu
 from rammer.errors import InputError, ModelError, did_you_mean
+from rammer.frontend.builder import GraphBuilder
 from rammer.ir.expr import Call, Cast, Const, Dynamic, Iota, Load, Range, Scalar, Select, Stage, Table
 from rammer.ir.graph import Graph
 from rammer.ir.index import Bounds, Index, bounds, simplify, substitute
 from rammer.ir.operator import Operation, ROperator
-from rammer.ir.tensor import Array, Shape, TensorId
+from rammer.ir.tensor import Array, DType, Shape, TensorId
 
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
 
 
-def require_prefix(exact: Graph, padded: Graph) -> None:
-    """Raise ModelError naming the first operator whose results would depend on the padding."""
+_NEUTRAL = {"max": -inf, "min": inf, "prod": 1, "log_sum_exp": -inf}  # of a reduction; else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What an operator's operand is to be behind the true extent of a dimension, which is that of a symbol."""
+
+    operator: int
+    operand: int
+    axis: int
+    symbol: str
+    value: float
+
+
+def length_name(symbol: str) -> str:
+    """The input of a masked graph that has a symbol's true extent."""
+    return f"length of {symbol}"
+
+
+def require_prefix(
+    exact: Graph, padded: Graph, filled: Mapping[str, tuple[int, int]] | None = None
+) -> tuple[Mask, ...]:
+    """The masks that the padded graph needs so that its first elements are those of the exact one; usually none.
+
+    `filled` has the true and the padded extent of symbols. Raises ModelError naming the first operator whose results
+    would depend on the padding.
+    """
+    masks: list[Mask] = []
     same: dict[TensorId, TensorId] = dict(zip(exact.inputs, padded.inputs, strict=True))
-    for small, large in zip(exact.operators, padded.operators, strict=False):
+    for n, (small, large) in enumerate(zip(exact.operators, padded.operators, strict=False)):
         if small.kind != large.kind or len(small.inputs) != len(large.inputs):
             raise _refusal(small, "it becomes another operator")
         for a, b in zip(small.inputs, large.inputs, strict=True):
@@ -38,8 +68,10 @@ def require_prefix(exact: Graph, padded: Graph) -> None:
                     raise _refusal(small, f"its constant {a!r} becomes another one")
             elif same.get(a) != b:
                 raise _refusal(small, f"its input {a!r} becomes another one")
-        if why := _differs(small.operation, large.operation):
+        needed = _masks(n, small.operation, large.operation, filled or {})
+        if why := _differs(small.operation, large.operation, masked=bool(needed)):
             raise _refusal(small, why)
+        masks += needed
         same |= zip(small.outputs, large.outputs, strict=True)
     if len(exact.operators) != len(padded.operators):
         longer = max(exact, padded, key=lambda g: len(g.operators))
@@ -47,6 +79,63 @@ def require_prefix(exact: Graph, padded: Graph) -> None:
     for output in exact.outputs:
         if same.get(output) != output:
             raise ModelError(f"output {output!r} cannot be padded: another operator computes it")
+    return tuple(masks)
+
+
+def masked(graph: Graph, masks: Collection[Mask]) -> Graph:
+    """The graph with masked operands; the symbols' true extents are inputs, int64 scalars, after the others."""
+    builder = GraphBuilder(graph.name)
+    for tensor in graph.inputs:
+        builder.input(tensor, graph.types[tensor].shape, graph.types[tensor].dtype)
+    known = {t: t for t in graph.inputs} | {t: builder.constant(value, t) for t, value in graph.constants.items()}
+    lengths = {s: builder.input(length_name(s), (), DType.I64) for s in sorted({m.symbol for m in masks})}
+    for n, op in enumerate(graph.operators):
+        operands = [known[t] for t in op.inputs]
+        for mask in (m for m in masks if m.operator == n):
+            kind = builder.types[operands[mask.operand]]
+            place = np.arange(kind.shape[mask.axis]).reshape(-1, *(1,) * (kind.rank - mask.axis - 1))
+            inside = builder.add("less", builder.constant(place), lengths[mask.symbol], name=op.name)
+            neutral = builder.constant(_value(mask.value, kind.dtype))
+            operands[mask.operand] = builder.add("where", inside, operands[mask.operand], neutral, name=op.name)
+        found = builder.add(op.kind, *operands, name=op.name, **op.operation.keywords)
+        known |= zip(op.outputs, found if isinstance(found, tuple) else (found,), strict=True)
+    for tensor in graph.outputs:
+        builder.output(known[tensor], tensor)
+    return builder.build()
+
+
+def _value(value: float, dtype: DType) -> Array:
+    """A neutral value in an element type: integers have no infinity, but nothing beyond their limits."""
+    if not dtype.is_float and value in (inf, -inf):
+        value = dtype.info.max if value > 0 else dtype.info.min
+    return np.asarray(value).astype(dtype.numpy)
+
+
+def _masks(number: int, small: Operation, large: Operation, filled: Mapping[str, tuple[int, int]]) -> tuple[Mask, ...]:
+    """Masks with which an operator's reduction over padded dimensions is the exact one; none if nobody knows any."""
+    rank = large.inputs[0].rank if large.inputs else 0
+    match large.kind:
+        case "softmax" | "log_softmax":
+            wanted = [(0, large.keywords.get("axis", -1) % rank, -inf)]
+        case "reduce":
+            value = _NEUTRAL.get(large.attr("fn"), 0)
+            wanted = [(0, axis % rank, value) for axis in large.attr("axes")]
+        case "matmul":
+            ranks = [kind.rank for kind in large.inputs]
+            wanted = [(0, ranks[0] - 1, 0.0), (1, max(ranks[1] - 2, 0), 0.0)]
+        case _:
+            return ()
+    masks = []
+    for operand, axis, value in wanted:
+        kind = large.inputs[operand]
+        extents = small.inputs[operand].shape[axis], kind.shape[axis]
+        if extents[0] == extents[1]:
+            continue
+        meant = [symbol for symbol, known in filled.items() if known == extents]
+        if len(meant) != 1 or (kind.dtype.is_float and float(_value(value, kind.dtype)) != value):
+            return ()
+        masks.append(Mask(number, operand, axis, meant[0], value))
+    return tuple(masks)
 
 
 def cut(array: Array, shape: Shape) -> Array:
@@ -95,21 +184,51 @@ class Buckets:
         """Shapes and arrays of inputs, filled up; lists stay as they are."""
         if not self._buckets:
             return shapes, arrays
-        filled = {name: self._shape(self._ports[name], shape) for name, shape in shapes.items()}
+        extents = self.extents(shapes)
+        filled = self._with(
+            shapes, {s: next((e for e in self._buckets[s] if e >= extent), extent) for s, extent in extents.items()}
+        )
         changed = {n: fill(n, arrays[n], shape) for n, shape in filled.items() if n in arrays and shape is not None}
         with self._lock:
             self._given += sum(prod(shapes[n]) for n in changed)
             self._fed += sum(prod(filled[n]) for n in changed)
         return filled, arrays | changed
 
-    def _shape(self, port: Declared, shape: Any) -> Any:
-        if shape is None or port.is_list or port.shape is None:
-            return shape
-        return tuple(self._extent(symbol, extent) for symbol, extent in zip(port.shape, shape, strict=True))
+    def extents(self, shapes: Mapping[str, Any]) -> dict[str, int]:
+        """The extents of symbols that have buckets."""
+        return {
+            symbol: extent
+            for name, shape in shapes.items()
+            for symbol, extent in self._named(name, shape)
+            if symbol in self._buckets
+        }
 
-    def _extent(self, symbol: object, extent: int) -> int:
-        known = self._buckets.get(symbol, ()) if isinstance(symbol, str) else ()
-        return next((e for e in known if e >= extent), extent)
+    def probe(self, padded: Mapping[str, Any]) -> dict[str, Any]:
+        """Shapes of which these are padded ones, in which no two symbols are alike: they show what is to be masked."""
+        smaller: dict[str, int] = {}
+        seen: Counter[int] = Counter()
+        for symbol, extent in self.extents(padded).items():
+            seen[extent] += 1
+            smaller[symbol] = max(extent - seen[extent], 1) if extent in self._buckets[symbol] else extent
+        return self._with(padded, smaller)
+
+    def _named(self, name: str, shape: Any) -> Iterator[tuple[str | int | None, int]]:
+        """The extents of an input with what the model calls them; none of a list."""
+        port = self._ports[name]
+        if shape is not None and port.shape is not None and not port.is_list:
+            yield from zip(port.shape, shape, strict=True)
+
+    def _with(self, shapes: Mapping[str, Any], extents: Mapping[str, int]) -> dict[str, Any]:
+        """The shapes with other extents of symbols."""
+
+        def changed(symbol: str | int | None, extent: int) -> int:
+            return extents.get(symbol, extent) if isinstance(symbol, str) else extent
+
+        found = dict(shapes)
+        for name, shape in shapes.items():
+            if named := list(self._named(name, shape)):
+                found[name] = tuple(changed(symbol, extent) for symbol, extent in named)
+        return found
 
 
 def _refusal(op: ROperator, why: str) -> ModelError:
@@ -127,8 +246,11 @@ def _begins(small: Array, large: Array) -> bool:
     return fits and small.dtype == large.dtype and cut(large, small.shape).tobytes() == small.tobytes()
 
 
-def _differs(small: Operation, large: Operation) -> str:
-    """Why an element of the smaller result is not the same formula in both; empty if it is."""
+def _differs(small: Operation, large: Operation, *, masked: bool = False) -> str:
+    """Why an element of the smaller result is not the same formula in both; empty if it is.
+
+    With `masked` operands what a reduction has more of changes nothing.
+    """
     if len(small.expr.stages) != len(large.expr.stages):
         return "it has other stages"
     for a, b in zip(small.expr.stages, large.expr.stages, strict=True):
@@ -136,9 +258,9 @@ def _differs(small: Operation, large: Operation) -> str:
             return "it has other stages"
         if [n for n, _ in (*a.axes, *a.reduce)] != [n for n, _ in (*b.axes, *b.reduce)]:
             return "it has other dimensions"
-        if a.reduce != b.reduce:
+        if a.reduce != b.reduce and not masked:
             return "it reduces a padded dimension"
-        if any(e > f for (_, e), (_, f) in zip(a.axes, b.axes, strict=True)):
+        if any(e > f for (_, e), (_, f) in zip((*a.axes, *a.reduce), (*b.axes, *b.reduce), strict=True)):
             return "it has a smaller result"
         if _Canonical(a).scalar(a.body) != _Canonical(a).scalar(b.body):
             return "elements are computed from others"

@@ -1,16 +1,15 @@
-"""Finding plugins and asking them. The only file with a PluginManager."""
+"""Finding plugins and asking them."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
-
-import pluggy
 
 from rammer import config, hookspecs
 from rammer.errors import PluginError, PolicyError, RammerError, did_you_mean
@@ -40,6 +39,11 @@ BUILTINS = {
     "ipu": "rammer.vdevice.ipu.plugin",
 }
 GROUP = "rammer"  # the entry-point group of third-party plugins
+HOOKS = {
+    name: frozenset(inspect.signature(hook).parameters)
+    for name, hook in vars(hookspecs).items()
+    if name.startswith("rammer_")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,15 @@ class PluginFault:
     plugin: str
     distribution: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Implementation:
+    """A plugin's function for a hook, with those of the hook's arguments that it takes."""
+
+    plugin: str
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +81,8 @@ class PluginRegistry:
 
     def __init__(self, *, third_party: bool = True) -> None:
         self.faults: list[PluginFault] = []
-        self._manager = pluggy.PluginManager("rammer")
-        self._manager.add_hookspecs(hookspecs)
+        self._plugins: dict[str, object] = {}
+        self._implementations: dict[str, list[_Implementation]] = {hook: [] for hook in HOOKS}
         self._trace = bool(config.get("RAMMER_TRACE_PLUGINS"))
         blocked = {name.strip() for name in config.get("RAMMER_DISABLE_PLUGINS").split(",") if name.strip()}
         for name, module in BUILTINS.items():
@@ -90,31 +103,45 @@ class PluginRegistry:
 
     def register(self, plugin: object, name: str) -> None:
         """Add a plugin object. Raises PluginError for a hook that does not exist or has other arguments."""
-        try:
-            self._manager.register(plugin, name)
-            self._manager.check_pending()
-        except (pluggy.PluginValidationError, ValueError) as error:
-            if self._manager.is_registered(plugin):
-                self._manager.unregister(plugin)
-            raise PluginError(f"plugin {name!r}: {error}", hint="compare the hook with docs/hooks.md") from error
+        if name in self._plugins or any(plugin is other for other in self._plugins.values()):
+            raise PluginError(
+                f"plugin {name!r} is registered already", hint="register it once, under a name of its own"
+            )
+        found = {}
+        for hook in dir(plugin):
+            if not hookspecs.is_hookimpl(function := getattr(plugin, hook, None)):
+                continue
+            if hook not in HOOKS:
+                hint = did_you_mean(hook, HOOKS) or f"hooks are {', '.join(HOOKS)}"
+                raise PluginError(f"plugin {name!r}: there is no hook {hook!r}", hint=hint)
+            arguments = tuple(inspect.signature(function).parameters)
+            if strange := [a for a in arguments if a not in HOOKS[hook]]:
+                raise PluginError(
+                    f"plugin {name!r}: {hook} has no argument {strange[0]!r}",
+                    hint="compare the hook with docs/hooks.md",
+                )
+            found[hook] = _Implementation(name, function, arguments)
+        self._plugins[name] = plugin
+        for hook, implementation in found.items():
+            self._implementations[hook].append(implementation)
 
     def _ask(self, hook: str, **arguments: object) -> Iterator[tuple[str, Any]]:
         """Every plugin's answer with its name; a hook that raises is a PluginError naming the plugin."""
-        for implementation in getattr(self._manager.hook, hook).get_hookimpls():
-            call: Callable[..., Any] = implementation.function
+        for implementation in self._implementations[hook]:
+            plugin = implementation.plugin
             try:
-                answer = call(**{a: arguments[a] for a in implementation.argnames})
+                answer = implementation.function(**{a: arguments[a] for a in implementation.arguments})
                 answer = dict(answer) if hook == "rammer_policies" else list(answer)
             except RammerError:
                 raise
             except Exception as error:
                 raise PluginError(
-                    f"plugin {implementation.plugin_name!r}: {hook} raised {type(error).__name__}: {error}",
-                    hint=f"RAMMER_DISABLE_PLUGINS={implementation.plugin_name} runs without it",
+                    f"plugin {plugin!r}: {hook} raised {type(error).__name__}: {error}",
+                    hint=f"RAMMER_DISABLE_PLUGINS={plugin} runs without it",
                 ) from error
             if self._trace:
-                print(f"rammer: {implementation.plugin_name}.{hook} -> {answer!r}", file=sys.stderr)
-            yield implementation.plugin_name, answer
+                print(f"rammer: {plugin}.{hook} -> {answer!r}", file=sys.stderr)
+            yield plugin, answer
 
     def vdevices(self) -> dict[str, tuple[str, VDeviceEntry]]:
         """vDevices by name, each with the plugin that announced it."""

@@ -5,20 +5,27 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rammer import artifact, files
-from rammer.calling import Runnable, as_array, check_names, on_gpu
+from rammer.calling import as_array, check_names, on_gpu
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
+from rammer.outline import OUTLINE, pack, unpack
 from rammer.report import Report
+from rammer.scheduler.timeline import Timeline, simulate
+from rammer.state import Memory, Stateful, is_aligned
 from rammer.usage import Usage, usage_of
+from rammer.vdevice import forks
 from rammer.vdevice.base import (
+    BindableExecutable,
+    BindsPorts,
     DeviceArrays,
     Executable,
     Image,
@@ -33,13 +40,16 @@ from rammer.vdevice.base import (
 MIN_PROFILED = 4  # runs, however slow
 
 
-class Program(Runnable):
+class Program(Stateful):
     """A network ready to run on one vDevice. Safe to call from several threads; runs take turns.
 
     `run({name: array})` gives `{name: array}`; calling it with arrays in order gives the array, or a tuple of several.
     If an input lies in a GPU's memory (DLPack, `__cuda_array_interface__`), the outputs stay there: they are
     CuPy arrays (on AMD GPUs `RocmArray`s), and nothing passes through the host but inputs that lie on it. Outputs
     without elements are NumPy's.
+
+    With `state`, a run's outputs that are the next run's inputs stay where they were written. Nobody gives such inputs,
+    and such outputs are given only if they are named: `run(["y", "h_out"], {…})`; `stream()` begins another state.
     """
 
     def __init__(self, image: Image, vdevice: VDevice, report: Report, *, sources: Sequence[str] = ()) -> None:
@@ -48,8 +58,10 @@ class Program(Runnable):
         self._executable: Executable = vdevice.load(image)
         self._report = report
         self._sources = sources  # files of the model
-        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._lock, self._forks = threading.Lock(), forks.count
         self._ports = {p.name: p for p in self.inputs}
+        self._exact = [(p.name, p.dtype.numpy, p.shape) for p in self.inputs]
+        self._memory = Memory(image.state)
         self._closed = False
 
     @property
@@ -66,15 +78,32 @@ class Program(Runnable):
         return self._image.ports[1]
 
     @property
+    def state_pairs(self) -> Mapping[str, str]:
+        """Outputs that are inputs of the next run."""
+        return self._image.state
+
+    @property
     def plan(self) -> ExecutionPlan:
         """The execution plan. Raises ArtifactError for a loaded program: it was compiled elsewhere."""
         if self._image.plan is None:
-            raise ArtifactError("a loaded program keeps no plan", hint="report() has its summary; compile for the plan")
+            raise ArtifactError(
+                "a loaded program keeps an outline of its plan alone",
+                hint="outline() can be drawn; compile for the plan",
+            )
         return self._image.plan
+
+    def outline(self) -> tuple[ExecutionPlan, Timeline]:
+        """The plan for drawing (rammer.viz), and the timeline that the scheduler believed in.
+
+        A loaded program's plan has names where graph and rKernels were. Raises ArtifactError if it was saved without.
+        """
+        if self._image.plan is not None:
+            return self._image.plan, simulate(self._image.plan)
+        return unpack(self._image.file(OUTLINE), self._report)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the program was compiled elsewhere, and so keeps no plan."""
+        """Whether the program was compiled elsewhere, and so keeps an outline of its plan alone."""
         return self._image.plan is None
 
     @property
@@ -87,17 +116,87 @@ class Program(Runnable):
         return self._report
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
-        return tuple(self._ports), tuple(p.name for p in self.outputs)
+        pairs = self._image.state
+        inputs = tuple(name for name in self._ports if name not in pairs.values())
+        return inputs, tuple(p.name for p in self.outputs if p.name not in pairs)
 
-    def _evaluate(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Bound:
+        """A call of the same arrays every time: what they hold is read, and outputs are written, in place.
+
+        Nothing is checked or allocated again. An array may be an input and an output (a state that is handed on).
+        `outputs`: NumPy arrays, one for each output; new ones if none are given. Raises InputError as `run` does.
+        """
         check_names(inputs, self._ports)
-        resident = [name for name, value in inputs.items() if on_gpu(value)]
-        arrays = {} if resident else self._checked(inputs)
+        known = {port.name: port for port in self.outputs}
+        if outputs is None:
+            outputs = {name: np.zeros(port.shape, port.dtype.numpy) for name, port in known.items()}
+        check_names(outputs, known, what="output")
+        read, written = (
+            {name: _in_place(name, value, ports[name]) for name, value in given.items()}
+            for given, ports in ((inputs, self._ports), (outputs, known))
+        )
+        if fixed := [name for name, array in written.items() if not array.flags.writeable]:
+            raise InputError(f"output {fixed[0]!r} cannot be written", hint="np.empty(port.shape, port.dtype.numpy)")
+        return Bound(self, read, written)
+
+    def _bound(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """What a bound call does."""
+        if isinstance(self._executable, BindableExecutable):
+            return self._executable.bind(inputs, {p.name: outputs[p.name] for p in self.outputs})
+
+        def call() -> None:
+            for name, found in self._run(inputs).items():
+                outputs[name][...] = found
+
+        return call
+
+    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """These outputs of a run of the stream that has this memory, and holds its turn."""
+        if not memory.pairs and self._fits(inputs):
+            found = self._execute(inputs)
+            return {n: found[n] for n in outputs}
+        check_names(inputs, self._ports, memory.inputs)
+        before = {n: memory.value(n) for n in memory.inputs if n not in inputs}
+        before |= {n: memory.zeros(n, self._ports[n].type) for n, value in before.items() if value is None}
+        executable = self._executable
+        if memory.pairs and isinstance(executable, BindsPorts):
+            return self._run_in_place(executable, memory, before, inputs, outputs)
+        found = self._run({**before, **inputs})
+        memory.advance({taker: found[output] for output, taker in memory.pairs.items()})
+        return {n: deepcopy(found[n]) if n in memory.pairs else found[n] for n in outputs}
+
+    def _run_in_place(
+        self,
+        executable: BindsPorts,
+        memory: Memory,
+        before: Mapping[str, Array],
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str],
+    ) -> dict[str, Any]:
+        """A run that reads the state where it lies, and writes the next one beside it."""
+        arrays = {name: _as_array(name, value, self._ports[name]) for name, value in inputs.items()}
+        reads = {n: _as_array(n, value, self._ports[n]) for n, value in before.items()}
+        arrays |= {n: reads.pop(n) for n in list(reads) if not is_aligned(reads[n])}  # what somebody gave: copied once
+        writes = {output: memory.room(taker, self._ports[taker].type) for output, taker in memory.pairs.items()}
+        places = {n: array for n, array in {**reads, **writes}.items() if array.size}
         with self._turn():
-            if self._closed:
-                raise InputError("the program is closed", hint="compile or load it again")
-            if not resident:
-                return self._all_outputs(self._executable.run(arrays))
+            self._require_open()
+            found = executable.run_bound({n: a for n, a in arrays.items() if a.size}, places, outputs)
+        memory.advance({taker: writes[output] for output, taker in memory.pairs.items()})
+        found |= {p.name: np.zeros(p.shape, p.dtype.numpy) for p in self.outputs if not p.type.size}
+        return {name: found[name] for name in outputs}
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise InputError("the program is closed", hint="compile or load it again")
+
+    def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """All outputs."""
+        resident = [name for name, value in inputs.items() if on_gpu(value)]
+        if not resident:
+            return self._execute(self._checked(inputs))
+        with self._turn():
+            self._require_open()
             if not isinstance(self._executable, DeviceArrays):
                 raise InputError(
                     f"input {resident[0]!r} lies on a GPU, the program runs on the host", hint="copy it to the host"
@@ -105,6 +204,22 @@ class Program(Runnable):
             host = {n: _as_array(n, v, self._ports[n]) for n, v in inputs.items() if n not in resident}
             given = {n: v for n, v in {**inputs, **host}.items() if self._ports[n].type.size}
             return self._all_outputs(self._executable.run_device(given))
+
+    def _fits(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether all inputs are NumPy arrays just as the vDevice takes them."""
+        return (
+            len(inputs) == len(self._exact)
+            and self._image.signature is None
+            and all(
+                type(array := inputs.get(name)) is np.ndarray and array.dtype == dtype and array.shape == shape
+                for name, dtype, shape in self._exact
+            )
+        )
+
+    def _execute(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+        with self._turn():
+            self._require_open()
+            return self._all_outputs(self._executable.run(arrays))
 
     def _all_outputs(self, found: dict[str, Any]) -> dict[str, Any]:
         """In the model's order, with those that have no elements, of which the vDevice knows nothing."""
@@ -121,8 +236,9 @@ class Program(Runnable):
         executable = self._executable
         if not isinstance(executable, TimedExecutable):
             raise DeviceError(f"vDevice {self.target!r} does not time its rTasks", hint="profile on the cpu")
-        check_names(inputs, self._ports)
-        arrays = self._checked(inputs)
+        check_names(inputs, self._ports, self._memory.inputs)
+        zeros = {n: np.zeros(self._ports[n].shape, self._ports[n].dtype.numpy) for n in self._memory.inputs}
+        arrays = self._checked({**zeros, **inputs})
         runs: list[SlotTimes] = []
         stop = time.monotonic() + seconds
         with self._turn():
@@ -139,8 +255,8 @@ class Program(Runnable):
 
     def _turn(self) -> threading.Lock:
         """The lock of this process: a child forked while another thread ran has nobody to release the parent's."""
-        if self._pid != os.getpid():
-            self._lock, self._pid = threading.Lock(), os.getpid()
+        if self._forks != forks.count:
+            self._lock, self._forks = threading.Lock(), forks.count
         return self._lock
 
     def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
@@ -151,6 +267,8 @@ class Program(Runnable):
         """
         files.check_new(path, sources=self._sources, raises=ArtifactError)
         sealed = self._vdevice.seal(self._image, progress=progress)
+        if sealed.files and self._image.plan is not None:
+            sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(self._image.plan)})
         artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
 
     def close(self) -> None:
@@ -171,7 +289,35 @@ class Program(Runnable):
         def ports(items: Sequence[Port]) -> str:
             return ", ".join(f"{p.name}: {p.type}" for p in items)
 
-        return f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)})>"
+        state = "".join(f", {output} → {taker}" for output, taker in self._image.state.items())
+        return f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)}){state}>"
+
+
+class Bound:
+    """A program with its arrays: `bound()` runs it once on what `inputs` hold, and fills `outputs`."""
+
+    __slots__ = ("_call", "inputs", "outputs", "program")
+
+    def __init__(self, program: Program, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+        self.program, self.inputs, self.outputs = program, inputs, outputs
+        self._call = program._bound(inputs, outputs)
+
+    def __call__(self) -> None:
+        self._call()
+
+    def __repr__(self) -> str:
+        return f"<Bound call of {self.program!r}>"
+
+
+def _in_place(name: str, value: Any, port: Port) -> Array:
+    """The very memory of an array. Raises InputError for what would have to be converted."""
+    if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
+        raise InputError(f"{name!r}: a {type(value).__name__} has no memory to be bound", hint="np.asarray(…)")
+    array = as_array(name, value, port.dtype)
+    port.check(array.dtype.name, array.shape)
+    if array.dtype != port.dtype.numpy:
+        raise InputError(f"{name!r}: {array.dtype!r} is of another machine's byte order", hint="astype(…)")
+    return array
 
 
 def _as_array(name: str, value: Any, port: Port) -> Array:

@@ -8,19 +8,21 @@ import threading
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from rammer.calling import Runnable, as_array, check_names, on_gpu
-from rammer.compiler import compile
-from rammer.errors import InputError
+from rammer.calling import as_array, check_names, on_gpu
+from rammer.compiler import compile, require_compiler
+from rammer.errors import InputError, ModelError
+from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, Shape
-from rammer.padding import Buckets, cut, require_prefix, require_symbols
+from rammer.padding import Buckets, Mask, cut, length_name, masked, require_prefix, require_symbols
 from rammer.plugins import PluginRegistry
 from rammer.program_cache import Kept, ProgramCache
-from rammer.state import State
+from rammer.state import Memory, Stateful, checked_pairs
 from rammer.vdevice.base import Progress, silent
 
 if TYPE_CHECKING:
@@ -74,9 +76,10 @@ class _Request:
 
     shapes: Shapes
     arrays: Arrays = field(compare=False)
+    masks: tuple[Mask, ...] = ()  # of operands that are padded
 
 
-class Session(Runnable):
+class Session(Stateful):
     """An ONNX model for inputs of any admissible shape. Safe to call from several threads.
 
     `run`, `get_inputs` and `get_outputs` are those of ONNX Runtime's InferenceSession. Inputs that decide shapes
@@ -85,7 +88,7 @@ class Session(Runnable):
     `dims` fixes symbolic dimensions; other options are those of `rammer.compile`. Lists of tensors are Python lists,
     optional values without one None. `buckets={"batch": [1, 8, 64]}` fills a dimension up to one of these extents with
     zeros, and cuts outputs, where that is proven to change nothing; else a run raises ModelError with the node's name.
-    `state={"h_out": "h_in"}` makes outputs the inputs of the next run.
+    `state={"h_out": "h_in"}` makes outputs inputs of the next run, as in a Program; `stream()` begins another state.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Session(Runnable):
         max_programs: int = 8,
         dims: Mapping[str, int] | None = None,
         buckets: Mapping[str, Sequence[int]] | None = None,
-        state: Mapping[str, str] | None = None,
+        state: Mapping[str, str] | bool | None = None,
         policy: str | None = None,
         options: Mapping[str, str] | None = None,
         arch: str | None = None,
@@ -105,6 +108,7 @@ class Session(Runnable):
         tune_seconds: float | None = None,
         registry: PluginRegistry | None = None,
     ) -> None:
+        require_compiler()
         # onnx takes 0.2 s to import; who only runs programs needs none of it
         from rammer.frontend.onnx import Source
 
@@ -127,9 +131,13 @@ class Session(Runnable):
         require_symbols("dims", self._dims, tuple(self._inputs.values()))
         self._optional = tuple(name for name, port in self._inputs.items() if port.is_optional)
         self._deciding: frozenset[str] = frozenset()  # tensors whose values were needed to compile
-        self._true_shapes: dict[Hashable, dict[str, Shape]] = {}
+        self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Mask, ...]]] = {}
+        self._masks: dict[Hashable, tuple[Mask, ...]] = {}  # by padded signature
         self._cache = ProgramCache(max_programs, self._key, self._compile)
-        self._state = State(state or {}, self._inputs, self._outputs)
+        inputs, outputs = (
+            {name: (port.type, port.shape) for name, port in ports.items()} for ports in (self._inputs, self._outputs)
+        )
+        self._memory = Memory(checked_pairs(state, inputs, outputs))
         self._buckets = Buckets(buckets or {}, tuple(self._inputs.values()))
 
     # what ONNX Runtime's sessions say
@@ -156,47 +164,96 @@ class Session(Runnable):
     # running
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
-        return tuple(self._inputs), tuple(self._outputs)
+        pairs = self._memory.pairs
+        inputs = tuple(name for name in self._inputs if name not in pairs.values())
+        return inputs, tuple(name for name in self._outputs if name not in pairs)
 
-    def _evaluate(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        with self._state.turn():
-            given = self._state.with_inputs(inputs)
-            check_names(given, self._inputs, (*self._optional, *self._state.inputs))
-            shapes, arrays = self._flat(given)
-            extents = self._extents(shapes)
-            for name in self._state.inputs:
-                if name not in given:
-                    arrays[name] = self._zeros(self._inputs[name], extents)
-                    shapes[name] = arrays[name].shape
-            outputs = self._run(_Request(shapes, arrays))
-            self._state.keep(outputs)
-            return outputs
+    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """These outputs of a run of the stream that has this memory, and holds its turn."""
+        check_names(inputs, self._inputs, (*self._optional, *memory.inputs))
+        kept = {name: value for name in memory.inputs if (value := memory.value(name)) is not None}
+        given = {**kept, **inputs}
+        shapes, arrays = self._flat(given)
+        extents = self._extents(shapes)
+        for name in memory.inputs:
+            if name not in given:
+                arrays[name] = self._zeros(self._inputs[name], extents)
+                shapes[name] = arrays[name].shape
+        return self._run(_Request(shapes, arrays), memory, inputs, outputs)
 
-    def _run(self, exact: _Request) -> dict[str, Any]:
+    def _run(self, exact: _Request, memory: Memory, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Outputs by name, from the program of this signature or from one of padded extents."""
-        request = _Request(*self._buckets.padded(exact.shapes, exact.arrays))
-        true_shapes = self._proven(exact, request) if request.shapes != exact.shapes else {}
+        request, true_shapes = self._fitted(exact)
         kept, _ = self._cache.acquire(request)
         try:
-            fed = kept.program.inputs if kept.program else ()
-            found = kept.program.run({p.name: request.arrays[p.name] for p in fed}) if kept.program else {}
+            program, places = kept.program, kept.info.outputs
+            # state that this program keeps in place; what is padded, a list, or changes its shape is kept from outside
+            inside = program.state_pairs if program and not true_shapes else {}
+            outside = {output: taker for output, taker in memory.pairs.items() if output not in inside}
+            found = {}
+            if program:
+                names = {p.name for p in program.inputs} - (set(inside.values()) - given.keys())
+                tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in _tensors(places[name])]
+                fed = {name: request.arrays[name] for name in names}
+                found = program.evaluate(memory if inside else Memory(program.state_pairs), fed, tensors)
         finally:
             self._cache.release(kept)
-        found |= {name: cut(found[name], shape) for name, shape in true_shapes.items()}
-        return {name: _gathered(place, found) for name, place in kept.info.outputs.items()}
+        found |= {name: cut(found[name], shape) for name, shape in true_shapes.items() if name in found}
+        memory.advance({taker: deepcopy(_gathered(places[output], found)) for output, taker in outside.items()})
+        return {name: _gathered(places[name], found) for name in outputs}
 
-    def _proven(self, exact: _Request, padded: _Request) -> dict[str, Shape]:
-        """The true shapes of outputs. Raises ModelError where they would depend on padding."""
-        key = self._key(exact)
-        shapes = self._true_shapes.get(key)
-        if shapes is None:
-            graph = self._import(exact).graph
-            require_prefix(graph, self._import(padded).graph)
+    def _fitted(self, exact: _Request) -> tuple[_Request, dict[str, Shape]]:
+        """The request of the program that serves this one, and the true shapes of outputs if that is padded."""
+        padded = _Request(*self._buckets.padded(exact.shapes, exact.arrays))
+        masks = self._masks_of(padded)
+        true_shapes: dict[str, Shape] = {}
+        if padded.shapes != exact.shapes:
+            true_shapes, masks = self._proven(exact, padded, masks)
+        if not masks:
+            return padded, true_shapes
+        extents = self._buckets.extents(exact.shapes)
+        lengths = {length_name(s): np.asarray(extents[s], np.int64) for s in {mask.symbol for mask in masks}}
+        return _Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
+
+    def _masks_of(self, padded: _Request) -> tuple[Mask, ...]:
+        """What a padded program has to mask, as slightly smaller shapes show; nothing if these are refused."""
+        shapes = self._buckets.probe(padded.shapes)
+        if shapes == padded.shapes:
+            return ()
+        key = self._key(padded)
+        if (masks := self._masks.get(key)) is None:
+            arrays = {n: a if on_gpu(a) or n not in shapes else cut(a, shapes[n]) for n, a in padded.arrays.items()}
+            try:
+                masks = self._compared(_Request(shapes, arrays), padded)[1]
+            except ModelError:
+                masks = ()  # each run says by itself why it is refused
+            self._remember(self._masks, self._key(padded), masks)
+        return masks
+
+    def _proven(
+        self, exact: _Request, padded: _Request, masks: tuple[Mask, ...]
+    ) -> tuple[dict[str, Shape], tuple[Mask, ...]]:
+        """The true shapes of outputs, and masks, these if they do. Raises ModelError for what depends on padding."""
+        fit = self._fits.get(self._key(exact))
+        if fit is None:
+            graph, needed = self._compared(exact, padded)
             shapes = {name: graph.types[name].shape for name in graph.outputs}
-            if len(self._true_shapes) >= REMEMBERED:
-                self._true_shapes.clear()
-            self._true_shapes[self._key(exact)] = shapes
-        return shapes
+            fit = shapes, masks if set(needed) <= set(masks) else needed
+            self._remember(self._fits, self._key(exact), fit)
+        return fit
+
+    def _compared(self, exact: _Request, padded: _Request) -> tuple[Graph, tuple[Mask, ...]]:
+        """The exact graph, and what is to be masked in the padded one. Raises ModelError."""
+        graph, extents = self._import(exact).graph, self._buckets.extents(padded.shapes)
+        filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
+        return graph, require_prefix(graph, self._import(padded).graph, filled)
+
+    @staticmethod
+    def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+        """A bounded number of proofs."""
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known[key] = value
 
     def _zeros(self, port: Declared, extents: Mapping[str, int]) -> Array:
         """What a state starts from."""
@@ -267,12 +324,16 @@ class Session(Runnable):
 
     def _key(self, request: _Request) -> Hashable:
         values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
-        return tuple(sorted(request.shapes.items())), values
+        return tuple(sorted(request.shapes.items())), values, request.masks
 
     def _compile(self, request: _Request) -> Kept[Imported]:
         start = time.perf_counter()
         imported = self._import(request)
-        program = compile(imported.graph, **self._how) if imported.graph.outputs else None
+        graph = masked(imported.graph, request.masks) if request.masks else imported.graph
+        pairs = {
+            o: i for o, i in self._memory.pairs.items() if i in graph.inputs and graph.types[i] == graph.types.get(o)
+        }
+        program = compile(graph, state=pairs, **self._how) if graph.outputs else None
         text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
         return Kept(program, imported, text, time.perf_counter() - start)
 
@@ -318,7 +379,7 @@ class Session(Runnable):
             try:
                 for number, request in enumerate(requests):
                     progress("programs", number, len(requests))
-                    kept, is_new = self._cache.acquire(request, ahead=True)
+                    kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
                     self._cache.release(kept)
                     compiled += is_new
                 progress("programs", len(requests), len(requests))
@@ -361,13 +422,7 @@ class Session(Runnable):
         more, arrays = self._flat(given)
         ordered = {name: (shapes | more)[name] for name in self._inputs if name in shapes or name in more}
         self._extents(ordered)
-        return _Request(*self._buckets.padded(ordered, arrays))
-
-    # state
-
-    def reset(self, **values: Any) -> None:
-        """Forget the state: the next run starts from these values, and from zeros where none is given."""
-        self._state.reset(values)
+        return _Request(ordered, arrays)
 
     def close(self) -> None:
         """Close all programs, when their runs are done. Later runs raise InputError."""
@@ -392,6 +447,10 @@ def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
     if place is None:
         return None
     return found[place] if isinstance(place, str) else [found[name] for name in place]
+
+
+def _tensors(place: Place) -> tuple[str, ...]:
+    return () if place is None else (place,) if isinstance(place, str) else place
 
 
 def _holds_arrays(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from rammer.ir.text import print_plan
 from rammer.scheduler.timeline import Timeline
 
 DEVICES, TIMES, CHOICES, SOURCE, SLOTS = range(1, 6)
+_LOG = logging.getLogger("rammer")
 
 
 class Trace:
@@ -27,9 +29,11 @@ class Trace:
         self._stem: Path | None = None
 
     def say(self, level: int, text: str) -> None:
-        """Print if RAMMER_DEBUG is at least `level`."""
+        """Print if RAMMER_DEBUG is at least `level`; else it is for whoever listens to the logger "rammer"."""
         if self._level >= level:
             print(f"rammer: {text}", file=sys.stderr)
+        else:
+            _LOG.log(logging.INFO if level <= TIMES else logging.DEBUG, text)
 
     def graph(self, what: str, graph: Graph) -> None:
         """Keep a graph as text. Raises RammerError if the dump folder cannot be written to."""

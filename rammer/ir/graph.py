@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
-
-import networkx as nx
+from typing import TYPE_CHECKING, NamedTuple
 
 from rammer.errors import ModelError
 from rammer.ir.operator import Operations, ROperator
 from rammer.ir.tensor import Array, TensorId, TensorType
+
+if TYPE_CHECKING:
+    import networkx as nx  # imported where it is used: who only runs programs needs none of it
 
 
 class View(NamedTuple):
@@ -93,6 +94,8 @@ class Graph:
     @cached_property
     def dfg(self) -> nx.DiGraph:
         """Operator numbers, with an edge from each operator to each one that reads memory it writes."""
+        import networkx as nx
+
         written: dict[TensorId, list[tuple[int, int, int]]] = {}
         for n, op in enumerate(self.operators):
             for tensor in op.outputs:
@@ -116,12 +119,16 @@ class Graph:
 
     def wavefronts(self) -> Iterator[tuple[int, ...]]:
         """Operators by generation: all inputs of a wave come from earlier waves. Paper: §3.3, Alg. 1."""
+        import networkx as nx
+
         for generation in nx.topological_generations(self.dfg):
             yield tuple(sorted(generation))
 
 
 def sort_operators(operators: list[ROperator], known: set[TensorId]) -> tuple[ROperator, ...]:
     """Topological order, stable for operators already in order. Raises ModelError naming a cycle's nodes."""
+    import networkx as nx
+
     producer = {tensor: n for n, op in enumerate(operators) for tensor in op.outputs}
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(operators)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -100,17 +102,23 @@ class Lifetimes:
         self.last, self.needs = self.last[order], self.needs[order]
 
 
-def plan_memory(plan: ExecutionPlan, alignment: int = 64) -> MemoryPlan:
-    """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet."""
+def plan_memory(plan: ExecutionPlan, alignment: int = 64, alone: Collection[TensorId] = ()) -> MemoryPlan:
+    """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet.
+
+    Those that are `alone` share their bytes with nothing, at no time.
+    """
     lifetimes = Lifetimes(plan, HappensBefore(plan.programs))
     sizes = np.array([_padded(plan.graph, t, alignment) for t in lifetimes.owners], np.int64)
     order = np.lexsort((np.arange(len(sizes)), lifetimes.first_program, -sizes))
     lifetimes.reorder(order)
     sizes = sizes[order]
     starts = np.zeros(len(sizes), np.int64)
+    kept = np.array([owner in alone for owner in lifetimes.owners], bool)
     for n, size in enumerate(sizes.tolist()):
         placed = slice(0, n)
-        clash = np.flatnonzero(~(lifetimes.precedes(placed, n) | lifetimes.precedes(n, placed)))
+        clash = np.flatnonzero(
+            ~(lifetimes.precedes(placed, n) | lifetimes.precedes(n, placed)) | kept[placed] | kept[n]
+        )
         starts[n] = _tightest_gap(starts[clash], sizes[clash], size)
     arena = int((starts + sizes).max(initial=0))
     return MemoryPlan(dict(zip(lifetimes.owners, starts.tolist(), strict=True)), arena, alignment)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import chain, groupby
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -174,6 +173,8 @@ def _check_targets(program: RProgram, number: int, barriers: _Barriers) -> None:
 
 def _cycle(number: int, barriers: _Barriers, before: Slots, has: NDArray[np.bool_]) -> str:
     """The slots around which barriers wait for each other, each needing the next."""
+    import networkx as nx  # who only runs programs needs none of it
+
     graph = nx.DiGraph()  # of barriers without a clock; an edge has the slot for which one waits
     graph.add_nodes_from(np.flatnonzero(~has).tolist())
     slots = list(zip(barriers.veu.tolist(), barriers.order.tolist(), strict=True))

@@ -88,18 +88,20 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     """
     if rtask_us is None and plan.prices:
         meter = Meter(plan)
-        _timed(plan, meter)
-        timeline = _timed(plan, meter)
+        timed(plan, meter)
+        timeline = timed(plan, meter)
         names = [f"{m.name} of another vEU" if written else m.name for m, written in levels(plan.spec)]
         moved = np.array([*meter.fetched.values()]).reshape(-1, len(names)).sum(axis=0)
         return replace(timeline, moved=dict(zip(names, map(round, moved), strict=True)), fetched=meter.fetched)
     price = plan.rtask_us.__getitem__ if rtask_us is None else rtask_us
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
     operator_us = [distinct[kernel] for kernel in plan.kernels]
-    return _timed(plan, lambda veu, task: operator_us[task.operator_id])
+    return timed(plan, lambda veu, task: operator_us[task.operator_id])
 
 
-def _timed(plan: ExecutionPlan, rtask_us: Callable[[int, TaskUid], float]) -> Timeline:
+def timed(plan: ExecutionPlan, rtask_us: Callable[[int, TaskUid], float]) -> Timeline:
+    """The timeline of a plan, by the time that each rTask takes on its vEU."""
+
     def barrier(now: float, done: Iterable[tuple[Position, float]]) -> float:
         return max((now, *(end for _, end in done))) + plan.spec.barrier_us
 

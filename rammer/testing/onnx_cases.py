@@ -18,8 +18,9 @@ from onnx.backend.test import BackendTest
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-import rammer.backend
+from rammer.backend import RammerBackend, RammerRep
 from rammer.errors import RammerError
+from rammer.frontend.onnx.tensors import ELEMENT_TYPES
 
 KIND_NAMES = ("node", "pytorch-converted", "pytorch-operator", "simple", "real")
 SUFFIX = "_cpu"  # that BackendTest gives names
@@ -40,6 +41,16 @@ class Result:
     name: str
     outcome: str
     reason: str = ""
+
+
+class Directed(RammerBackend):
+    """rammer.backend on any vDevice, while BackendTest asks for the CPU."""
+
+    device = "CPU"
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> RammerRep:
+        return super().prepare(model, cls.device, **kwargs)
 
 
 class Suite(BackendTest):
@@ -67,7 +78,7 @@ def _read() -> tuple[dict[str, Callable[[], Any]], dict[str, tuple[str, TestCase
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # the suite's own arithmetic
         data = {case.name: (kind, case) for kind in KIND_NAMES for case in load_model_tests(kind=kind)}
-        classes = Suite(rammer.backend, __name__, TOLERANCES).test_cases.values()  # type: ignore[arg-type]
+        classes = Suite(Directed, __name__, TOLERANCES).test_cases.values()
     tests = {
         name.removesuffix(SUFFIX): getattr(kind(name), name)
         for kind in classes
@@ -84,11 +95,27 @@ KINDS = {name: kind for name, (kind, _) in _DATA.items()}
 
 def operators(name: str) -> tuple[str, ...]:
     """A case's operators, those of subgraphs included; none for models of whole networks."""
+    model = _model(name)
+    return tuple(sorted(set(_operators(model.graph)))) if model else ()
+
+
+def element_type(name: str) -> str:
+    """The element type of a case's first input, or of its first output if it has none."""
+    model = _model(name)
+    for value in (*model.graph.input, *model.graph.output) if model else ():
+        kind = value.type
+        if kind.HasField("optional_type"):
+            kind = kind.optional_type.elem_type
+        kind = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind
+        code = kind.tensor_type.elem_type
+        return ELEMENT_TYPES[code].value if code in ELEMENT_TYPES else onnx.TensorProto.DataType.Name(code).lower()
+    return ""
+
+
+def _model(name: str) -> onnx.ModelProto | None:
+    """A case's model; None for whole networks."""
     kind, case = _DATA[name]
-    if kind == "real":
-        return ()
-    model = case.model or onnx.load(Path(case.model_dir or "") / "model.onnx")
-    return tuple(sorted(set(_operators(model.graph))))
+    return None if kind == "real" else case.model or onnx.load(Path(case.model_dir or "") / "model.onnx")
 
 
 def _operators(graph: onnx.GraphProto) -> Iterator[str]:
@@ -99,8 +126,9 @@ def _operators(graph: onnx.GraphProto) -> Iterator[str]:
                 yield from _operators(inner)
 
 
-def run_case(name: str) -> Result:
-    """Run a case in this process."""
+def run_case(name: str, device: str = "CPU") -> Result:
+    """Run a case in this process; the device is one of `rammer.backend`: "CPU", "cuda:emulator:2"."""
+    Directed.device = device
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")

@@ -21,13 +21,18 @@ from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from rammer.testing.onnx_cases import KINDS, NAMES, Result, operators, run_case
+from rammer.testing.onnx_cases import KINDS, NAMES, Result, element_type, operators, run_case
 
 OUTCOMES = ("passes", "refused", "wrong", "error", "crash", "timeout")
 
 
 def run(
-    names: Sequence[str], *, jobs: int = 1, seconds: float = 120, show: Callable[[Result], None] = lambda result: None
+    names: Sequence[str],
+    *,
+    device: str = "CPU",
+    jobs: int = 1,
+    seconds: float = 120,
+    show: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
     """Run cases in `jobs` processes, each case within `seconds`; results in the order of the names."""
     waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -38,7 +43,7 @@ def run(
     def work() -> None:
         worker: _Worker | None = None
         while (name := waiting.get()) is not None:
-            worker = worker or _Worker()
+            worker = worker or _Worker(device)
             results[name], alive = worker.result(name, seconds)
             worker = worker if alive else None
             show(results[name])
@@ -56,11 +61,11 @@ def run(
 class _Worker:
     """A process that runs one case after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([run_case.__module__])
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other,))
+        self._process = context.Process(target=_serve, args=(other, device))
         self._process.start()
         other.close()
 
@@ -83,12 +88,18 @@ class _Worker:
         self._process.join()
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, device: str) -> None:
     try:
         while True:
-            pipe.send(run_case(pipe.recv()))
+            pipe.send(run_case(pipe.recv(), device))
     except EOFError:
         return  # the parent is done
+
+
+def sample(names: Sequence[str]) -> list[str]:
+    """The first case of each operator that is alone, for each element type of its first input."""
+    alone = [name for name in names if KINDS[name] == "node" and len(operators(name)) == 1]
+    return list({(operators(name), element_type(name)): name for name in reversed(alone)}.values())
 
 
 def counts(results: Sequence[Result]) -> dict[str, Counter[str]]:
@@ -133,6 +144,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line: 1 if a result was wrong, a case crashed, failed otherwise or took too long."""
     parser = argparse.ArgumentParser(prog="python -m rammer.testing.onnx_suite", description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has this regular expression in it")
+    parser.add_argument("--operator", help="cases of this operator alone: Add, com.microsoft.FusedMatMul")
+    parser.add_argument("--type", help="cases whose first input has this element type: float16")
+    parser.add_argument("--sample", action="store_true", help="one case for each operator alone and element type")
+    parser.add_argument("--device", default="CPU", help="a vDevice and its device: cuda:emulator:2")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=120, help="time limit of a case")
     parser.add_argument("--json", type=Path, help="write all results here")
@@ -142,15 +157,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     os.environ.setdefault("RAMMER_TUNE_SECONDS", "0")  # results are looked at, not times
     names = [name for name in NAMES if re.search(given.only, name)]
+    if given.operator:
+        names = [name for name in names if operators(name) == (given.operator,)]
+    if given.type:
+        names = [name for name in names if element_type(name) == given.type]
+    if given.sample:
+        names = sample(names)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ONNX_HOME"] = folder  # BackendTest writes made-up inputs of whole networks there
-        results = run(names, jobs=given.jobs, seconds=given.seconds, show=_show_all if given.verbose else _show_bad)
+        show = _show_all if given.verbose else _show_bad
+        results = run(names, device=given.device, jobs=given.jobs, seconds=given.seconds, show=show)
     _print_table("kind", counts(results))
     print(f"{sum(r.outcome == 'passes' for r in results)} of {len(results)} pass\n")
     table = by_operator(results)
     _print_table("operator", {op: row for op, row in table.items() if given.all or set(row) != {"passes"}})
     if given.json:
-        data = {"kinds": counts(results), "operators": table, "results": [asdict(r) for r in results]}
+        rows = [{**asdict(r), "operators": operators(r.name), "type": element_type(r.name)} for r in results]
+        data = {"device": given.device, "kinds": counts(results), "operators": table, "results": rows}
         given.json.write_text(json.dumps(data, indent=1))
     if given.write:
         given.write.write_text(failures_text(results))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -113,7 +113,8 @@ class Image:
 
     `plan` is present only in the process that compiled it; a saved program is loaded from the rest.
     `fingerprint` says what the image needs from a machine (arch, toolchain ABI); loading checks it. `signature`: the
-    model's inputs and outputs, if some have no elements: those are no ports of the image.
+    model's inputs and outputs, if some have no elements: those are no ports of the image. `state`: outputs that are
+    inputs of the next run.
     """
 
     target: str
@@ -124,6 +125,7 @@ class Image:
     weights: Mapping[str, Array] = field(default_factory=dict)
     plan: ExecutionPlan | None = None
     signature: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None
+    state: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         nbytes = sum(array.nbytes for array in self.weights.values())
@@ -165,6 +167,14 @@ class Executable(Protocol):
         """Free threads and memory; later runs are errors."""
 
 
+@runtime_checkable
+class BindableExecutable(Executable, Protocol):
+    """A loaded program that can be called again and again with the same arrays."""
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """A call that reads and writes these arrays, checked against the image's ports. An input may be an output."""
+
+
 @dataclass(frozen=True)
 class SlotTimes:
     """Measured times of one run: for every rProgram and vEU an array [slots, 2] of begin and end, in µs.
@@ -184,6 +194,18 @@ class TimedExecutable(Executable, Protocol):
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """As `run`, with the times of one run. Copying inputs and outputs is not in it."""
+
+
+@runtime_checkable
+class BindsPorts(Protocol):
+    """A loaded program that reads inputs and writes outputs where its caller has them, if they have memory alone."""
+
+    def run_bound(
+        self, inputs: Mapping[str, Array], places: Mapping[str, Array], outputs: Collection[str]
+    ) -> dict[str, Array]:
+        """As `run`, for these outputs alone. `places` are contiguous, aligned, and of inputs that are not in `inputs`
+        or of outputs: ports that share their memory are copied from and to them, others lie there.
+        """
 
 
 @runtime_checkable

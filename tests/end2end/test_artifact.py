@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ import pytest
 from safetensors.numpy import load as load_tensors
 
 import rammer
-from rammer import artifact
+from rammer import artifact, viz
 from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, InputError
 from rammer.ir.tensor import DType
+from rammer.ir.text import print_plan
 from rammer.vdevice.base import Image
 from rammer.vdevice.memory import gather
 
@@ -49,8 +51,15 @@ def test_round_trip_without_compiler(saved: Path, monkeypatch: pytest.MonkeyPatc
     with rammer.load_program(saved) as loaded:
         np.testing.assert_array_equal(loaded(x), wanted)
         assert loaded.report().num_operators == program.report().num_operators
-        with pytest.raises(ArtifactError, match="keeps no plan"):
+        with pytest.raises(ArtifactError, match=r"keeps an outline of its plan alone(.|\n)*outline\(\)"):
             _ = loaded.plan
+        plan, timeline = loaded.outline()
+        wanted_plan, wanted_timeline = program.outline()
+        assert plan.programs == wanted_plan.programs
+        assert timeline.total_us == pytest.approx(wanted_timeline.total_us) and timeline.moved == wanted_timeline.moved
+        untraced = replace(wanted_timeline, fetched={})  # which bytes each rTask fetches is not kept
+        assert viz.text_gantt(timeline, plan) == viz.text_gantt(untraced, wanted_plan)
+        assert print_plan(plan) == print_plan(wanted_plan)
 
 
 def test_same_model_same_file(saved: Path, tmp_path: Path) -> None:

@@ -143,9 +143,13 @@ class TestSavedPrograms:
 
     def test_show_says_what_it_can_and_cannot_show(self, saved: Path, tmp_path: Path) -> None:
         text = call("show", saved).output
-        assert "policy list" in text and "lstm_cell" in text and "keeps no plan" in text
-        text = call("show", saved, "--html", tmp_path / "x.html", "--plan", tmp_path / "x.txt", code=1).output
-        assert "no --html, --plan" in text and not list(tmp_path.iterdir())
+        assert "policy list" in text and "lstm_cell" in text and "vEU" in text
+        forms = {"html": "<script", "svg": "<svg", "trace": "traceEvents", "plan": "rprogram 1"}
+        call("show", saved, *(part for form in forms for part in (f"--{form}", tmp_path / form)))
+        for form, part in forms.items():
+            assert part in (tmp_path / form).read_text()
+        text = call("show", saved, "--rkernels", tmp_path / "x.txt", code=1).output
+        assert "keeps no rKernels" in text and not (tmp_path / "x.txt").exists()
 
 
 class TestArguments:

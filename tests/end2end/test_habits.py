@@ -138,6 +138,18 @@ def test_programs_are_pickled_by_content(program: rammer.Program) -> None:
     assert float(done.stdout) == Y.sum()
 
 
+def test_what_compiles_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class ExportedProgram:  # as torch.onnx.export returns one
+        model_proto = scaled()
+
+    with (
+        caplog.at_level("INFO", logger="rammer"),
+        rammer.compile(ExportedProgram(), "cpu", device=2, tune_seconds=0) as made,  # type: ignore[arg-type]
+    ):
+        np.testing.assert_array_equal(made(**GIVEN)[0], Y)
+    assert "vDevice 'cpu'" in caplog.text and "schedule" in caplog.text
+
+
 def test_reprs_are_short() -> None:
     with rammer.compile(lstm_stack(2, 20, 64), "cpu", device=2, tune_seconds=0) as made:
         plan = made.plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper
 import rammer.backend
 from rammer import config
 from rammer.errors import InputError, ModelError, RammerError
+from rammer.testing.operator_table import table
 
 EXPECTED = Path(__file__).parents[1] / "frontend" / "backend_failures.txt"
 F32 = np.float32
@@ -98,6 +100,39 @@ def test_lists_and_optional_values_of_the_suite(suite: Any) -> None:
     names = [name for name in suite.NAMES if any(word in name for word in words)]
     assert len(names) >= 10
     check([suite.run_case(name) for name in names], suite.read_failures(EXPECTED))
+
+
+def test_other_vdevices_run_the_suite(suite: Any) -> None:
+    assert suite.run_case("test_add", "interpreter").outcome == "passes"
+    assert "no vDevice named 'abacus'" in suite.run_case("test_add", "abacus").reason
+    assert suite.run_case("test_add").outcome == "passes"
+
+
+def test_the_table_of_operators_is_of_this_suite(suite: Any) -> None:
+    """Its rows and the CPU's types; what passes there is what the tests above expect."""
+    page = (Path(__file__).parents[2] / "docs/operators.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (\S+) \| ([^|]*) \|", page, re.M))
+    listed = suite.read_failures(EXPECTED)
+    wanted: dict[str, set[str]] = {}
+    for name in suite.sample(suite.NAMES):
+        kind = suite.element_type(name)
+        wanted.setdefault(suite.operators(name)[0], set()).add(f"~~{kind}~~" if name in listed else kind)
+    rows.pop("operator")
+    assert {op: set(cell.split()) for op, cell in rows.items()} == wanted
+
+
+def test_a_table_says_what_does_not_pass() -> None:
+    def result(name: str, kind: str, outcome: str = "passes", reason: str = "") -> dict[str, Any]:
+        return {"name": name, "operators": ["Add"], "type": kind, "outcome": outcome, "reason": reason}
+
+    runs = [
+        {"device": "CPU", "results": [result("a", "int8"), result("b", "int8", "refused", "x < y")]},
+        {"device": "CPU", "results": [result("c", "float32")]},
+        {"device": "ipu:emulator", "results": []},
+    ]
+    page = table(runs, "onnx 1")
+    assert "| Add | float32 ~~int8~~ | – |" in page
+    assert "* Add on `CPU`, int8 (1 of 2): refused: x ‹ y\n" in page
 
 
 @pytest.mark.slow

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import rammer
 from rammer.errors import InputError, ModelError
+from rammer.state import checked_pairs
 
 F32 = np.float32
 
@@ -260,24 +264,174 @@ def test_sessions_are_safe_to_call_from_several_threads() -> None:
     assert report.hits + report.misses == 32 and len(report.programs) <= 2
 
 
-def test_state_stays_in_the_session() -> None:
-    nodes = [node("Add", "x h_in", "h_out"), node("Neg", "h_out", "y")]
-    kind = (TensorProto.FLOAT, ["n"])
-    model = network(nodes, {"x": kind, "h_in": kind}, {"y": kind, "h_out": kind})
-    one = np.ones(3, F32)
-    with session(model, state={"h_out": "h_in"}) as s:
+def counter(rows: Any = "n") -> ModelProto:
+    """h_out = h_in + x, y = -h_out; a second state doubles."""
+    nodes = [node("Add", "x h_in", "h_out"), node("Neg", "h_out", "y"), node("Add", "c_in c_in", "c_out")]
+    kind = (TensorProto.FLOAT, [rows])
+    return network(nodes, {"x": kind, "h_in": kind, "c_in": kind}, {"y": kind, "h_out": kind, "c_out": kind})
+
+
+PAIRS = {"h_out": "h_in", "c_out": "c_in"}
+
+
+@pytest.mark.parametrize("how", ["session", "program", "saved", "interpreter"])
+@pytest.mark.parametrize("rows", [3, 75, 640])
+def test_state_stays_inside(how: str, rows: int, tmp_path: Path) -> None:
+    one = np.ones(rows, F32)
+    made: rammer.Session | rammer.Program
+    if how == "session":
+        made = session(counter(), state=PAIRS)
+    else:
+        target = "interpreter" if how == "interpreter" else "cpu"
+        made = rammer.compile(counter(rows), target, state=True, device=2, tune_seconds=0)
+        assert made.state_pairs == PAIRS
+    if how == "saved":
+        made.save(tmp_path / "p.rammer")  # type: ignore[union-attr]
+        made = rammer.load_program(tmp_path / "p.rammer")
+    with made as s:
         for total in (1, 2, 3):  # from zeros on
-            np.testing.assert_array_equal(s.run({"x": one})["y"], -total * one)
-        s.reset(h_in=10 * one)
-        np.testing.assert_array_equal(s.run({"x": one})["h_out"], 11 * one)
-        s.reset()
-        kept = s.run({"x": one, "h_in": 5 * one})["h_out"]
-        np.testing.assert_array_equal(kept, 6 * one)
-        kept[:] = 99  # the caller's own
-        np.testing.assert_array_equal(s.run({"x": one})["h_out"], 7 * one)
-        assert s.report().misses == 1
+            np.testing.assert_array_equal(s(one), -total * one)
+            s.reset(h_in=total * one)
+        assert s.run({"x": one}).keys() == {"y"}  # nobody asked for the state
+        s.reset(h_in=10 * one, c_in=one)
+        for n in (1, 2, 3):
+            y, h, c = s.run(["y", "h_out", "c_out"], {"x": one})
+            for found, wanted in ((y, -10 - n), (h, 10 + n), (c, 2**n)):
+                np.testing.assert_array_equal(found, wanted * one)
+            h[:] = c[:] = 99  # the caller's own
+        other = s.stream()
+        np.testing.assert_array_equal(other(one), -one)
+        np.testing.assert_array_equal(s(one), -14 * one)
+        given = 5 * one
+        np.testing.assert_array_equal(s.run(["h_out"], {"x": one, "h_in": given})[0], 6 * one)
+        np.testing.assert_array_equal(s.run(["h_out"], {"x": one})[0], 7 * one)
+        np.testing.assert_array_equal(given, 5 * one)
+        np.testing.assert_array_equal(other(x=one), -2 * one)
+        np.testing.assert_array_equal(other.state()["h_in"], 2 * one)
+        np.testing.assert_array_equal(s.state()["h_in"], 7 * one)
         with pytest.raises(InputError, match="reset names 'h'"):
             s.reset(h=one)
+        with pytest.raises(InputError, match="missing inputs: x"):
+            s.run({})
+
+
+def test_state_is_not_copied() -> None:
+    """It is read where the last run has written it: two places take turns."""
+    seen = []
+    with rammer.compile(counter(75), "cpu", state=PAIRS, device=2, tune_seconds=0) as program:
+        executable: Any = program.executable
+        run_bound = executable.run_bound
+
+        def watched(inputs: Any, places: Any, outputs: Any) -> Any:
+            seen.append({name: array.ctypes.data for name, array in places.items()})
+            assert inputs.keys() == {"x"} and executable._bindings.keys() >= places.keys()
+            return run_bound(inputs, places, outputs)
+
+        executable.run_bound = watched
+        for _ in range(4):
+            program(np.ones(75, F32))
+    for before, after in pairwise(seen):
+        assert (after["h_in"], after["c_in"]) == (before["h_out"], before["c_out"])
+    assert len({places["h_in"] for places in seen}) == 2
+
+
+def test_streams_run_from_several_threads() -> None:
+    with session(counter(), state=PAIRS) as s:
+        results: dict[int, Any] = {}
+
+        def work(number: int) -> None:
+            stream = s.stream()
+            results[number] = [stream(np.full(29, number, F32))[0] for _ in range(20)]
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == {n: [-n * step for step in range(1, 21)] for n in range(4)}
+        assert s.report().misses == 1
+
+
+def test_an_lstm_keeps_its_state() -> None:
+    """Pieces of a sequence give what the whole of it does."""
+    hidden, batch = 29, 3
+    rng = np.random.default_rng(3)
+    weights = {"w": rng.standard_normal((1, 4 * hidden, 5)), "r": rng.standard_normal((1, 4 * hidden, hidden)) / 5}
+    lstm = node("LSTM", "x w r", "y y_h y_c", hidden_size=hidden)
+    lstm.input.extend(["", "", "initial_h", "initial_c"])
+    state = (TensorProto.FLOAT, [1, batch, hidden])
+    ports = {"x": (TensorProto.FLOAT, ["t", batch, 5]), "initial_h": state, "initial_c": state}
+    outputs = {"y": (TensorProto.FLOAT, ["t", 1, batch, hidden]), "y_h": state, "y_c": state}
+    model = network([lstm], ports, outputs, **{n: w.astype(F32) for n, w in weights.items()})
+    x = rng.standard_normal((12, batch, 5)).astype(F32)
+    zeros = np.zeros(state[1], F32)
+    wanted = ReferenceEvaluator(model).run(["y"], {"x": x, "initial_h": zeros, "initial_c": zeros})[0]
+    with session(model, state=True) as s:
+        found = [s.run(["y"], {"x": x[begin:end]})[0] for begin, end in ((0, 5), (5, 7), (7, 12))]
+    np.testing.assert_allclose(np.concatenate(found), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_that_grows_is_state() -> None:
+    """Its shape changes with every run, so each compiles; a cache of fixed size stays inside."""
+    kind = (TensorProto.FLOAT, ["past", 2])
+    model = network(
+        [node("Concat", "past_kv x", "present_kv", axis=0), node("ReduceSum", "present_kv", "y", keepdims=0)],
+        {"past_kv": kind, "x": (TensorProto.FLOAT, [1, 2])},
+        {"y": (TensorProto.FLOAT, []), "present_kv": (TensorProto.FLOAT, ["all", 2])},
+    )
+    with session(model, state={"present_kv": "past_kv"}) as s:
+        s.reset(past_kv=np.zeros((0, 2), F32))
+        assert [float(s(np.ones((1, 2), F32))) for _ in range(3)] == [2, 4, 6]
+        assert s.state()["past_kv"].shape == (3, 2)
+    with pytest.raises(InputError, match=r"makes 'present_kv', .* the next 'past_kv'(.|\n)*rammer.Session"):
+        rammer.compile(model, "cpu", dims={"past": 4}, state={"present_kv": "past_kv"})
+
+
+def test_a_cache_of_fixed_size_is_written_where_it_lies() -> None:
+    """One program for all steps, and two sequences that grow beside each other."""
+    batch, heads, length, width = 3, 2, 29, 16
+    shape = f"float[{batch}, {heads}, {length}, {width}]"
+    text = f"""<ir_version: 10, opset_import: ["" : 24]>
+        decode ({shape} past_kv, float[{batch}, {heads}, 1, {width}] new, int64[{batch}] at)
+            => (float[{batch}, {heads}, {width}] y, {shape} present_kv) {{
+          present_kv = TensorScatter(past_kv, new, at)
+          axes = Constant <value_ints = [2]> ()
+          y = ReduceSum <keepdims = 0> (present_kv, axes)
+        }}"""
+    random = np.random.default_rng(8)
+    with rammer.compile(onnx.parser.parse_model(text), "cpu", state=True, device=2, tune_seconds=0) as program:
+        streams = [(program.stream(), np.zeros((batch, heads, length, width), F32)) for _ in range(2)]
+        for step in range(length):
+            for stream, cache in streams:
+                new = random.standard_normal((batch, heads, 1, width)).astype(F32)
+                cache[:, :, step : step + 1] = new
+                y = stream(new=new, at=np.full(batch, step))
+                np.testing.assert_allclose(y, cache.sum(2), rtol=1e-4, atol=1e-5)
+        for stream, cache in streams:
+            np.testing.assert_array_equal(stream.state()["past_kv"], cache)
+
+
+def test_pairs_are_found_by_name_where_only_one_fits() -> None:
+    kind, other = (1, (2, 3)), (1, (4,))
+    for inputs, outputs, pairs in (
+        (["past_key_values.0.key", "x"], ["logits", "present.0.key"], {"present.0.key": "past_key_values.0.key"}),
+        (["h0", "c0"], ["out", "hn", "cn"], {"hn": "h0", "cn": "c0"}),
+        (["stateIn"], ["stateOut"], {"stateOut": "stateIn"}),
+        (["initial_h"], ["Y_h", "Y"], {"Y_h": "initial_h"}),
+        (["h_in"], ["h_out", "new_h"], None),  # two would fit
+        (["x"], ["y"], None),
+        (["h"], ["h_next"], {"h_next": "h"}),
+    ):
+        types = [dict.fromkeys(names, kind) for names in (inputs, outputs)]
+        if pairs is None:
+            with pytest.raises(InputError, match="state=True finds no pair"):
+                checked_pairs(True, *types)
+        else:
+            assert checked_pairs(True, *types) == pairs
+    with pytest.raises(InputError, match="finds no pair"):
+        checked_pairs(True, {"h_in": kind}, {"h_out": other})
+    with pytest.raises(InputError, match="names an input twice"):
+        checked_pairs({"a": "x", "b": "x"}, {"x": kind}, {"a": kind, "b": kind})
 
 
 def test_buckets_fill_a_dimension_up() -> None:
@@ -298,8 +452,58 @@ def test_buckets_fill_a_dimension_up() -> None:
 
 def test_buckets_are_refused_where_padding_matters() -> None:
     kind = (TensorProto.FLOAT, ["n"])
-    model = network([helper.make_node("Softmax", ["x"], ["y"], name="shares")], {"x": kind}, {"y": kind})
+    model = network([helper.make_node("ReduceMean", ["x"], ["y"], name="middle")], {"x": kind}, {"y": kind})
     with session(model, buckets={"n": [4]}) as s:
-        np.testing.assert_allclose(s(x=[1.0, 1.0, 1.0, 1.0]), np.full(4, 0.25))
-        with pytest.raises(ModelError, match="'shares': its results would depend on padding"):
+        np.testing.assert_allclose(s(x=[1.0, 1.0, 1.0, 3.0]), [1.5])
+        with pytest.raises(ModelError, match="'middle': its results would depend on padding"):
             s(x=[1.0, 1.0, 1.0])
+
+
+def attention(heads: int = 2, width: int = 8) -> ModelProto:
+    """A layer of self-attention with a mask for padding of its own, the mean over what that leaves, and a table."""
+    shapes = {"wq": (width, width), "wk": (width, width), "wv": (width, width), "table": (40, width)}
+    random = np.random.default_rng(5)
+    weights = {name: random.standard_normal(shape).astype(F32) for name, shape in shapes.items()}
+    sizes = {"cut": np.array([0, 0, heads, width // heads]), "joined": np.array([0, 0, width])}
+    numbers = {"least": F32(-1e4), "one": F32(1), "axis": np.array([1]), "axes": np.array([1, 2])}
+    nodes = [node("Gather", "table ids", "x")]
+    for part in "qkv":
+        perm = [0, 2, 3, 1] if part == "k" else [0, 2, 1, 3]
+        nodes += [node("MatMul", f"x w{part}", f"{part}1"), node("Reshape", f"{part}1 cut", f"{part}2")]
+        nodes += [node("Transpose", f"{part}2", part, perm=perm)]
+    nodes += [
+        node("Unsqueeze", "given axes", "wide"),
+        node("Sub", "one wide", "off"),
+        node("Mul", "off least", "far"),
+        node("MatMul", "q k", "scores"),
+        node("Add", "scores far", "shifted"),
+        node("Softmax", "shifted", "shares", axis=-1),
+        node("MatMul", "shares v", "mixed"),
+        node("Transpose", "mixed", "back", perm=[0, 2, 1, 3]),
+        node("Reshape", "back joined", "y"),
+        node("Unsqueeze", "given last", "weights"),
+        node("Mul", "y weights", "counted"),
+        node("ReduceSum", "counted axis", "total", keepdims=0),
+        node("ReduceSum", "given axis", "count", keepdims=1),
+        node("Div", "total count", "pooled"),
+    ]
+    ports = {"ids": (TensorProto.INT64, ["batch", "seq"]), "given": (TensorProto.FLOAT, ["batch", "seq"])}
+    outputs = {"y": (TensorProto.FLOAT, ["batch", "seq", width]), "pooled": (TensorProto.FLOAT, ["batch", width])}
+    return network(nodes, ports, outputs, **weights, **sizes, **numbers, last=np.array([2]))
+
+
+def test_attention_is_masked_in_buckets() -> None:
+    """One program for each bucket, exact also where every key is masked away, and whatever lies in padding."""
+    model, random = attention(), np.random.default_rng(6)
+    meaning = ReferenceEvaluator(model)
+    with session(model, buckets={"seq": [8, 32], "batch": [4]}) as s:
+        assert s.warm([{"seq": 8, "batch": 4}]).result() == 1
+        for batch, seq in ((3, 5), (4, 8), (1, 1), (2, 29), (4, 32), (3, 8), (4, 7), (5, 6)):
+            given = (random.random((batch, seq)) < 0.8).astype(F32)
+            given[:, 0] = 1
+            given[0] = 1
+            feed = {"ids": random.integers(0, 40, (batch, seq)), "given": given}
+            for found, wanted in zip(s.run(None, feed), meaning.run(None, feed), strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+        texts = [text for text, _, _ in s.report().programs]
+        assert sorted(texts) == [f"ids: {e}, given: {e}" for e in ("4×32", "4×8", "5×8")]

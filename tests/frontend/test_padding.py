@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from rammer.errors import ModelError
 from rammer.frontend.onnx import load
 from rammer.ir.evaluate import evaluate_graph
-from rammer.padding import cut, require_prefix
+from rammer.padding import cut, length_name, masked, require_prefix
 
 RNG = np.random.default_rng(0)
 F32 = np.float32
@@ -77,10 +77,9 @@ EXACT = {
     ),
 }
 REFUSED = {  # with the output of the node that is named
-    "sum": (made("ReduceSum x -> y", "n 5"), "y"),
     "mean": (made("ReduceMean x -> y axes=[0]", "n 5"), "y"),
-    "softmax": (made("Softmax x -> y axis=0", "n 5"), "y"),
-    "attention over it": (made("Transpose x -> t perm=[1,0]; MatMul x t -> m; MatMul m x -> y", "n 4"), "y"),
+    "norm along it": (made("LayerNormalization x s -> y axis=0", "n", s=weight(1)), "y"),
+    "a sum over what two of them became": (made("Concat x x -> t axis=0; ReduceSum t -> y", "n 5"), "t"),
     "convolution along it": (made("Conv x w -> y pads=[1,1,1,1]", "1 3 n 5", w=weight(2, 3, 3, 3)), "y"),
     "two of them": (made("Concat x x -> y axis=0", "n 3"), "y"),
     "its end": (made("Slice x b e -> y", "n 3", b=np.array([-1]), e=np.array([1000])), "y"),
@@ -88,6 +87,19 @@ REFUSED = {  # with the output of the node that is named
     "merged behind another": (made("Reshape x f -> y", "3 n 4", f=np.array([-1, 4])), "y"),
     "its extent": (made("Shape x -> s; Cast s -> f to=1; Mul x f -> y", "n 2"), "y"),
     "steps": (made("LSTM x w r -> a y hidden_size=3", "n 1 2", w=weight(1, 12, 2), r=weight(1, 12, 3)), "a"),
+}
+MASKED = {
+    "sum": made("ReduceSum x -> y", "n 5"),
+    "largest": made("ReduceMax x -> y axes=[0]", "n 5"),
+    "smallest integer": made("Cast x -> i to=7; ReduceMin i -> s axes=[0]; Cast s -> y to=1", "n 5"),
+    "product": made("ReduceProd x -> y axes=[0] keepdims=0", "n 5"),
+    "length": made("ReduceL2 x -> y axes=[0]", "n 5"),
+    "logarithm of a sum": made("ReduceLogSumExp x -> y axes=[0]", "n 5"),
+    "softmax": made("Softmax x -> y axis=0", "n 5"),
+    "its logarithm": made("LogSoftmax x -> y axis=0", "n 5"),
+    "softmax of minus infinity": made("Log x -> l; Abs l -> a; Log a -> b; Softmax b -> y axis=0", "n 5"),
+    "attention over it": made("Transpose x -> t perm=[1,0]; MatMul x t -> m; Softmax m -> s; MatMul s x -> y", "n 4"),
+    "a product over it": made("Transpose x -> t perm=[1,0]; MatMul t x -> y", "n 4"),
 }
 SIZES = [(1, 2), (2, 3), (3, 8), (5, 32), (7, 7)]
 
@@ -110,10 +122,29 @@ def test_padding_changes_nothing_where_it_is_accepted(name: str, n: int, larger:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize(("n", "larger"), SIZES[:-1])
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_make_reductions_exact(name: str, n: int, larger: int) -> None:
+    exact, padded = pair(MASKED[name], n, larger)
+    masks = require_prefix(exact, padded, {"n": (n, larger)})
+    assert masks
+    with pytest.raises(ModelError, match="reduces a padded dimension"):
+        require_prefix(exact, padded)
+    x = RNG.standard_normal(exact.types["x"].shape).astype(F32)
+    with np.errstate(all="ignore"):
+        wanted = evaluate_graph(exact, {"x": x})["y"]
+        for junk in (np.nan, np.inf, -3.0):
+            filled = np.full(padded.types["x"].shape, junk, F32)
+            filled[tuple(slice(e) for e in x.shape)] = x
+            given = {"x": filled, length_name("n"): np.array(n)}
+            found = cut(evaluate_graph(masked(padded, masks), given)["y"], wanted.shape)
+            np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_padding_is_refused_by_name_where_it_would_matter(name: str) -> None:
     model, output = REFUSED[name]
     for n, larger in SIZES[1:-1]:
         with pytest.raises(ModelError, match="would depend on padding") as caught:
-            require_prefix(*pair(model, n, larger))
+            require_prefix(*pair(model, n, larger), {"n": (n, larger)})
         assert caught.value.node == f"→{output}" and caught.value.op

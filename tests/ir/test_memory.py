@@ -68,6 +68,12 @@ def test_overlap_only_in_order(seed: int) -> None:
     assert set(memory.offsets) == set(memory_owners(plan.graph))
     assert all(o % memory.alignment == 0 for o in memory.offsets.values())
     assert max(end.values()) <= memory.arena_bytes
+    alone = set(sorted(memory.offsets)[::3])
+    kept = plan_memory(plan, alone=alone)
+    ends = {t: at + plan.graph.types[t].nbytes for t, at in kept.offsets.items()}
+    for first in alone & kept.offsets.keys():
+        for other in kept.offsets.keys() - {first}:
+            assert ends[first] <= kept.offsets[other] or ends[other] <= kept.offsets[first]
     for (a, first), (b, second) in combinations(enumerate(lifetimes.owners), 2):
         if memory.offsets[first] < end[second] and memory.offsets[second] < end[first]:
             assert lifetimes.precedes(a, b) or lifetimes.precedes(b, a)

@@ -13,6 +13,7 @@ from onnx import ModelProto
 
 from rammer import files
 from rammer.errors import ModelError
+from rammer.frontend import tensorflow
 from rammer.frontend.onnx.importer import Importer
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.ports import Declared, Given, Place, declared
@@ -38,7 +39,11 @@ class Imported:
 
 
 class Source:
-    """A model: a path, serialized bytes, or a message. Raises ModelError for what is none."""
+    """A model: a path, serialized bytes, or a message. Raises ModelError for what is none.
+
+    A path may lead to a model of TensorFlow, too. `weights` is the raw data of a message's initializers that have none
+    themselves.
+    """
 
     def __init__(
         self,
@@ -46,13 +51,17 @@ class Source:
         *,
         limits: Limits | None = None,
         base_dir: str | os.PathLike[str] | None = None,
+        weights: Mapping[str, memoryview] | None = None,
     ) -> None:
+        source = getattr(source, "model_proto", source)  # torch's ONNXProgram
         self.path = "" if isinstance(source, bytes | ModelProto) else os.fspath(source)
         self._limits = limits or Limits()
         folder = (os.path.dirname(self.path) or ".") if self.path else None
         self._folder = os.fspath(base_dir) if base_dir is not None else folder
         try:
-            parsed = (source, {}) if isinstance(source, ModelProto) else _parse(source, self._limits)
+            if self.path and (kind := tensorflow.kind_of(self.path)):
+                source = tensorflow.to_onnx(self.path, kind)
+            parsed = (source, weights or {}) if isinstance(source, ModelProto) else _parse(source, self._limits)
         except ModelError as error:
             error.locate(path=self.path)
             raise

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError
 from rammer.ir.tensor import Array
+from rammer.vdevice import forks
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
 from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
@@ -23,9 +24,18 @@ from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import allocate, gather, tensor_at
-from rammer.vdevice.placement import ALIGNMENT, aligned
+from rammer.vdevice.placement import ALIGNMENT, ARENA, aligned
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """What refers to a port: arguments, where in it each of them begins, and where it lies by itself."""
+
+    args: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    home: int
 
 
 class CpuExecutable:
@@ -61,6 +71,7 @@ class CpuExecutable:
         if np.any(ahead_offset + LINE_BYTES * lines > sizes[ahead_base] + LINE_BYTES):
             raise ArtifactError("what is asked for ahead lies outside of its memory", hint="compile the model again")
         self._aheads = np.stack([bases[ahead_base] + ahead_offset, lines], axis=1)
+        self._bindings = self._bindable(image)
         self._times = np.zeros((len(table.slots), 2), np.uint64)
         self._inputs, self._outputs = (
             [(p.name, tensor_at(at, p.type, self._arena, self._weights)) for p, at in zip(ports, places, strict=True)]
@@ -70,6 +81,18 @@ class CpuExecutable:
         self._restarting = threading.Lock()
         self._bind()
         self._begin(self._find_pool())
+
+    def _bindable(self, image: Image) -> dict[str, _Binding]:
+        """What refers to each port that shares its memory with nothing."""
+        header, arena = self._table.header, self._arena.ctypes.data
+        bindings = {}
+        for ports, places in ((image.inputs, header["inputs"]), (image.outputs, header["outputs"])):
+            for port, (base, offset) in zip(ports, places, strict=True):
+                if base == ARENA and port.name in header["alone"]:
+                    inside = (self._table.arg_offset >= offset) & (self._table.arg_offset < offset + port.type.nbytes)
+                    args = np.flatnonzero((self._table.arg_base == ARENA) & inside)
+                    bindings[port.name] = _Binding(args, self._table.arg_offset[args] - offset, arena + offset)
+        return bindings
 
     def _kernel(self, library: str, symbol: str) -> int:
         try:
@@ -131,19 +154,57 @@ class CpuExecutable:
         self._pool = pool
         self._clock = (self._runtime.now_ns(), self._runtime.ticks())
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._forks = forks.count
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
-        with self._lock if os.getpid() == self._pid else self._renewed():
-            self._run(inputs, 0)
+        with self._lock if self._forks == forks.count else self._renewed():
+            self._run([(view, inputs[name]) for name, view in self._inputs], 0)
             return {name: view.copy() for name, view in self._outputs}
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """As `run`, but of arrays that stay the same: nothing is looked up or allocated."""
+        read = [(view, inputs[name]) for name, view in self._inputs]
+        written = [(outputs[name], view) for name, view in self._outputs]
+
+        def call() -> None:
+            with self._lock if self._forks == forks.count else self._renewed():
+                self._run(read, 0)
+                for array, view in written:
+                    array[...] = view
+
+        return call
+
+    def run_bound(
+        self, inputs: Mapping[str, Array], places: Mapping[str, Array], outputs: Collection[str]
+    ) -> dict[str, Array]:
+        """As `run`; of `places` those are copied that share their memory with other tensors."""
+        with self._lock if self._forks == forks.count else self._renewed():
+            direct = [name for name in places if name in self._bindings]
+            given = {**inputs, **places}
+            try:
+                for name in direct:
+                    self._point(name, places[name].ctypes.data)
+                self._run([(view, given[name]) for name, view in self._inputs if name not in direct], 0)
+            finally:
+                for name in direct:
+                    self._point(name, self._bindings[name].home)
+            for name, view in self._outputs:
+                if name in places and name not in direct:
+                    np.copyto(places[name], view)
+            found = {name: places[name] if name in direct else view for name, view in self._outputs if name in outputs}
+            return {name: array.copy() for name, array in found.items()}
+
+    def _point(self, name: str, address: int) -> None:
+        """Let a port lie at an address."""
+        binding = self._bindings[name]
+        self._args[binding.args] = binding.offsets + address
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """As `run`, with the begin and end of every slot. Copying inputs and outputs is not in it."""
-        with self._lock if os.getpid() == self._pid else self._renewed():
+        with self._lock if self._forks == forks.count else self._renewed():
             self._times[:] = 0
-            self._run(inputs, 1)
+            self._run([(view, inputs[name]) for name, view in self._inputs], 1)
             begin, end = (int(t) for t in self._report[6:8])
             outputs = {name: view.copy() for name, view in self._outputs}
             us_per_tick = self._us_per_tick()
@@ -163,11 +224,12 @@ class CpuExecutable:
     def _renewed(self) -> threading.Lock:
         """The lock of a forked child, which has none of the parent's threads, and finds others first."""
         with self._restarting:
-            if os.getpid() != self._pid:
+            if self._forks != forks.count:
                 self._begin(self._pool and self._find_pool())
         return self._lock
 
-    def _run(self, inputs: Mapping[str, Array], timed: int) -> None:
+    def _run(self, read: Sequence[tuple[Array, Array]], timed: int) -> None:
+        """Copy what is `read` to where the program has it, and execute it."""
         pool = self._pool
         if pool is None:
             raise DeviceError("the program is closed", hint="compile or load it again")
@@ -176,8 +238,8 @@ class CpuExecutable:
         if self.poison:
             self._arena[:] = 0xFF
             self._scratch[:] = 0xFF
-        for name, view in self._inputs:
-            np.copyto(view, inputs[name], casting="no")
+        for view, array in read:
+            view[...] = array
         while (code := self._runtime.run(pool.address, self._address, timed)) == _LOST:
             pool.lost = True  # by another program
             self._pool = pool = self._find_pool()
@@ -223,7 +285,7 @@ class CpuExecutable:
 
     def close(self) -> None:
         """Give up the threads, which end if no other program shares them; later runs raise DeviceError."""
-        with self._lock if os.getpid() == self._pid else nullcontext():
+        with self._lock if self._forks == forks.count else nullcontext():
             self._pool = None
             self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()
             self._arena = self._scratch = allocate(0)

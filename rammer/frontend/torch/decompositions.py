@@ -1,0 +1,157 @@
+"""What operators consist of: torch's own decompositions for all that has no meaning here, and a few more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, decomposition_table
+
+from rammer.frontend.torch.writer import handler_for
+
+aten = torch.ops.aten
+
+# Norms whose statistics the backward graph needs are taken apart; random numbers are drawn as eager torch draws them.
+_STATISTICS = ("native_layer_norm", "native_group_norm")
+_RANDOM = ("bernoulli", "rand", "normal", "uniform", "exponential", "geometric", "cauchy", "multinomial")
+
+# Further ones than those that lead to core ATen; of the rest many lead to torch's prims.
+_MORE = (
+    *_STATISTICS,
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "adaptive_max_pool2d",
+)
+
+
+def _name(op: Any) -> str:
+    """An operator's name without namespace and overload."""
+    return str(op).partition(".")[2].partition(".")[0]
+
+
+def decompositions(training: bool) -> dict[Any, Callable[..., Any]]:
+    """A table for AOTAutograd and torch.export."""
+
+    def stays(op: Any) -> bool:
+        name = _name(op)
+        if name.startswith(_RANDOM):
+            return True
+        return handler_for(op) is not None and not (training and name in _STATISTICS)
+
+    more = {op: function for op, function in decomposition_table.items() if _name(op) in _MORE}
+    core = dict(core_aten_decompositions().items())  # a table of its own kind, whose `|` loses entries
+    return {op: function for op, function in (core | more).items() if not stays(op)} | _OWN
+
+
+def _convolution_backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    mask: Sequence[bool],
+) -> Any:
+    """Gradients of input, weight and bias, each as a convolution or a sum."""
+    n = weight.dim() - 2
+    by_input = by_weight = by_bias = None
+    if mask[0]:
+        missing = [
+            extent - ((out - 1) * s - 2 * p + d * (k - 1) + 1)
+            for extent, out, s, p, d, k in zip(
+                x.shape[2:], grad.shape[2:], stride, padding, dilation, weight.shape[2:], strict=True
+            )
+        ]
+        more = [0] * n if transposed else missing
+        by_input = aten.convolution(grad, weight, None, stride, padding, dilation, not transposed, more, groups)
+    if mask[1]:
+        image, window = (grad, x) if transposed else (x, grad)
+        by_weight = _weight_gradient(image, window, weight.shape[2:], stride, padding, dilation, groups)
+    if mask[2]:
+        by_bias = grad.sum([0, *range(2, 2 + n)])
+    return by_input, by_weight, by_bias
+
+
+def _weight_gradient(
+    image: Any,
+    window: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Any:
+    """For every place in the kernel a product of what it has seen with what came of it: [out, in / groups, *kernel]."""
+    n = len(kernel)
+    batch, channels = image.shape[:2]
+    places = prod(window.shape[2:])
+    padded = aten.constant_pad_nd(image, [p for pad in reversed(padding) for p in (pad, pad)], 0.0)
+    right = window.view(batch, groups, window.shape[1] // groups, places).permute(1, 2, 0, 3)
+    right = right.reshape(groups, window.shape[1] // groups, batch * places)
+    products = []
+    for at in product(*map(range, kernel)):
+        seen = padded
+        for axis in range(n):
+            start = at[axis] * dilation[axis]
+            end = start + (window.shape[2 + axis] - 1) * stride[axis] + 1
+            seen = aten.slice(seen, 2 + axis, start, end, stride[axis])
+        left = seen.reshape(batch, groups, channels // groups, places).permute(1, 0, 3, 2)
+        products.append(aten.bmm(right, left.reshape(groups, batch * places, channels // groups)))
+    stacked = torch.stack(products, -1)
+    return stacked.reshape(groups * stacked.shape[1], stacked.shape[2], *kernel)
+
+
+def _max_pool2d_backward(
+    grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, places: Any
+) -> Any:
+    plane = x.shape[-2] * x.shape[-1]
+    zeros = grad.new_zeros((*x.shape[:-2], plane))
+    return zeros.scatter_add(-1, places.flatten(-2), grad.flatten(-2)).view(x.shape)
+
+
+def _avg_pool2d_backward(
+    grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, ceil: bool, count_pads: bool, divisor: int | None
+) -> Any:
+    """Every place gives its share to the window: a transposed convolution of each channel with ones."""
+    if ceil or x.dim() != 4 or not (count_pads or not any(padding)):
+        return NotImplemented
+    steps, channels = list(stride or kernel), x.shape[1]
+    ones = grad.new_ones((channels, 1, *kernel)) / (divisor or prod(kernel))
+    missing = [
+        extent - ((out - 1) * s - 2 * p + k)
+        for extent, out, s, p, k in zip(x.shape[2:], grad.shape[2:], steps, padding, kernel, strict=True)
+    ]
+    return aten.convolution(grad, ones, None, steps, padding, [1, 1], True, missing, channels)
+
+
+def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
+    """The mask is drawn apart from what it masks, so that one Program does all the rest."""
+    if not (train and p):
+        return x, aten.full(x.shape, True, dtype=torch.bool)
+    mask = aten.bernoulli.p(aten.full(x.shape, 0, dtype=x.dtype), 1 - p)
+    return x * mask * (1 / (1 - p) if p < 1 else 0), mask.to(torch.bool)
+
+
+def _adaptive_avg_pool2d(x: Any, size: Sequence[int]) -> Any:
+    """Windows of one size, where they are that; torch's decomposition elsewhere."""
+    window = [extent // out for extent, out in zip(x.shape[-2:], size, strict=True)]
+    if [w * out for w, out in zip(window, size, strict=True)] != list(x.shape[-2:]):
+        return decomposition_table[aten._adaptive_avg_pool2d.default](x, size)
+    return aten.avg_pool2d(x, window, window)
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    aten.convolution_backward.default: _convolution_backward,
+    aten.max_pool2d_with_indices_backward.default: _max_pool2d_backward,
+    aten.avg_pool2d_backward.default: _avg_pool2d_backward,
+    aten.native_dropout.default: _native_dropout,
+    aten._adaptive_avg_pool2d.default: _adaptive_avg_pool2d,
+}

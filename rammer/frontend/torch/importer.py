@@ -1,0 +1,64 @@
+"""Nodes of a graph of ATen become a Graph, by way of a model in ONNX's words."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx import helper
+from torch import fx
+
+from rammer.frontend.onnx import Source
+from rammer.frontend.torch.writer import CODES, DTYPE, OPSET, Unsupported, Writer
+from rammer.ir.graph import Graph
+
+
+def reason_against(node: fx.Node) -> str:
+    """Why a call cannot be imported; empty if it can."""
+    if node.target is operator.getitem:
+        return ""
+    try:
+        Writer({}).write(node)
+    except Unsupported as reason:
+        return str(reason)
+    return ""
+
+
+def import_nodes(
+    nodes: Sequence[fx.Node],
+    inputs: Mapping[str, fx.Node],
+    outputs: Mapping[str, fx.Node],
+    known: Mapping[fx.Node, Any],
+    name: str = "graph",
+) -> Graph:
+    """The Graph of some calls in their order.
+
+    `inputs` and `outputs` are its ports, `known` the tensors of nodes that are constants. Raises ModelError for what
+    the importer of ONNX refuses.
+    """
+    writer = Writer(known)
+    for port, node in inputs.items():
+        writer.call(node, port)
+    for node in nodes:
+        if node.target is operator.getitem:
+            source, position = node.args
+            assert isinstance(source, fx.Node) and isinstance(position, int)
+            writer.take(node, source, position)
+        else:
+            writer.write(node)
+    ends = [helper.make_node("Identity", [writer.name(node)], [port], name=port) for port, node in outputs.items()]
+    graph = helper.make_graph(
+        [*writer.nodes, *ends],
+        name,
+        [_port(port, node) for port, node in inputs.items()],
+        [_port(port, node) for port, node in outputs.items()],
+        writer.initializers,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    return Source(model, weights=writer.weights).load().graph
+
+
+def _port(name: str, node: fx.Node) -> Any:
+    value = node.meta["val"]
+    return helper.make_tensor_value_info(name, CODES[DTYPE[value.dtype]], list(value.shape))

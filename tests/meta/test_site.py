@@ -1,0 +1,72 @@
+"""The site: every page is in it, every public name is in the reference, the tutorial shows what examples/ run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rammer
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def test_every_page_is_in_the_site() -> None:
+    named = re.findall(r"[\w-]+\.md", (ROOT / "mkdocs.yml").read_text())
+    assert sorted(named) == sorted(p.name for p in (ROOT / "docs").glob("*.md"))
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        for target, anchor in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", page.read_text()):
+            headings = re.findall("^#+ (.*)", (ROOT / "docs" / target).read_text(), re.M)
+            anchors = {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings}
+            assert not anchor or anchor in anchors, f"{page.name} → {target}#{anchor}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    named = re.findall(r"^::: rammer\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.M)
+    assert sorted(named) == sorted(rammer.__all__)
+    for name in named:
+        assert getattr(rammer, name).__doc__, f"{name} has no docstring"
+
+
+def test_the_tutorial_shows_the_examples() -> None:
+    texts = [example.read_text() for example in EXAMPLES]
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.S)
+    assert len(blocks) == len(EXAMPLES) + 1
+    for block in blocks:
+        assert any(block in text for text in texts), f"not in examples/:\n{block}"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.stem)
+def test_examples_run(example: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAMMER_TUNE_SECONDS": "0"}
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_users_script_is_checked_strictly(tmp_path: Path) -> None:
+    """The examples, by a user's mypy, which knows nothing of rammer's configuration."""
+    pytest.importorskip("mypy", reason="needs the dev extra")
+    options = ["--strict", "--config-file=", f"--cache-dir={tmp_path}"]
+    command = [sys.executable, "-m", "mypy", *options, *map(str, EXAMPLES)]
+    environment = os.environ | {"MYPYPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocstrings", reason="needs mkdocs and mkdocstrings[python]")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
+    assert "independent stream" in (tmp_path / "api/index.html").read_text()

@@ -1,0 +1,95 @@
+"""Modules, exported programs and TorchScript become Programs; tensors go in and come out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[bench]")
+
+from torch import nn  # noqa: E402
+
+import rammer  # noqa: E402
+from rammer.errors import ModelError  # noqa: E402
+
+FAST: dict[str, Any] = {"tune_seconds": 0.0, "device": 2}
+
+
+class Tagger(nn.Module):
+    """Words to tags, as a dict; with a recurrent layer, an index and a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.rnn, self.tags = nn.Embedding(99, 20), nn.GRU(20, 30, batch_first=True), nn.Linear(30, 7)
+
+    def forward(self, ids: Any, keep: Any) -> dict[str, Any]:
+        states, last = self.rnn(self.words(ids))
+        return {"tags": self.tags(states).masked_fill(~keep[..., None], -1.0), "last": last[0]}
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def test_modules_have_names() -> None:
+    module = Tagger().eval()
+    given = {"ids": torch.randint(0, 99, (3, 29)), "keep": torch.rand(3, 29) < 0.5}
+    graph = rammer.from_torch(module, given)
+    assert (graph.inputs, graph.outputs) == (("ids", "keep"), ("tags", "last"))
+    weight = module.words.weight.detach().numpy()
+    assert any(np.shares_memory(weight, c) for c in graph.constants.values())
+    with torch.no_grad(), rammer.compile(module, example=tuple(given.values()), **FAST) as program:
+        found, wanted = program.run(given), module(**given)
+        for name, tensor in wanted.items():
+            torch.testing.assert_close(torch.from_dlpack(found[name]), tensor, rtol=1e-5, atol=1e-5)
+
+
+def test_tensors_of_any_kind_are_taken() -> None:
+    """Those that require gradients are read as they are; element types that NumPy lacks are kept."""
+    module = nn.Linear(75, 5)
+    with rammer.compile(module.eval(), example=torch.ones(3, 75), **FAST) as program:
+        x = torch.randn(3, 75, requires_grad=True)
+        np.testing.assert_allclose(program(x), module(x).detach().numpy(), atol=1e-5)
+        np.testing.assert_allclose(program(x.detach().T.contiguous().T), program(x))
+    with rammer.compile(module.bfloat16(), example=torch.ones(3, 75, dtype=torch.bfloat16), **FAST) as program:
+        x = torch.randn(3, 75).bfloat16()
+        found = program(x)
+        assert found.dtype == ml_dtypes.bfloat16
+        np.testing.assert_allclose(found.astype(np.float32), module(x).detach().float().numpy(), atol=0.05)
+
+
+def test_other_forms_of_a_module(tmp_path: Path) -> None:
+    """A file of TorchScript, and an ONNXProgram."""
+    module, x = (
+        nn.Sequential(nn.Conv1d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 27, 3)).eval(),
+        torch.randn(2, 4, 29),
+    )
+    wanted = module(x).detach().numpy()
+    torch.jit.trace(module, x).save(tmp_path / "module.pt")
+    with rammer.compile(rammer.from_torch(tmp_path / "module.pt", x), **FAST) as program:
+        np.testing.assert_allclose(program(x), wanted, atol=1e-5)
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install -e .[bench]")
+    exported = torch.onnx.export(module, (x,), dynamo=True, verbose=False)
+    with rammer.compile(exported, **FAST) as program:
+        np.testing.assert_allclose(program(x), wanted, atol=1e-5)
+
+
+def test_what_cannot_be_imported_is_listed() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.linalg.det(x) + torch.bernoulli(x)[0, 0]
+
+    x = torch.rand(4, 4)
+    with pytest.raises(ModelError, match=r"2 unsupported operators: .*_linalg_det.*bernoulli"):
+        rammer.from_torch(Odd().eval(), x)
+    with pytest.raises(ModelError, match=r"in training mode\n.*module\.eval"):
+        rammer.from_torch(nn.Dropout(), x)
+    with pytest.raises(ModelError, match=r"needs inputs to be traced with\n.*example="):
+        rammer.compile(nn.ReLU())
+    with pytest.raises(ModelError, match="example= is for modules"):
+        rammer.compile("model.onnx", example=x)
