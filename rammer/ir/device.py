@@ -123,5 +123,10 @@ class VDeviceSpec:
         allowed = [i for i in self.instructions if i.multiplies and i.precision in ("fp32", self.precision)]
         return sorted(allowed, key=lambda i: -i.gain)
 
+    @property
+    def folds(self) -> tuple[Instruction, ...]:
+        """Instructions by which threads of a wave combine what they hold."""
+        return tuple(i for i in self.instructions if i.folds)
+
     def level(self, name: str) -> MemoryLevel | None:
         return next((m for m in self.memory if m.name == name), None)

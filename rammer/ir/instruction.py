@@ -52,6 +52,12 @@ class Instruction:
         return False
 
     @property
+    def folds(self) -> bool:
+        """Whether threads combine what each of them holds, and all have the result: see `fold`."""
+        stage = self.meaning.root
+        return self.threads > 1 and bool(stage.reduce) and isinstance(stage.body, Load)
+
+    @property
     def operands(self) -> tuple[DType, ...]:
         """The element types of its inputs."""
         return tuple(kind.dtype for _, kind in self.meaning.inputs)
@@ -162,6 +168,16 @@ def multiply(
     stage = Stage("sums", (("row", rows), ("column", columns)), Call("mul", factors), (("term", terms),), dtype=sums)
     meaning = TensorExpr("multiply", tuple(kinds[1:]), (stage,), (kinds[0],))
     return Instruction(name, meaning, threads, accumulates, precision, gain)
+
+
+def fold(name: str, combine: str, wave: int, terms: int, beside: int = 1, gain: float = 1.0) -> Instruction:
+    """Combine what `terms` threads of a wave hold, whose numbers are `beside` apart; each of them has the result."""
+    sizes, lies = (wave // (terms * beside), terms, beside), Layout((Digit(0), Digit(1), Digit(2)))
+    group, term, at = var("group"), var("term"), var("at")
+    axes = tuple(zip(("group", "member", "at"), sizes, strict=True))
+    stage = Stage("result", axes, Load("held", (group, term, at)), (("term", terms),), combine)
+    kind = TensorType(sizes, DType.F32, lies)
+    return Instruction(name, TensorExpr("fold", (("held", kind),), (stage,), (("result", kind),)), wave, gain=gain)
 
 
 def copy(

@@ -21,7 +21,7 @@ from rammer.ir.tile import (
     Stmt,
     Store,
     Sync,
-    contains,
+    meets,
     statements,
 )
 
@@ -219,7 +219,7 @@ def _partition(loop: For, env: Bounds) -> Body:
     if picks or (loop.kind in (Kind.SERIAL, Kind.UNROLLED) and _looks_up(loop.body, loop.var)):
         steps = range(loop.start, loop.stop)
         return tuple(s for n in steps for s in simplify_body(loop.body, {**env, loop.var: (n, n)}))
-    whole = len(cuts) > MAX_PIECES or loop.kind is Kind.THREAD or (parallel and contains(loop.body, Sync))
+    whole = len(cuts) > MAX_PIECES or loop.kind is Kind.THREAD or (parallel and any(map(meets, statements(loop.body))))
     points = [loop.start, loop.stop] if whole else sorted(cuts)
     pieces: list[Stmt] = []
     for low, high in pairwise(points):

@@ -159,13 +159,14 @@ class Problem:
                 f"{schedule.name}: a packing cuts merged axes of {self.operation.kind} where they do not meet",
                 hint="schedule the operation with its axes apart: Problem.of(operation, spec, flat=False)",
             )
-        program = lower(self.expr, schedule, self.stages.values())
+        program = lower(self.expr, schedule, self.stages.values(), self.spec.folds)
         digits = tuple(replace(d, step=max(d.step // self.span(d.axis), 1)) for d in program.digits)
         return RKernel(schedule.name, self.operation, replace(program, digits=digits), packing, str(schedule))
 
     def alone_us(self, schedule: Schedule, num_veus: int) -> float:
         """Microseconds on as many vEUs that do nothing else, by the counted work of a draft."""
-        return alone_us(draft(self.expr, schedule, self.stages.values()), replace(self.spec, num_veus=num_veus))
+        program = draft(self.expr, schedule, self.stages.values(), self.spec.folds)
+        return alone_us(program, replace(self.spec, num_veus=num_veus))
 
     def own_packing(self, schedule: Schedule) -> Packing | None:
         """The schedule's packing in terms of the operation's own dimensions; None if these cannot say it."""

@@ -15,7 +15,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind
-from rammer.kernels import threads_moves, threads_product, threads_tensor
+from rammer.kernels import threads_cell, threads_moves, threads_product, threads_tensor
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule, group
 from rammer.kernels.threads_product import Staging, most_threads, padded, powers, sides
@@ -24,6 +24,7 @@ from rammer.kernels.tiling import cut, output_order
 MAX_CANDIDATES = 6
 MOST_PRODUCTS = 4
 MOST_TENSOR = 3
+MOST_CELLS = 4
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
 KEPT = 4  # results of a reduction that one thread holds at once
 SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
@@ -34,8 +35,9 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     problem = Problem.of(operation, spec)
     found = products(operation, spec)
     if not found:
-        moves = Problem.of(operation, spec, flat=False)
-        found = fitting(moves, threads_moves.schedules(moves, most_threads(spec)))
+        apart, most = Problem.of(operation, spec, flat=False), most_threads(spec)
+        found = ranked(apart, threads_cell.schedules(apart, most))[:MOST_CELLS]
+        found = found or fitting(apart, threads_moves.schedules(apart, most))
     if len(found) < MOST_PRODUCTS:
         found += fitting(problem, schedules(problem))
     if not found:
@@ -155,17 +157,19 @@ def stage_loops(
     if along not in reduce and sharing_threads(problem, stage, points, threads, False) > 1:
         along = packed_terms(problem, stage, packing) or along
     inner = reduce if along not in reduce else [*(a for a in reduce if a != along), along]
-    sharing = sharing_threads(problem, stage, points, threads, along in reduce)
+    wide = threads_cell.term_lanes(problem, stage, packing) if along in reduce else 1
+    sharing = sharing_threads(problem, stage, points, threads, along in reduce, wide)
     rows = threads // sharing
     kept = min(-(-points // rows), KEPT)
     outer, held = (Loop(every, kept * rows),), (Loop(every, rows, Kind.UNROLLED),)
     mine = Loop(every, 1, Kind.THREAD)
     if sharing == 1:
         return (*outer, mine, *(Loop(a) for a in inner), *held)
-    terms = group(inner)
-    lanes = Loop(terms, 1, Kind.THREAD)
+    terms = group(inner) if wide == 1 else inner[0]
+    lanes = Loop(terms, wide, Kind.THREAD)
     pair = (mine, lanes) if along in reduce else (lanes, mine)
-    return (*outer, *pair, Loop(terms, sharing), *held)
+    vector = (Loop(terms, 1, Kind.VECTOR),) if wide > 1 else ()
+    return (*outer, *pair, Loop(terms, wide * sharing), *held, *vector)
 
 
 def vector_lanes(problem: Problem, stage: Stage) -> int:
@@ -180,14 +184,17 @@ def vector_lanes(problem: Problem, stage: Stage) -> int:
     return lanes if steps <= {0, 1} else 1
 
 
-def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool) -> int:
-    """Threads that share one reduction: a power of two, 1 if the points are enough and lie well in memory."""
-    depth = prod(e for _, e in stage.reduce)
+def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, coalesced: bool, wide: int = 1) -> int:
+    """Threads that share one reduction: a power of two, 1 if the points are enough and lie well in memory.
+
+    Each of them takes `wide` neighbouring terms at once.
+    """
+    depth = prod(e for _, e in stage.reduce) // wide
     if depth < SHORT:
         return 1
     most = min(powers(depth)[-1], threads & -threads)
     idle = threads >> max(points - 1, 0).bit_length()
-    wave = min(wave_of(problem), threads)
+    wave = min(max(wave_of(problem) // wide, 1), threads)
     wanted = max(idle, wave if coalesced and depth >= wave else 1)
     return min(powers(wanted)[-1], most)
 

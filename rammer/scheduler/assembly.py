@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.program import Front, Mark, Position, Removed, RProgram, RProgramBuilder, TaskUid
 
+T = TypeVar("T")
 Times = NDArray[np.float64]
 FEW = 6  # lanes that are cheaper to look at one by one
 
@@ -47,6 +48,15 @@ class Checkpoint(NamedTuple):
     synced: tuple[int, ...]
 
 
+class Placed(NamedTuple):
+    """What `place` was told."""
+
+    task: TaskUid
+    veu: int
+    rtask_us: float
+    needs: Needs
+
+
 class Undone(NamedTuple):
     """What `Assembly.undo` took back, for `redo`."""
 
@@ -54,6 +64,7 @@ class Undone(NamedTuple):
     ready_us: Times
     synced: tuple[int, ...]
     ends: list[list[float]]
+    told: list[list[int]]
 
 
 class Assembly:
@@ -68,6 +79,7 @@ class Assembly:
         self.ready_us: Times = np.zeros(spec.num_veus)
         self._builder = RProgramBuilder(spec.num_veus)
         self._ends: list[list[float]] = [[] for _ in range(spec.num_veus)]
+        self._told: list[list[int]] = [[] for _ in range(spec.num_veus)]  # whose end says that a slot is done
         self._synced = (0,) * spec.num_veus  # per lane, its slots before the last global barrier
         self._grown: list[int] = []  # the lanes that grew, one after the other
 
@@ -81,8 +93,9 @@ class Assembly:
         return 0.0 if self.is_empty else self.spec.launch_us + float(self.ready_us.max())
 
     def find(self, task: TaskUid) -> Position | None:
-        """The rTask's slot, or None if it is not in this rProgram."""
-        return self._builder.find(task)
+        """The slot whose end says that the rTask is done, or None if it is not in this rProgram."""
+        where = self._builder.find(task)
+        return where and Position(where.veu, self._told[where.veu][where.order])
 
     def needs(self, tasks: Iterable[TaskUid], also: Needs = NOTHING) -> Needs:
         """What lies in this rProgram of `tasks`; those of earlier rPrograms are complete anyway.
@@ -90,9 +103,8 @@ class Assembly:
         The answer holds until the next `undo`.
         """
         last = dict(also.last)
-        find = self._builder.find
         for task in tasks:
-            where = find(task)
+            where = self.find(task)
             if where is not None:
                 veu, order = where
                 if last.get(veu, -1) < order:
@@ -145,15 +157,51 @@ class Assembly:
             ends.append(start)
         end = self.ready_us[veu] = start + rtask_us
         ends.append(end)
+        self._told[veu] += range(len(self._told[veu]), len(ends))
         self._grown.append(veu)
+
+    def gather(self, before: Checkpoint, placed: Iterable[Placed]) -> None:
+        """One wait and one publication for each lane, of all that was placed since `before`, if nobody waits longer.
+
+        None of these rTasks depends on another: the first of a lane waits for what all of them need, and who needs one
+        of them waits for the last.
+        """
+        alone = float(self.ready_us.max()), float(self.ready_us.sum())
+        apart = self.undo(before)
+        lanes: dict[int, list[Placed]] = {}
+        for one in placed:
+            lanes.setdefault(one.veu, []).append(one)
+        shared: dict[frozenset[int], Needs] = {}
+        for veu, mine in lanes.items():
+            distinct = {id(one.needs): one.needs for one in mine if one.needs.front is not None}
+            key = frozenset(distinct)
+            if key not in shared:
+                shared[key] = next(iter(distinct.values())) if len(distinct) == 1 else self._all_of(distinct.values())
+            for n, one in enumerate(mine):
+                self.place(one.task, veu, one.rtask_us, NOTHING if n else shared[key])
+        if (float(self.ready_us.max()), float(self.ready_us.sum())) > alone:
+            self.undo(before)
+            self.redo(apart)
+            return
+        for veu in lanes:
+            told, first = self._told[veu], before.mark.lengths[veu]
+            told[first:] = [len(told) - 1] * (len(told) - first)
+
+    def _all_of(self, several: Iterable[Needs]) -> Needs:
+        last: dict[int, int] = {}
+        for needs in several:
+            for veu, order in needs.last:
+                last[veu] = max(last.get(veu, -1), order)
+        return self.needs_last(last)
 
     def sync(self) -> None:
         """A barrier of all lanes: every rTask so far is done before any further one begins."""
         now = float(self.ready_us.max())
         self._synced = tuple(map(len, self._ends))
         self._builder.sync()
-        for ends in self._ends:
+        for ends, told in zip(self._ends, self._told, strict=True):
             ends.append(now + self.spec.barrier_us)
+            told.append(len(told))
         self.ready_us[:] = now + self.spec.barrier_us
         self._grown.extend(range(self.spec.num_veus))
 
@@ -168,11 +216,8 @@ class Assembly:
 
     def undo(self, state: Checkpoint) -> Undone:
         """Take back everything placed since `mark`."""
-        ends = []
-        for lane, length in zip(self._ends, state.mark.lengths, strict=True):
-            ends.append(lane[length:])
-            del lane[length:]
-        undone = Undone(self._builder.undo(state.mark), self.ready_us, self._synced, ends)
+        ends, told = (_taken(lanes, state.mark.lengths) for lanes in (self._ends, self._told))
+        undone = Undone(self._builder.undo(state.mark), self.ready_us, self._synced, ends, told)
         self.ready_us, self._synced = state.ready_us.copy(), state.synced
         return undone
 
@@ -180,9 +225,19 @@ class Assembly:
         """Place again what `undo` took back, on the state that it left."""
         self._builder.redo(undone.removed)
         self.ready_us, self._synced = undone.ready_us.copy(), undone.synced
-        for lane, ends in zip(self._ends, undone.ends, strict=True):
-            lane.extend(ends)
+        for lane, told, veu in zip(undone.ends, undone.told, range(self.spec.num_veus), strict=True):
+            self._ends[veu] += lane
+            self._told[veu] += told
 
     def build(self) -> RProgram:
         """The finished rProgram."""
         return self._builder.build()
+
+
+def _taken(lanes: list[list[T]], lengths: Iterable[int]) -> list[list[T]]:
+    """What lanes have beyond these lengths, taken off them."""
+    taken = []
+    for lane, length in zip(lanes, lengths, strict=True):
+        taken.append(lane[length:])
+        del lane[length:]
+    return taken

@@ -14,7 +14,7 @@ from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
-from rammer.scheduler.assembly import NOTHING, Assembly, Needs
+from rammer.scheduler.assembly import NOTHING, Assembly, Needs, Placed
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import TIE_US, Assignment, Market, select_veu
 
@@ -42,6 +42,7 @@ class Draft:
         self.graph = problem.graph
         self.spec = problem.spec
         self.market = market or Market(problem)
+        self.gathers = self.spec.massively_parallel and self.spec.sync is SyncModel.FINE  # barriers cost much there
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
         self._reload_us: dict[RKernel, float] = {}
@@ -83,6 +84,7 @@ class Draft:
         equals, one goes first whose static weights the chosen vEU has.
         """
         self.kernels.update(wave)
+        before = assembly.mark()
         wanted = self.needs(wave, assembly)
         now = float(assembly.ready_us.min())
         alike: dict[tuple[float, float], list[_Candidate]] = {}
@@ -91,11 +93,14 @@ class Draft:
             for rtask_id, need in enumerate(needs):
                 task = TaskUid(operator_id, rtask_id)
                 alike.setdefault((max(now, need.end_us), -us), []).append(_Candidate(task, need, self.home(task)))
-        placements = []
+        placements, placed = [], []
         for (_, negative_us), candidates in sorted(alike.items()):
             for task, need, place in _by_weights(candidates, assembly):
                 assembly.place(task, place.veu, -negative_us, need)
                 placements.append(Placement(task, place.veu, place.reason))
+                placed.append(Placed(task, place.veu, -negative_us, need))
+        if self.gathers:
+            assembly.gather(before, placed)
         return placements
 
     def needs(self, operator_ids: Iterable[int], assembly: Assembly) -> dict[int, list[Needs]]:

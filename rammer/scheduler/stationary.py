@@ -11,7 +11,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
 from rammer.ir.tensor import TensorId
-from rammer.scheduler.assembly import Assembly
+from rammer.scheduler.assembly import Assembly, Placed
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import select_veu
@@ -47,11 +47,15 @@ class StationaryPolicy:
         for wave in problem.graph.wavefronts():
             wanted = draft.needs(wave, assembly)
             tasks = [(need.end_us, TaskUid(n, r), need) for n, needs in wanted.items() for r, need in enumerate(needs)]
+            before, placed = assembly.mark(), []
             for _, task, need in sorted(tasks, key=lambda found: found[:2]):
                 home = homes.of(task)
                 stayed += home is not None
                 veu = select_veu(assembly, need).veu if home is None else home
-                assembly.place(task, veu, homes.rtask_us(task), need)
+                placed.append(Placed(task, veu, homes.rtask_us(task), need))
+                assembly.place(*placed[-1])
+            if draft.gathers:
+                assembly.gather(before, placed)
         programs = [] if assembly.is_empty else [assembly.build()]
         notes = (
             f"recurrent weights: {len(groups)} sets in {len(homes.veus)} tiles, the fullest vEU holds "

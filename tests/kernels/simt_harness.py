@@ -19,6 +19,7 @@ from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Array
+from rammer.vdevice.simt.instructions import folds
 from rammer.vdevice.simt.mma import SM_80
 from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.simt.printer import emit
@@ -36,7 +37,7 @@ GPU = VDeviceSpec(
     scratch_bytes=48 << 10,
     memory=(MemoryLevel("L2", 50 << 20, "device", 5500.0),),
     peak_gflops=450.0,
-    instructions=SM_80,
+    instructions=(*SM_80, *folds(32)),
 )
 SMALL = VDeviceSpec(
     "small",
@@ -49,6 +50,7 @@ SMALL = VDeviceSpec(
     max_threads=32,
     wave=8,
     scratch_bytes=16 << 10,
+    instructions=folds(8),
 )
 FLAGS = ("-O0", "-std=c++20", "-shared", "-fPIC", "-w", "-fno-strict-aliasing")
 COMPILER = [found] if (found := shutil.which("g++")) else [sys.executable, "-m", "ziglang", "c++"]
@@ -79,6 +81,10 @@ static float mk_half_to_float(unsigned short h) { _Float16 x; memcpy(&x, &h, 2);
 static unsigned short mk_float_to_half(float f) { _Float16 x = f; unsigned short h; memcpy(&h, &x, 2); return h; }
 static float fragments[1024][16];
 static void meet() { swapcontext(&fibers[current], &home); }
+struct simt_index { int x; };
+#define threadIdx (simt_index{current})
+#define simt_fragment(thread) fragments[thread]
+#define simt_sync(barrier, threads) meet()
 static float tf32(float x) { unsigned u; memcpy(&u, &x, 4); u = (u + 0x1000) & ~0x1fffu; memcpy(&x, &u, 4); return x; }
 static float bfloat(float x) {
   unsigned u; memcpy(&u, &x, 4); u = (u + 0x7fff + (u >> 16 & 1)) & ~0xffffu; memcpy(&x, &u, 4); return x;

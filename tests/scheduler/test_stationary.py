@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,6 +12,7 @@ from test_policies import device, lanes_of, schedule
 
 from rammer.errors import ScheduleError
 from rammer.ir.device import SyncModel
+from rammer.ir.program import BarrierRTask, Position, RTask
 from rammer.ir.verify import verify_plan
 from rammer.scheduler.timeline import simulate
 
@@ -59,3 +62,26 @@ def test_what_is_not_recurrent_goes_where_it_starts_first() -> None:
 def test_global_synchronisation_is_refused() -> None:
     with pytest.raises(ScheduleError, match=r"'stationary' needs rTask-level synchronisation.*\n.*use policy"):
         schedule("stationary", layers(1, 2, (2, 1.0)), device(2, sync=SyncModel.GLOBAL))
+
+
+@pytest.mark.parametrize("policy", ["stationary", "wavefront"])
+def test_a_lane_waits_once_and_publishes_once_in_a_wave(policy: str) -> None:
+    """Each rTask waited for itself, and was waited for: where barriers are dear, those of one wave share both."""
+    jobs = layers(3, 6, (12, 1.0))
+    spec = replace(device(4, barrier_us=1.0), massively_parallel=True)
+    plan = schedule(policy, jobs, spec)
+    verify_plan(plan)
+    wave_of = {n: number for number, wave in enumerate(plan.graph.wavefronts()) for n in wave}
+    for program in plan.programs:
+        awaited = {w for lane in program.lanes for s in lane if isinstance(s, BarrierRTask) for w in s.waits}
+        for veu, lane in enumerate(program.lanes):
+            waits: Counter[int] = Counter()
+            publishes: Counter[int] = Counter()
+            for order, slot in enumerate(lane):
+                if isinstance(slot, RTask):
+                    wave = wave_of[slot.uid.operator_id]
+                    publishes[wave] += Position(veu, order) in awaited
+                    waits[wave] += order > 0 and isinstance(lane[order - 1], BarrierRTask)
+            assert max(waits.values(), default=0) <= 1 and max(publishes.values(), default=0) <= 1
+    apart = schedule(policy, jobs, replace(spec, massively_parallel=False))
+    assert simulate(plan).total_us <= simulate(apart).total_us

@@ -106,19 +106,20 @@ def test_a_slice_is_what_an_rtask_reads() -> None:
                     assert np.isin(wanted, copied).all(), kernel.name
                     assert len(np.unique(copied)) == len(copied) and copied.min() >= 0
                     assert copied.max() < part.elements
-                    if "lstm_cell" in operation.kind:
-                        assert len(copied) <= max(len(wanted) + 8, 1.05 * len(wanted)), kernel.name
+                    if "lstm_cell" in operation.kind and rtask < kernel.num_rtasks - 1:  # the last one may have fewer
+                        beyond = 4 * 32  # of the last row of each gate, where passes over terms do not divide it
+                        assert len(copied) <= 1.05 * len(wanted) + beyond, kernel.name
                 seen += 1
     assert seen > 20
 
 
 def test_gates_of_a_unit_are_four_rows() -> None:
-    cell = next(o for o in operations() if o.kind == "lstm_cell")
-    kernel = next(k for k in candidates(cell, spec(4)) if k.num_rtasks == 4)
+    cell = static("lstm_cell", ((1, 4, 64), (1, 64), (1, 64), (4, 64, 64)), {})
+    kernel = next(k for k in candidates(cell, spec(4)) if k.num_rtasks == 8)
     part = slice_of(kernel, 3)
-    assert part is not None and part.folds == ((36 * 36, 9 * 36),)
+    assert part is not None and part.folds == ((64 * 64, 8 * 64),)
     (run,) = part.runs(2)
-    assert (run.source, run.nbytes, run.count, run.source_step) == (2 * 9 * 36 * 4, 9 * 36 * 4, 4, 36 * 36 * 4)
+    assert (run.source, run.nbytes, run.count, run.source_step) == (2 * 8 * 64 * 4, 8 * 64 * 4, 4, 64 * 64 * 4)
 
 
 def run(plan: ExecutionPlan, inputs: dict[str, np.ndarray], *, branches: bool = False, resident: bool = True) -> object:

@@ -13,37 +13,57 @@ from functools import partial
 from rammer.errors import LoweringError
 from rammer.ir.expr import Stage, TensorExpr, loads
 from rammer.ir.index import Index
+from rammer.ir.instruction import Instruction
 from rammer.ir.simplify import simplify_body
-from rammer.ir.tile import Body, If, Kind, Sync, TaskDigit, TileProgram, block_syncs, children, meets
+from rammer.ir.tile import (
+    Alloc,
+    Body,
+    If,
+    Kind,
+    Scope,
+    Store,
+    Sync,
+    TaskDigit,
+    TileProgram,
+    block_syncs,
+    children,
+    meets,
+)
 from rammer.kernels.lower import multiply
-from rammer.kernels.lower.bands import Nest, cut, looped
+from rammer.kernels.lower.bands import Nest, cut, looped, under
 from rammer.kernels.lower.context import Context
 from rammer.kernels.lower.reduce import Reduction, Target
 from rammer.kernels.lower.stages import Placement
 from rammer.kernels.schedule import Schedule
 
 
-def lower(expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage]) -> TileProgram:
+def lower(
+    expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage], folds: Iterable[Instruction] = ()
+) -> TileProgram:
     """The tile program of `expr` under `schedule`, whose nests are those of `stages`: `expr`, fused.
 
-    Raises LoweringError if they do not fit.
+    `folds`: what threads of a wave may combine their results by. Raises LoweringError if they do not fit.
     """
-    program = draft(expr, schedule, stages)
+    program = draft(expr, schedule, stages, folds)
     body = simplify_body(program.body, {})
     if _misses(body, False):
         raise LoweringError(f"{expr.name}: a Sync would stand under a condition", hint="compute the stage further out")
     return replace(program, body=body, num_block_syncs=block_syncs(body))
 
 
-def draft(expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage]) -> TileProgram:
+def draft(
+    expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage], folds: Iterable[Instruction] = ()
+) -> TileProgram:
     """The tile program with all conditions left open: made in a tenth of the time, for its work to be counted."""
-    ctx = Context(expr, schedule, stages)
+    ctx = Context(expr, schedule, stages, folds)
     root = ctx.root
     nest = cut(ctx, root, schedule.loops, {a: Index() for a, _ in root.axes}, dict(root.axes))
     nests = _Nests(ctx, Placement(ctx, nest))
     body: Body = ()
     if all(extent for _, extent in root.axes):
         body = nests.attached("", -1) + nests.lowered(root, nest)
+    for buffer in ctx.registers:
+        body = (Alloc(buffer, body),)
     digits = tuple(
         TaskDigit(b.loop.axis, b.loop.step, b.extent, b.stride)
         for b in nest.bands
@@ -60,28 +80,48 @@ class _Nests:
         self.ctx, self.placed = ctx, placed
 
     def attached(self, host: str, depth: int) -> Body:
-        """The stages computed inside a host's loop; a sync before the first, between writer and reader, at the end."""
+        """The stages computed inside a host's loop; a sync before the first, between writer and reader, at the end.
+
+        Those that each thread has to itself come last, and need none; outputs among them are stored with the host.
+        """
         ctx = self.ctx
-        here = [n for n, at in ctx.at.items() if (at.inside, at.depth) == (host, depth)]
         sync: Body = (Sync(),) if ctx.threads > 1 else ()
         body: Body = ()
         fresh: set[str] = set()
-        for name in [n for n in self.placed.copies if n in here]:
+        for name in [n for n in self.placed.copies if self._stands(n, host, depth)]:
             body += self.placed.copies[name]
-        for name in [n for n in ctx.stages if n in self.placed.nests and n in here]:
+        for name in self._here(host, depth, own=False):
             stage = ctx.stages[name]
             if not fresh or fresh & {ld.tensor for ld, _ in loads(stage.body)}:
                 body, fresh = body + sync, set()
             body, fresh = body + self.lowered(stage, self.placed.nests[name]), fresh | {name}
-        return body + sync if body else ()
+        own: Body = ()
+        for name in self._here(host, depth, own=True):
+            if name not in ctx.outputs:
+                own += self.lowered(ctx.stages[name], self.placed.nests[name])
+        return (body + sync if body else ()) + own
+
+    def _here(self, host: str, depth: int, *, own: bool) -> list[str]:
+        """The stages with nests of their own inside a host's loop, in their order; `own`: each thread has its box."""
+        nests = [n for n in self.ctx.stages if n in self.placed.nests and self._stands(n, host, depth)]
+        return [n for n in nests if (self.ctx.at[n].scope is Scope.REGISTER) == own]
+
+    def _stands(self, name: str, host: str, depth: int) -> bool:
+        at = self.ctx.at[name]
+        return (at.inside, at.depth) == (host, depth)
 
     def lowered(self, stage: Stage, nest: Nest) -> Body:
         """The loops of one stage."""
         ctx, host = self.ctx, self.ctx.host(stage)
         before = partial(self.attached, host)
         if not stage.reduce:
-            value = ctx.resolve(stage.body, nest.values)
-            return looped(nest.bands, Target.of(ctx, stage, nest).stored(value), before)
+            target = Target.of(ctx, stage, nest)
+            body: Body = ()
+            for name in self._here(host, len(nest.bands) - 1, own=True) if nest.bands else ():
+                if name in ctx.outputs:  # of the same point, by the same thread
+                    body += self.lowered(ctx.stages[name], self.placed.nests[name])
+            body += (Store(target.name, target.place, ctx.resolve(stage.body, nest.values)),)
+            return looped(nest.bands, under(target.where, body), before)
         reduction = Reduction(ctx, stage, nest)
         unit = ctx.at[host].instruction if host else ctx.schedule.instruction
         if unit is None:

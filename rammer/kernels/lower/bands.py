@@ -62,9 +62,18 @@ class Nest:
 
 
 def cut(
-    ctx: Context, stage: Stage, loops: tuple[Loop, ...], origin: Values, extent: dict[str, int], prefix: str = ""
+    ctx: Context,
+    stage: Stage,
+    loops: tuple[Loop, ...],
+    origin: Values,
+    extent: dict[str, int],
+    prefix: str = "",
+    threads: int = 0,
 ) -> Nest:
-    """Name the loops; the value of every axis in loop variables; guards where a step does not divide its block."""
+    """Name the loops; the value of every axis in loop variables; guards where a step does not divide its block.
+
+    `threads` walk the nest together: all of them, if it does not say.
+    """
     left = {**extent, **dict(stage.reduce)}
     numbers = Numbers({**origin, **{a: Index() for a, _ in stage.reduce}}, {}, left)
     guards: dict[str, list[tuple[Index, int]]] = {a: [] for a in left}
@@ -91,7 +100,7 @@ def cut(
         bands[depth] = Band(name, count, loop)
         left[axis] = _block(ctx, stage, loop, size)
     nest = [bands[depth] for depth in range(len(loops))]
-    _number_ids(ctx, stage, nest)
+    _number_ids(ctx, stage, nest, threads or ctx.threads)
     return _guarded(ctx, stage, nest, numbers, guards)
 
 
@@ -103,15 +112,15 @@ def _block(ctx: Context, stage: Stage, loop: Loop, size: int) -> int:
     return min(loop.step, size)
 
 
-def _number_ids(ctx: Context, stage: Stage, bands: list[Band]) -> None:
+def _number_ids(ctx: Context, stage: Stage, bands: list[Band], threads: int) -> None:
     """Weights of digits in the ids of task and thread: the innermost one runs fastest."""
     stride = 1
     for kind in (Kind.TASK, Kind.THREAD):
         stride = 1
         for band in reversed([b for b in bands if b.loop.kind is kind]):
             band.stride, stride = stride, stride * band.extent
-    if stride != ctx.threads:
-        raise ctx.fail(stage, f"thread loops make {stride} threads, not {ctx.threads}")
+    if stride != threads:
+        raise ctx.fail(stage, f"thread loops make {stride} threads, not {threads}")
 
 
 def _guarded(

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from rammer.errors import LoweringError
 from rammer.ir.expr import Dynamic, Load, Range, Scalar, Stage, TensorExpr, loads, rename_tensors, rewrite
 from rammer.ir.index import Index, bounds, substitute, var, variables
+from rammer.ir.instruction import Instruction
 from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Buffer, Scope
@@ -42,8 +43,10 @@ class Context:
     Raises LoweringError if the schedule places other stages than there are.
     """
 
-    def __init__(self, expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage]) -> None:
-        self.expr, self.schedule, self.threads = expr, schedule, schedule.threads
+    def __init__(
+        self, expr: TensorExpr, schedule: Schedule, stages: Iterable[Stage], folds: Iterable[Instruction] = ()
+    ) -> None:
+        self.expr, self.schedule, self.threads, self.folds = expr, schedule, schedule.threads, tuple(folds)
         self.outputs = dict(expr.outputs)
         inputs = dict(expr.inputs)
         copies = {at.stage: copied(at.stage, inputs[at.stage]) for at in schedule.stages if at.stage in inputs}
@@ -59,6 +62,7 @@ class Context:
             raise LoweringError(f"{expr.name}: no stages {sorted(unknown)}", hint=f"it has {', '.join(self.stages)}")
         self.env: dict[str, tuple[int, int]] = {}  # loop variables
         self.scratch: list[Buffer] = []
+        self.registers: list[Buffer] = []  # boxes of stages that each thread has to itself
         self.home: dict[str, Home] = {}
         packed = dict(schedule.packing)
         for name, kind in (*expr.outputs, *expr.inputs):

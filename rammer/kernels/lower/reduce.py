@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
 from rammer.ir.evaluate import identity
 from rammer.ir.expr import REDUCERS, Call, Const, Load, Range, Scalar, Select, Stage
 from rammer.ir.index import Index, substitute, var, variables
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Stmt, Store, Sync
+from rammer.ir.instruction import Instruction
+from rammer.ir.tensor import DType
+from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Operand, Scope, Stmt, Store, Sync
 from rammer.kernels.lower.bands import Band, Nest, looped, under
 from rammer.kernels.lower.context import Context, strides
 
@@ -66,6 +69,7 @@ class Reduction:
         self.acc = Buffer(f"{stage.name}_acc", prod(room), Scope.REGISTER, ctx.reduced_dtype(stage).accumulator)
         self.at = sum((var(b.var) * s for b, s in zip(self.private, strides(room), strict=True)), Index())
         self.fn, _ = REDUCERS[stage.combine]
+        self.own = stage.name in ctx.at and ctx.at[stage.name].scope is Scope.REGISTER  # each thread stores its result
         self._conditions()
 
     def _conditions(self) -> None:
@@ -83,6 +87,8 @@ class Reduction:
             needed = tuple(r for r in needed if not variables(r.index) <= outer)
         block = {a for b in nest.bands if b.loop.kind in SIDE_BY_SIDE for a in b.loop.axes}
         self.term, skipped = _without_padding(stage, block)
+        if ctx.threads > 1:
+            needed = tuple(_of_vectors(r, nest.bands) for r in needed)
         self.needed = (*needed, *(Range(substitute(r.index, self.values), r.low, r.high) for r in skipped))
 
     def result(self, reduced: Scalar) -> Scalar:
@@ -101,14 +107,17 @@ class Reduction:
         added = Call(self.fn, (Load(acc.name, (self.at,)), self.ctx.resolve(self.term, self.values)))
         update = under(self.needed, (Store(acc.name, self.at, added),))
         fold, at = self._folded()
-        tree, total = self._tree(at) if self.sharing else ((), Load(acc.name, (at,)))
-        leader = (Range(sum((var(b.var) * b.stride for b in self.sharing), Index()), 0, 1),) if self.sharing else ()
+        first = (Range(sum((var(b.var) * b.stride for b in self.sharing), Index()), 0, 1),)
+        leader = first if self.sharing and not self.own else ()
+
+        def stored(total: Scalar) -> Body:
+            return looped(self.kept, self.target.stored(self.result(total), *leader))
+
         body: Body = (
             *self.started(),
             *looped(self.inner, update, lambda n: before(self.first + n)),
             *fold,
-            *tree,
-            *looped(self.kept, self.target.stored(self.result(total), *leader)),
+            *(self._together(at, stored) if self.sharing else stored(Load(acc.name, (at,)))),
         )
         return looped(self.outer, under(self.everywhere, (Alloc(acc, body),)), before)
 
@@ -127,25 +136,52 @@ class Reduction:
             at = zero
         return tuple(body), at
 
-    def _tree(self, at: Index) -> tuple[Body, Scalar]:
-        """Partial results in scratch, fewer with every sync, until one is left: with the first thread of each row."""
+    def _together(self, at: Index, stored: Callable[[Scalar], Body]) -> Body:
+        """What threads have of each sum, combined, and stored: in a wave by an instruction, the rest in scratch."""
         if len(self.sharing) != 1 or self.sharing[0].extent & (self.sharing[0].extent - 1):
             raise self.ctx.fail(self.stage, "a reduction over threads needs one digit, a power of two")
-        (band,), threads = self.sharing, self.ctx.threads
+        (band,), own = self.sharing, Load(self.acc.name, (at,))
+        unit = self._unit(band)
+        count = unit.extent("term") if unit else 1
+        if unit is None:
+            return self._tree(band, own, at, count, stored)
+        held, whole = (replace(self.acc, name=f"{self.stage.name}_{n}") for n in ("held", "whole"))
+        apply = Apply(unit, (Operand(whole.name, at), Operand(held.name, at)), tuple(n for _, n in unit.axes))
+        total = Load(whole.name, (at,))
+        rest = self._tree(band, total, at, count, stored) if count < band.extent else stored(total)
+        body = (*looped(self.kept, (Store(held.name, at, own), apply)), *rest)
+        return (Alloc(held, (Alloc(whole, body),)),)
+
+    def _unit(self, band: Band) -> Instruction | None:
+        """What combines most of those that share a sum, if they are whole waves of float32."""
+        fits = [
+            unit
+            for unit in self.ctx.folds
+            if unit.meaning.root.combine == self.stage.combine and self.ctx.threads % unit.threads == 0
+            if unit.extent("at") == band.stride and unit.extent("term") <= band.extent
+        ]
+        return max(fits, key=lambda unit: unit.extent("term"), default=None) if self.acc.dtype is DType.F32 else None
+
+    def _tree(self, band: Band, own: Scalar, at: Index, count: int, stored: Callable[[Scalar], Body]) -> Body:
+        """Partial results in scratch, fewer with every sync, until one is left: with the first threads of each row.
+
+        `count` neighbours have the same `own` one.
+        """
+        threads = self.ctx.threads
         tree = Buffer(f"{self.stage.name}_tree", threads * self.acc.size, Scope.LOCAL, self.acc.dtype)
         self.ctx.scratch.append(tree)
         slot = at * threads + sum((var(b.var) * b.stride for b in self.threads), Index())
-        body: list[Stmt] = [*looped(self.kept, (Store(tree.name, slot, Load(self.acc.name, (at,))),)), Sync()]
+        body: list[Stmt] = [*looped(self.kept, (Store(tree.name, slot, own),)), Sync()]
         left = band.extent
-        while left > 1:
-            ways = min(left, WAYS)
+        while left > count:
+            ways = min(left // count, WAYS)
             left //= ways
             parts: list[Scalar] = [Load(tree.name, (slot + n * left * band.stride,)) for n in range(ways)]
             while len(parts) > 1:
                 parts = [Call(self.fn, (x, y)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
             step = looped(self.kept, (Store(tree.name, slot, parts[0]),))
             body += [If((Range(var(band.var), 0, left),), step), Sync()]
-        return tuple(body), Load(tree.name, (slot,))
+        return (*body, *stored(Load(tree.name, (slot,))))
 
 
 def _without_padding(stage: Stage, block: set[str]) -> tuple[Scalar, tuple[Range, ...]]:

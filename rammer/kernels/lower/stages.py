@@ -55,7 +55,8 @@ class Placement:
             ctx.home[stage.name] = self._kept(stage, box)
         origin = {a: hull.corner for (a, _), hull in zip(stage.axes, box, strict=True)}
         extent = {a: hull.extent for (a, _), hull in zip(stage.axes, box, strict=True)}
-        nest = self.nests[stage.name] = cut(ctx, stage, at.loops, origin, extent, stage.name + "_")
+        threads = ctx.threads if shared else _threads_inside(self._around(stage), ctx.threads)
+        nest = self.nests[stage.name] = cut(ctx, stage, at.loops, origin, extent, stage.name + "_", threads)
         self.readers += [(b, nest.values) for b in _bodies(stage)]
 
     def _around(self, stage: Stage) -> list[Band]:
@@ -98,8 +99,7 @@ class Placement:
         natural = strides(tuple(box[p].extent for p in order), at.gap, at.pad)
         size = natural[0] * box[order[0]].extent if box else 1
         buffer = Buffer(stage.name, size, at.scope, stage.dtype)
-        if at.scope is Scope.LOCAL:
-            self.ctx.scratch.append(buffer)
+        (self.ctx.registers if at.scope is Scope.REGISTER else self.ctx.scratch).append(buffer)
         whole = frozenset(p for p, hull in enumerate(box) if hull.whole)
         corner = tuple(hull.corner for hull in box)
         return Home(buffer, corner, tuple(natural[order.index(p)] for p in range(len(order))), whole=whole)
@@ -138,6 +138,11 @@ class Placement:
         others = tuple(Range(corner[d], 0, stage.axes[d][1]) for d in range(len(box)) if d not in (row, column))
         self.copies[stage.name] = under(others, (copy,))
         return Home(buffer, corner, tuple(apart))
+
+
+def _threads_inside(around: list[Band], threads: int) -> int:
+    """How many threads share the values of all digits around."""
+    return min((b.stride for b in around if b.loop.kind is Kind.THREAD), default=threads)
 
 
 def _bodies(stage: Stage) -> list[Scalar]:

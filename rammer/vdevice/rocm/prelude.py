@@ -53,6 +53,15 @@ INLINE void mk_sync() {
 INLINE void mk_release() { __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent"); }
 INLINE void mk_acquire() { __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent"); }
 INLINE void mk_pause() { __builtin_amdgcn_s_sleep(1); }
+template <int D> INLINE float mk_swap(float v) {
+  const int bits = __builtin_bit_cast(int, v);
+  if constexpr (D < 32) {
+    return __builtin_bit_cast(float, __builtin_amdgcn_ds_swizzle(bits, D << 10 | 31));
+  } else {
+    const int lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0));
+    return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute((lane ^ D) << 2, bits));
+  }
+}
 INLINE float mk_half_to_float(unsigned short h) { return (float)__builtin_bit_cast(__fp16, h); }
 INLINE unsigned short mk_float_to_half(float f) { return __builtin_bit_cast(unsigned short, (__fp16)f); }
 extern __shared__ __align__(128) char mk_arena[];

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import Execution, Issue, MemoryLevel, VDeviceSpec
 from rammer.ir.instruction import Instruction
+from rammer.vdevice.simt.instructions import folds
 from rammer.vdevice.simt.megakernel import header_bytes
 
 MAX_THREADS = 256  # of a vEU: every thread may have all registers that an instruction can name
@@ -99,7 +100,7 @@ def gpu_spec(
         barrier_us=barrier_us,
         sync_us=round(40e-3 / gpu.ghz, 4),
         load_us=round(0.6 / gpu.ghz, 3),  # from L2
-        instructions=instructions,
+        instructions=(*instructions, *folds(wave)),
     )
 
 

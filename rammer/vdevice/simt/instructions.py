@@ -2,10 +2,60 @@
 
 from __future__ import annotations
 
-from rammer.ir.index import Div, Index, simplify, var
-from rammer.ir.instruction import Instruction
+from math import log2
 
+from rammer.ir.index import Div, Index, simplify, var
+from rammer.ir.instruction import Instruction, fold
+
+# How a fold combines `a` with `b`, another thread's, by reducer.
+STEPS = {"sum": "a + b", "max": "smax(a, b)", "min": "smin(a, b)"}
 ROUND = {"fp32": "", "tf32": "simt_tf32", "bf16": "simt_bf16"}  # by precision
+
+
+def folds(wave: int) -> tuple[Instruction, ...]:
+    """Those of waves of so many threads: of a power of two of neighbours, or of threads as far apart.
+
+    One step is an exchange and an operation for each thread of the wave.
+    """
+    powers = [1 << n for n in range(1, wave.bit_length())]
+    return tuple(
+        fold(f"fold_{combine}<{terms}, {beside}>", combine, wave, terms, beside, terms / (2 * log2(terms)))
+        for combine in STEPS
+        for terms in powers
+        for beside in (1, *powers)
+        if terms * beside <= wave
+    )
+
+
+# `mk_swap<D>(v)` is what the thread has whose number differs in the bit D; see `CONTRACT`.
+FOLDS = "".join(
+    f"""\
+template <int TERMS, int BESIDE> INLINE void mk_fold_{combine}(float *out, const float *in) {{
+  float a = *in;
+  if constexpr (TERMS > 1) {{
+    const float b = mk_swap<TERMS * BESIDE / 2>(a);
+    a = {step};
+    mk_fold_{combine}<TERMS / 2, BESIDE>(&a, &a);
+  }}
+  *out = a;
+}}
+"""
+    for combine, step in STEPS.items()
+)
+
+
+def emulated_swap(wave: int) -> str:
+    """`mk_swap` of the emulator."""
+    return f"""\
+template <int D> INLINE float mk_swap(float v) {{
+  const int tid = (int)threadIdx.x;
+  simt_fragment(tid)[0] = v;
+  simt_sync(2 + tid / {wave}, {wave});
+  const float other = simt_fragment(tid ^ D)[0];
+  simt_sync(2 + tid / {wave}, {wave});
+  return other;
+}}
+"""
 
 
 def emulated(unit: Instruction) -> str:

@@ -13,11 +13,14 @@ from rammer.vdevice.simt.table import ABI, END, KEEP, LINE, Streams
 
 ENTRY = "rammer_run"
 ALIGNMENT = 128
+AHEAD = 64  # waits of the next instruction that are there before it begins
 
 
 def header_bytes(max_args: int) -> int:
-    """Shared memory before a task's scratch: a flag, a ring of instructions, arguments of this task and the next."""
-    return -(-(16 + 4 * 32 + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
+    """Shared memory before a task's scratch: a flag, a ring of instructions, waits, this task's arguments and the
+    next one's.
+    """
+    return -(-(16 + 4 * 32 + 8 * AHEAD + 2 * 8 * max_args) // ALIGNMENT) * ALIGNMENT
 
 
 def program_text(
@@ -88,6 +91,7 @@ def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_ar
         .replace("$THREADS", str(block))
         .replace("$MAX_ARGS", str(max_args))
         .replace("$HEADER", str(header_bytes(max_args)))
+        .replace("$AHEAD", str(min(AHEAD, block)))
         .replace("$LINE", str(LINE))
         .replace("$END", str(END)),
     ]
@@ -133,9 +137,10 @@ MK_COLD unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long
 }
 
 // A barrier-rTask: the first n threads poll a counter each. Spins are relaxed; one acquire follows.
-INLINE void mk_wait(Run run, const Wait *waits, int n, int order, int tid, volatile int *stop) {
+// `near` has the first $AHEAD of the list, or is null.
+INLINE void mk_wait(Run run, const Wait *near, const Wait *waits, int n, int order, int tid, volatile int *stop) {
   for (int w = tid; w < n; w += $THREADS) {
-    Wait on = waits[w];
+    Wait on = near && w < $AHEAD ? near[w] : waits[w];
     if (on.veu == run.veu) continue;  // lanes share lists; its own slots lie behind it
     const unsigned *step = run.state + $LINE * (1 + on.veu);
     unsigned long long since = 1;
@@ -198,13 +203,15 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
   char *arena = MK_ARENA, *scratch = arena + $HEADER;
   volatile int *stop = (volatile int *)arena;
   Instr *ring = (Instr *)(arena + 16);  // this slot's, the next one's, the one's after that: not in registers
-  void **both = (void **)(ring + 4);    // arguments of this slot and the next
+  Wait *near = (Wait *)(ring + 4);      // what the slot waits for
+  void **both = (void **)(near + $AHEAD);  // arguments of this slot and the next
   const Run run = {state, mk_load_relaxed(state), program, (int)blockIdx.x, limit_ns};
   const int *words = (const int *)(stream + bounds[run.veu]);
   if (tid < 16) ((int *)ring)[tid] = words[tid];
   if (tid == 0) *stop = 0;
   mk_sync();
   if (tid < ring[0].nargs) both[tid] = args[ring[0].args + tid];
+  if (tid < ring[0].nwaits && tid < $AHEAD) near[tid] = waits[ring[0].wait + tid];
   mk_sync();
   MK_STAMP(bounds[run.veu + 1] - 1, 0, mk_time_ns())
   MK_STAMP(bounds[run.veu + 1] - 1, 1, mk_clock())
@@ -218,9 +225,11 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
     if (tid < 8) word = words[8 * (pc + 2) + tid];
     void *argument = 0;
     if (tid < next->nargs) argument = args[next->args + tid];
+    Wait coming = {0, 0};
+    if (tid < next->nwaits && tid < $AHEAD) coming = waits[next->wait + tid];
     void *const *argv = both + (pc & 1) * $MAX_ARGS;
     if (now->nwaits) {
-ASKING      mk_wait(run, waits + now->wait, now->nwaits, now->order, tid, stop);
+ASKING      mk_wait(run, near, waits + now->wait, now->nwaits, now->order, tid, stop);
       mk_sync();
       if (*stop) break;
       mk_acquire();
@@ -233,6 +242,7 @@ CASES      default: break;
     if (status) mk_bad_index(run, now->order);
     if (tid < 8) ((int *)(ring + (pc + 2 & 3)))[tid] = word;
     if (tid < next->nargs) both[(~pc & 1) * $MAX_ARGS + tid] = argument;
+    if (tid < next->nwaits && tid < $AHEAD) near[tid] = coming;
     if (now->step) mk_release();
     mk_sync();  // the block's writes come before the release, and before its next task
     MK_STAMP(bounds[run.veu] + pc, 2, mk_clock())
@@ -247,7 +257,7 @@ CASES      default: break;
 
 BRANCHES = """\
 MK_TASK void mk_wait_once(Run run, const Wait *waits, int n, int order, int tid, volatile int *stop) {
-  mk_wait(run, waits, n, order, tid, stop);
+  mk_wait(run, 0, waits, n, order, tid, stop);
   mk_sync();
 }
 #define WAIT(first, n, order) \\

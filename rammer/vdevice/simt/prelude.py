@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rammer.ir.instruction import Instruction
 from rammer.vdevice import functions, minifloats
 from rammer.vdevice.simt import mma
-from rammer.vdevice.simt.instructions import emulated
+from rammer.vdevice.simt.instructions import FOLDS, emulated, emulated_swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ CONTRACT = """\
 unsigned mk_load_relaxed(const unsigned *), mk_load_acquire(const unsigned *)   // device scope
 void mk_store_relaxed(unsigned *, unsigned), mk_store_release(unsigned *, unsigned)
 unsigned mk_exchange(unsigned *, unsigned old, unsigned)  // compare and swap: what was there
+float mk_swap<D>(float)  // what the thread of the wave has whose number differs in the bit D
 unsigned mk_arrive(unsigned *)  // add 1, acquire and release: what was there
 void mk_sync(), mk_sync_part(int threads)  // of a block, of its first threads
 void mk_release(), mk_acquire()  // of every thread, before and after a block sync: for devices where one is not enough
@@ -109,6 +110,10 @@ INLINE void mk_sync_part(int threads) { asm volatile("bar.sync 1, %0;" :: "r"(th
 INLINE void mk_release() {}
 INLINE void mk_acquire() {}
 INLINE void mk_pause() {}
+template <int D> INLINE float mk_swap(float v) {
+  asm volatile("shfl.sync.bfly.b32 %0, %0, %1, 31, -1;" : "+f"(v) : "n"(D));
+  return v;
+}
 INLINE void mk_ahead(const char *p) { asm volatile("prefetch.global.L2 [%0];" :: "l"(p)); }
 #define MK_COLD static __device__ __noinline__
 INLINE float mk_half_to_float(unsigned short h) {
@@ -254,7 +259,7 @@ COMMON = (
 
 def prelude(dialect: Dialect) -> str:
     """The text before all kernels. The emulator defines the primitives itself."""
-    text = f"#ifndef SIMT_HOST\n{dialect.primitives}#endif\n{COMMON}"
-    if dialect.instructions:
-        text += f"#ifdef SIMT_HOST\n{''.join(map(emulated, dialect.instructions))}#else\n{dialect.units}#endif\n"
+    text = f"#ifndef SIMT_HOST\n{dialect.primitives}#else\n{emulated_swap(dialect.wave)}#endif\n{COMMON}{FOLDS}"
+    if units := [i for i in dialect.instructions if i.multiplies]:
+        text += f"#ifdef SIMT_HOST\n{''.join(map(emulated, units))}#else\n{dialect.units}#endif\n"
     return text

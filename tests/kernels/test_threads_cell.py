@@ -1,0 +1,62 @@
+"""Cells of recurrent networks on many threads: what they are made of, as numbers; results are those of `check`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from kernel_harness import operation
+from simt_harness import GPU, build, check
+from test_every_operator import t
+
+from rammer.ir.operator import Operation
+from rammer.ir.proof import prove
+from rammer.kernels import candidates
+from rammer.vdevice.simt.prelude import CUDA
+from rammer.vdevice.simt.printer import emit
+
+SHAPES = [(1, 128), (1, 256), (3, 200), (1, 75), (2, 640), (1, 30)]  # batch, units
+
+
+def cell(batch: int, units: int) -> Operation:
+    state = t(batch, units)
+    return operation("lstm_cell", t(batch, 4, units), state, state, t(4, units, units), static=("r",))
+
+
+@pytest.fixture(scope="module")
+def built():
+    cases = {f"{b}x{u}": cell(b, u) for b, u in SHAPES}
+    return build({name: (op, candidates(op, GPU)) for name, op in cases.items()})
+
+
+@pytest.mark.parametrize("name", [f"{b}x{u}" for b, u in SHAPES])
+def test_cells_compute_the_expression(built, name: str) -> None:
+    check(built, name, boxes=False)
+
+
+@pytest.mark.parametrize(("batch", "units"), SHAPES)
+def test_no_thread_waits_for_another_wave(batch: int, units: int) -> None:
+    """A cell had six block syncs of its own; and its proof holds."""
+    kernels = [k for k in candidates(cell(batch, units), GPU) if "_cell" in k.name.removeprefix("lstm_cell")]
+    assert kernels
+    for kernel in kernels:
+        assert kernel.num_block_syncs == 0 and kernel.scratch_bytes == 0, kernel.name
+        assert prove(kernel) == (), kernel.name
+
+
+@pytest.mark.parametrize("units", [128, 200, 256])
+def test_loads_are_vectors_and_come_first(units: int) -> None:
+    """Weights and state by 16 bytes; the input's part and the old state before the sums, which hide them."""
+    kernel = next(k for k in candidates(cell(1, units), GPU) if "_cell8" in k.name)
+    text = emit(kernel, CUDA, 256).text
+    assert re.findall(r"[^V(]\b[hr]\[", text.split("{", 1)[1]) == []
+    assert text.index("gx[") < text.index("c[") < text.index("V(h[") < text.index("mk_fold_sum<")
+    assert text.count("mk_fold_sum<") == 1 and "mk_sync" not in text
+
+
+def test_products_of_one_row_fold_too() -> None:
+    """A reduction was a tree with three block syncs, of loads of single numbers."""
+    op = operation("matmul", t(1, 256), t(1024, 256), trans_b=True, static=("b",))
+    for kernel in candidates(op, GPU):
+        assert kernel.num_block_syncs == 0, kernel.name
+        assert "V(a[" in emit(kernel, CUDA, 256).text, kernel.name
