@@ -9,12 +9,21 @@ from benchmarks.paper.figure import Figure, Points
 from rammer import files
 
 COMMAND = "python -m benchmarks.paper --only"
+HEAD = """\
+# The papers' evaluation
+
+Tables and figures of *Rammer* (OSDI'20), made again: `python -m benchmarks.paper --all`. Each page says how its numbers
+came about: measured on a device, simulated on a spec (the timeline of a plan, by times of rTasks that follow from the
+spec alone: nothing was run), emulated, or counted. Simulated times say what the model believes of a machine, and no
+more. This book is written from the JSON in `results/` alone (`python -m benchmarks.paper --render`), and a test compares
+them byte for byte.
+"""
 
 
 def pages(figures: Iterable[Figure]) -> dict[str, str]:
     """Every file of the book by its name, from the results in the folder."""
     found: dict[str, str] = {}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for figure in figures:
         points = results.load(figure.name)
         drawn = figure.draw(points)
@@ -84,18 +93,4 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _index(rows: list[tuple[str, ...]]) -> str:
-    return (
-        "\n".join(
-            [
-                "# The papers' evaluation",
-                "",
-                "Tables and figures of *Rammer* (OSDI'20), made again: `python -m benchmarks.paper --all`. Each page says how its numbers came about:",
-                "measured on a device, simulated on a spec (the timeline of a plan, times of rTasks from the spec alone: nothing was run), emulated, or",
-                "counted. Simulated times say what the model believes of a machine, and no more. This book is written from the JSON in `results/`",
-                "alone (`python -m benchmarks.paper --render`), and a test compares them byte for byte.",
-                "",
-                *_table([("", "paper", "what it shows", "made"), *rows]),
-            ]
-        ).rstrip()
-        + "\n"
-    )
+    return "\n".join([HEAD, *_table([("", "paper", "what it shows", "made"), *rows])]).rstrip() + "\n"

@@ -139,4 +139,5 @@ def _text(
     x: float, y: float, text: str, *, size: int, anchor: str = "start", weight: str = "", colour: str = "#1b1f24"
 ) -> str:
     bold = f' font-weight="{weight}"' if weight else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"{bold} fill="{colour}">{escape(text)}</text>'
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {where} font-size="{size}"{bold} fill="{colour}">{escape(text)}</text>'

@@ -34,8 +34,8 @@ FIGURE = Figure(
     title="Figure 17",
     caption="Performance with different kernel sets and batch sizes (BS).",
     section="§5.2.4",
-    how="Both ways of scheduling, with the rKernels that are fastest alone, and with those that Rammer's policy selects; "
-    "and with the most efficient ones always, which the paper does not show.",
+    how="Both ways of scheduling, with the rKernels that are fastest alone, and with those that Rammer's policy "
+    "selects; and with the most efficient ones always, which the paper does not show.",
     jobs=lambda: jobs(SPEC, MODELS, SERIES.values()),
     draw=_draw,
     claims=(
