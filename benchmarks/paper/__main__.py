@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -24,8 +25,18 @@ BOOK = "docs/evaluation"  # what is written there does not change what wrote it
 @click.option("--render", is_flag=True, help="Write the book from the results that are there, and make nothing.")
 @click.option("--measure", is_flag=True, help="Also what must be measured: on a machine that does nothing else.")
 @click.option("--parts", default="", help="Only jobs whose name contains this.")
+@click.option("--minutes", type=float, help="Begin no further part after so long; the same command goes on.")
 @click.option("--again", is_flag=True, help="Make what is there already once more.")
-def main(every: bool, only: str, list_only: bool, render: bool, measure: bool, parts: str, again: bool) -> None:
+def main(
+    every: bool,
+    only: str,
+    list_only: bool,
+    render: bool,
+    measure: bool,
+    parts: str,
+    minutes: float | None,
+    again: bool,
+) -> None:
     """Make figures of the paper's evaluation, keep their results, and write the book."""
     console = wide_console()
     if list_only:
@@ -37,7 +48,8 @@ def main(every: bool, only: str, list_only: bool, render: bool, measure: bool, p
     names = list(FIGURES) if every else chosen(only, list(FIGURES), "figure")
     if not names and not render:
         raise click.UsageError("name figures with --only, or take --all (--list prints them)")
-    failed = 0
+    failed, head = 0, _head()  # of when this process began: files may change meanwhile
+    end = time.monotonic() + 60 * minutes if minutes else float("inf")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         for name in [] if render else names:
@@ -48,9 +60,11 @@ def main(every: bool, only: str, list_only: bool, render: bool, measure: bool, p
                 progress.console.print(f"{name}: {len(wanted) - len(left)} parts are to be measured: --measure")
             bar = progress.add_task(name, total=len(left))
             for job in left:
+                if time.monotonic() > end:
+                    break
                 progress.update(bar, description=f"{name}: {job.key}")
                 try:
-                    known[job.key] = _made(job)
+                    known[job.key] = _made(job, head)
                     results.store(name, known)
                 except RammerError as error:  # the others go on; the book says that this one is missing
                     failed += 1
@@ -62,11 +76,14 @@ def main(every: bool, only: str, list_only: bool, render: bool, measure: bool, p
         raise click.ClickException(f"{failed} parts failed")
 
 
-def _made(job: Job) -> Point:
-    source, values = job.make()
+def _head() -> str:
     head = commit(besides=BOOK)
-    now = datetime.datetime.now(datetime.UTC)
-    return Point(source, f"{now:%Y-%m-%d}", head["id"][:7] + ("+" if head["dirty"] else ""), values)
+    return head["id"][:7] + ("+" if head["dirty"] else "")
+
+
+def _made(job: Job, head: str) -> Point:
+    source, values = job.make()
+    return Point(source, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}", head, values)
 
 
 if __name__ == "__main__":

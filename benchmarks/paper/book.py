@@ -15,8 +15,8 @@ HEAD = """\
 Tables and figures of *Rammer* (OSDI'20), made again: `python -m benchmarks.paper --all`. Each page says how its numbers
 came about: measured on a device, simulated on a spec (the timeline of a plan, by times of rTasks that follow from the
 spec alone: nothing was run), emulated, or counted. Simulated times say what the model believes of a machine, and no
-more. This book is written from the JSON in `results/` alone (`python -m benchmarks.paper --render`), and a test compares
-them byte for byte.
+more. This book is written from the JSON in `results/` alone (`python -m benchmarks.paper --render`), and a test
+compares them.
 """
 
 

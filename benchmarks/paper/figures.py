@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.paper import selection
+from benchmarks.paper import nasbench, selection
 from benchmarks.paper.figure import Figure
 
-FIGURES: dict[str, Figure] = {figure.name: figure for figure in (selection.FIGURE,)}
+FIGURES: dict[str, Figure] = {figure.name: figure for figure in (selection.FIGURE, nasbench.FIGURE_18, nasbench.FIGURE)}
