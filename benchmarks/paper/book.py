@@ -25,7 +25,7 @@ def pages(figures: Iterable[Figure]) -> dict[str, str]:
     found: dict[str, str] = {}
     rows: list[tuple[str, ...]] = []
     for figure in figures:
-        points = results.load(figure.name)
+        points = results.of_figure(figure)
         drawn = figure.draw(points)
         if drawn.panels:
             found[f"{figure.name}.svg"] = chart.svg(drawn.panels)
@@ -73,7 +73,7 @@ def _page(figure: Figure, points: Points, tables: Mapping[str, list[tuple[str, .
     lines += [f"* {line}" for line in sources(points)] + [""] * bool(points)
     if missing := [job for job in figure.jobs() if job.key not in points]:
         few = ", ".join(job.key for job in missing[:6]) + (", …" if len(missing) > 6 else "")
-        alone = " on a machine that does nothing else" if any(job.measures for job in missing) else ""
+        alone = " on a machine that does nothing else" if any(job.target for job in missing) else ""
         lines += [f"**Not made yet** ({len(missing)} parts: {few}): run `{COMMAND} {figure.name}`{alone}.", ""]
     if figure.claims:
         lines += ["## The paper's numbers and ours", ""]

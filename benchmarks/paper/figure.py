@@ -28,11 +28,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A part of a figure that is made by itself and kept. `measures`: it needs the machine for itself."""
+    """A part of a figure that is made by itself and kept. `target`: the device that it is measured on, alone."""
 
     key: str
     make: Callable[[], tuple[Source, Values]]
-    measures: bool = False
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Figure:
     """A figure or table of the paper. `caption` is the paper's, `how` says what is done here.
 
     `jobs` may be many; `draw` sees those that are made. `differs`: why numbers are not the paper's. `absent`: parts
-    of the paper's figure that cannot be made here, with the reason.
+    of the paper's figure that cannot be made here, with the reason. `results`: the file, if figures share one.
     """
 
     name: str
@@ -102,3 +102,4 @@ class Figure:
     claims: tuple[Claim, ...] = ()
     differs: tuple[str, ...] = ()
     absent: tuple[tuple[str, str], ...] = ()
+    results: str = ""

@@ -32,7 +32,7 @@ def _jobs() -> Iterator[Job]:
             yield Job(f"{spec} {first:04}-{first + CHUNK - 1:04}", partial(simulate_cells, spec, first, CHUNK))
     for first in range(0, SAMPLE, SAMPLE_CHUNK):
         key = f"cpu {first:04}-{first + SAMPLE_CHUNK - 1:04}"
-        yield Job(key, partial(measure_cells, first, SAMPLE_CHUNK), measures=True)
+        yield Job(key, partial(measure_cells, first, SAMPLE_CHUNK), target="cpu")
 
 
 def simulate_cells(spec: str, first: int, count: int) -> tuple[Source, Values]:
@@ -169,7 +169,7 @@ FIGURE = Figure(
 
 def irregular_cell(spec: str = "v100") -> tuple[Source, Values]:
     """The cell that gains most from fine barriers: its operators, with rTasks and times, and what both plans take."""
-    points = results.load(FIGURE.name)
+    points = results.load(FIGURE)
     found = speedups(points, spec, "global", "rammer")
     if not found:
         raise RammerError("no cells are simulated yet", hint="python -m benchmarks.paper --only nasbench")
