@@ -73,8 +73,8 @@ def _page(figure: Figure, points: Points, tables: Mapping[str, list[tuple[str, .
     lines += [f"* {line}" for line in sources(points)] + [""] * bool(points)
     if missing := [job for job in figure.jobs() if job.key not in points]:
         few = ", ".join(job.key for job in missing[:6]) + (", …" if len(missing) > 6 else "")
-        alone = " on a machine that does nothing else" if any(job.target for job in missing) else ""
-        lines += [f"**Not made yet** ({len(missing)} parts: {few}): run `{COMMAND} {figure.name}`{alone}.", ""]
+        alone = " --measure` on a machine that does nothing else" if any(job.target for job in missing) else "`"
+        lines += [f"**Not made yet** ({len(missing)} parts: {few}): run `{COMMAND} {figure.name}{alone}.", ""]
     if figure.claims:
         lines += ["## The paper's numbers and ours", ""]
         lines += _table([("", "paper", "here"), *((c.what, c.paper, c.ours(points) or "–") for c in figure.claims)])

@@ -12,13 +12,16 @@ import numpy as np
 from benchmarks.paper.figure import Claim, Drawn, Figure, Job, Panel, Points, Source, Values
 from benchmarks.paper.simulated import MODELS, title
 
-HYPER = {  # as the paper's Table 1 has them
-    "resnext29": ("CIFAR-10", "29 layers, 16 branches of width 64 a block, as the artifact has it"),
-    "nasnet_cifar": ("CIFAR-10", "6 repeated cells, 768 filters"),
-    "alexnet": ("ImageNet", "8 layers"),
-    "deepspeech2_unrolled": ("LibriSpeech", "2 convolutions, 7 layers of LSTM of 256"),
-    "lstm_tc_unrolled": ("synthetic", "10 layers of 256, 100 steps"),
-    "seq2seq_unrolled": ("synthetic", "LSTM cells of 128; the decoder feeds its output back"),
+NOTES = {  # as the paper's Table 1 prints them
+    "resnext29": ("CIFAR-10", "layers: 29, cardinality: 16, bottleneck width: 64d (16x64d)"),
+    "nasnet_cifar": ("CIFAR-10", "repeated cells: 6, filters: 768 (6@768)"),
+    "alexnet": ("ImageNet", "paper parameter"),
+    "deepspeech2_unrolled": ("LibriSpeech", "input length: 300; CNN layer: 2; uni-LSTM, layer: 7, hidden size: 256"),
+    "lstm_tc_unrolled": ("synthetic", "input length: 100, hidden size: 256, layer: 10"),
+    "seq2seq_unrolled": (
+        "synthetic",
+        "encoder: input length 100, hidden size 128, layer 8; decoder: output length 30, hidden size 128, layer 4",
+    ),
 }
 
 
@@ -31,12 +34,12 @@ def _count(model: str) -> tuple[Source, Values]:
 
 
 def _draw_models(points: Points) -> Drawn:
-    rows: list[tuple[str, ...]] = [("model", "dataset", "hyper-parameters", "nodes", "parameters, M", "GMAC")]
-    for model, (dataset, hyper) in HYPER.items():
+    rows: list[tuple[str, ...]] = [("model", "dataset", "note", "nodes", "parameters, M", "GMAC")]
+    for model, (dataset, note) in NOTES.items():
         if point := points.get(model):
             v = point.values
             numbers = (f"{v['nodes']:,}", f"{v['parameters'] / 1e6:.2f}", f"{v['macs'] / 1e9:.3f}")
-            rows.append((MODELS[model], dataset, hyper, *numbers))
+            rows.append((MODELS[model], dataset, note, *numbers))
     return Drawn(tables={"Models": rows})
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.paper import __main__ as command
-from benchmarks.paper import book, chart, results
+from benchmarks.paper import book, chart, figures, results, runner
 from benchmarks.paper.figure import Claim, Drawn, Figure, Job, Panel, Points, Source, Values
 from benchmarks.paper.figures import FIGURES
 from rammer.errors import RammerError
@@ -74,6 +77,22 @@ def test_a_run_goes_on_where_it_stopped(counter: Counter, tmp_path: Path) -> Non
     assert CliRunner().invoke(command.main, ["--only", "figure99", "--again", "--parts", "a"]).exit_code == 0
     assert counter.made == ["a", "b", "b", "c", "a"]
     assert set(json.loads((tmp_path / "results" / "figure99.json").read_text())) == {"a", "b", "c"}
+
+
+def test_workers_make_what_is_not_measured(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    dask = pytest.importorskip("dask.distributed", reason="Dask is not installed: pip install 'rammer[distributed]'")
+
+    @contextmanager
+    def connect(scheduler: str | None, *, workers: int) -> Iterator[Any]:
+        with dask.Client(processes=False, n_workers=workers, threads_per_worker=1, dashboard_address=None) as client:
+            yield client
+
+    monkeypatch.setattr(runner, "connect", connect)
+    monkeypatch.setattr(figures, "FIGURES", command.FIGURES)
+    run = CliRunner().invoke(command.main, ["--only", "figure99", "--workers", "2", "--measure"])
+    assert run.exit_code == 1 and "b cannot be made" in run.output
+    assert sorted(counter.made[:2]) == ["a", "b"] and counter.made[2:] == ["c"]  # c is measured: last, and alone
+    assert results.load(command.FIGURES["figure99"]).keys() == {"a", "c"}
 
 
 def test_an_unknown_figure_is_refused(counter: Counter) -> None:
