@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from math import inf
+from math import inf, log
 
 from rammer import config, files
 from rammer.vdevice.base import Progress, silent
@@ -28,6 +28,7 @@ LINE_BYTES = 512  # reads go by eight vectors
 MAX_DRAM_BYTES = 1 << 28  # per thread
 TURNS = 5000
 ATTEMPTS = 50
+MOST_MISSED = 0.99
 CALIBRATIONS = "calibrations.json"
 
 
@@ -42,6 +43,7 @@ class Calibration:
     shared_all_gbps: float  # all
     memory_gbps: float
     memory_all_gbps: float
+    shared_share: float  # of the shared cache that one plan may fill: the rest is others', or lost to collisions
     written_gbps: float  # of lines that another core has just written
     handover_us: float  # until a core sees what another one has just written
 
@@ -206,6 +208,15 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
     _, l2, l3 = caches
     shared = max(min(8 * l2, l3 // (2 * cores)), 2 * l2)  # well past the own cache
     memory = min(max(2 * l3 // cores, 1 << 27), MAX_DRAM_BYTES)
+    found: dict[str, float] = {}
+
+    def shared_share() -> float:
+        """Of a loop over as much as the cache holds, what comes from memory says how much stays (`cost/residency`)."""
+        rates = found["shared_gbps"], found["memory_gbps"], probe.read_gbps(max(l3, 2 * l2), 1)
+        near, far, both = (1 / rate for rate in rates)
+        missed = min(max((both - near) / max(far - near, 1e-9), 0.0), MOST_MISSED)
+        return -missed / log(1 - missed) if missed else 1.0
+
     steps: list[tuple[str, Callable[[], float]]] = [
         ("gflops", lambda: probe.gflops(1)),
         ("own_gbps", lambda: probe.read_gbps(l2 * 3 // 4, 1)),
@@ -213,10 +224,10 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
         ("shared_all_gbps", lambda: probe.read_gbps(shared, cores)),
         ("memory_gbps", lambda: probe.read_gbps(memory, 1)),
         ("memory_all_gbps", lambda: probe.read_gbps(memory, cores)),
+        ("shared_share", shared_share),
         ("written_gbps", lambda: probe.written_gbps(l2 // 4) if cores > 1 else 0.0),
         ("handover_us", lambda: probe.handover_us() if cores > 1 else 0.0),
     ]
-    found: dict[str, float] = {}
     for done, (name, measure) in enumerate(steps):
         found[name] = round(measure(), 3)
         progress("calibrate", done + 1, len(steps))
