@@ -164,14 +164,16 @@ def machine() -> dict[str, Any]:
     }
 
 
-def commit() -> dict[str, Any]:
-    """The checkout's commit and whether files differ from it."""
+def commit(besides: str = "") -> dict[str, Any]:
+    """The checkout's commit and whether files differ from it, those of one folder left out."""
 
     def git(*words: str) -> str:
         result = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
         return result.stdout.strip()
 
-    return {"id": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    where = ("--", ":/", f":!/{besides}") if besides else ()
+    changed = git("status", "--porcelain", "--untracked-files=no", *where)
+    return {"id": git("rev-parse", "HEAD"), "dirty": bool(changed)}
 
 
 def with_floor(entry: dict[str, Any], limits: Limits) -> dict[str, Any]:

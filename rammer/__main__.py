@@ -22,6 +22,7 @@ from rich.table import Table
 
 import rammer
 from rammer import artifact, config, demo, files, measure, viz
+from rammer.cache_commands import cache
 from rammer.errors import ArtifactError, DeviceError, InputError, RammerError
 from rammer.ir.plan import ExecutionPlan
 from rammer.plugins import PluginRegistry
@@ -448,15 +449,7 @@ def _policies(registry: PluginRegistry) -> Table:
     return table
 
 
-@main.command()
-@click.option("--clear", is_flag=True, help="Delete compiled kernels and measured times.")
-def cache(clear: bool) -> None:
-    """Show (or clear) the cache of compiled kernels and measured times."""
-    from rammer.vdevice import toolchain
-
-    if clear:
-        toolchain.clear_cache()
-    out.print(escape(toolchain.cache_summary()), highlight=False)
+main.add_command(cache)
 
 
 def _dims(_: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int, int] | None:

@@ -25,7 +25,7 @@ from rammer.ir.text import printable
 from rammer.scheduler.timeline import Timeline
 from rammer.vdevice.supersteps import Superstep
 
-_PALETTE = (
+PALETTE = (
     "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#ff9da6", "#9d755d",
     "#eeca3b", "#439894", "#d67195", "#79706e", "#83bcb6", "#88d27a", "#f2cf5b", "#bab0ac",
 )  # fmt: skip
@@ -65,7 +65,7 @@ class _Groups:
     labels: tuple[str, ...]
 
     def colour(self, group: int) -> str:
-        return _PALETTE[group % len(_PALETTE)]
+        return PALETTE[group % len(PALETTE)]
 
     def letter(self, group: int) -> str:
         return _LETTERS[group] if group < len(_LETTERS) else _OTHER

@@ -54,6 +54,7 @@ class GraphBuilder:
 
     `fold_bytes` caps the memory that constant folding may take in all, `fold_flops` the work of one operator; above
     them an operator simply stays in the graph. Above `tensor_bytes` or `operators` the model is refused (ModelError).
+    Graphs with the same `operations` share them, and what is known of each.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class GraphBuilder:
         fold_flops: int = 1 << 24,
         tensor_bytes: int = 8 << 30,
         operators: int = 1_000_000,
+        operations: Operations | None = None,
     ) -> None:
         self.name = name
         self.types: dict[TensorId, TensorType] = {}
         self.inputs: list[TensorId] = []
-        self.interner = Operations(OPS)
+        self.interner = Operations(OPS) if operations is None else operations
         self._fold_bytes, self._fold_flops = fold_bytes, fold_flops
         self._tensor_bytes, self._max_operators = tensor_bytes, operators
         self._constants: dict[TensorId, Array] = {}

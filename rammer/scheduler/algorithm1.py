@@ -23,13 +23,15 @@ def algorithm_1(problem: Problem, selection: SelectBy, policy: str) -> Execution
     for wave in problem.graph.wavefronts():
         before, before_us = current.mark(), current.time_us
         chosen = _schedule_wave(draft, wave, current, selection)  # P1
-        apart = Assembly(problem.spec)
-        chosen_apart = _schedule_wave(draft, wave, apart, selection)  # P2
-        if not (joins := current.time_us <= before_us + apart.time_us):
-            current.undo(before)
-            plans.append(current.build())
-            done_us += before_us
-            current, chosen = apart, chosen_apart
+        joins = True
+        if before_us:  # an empty rProgram is P2 already
+            apart = Assembly(problem.spec)
+            chosen_apart = _schedule_wave(draft, wave, apart, selection)  # P2
+            if not (joins := current.time_us <= before_us + apart.time_us):
+                current.undo(before)
+                plans.append(current.build())
+                done_us += before_us
+                current, chosen = apart, chosen_apart
         draft.kernels.update(chosen.kernels)
         reasons.append(chosen.reason)
         explain(len(reasons), joins and before_us > 0, len(plans), problem.graph, chosen, current.time_us)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -134,9 +134,11 @@ def walk(
     """Per lane and slot, the state after it: `rtask` and `barrier` say what becomes of that before it.
 
     `rtask` is also told the vEU, `barrier` each slot that is waited for and the state after it. Each lane goes as far
-    as it can; a barrier whose target is not done parks it there. Linear in the slots. Raises ScheduleError.
+    as it can; a barrier whose target is not done parks it there, and goes on from that target. Linear in the slots and
+    their waits. Raises ScheduleError.
     """
     ends: list[list[State]] = [[] for _ in program.lanes]
+    unseen: dict[int, Iterator[Position]] = {}  # parked lane -> what its barrier has still to wait for
     parked: list[dict[int, list[int]]] = [{} for _ in program.lanes]  # target lane -> order -> lanes waiting there
     runnable = list(reversed(range(len(program.lanes))))
     while runnable:
@@ -148,8 +150,10 @@ def walk(
             if isinstance(slot, RTask):
                 now = rtask(now, veu, slot.uid)
             else:
-                missing = next((w for w in slot.waits if w.order >= len(ends[w.veu])), None)
+                waits = unseen.pop(veu, None) or reversed(slot.waits)  # lanes run in order: the last one is missing
+                missing = next((w for w in waits if w.order >= len(ends[w.veu])), None)
                 if missing is not None:
+                    unseen[veu] = waits
                     parked[missing.veu].setdefault(missing.order, []).append(veu)
                     break
                 now = barrier(now, ((w, ends[w.veu][w.order]) for w in slot.waits))

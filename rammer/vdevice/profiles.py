@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sqlite3
 import time
@@ -10,10 +11,12 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
+from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from rammer import config
+from rammer import config, files
+from rammer.errors import RammerError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation
@@ -97,6 +100,51 @@ def _digest(plan: ExecutionPlan) -> str | None:
     return digest.hexdigest()
 
 
+class Time(NamedTuple):
+    """A measured time as it is exchanged between caches: of one kernel's rTask (or of a plan), on one device."""
+
+    device: str
+    toolchain: str
+    kernel: str
+    us: float
+    stored_at: float  # seconds since 1970
+
+
+def export_times(path: str | os.PathLike[str]) -> int:
+    """Write all measured times of this user's cache into a file, for the caches of others; how many there are."""
+    times = profile_store("", "").times()
+    files.write(path, json.dumps({"rammer times": _FORM, "times": times}))
+    return len(times)
+
+
+def import_times(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Merge an exported file into this user's cache: how many times it has, and how many of them are new here.
+
+    Of two times for the same kernel, device and toolchain the younger one stays; those of other devices lie beside
+    this one's and are never asked for here. Raises RammerError for what is no such file, and then nothing is changed.
+    """
+    try:
+        with files.open_plain(path) as file:
+            content = json.loads(file.read())
+        if content["rammer times"] != _FORM:
+            raise ValueError(f"its form is {content['rammer times']!r}, not {_FORM}")
+        times = [_time(row) for row in content["times"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RammerError(
+            f"{path}: no file of measured times: {error!r}", hint="`rammer cache export` writes one"
+        ) from error
+    return len(times), profile_store("", "").merge(times)
+
+
+def _time(row: Any) -> Time:
+    """A row of a file that somebody sent. Raises ValueError."""
+    time = Time(*row)
+    texts, numbers = time[:3], time[3:]
+    if not all(type(t) is str for t in texts) or not all(type(n) in (int, float) and 0 <= n < inf for n in numbers):
+        raise ValueError(f"{row!r} is no time")
+    return time
+
+
 def profile_store(device: str, toolchain: str) -> ProfileStore:
     """The store of this user, in the cache folder, for one device and toolchain (names that change with either)."""
     return ProfileStore(config.cache_dir() / "profiles.sqlite", device, toolchain)
@@ -138,6 +186,29 @@ class ProfileStore:
     def put(self, times: Mapping[str, float]) -> None:
         """Store microseconds by kernel key; newer times replace older ones."""
         self._store("rtask", {kernel: float(us) for kernel, us in times.items()})
+
+    def times(self) -> list[Time]:
+        """Every time in the file, of whatever device."""
+
+        def read(database: sqlite3.Connection) -> list[Time]:
+            rows = database.execute("SELECT device, toolchain, kernel, us, stored_at FROM rtask ORDER BY 1, 2, 3")
+            return [Time(*row) for row in rows]
+
+        return self._use(read, [])
+
+    def merge(self, times: Iterable[Time]) -> int:
+        """Store times of any device, where they are younger than those that are known; how many were."""
+
+        def write(database: sqlite3.Connection) -> int:
+            before = database.total_changes
+            database.executemany(
+                "INSERT INTO rtask VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
+                "SET us = excluded.us, stored_at = excluded.stored_at WHERE excluded.stored_at > stored_at",
+                times,
+            )
+            return database.total_changes - before
+
+        return self._use(write, 0)
 
     def put_verdicts(self, wrong: Mapping[str, str]) -> None:
         """Store what was found wrong with kernels, by their keys."""

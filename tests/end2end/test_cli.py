@@ -93,6 +93,14 @@ def test_doctor_and_cache() -> None:
     assert "kernel" in call("cache").output
 
 
+def test_measured_times_get_from_cache_to_cache(tmp_path: Path) -> None:
+    file = str(tmp_path / "times.json")
+    assert "measured times" in call("cache", "export", file).output
+    assert "0 of them new" in call("cache", "import", file).output
+    refused = " ".join(call("cache", "import", str(tmp_path / "none"), code=1).output.split())
+    assert "no file of measured times" in refused and "cache export" in refused
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -92,6 +92,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.candidates": ({"measure", "program", "vdevice.base", "vdevice.profiles", "ir", "errors"}, {"numpy"}),
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.measure": ({"program", "report", "vdevice.base", "ir"}, {"numpy", "rich"}),
+    "rammer.distributed": ({"", "program", "ir", "errors"}, {"dask"}),
+    "rammer.cache_commands": ({"files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
     "rammer.demo": (
         {"", "measure", "viz", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
         {"numpy", "onnx", "rich"},

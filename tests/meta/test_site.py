@@ -17,8 +17,9 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def test_every_page_is_in_the_site() -> None:
-    named = re.findall(r"[\w-]+\.md", (ROOT / "mkdocs.yml").read_text())
-    assert sorted(named) == sorted(p.name for p in (ROOT / "docs").glob("*.md"))
+    named = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text())
+    pages = [p.name for p in (ROOT / "docs").glob("*.md")]
+    assert sorted(named) == sorted([*pages, "evaluation/index.md"])  # which leads to the other figures
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from jobs import Job, make_problem
@@ -13,7 +14,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.hand_overs import longest_chain
-from rammer.scheduler.timeline import simulate
+from rammer.scheduler.timeline import simulate, walk
 
 
 def plan_of(*programs: RProgram, launch_us: float = 3.0, barrier_us: float = 0.5) -> ExecutionPlan:
@@ -47,6 +48,29 @@ def test_one_program() -> None:
 def test_a_barrier_shows_its_wait() -> None:
     (program,) = simulate(plan_of(RProgram(((wait(1, 1), task(1)), (task(0, 0), task(0, 1)))))).programs
     assert (program.lanes[0].start_us, program.lanes[0].end_us) == ((3.0, 11.5), (11.5, 13.5))
+
+
+class Counted(tuple[Position, ...]):
+    """Waits that count how often one is looked at from behind."""
+
+    looks = 0
+
+    def __reversed__(self) -> Iterator[Position]:
+        for number in range(len(self) - 1, -1, -1):
+            Counted.looks += 1
+            yield self[number]
+
+
+def test_global_barriers_of_many_lanes_cost_no_more_than_their_waits() -> None:
+    """Each wait is looked at once: again and again from the first on, 30 barriers of 30 lanes took millions."""
+    lanes, rounds = 30, 30
+    ends = [Counted(Position(u, 2 * r) for u in range(lanes)) for r in range(rounds)]
+    program = RProgram(
+        tuple(tuple(s for r in range(rounds) for s in (task(0), BarrierRTask(ends[r]))) for _ in range(lanes))
+    )
+    done = walk(program, 0, lambda now, veu, uid: now + veu, lambda now, waits: max(now, *(end for _, end in waits)))
+    assert [lane[-1] for lane in done] == [rounds * (lanes - 1)] * lanes
+    assert Counted.looks == lanes * rounds * lanes
 
 
 def test_programs_run_one_after_another() -> None:

@@ -11,11 +11,12 @@ import pytest
 from jobs import Job, make_kernel, make_problem
 
 from rammer import config
+from rammer.errors import RammerError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.vdevice import toolchain
-from rammer.vdevice.profiles import ProfileStore, kernel_key, profile_store
+from rammer.vdevice.profiles import ProfileStore, export_times, import_times, kernel_key, profile_store
 
 
 def one_kernel(points: int = 4) -> tuple[Operation, RKernel]:
@@ -114,3 +115,52 @@ def test_concurrent_processes(tmp_path: Path) -> None:
         assert writer.returncode == 0, stderr.decode()
     store = ProfileStore(path, "d", "t")
     assert len(store.get([f"{me}-{n}" for me in range(4) for n in range(25)])) == 100
+
+
+def test_caches_are_merged(tmp_path: Path) -> None:
+    """Of two times for the same the younger one stays; those of another device are kept apart."""
+    ours, theirs, file = tmp_path / "ours", tmp_path / "theirs", tmp_path / "times.json"
+    with config.override(RAMMER_CACHE_DIR=str(ours)):
+        profile_store("cpu A", "cc").put({"old": 1.0, "same": 1.0})
+    with config.override(RAMMER_CACHE_DIR=str(theirs)):
+        profile_store("cpu A", "cc").put({"old": 2.0, "new": 3.0})
+        profile_store("cpu B", "cc").put({"same": 4.0})
+        profile_store("cpu A", "cc").put_verdicts({"wrong": "it is"})
+        assert export_times(file) == 3
+    with config.override(RAMMER_CACHE_DIR=str(ours)):
+        profile_store("cpu A", "cc").put({"same": 5.0})
+        assert import_times(file) == (3, 3)
+        assert profile_store("cpu A", "cc").get(["old", "same", "new"]) == {"old": 2.0, "same": 5.0, "new": 3.0}
+        assert profile_store("cpu B", "cc").get(["old", "same", "new"]) == {"same": 4.0}
+        assert profile_store("cpu A", "cc").verdicts(["wrong"]) == {}  # tried out again here
+        assert import_times(file) == (3, 0)
+    with config.override(RAMMER_CACHE_DIR=str(theirs)):
+        newer = tmp_path / "newer.json"
+        profile_store("cpu A", "cc").put({"old": 9.0})
+        export_times(newer)
+        assert import_times(file) == (3, 0) and profile_store("cpu A", "cc").get(["old"]) == {"old": 9.0}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"rammer times": 2, "times": []}',
+        '{"rammer times": 1}',
+        '{"rammer times": 1, "times": [["a", "b", "c", 1.0]]}',
+        '{"rammer times": 1, "times": [["a", "b", "c", -1.0, 1.0]]}',
+        '{"rammer times": 1, "times": [["a", "b", "c", NaN, 1.0]]}',
+        '{"rammer times": 1, "times": [["a", "b", "c", true, 1.0]]}',
+        '{"rammer times": 1, "times": [["a", "b", null, 1.0, 1.0]]}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_exported_file_changes_nothing(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "times.json"
+    file.write_text(content)
+    with config.override(RAMMER_CACHE_DIR=str(tmp_path / "cache")):
+        profile_store("d", "t").put({"k": 1.0})
+        with pytest.raises(RammerError, match="no file of measured times"):
+            import_times(file)
+        assert [time.kernel for time in profile_store("", "").times()] == ["k"]

@@ -1,0 +1,63 @@
+"""The paper's evaluation: `python -m benchmarks.paper --all`, `--only figure17`, `--list`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.paper import book, results
+from benchmarks.paper.figures import FIGURES
+from benchmarks.paper.runner import Options, Runner
+from benchmarks.report import wide_console
+from benchmarks.run import chosen
+
+
+@click.command()
+@click.option("--all", "every", is_flag=True, help="All figures.")
+@click.option("--only", default="", help="Comma-separated names of figures.")
+@click.option("--list", "list_only", is_flag=True, help="Print the figures and what is made of them, and stop.")
+@click.option("--render", is_flag=True, help="Write the book from the results that are there, and make nothing.")
+@click.option("--measure", is_flag=True, help="Also what must be measured: on a machine that does nothing else.")
+@click.option("--parts", default="", help="Only jobs whose name contains this.")
+@click.option("--minutes", type=float, help="Begin no further part after so long; the same command goes on.")
+@click.option("--workers", default=0, help="Processes for what is not measured (rammer[distributed]).")
+@click.option("--scheduler", help="A Dask scheduler whose workers do that: tcp://host:8786.")
+@click.option("--again", is_flag=True, help="Make what is there already once more.")
+def main(every: bool, only: str, list_only: bool, render: bool, minutes: float | None, **options: Any) -> None:
+    """Make figures of the paper's evaluation, keep their results, and write the book."""
+    console = wide_console()
+    if list_only:
+        for figure in FIGURES.values():
+            jobs = {job.key for job in figure.jobs()}
+            made = len(jobs & results.load(figure).keys())
+            console.print(f"{figure.name:10} {made:3} of {len(jobs):3} parts  {figure.caption}", highlight=False)
+        return
+    names = list(FIGURES) if every else chosen(only, list(FIGURES), "figure")
+    if not names and not render:
+        raise click.UsageError("name figures with --only, or take --all (--list prints them)")
+    failed = 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        bars = {name: progress.add_task(name, total=None) for name in names}
+
+        def tick(figure: str, job: str, done: int, total: int) -> None:
+            progress.update(bars[figure], description=f"{figure}: {job}", completed=done, total=total)
+
+        def say(line: str) -> None:
+            progress.console.print(line, style="yellow", markup=False)
+
+        if not render:
+            runner = Runner(Options(minutes=minutes or float("inf"), **options), say, tick)
+            for name in names:
+                runner.make(FIGURES[name])
+            failed = runner.failed
+    book.write(FIGURES.values())
+    console.print(f"written to {results.BOOK}", highlight=False)
+    if failed:
+        raise click.ClickException(f"{failed} parts failed")
+
+
+if __name__ == "__main__":
+    main()

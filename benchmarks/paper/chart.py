@@ -1,0 +1,143 @@
+"""Charts as SVG text: bars in groups, curves, dots. The same numbers give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil, floor, log10
+from xml.sax.saxutils import escape
+
+from benchmarks.paper.figure import Panel
+from rammer.viz import PALETTE
+
+WIDE, LEFT, RIGHT = 900, 70, 20  # pixels
+HIGH, TOP, TURNED, FOOT = 220, 46, 70, 34  # of a chart, above it, below it for names that are turned, or for numbers
+SANS = 'font-family="Helvetica,Arial,sans-serif"'
+
+
+def svg(panels: Sequence[Panel]) -> str:
+    """All panels of a figure, one below the other."""
+    heights = [TOP + HIGH + (TURNED if any(_is_turned(g, panel) for g in panel.groups) else FOOT) for panel in panels]
+    whole = sum(heights) + 10
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {whole}" width="{WIDE}" height="{whole}" {SANS}>',
+        f'<rect width="{WIDE}" height="{whole}" fill="#ffffff"/>',
+    ]
+    top = 0
+    for panel, height in zip(panels, heights, strict=True):
+        lines += [f'<g transform="translate(0 {top})">', *_panel(panel), "</g>"]
+        top += height
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def number(value: float) -> str:
+    """Three digits that count: 1234, 12.3, 0.0123."""
+    if value == 0:
+        return "0"
+    digits = max(2 - floor(log10(abs(value))), 0)
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _panel(panel: Panel) -> Iterator[str]:
+    yield _text(LEFT, 16, panel.title, size=13, weight="bold")
+    names = list(panel.series or panel.curves)
+    x = LEFT
+    for n, name in enumerate(names):
+        yield f'<rect x="{x}" y="26" width="10" height="10" fill="{PALETTE[n % len(PALETTE)]}"/>'
+        yield _text(x + 14, 35, name, size=11)
+        x += 26 + int(6.2 * len(name))
+    if panel.form == "bars":
+        values = [v for row in panel.series.values() for v in row if v is not None]
+    else:
+        values = [y for curve in panel.curves.values() for _, y in curve]
+    if not values:
+        yield _text(LEFT, TOP + 20, "not made yet", size=11)
+        return
+    ticks, place = _scale(values, panel.log)
+    for tick in ticks:
+        y = _y(place(tick))
+        yield f'<path d="M{LEFT} {y}H{WIDE - RIGHT}" stroke="#d0d7de" stroke-width="0.5"/>'
+        yield _text(LEFT - 6, y + 4, number(tick), size=10, anchor="end")
+    yield (
+        f'<text transform="translate(16 {TOP + HIGH // 2}) rotate(-90)" text-anchor="middle" font-size="11" '
+        f'fill="#1b1f24">{escape(panel.axis)}</text>'
+    )
+    yield from _bars(panel, place) if panel.form == "bars" else _curves(panel, place)
+    yield f'<path d="M{LEFT} {TOP}V{TOP + HIGH}H{WIDE - RIGHT}" stroke="#57606a" fill="none"/>'
+
+
+def _bars(panel: Panel, place: Callable[[float], float]) -> Iterator[str]:
+    room = (WIDE - LEFT - RIGHT) / max(len(panel.groups), 1)
+    wide = 0.84 * room / max(len(panel.series), 1)
+    for g, group in enumerate(panel.groups):
+        begin = LEFT + room * (g + 0.08)
+        for s, row in enumerate(panel.series.values()):
+            value, x = row[g], begin + s * wide
+            if value is None:
+                yield _text(x + wide / 2, TOP + HIGH - 3, "×", size=9, anchor="middle", colour="#8c959f")
+                continue
+            y = _y(place(value))
+            colour = PALETTE[s % len(PALETTE)]
+            yield (
+                f'<rect x="{x:.1f}" y="{y}" width="{wide - 0.5:.1f}" height="{TOP + HIGH - y:.1f}" fill="{colour}">'
+                f"<title>{escape(group)}: {number(value)}{escape(panel.unit)}</title></rect>"
+            )
+            label = number(value) + panel.unit
+            if wide >= 5 * len(label):
+                yield _text(x + wide / 2, y - 3, label, size=9, anchor="middle")
+            elif wide >= 8:
+                where = f'transform="translate({x + wide / 2 + 3:.1f} {y - 3:.1f}) rotate(-90)"'
+                yield f'<text {where} font-size="9" fill="#1b1f24">{escape(label)}</text>'
+        if not _is_turned(group, panel):
+            yield _text(begin + 0.42 * room, TOP + HIGH + 16, group, size=11, anchor="middle")
+        else:
+            where = f'transform="translate({begin + 0.42 * room:.1f} {TOP + HIGH + 12}) rotate(-25)"'
+            yield f'<text {where} text-anchor="end" font-size="10" fill="#1b1f24">{escape(group)}</text>'
+
+
+def _is_turned(group: str, panel: Panel) -> bool:
+    return len(group) * 6.2 > (WIDE - LEFT - RIGHT) / len(panel.groups)
+
+
+def _curves(panel: Panel, place: Callable[[float], float]) -> Iterator[str]:
+    xs = [x for curve in panel.curves.values() for x, _ in curve]
+    ticks, along = _scale(xs, False)
+    for tick in ticks:
+        yield _text(_x(along(tick)), TOP + HIGH + 14, number(tick), size=10, anchor="middle")
+    yield _text(WIDE / 2, TOP + HIGH + 29, panel.across, size=11, anchor="middle")
+    for n, curve in enumerate(panel.curves.values()):
+        colour = PALETTE[n % len(PALETTE)]
+        places = [(_x(along(x)), _y(place(y))) for x, y in curve]
+        if panel.form == "dots":
+            yield from (f'<circle cx="{x}" cy="{y}" r="2" fill="{colour}" fill-opacity="0.6"/>' for x, y in places)
+        elif places:
+            path = "L".join(f"{x} {y}" for x, y in places)
+            yield f'<path d="M{path}" stroke="{colour}" stroke-width="1.8" fill="none"/>'
+
+
+def _scale(values: Sequence[float], log: bool) -> tuple[list[float], Callable[[float], float]]:
+    """Round numbers to mark, and where a value lies between 0 (below) and 1."""
+    most = max(values)
+    if log:
+        low, high = floor(log10(0.7 * min(v for v in values if v > 0))), ceil(log10(most))
+        return [10.0**n for n in range(low, high + 1)], lambda v: (log10(v) - low) / (high - low) if v > 0 else 0.0
+    step = 10.0 ** floor(log10(most)) if most > 0 else 1.0
+    step = next(step * part for part in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if most / (step * part) <= 6)
+    count = max(ceil(most / step - 1e-9), 1)
+    return [n * step for n in range(count + 1)], lambda v: v / (count * step)
+
+
+def _x(part: float) -> float:
+    return round(LEFT + part * (WIDE - LEFT - RIGHT), 1)
+
+
+def _y(part: float) -> float:
+    return round(TOP + HIGH * (1 - part), 1)
+
+
+def _text(
+    x: float, y: float, text: str, *, size: int, anchor: str = "start", weight: str = "", colour: str = "#1b1f24"
+) -> str:
+    bold = f' font-weight="{weight}"' if weight else ""
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {where} font-size="{size}"{bold} fill="{colour}">{escape(text)}</text>'

@@ -1,0 +1,90 @@
+"""The paper's models measured on this machine against their peers: the harnesses of benchmarks, as jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from benchmarks.paper.figure import Job, Points, Source, Values
+
+PEERS = {  # as on the pages; ours first
+    "rammer": "Rammer (wavefront)",
+    "rammer-sequential": "RammerBase",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "torch": "PyTorch",
+    "torch-compile": "PyTorch Inductor",
+    "jax": "JAX (XLA)",
+}
+GPU_PEERS = {
+    "rammer": "Rammer (wavefront)",
+    "rammer-sequential": "RammerBase",
+    "torch": "PyTorch",
+    "torch-max": "Inductor",
+}
+SECONDS, THREADS, LOAD_S = 1.0, 2, 240.0
+GPU_RUNS = 200
+
+
+def jobs(models: Iterable[str], gpu: bool = True) -> Iterator[Job]:
+    """A job for every model ("resnext29:4") on the CPU, and on an NVIDIA GPU where there is one."""
+    models = tuple(models)
+    for model in models:
+        yield Job(f"cpu {model}", partial(on_cpu, model), target="cpu")
+    for model in models if gpu else ():
+        yield Job(f"cuda {model}", partial(on_gpu, model), target="cuda")
+
+
+def on_cpu(model: str) -> tuple[Source, Values]:
+    """`benchmarks.run` of one model: milliseconds of every peer, and how the vEUs were used."""
+    from benchmarks.run import Options, machine, measure_model
+
+    options = Options("full", THREADS, 1000, SECONDS, LOAD_S, cold=False, again=False)
+    entry, _ = measure_model(model, list(PEERS), options, lambda what: None)
+    peers = {name: _few(found) for name, found in entry["peers"].items()}
+    n = max((found.get("n", 0) for found in peers.values()), default=0)
+    return Source("measured", f"cpu: {machine()['cpu']}, {THREADS} threads"), {"n": n, "peers": peers}
+
+
+def _few(found: Values) -> Values:
+    """Of a peer's results what the book shows."""
+    if "min_ms" not in found:
+        return {"failed": str(found.get("failed", "no result"))}
+    kept: Values = {name: float(f"{found[name]:.5g}") for name in ("min_ms", "median_ms")}
+    usage = found.get("usage") or {}
+    shares = {name: round(usage[name], 5) for name in ("overhead", "scheduling") if name in usage}
+    return {**kept, **shares, "n": found["n"]}
+
+
+def on_gpu(model: str) -> tuple[Source, Values]:
+    """`benchmarks.gpu` of one model: milliseconds of every peer that is installed, by the GPU's clock."""
+    from benchmarks import catalog
+    from benchmarks.gpu import available, compare, state_of_gpu, summary
+
+    name, _, batch = model.partition(":")
+    entry = catalog.prepare(name, int(batch or 1))
+    found, _ = compare(entry, available(list(GPU_PEERS))[0], 0, "full", GPU_RUNS, LOAD_S, "")
+    peers: dict[str, Values] = {}
+    for peer, results in found.items():
+        times = summary(results.warm_ms)
+        ms = {"min_ms": min(results.warm_ms), "median_ms": times["median"], "n": times["n"]} if times else {}
+        peers[peer] = ms or {"failed": results.failed}
+    n = max((int(p.get("n", 0)) for p in peers.values()), default=0)
+    return Source("measured", f"cuda: {state_of_gpu()}"), {"n": n, "peers": peers}
+
+
+def number(points: Points, target: str, model: str, peer: str, name: str = "median_ms") -> float | None:
+    """A number of a peer, if it is made and the peer did not fail."""
+    point = points.get(f"{target} {model}")
+    value = point.values["peers"].get(peer, {}).get(name) if point else None
+    return None if value is None else float(value)
+
+
+def failures(points: Points, target: str, models: Iterable[str]) -> list[str]:
+    """What peers said that failed."""
+    found = []
+    for model in models:
+        if point := points.get(f"{target} {model}"):
+            failed = {p: r["failed"] for p, r in point.values["peers"].items() if "failed" in r}
+            found += [f"{target} {model}, {PEERS.get(peer, peer)}: {why}" for peer, why in failed.items()]
+    return found

@@ -1,0 +1,205 @@
+"""Table 1, and Figures 4, 15 and 21: models, operators, streams and training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from statistics import fmean, median, stdev
+
+import numpy as np
+
+from benchmarks.paper.figure import Claim, Drawn, Figure, Job, Panel, Points, Source, Values
+from benchmarks.paper.simulated import MODELS, title
+
+NOTES = {  # as the paper's Table 1 prints them
+    "resnext29": ("CIFAR-10", "layers: 29, cardinality: 16, bottleneck width: 64d (16x64d)"),
+    "nasnet_cifar": ("CIFAR-10", "repeated cells: 6, filters: 768 (6@768)"),
+    "alexnet": ("ImageNet", "paper parameter"),
+    "deepspeech2_unrolled": ("LibriSpeech", "input length: 300; CNN layer: 2; uni-LSTM, layer: 7, hidden size: 256"),
+    "lstm_tc_unrolled": ("synthetic", "input length: 100, hidden size: 256, layer: 10"),
+    "seq2seq_unrolled": (
+        "synthetic",
+        "encoder: input length 100, hidden size 128, layer 8; decoder: output length 30, hidden size 128, layer 4",
+    ),
+}
+
+
+def _count(model: str) -> tuple[Source, Values]:
+    from benchmarks import catalog
+
+    work = catalog.prepare(model).work
+    found = {"nodes": work.nodes, "macs": work.macs, "parameters": work.parameters}
+    return Source("counted", "nodes, multiply-adds and parameters of the ONNX files"), found
+
+
+def _draw_models(points: Points) -> Drawn:
+    rows: list[tuple[str, ...]] = [("model", "dataset", "note", "nodes", "parameters, M", "GMAC")]
+    for model, (dataset, note) in NOTES.items():
+        if point := points.get(model):
+            v = point.values
+            numbers = (f"{v['nodes']:,}", f"{v['parameters'] / 1e6:.2f}", f"{v['macs'] / 1e9:.3f}")
+            rows.append((MODELS[model], dataset, note, *numbers))
+    return Drawn(tables={"Models": rows})
+
+
+TABLE_1 = Figure(
+    name="table1",
+    title="Table 1",
+    caption="Deep learning models and datasets.",
+    section="§5.1",
+    how="The models as this repository builds them, after the paper's artifact (`benchmarks/models`).",
+    jobs=lambda: [Job(model, partial(_count, model)) for model in MODELS],
+    draw=_draw_models,
+    differs=("Weights and inputs are seeded random numbers: times do not depend on them.",),
+)
+
+RUNS = 1000
+
+
+def _operators(model: str = "resnext29", runs: int = RUNS) -> tuple[Source, Values]:
+    """Microseconds of every operator of a model in `runs` runs: mean and deviation, by the program's own clocks."""
+    import rammer
+    from benchmarks import catalog
+    from benchmarks.run import machine
+    from rammer.vdevice.base import TimedExecutable
+
+    built = catalog.prepare(model).built
+    with rammer.compile(str(built.path), "cpu", policy="sequential") as program:
+        executable, plan = program.executable, program.plan
+        assert isinstance(executable, TimedExecutable) and plan is not None
+        times = np.zeros((runs, len(plan.graph.operators)))
+        for run in range(runs):
+            _, slots = executable.run_timed(built.inputs)
+            for lanes, numbers in zip(slots.programs, slots.operators, strict=True):
+                begins = np.full(times.shape[1], np.inf)
+                ends = np.full(times.shape[1], -np.inf)
+                for lane, number in zip(lanes, numbers, strict=True):
+                    kept = number >= 0
+                    np.minimum.at(begins, number[kept], lane[kept, 0])
+                    np.maximum.at(ends, number[kept], lane[kept, 1])
+                ran = np.isfinite(begins)
+                times[run, ran] += (ends - begins)[ran]
+        veus = plan.spec.num_veus
+    times = times[:, times.mean(axis=0) > 0]
+    order = np.argsort(times.mean(axis=0))
+    found = {
+        "mean_us": [float(f"{v:.4g}") for v in times.mean(axis=0)[order]],
+        "stdev_us": [float(f"{v:.3g}") for v in times.std(axis=0)[order]],
+        "median_us": [float(f"{v:.4g}") for v in np.median(times, axis=0)[order]],
+    }
+    return Source("measured", f"cpu: {machine()['cpu']}, {veus} vEUs"), {"n": runs, **found}
+
+
+def _draw_operators(points: Points) -> Drawn:
+    if (point := points.get("cpu resnext29")) is None:
+        return Drawn((Panel("Operators of ResNeXt, by their mean time", "µs", "dots"),))
+    v = point.values
+    curves = {
+        name: tuple((float(n), us) for n, us in enumerate(v[f"{which}_us"], 1))
+        for name, which in (("mean", "mean"), ("standard deviation", "stdev"))
+    }
+    panel = Panel("Operators of ResNeXt, by their mean time", "µs", "dots", curves=curves, across="operator", log=True)
+    return Drawn((panel,))
+
+
+def _deviation(points: Points) -> str | None:
+    if (point := points.get("cpu resnext29")) is None:
+        return None
+    shares = [s / m for s, m in zip(point.values["stdev_us"], point.values["mean_us"], strict=True) if m]
+    return f"{median(shares):.1%} in the median of the operators"
+
+
+FIGURE_4 = Figure(
+    name="figure4",
+    title="Figure 4",
+    caption="The profiled kernel time of all the operators in ResNeXt model. Each data point ran 1,000 times.",
+    section="§2",
+    how="Every operator of ResNeXt by itself on all vEUs of the CPU (RammerBase), in whole runs, by the program's own "
+    "clocks: whether times are the same from run to run, which planning ahead needs.",
+    jobs=lambda: [Job("cpu resnext29", _operators, target="cpu")],
+    draw=_draw_operators,
+    claims=(Claim("standard deviation over mean", "very little", _deviation),),
+    differs=("A shared virtual machine is interrupted now and then; kernels of a GPU are not.",),
+)
+
+STREAMS = (1, 2, 4)
+STREAM_RUNS = 30
+
+
+def _streams(model: str) -> tuple[Source, Values]:
+    """Milliseconds of ONNX Runtime with 1, 2 and 4 operators at a time, in turns; two threads for each operator."""
+    import onnxruntime
+
+    from benchmarks import catalog
+    from benchmarks.run import machine
+
+    built = catalog.prepare(model).built
+    sessions = {}
+    for count in STREAMS:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = 2, count
+        if count > 1:
+            options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+        sessions[count] = onnxruntime.InferenceSession(str(built.path), options, providers=["CPUExecutionProvider"])
+    samples: dict[int, list[float]] = {count: [] for count in STREAMS}
+    for run in range(STREAM_RUNS + 1):
+        for count, session in sessions.items():
+            start = time.perf_counter()
+            session.run(None, built.inputs)
+            if run:  # the first one warms up
+                samples[count].append((time.perf_counter() - start) * 1e3)
+    found = {str(c): float(f"{median(s):.4g}") for c, s in samples.items()}
+    spread = {str(c): float(f"{stdev(s):.3g}") for c, s in samples.items()}
+    source = Source("measured", f"cpu: {machine()['cpu']}, ONNX Runtime {onnxruntime.__version__}")
+    return source, {"n": STREAM_RUNS, "median_ms": found, "stdev_ms": spread}
+
+
+def _stream_jobs() -> Iterator[Job]:
+    for model in MODELS:
+        yield Job(f"cpu {model}", partial(_streams, model), target="cpu")
+
+
+def _draw_streams(points: Points) -> Drawn:
+    rows = {
+        f"STM {count}": tuple(
+            points[f"cpu {m}"].values["median_ms"][str(count)] if f"cpu {m}" in points else None for m in MODELS
+        )
+        for count in STREAMS
+    }
+    groups = tuple(map(title, MODELS))
+    return Drawn((Panel("ONNX Runtime, measured on the CPU", "median time (ms)", "bars", groups, rows, log=True),))
+
+
+def _four(points: Points) -> str | None:
+    made = [points[f"cpu {m}"].values["median_ms"] for m in MODELS if f"cpu {m}" in points]
+    return f"{fmean(ms['4'] / ms['1'] for ms in made):.2f}× on average" if made else None
+
+
+FIGURE_15 = Figure(
+    name="figure15",
+    title="Figure 15",
+    caption="TF performance with different stream (STM) number.",
+    section="§5.2.2",
+    how="What is left to a runtime on the CPU: ONNX Runtime's operators one at a time, and up to 2 and 4 at a time.",
+    jobs=_stream_jobs,
+    draw=_draw_streams,
+    claims=(Claim("4 streams over 1, end to end", "2.72× the time, on average", _four),),
+    absent=(("TensorFlow on a GPU", "TensorFlow 1.15 with streams needs a V100 and its CUDA 10"),),
+)
+
+FIGURE_21 = Figure(
+    name="figure21",
+    title="Figure 21",
+    caption="End-to-end model training time of LSTM-TC with batch size of 256 on NVIDIA V100 GPU.",
+    section="§6",
+    how="The paper: Rammer 2.28× as fast as RammerBase, 2.36× as TF-XLA.",
+    jobs=lambda: (),
+    draw=lambda points: Drawn(),
+    absent=(
+        (
+            "all of it",
+            "training needs backward graphs, by `torch.compile` or of explicit gradient operators; neither is here yet",
+        ),
+    ),
+)

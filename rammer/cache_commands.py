@@ -1,0 +1,39 @@
+"""`rammer cache`: what is kept between compilations, and how measured times get from one cache to another."""
+
+from __future__ import annotations
+
+import click
+
+from rammer import files
+from rammer.vdevice import profiles, toolchain
+
+
+@click.group(invoke_without_command=True)
+@click.option("--clear", is_flag=True, help="Delete compiled kernels and measured times.")
+@click.pass_context
+def cache(context: click.Context, clear: bool) -> None:
+    """Show (or clear) the cache of compiled kernels and measured times; or exchange measured times with another one."""
+    if clear:
+        toolchain.clear_cache()
+    if context.invoked_subcommand is None:
+        click.echo(toolchain.cache_summary())
+
+
+@cache.command("export")
+@click.argument("file")
+def export_command(file: str) -> None:
+    """Write all measured times into FILE. Each is kept with the machine and the compiler that it belongs to."""
+    files.check_new(file)
+    click.echo(f"{file}: {profiles.export_times(file)} measured times")
+
+
+@cache.command("import")
+@click.argument("exported", nargs=-1, required=True)
+def import_command(exported: tuple[str, ...]) -> None:
+    """Merge files that `rammer cache export` wrote: of two times for the same, the younger one stays.
+
+    Times of other machines are kept beside this one's, and used only there. Machine code is not exchanged.
+    """
+    for file in exported:
+        known, new = profiles.import_times(file)
+        click.echo(f"{file}: {known} measured times, {new} of them new or younger")

@@ -1,0 +1,123 @@
+"""The papers' evaluation: the book follows from its results byte for byte; runs go on where they stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.paper import __main__ as command
+from benchmarks.paper import book, chart, figures, results, runner
+from benchmarks.paper.figure import Claim, Drawn, Figure, Job, Panel, Points, Source, Values
+from benchmarks.paper.figures import FIGURES
+from rammer.errors import RammerError
+
+
+def test_the_book_follows_from_its_results() -> None:
+    written = {p.name: p.read_text(encoding="utf-8") for p in results.BOOK.iterdir() if p.is_file()}
+    assert written == book.pages(FIGURES.values()), "run python -m benchmarks.paper --render"
+
+
+def test_results_have_a_figure_and_say_how_they_came_about() -> None:
+    for path in (results.BOOK / "results").iterdir():
+        figures = [f for f in FIGURES.values() if path.stem == (f.results or f.name)]
+        jobs = {job.key: job for figure in figures for job in figure.jobs()}
+        for key, point in results.load(figures[0]).items():
+            assert key in jobs, f"{path.name} has {key!r}, which no job makes"
+            assert (point.source.kind == "measured") == bool(jobs[key].target)
+
+
+class Counter:
+    """Jobs that count how often they are made; `broken` ones fail."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.broken = {"b"}
+
+    def figure(self, name: str = "figure99") -> Figure:
+        def make(key: str) -> tuple[Source, Values]:
+            self.made.append(key)
+            if key in self.broken:
+                raise RammerError(f"{key} cannot be made", hint="wait")
+            return Source("counted", "fingers"), {"ms": float(ord(key))}
+
+        def draw(points: Points) -> Drawn:
+            row = tuple(points[k].values["ms"] if k in points else None for k in "abc")
+            return Drawn((Panel("t", "ms", "bars", ("a", "b", "c"), {"s": row}),))
+
+        jobs = [Job("a", lambda: make("a")), Job("b", lambda: make("b")), Job("c", lambda: make("c"), target="cpu")]
+        claim = Claim("a", "1", lambda points: "97" if "a" in points else None)
+        return Figure(name, "Figure 99", "A figure.", "§9", "By hand.", lambda: jobs, draw, (claim,), ("why",))
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter:
+    counter = Counter()
+    monkeypatch.setattr(command, "FIGURES", {"figure99": counter.figure()})
+    monkeypatch.setattr(results, "BOOK", tmp_path)
+    return counter
+
+
+def test_a_run_goes_on_where_it_stopped(counter: Counter, tmp_path: Path) -> None:
+    run = CliRunner().invoke(command.main, ["--only", "figure99"])
+    assert run.exit_code == 1 and "b cannot be made" in run.output and "1 parts are to be measured" in run.output
+    page = (tmp_path / "figure99.md").read_text()
+    assert "Not made yet" in page and "2 parts: b, c" in page and "on a machine that does nothing else" in page
+    assert "| a | 1 | 97 |" in page and "counted: fingers" in page and "![Figure 99](figure99.svg)" in page
+    counter.broken.clear()
+    assert CliRunner().invoke(command.main, ["--only", "figure99", "--measure"]).exit_code == 0
+    assert counter.made == ["a", "b", "b", "c"]
+    assert "Not made yet" not in (tmp_path / "figure99.md").read_text()
+    assert CliRunner().invoke(command.main, ["--only", "figure99", "--again", "--parts", "a"]).exit_code == 0
+    assert counter.made == ["a", "b", "b", "c", "a"]
+    assert set(json.loads((tmp_path / "results" / "figure99.json").read_text())) == {"a", "b", "c"}
+
+
+def test_workers_make_what_is_not_measured(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    dask = pytest.importorskip("dask.distributed", reason="Dask is not installed: pip install 'rammer[distributed]'")
+
+    @contextmanager
+    def connect(scheduler: str | None, *, workers: int) -> Iterator[Any]:
+        with dask.Client(processes=False, n_workers=workers, threads_per_worker=1, dashboard_address=None) as client:
+            yield client
+
+    monkeypatch.setattr(runner, "connect", connect)
+    monkeypatch.setattr(figures, "FIGURES", command.FIGURES)
+    run = CliRunner().invoke(command.main, ["--only", "figure99", "--workers", "2", "--measure"])
+    assert run.exit_code == 1 and "b cannot be made" in run.output
+    assert sorted(counter.made[:2]) == ["a", "b"] and counter.made[2:] == ["c"]  # c is measured: last, and alone
+    assert results.load(command.FIGURES["figure99"]).keys() == {"a", "c"}
+
+
+def test_an_unknown_figure_is_refused(counter: Counter) -> None:
+    run = CliRunner().invoke(command.main, ["--only", "figure9"])
+    assert run.exit_code == 2 and "figure99" in run.output
+
+
+@pytest.mark.parametrize(
+    "panel",
+    [
+        Panel("bars", "ms", "bars", ("a", "b <&>"), {"s": (1.0, None), "t": (250.0, 0.5)}, log=True, unit="%"),
+        Panel("bars", "ms", "bars", tuple(f"a long name {n}" for n in range(12)), {"s": (3.0,) * 12}),
+        Panel("none", "ms", "bars", ("a",), {"s": (None,)}),
+        Panel("zero", "ms", "bars", ("a",), {"s": (0.0,)}),
+        Panel("curves", "share", "curves", curves={"s": ((1.0, 0.0), (2.5, 1.0))}, across="x"),
+        Panel("dots", "us", "dots", curves={"s": ((1.0, 10.0), (2.5, 1.0))}, across="x", log=True),
+    ],
+)
+def test_charts_are_svg(panel: Panel) -> None:
+    text = chart.svg([panel, panel])
+    root = ElementTree.fromstring(text)
+    assert root.tag.endswith("svg") and text == chart.svg([panel, panel])
+    for bar in root.iter("{http://www.w3.org/2000/svg}rect"):
+        assert float(bar.get("height", "0")) >= 0 and 0 <= float(bar.get("x", "0")) < chart.WIDE
+
+
+def test_numbers_have_three_digits() -> None:
+    assert [chart.number(v) for v in (0, 1234.5, 12.34, 1.0, 0.01234)] == ["0", "1234", "12.3", "1", "0.0123"]
