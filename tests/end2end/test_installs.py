@@ -1,4 +1,4 @@
-"""What is needed for what: running a saved program takes NumPy, ml_dtypes and pluggy, a model of TensorFlow its extra."""
+"""What is needed for what: a saved program takes NumPy, ml_dtypes and pluggy, a model of TensorFlow its extra."""
 
 from __future__ import annotations
 
