@@ -190,6 +190,36 @@ def random_network(seed: int) -> Network:
     return replace(network, layers=tuple(last))
 
 
+def test_a_grid_where_one_axis_is_not_enough() -> None:
+    """Four images, of which half a one fits: images first, and rows inside of them."""
+    net = Net(4, 8, 8, 2)
+    net.window(net.window(~0, 2), 2)
+    network = net.network()
+    group = joined(group_of(network, 0), group_of(network, 1))
+    image = 2 * 8 * 8 * 2
+    whole, half = (Splitter(network, 4, room, grid=True).best(group) for room in (2 * image, image))
+    assert whole == Split(2, 4, 0) and whole.parts == {0: 4}
+    assert half == Split(2, 8, 1, 4) and half.parts == {0: 4, 1: 2}
+    assert Splitter(network, 4, image).best(group) == Split(2, 8, 1)  # rows of all images at once
+
+
+def test_instances_of_a_grid() -> None:
+    """In the order of their numbers they are image by image, rows in order."""
+    body = ForeignSource("numpy", "none", "", (TaskDigit("n", 1, 8, 4), TaskDigit("h", 4, 4, 1)))
+    graph = images(16)
+    kernels = {n: RKernel("rows", op.operation, body) for n, op in enumerate(graph.operators)}
+    network = network_of(graph, {k.operation: [k] for k in kernels.values()})
+    group = group_of(network, 0)
+    for n in range(1, 4):
+        group = joined(group, group_of(network, n))
+    found, producers = instances([group], [Split(4, 16, 2, 8)], kernels, Dependencies(graph, kernels))
+    assert len(found) == 16 and not any(producers)
+    for part, instance in enumerate(found):
+        for n, rtasks in instance.rtasks.items():
+            boxes = [kernels[n].box(r) for r in rtasks.tolist()]
+            assert {(b["n"][0], b["h"][0] // 8) for b in boxes} == {(part // 2, part % 2)}
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_groups_and_splits_keep_what_they_promise(seed: int) -> None:
     network = random_network(seed)
@@ -325,7 +355,7 @@ class TestPlans:
 
     def moved(self, policy: str, problem: Problem) -> dict[str, int]:
         plan = PluginRegistry(third_party=False).policy(policy).schedule(problem)
-        plan = replace(plan, memory=plan_memory(plan))
+        plan = replace(plan, memory=plan.memory or plan_memory(plan))
         verify_plan(plan)
         return dict(simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()})).moved)
 
@@ -334,7 +364,7 @@ class TestPlans:
         better one is taken."""
         graph = optimize(tower(16, 32), self.spec)
         wavefront = self.moved("wavefront:plans=priced", self.problem(graph, "wavefront"))
-        problem = self.problem(graph, "graphturbo")
+        problem = self.problem(optimize(tower(16, 32), self.spec, images_apart=True), "graphturbo")
         policies = ("graphturbo:order=breadth", "graphturbo:order=depth", "graphturbo")
         breadth, depth, best = (self.moved(policy, problem) for policy in policies)
         assert depth["DRAM"] < breadth["DRAM"] < 0.85 * wavefront["DRAM"]
