@@ -12,8 +12,10 @@ from cpus import MadeUp, runnable
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
+from rammer.errors import VerificationError
 from rammer.ir.dependency import Dependencies, followed_axes
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import plan_memory
@@ -30,6 +32,7 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import finer_tilings
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
+from rammer.vdevice.interpreter import run_plan
 
 KIB = 1 << 10
 node = helper.make_node
@@ -369,3 +372,38 @@ class TestPlans:
         breadth, depth, best = (self.moved(policy, problem) for policy in policies)
         assert depth["DRAM"] < breadth["DRAM"] < 0.85 * wavefront["DRAM"]
         assert best == depth
+
+    def test_memory_in_pieces(self) -> None:
+        """A few images at a time in less memory than layer by layer; right in any interleaving, and as it is proven."""
+        graph = optimize(tower(5, 24), self.spec, images_apart=True)
+        plan = PluginRegistry(third_party=False).policy("graphturbo").schedule(self.problem(graph, "graphturbo"))
+        assert plan.memory is not None and plan.memory.pieces
+        verify_plan(plan)
+        whole = plan_memory(plan)
+        assert plan.memory.arena_bytes < 0.7 * whole.arena_bytes
+        x = {"x": np.random.default_rng(0).standard_normal((5, 16, 24, 24), np.float32)}
+        wanted = evaluate_graph(graph, x)["y"]
+        for seed in range(3):
+            np.testing.assert_allclose(run_plan(plan, x, seed=seed)["y"], wanted, rtol=1e-4, atol=1e-3)
+        caught = 0
+        for tensor, pieces in plan.memory.pieces.items():
+            begin = min(pieces.offsets) // 64 * 64
+            offsets = tuple(begin + 4 * first % 64 for first in pieces.firsts)  # a ring of one place
+            shrunk = replace(plan.memory, pieces={**plan.memory.pieces, tensor: replace(pieces, offsets=offsets)})
+            try:
+                verify_plan(replace(plan, memory=shrunk))
+            except VerificationError as error:
+                assert error.rule == "R107"
+                caught += 1
+        assert caught
+
+    def test_on_the_cpu(self) -> None:
+        """An odd batch of images of odd sizes, compiled and run."""
+        graph = tower(3, 45)
+        x = np.random.default_rng(0).standard_normal((3, 16, 45, 45)).astype(np.float32)
+        with rammer.compile(graph, "cpu", policy="graphturbo", device=2, tune_seconds=0) as program:
+            memory = program.plan.memory
+            assert memory is not None and memory.pieces
+            wanted = evaluate_graph(graph, {"x": x})["y"]
+            for _ in range(5):
+                np.testing.assert_allclose(program(x), wanted, rtol=1e-4, atol=1e-3)

@@ -43,10 +43,9 @@ class _Cut(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """A plan, and what it is believed to take: to move bytes, and altogether."""
+    """A plan, and what it is believed to cost: altogether where prices were measured, else in moving bytes."""
 
-    moving_us: float
-    total_us: float
+    us: float
     plan: ExecutionPlan
 
 
@@ -54,8 +53,9 @@ class _Judged(NamedTuple):
 class GraphTurboPolicy:
     """Operators are grouped, and groups cut into instances, so that an instance of a group fits near its vEUs.
 
-    Drawn for each near memory, the vEUs' own and what they share, with instances breadth first and depth first; that
-    plan is taken which moves bytes in the least time. All in one rProgram. Paper: GraphTurbo (OSDI'23) §3.
+    Drawn for each near memory, the vEUs' own and what they share, cut along one axis and along two, with instances
+    breadth first and depth first; that plan is taken which costs least: by measured prices, or else in moving bytes.
+    All in one rProgram, in memory for pieces of tensors. Paper: GraphTurbo (OSDI'23) §3.
     """
 
     name = "graphturbo"
@@ -69,7 +69,7 @@ class GraphTurboPolicy:
     order: Literal["moved", "breadth", "depth"] = field(
         default="moved",
         metadata={
-            "moved": "instances breadth first or depth first, whichever moves bytes in less time",
+            "moved": "instances breadth first or depth first, whichever costs less where operands lie",
             "breadth": "all instances of a group before those of the next",
             "depth": "the readers of an instance as soon as they can run (Algorithm 3)",
         },
@@ -87,7 +87,7 @@ class GraphTurboPolicy:
                 notes = _notes(cut, len(found), name)
                 plan = _draw(problem, market, cut.kernels, [found[n] for n in order], described(self, self.name), notes)
                 drawn.append(_judged(problem, plan))
-        return min(drawn, key=lambda judged: judged[:2]).plan
+        return min(drawn, key=lambda judged: judged.us).plan
 
 
 def _cuts(problem: Problem, market: Market) -> Iterator[_Cut]:
@@ -172,12 +172,12 @@ def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
     """The plan in memory, with times by what caches hold: at the spec's rates if no prices were measured."""
     plan = replace(plan, memory=plan_memory(plan, least_piece=WORTH_BYTES))
     if not (levels(problem.spec) and plan.kernels):
-        return _Judged(0.0, simulate(plan).total_us, plan)
-    prices = problem.profiler.prices(plan.kernels) or {k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}
-    timeline = simulate(replace(plan, prices=prices))
+        return _Judged(simulate(plan).total_us, plan)
+    if prices := problem.profiler.prices(plan.kernels):
+        return _Judged(simulate(replace(plan, prices=prices)).total_us, plan)
+    timeline = simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}))
     rates = us_per_byte(problem.spec, problem.spec.num_veus).tolist()
-    moving_us = sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True))
-    return _Judged(moving_us, timeline.total_us, plan)
+    return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)
 
 
 def _notes(cut: _Cut, num_instances: int, order: str) -> tuple[str, ...]:
