@@ -70,15 +70,17 @@ def _mapping(inputs: Any) -> Mapping[str, Any]:
     return inputs
 
 
-def check_names(given: Mapping[str, Any], known: Collection[str], optional: Collection[str] = ()) -> None:
-    """Raise InputError for an input that does not exist, and for one that is missing."""
+def check_names(
+    given: Mapping[str, Any], known: Collection[str], optional: Collection[str] = (), *, what: str = "input"
+) -> None:
+    """Raise InputError for an input (or `what` it is) that does not exist, and for one that is missing."""
     if unknown := [n for n in given if n not in known]:
         raise InputError(
-            f"no input named {unknown[0]!r}; inputs are {', '.join(known) or '(none)'}",
+            f"no {what} named {unknown[0]!r}; {what}s are {', '.join(known) or '(none)'}",
             hint=did_you_mean(str(unknown[0]), known),
         )
     if missing := [n for n in known if n not in given and n not in optional]:
-        raise InputError(f"missing inputs: {', '.join(missing)}")
+        raise InputError(f"missing {what}s: {', '.join(missing)}")
 
 
 def on_gpu(value: Any) -> bool:

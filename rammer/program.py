@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,9 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.report import Report
 from rammer.usage import Usage, usage_of
+from rammer.vdevice import forks
 from rammer.vdevice.base import (
+    BindableExecutable,
     DeviceArrays,
     Executable,
     Image,
@@ -48,8 +50,9 @@ class Program(Runnable):
         self._executable: Executable = vdevice.load(image)
         self._report = report
         self._sources = sources  # files of the model
-        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._lock, self._forks = threading.Lock(), forks.count
         self._ports = {p.name: p for p in self.inputs}
+        self._exact = [(p.name, p.dtype.numpy, p.shape) for p in self.inputs]
         self._closed = False
 
     @property
@@ -89,15 +92,45 @@ class Program(Runnable):
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
         return tuple(self._ports), tuple(p.name for p in self.outputs)
 
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Bound:
+        """A call of the same arrays every time: what they hold is read, and outputs are written, in place.
+
+        Nothing is checked or allocated again. An array may be an input and an output (a state that is handed on).
+        `outputs`: NumPy arrays, one for each output; new ones if none are given. Raises InputError as `run` does.
+        """
+        check_names(inputs, self._ports)
+        known = {port.name: port for port in self.outputs}
+        if outputs is None:
+            outputs = {name: np.zeros(port.shape, port.dtype.numpy) for name, port in known.items()}
+        check_names(outputs, known, what="output")
+        read, written = (
+            {name: _in_place(name, value, ports[name]) for name, value in given.items()}
+            for given, ports in ((inputs, self._ports), (outputs, known))
+        )
+        if fixed := [name for name, array in written.items() if not array.flags.writeable]:
+            raise InputError(f"output {fixed[0]!r} cannot be written", hint="np.empty(port.shape, port.dtype.numpy)")
+        return Bound(self, read, written)
+
+    def _bound(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """What a bound call does."""
+        if isinstance(self._executable, BindableExecutable):
+            return self._executable.bind(inputs, {p.name: outputs[p.name] for p in self.outputs})
+
+        def call() -> None:
+            for name, found in self._evaluate(inputs).items():
+                outputs[name][...] = found
+
+        return call
+
     def _evaluate(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        if self._fits(inputs):
+            return self._run(inputs)
         check_names(inputs, self._ports)
         resident = [name for name, value in inputs.items() if on_gpu(value)]
-        arrays = {} if resident else self._checked(inputs)
+        if not resident:
+            return self._run(self._checked(inputs))
         with self._turn():
-            if self._closed:
-                raise InputError("the program is closed", hint="compile or load it again")
-            if not resident:
-                return self._all_outputs(self._executable.run(arrays))
+            self._check_open()
             if not isinstance(self._executable, DeviceArrays):
                 raise InputError(
                     f"input {resident[0]!r} lies on a GPU, the program runs on the host", hint="copy it to the host"
@@ -105,6 +138,26 @@ class Program(Runnable):
             host = {n: _as_array(n, v, self._ports[n]) for n, v in inputs.items() if n not in resident}
             given = {n: v for n, v in {**inputs, **host}.items() if self._ports[n].type.size}
             return self._all_outputs(self._executable.run_device(given))
+
+    def _fits(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether all inputs are NumPy arrays just as the vDevice takes them."""
+        return (
+            len(inputs) == len(self._exact)
+            and self._image.signature is None
+            and all(
+                type(array := inputs.get(name)) is np.ndarray and array.dtype == dtype and array.shape == shape
+                for name, dtype, shape in self._exact
+            )
+        )
+
+    def _run(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+        with self._turn():
+            self._check_open()
+            return self._all_outputs(self._executable.run(arrays))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("the program is closed", hint="compile or load it again")
 
     def _all_outputs(self, found: dict[str, Any]) -> dict[str, Any]:
         """In the model's order, with those that have no elements, of which the vDevice knows nothing."""
@@ -139,8 +192,8 @@ class Program(Runnable):
 
     def _turn(self) -> threading.Lock:
         """The lock of this process: a child forked while another thread ran has nobody to release the parent's."""
-        if self._pid != os.getpid():
-            self._lock, self._pid = threading.Lock(), os.getpid()
+        if self._forks != forks.count:
+            self._lock, self._forks = threading.Lock(), forks.count
         return self._lock
 
     def save(self, path: str | os.PathLike[str], *, progress: Progress = silent) -> None:
@@ -172,6 +225,33 @@ class Program(Runnable):
             return ", ".join(f"{p.name}: {p.type}" for p in items)
 
         return f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)})>"
+
+
+class Bound:
+    """A program with its arrays: `bound()` runs it once on what `inputs` hold, and fills `outputs`."""
+
+    __slots__ = ("_call", "inputs", "outputs", "program")
+
+    def __init__(self, program: Program, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+        self.program, self.inputs, self.outputs = program, inputs, outputs
+        self._call = program._bound(inputs, outputs)
+
+    def __call__(self) -> None:
+        self._call()
+
+    def __repr__(self) -> str:
+        return f"<Bound call of {self.program!r}>"
+
+
+def _in_place(name: str, value: Any, port: Port) -> Array:
+    """The very memory of an array. Raises InputError for what would have to be converted."""
+    if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
+        raise InputError(f"{name!r}: a {type(value).__name__} has no memory to be bound", hint="np.asarray(…)")
+    array = as_array(name, value, port.dtype)
+    port.check(array.dtype.name, array.shape)
+    if array.dtype != port.dtype.numpy:
+        raise InputError(f"{name!r}: {array.dtype!r} is of another machine's byte order", hint="astype(…)")
+    return array
 
 
 def _as_array(name: str, value: Any, port: Port) -> Array:

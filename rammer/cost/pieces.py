@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.dependency import read_elements, written_elements
+from rammer.ir.expr import loads
 from rammer.ir.intervals import Intervals, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import constant_key, memory_owners
@@ -89,29 +91,52 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
     inputs = len(kernel.operation.inputs)
     elements = [read_elements(kernel, n) for n in range(inputs)]
     elements += [written_elements(kernel, n) for n in range(len(kernel.operation.outputs))]
-    operands = list(zip(elements, kinds, addresses, strict=True))
+    most = [_most_read(kernel, name) for name, _ in kernel.operation.expr.inputs] + [inf] * len(
+        kernel.operation.outputs
+    )
+    operands = list(zip(elements, kinds, addresses, most, strict=True))
     known: dict[tuple[tuple[int, int], ...], Touch] = {}  # by what the rTask uses of each operand, and where
     found = []
     for rtask in range(kernel.num_rtasks):
-        key = tuple((e.chosen[rtask], at.of(rtask)) for e, _, at in operands)
+        key = tuple((e.chosen[rtask], at.of(rtask)) for e, _, at, _ in operands)
         if key not in known:
-            parts = [at.region.touched(e[rtask], kind.element_bytes, at.of(rtask)) for e, kind, at in operands]
+            parts = [
+                _touched(e[rtask], kind, at.region, at.of(rtask), n / kernel.num_rtasks) for e, kind, at, n in operands
+            ]
             pieces, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
             written = np.concatenate([p for p, _ in parts[inputs:]])
             known[key] = Touch(pieces, nbytes, written, int(nbytes.sum()))
         found.append(known[key])
     total = np.zeros(len(in_use), np.int64)
-    for number, (e, kind, at) in enumerate(operands):
+    for number, (e, kind, at, n) in enumerate(operands):
         by_base: dict[int, set[int]] = {}
         for choice in dict.fromkeys(key[number] for key in known):
             by_base.setdefault(choice[1], set()).add(choice[0])
-        most = np.zeros(len(in_use), np.int64)  # pieces of a tensor that take turns in the same place count once
+        largest = np.zeros(len(in_use), np.int64)  # pieces of a tensor that take turns in the same place count once
         for base, chosen in by_base.items():
-            pieces, nbytes = at.region.touched(union([e.sets[n] for n in sorted(chosen)]), kind.element_bytes, base)
-            most[pieces] = np.maximum(most[pieces], nbytes)
-        total += most
+            pieces, nbytes = _touched(union([e.sets[c] for c in sorted(chosen)]), kind, at.region, base, n)
+            largest[pieces] = np.maximum(largest[pieces], nbytes)
+        total += largest
     np.maximum(in_use, total, out=in_use)
     return found
+
+
+def _touched(elements: Intervals, kind: TensorType, region: Region, base: int, most: float) -> tuple[Numbers, Numbers]:
+    """Pieces, and bytes in each, of no more than `most` of some elements: an equal part of each piece."""
+    pieces, nbytes = region.touched(elements, kind.element_bytes, base)
+    if most * kind.element_bytes < (total := int(nbytes.sum())):
+        nbytes = np.ceil(nbytes * (most * kind.element_bytes / total)).astype(np.int64)
+    return pieces, nbytes
+
+
+def _most_read(kernel: RKernel, name: str) -> float:
+    """Elements of an input that all rTasks read together at most, where other inputs say which."""
+    count = 0.0
+    for stage in kernel.operation.expr.stages:
+        for load, _ in loads(stage.body):
+            if load.tensor == name:
+                count += prod(e for _, e in (*stage.axes, *stage.reduce)) if load.dynamic else inf
+    return count
 
 
 def touches_alone(kernel: RKernel) -> tuple[list[Touch], Numbers]:

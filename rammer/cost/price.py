@@ -1,6 +1,6 @@
 """The price of an rTask: what it takes with its operands near, and what fetching them from farther adds.
 
-    us = near_us + sum over levels of stall * bytes / rate
+    us = max(near_us + sum over levels of stall * bytes / rate, sum over levels of bytes / rate)
 
 Times with operands near and the stalls belong to the rKernel, rates are the spec's. A kernel whose loads are awaited
 one by one stalls for more than the rates say, one that computes while lines are on their way for less (docs/cost.md).
@@ -79,17 +79,17 @@ class Meter:
         self.fetched: dict[TaskUid, Bytes] = {}
         self._touched = pieces.touched
         self._caches = Residency(plan.spec, pieces.in_use)
-        rates = us_per_byte(plan.spec, plan.spec.num_veus)
+        self._rates = us_per_byte(plan.spec, plan.spec.num_veus)
         costs = {}
         for kernel in dict.fromkeys(plan.kernels):
             price = plan.prices[kernel]
-            stalls = np.full(len(rates), price.shared_stall)
+            stalls = np.full(len(self._rates), price.shared_stall)
             stalls[-1:] = price.memory_stall
-            costs[kernel] = price.near_us, rates * stalls
+            costs[kernel] = price.near_us, self._rates * stalls
         self._costs = [costs[kernel] for kernel in plan.kernels]
 
     def __call__(self, veu: int, task: TaskUid) -> float:
         """Microseconds of the next rTask of a vEU."""
         moved = self.fetched[task] = self._caches.fetch(veu, self._touched[task.operator_id][task.rtask_id])
-        near_us, us_per_byte = self._costs[task.operator_id]
-        return near_us + float(moved @ us_per_byte)
+        near_us, stalled = self._costs[task.operator_id]
+        return max(near_us + float(moved @ stalled), float(moved @ self._rates))

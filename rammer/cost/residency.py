@@ -70,16 +70,17 @@ class Residency:
 
 
 class _Cache:
-    """One cache in which what comes in pushes out at random: of what was there, exp(-bytes since / its size) is left.
+    """One cache. Once it is full, what comes in pushes out at random: exp(-bytes since / its size) is left of the rest.
 
     Real ones push out by rules that are neither known nor the same; a loop over a little more than the cache holds does
-    not lose everything in them, as it would if the oldest always went.
+    not lose everything in them, as it would if the oldest always went. A loop over less loses nothing.
     """
 
     def __init__(self, nbytes: int, in_use: NDArray[np.int64]) -> None:
         self._nbytes = max(nbytes, 1)
         self._in_use = np.maximum(in_use, 1)
-        self._passed = 0.0  # bytes that came in so far
+        self._held = 0.0  # bytes that are there
+        self._passed = 0.0  # bytes that pushed others out so far
         self._entered = np.full(len(in_use), -np.inf)  # how many had when a piece was touched last
         self._filled = np.zeros(len(in_use))  # how much of the piece was there then
 
@@ -96,10 +97,15 @@ class _Cache:
         fetched = nbytes * (1.0 - share)
         came = np.cumsum(fetched)
         if len(came):
-            self._entered[pieces] = self._passed + came
+            pushing = np.maximum(came - (self._nbytes - self._held), 0.0)
+            self._entered[pieces] = self._passed + pushing
             self._filled[pieces] = np.minimum(share + fetched / self._in_use[pieces], 1.0)
-            self._passed += came[-1]
+            self._passed += pushing[-1]
+            self._held = min(self._held + came[-1], self._nbytes)
         return fetched
 
     def drop(self, pieces: NDArray[np.int64]) -> None:
-        self._filled[pieces] = 0.0
+        """Forget pieces, which leaves room for others."""
+        if len(pieces):
+            self._held = max(self._held - float(self.share(pieces) @ self._in_use[pieces]), 0.0)
+            self._filled[pieces] = 0.0

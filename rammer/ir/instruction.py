@@ -28,7 +28,7 @@ class Instruction:
     threads: int = 1
     accumulates: bool = False  # it adds to what its output holds
     precision: str = "fp32"  # what it rounds operands of float32 to, none or "tf32", "bf16"
-    gain: float = 1.0  # multiply-adds in the time of one of the vEU's own, relative to it
+    gain: float = 1.0  # multiply-adds, or elements copied, in the time of one multiply-add of the vEU's own
     wake_us: float = 0.0  # that it takes after a while out of use
 
     @property
@@ -165,14 +165,20 @@ def multiply(
 
 
 def copy(
-    name: str, shape: Shape, to: Layout, source: Layout, precision: str = "fp32", dtype: DType = DType.F32
+    name: str,
+    shape: Shape,
+    to: Layout,
+    source: Layout,
+    precision: str = "fp32",
+    dtype: DType = DType.F32,
+    gain: float = 1.0,
 ) -> Instruction:
     """A copy of [row, term] from one layout to another."""
     body = Load("source", (var("row"), var("term")))
     stage = Stage("copy", tuple(zip(("row", "term"), shape, strict=True)), body, dtype=dtype)
     inputs = (("source", TensorType(shape, dtype, source)),)
     outputs = (("copy", TensorType(shape, dtype, to)),)
-    return Instruction(name, TensorExpr("copy", inputs, (stage,), outputs), precision=precision)
+    return Instruction(name, TensorExpr("copy", inputs, (stage,), outputs), precision=precision, gain=gain)
 
 
 def _narrow(value: Scalar) -> Scalar:

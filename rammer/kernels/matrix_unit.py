@@ -24,8 +24,6 @@ from rammer.kernels.tiling import cut, task_counts
 
 MOST_PADDING = 1.2  # rows that blocks hold, for each that there is
 WORTH_WAKING = 33.0  # times that a product, estimated on one vEU, must outlast the unit's waking
-COPY_COLUMNS = 64  # of products that take as long as encoding their rows
-BYTE_COLUMNS = 8  # as long as copying rows of bytes
 MOST_ROWS = 64  # that a step of a chain takes at once
 
 
@@ -60,9 +58,9 @@ class Unit(NamedTuple):
         return not self.copied.dtype.is_float
 
     @property
-    def copy_columns(self) -> int:
+    def copy_columns(self) -> float:
         """Columns of products that take as long as copying their rows."""
-        return BYTE_COLUMNS if self.exact else COPY_COLUMNS
+        return self.products[0].gain / self.copy.gain
 
     @property
     def depth(self) -> int:
@@ -112,50 +110,35 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
         return
     if problem.microseconds < WORTH_WAKING * unit.products[0].wake_us:
         return
-    (moving, still), extents = sides(p, unit), dict(p.stage.axes)
-    if extents[still.axis] < 2 * unit.copy_columns:
+    _, still = sides(p, unit)
+    if dict(p.stage.axes)[still.axis] < 2 * unit.copy_columns:
         return
-    outer = [a for a in extents if a not in (moving.axis, still.axis)]
     seen = set()
     for want in task_counts(problem):
         best = _cheapest(problem, p, unit, want)
-        if best is None or best.tasks in seen:
-            continue
-        seen.add(best.tasks)
-        block, around = best.block, (*best.tasks, *(Loop(a) for a in outer))
-        size = block.extent(moving.name)
-        strips = () if best.strip is None else (Loop(moving.axis, best.strip),)
-        panels = (
-            Loop(still.axis, block.extent(still.name)),
-            *(() if best.strip == size else (Loop(moving.axis, size),)),
-        )
-        loops = (*around, *strips, *panels, *inner_loops(problem, p))
-        shape = f"{block.extent('row')}x{block.extent('column')}"
-        name = f"{problem.operation.kind}_{shape}_{unit.operands}_t{best.count}"
-        at = (encoded(p, unit, len(around) + len(strips) - 1),)
-        yield Schedule(name, loops, at, ((still.load.tensor, packed(p, unit, block)),), instruction=block)
+        if best is not None and best.loops not in seen:
+            seen.add(best.loops)
+            yield best
 
 
-class Way:
-    """A product cut into tasks and blocks, and what it costs: sums and copies of all, those past the edge too."""
-
-    def __init__(self, problem: Problem, p: Product, unit: Unit, block: Instruction, tasks: tuple[Loop, ...]) -> None:
-        self.block, self.tasks = block, tasks
-        extents = dict(p.stage.axes)
-        size = {**extents, **{lp.axis: min(lp.step, extents[lp.axis]) for lp in tasks}}
-        self.count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-        moving, still = sides(p, unit)
-        height, width = block.extent(moving.name), block.extent(still.name)
-        rows = -(-size[moving.axis] // height) * height
-        self.padding = rows * -(-extents[moving.axis] // size[moving.axis]) / extents[moving.axis]
-        columns = -(-size[still.axis] // width) * width * (unit.products[0].gain / block.gain) + unit.copy_columns
-        others = prod(e for a, e in size.items() if a not in (moving.axis, still.axis))
-        rounds = -(-self.count // problem.spec.num_veus)
-        self.cost = rounds * others * rows * columns
-        self.strip: int | None = height  # rows that are encoded at once; None: all of a task
-        if not near(problem, p, unit):  # as few passes of the weights as possible
-            most = problem.spec.scratch_bytes * 3 // 4 // encoded_bytes(p, unit, height) * height
-            self.strip = most if most < rows else None
+def schedule(problem: Problem, p: Product, unit: Unit, block: Instruction, tasks: tuple[Loop, ...]) -> Schedule:
+    """Of a product that is cut into such tasks and blocks: weights pass as rarely as may be, if they come from far."""
+    (moving, still), extents = sides(p, unit), dict(p.stage.axes)
+    height = block.extent(moving.name)
+    rows = _rows(moving, height, tasks, extents)
+    strip: int | None = height  # rows that are encoded at once; None: all of a task
+    if not near(problem, p, unit):
+        most = problem.spec.scratch_bytes * 3 // 4 // encoded_bytes(p, unit, height) * height
+        strip = most if most < rows else None
+    outer = (Loop(a) for a in extents if a not in (moving.axis, still.axis))
+    around = (*tasks, *outer, *(() if strip is None else (Loop(moving.axis, strip),)))
+    panels = (Loop(still.axis, block.extent(still.name)), *(() if strip == height else (Loop(moving.axis, height),)))
+    loops = (*around, *panels, *inner_loops(problem, p))
+    shape = f"{block.extent('row')}x{block.extent('column')}"
+    count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
+    name = f"{problem.operation.kind}_{shape}_{unit.operands}_t{count}"
+    packing = ((still.load.tensor, packed(p, unit, block)),)
+    return Schedule(name, loops, (encoded(p, unit, len(around) - 1),), packing, instruction=block)
 
 
 def _of_one_row(p: Product) -> Product:
@@ -271,14 +254,30 @@ def _in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
     return blocks and [d for d in layout.digits if d.dim == row] == [Digit(row)]
 
 
-def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Way | None:
+def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Schedule | None:
     """Tasks by rows if blocks fit them, as who reads single rows need not wait for all of them; else by columns."""
+    (moving, _), extents = sides(p, unit), dict(p.stage.axes)
     for by_rows in (True, False):
-        tasks = {block: _cut(problem, p, unit, block, want, by_rows) for block in fitting(problem, p, unit)}
-        ways = [Way(problem, p, unit, block, own) for block, own in tasks.items()]
-        if fits := [way for way in ways if unit.exact or way.padding <= MOST_PADDING]:
-            return min(fits, key=lambda way: way.cost)
+        found = []
+        for block in fitting(problem, p, unit):
+            tasks = _cut(problem, p, unit, block, want, by_rows)
+            rows = _rows(moving, block.extent(moving.name), tasks, extents)
+            padded = rows * -(-extents[moving.axis] // _step(moving, tasks, extents))
+            if unit.exact or padded <= MOST_PADDING * extents[moving.axis]:
+                found.append(schedule(problem, p, unit, block, tasks))
+        if found:
+            return min(found, key=lambda own: problem.alone_us(own, problem.spec.num_veus))
     return None
+
+
+def _step(side: Side, tasks: tuple[Loop, ...], extents: dict[str, int]) -> int:
+    """How many of an operand's rows or columns a task takes."""
+    return min((extents[side.axis], *(lp.step for lp in tasks if lp.axis == side.axis)))
+
+
+def _rows(side: Side, height: int, tasks: tuple[Loop, ...], extents: dict[str, int]) -> int:
+    """As many in whole blocks."""
+    return -(-_step(side, tasks, extents) // height) * height
 
 
 def _cut(problem: Problem, p: Product, unit: Unit, block: Instruction, want: int, by_rows: bool) -> tuple[Loop, ...]:

@@ -165,6 +165,14 @@ class Executable(Protocol):
         """Free threads and memory; later runs are errors."""
 
 
+@runtime_checkable
+class BindableExecutable(Executable, Protocol):
+    """A loaded program that can be called again and again with the same arrays."""
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """A call that reads and writes these arrays, checked against the image's ports. An input may be an output."""
+
+
 @dataclass(frozen=True)
 class SlotTimes:
     """Measured times of one run: for every rProgram and vEU an array [slots, 2] of begin and end, in µs.

@@ -97,3 +97,15 @@ def test_a_plan_larger_than_the_caches_pays_for_main_memory() -> None:
     timeline = simulate(plan)
     assert timeline.moved["L2"] < 0.1 * timeline.moved["DRAM"]
     assert timeline.total_us > simulate(plan, lambda kernel: 4.0).total_us
+
+
+def test_nothing_is_faster_than_all_veus_fetch() -> None:
+    """Whatever a kernel hid when it had main memory for itself."""
+    spec = replace(SPEC, memory=(OWN_LITTLE, *SPEC.memory[1:]))
+    plan, _ = kernel_of(spec)
+    hidden = replace(plan, prices=dict.fromkeys(plan.kernels, Price(1e-6, 0.0, 0.0)))
+    timeline = simulate(hidden)
+    from_memory, written = timeline.moved["DRAM"], timeline.moved["L2 of another vEU"]
+    assert sum(timeline.busy_us) == pytest.approx(from_memory * 1e-3 / 8 + written * 1e-3 / 4, rel=0.1)
+    slow = replace(plan, prices=dict.fromkeys(plan.kernels, Price(1e3, 0.0, 0.0)))
+    assert sum(simulate(slow).busy_us) == pytest.approx(2 * COUNT * 1e3)

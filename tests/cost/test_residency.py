@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from math import exp, inf
+from math import exp
 
 import numpy as np
 import pytest
@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from rammer.cost.pieces import LEAST_BYTES, Region, Touch, touches_alone
 from rammer.cost.residency import Residency, levels
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.operator import Operations, attributes
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import DType, TensorType
+from rammer.kernels import candidates
 
 PIECE = 64
 OWN, SHARED = 6, 20  # pieces
@@ -46,48 +50,63 @@ def test_levels_are_the_last_own_cache_that_of_others_and_what_is_shared() -> No
 
 @pytest.mark.parametrize("seed", range(5))
 def test_single_pieces_are_expected_to_be_where_they_are(seed: int) -> None:
-    """The same, piece by piece: of what was there, exp(-bytes since / size) is left in each cache."""
+    """The same, piece by piece: exp(-bytes that found no room since / size) is left of what was in a cache."""
     rng = random.Random(seed)
     caches = Residency(spec_of(3), whole(40))
-    passed, shared_passed = [0.0] * 3, 0.0
-    own: list[dict[int, float]] = [{}, {}, {}]  # what had passed when a piece came in
-    shared: dict[int, tuple[float, float]] = {}  # how much was there then, and what had passed
-    writer: dict[int, int] = {}
+    own, shared, writer = [Single(OWN) for _ in range(3)], Single(SHARED), {}
     for _ in range(300):
         veu = rng.randrange(3)
         chosen = rng.sample(range(40), rng.randrange(1, 5))
         cut = rng.randrange(len(chosen) + 1)
         want = [0.0, 0.0, 0.0, 0.0]
-        shares = [exp((own[veu].get(p, -inf) - passed[veu]) / (OWN * PIECE)) for p in chosen]
         lefts = []
-        for piece, share in zip(chosen, shares, strict=True):
-            left = PIECE * (1 - share)
-            want[0] += PIECE - left
-            passed[veu] += left
-            own[veu][piece] = passed[veu]
+        missed = own[veu].take([(piece, 1.0) for piece in chosen])
+        for piece, left in zip(chosen, missed, strict=True):
+            want[0] += 1 - left
             if (other := writer.get(piece, veu)) != veu:
-                there = left * exp((own[other].get(piece, -inf) - passed[other]) / (OWN * PIECE))
+                there = left * own[other].share(piece)
                 want[1] += there
                 left -= there
-            lefts.append(left)
+            lefts.append((piece, left))
         for piece in chosen[cut:]:
             for other in {0, 1, 2} - {veu}:
-                own[other].pop(piece, None)
+                own[other].drop(piece)
             writer[piece] = veu
-        parts = [shared.get(p, (0.0, 0.0)) for p in chosen]
-        there = [filled * exp((at - shared_passed) / (SHARED * PIECE)) for filled, at in parts]
-        for piece, left, share in zip(chosen, lefts, there, strict=True):
-            want[2] += left * share
-            want[3] += left * (1 - share)
-            shared_passed += left * (1 - share)
-            shared[piece] = share + left * (1 - share) / PIECE, shared_passed
-        assert caches.fetch(veu, touch(chosen[:cut], chosen[cut:])).tolist() == pytest.approx(want, abs=1e-6)
-        assert sum(want) == pytest.approx(PIECE * len(chosen))
+        want[3] = sum(shared.take(lefts))
+        want[2] = sum(left for _, left in lefts) - want[3]
+        got = caches.fetch(veu, touch(chosen[:cut], chosen[cut:]))
+        assert got.tolist() == pytest.approx([PIECE * n for n in want], abs=1e-6)
+        assert sum(want) == pytest.approx(len(chosen))
 
 
-@pytest.mark.parametrize(("pieces", "least", "most"), [(3, 0.0, 0.001), (9, 0.3, 0.7), (30, 0.95, 1.0)])
+class Single:
+    """A cache of some pieces, one after the other: a share of each is there."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.shares = size, dict[int, float]()
+        self.held = 0.0  # what there is no room for pushes out a part of everything
+
+    def share(self, piece: int) -> float:
+        return self.shares.get(piece, 0.0)
+
+    def take(self, wanted: list[tuple[int, float]]) -> list[float]:
+        """What is not there of a part of each piece; it comes in."""
+        missed = [part * (1 - self.share(piece)) for piece, part in wanted]
+        before = {piece: self.share(piece) for piece, _ in wanted}
+        for (piece, _), came in zip(wanted, missed, strict=True):
+            pushed = max(came - (self.size - self.held), 0.0)
+            self.shares = {p: s * exp(-pushed / self.size) for p, s in self.shares.items()}
+            self.shares[piece] = before[piece] + came
+            self.held = min(self.held + came, self.size)
+        return missed
+
+    def drop(self, piece: int) -> None:
+        self.held = max(self.held - self.shares.pop(piece, 0.0), 0.0)
+
+
+@pytest.mark.parametrize(("pieces", "least", "most"), [(3, 0.0, 0.0), (6, 0.0, 0.0), (9, 0.3, 0.7), (30, 0.95, 1.0)])
 def test_loops_lose_more_the_larger_they_are(pieces: int, least: float, most: float) -> None:
-    """Of pieces read over and over: half a cache stays, of one and a half some is lost, of five nearly all."""
+    """Of pieces read over and over: what fits stays, of one and a half caches some is lost, of five nearly all."""
     caches = Residency(spec_of(1), whole(pieces))
     for _ in range(50):
         near = sum(caches.fetch(0, touch([p], []))[0] for p in range(pieces))
@@ -146,3 +165,16 @@ def test_rtasks_of_a_kernel_touch_all_its_operands() -> None:
     assert len(touched) == kernel.num_rtasks and written.max() < len(in_use)
     sizes = sum(t.nbytes for t in (*kernel.input_types(), *operation.outputs))
     assert sum(t.total_bytes for t in touched) >= sizes == in_use.sum()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 128])
+def test_of_a_table_as_much_is_touched_as_is_read(rows: int) -> None:
+    """Whichever rows these are: an equal part of each piece, and not the whole table."""
+    types = TensorType((1000, 48)), TensorType((rows,), DType.I64)
+    op = Operations(OPS).define("gather", types, attributes(axis=0))
+    kernel, *_ = candidates(op, replace(spec_of(2), languages=("c",), lanes=8, registers=16, peak_gflops=64.0))
+    touched, in_use = touches_alone(kernel)
+    wanted = rows * (48 * 4 + 8 + 48 * 4)
+    pieces = -(-1000 * 48 * 4 // LEAST_BYTES)
+    assert wanted <= in_use.sum() <= wanted + pieces
+    assert wanted <= sum(t.total_bytes for t in touched) <= wanted + len(touched) * (pieces + rows * 8)

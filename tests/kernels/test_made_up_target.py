@@ -35,7 +35,7 @@ from rammer.ir.tile import Apply, Kind, TileProgram, contains
 from rammer.kernels import candidates, matrix_unit, threads_tensor
 from rammer.kernels.contraction import product
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import Loop, Schedule
+from rammer.kernels.schedule import Loop
 from rammer.kernels.threads_product import Staging, padded, sides
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.policy import Problem as PolicyProblem
@@ -214,16 +214,9 @@ def every_block_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
     grains = {a: problem.span(a) for a in extents} | {row: span * -(-height // span) if span > 1 else height}
     grains[p.lane] = width
     sizes = [range(grain, extents[a] + grain, grain) for a, grain in grains.items()]
-    outer = [Loop(a) for a in extents if a not in (row, p.lane)]
     for steps in combinations(*sizes):
         tasks = tuple(Loop(a, s, Kind.TASK) for a, s in zip(grains, steps, strict=True) if s < extents[a])
-        strip = matrix_unit.Way(problem, p, unit, block, tasks).strip
-        around = (*tasks, *outer, *(() if strip is None else (Loop(row, strip),)))
-        inside = (Loop(p.lane, width), *(() if strip == height else (Loop(row, height),)))
-        loops = (*around, *inside, *matrix_unit.inner_loops(problem, p))
-        at = (matrix_unit.encoded(p, unit, len(around) - 1),)
-        packing = ((p.w.tensor, matrix_unit.packed(p, unit, block)),)
-        yield problem.kernel(Schedule(f"{steps}", loops, at, packing, instruction=block))
+        yield problem.kernel(matrix_unit.schedule(problem, p, unit, block, tasks))
 
 
 def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:

@@ -62,7 +62,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.backend": ({"session", "compiler", "frontend", "errors"}, {"numpy", "onnx"}),
     "rammer.report": ({"usage", "scheduler.timeline", "scheduler.hand_overs", "ir", "errors", "config"}, set()),
     "rammer.program": (
-        {"calling", "artifact", "files", "report", "usage", "vdevice.base", "ir", "errors", "config"},
+        {"calling", "artifact", "files", "report", "usage", "vdevice.base", "vdevice.forks", "ir", "errors", "config"},
         {"numpy"},
     ),
     "rammer.compiler": (

@@ -18,6 +18,7 @@ from rammer.ir.tensor import Digit, DType, Encoding, Layout
 BF16X3, BF16 = Encoding(DType.BF16, 3, 512), Encoding(DType.BF16, 1, 512)
 WAKE_US = 3.0  # measured: out of use the unit sleeps
 TERMS = 32
+ENCODING = 64  # multiply-adds of the unit's in the time of an element that is encoded: measured for three parts
 WIDE_COST = 1.07  # measured: of a wide block's sums, relative to a tall block's
 SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matrices
 GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
@@ -28,7 +29,7 @@ def _unit(
 ) -> tuple[Instruction, ...]:
     """A copy of rows, and two products; `gain`: of tall blocks of sums. Columns lie in pairs of terms."""
     rows = Layout((Digit(0, 16), Digit(1, TERMS), Digit(0, 1, 16), Digit(1, 1, TERMS)), encoding)
-    made = [copy(f"split_rows{ending}", (16, TERMS), rows, GIVEN, precision)]
+    made = [copy(f"split_rows{ending}", (16, TERMS), rows, GIVEN, precision, gain=gain / ENCODING)]
     for height, width, rate in ((32, 32, gain), (16, 64, gain / WIDE_COST)):
         blocks, pairs = (Digit(0, TERMS), Digit(1, 16, width // 16)), (Digit(0, 2, TERMS // 2), Digit(1, 1, 16))
         layouts = SUMS, rows, Layout((*blocks, *pairs, Digit(0, 1, 2)), encoding)

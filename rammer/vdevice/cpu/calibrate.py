@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from math import inf
+from math import inf, log
+
+import numpy as np
 
 from rammer import config, files
 from rammer.vdevice.base import Progress, silent
@@ -21,13 +23,15 @@ from rammer.vdevice.memory import allocate
 Job = Callable[[int], float]  # does something a number of times, and says how much that was
 
 CHUNK_S = 0.00025
-WINDOW_CHUNKS = 4  # short windows, and the best one counts: the machine may be shared
+WINDOW_CHUNKS = 4  # short windows
+GOOD = 0.75  # of them are worse than the one that counts: the machine may be shared, and the best is often a freak
 SEARCH_S = 0.4
 MAX_STRIDE_BYTES = 1 << 22
 LINE_BYTES = 512  # reads go by eight vectors
 MAX_DRAM_BYTES = 1 << 28  # per thread
 TURNS = 5000
 ATTEMPTS = 50
+MOST_MISSED = 0.99
 CALIBRATIONS = "calibrations.json"
 
 
@@ -42,6 +46,7 @@ class Calibration:
     shared_all_gbps: float  # all
     memory_gbps: float
     memory_all_gbps: float
+    shared_share: float  # of the shared cache that one plan may fill: the rest is others', or lost to collisions
     written_gbps: float  # of lines that another core has just written
     handover_us: float  # until a core sees what another one has just written
 
@@ -65,11 +70,11 @@ class Probe:
             sink = allocate(64)
             return lambda repeats: float(self._multiply_add(repeats << 10, sink.ctypes.data))
 
-        return best_rate([job() for _ in range(cores)], 1, self._cpus)
+        return steady_rate([job() for _ in range(cores)], 1, self._cpus)
 
     def read_gbps(self, nbytes: int, cores: int) -> float:
         """Bytes that some cores read at once, each over and over `nbytes` of its own."""
-        return best_rate([_Reader(self._read, _whole(nbytes)).read for _ in range(cores)], 1, self._cpus)
+        return steady_rate([_Reader(self._read, _whole(nbytes)).read for _ in range(cores)], 1, self._cpus)
 
     def written_gbps(self, nbytes: int) -> float:
         """Bytes that one core reads of what another one has just written."""
@@ -139,8 +144,8 @@ class _Reader:
         return done
 
 
-def best_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
-    """Highest joint rate in units of 1e9 per second, each job on a CPU of its own while there are enough.
+def steady_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
+    """Joint rate, undisturbed, in units of 1e9 per second, each job on a CPU of its own while there are enough.
 
     `job(repeats)` returns how much it did.
     """
@@ -150,15 +155,15 @@ def best_rate(jobs: Sequence[Job], repeats: int, cpus: Sequence[int]) -> float:
         repeats *= 2
     done = jobs[0](repeats)
     chunks = max(WINDOW_CHUNKS, int(SEARCH_S / took))
-    return done / best_window_s(_run_together(jobs, repeats, chunks, cpus)) / 1e9
+    return done / window_s(_run_together(jobs, repeats, chunks, cpus)) / 1e9
 
 
-def best_window_s(timelines: list[list[tuple[float, float]]]) -> float:
-    """Least seconds per chunk of all threads together, over windows of WINDOW_CHUNKS chunks of the first thread.
+def window_s(timelines: list[list[tuple[float, float]]]) -> float:
+    """Seconds per chunk of all threads together, in a good window of WINDOW_CHUNKS chunks of the first thread.
 
     A timeline lists the (start, end) of each chunk; chunks that stick out of a window count in part.
     """
-    first, best = timelines[0], 0.0
+    first, rates = timelines[0], []
     for i in range(len(first) - WINDOW_CHUNKS + 1):
         start, end = first[i][0], first[i + WINDOW_CHUNKS - 1][1]
         done = 0.0
@@ -168,8 +173,8 @@ def best_window_s(timelines: list[list[tuple[float, float]]]) -> float:
                 if e <= start:
                     break
                 done += (min(e, end) - max(s, start)) / (e - s)
-        best = max(best, done / (end - start))
-    return 1 / best
+        rates.append(done / (end - start))
+    return 1 / float(np.quantile(rates, GOOD))
 
 
 def _timed(job: Job, repeats: int) -> float:
@@ -206,6 +211,15 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
     _, l2, l3 = caches
     shared = max(min(8 * l2, l3 // (2 * cores)), 2 * l2)  # well past the own cache
     memory = min(max(2 * l3 // cores, 1 << 27), MAX_DRAM_BYTES)
+    found: dict[str, float] = {}
+
+    def shared_share() -> float:
+        """Of a loop over as much as the cache holds, what comes from memory says how much stays (`cost/residency`)."""
+        rates = found["shared_gbps"], found["memory_gbps"], probe.read_gbps(max(l3, 2 * l2), 1)
+        near, far, both = (1 / rate for rate in rates)
+        missed = min(max((both - near) / max(far - near, 1e-9), 0.0), MOST_MISSED)
+        return -missed / log(1 - missed) if missed else 1.0
+
     steps: list[tuple[str, Callable[[], float]]] = [
         ("gflops", lambda: probe.gflops(1)),
         ("own_gbps", lambda: probe.read_gbps(l2 * 3 // 4, 1)),
@@ -213,10 +227,10 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
         ("shared_all_gbps", lambda: probe.read_gbps(shared, cores)),
         ("memory_gbps", lambda: probe.read_gbps(memory, 1)),
         ("memory_all_gbps", lambda: probe.read_gbps(memory, cores)),
+        ("shared_share", shared_share),
         ("written_gbps", lambda: probe.written_gbps(l2 // 4) if cores > 1 else 0.0),
         ("handover_us", lambda: probe.handover_us() if cores > 1 else 0.0),
     ]
-    found: dict[str, float] = {}
     for done, (name, measure) in enumerate(steps):
         found[name] = round(measure(), 3)
         progress("calibrate", done + 1, len(steps))

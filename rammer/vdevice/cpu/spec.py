@@ -22,7 +22,7 @@ from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
 from rammer.vdevice.cpu.table import MAX_VEUS
 
 L2_SHARE = 0.8  # of a core's own cache that stays a plan's: code, stacks and tables take the rest
-L3_SHARE = 0.5  # of the shared cache: so do other processes
+L3_SHARE = 0.5  # of the shared cache, where nobody measured it: so do other processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +225,7 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
         shared_all_gbps=round(10 * here.ghz * here.num_cores, 1),
         memory_gbps=12.0,
         memory_all_gbps=40.0,
+        shared_share=L3_SHARE,
         written_gbps=round(4 * here.ghz, 1),
         handover_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
     )
@@ -247,7 +248,9 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         memory=(
             MemoryLevel("L1", l1, "veu", round(2 * here.ghz * arch.lanes * 4, 1)),
             MemoryLevel("L2", l2, "veu", found.own_gbps, usable=L2_SHARE, written_gbps=found.written_gbps),
-            MemoryLevel("L3", l3, "device", found.shared_all_gbps, veu_gbps=found.shared_gbps, usable=L3_SHARE),
+            MemoryLevel(
+                "L3", l3, "device", found.shared_all_gbps, veu_gbps=found.shared_gbps, usable=found.shared_share
+            ),
             MemoryLevel("DRAM", _ram_bytes(), "device", found.memory_all_gbps, veu_gbps=found.memory_gbps),
         ),
         peak_gflops=min(found.gflops, usual.gflops),  # measured with all lanes that there are
