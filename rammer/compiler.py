@@ -31,7 +31,7 @@ from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
 from rammer.report import Report, make_report
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import finer_tilings
+from rammer.scheduler.policy_options import finer_tilings, wants_images_apart
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.state import checked_pairs, same_types
@@ -163,7 +163,8 @@ def compile(
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
             verify_pass = _verify_pass(graph)
-            graph = optimize(graph, vdevice.spec, watch=verify_pass if verify >= 2 else unwatched)
+            watch = verify_pass if verify >= 2 else unwatched
+            graph = optimize(graph, vdevice.spec, images_apart=wants_images_apart(chosen), watch=watch)
             if verify:
                 verify_pass("", graph)
         trace.graph("graph", graph)

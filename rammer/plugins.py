@@ -21,6 +21,7 @@ from rammer.scheduler.policy_options import (
     finer_tilings,
     options_of,
     parse_policy,
+    wants_images_apart,
 )
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class _Blamed:
     def __init__(self, plugin: str, name: str, policy: Policy) -> None:
         self._plugin, self._policy = plugin, policy
         self.name = described(policy, getattr(policy, "name", name))
-        self.finer = finer_tilings(policy)
+        self.finer, self.images_apart = finer_tilings(policy), wants_images_apart(policy)
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         with _blamed(self._plugin, f"policy {self.name!r}"):

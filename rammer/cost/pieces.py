@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import inf, prod
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from rammer.ir.expr import loads
 from rammer.ir.intervals import Intervals, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import constant_key, memory_owners
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.pieces import bases
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.tensor import Layout, TensorId, TensorType
 
 Numbers = NDArray[np.int64]
@@ -59,10 +61,13 @@ class Region:
 
 
 class Address(NamedTuple):
-    """Where a tensor begins."""
+    """Where a tensor begins, or if it lies in pieces, where it would begin for each rTask."""
 
     region: Region
-    base: int  # byte
+    base: int | Sequence[int]  # byte
+
+    def of(self, rtask: int) -> int:
+        return self.base if isinstance(self.base, int) else self.base[rtask]
 
 
 @lru_cache(maxsize=1 << 12)  # steps of a recurrent network touch the same places of tensors of their own
@@ -90,26 +95,35 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
         kernel.operation.outputs
     )
     operands = list(zip(elements, kinds, addresses, most, strict=True))
-    known: dict[tuple[int, ...], Touch] = {}  # by what the rTask uses of each operand
+    known: dict[tuple[tuple[int, int], ...], Touch] = {}  # by what the rTask uses of each operand, and where
     found = []
     for rtask in range(kernel.num_rtasks):
-        key = tuple(e.chosen[rtask] for e in elements)
+        key = tuple((e.chosen[rtask], at.of(rtask)) for e, _, at, _ in operands)
         if key not in known:
-            parts = [_touched(e[rtask], kind, at, n / kernel.num_rtasks) for e, kind, at, n in operands]
+            parts = [
+                _touched(e[rtask], kind, at.region, at.of(rtask), n / kernel.num_rtasks) for e, kind, at, n in operands
+            ]
             pieces, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
             written = np.concatenate([p for p, _ in parts[inputs:]])
             known[key] = Touch(pieces, nbytes, written, int(nbytes.sum()))
         found.append(known[key])
-    every = [_touched(union(e.sets), kind, at, n) for e, kind, at, n in operands]
-    pieces, nbytes = (np.concatenate(column) for column in zip(*every, strict=True))
-    total = np.bincount(pieces, nbytes, len(in_use))
-    np.maximum(in_use, total.astype(np.int64), out=in_use)
+    total = np.zeros(len(in_use), np.int64)
+    for number, (e, kind, at, n) in enumerate(operands):
+        by_base: dict[int, set[int]] = {}
+        for choice in dict.fromkeys(key[number] for key in known):
+            by_base.setdefault(choice[1], set()).add(choice[0])
+        largest = np.zeros(len(in_use), np.int64)  # pieces of a tensor that take turns in the same place count once
+        for base, chosen in by_base.items():
+            pieces, nbytes = _touched(union([e.sets[c] for c in sorted(chosen)]), kind, at.region, base, n)
+            largest[pieces] = np.maximum(largest[pieces], nbytes)
+        total += largest
+    np.maximum(in_use, total, out=in_use)
     return found
 
 
-def _touched(elements: Intervals, kind: TensorType, at: Address, most: float) -> tuple[Numbers, Numbers]:
+def _touched(elements: Intervals, kind: TensorType, region: Region, base: int, most: float) -> tuple[Numbers, Numbers]:
     """Pieces, and bytes in each, of no more than `most` of some elements: an equal part of each piece."""
-    pieces, nbytes = at.region.touched(elements, kind.element_bytes, at.base)
+    pieces, nbytes = region.touched(elements, kind.element_bytes, base)
     if most * kind.element_bytes < (total := int(nbytes.sum())):
         nbytes = np.ceil(nbytes * (most * kind.element_bytes / total)).astype(np.int64)
     return pieces, nbytes
@@ -144,12 +158,11 @@ class Pieces:
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self._graph = plan.graph
-        self._offsets = dict(plan.memory.offsets) if plan.memory else {}
-        arena_bytes = plan.memory.arena_bytes if plan.memory else 0
-        if plan.memory is None:
-            for tensor in memory_owners(plan.graph):
-                self._offsets[tensor] = arena_bytes
-                arena_bytes += plan.graph.types[tensor].nbytes
+        if (memory := plan.memory) is None:
+            sizes = {tensor: plan.graph.types[tensor].nbytes for tensor in memory_owners(plan.graph)}
+            starts = [0, *accumulate(sizes.values())]
+            memory = MemoryPlan(dict(zip(sizes, starts, strict=False)), starts[-1])
+        self._offsets = memory.offsets
         self._constants: dict[tuple[TensorId, Layout | None], int] = {}
         constant_bytes = 0
         for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
@@ -159,18 +172,24 @@ class Pieces:
                     if key[0] not in self._constants:
                         self._constants[key[0]] = constant_bytes
                         constant_bytes += replace(plan.graph.types[whole], layout=layout).nbytes
-        self._arena = Region(arena_bytes, 0)
+        self._arena = Region(memory.arena_bytes, 0)
         self._static = Region(constant_bytes, self._arena.end)
         self.in_use = np.zeros(self._static.end, np.int64)
         self.touched: list[list[Touch]] = []
-        for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
+        for n, (op, kernel) in enumerate(zip(plan.graph.operators, plan.kernels, strict=True)):
+            apart = bases(plan, memory, n) if memory.pieces else {}
             tensors, kinds = (*op.inputs, *op.outputs), (*kernel.input_types(), *kernel.operation.outputs)
-            addresses = [self._address(tensor, kind) for tensor, kind in zip(tensors, kinds, strict=True)]
+            numbers = [*range(len(op.outputs), len(tensors)), *range(len(op.outputs))]  # outputs are arguments first
+            operands = zip(tensors, kinds, map(apart.get, numbers), strict=True)
+            addresses = [self._address(*operand) for operand in operands]
             self.touched.append(touches(kernel, addresses, self.in_use))
 
-    def _address(self, tensor: TensorId, kind: TensorType) -> Address:
-        """Where a tensor begins; `kind` has the layout in which a constant is read."""
+    def _address(self, tensor: TensorId, kind: TensorType, apart: Numbers | None) -> Address:
+        """Where a tensor begins; `kind` has the layout in which a constant is read, `apart` what rTasks take for the
+        begin of an owner in pieces."""
         root, offset = self._graph.storage(tensor)
+        if apart is not None:
+            return Address(self._arena, (apart + offset * kind.element_bytes).tolist())
         if root not in self._graph.constants:
             return Address(self._arena, self._offsets[root] + offset * kind.element_bytes)
         key, first = constant_key(self._graph, tensor, kind.layout)

@@ -163,13 +163,17 @@ class Memory:
 
     def write_box(self, tensor: TensorId, box: Box, value: Array) -> None:
         """Store the value of a box; elements outside of it stay as they are."""
-        kind = self.graph.types[tensor]
-        spans = tuple(slice(*span) for span in box.values())
-        index: tuple[Any, ...] = spans
-        if kind.layout is not None:
-            grid = np.ogrid[spans]
-            index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
-        self.physical(tensor).reshape(kind.physical_shape)[index] = value
+        put_box(self.physical(tensor), self.graph.types[tensor], box, value)
+
+
+def put_box(flat: Array, kind: TensorType, box: Box, value: Array) -> None:
+    """Store the value of a box in a tensor's physical elements; others stay as they are."""
+    spans = tuple(slice(*span) for span in box.values())
+    index: tuple[Any, ...] = spans
+    if kind.layout is not None:
+        grid = np.ogrid[spans]
+        index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
+    flat.reshape(kind.physical_shape)[index] = value
 
 
 def logical(flat: Array, kind: TensorType) -> Array:

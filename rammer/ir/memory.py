@@ -1,15 +1,16 @@
-"""Memory of a plan: one arena, where tensors share bytes only if the plan's order keeps them apart."""
+"""Memory of a plan: one arena, where tensors, or pieces of them, share bytes only if the order keeps them apart."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.graph import Graph
-from rammer.ir.order import HappensBefore
-from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.order import HappensBefore, Slots
+from rammer.ir.pieces import arguments, cuts
+from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import TaskUid
 from rammer.ir.tensor import Layout, TensorId
 
@@ -37,29 +38,42 @@ def constant_key(graph: Graph, tensor: TensorId, layout: Layout | None) -> tuple
 
 
 class Lifetimes:
-    """When each memory owner is accessed, as far as `precedes` must know it.
+    """When each memory owner, or each piece of it, is accessed, as far as `precedes` must know it.
 
-    Graph inputs are written before everything; graph outputs are read after everything.
+    Graph inputs are written before everything; graph outputs are read after everything. `cut` has the first elements
+    of the pieces of owners that are in pieces: of them an rTask accesses only the one with what it touches.
     """
 
-    def __init__(self, plan: ExecutionPlan, order: HappensBefore) -> None:
-        graph = plan.graph
-        self.owners = memory_owners(graph)
-        number = {root: n for n, root in enumerate(self.owners)}
+    def __init__(
+        self, plan: ExecutionPlan, order: HappensBefore, cut: Mapping[TensorId, tuple[int, ...]] | None = None
+    ) -> None:
+        graph, cut = plan.graph, cut or {}
+        places = [(root, first) for root in memory_owners(graph) for first in cut.get(root, (0,))]
+        self.owners = [root for root, _ in places]  # of every piece
+        self.firsts = np.array([first for _, first in places], np.int64)
+        number = {root: n for n, root in reversed(list(enumerate(self.owners)))}
         count, num_veus = len(self.owners), order.num_veus
-        accesses: list[tuple[int, int, bool]] = []  # (owner, operator, writes)
-        for n, op in enumerate(graph.operators):
-            written = {graph.storage(t).root for t in op.outputs}
-            for root in written | {graph.storage(t).root for t in op.inputs}:
-                if root in number:
-                    accesses.append((number[root], n, root in written))
         slots = [
             order.slots(*(TaskUid(n, r) for r in range(kernel.num_rtasks))) for n, kernel in enumerate(plan.kernels)
         ]
+        accesses: list[tuple[int, int, bool]] = []  # (owner, operator, writes)
+        pieces: list[tuple[Slots, Slots, bool]] = []  # (piece of each rTask, their slots, writes)
+        for n, op in enumerate(graph.operators):
+            written = {graph.storage(t).root for t in op.outputs}
+            for root in written | {graph.storage(t).root for t in op.inputs}:
+                if root in number and root not in cut:
+                    accesses.append((number[root], n, root in written))
+            for argument, root, found in arguments(graph, plan.kernels, n) if cut else ():
+                if root in cut:
+                    some = found[:, 1] > found[:, 0]
+                    piece = number[root] + np.searchsorted(cut[root], found[some, 0], "right") - 1
+                    pieces.append((piece, slots[n][some], argument < len(op.outputs)))
         lengths = [len(slots[n]) for _, n, _ in accesses]
-        slot = np.concatenate([slots[n] for _, n, _ in accesses]) if accesses else np.zeros(0, np.int64)
+        slot = np.concatenate([np.zeros(0, np.int64), *(slots[n] for _, n, _ in accesses), *(p[1] for p in pieces)])
         owner = np.repeat(np.array([a[0] for a in accesses], np.int64), lengths)
-        writes = np.repeat(np.array([a[2] for a in accesses], bool), lengths)
+        owner = np.concatenate([owner, *(p[0] for p in pieces)])
+        lengths += [len(p[1]) for p in pieces]
+        writes = np.repeat(np.array([a[2] for a in (*accesses, *pieces)], bool), lengths)
 
         self.first_program = np.full(count, len(plan.programs), np.int64)  # of the first write
         self.last_program = np.full(count, -1, np.int64)  # of the last access
@@ -96,19 +110,35 @@ class Lifetimes:
         return result
 
     def reorder(self, order: NDArray[np.int64]) -> None:
-        """Renumber the owners."""
-        self.owners = [self.owners[n] for n in order]
+        """Renumber the pieces."""
+        self.owners, self.firsts = [self.owners[n] for n in order], self.firsts[order]
         self.first_program, self.last_program = self.first_program[order], self.last_program[order]
         self.last, self.needs = self.last[order], self.needs[order]
 
 
-def plan_memory(plan: ExecutionPlan, alignment: int = 64, alone: Collection[TensorId] = ()) -> MemoryPlan:
+def extents(graph: Graph, owners: Sequence[TensorId], firsts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n, 2]: of pieces of owners, given in order, the first byte in the owner and the end."""
+    sizes = np.array([graph.types[t].nbytes for t in owners], np.int64)
+    starts = firsts * np.array([graph.types[t].element_bytes for t in owners], np.int64)
+    last = np.append(firsts[1:] == 0, True)[: len(owners)]
+    return np.stack([starts, np.where(last, sizes, np.append(starts[1:], 0)[: len(owners)])], 1)
+
+
+def plan_memory(
+    plan: ExecutionPlan, alignment: int = 64, alone: Collection[TensorId] = (), *, least_piece: int = 0
+) -> MemoryPlan:
     """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet.
 
-    Those that are `alone` share their bytes with nothing, at no time.
+    Those that are `alone` share their bytes with nothing, at no time. With a `least_piece`, others are cut into pieces
+    of as many bytes and more where that is possible.
     """
-    lifetimes = Lifetimes(plan, HappensBefore(plan.programs))
-    sizes = np.array([_padded(plan.graph, t, alignment) for t in lifetimes.owners], np.int64)
+    cut = cuts(plan.graph, plan.kernels, least_piece) if least_piece else {}
+    cut = {owner: firsts for owner, firsts in cut.items() if owner not in alone}
+    lifetimes = Lifetimes(plan, HappensBefore(plan.programs), cut)
+    spans = extents(plan.graph, lifetimes.owners, lifetimes.firsts)
+    skew = spans[:, 0] % alignment  # of a piece, so that the owner's begin would be aligned
+    room = np.where([t in cut for t in lifetimes.owners], alignment, 0)  # for any skew: equal pieces take turns
+    sizes = _padded(spans[:, 1] - spans[:, 0] + room, alignment)
     order = np.lexsort((np.arange(len(sizes)), lifetimes.first_program, -sizes))
     lifetimes.reorder(order)
     sizes = sizes[order]
@@ -121,13 +151,22 @@ def plan_memory(plan: ExecutionPlan, alignment: int = 64, alone: Collection[Tens
         )
         starts[n] = _tightest_gap(starts[clash], sizes[clash], size)
     arena = int((starts + sizes).max(initial=0))
-    return MemoryPlan(dict(zip(lifetimes.owners, starts.tolist(), strict=True)), arena, alignment)
+    offsets: dict[TensorId, int] = {}
+    pieces: dict[TensorId, list[int]] = {root: [] for root in cut}
+    for root, start in zip(lifetimes.owners, starts.tolist(), strict=True):
+        if root not in cut:
+            offsets[root] = start
+    for n in np.argsort(order).tolist():
+        if (root := lifetimes.owners[n]) in cut:
+            pieces[root].append(int(starts[n] + skew[order[n]]))
+    found = {root: Pieces(cut[root], tuple(some)) for root, some in pieces.items()}
+    return MemoryPlan(offsets, arena, alignment, found)
 
 
-def _padded(graph: Graph, tensor: TensorId, alignment: int) -> int:
+def _padded(nbytes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:
     """Bytes to set aside: aligned, and no multiple of a page, or neighbours would fall into the same cache sets."""
-    size = -(-max(graph.types[tensor].nbytes, 1) // alignment) * alignment
-    return size if size % PAGE else size + alignment
+    sizes: NDArray[np.int64] = -(-np.maximum(nbytes, 1) // alignment) * alignment
+    return np.where(sizes % PAGE, sizes, sizes + alignment)
 
 
 def _tightest_gap(starts: NDArray[np.int64], sizes: NDArray[np.int64], size: int) -> int:

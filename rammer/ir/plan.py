@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
@@ -14,18 +17,44 @@ from rammer.ir.tensor import TensorId
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """Byte offsets of every memory owner that is no constant, in one arena.
+class Pieces:
+    """A memory owner in pieces: its physical elements from firsts[k] on, up to firsts[k + 1], lie from byte offsets[k].
 
-    Offsets are multiples of `alignment`. Constants have memory of their own.
+    Pieces of one owner may share bytes, as buffers of a ring do: each holds another part of the tensor at its time.
+    """
+
+    firsts: tuple[int, ...]  # ascending, from 0
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where every memory owner that is no constant lies in one arena, in bytes: whole, or in pieces.
+
+    Offsets are multiples of `alignment`; of a piece, that of the owner's element 0 if it lay with it. Constants have
+    memory of their own.
     """
 
     offsets: Mapping[TensorId, int]
     arena_bytes: int
     alignment: int = 64
+    pieces: Mapping[TensorId, Pieces] = field(default_factory=dict)
+
+    def bases(self, owner: TensorId, itemsize: int, elements: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The byte at which an owner's element 0 would be, if all of it lay with each of these elements of it.
+
+        It may be negative: an rTask whose elements lie in one piece gets it as an address, and never touches it.
+        """
+        if owner not in self.pieces:
+            return np.full(len(elements), self.offsets[owner], np.int64)
+        firsts = np.array(self.pieces[owner].firsts, np.int64)
+        begins: NDArray[np.int64] = np.array(self.pieces[owner].offsets, np.int64) - firsts * itemsize
+        return begins[np.searchsorted(firsts, elements, "right") - 1]
 
     def __repr__(self) -> str:
-        return f"<MemoryPlan: {len(self.offsets)} tensors in {self.arena_bytes} bytes>"
+        count = sum(len(p.firsts) for p in self.pieces.values())
+        cut = f" and {count} pieces of {len(self.pieces)}" if count else ""
+        return f"<MemoryPlan: {len(self.offsets)} tensors{cut} in {self.arena_bytes} bytes>"
 
 
 class Price(NamedTuple):

@@ -163,12 +163,14 @@ class Layout:
         return prod(self.physical_shape(shape)) != prod(shape)
 
 
-def channel_blocked(rank: int, block: int) -> Layout:
+def channel_blocked(rank: int, block: int, *, batch_first: bool = False) -> Layout:
     """CN…{block}c: channels (dimension 1) in blocks of `block`, innermost.
 
     Whole blocks are outermost, before the batch: concatenations and slices of channels are contiguous for any batch.
+    With `batch_first` (NC…{block}c) they are not, but images are.
     """
-    return Layout((Digit(1, block), Digit(0), *(Digit(d) for d in range(2, rank)), Digit(1, 1, block)))
+    outer = (Digit(0), Digit(1, block)) if batch_first else (Digit(1, block), Digit(0))
+    return Layout((*outer, *(Digit(d) for d in range(2, rank)), Digit(1, 1, block)))
 
 
 def pack(array: Array, layout: Layout) -> Array:

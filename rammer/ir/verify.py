@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rammer.errors import RammerError, VerificationError
 from rammer.ir.dependency import (
@@ -21,9 +22,10 @@ from rammer.ir.dependency import (
 from rammer.ir.device import SyncModel
 from rammer.ir.graph import Graph
 from rammer.ir.intervals import NOTHING, Intervals, missing, union
-from rammer.ir.memory import Lifetimes, memory_owners
+from rammer.ir.memory import Lifetimes, extents, memory_owners
 from rammer.ir.order import HappensBefore, PlanPosition, Slots
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.pieces import arguments
+from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import BarrierRTask, Position, TaskUid
 from rammer.ir.tensor import TensorId, TensorType
 
@@ -235,10 +237,11 @@ def _covers_reuse(evidence: Evidence) -> None:
     memory = evidence.plan.memory
     if memory is None:
         return
-    lifetimes = Lifetimes(evidence.plan, evidence.order)
     graph = evidence.plan.graph
-    starts = np.array([_offset(memory.offsets, t) for t in lifetimes.owners], np.int64)
-    ends = starts + np.array([graph.types[t].nbytes for t in lifetimes.owners], np.int64)
+    lifetimes = Lifetimes(evidence.plan, evidence.order, {t: p.firsts for t, p in memory.pieces.items()})
+    spans = extents(graph, lifetimes.owners, lifetimes.firsts)
+    starts = _offsets(memory, lifetimes)
+    ends = starts + spans[:, 1] - spans[:, 0]
     by_address = np.argsort(starts, kind="stable")
     sorted_starts = starts[by_address]
     for n in by_address.tolist():
@@ -251,10 +254,44 @@ def _covers_reuse(evidence: Evidence) -> None:
             other = int(others[np.argmin(apart)])
             raise VerificationError(
                 "R107",
-                f"{lifetimes.owners[n]!r} at [{starts[n]}, {ends[n]}) and {lifetimes.owners[other]!r} at "
+                f"{_piece(memory, lifetimes, n)} at [{starts[n]}, {ends[n]}) and {_piece(memory, lifetimes, other)} at "
                 f"[{starts[other]}, {ends[other]}) share arena bytes, but the plan may use both at once",
                 hint="share memory only if all accesses of one happen before all writes of the other",
             )
+
+
+def _piece(memory: MemoryPlan, lifetimes: Lifetimes, n: int) -> str:
+    """An owner, or a piece of one, for people."""
+    owner = lifetimes.owners[n]
+    return f"{owner!r}{f' from element {lifetimes.firsts[n]} on' if owner in memory.pieces else ''}"
+
+
+def _offsets(memory: MemoryPlan, lifetimes: Lifetimes) -> NDArray[np.int64]:
+    """Where every owner, or every piece, begins in the arena."""
+    found: list[int] = []
+    for owner in dict.fromkeys(lifetimes.owners):
+        found += memory.pieces[owner].offsets if owner in memory.pieces else [_offset(memory.offsets, owner)]
+    return np.array(found, np.int64)
+
+
+def _one_place(evidence: Evidence) -> None:
+    """An rTask has one address for each argument, so what it touches of it must lie in one piece."""
+    plan, memory = evidence.plan, evidence.plan.memory
+    if memory is None or not memory.pieces:
+        return
+    for n, op in enumerate(plan.graph.operators):
+        for argument, root, found in arguments(plan.graph, plan.kernels, n):
+            if root in memory.pieces:
+                firsts = memory.pieces[root].firsts
+                low, high = (np.searchsorted(firsts, found[:, k] - k, "right") for k in range(2))
+                if (torn := np.flatnonzero((low != high) & (found[:, 1] > found[:, 0]))).size:
+                    (start, end), task = found[torn[0]].tolist(), TaskUid(n, int(torn[0]))
+                    raise VerificationError(
+                        "R111",
+                        f"{evidence.task(task)} touches elements [{start}, {end}) of {root!r} as "
+                        f"{(*op.outputs, *op.inputs)[argument]!r}, and they lie in several pieces",
+                        hint="cut a tensor only between elements that no rTask touches together",
+                    )
 
 
 def _offset(offsets: Mapping[TensorId, int], tensor: TensorId) -> int:
@@ -279,15 +316,25 @@ def _fits_device(evidence: Evidence) -> None:
                 )
     if plan.memory is None:
         return
-    for tensor in memory_owners(plan.graph):
-        start = _offset(plan.memory.offsets, tensor)
-        end = start + plan.graph.types[tensor].nbytes
-        if start < 0 or end > plan.memory.arena_bytes:
-            raise VerificationError(
-                "R108", f"{tensor!r} at [{start}, {end}) leaves the arena of {plan.memory.arena_bytes} bytes"
-            )
-        if start % plan.memory.alignment:
-            raise VerificationError("R108", f"{tensor!r} at {start} is not aligned to {plan.memory.alignment} bytes")
+    memory, graph = plan.memory, plan.graph
+    seen = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs)}
+    for tensor in memory_owners(graph):
+        kind = graph.types[tensor]
+        pieces = memory.pieces.get(tensor) or Pieces((0,), (_offset(memory.offsets, tensor),))
+        elements = prod(kind.physical_shape)
+        ends = (*pieces.firsts[1:], elements)
+        if pieces.firsts[0] or any(f >= e for f, e in zip(pieces.firsts, ends, strict=True) if elements):
+            raise VerificationError("R108", f"pieces of {tensor!r} begin at {pieces.firsts}, of {elements} elements")
+        if tensor in memory.pieces and tensor in seen:
+            raise VerificationError("R108", f"{tensor!r} is an input or output, and lies in pieces")
+        for first, stop, start in zip(pieces.firsts, ends, pieces.offsets, strict=True):
+            end = start + (stop - first) * kind.element_bytes
+            if start < 0 or end > memory.arena_bytes:
+                raise VerificationError(
+                    "R108", f"{tensor!r} at [{start}, {end}) leaves the arena of {memory.arena_bytes} bytes"
+                )
+            if (start - first * kind.element_bytes) % memory.alignment:
+                raise VerificationError("R108", f"{tensor!r} at {start} is not aligned to {memory.alignment} bytes")
 
 
 def _written_once(evidence: Evidence) -> None:
@@ -374,5 +421,6 @@ RULES: dict[str, Rule] = {
     "R109": Rule("written-once", _written_once),
     "R104": Rule("covers-dependency", _covers_dependency),
     "R108": Rule("fits-device", _fits_device),
+    "R111": Rule("one-place", _one_place),
     "R107": Rule("covers-reuse", _covers_reuse),
 }

@@ -31,11 +31,11 @@ def silent(name: str, graph: Graph) -> None:
     """The watcher that shows nothing."""
 
 
-def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
+def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Graph], Graph], ...]:
     """The passes for a vDevice, in order."""
 
     def layouts(graph: Graph) -> Graph:
-        return choose_layouts(graph, spec)
+        return choose_layouts(graph, spec, images_apart)
 
     def integers(graph: Graph) -> Graph:
         return integer_products(graph, spec)
@@ -78,9 +78,12 @@ def passes(spec: VDeviceSpec) -> tuple[Callable[[Graph], Graph], ...]:
     )
 
 
-def optimize(graph: Graph, spec: VDeviceSpec, *, watch: Watch = silent) -> Graph:
-    """Fold, clean, fuse, choose layouts and place tensors. The result has the same inputs, outputs and meaning."""
-    for run in passes(spec):
+def optimize(graph: Graph, spec: VDeviceSpec, *, images_apart: bool = False, watch: Watch = silent) -> Graph:
+    """Fold, clean, fuse, choose layouts and place tensors. The result has the same inputs, outputs and meaning.
+
+    `images_apart`: what belongs to an image of a batch shall lie together, for policies that take image by image.
+    """
+    for run in passes(spec, images_apart):
         graph = run(graph)
         watch(getattr(run, "__name__", "pass"), graph)
     return graph

@@ -88,6 +88,11 @@ class Assembly:
         return not any(self._ends)
 
     @property
+    def ends(self) -> dict[int, int]:
+        """The last slot of each lane that has one."""
+        return {veu: len(ends) - 1 for veu, ends in enumerate(self._ends) if ends}
+
+    @property
     def time_us(self) -> float:
         """time(P): the launch, and the longest lane; 0 for an rProgram without slots. Paper: Alg. 1."""
         return 0.0 if self.is_empty else self.spec.launch_us + float(self.ready_us.max())
@@ -117,6 +122,13 @@ class Assembly:
             return NOTHING
         ends = sorted(((self._ends[veu][order], veu) for veu, order in last.items()), reverse=True)
         return Needs(self._builder.front(last), *ends[0], ends[1][0] if len(ends) > 1 else 0.0)
+
+    def needs_also(self, needs: Needs, last: Mapping[int, int]) -> Needs:
+        """The same, and the slots at `last`. Holds until the next `undo`."""
+        both = dict(needs.last)
+        for veu, order in last.items():
+            both[veu] = max(both.get(veu, -1), order)
+        return self.needs_last(both)
 
     def start_us(self, veu: int, needs: Needs) -> float:
         """When an rTask with these needs would start on `veu`, after a barrier-rTask if it must have one."""

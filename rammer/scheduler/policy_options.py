@@ -75,6 +75,11 @@ def finer_tilings(policy: object) -> tuple[int, ...]:
     return found
 
 
+def wants_images_apart(policy: object) -> bool:
+    """Whether a policy wants the images of a batch to lie apart from each other: its `images_apart`, if it has one."""
+    return bool(getattr(policy, "images_apart", False))
+
+
 def described(policy: object, name: str) -> str:
     """A policy of this name as text that makes the same one: options that differ from their defaults, in order."""
     chosen = [(o.name, getattr(policy, o.name)) for o in options_of(policy) if getattr(policy, o.name) != o.default]

@@ -99,7 +99,7 @@ def random_plan(
             builder = RProgramBuilder(num_veus)
     programs.append(builder.build())
     plan = ExecutionPlan(graph, spec, kernels, tuple(programs), policy=f"random {seed}")
-    return replace(plan, memory=plan_memory(plan))
+    return replace(plan, memory=plan_memory(plan, least_piece=random.choice((0, 1))))
 
 
 @dataclass

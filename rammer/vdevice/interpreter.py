@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from random import Random
 
 import numpy as np
@@ -16,13 +18,13 @@ from rammer.errors import DeviceError, VerificationError
 from rammer.hookspecs import hookimpl
 from rammer.ir.dependency import reads, writes
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import Memory, evaluate_box, logical
+from rammer.ir.evaluate import Memory, evaluate_box, logical, put_box
 from rammer.ir.intervals import expand
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import memory_owners
 from rammer.ir.operator import Operation
 from rammer.ir.order import HappensBefore, PlanPosition
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import BarrierRTask, RProgram, TaskUid
 from rammer.ir.tensor import Array, DType, TensorId
 from rammer.ir.tile import TaskDigit
@@ -104,42 +106,54 @@ def _run_rtask(plan: ExecutionPlan, uid: TaskUid, memory: _Memory, watch: _Watch
         elements = expand(writes(kernel, position, uid.rtask_id))
         if watch:
             watch.access(uid, tensor, elements, writing=True)
-        memory.physical(tensor)[elements] = JUNK if plan.graph.types[tensor].dtype is not DType.BOOL else True
-        memory.write_box(tensor, box, value)  # elements that are padded keep the junk
+        if not len(elements):
+            continue
+        kind, flat = plan.graph.types[tensor], memory.physical(tensor, int(elements[0]))
+        flat[elements] = JUNK if kind.dtype is not DType.BOOL else True
+        put_box(flat, kind, box, value)  # elements that are padded keep the junk
 
 
 class _Memory(Memory):
-    """The arena as planned (or one piece per owner if there is no memory plan), and typed views of it."""
+    """The arena as planned (or one piece per owner if there is no memory plan), and typed views of it.
+
+    A tensor that lies in pieces is seen as an rTask sees it that touches one of its elements: from where it would begin
+    if all of it lay with that one. Before and behind the arena there is room for what is then not there.
+    """
 
     def __init__(self, plan: ExecutionPlan) -> None:
         owners = memory_owners(plan.graph)
+        nbytes = {t: plan.graph.types[t].nbytes for t in owners}
         if plan.memory is not None:
-            self.offsets = dict(plan.memory.offsets)
-            size = plan.memory.arena_bytes
+            self.plan = plan.memory
         else:
-            sizes = [-(-max(plan.graph.types[t].nbytes, 1) // 64) * 64 for t in owners]
-            starts = np.cumsum([0, *sizes])
-            self.offsets, size = dict(zip(owners, starts.tolist(), strict=False)), int(starts[-1])
-        self.arena: Bytes = np.zeros(size, np.uint8)
+            starts = np.cumsum([0, *(-(-max(n, 1) // 64) * 64 for n in nbytes.values())]).tolist()
+            self.plan = MemoryPlan(dict(zip(owners, starts, strict=False)), starts[-1])
+        self.room = max((nbytes[t] for t in self.plan.pieces), default=0)
+        self.arena: Bytes = np.zeros(self.plan.arena_bytes + 2 * self.room, np.uint8)
         super().__init__(plan.graph)
         for owner in owners:
-            self.physical(owner)[...] = np.nan if plan.graph.types[owner].dtype.is_float else JUNK
+            fill = np.nan if plan.graph.types[owner].dtype.is_float else JUNK
+            firsts = self.plan.pieces[owner].firsts if owner in self.plan.pieces else (0,)
+            for first, stop in pairwise((*firsts, prod(plan.graph.types[owner].physical_shape))):
+                self.physical(owner, first)[first:stop] = fill
 
-    def byte_offset(self, tensor: TensorId) -> int:
-        """The tensor's first byte in the arena."""
+    def byte_offset(self, tensor: TensorId, element: int = 0) -> int:
+        """The tensor's first byte in `arena`, if all of it lay with an element of it."""
         root, offset = self.graph.storage(tensor)
-        return self.offsets[root] + offset * self.graph.types[tensor].dtype.itemsize
+        itemsize = self.graph.types[tensor].dtype.itemsize
+        (base,) = self.plan.bases(root, itemsize, np.array([offset + element]))
+        return self.room + int(base) + offset * itemsize
 
-    def physical(self, tensor: TensorId) -> Array:
-        """The tensor's physical elements, flat: in the arena, if it is no constant."""
+    def physical(self, tensor: TensorId, element: int = 0) -> Array:
+        """The tensor's physical elements, flat: in the arena, if it is no constant. Those that lie with `element`."""
         if self.graph.storage(tensor).root in self.graph.constants:
             return super().physical(tensor)
-        kind, start = self.graph.types[tensor], self.byte_offset(tensor)
+        kind, start = self.graph.types[tensor], self.byte_offset(tensor, element)
         return self.arena[start : start + kind.nbytes].view(kind.dtype.numpy)
 
     def glimpse(self, tensor: TensorId, elements: NDArray[np.int64]) -> Array:
         """The logical tensor with only these elements in it: anything else is NaN, so that a stray read shows."""
-        kind, flat = self.graph.types[tensor], self.physical(tensor)
+        kind, flat = self.graph.types[tensor], self.physical(tensor, int(elements[0]) if len(elements) else 0)
         if not kind.dtype.is_float:
             return logical(flat, kind).copy()
         seen = np.full(flat.shape, np.nan).astype(flat.dtype)
@@ -167,7 +181,7 @@ class _Watch:
         if self.graph.storage(tensor).root in self.graph.constants:
             return
         itemsize = self.graph.types[tensor].dtype.itemsize
-        start = self.memory.byte_offset(tensor)
+        start = self.memory.byte_offset(tensor, int(elements[0]) if len(elements) else 0)
         touched = (start + elements[:, None] * itemsize + np.arange(itemsize)).ravel()
         me = self.order.task_slots[uid]
         self._check(self.writer[touched], me, tensor, writing)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
 from rammer.ir.graph import Graph
-from rammer.ir.kernel import RKernel
 from rammer.ir.memory import constant_key
-from rammer.ir.operator import ROperator
+from rammer.ir.pieces import bases
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
 
 ALIGNMENT = 128
@@ -37,12 +38,18 @@ def constant_value(graph: Graph, tensor: TensorId) -> Array:
     return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)
 
 
+class Operands(NamedTuple):
+    """Places of an operator's operands, each list for some of its rTasks: where tensors lie in pieces, they differ."""
+
+    places: list[list[tuple[int, int]]]
+    chosen: list[int]  # rTask -> entry of `places`
+
+
 class Places:
     """Where tensors lie: in the arena, or in a constant; every constant is packed once per layout."""
 
-    def __init__(self, graph: Graph, offsets: Mapping[TensorId, int]) -> None:
-        self._graph = graph
-        self._offsets = offsets
+    def __init__(self, plan: ExecutionPlan, memory: MemoryPlan) -> None:
+        self._plan, self._graph, self._memory = plan, plan.graph, memory
         self._numbers: dict[tuple[TensorId, Layout | None], int] = {}
 
     def find(self, tensor: TensorId, layout: Layout | None) -> tuple[int, int]:
@@ -51,18 +58,37 @@ class Places:
         root, offset = graph.storage(tensor)
         itemsize = graph.types[tensor].dtype.itemsize
         if root not in graph.constants:
-            if root not in self._offsets:
+            if root not in self._memory.offsets:
                 raise DeviceError(f"the memory plan has no place for {root!r}")
-            return ARENA, self._offsets[root] + offset * itemsize
+            return ARENA, self._memory.offsets[root] + offset * itemsize
         key, first = constant_key(graph, tensor, layout)
         return self._numbers.setdefault(key, len(self._numbers)), first * itemsize
 
-    def operands(self, op: ROperator, kernel: RKernel) -> list[tuple[int, int]]:
+    def operands(self, operator: int) -> Operands:
         """Places of what an operator writes, then of what it reads, in the layouts that its rKernel wants."""
-        packing, types = dict(kernel.packing), self._graph.types
-        inputs = zip(op.inputs, kernel.operation.expr.inputs, strict=True)
-        found = [self.find(t, types[t].layout) for t in op.outputs]
-        return found + [self.find(t, packing.get(name, kind.layout)) for t, (name, kind) in inputs]
+        op, kernel, graph = self._graph.operators[operator], self._plan.kernels[operator], self._graph
+        packing = dict(kernel.packing)
+        layouts = [graph.types[t].layout for t in op.outputs]
+        layouts += [packing.get(name, kind.layout) for name, kind in kernel.operation.expr.inputs]
+        apart = bases(self._plan, self._memory, operator) if self._memory.pieces else {}
+        tensors = (*op.outputs, *op.inputs)
+        places = [
+            (ARENA, 0) if n in apart else self.find(tensor, layout)
+            for n, (tensor, layout) in enumerate(zip(tensors, layouts, strict=True))
+        ]
+        if not apart:
+            return Operands([places], [0] * kernel.num_rtasks)
+        known: dict[tuple[int, ...], int] = {}
+        begins = np.stack([apart[n] for n in apart], 1).tolist()
+        chosen = [known.setdefault(tuple(begin), len(known)) for begin in begins]
+        shifts = [graph.storage(tensors[n]).offset * graph.types[tensors[n]].element_bytes for n in apart]
+        found = []
+        for begin in known:
+            mine = list(places)
+            for n, base, shift in zip(apart, begin, shifts, strict=True):
+                mine[n] = ARENA, base + shift
+            found.append(mine)
+        return Operands(found, chosen)
 
     def pack(self, allocate: Callable[[int], NDArray[np.uint8]]) -> dict[str, Array]:
         """The constants in their layouts, named w0 … by number, all in one block of memory."""

@@ -83,6 +83,7 @@ def test_a_missing_wait_races(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_overlapping_live_buffers_are_caught(seed: int) -> None:
     plan = make(seed)
+    plan = replace(plan, memory=plan_memory(plan))
     assert plan.memory is not None
     offsets = plan.memory.offsets
     caught = 0

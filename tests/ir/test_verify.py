@@ -18,7 +18,7 @@ from rammer.ir.kernel import ForeignSource
 from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operations, ROperator
 from rammer.ir.ops import OPS
-from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import BarrierRTask, RTask
 from rammer.ir.tensor import Digit, Layout, TensorType
 from rammer.ir.tile import TaskDigit
@@ -107,6 +107,20 @@ BROKEN: dict[str, tuple[str, ExecutionPlan, str]] = {
 }
 
 
+def in_pieces(plan: ExecutionPlan, tensor: str, first: int) -> ExecutionPlan:
+    """Cut in two behind everything else; so far apart that no address is negative."""
+    assert plan.memory is not None
+    memory = replace(plan.memory, pieces={tensor: Pieces((0, first), (1024, 2048 + 4 * first))}, arena_bytes=4096)
+    return replace(plan, memory=memory)
+
+
+BROKEN["cut through what an rTask reads"] = (
+    "R111",
+    in_pieces(good(), "t1", 4),
+    r"rTask 1.0 of tanh 'node1' touches elements \[0, 8\) of 't1' as 't1', and they lie in several pieces",
+)
+BROKEN["an output in pieces"] = ("R108", in_pieces(good(), "t2", 4), "'t2' is an input or output, and lies in pieces")
+BROKEN["no such piece"] = ("R108", in_pieces(good(), "t1", 8), r"pieces of 't1' begin at \(0, 8\), of 8 elements")
 BROKEN["other layout than the operator's"] = (
     "R110",
     replace(good(), graph=replace(good().graph, types={**good().graph.types, "t1": TensorType((8,), layout=BY_TWO)})),

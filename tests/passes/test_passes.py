@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from pass_models import (
     SPEC,
@@ -22,6 +23,7 @@ from pass_models import (
     resnet_block,
 )
 
+from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.passes import optimize, passes
 
@@ -72,6 +74,25 @@ def test_each_pass_keeps_the_meaning(name: str) -> None:
         graph = run(graph)
         assert_same(before, graph)
     check_placement(graph)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_images_lie_apart_where_a_policy_wants_it(joined: bool) -> None:
+    """Blocks of channels inside of images, but where channels are joined in place."""
+    builder = GraphBuilder("images")
+    x = builder.input("x", (3, 17, 9, 11))
+    rng = np.random.default_rng(0)
+    one, other = (builder.constant(rng.standard_normal((33, 17, 3, 3)).astype(np.float32)) for _ in range(2))
+    first = builder.add("conv", x, one, pads=(1, 1, 1, 1))
+    if joined:
+        first = builder.add("concat", first, builder.add("conv", x, other, pads=(1, 1, 1, 1)), axis=1)
+    builder.output(builder.add("max_pool", first, kernel=(2, 2)), "y")
+    before = builder.build()
+    for apart in (False, True):
+        after = optimize(before, SPEC, images_apart=apart)
+        assert_same(before, after)
+        outermost = {kind.layout.digits[0].dim for kind in after.types.values() if kind.layout}
+        assert outermost == {0 if apart and not joined else 1}
 
 
 @pytest.mark.parametrize("seed", range(20))

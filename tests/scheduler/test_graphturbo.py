@@ -12,8 +12,10 @@ from cpus import MadeUp, runnable
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
+from rammer.errors import VerificationError
 from rammer.ir.dependency import Dependencies, followed_axes
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import plan_memory
@@ -30,6 +32,7 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import finer_tilings
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
+from rammer.vdevice.interpreter import run_plan
 
 KIB = 1 << 10
 node = helper.make_node
@@ -190,6 +193,36 @@ def random_network(seed: int) -> Network:
     return replace(network, layers=tuple(last))
 
 
+def test_a_grid_where_one_axis_is_not_enough() -> None:
+    """Four images, of which half a one fits: images first, and rows inside of them."""
+    net = Net(4, 8, 8, 2)
+    net.window(net.window(~0, 2), 2)
+    network = net.network()
+    group = joined(group_of(network, 0), group_of(network, 1))
+    image = 2 * 8 * 8 * 2
+    whole, half = (Splitter(network, 4, room, grid=True).best(group) for room in (2 * image, image))
+    assert whole == Split(2, 4, 0) and whole.parts == {0: 4}
+    assert half == Split(2, 8, 1, 4) and half.parts == {0: 4, 1: 2}
+    assert Splitter(network, 4, image).best(group) == Split(2, 8, 1)  # rows of all images at once
+
+
+def test_instances_of_a_grid() -> None:
+    """In the order of their numbers they are image by image, rows in order."""
+    body = ForeignSource("numpy", "none", "", (TaskDigit("n", 1, 8, 4), TaskDigit("h", 4, 4, 1)))
+    graph = images(16)
+    kernels = {n: RKernel("rows", op.operation, body) for n, op in enumerate(graph.operators)}
+    network = network_of(graph, {k.operation: [k] for k in kernels.values()})
+    group = group_of(network, 0)
+    for n in range(1, 4):
+        group = joined(group, group_of(network, n))
+    found, producers = instances([group], [Split(4, 16, 2, 8)], kernels, Dependencies(graph, kernels))
+    assert len(found) == 16 and not any(producers)
+    for part, instance in enumerate(found):
+        for n, rtasks in instance.rtasks.items():
+            boxes = [kernels[n].box(r) for r in rtasks.tolist()]
+            assert {(b["n"][0], b["h"][0] // 8) for b in boxes} == {(part // 2, part % 2)}
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_groups_and_splits_keep_what_they_promise(seed: int) -> None:
     network = random_network(seed)
@@ -325,7 +358,7 @@ class TestPlans:
 
     def moved(self, policy: str, problem: Problem) -> dict[str, int]:
         plan = PluginRegistry(third_party=False).policy(policy).schedule(problem)
-        plan = replace(plan, memory=plan_memory(plan))
+        plan = replace(plan, memory=plan.memory or plan_memory(plan))
         verify_plan(plan)
         return dict(simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()})).moved)
 
@@ -334,8 +367,43 @@ class TestPlans:
         better one is taken."""
         graph = optimize(tower(16, 32), self.spec)
         wavefront = self.moved("wavefront:plans=priced", self.problem(graph, "wavefront"))
-        problem = self.problem(graph, "graphturbo")
+        problem = self.problem(optimize(tower(16, 32), self.spec, images_apart=True), "graphturbo")
         policies = ("graphturbo:order=breadth", "graphturbo:order=depth", "graphturbo")
         breadth, depth, best = (self.moved(policy, problem) for policy in policies)
         assert depth["DRAM"] < breadth["DRAM"] < 0.85 * wavefront["DRAM"]
         assert best == depth
+
+    def test_memory_in_pieces(self) -> None:
+        """A few images at a time in less memory than layer by layer; right in any interleaving, and as it is proven."""
+        graph = optimize(tower(5, 24), self.spec, images_apart=True)
+        plan = PluginRegistry(third_party=False).policy("graphturbo").schedule(self.problem(graph, "graphturbo"))
+        assert plan.memory is not None and plan.memory.pieces
+        verify_plan(plan)
+        whole = plan_memory(plan)
+        assert plan.memory.arena_bytes < 0.7 * whole.arena_bytes
+        x = {"x": np.random.default_rng(0).standard_normal((5, 16, 24, 24), np.float32)}
+        wanted = evaluate_graph(graph, x)["y"]
+        for seed in range(3):
+            np.testing.assert_allclose(run_plan(plan, x, seed=seed)["y"], wanted, rtol=1e-4, atol=1e-3)
+        caught = 0
+        for tensor, pieces in plan.memory.pieces.items():
+            begin = min(pieces.offsets) // 64 * 64
+            offsets = tuple(begin + 4 * first % 64 for first in pieces.firsts)  # a ring of one place
+            shrunk = replace(plan.memory, pieces={**plan.memory.pieces, tensor: replace(pieces, offsets=offsets)})
+            try:
+                verify_plan(replace(plan, memory=shrunk))
+            except VerificationError as error:
+                assert error.rule == "R107"
+                caught += 1
+        assert caught
+
+    def test_on_the_cpu(self) -> None:
+        """An odd batch of images of odd sizes, compiled and run."""
+        graph = tower(3, 45)
+        x = np.random.default_rng(0).standard_normal((3, 16, 45, 45)).astype(np.float32)
+        with rammer.compile(graph, "cpu", policy="graphturbo", device=2, tune_seconds=0) as program:
+            memory = program.plan.memory
+            assert memory is not None and memory.pieces
+            wanted = evaluate_graph(graph, {"x": x})["y"]
+            for _ in range(5):
+                np.testing.assert_allclose(program(x), wanted, rtol=1e-4, atol=1e-3)

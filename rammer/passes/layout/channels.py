@@ -27,25 +27,30 @@ class Channels(Enum):
     OTHER = "other"
 
 
-def choose_layouts(graph: Graph, spec: VDeviceSpec) -> Graph:
+def choose_layouts(graph: Graph, spec: VDeviceSpec, images_apart: bool = False) -> Graph:
     """Block the channels of what convolutions read and write, and of what lies between; convert at the edges.
 
     Tensors whose channels fill no more than half a block, or with a single position, stay row-major, and what
     convolutions of groups that straddle blocks read and write; and everything where there are no vectors, or
-    threads in their place (SIMT): they read neighbours anyway.
+    threads in their place (SIMT): they read neighbours anyway. With `images_apart` an image's blocks lie together, if
+    the graph joins no channels: it could not do that in place.
     """
     if spec.lanes < 2 or spec.execution is Execution.SIMT:
         return graph
-    chooser = _Chooser(Editor(graph), spec.lanes)
+    joins = any(
+        op.kind == "concat" and op.operation.attr("axis") % op.operation.outputs[0].rank == 1 for op in graph.operators
+    )
+    chooser = _Chooser(Editor(graph), spec.lanes, images_apart and not joins)
     for n in list(chooser.editor.operators):
         chooser.visit(n)
     return chooser.editor.finish()
 
 
 class _Chooser:
-    def __init__(self, editor: Editor, lanes: int) -> None:
+    def __init__(self, editor: Editor, lanes: int, batch_first: bool) -> None:
         self.editor = editor
         self.lanes = lanes
+        self.batch_first = batch_first
         self.versions: dict[tuple[TensorId, Layout | None], TensorId] = {}
         self.layouts: dict[TensorId, Layout | None] = {}  # of what the operator computes; graph outputs are converted
 
@@ -91,7 +96,9 @@ class _Chooser:
         return made
 
     def _in_layout(self, kind: TensorType, blocked: bool) -> TensorType:
-        layout = channel_blocked(kind.rank, self.lanes) if blocked and self._blockable(kind) else None
+        layout = None
+        if blocked and self._blockable(kind):
+            layout = channel_blocked(kind.rank, self.lanes, batch_first=self.batch_first and kind.shape[0] > 1)
         return TensorType(kind.shape, kind.dtype, layout)
 
     def _blockable(self, kind: TensorType) -> bool:

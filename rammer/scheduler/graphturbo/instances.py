@@ -74,9 +74,14 @@ def _slices(
 
 
 def _slices_of_result(kernel: RKernel, split: Split) -> list[int]:
-    axis, extent = kernel.operation.expr.root.axes[split.axis]
-    lows = (min(kernel.box(rtask)[axis][0], extent - 1) for rtask in range(kernel.num_rtasks))
-    return [low * split.factor // extent for low in lows]
+    axes = [(*kernel.operation.expr.root.axes[axis], count) for axis, count in split.parts.items()]
+    found = []
+    for rtask in range(kernel.num_rtasks):
+        box, part = kernel.box(rtask), 0
+        for axis, extent, count in axes:
+            part = part * count + min(box[axis][0], extent - 1) * count // extent
+        found.append(part)
+    return found
 
 
 def breadth_first(producers: Sequence[set[int]]) -> list[int]:

@@ -9,9 +9,10 @@ from typing import ClassVar, Literal, NamedTuple
 from rammer.cost.price import us_per_byte
 from rammer.cost.residency import levels
 from rammer.ir.dependency import Dependencies
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
+from rammer.ir.pieces import WORTH_BYTES
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
 from rammer.scheduler.assembly import Assembly
@@ -28,6 +29,7 @@ from rammer.scheduler.timeline import simulate
 # Of a cache, the room for an instance: three fifths of what it brought in first are still there at its end, as caches
 # push out at random (cost/residency.py). A quarter asks for more instances than kernels can be cut into.
 CACHED = 0.5
+BEHIND = 2  # instances: what the one before the last left has memory for the next, both may be worked on at once
 ORDERS = {"breadth": breadth_first, "depth": depth_first}
 
 
@@ -41,10 +43,9 @@ class _Cut(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """A plan, and what it is believed to take: to move bytes, and altogether."""
+    """A plan, and what it is believed to cost: altogether where prices were measured, else in moving bytes."""
 
-    moving_us: float
-    total_us: float
+    us: float
     plan: ExecutionPlan
 
 
@@ -52,12 +53,14 @@ class _Judged(NamedTuple):
 class GraphTurboPolicy:
     """Operators are grouped, and groups cut into instances, so that an instance of a group fits near its vEUs.
 
-    Drawn for each near memory, the vEUs' own and what they share, with instances breadth first and depth first; that
-    plan is taken which moves bytes in the least time. All in one rProgram. Paper: GraphTurbo (OSDI'23) §3.
+    Drawn for each near memory, the vEUs' own and what they share, cut along one axis and along two, with instances
+    breadth first and depth first; that plan is taken which costs least: by measured prices, or else in moving bytes.
+    All in one rProgram, in memory for pieces of tensors. Paper: GraphTurbo (OSDI'23) §3.
     """
 
     name = "graphturbo"
-    finer: ClassVar[tuple[int, ...]] = (8, 64)  # rKernels must be cut where groups are: `policy.finer_tilings`
+    finer: ClassVar[tuple[int, ...]] = (8, 64)  # rKernels must be cut where groups are: `policy_options.finer_tilings`
+    images_apart: ClassVar[bool] = True  # so must tensors: `policy_options.wants_images_apart`
 
     rules: Literal["paper"] = field(
         default="paper",
@@ -66,7 +69,7 @@ class GraphTurboPolicy:
     order: Literal["moved", "breadth", "depth"] = field(
         default="moved",
         metadata={
-            "moved": "instances breadth first or depth first, whichever moves bytes in less time",
+            "moved": "instances breadth first or depth first, whichever costs less where operands lie",
             "breadth": "all instances of a group before those of the next",
             "depth": "the readers of an instance as soon as they can run (Algorithm 3)",
         },
@@ -84,18 +87,19 @@ class GraphTurboPolicy:
                 notes = _notes(cut, len(found), name)
                 plan = _draw(problem, market, cut.kernels, [found[n] for n in order], described(self, self.name), notes)
                 drawn.append(_judged(problem, plan))
-        return min(drawn, key=lambda judged: judged[:2]).plan
+        return min(drawn, key=lambda judged: judged.us).plan
 
 
 def _cuts(problem: Problem, market: Market) -> Iterator[_Cut]:
     """Groups for every near memory. What does not fit into one is cut for the next, and else not at all."""
     network = network_of(problem.graph, problem.candidates)
     memories = _near_memories(problem.spec)
-    splitters = [Splitter(network, problem.spec.num_veus, nbytes) for nbytes in memories.values()]
-    for first, memory in enumerate(memories):
-        groups = grouped(network, splitters[first])
-        splits = [next((s for at in splitters[first:] if (s := at.best(group))), None) for group in groups]
-        yield _Cut(memory, groups, splits, _kernels(problem, market, network, groups, splits))
+    for grid in (False, True):
+        splitters = [Splitter(network, problem.spec.num_veus, nbytes, grid=grid) for nbytes in memories.values()]
+        for first, memory in enumerate(memories):
+            groups = grouped(network, splitters[first])
+            splits = [next((s for at in splitters[first:] if (s := at.best(group))), None) for group in groups]
+            yield _Cut(memory, groups, splits, _kernels(problem, market, network, groups, splits))
 
 
 def _near_memories(spec: VDeviceSpec) -> dict[str, int]:
@@ -112,13 +116,14 @@ def _kernels(
     found: dict[int, RKernel] = {}
     for group, split in zip(groups, splits, strict=True):
         factor = split.factor if split else 1
-        axes = axes_of(network, group, split.axis) if split and factor > 1 else {}
+        cuts = [(axes_of(network, group, axis), count) for axis, count in split.parts.items()] if split else []
         for n in group.layers:
             options = market.fitting(problem.graph.operators[n].operation)
-            if (axis := axes.get(n)) is not None:
-                finest = min(step_of(o.kernel, axis) for o in options)
-                extent = network.layers[n].shape[axis]
-                options = [o for o in options if step_of(o.kernel, axis) <= max(finest, extent // factor)]
+            for axes, parts in cuts:
+                if (axis := axes.get(n)) is not None:
+                    finest = min(step_of(o.kernel, axis) for o in options)
+                    extent = network.layers[n].shape[axis]
+                    options = [o for o in options if step_of(o.kernel, axis) <= max(finest, extent // parts)]
             found[n] = min(options, key=lambda o: (_instances_us(o, factor, problem.spec), o.kernel.num_rtasks)).kernel
     return found
 
@@ -136,16 +141,27 @@ def _draw(
     policy: str,
     notes: Sequence[str],
 ) -> ExecutionPlan:
-    """The plan of instances one after the other, each operator by operator; rTasks go where they start first."""
+    """The plan of instances one after the other, each operator by operator; rTasks go where they start first.
+
+    vEUs are no further apart than `BEHIND` instances, so that what an instance was done with is surely free then.
+    """
     draft = Draft(problem, market)
     draft.kernels.update(kernels)
     assembly = Assembly(problem.spec)
     reasons = []
+    ends: list[Mapping[int, int]] = []  # of lanes, before each instance
     for instance in order:
+        ends.append(assembly.ends)
+        known = problem.spec.sync is SyncModel.GLOBAL or len(ends) < BEHIND
+        behind = {} if known else ends[-BEHIND]  # all before the end of that instance
+        late = set(range(problem.spec.num_veus)) if behind else set()
         for operator, rtasks in instance.rtasks.items():
             needs = draft.needs_of({operator: rtasks}, assembly)[operator]
             for rtask, need in zip(rtasks.tolist(), needs, strict=True):
                 place = select_veu(assembly, need)
+                if place.veu in late:
+                    need = assembly.needs_also(need, behind)
+                    late.discard(place.veu)
                 assembly.place(TaskUid(operator, rtask), place.veu, draft.rtask_us(operator), need)
                 reasons.append(place.reason)
     programs = [] if assembly.is_empty else [assembly.build()]
@@ -154,14 +170,14 @@ def _draw(
 
 def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
     """The plan in memory, with times by what caches hold: at the spec's rates if no prices were measured."""
-    plan = replace(plan, memory=plan_memory(plan))
+    plan = replace(plan, memory=plan_memory(plan, least_piece=WORTH_BYTES))
     if not (levels(problem.spec) and plan.kernels):
-        return _Judged(0.0, simulate(plan).total_us, plan)
-    prices = problem.profiler.prices(plan.kernels) or {k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}
-    timeline = simulate(replace(plan, prices=prices))
+        return _Judged(simulate(plan).total_us, plan)
+    if prices := problem.profiler.prices(plan.kernels):
+        return _Judged(simulate(replace(plan, prices=prices)).total_us, plan)
+    timeline = simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}))
     rates = us_per_byte(problem.spec, problem.spec.num_veus).tolist()
-    moving_us = sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True))
-    return _Judged(moving_us, timeline.total_us, plan)
+    return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)
 
 
 def _notes(cut: _Cut, num_instances: int, order: str) -> tuple[str, ...]:

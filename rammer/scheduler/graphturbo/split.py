@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rammer.scheduler.graphturbo.network import Axes, Network
+
+Bytes: TypeAlias = NDArray[np.int64]
 
 
 class Outside(NamedTuple):
@@ -44,11 +46,21 @@ class Group:
 
 
 class Split(NamedTuple):
-    """A group cut along an axis of its result into `factor` instances, with the layers that are cut by it."""
+    """A group cut along an axis of its result into `factor` instances, with the layers that are cut by it.
+
+    `outer` of them are along the outermost axis, and each of these is cut along `axis`: a grid.
+    """
 
     num_layers: int
     factor: int
     axis: int
+    outer: int = 1
+
+    @property
+    def parts(self) -> dict[int, int]:
+        """By axis that is cut, into how many."""
+        found = {0: self.outer, self.axis: self.factor // self.outer}
+        return {axis: count for axis, count in found.items() if count > 1}
 
 
 def group_of(network: Network, number: int) -> Group:
@@ -100,10 +112,14 @@ def axes_of(network: Network, group: Group, axis: int) -> dict[int, int | None]:
 
 
 class Splitter:
-    """Finds splits on a device: `room` is what the near memories of all its `cores` hold, in bytes."""
+    """Finds splits on a device: `room` is what the near memories of all its `cores` hold, in bytes.
 
-    def __init__(self, network: Network, cores: int, room: int) -> None:
+    With `grid`, the outermost axis is cut first, as far as that goes, and another one only inside of its parts.
+    """
+
+    def __init__(self, network: Network, cores: int, room: int, *, grid: bool = False) -> None:
         self.network = network
+        self._grid = grid
         self._cores, self._room = cores, room
         self._sizes = np.array([layer.nbytes for layer in network.layers], np.int64)
         self._last = np.array([max(readers, default=-1) for readers in network.readers], np.int64)
@@ -118,34 +134,45 @@ class Splitter:
 
     def splits(self, group: Group) -> list[Split]:
         """SplitInfo: by axis, the fewest instances of which one fits into the near memories. Paper: Algorithm 1."""
-        found = []
-        for axis, (cut, most) in enumerate(zip(group.cuts, group.parts, strict=True)):
-            live, whole = self._live(group, axis)
-            for factor in (1, *(v for v in _divisors(cut) if 1 < v <= most and self._balances(v))):
-                if int((live / factor + whole).max()) <= self._room:
-                    found.append(Split(len(group.layers) if cut else 1, factor, axis))
-                    break
-        return found
+        outer = 1
+        if self._grid and group.cuts and group.cuts[0] > 1 < group.parts[0]:
+            if found := self._along(group, 0, 1):
+                return [found]
+            outer = max(v for v in _divisors(group.cuts[0]) if v <= group.parts[0])
+        axes = range(outer > 1, len(group.cuts))
+        return [found for axis in axes if (found := self._along(group, axis, outer))]
+
+    def _along(self, group: Group, axis: int, outer: int) -> Split | None:
+        """The fewest instances along an axis, in each of `outer` parts of the outermost one."""
+        cut, most = group.cuts[axis], group.parts[axis]
+        live = self._live(group, (0, axis))
+        for factor in (1, *(v for v in _divisors(cut) if 1 < v <= most and self._balances(v))):
+            parts = [(outer if first else 1) * (factor if second else 1) for first, second in live]
+            lives = np.sum([nbytes / n for nbytes, n in zip(live.values(), parts, strict=True)], axis=0)
+            if int(lives.max()) <= self._room:
+                return Split(len(group.layers) if cut else 1, outer * factor, axis, outer)
+        return None
 
     def _balances(self, factor: int) -> bool:
         """Whether an even number of slices is left for every core: 1, 2, 4, ... below the number of cores."""
         return factor >= self._cores or factor & (factor - 1) == 0
 
-    def _live(self, group: Group, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Bytes that live while each layer runs: of what is cut with an axis of the result, and of what is not."""
+    def _live(self, group: Group, axes: tuple[int, int]) -> dict[tuple[bool, bool], Bytes]:
+        """Bytes that live while each layer runs, by which of two axes of the result they are cut with."""
         layers = np.array(group.layers, np.int64)
-        live = np.cumsum(self._sizes[layers])
-        live[1:] -= np.cumsum(self._freed(layers, self._sizes[layers[:-1]], self._last[layers[:-1]]))[:-1]
-        whole = np.zeros(len(layers), np.int64)
-        for source, (axes, last) in group.outside.items():
-            reading = slice(0, int(np.searchsorted(layers, last)) + 1)
-            (whole if axes[axis : axis + 1] == (None,) else live)[reading] += self.network.nbytes(source)
+        inside = np.cumsum(self._sizes[layers])
+        inside[1:] -= np.cumsum(self._freed(layers, self._sizes[layers[:-1]], self._last[layers[:-1]]))[:-1]
+        found: dict[tuple[bool, bool], Bytes] = {(True, True): inside}
+        for source, (followed, last) in group.outside.items():
+            first, second = (followed[axis : axis + 1] != (None,) for axis in axes)
+            live = found.setdefault((first, second), np.zeros(len(layers), np.int64))
+            live[: int(np.searchsorted(layers, last)) + 1] += self.network.nbytes(source)
         for at, n in enumerate(group.layers):
             if (taken := self.network.layers[n].takes_over) is not None:
                 known = group.outside.get(taken)
                 if (known.last if known else self._last[taken]) == n:
-                    live[at] -= min(self.network.nbytes(taken), self.network.nbytes(n))
-        return live, whole
+                    inside[at] -= min(self.network.nbytes(taken), self.network.nbytes(n))
+        return found
 
     @staticmethod
     def _freed(layers: NDArray[np.int64], sizes: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:

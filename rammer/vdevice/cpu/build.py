@@ -38,17 +38,21 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     compiled = compiler.compile(kernels, progress)
     numbers = {kernel: n for n, kernel in enumerate(kernels)}
 
-    places = Places(graph, plan.memory.offsets)
-    first_arg: list[int] = []
+    places = Places(plan, plan.memory)
+    first_args: list[list[int]] = []
     args: list[tuple[int, int]] = []
-    for op, kernel in zip(graph.operators, plan.kernels, strict=True):
-        first_arg.append(len(args))
-        args += places.operands(op, kernel)
+    for n in range(len(graph.operators)):
+        operands = places.operands(n)
+        firsts = []
+        for mine in operands.places:
+            firsts.append(len(args))
+            args += mine
+        first_args.append([firsts[n] for n in operands.chosen])
 
     asking = aheads(plan, compiled.capacity)
     asked = [(ARENA, 0, 0)]
     for a in asking.values():
-        where, start = args[first_arg[a.operator] + len(graph.operators[a.operator].outputs) + a.position]
+        where, start = args[first_args[a.operator][0] + len(graph.operators[a.operator].outputs) + a.position]
         asked.append((where, start + a.first, a.lines))
 
     header = {
@@ -67,7 +71,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     weights = places.pack(allocate)
     header["weights"] = list(weights)
     ahead = {task: n for n, task in enumerate(asking, 1)}
-    lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_arg, ahead)
+    lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_args, ahead)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
     table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset, aheads=np.array(asked, np.int64))
     return Image(

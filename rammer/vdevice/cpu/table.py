@@ -57,7 +57,7 @@ class Table(TableFile):
             and bool(np.all((self.waits[:, 0] >= 0) & (self.waits[:, 0] < num_veus) & (self.waits[:, 1] >= 0)))
             and len(self.arg_base) == len(self.arg_offset)
             and bool(np.all((self.arg_base >= ARENA) & (self.arg_base < len(header["weights"]))))
-            and bool(np.all(self.arg_offset >= 0))
+            and bool(np.all((self.arg_offset >= 0) | ((self.arg_base == ARENA) & (self.arg_offset > -1 << 50))))
             and bool(np.all((ahead >= 0) & (ahead < len(self.aheads))))
             and bool(np.all((self.aheads[:, 0] >= ARENA) & (self.aheads[:, 0] < len(header["weights"]))))
             and bool(np.all((self.aheads[:, 1:] >= 0) & (self.aheads[:, 1:] < 1 << 50)))
@@ -71,9 +71,9 @@ class Table(TableFile):
 
 
 def lanes_of(
-    plan: ExecutionPlan, kernel_number: list[int], first_arg: list[int], ahead: Mapping[TaskUid, int]
+    plan: ExecutionPlan, kernel_number: list[int], first_args: list[list[int]], ahead: Mapping[TaskUid, int]
 ) -> dict[str, Array]:
-    """The arrays of a plan's lanes; `kernel_number` and `first_arg` are by operator, `ahead` by rTask."""
+    """The arrays of a plan's lanes; `kernel_number` is by operator, `first_args` and `ahead` by rTask."""
     num_veus = plan.spec.num_veus
     slots: list[tuple[int, int, int, int, int]] = []
     waits: list[tuple[int, int]] = []
@@ -88,7 +88,7 @@ def lanes_of(
             for slot in lane:
                 if isinstance(slot, RTask):
                     n, rtask = slot.uid
-                    slots.append((kernel_number[n], rtask, first_arg[n], 0, ahead.get(slot.uid, 0)))
+                    slots.append((kernel_number[n], rtask, first_args[n][rtask], 0, ahead.get(slot.uid, 0)))
                     operators.append(n)
                 else:
                     slots.append((-1, len(slot.waits), len(waits), 0, 0))

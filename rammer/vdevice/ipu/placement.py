@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.dependency import written_elements
-from rammer.ir.graph import Graph
 from rammer.ir.memory import constant_key, memory_owners
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.tensor import Array, DType, Layout, TensorId, pack
 from rammer.vdevice.ipu.access import accesses, working_sets
 from rammer.vdevice.ipu.narrow import on_tile, to_tile
@@ -28,8 +27,8 @@ def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False) -> Placement:
     `level`: spread weights go where least lies, which fits more than an even spread and sends from fewer tiles.
     """
     graph, sets = plan.graph, compute_sets(plan, arch)
-    finder = _Finder(graph)
-    arguments = [tuple(finder.operands(op, k)) for op, k in zip(graph.operators, plan.kernels, strict=True)]
+    finder = _Finder(plan)
+    arguments = [tuple(finder.operands(n).places[0]) for n in range(len(graph.operators))]
     ports = {t: finder.find(t, None) for t in (*graph.inputs, *graph.outputs)}
     sizes = finder.sizes()
     homes = [np.full(n, -1, np.int32) for _, _, n in sizes]
@@ -136,9 +135,9 @@ def _fill(home: Homes, load: NDArray[np.int64], itemsize: int) -> None:
 class _Finder(Places):
     """Variables by tensor; a constant has one for each layout in which it is read."""
 
-    def __init__(self, graph: Graph) -> None:
-        super().__init__(graph, {})
-        self._numbers |= {(t, None): n for n, t in enumerate(memory_owners(graph))}
+    def __init__(self, plan: ExecutionPlan) -> None:
+        super().__init__(plan, MemoryPlan({}, 0))  # elements lie on tiles, and in no arena
+        self._numbers |= {(t, None): n for n, t in enumerate(memory_owners(plan.graph))}
         self._owners = len(self._numbers)
         self.values: dict[str, Array] = {}
 

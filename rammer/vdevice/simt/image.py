@@ -13,7 +13,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Port, ports_of
-from rammer.vdevice.placement import Places, aligned
+from rammer.vdevice.placement import Operands, Places, aligned
 from rammer.vdevice.simt.ahead import ahead
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
@@ -65,14 +65,14 @@ def make_program(
         )
     if plan.memory is None:
         raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
-    places = Places(graph, plan.memory.offsets)
-    operands = [places.operands(op, kernel) for op, kernel in zip(graph.operators, plan.kernels, strict=True)]
+    places = Places(plan, plan.memory)
+    operands = [places.operands(n) for n in range(len(graph.operators))]
     scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
     kept = Residency(end=scratch)
     if resident:
-        inputs_of = [mine[len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
+        inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
         kept = make_resident(plan, inputs_of, aligned(scratch), spec.scratch_bytes)
-    max_args = max([len(mine) for mine in operands] + [KEEP_ARGS] * bool(kept.loads), default=0)
+    max_args = max([len(mine.places[0]) for mine in operands] + [KEEP_ARGS] * bool(kept.loads), default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
     block = -(-most // dialect.wave) * dialect.wave
     if block > spec.max_threads:
@@ -117,7 +117,7 @@ class _Calls:
         plan: ExecutionPlan,
         dialect: Dialect,
         block: int,
-        operands: Sequence[list[tuple[int, int]]],
+        operands: Sequence[Operands],
         kept: Residency,
     ) -> None:
         self.kernels: list[EmittedKernel] = []
@@ -125,7 +125,7 @@ class _Calls:
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
         self._emitted: dict[tuple[RKernel, frozenset[int], frozenset[int]], int] = {}
         self._numbers: dict[tuple[str, str], int] = {}
-        self._tasks: dict[tuple[int, tuple[tuple[int, int], ...]], Task] = {}
+        self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
         for uid in sorted(slot.uid for slot in slots if isinstance(slot, RTask)):
             self.task(uid)  # in an order that does not depend on the schedule, so that neither does the text
@@ -134,17 +134,18 @@ class _Calls:
         """How an rTask is called, with copies for the operands that it has them of."""
         n = uid.operator_id
         copies = tuple(sorted(self._kept.copies.get(uid, {}).items()))
-        if (n, copies) not in self._tasks:
-            kernel, mine = self._plan.kernels[n], list(self._operands[n])
+        key = n, self._operands[n].chosen[uid.rtask_id], copies
+        if key not in self._tasks:
+            kernel, mine = self._plan.kernels[n], list(self._operands[n].places[key[1]])
             outputs = len(self._plan.graph.operators[n].outputs)
             for position, at in copies:
                 mine[outputs + position] = NUMBER, at
             positions = frozenset(position for position, _ in copies)
             loose = frozenset(k for k, (base, at) in enumerate(mine) if base != NUMBER and at % VECTOR_BYTES)
             function = self._function(kernel, loose, positions)
-            self._tasks[n, copies] = Task(function, len(self.args), len(mine))
+            self._tasks[key] = Task(function, len(self.args), len(mine))
             self.args += mine
-        return self._tasks[n, copies]
+        return self._tasks[key]
 
     def _function(self, kernel: RKernel, loose: frozenset[int], positions: frozenset[int]) -> int:
         key = (kernel, loose, positions)

@@ -83,7 +83,7 @@ class Streams(TableFile):
             and bool(np.all((self.waits[:, 0] >= 0) & (self.waits[:, 0] < self.num_veus) & (self.waits[:, 1] >= 0)))
             and len(self.arg_base) == len(self.arg_offset)
             and bool(np.all((self.arg_base >= NUMBER) & (self.arg_base < len(self.header["weights"]))))
-            and bool(np.all(self.arg_offset >= 0))
+            and bool(np.all((self.arg_offset >= 0) | ((self.arg_base == ARENA) & (self.arg_offset > -1 << 50))))
             and bool(np.all(self.arg_offset[self.arg_base == ARENA] <= self.header["arena_bytes"]))
         )
         if not sound or not self._copies_are_sound():

@@ -1,0 +1,79 @@
+"""Where a tensor can be cut into pieces that lie apart in memory: between elements that no rTask touches together.
+
+An rTask has one address for each of its arguments, so all that it touches of a tensor must lie as the tensor does. What
+images, or rows, different rTasks touch may lie anywhere, and a buffer that holds a few of them at a time is enough.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rammer.ir.dependency import read_elements, written_elements
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.tensor import TensorId
+
+WORTH_BYTES = 16 << 10  # of a piece: smaller ones save little
+MOST_OF_TENSOR, MOST_OF_PLAN = 64, 1 << 12  # pieces: what planning costs grows with their number
+
+Hulls = NDArray[np.int64]  # [rTasks, 2] first element, and the end of the last one; both 0 of nothing
+
+
+@lru_cache(maxsize=1 << 13)
+def hulls(kernel: RKernel, argument: int) -> Hulls:
+    """Between which physical elements of an argument (outputs, then inputs) lies what each rTask touches."""
+    outputs = len(kernel.operation.outputs)
+    elements = written_elements(kernel, argument) if argument < outputs else read_elements(kernel, argument - outputs)
+    ends = [(int(s[0, 0]), int(s[-1, 1])) if len(s) else (0, 0) for s in elements.sets]
+    return np.array([ends[n] for n in elements.chosen], np.int64).reshape(-1, 2)
+
+
+def arguments(graph: Graph, kernels: Sequence[RKernel], operator: int) -> Iterator[tuple[int, TensorId, Hulls]]:
+    """Of arguments that are no constants: (argument, owner of its memory, where each rTask touches the owner)."""
+    op = graph.operators[operator]
+    for argument, tensor in enumerate((*op.outputs, *op.inputs)):
+        root, offset = graph.storage(tensor)
+        if root not in graph.constants:
+            found = hulls(kernels[operator], argument)
+            yield argument, root, found + offset * (found[:, 1:] > found[:, :1])
+
+
+def cuts(graph: Graph, kernels: Sequence[RKernel], least_bytes: int) -> dict[TensorId, tuple[int, ...]]:
+    """The first elements of the pieces, of `least_bytes` and more, of every owner that has several.
+
+    What a caller sees stays whole.
+    """
+    whole = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs)}
+    touched: dict[TensorId, list[Hulls]] = defaultdict(list)
+    for n in range(len(graph.operators)):
+        for _, root, found in arguments(graph, kernels, n):
+            if root not in whole and 2 * least_bytes <= graph.types[root].nbytes:
+                touched[root].append(found[found[:, 1] > found[:, 0]])
+    most = min(MOST_OF_TENSOR, MOST_OF_PLAN // max(len(touched), 1))
+    answer = {}
+    for root, some in touched.items():
+        kind = graph.types[root]
+        spans = np.unique(np.concatenate(some), axis=0)
+        apart = spans[1:, 0] >= np.maximum.accumulate(spans[:, 1])[:-1]
+        firsts = np.append(0, spans[1:, 0][apart])
+        step = max(least_bytes // kind.element_bytes, -(-prod(kind.physical_shape) // max(most, 1)))
+        firsts = firsts[np.unique(firsts // step, return_index=True)[1]]
+        if len(firsts) > 1:
+            answer[root] = tuple(firsts.tolist())
+    return answer
+
+
+def bases(plan: ExecutionPlan, memory: MemoryPlan, operator: int) -> dict[int, NDArray[np.int64]]:
+    """Of the arguments that lie in pieces: the byte that each rTask takes for the begin of its owner."""
+    return {
+        argument: memory.bases(root, plan.graph.types[root].element_bytes, found[:, 0])
+        for argument, root, found in arguments(plan.graph, plan.kernels, operator)
+        if root in memory.pieces
+    }
