@@ -20,7 +20,7 @@ from rammer.ir.instruction import Instruction, multiply
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType
-from rammer.ir.tile import Apply, TileProgram, contains
+from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.kernels import candidates
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Schedule
@@ -61,7 +61,12 @@ UNITS = {
 
 def on_unit(op: Operation, spec: VDeviceSpec) -> list[RKernel]:
     found = candidates(op, spec)
-    return [k for k in found if isinstance(k.body, TileProgram) and contains(k.body.body, Apply)]
+    return [k for k in found if isinstance(k.body, TileProgram) and multiplies(k.body)]
+
+
+def multiplies(program: TileProgram) -> bool:
+    """Whether it has an instruction for products."""
+    return any(isinstance(s, Apply) and s.instruction.multiplies for s in statements(program.body))
 
 
 def rounded(x: Array, precision: str) -> Array:
