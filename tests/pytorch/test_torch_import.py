@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,15 @@ def test_other_forms_of_a_module(tmp_path: Path) -> None:
         torch.randn(2, 4, 29),
     )
     wanted = module(x).detach().numpy()
-    torch.jit.trace(module, x).save(tmp_path / "module.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch says that TorchScript is old
+        torch.jit.trace(module, x).save(tmp_path / "module.pt")
     with rammer.compile(rammer.from_torch(tmp_path / "module.pt", x), **FAST) as program:
         np.testing.assert_allclose(program(x), wanted, atol=1e-5)
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install -e .[bench]")
-    exported = torch.onnx.export(module, (x,), dynamo=True, verbose=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what its exporter says is about its own parts
+        exported = torch.onnx.export(module, (x,), dynamo=True, verbose=False)
     with rammer.compile(exported, **FAST) as program:
         np.testing.assert_allclose(program(x), wanted, atol=1e-5)
 

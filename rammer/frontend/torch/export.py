@@ -27,7 +27,9 @@ def from_module(module: Any, example: Any) -> Graph:
     named = isinstance(example, Mapping)
     arguments = () if named else tuple(example) if isinstance(example, tuple | list) else (example,)
     if not isinstance(module, torch.nn.Module):
-        module = torch.jit.load(os.fspath(module), map_location="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = torch.jit.load(os.fspath(module), map_location="cpu")
     if isinstance(module, torch.jit.ScriptModule):
         return _from_script(module, tuple(example.values()) if named else arguments)
     if module.training:
