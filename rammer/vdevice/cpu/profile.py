@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.memory import PAGE
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType, TensorType
@@ -21,7 +22,7 @@ from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import allocate
-from rammer.vdevice.placement import aligned
+from rammer.vdevice.placement import ALIGNMENT, aligned
 from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, recipe_keys
 
 Operands = Literal["in turn", "near", "far"]
@@ -209,8 +210,12 @@ def _types(kernel: RKernel) -> list[TensorType]:
 
 
 def _sizes(group: Sequence[RKernel]) -> list[int]:
-    """Bytes of every argument in the largest packing that a kernel wants."""
-    return [aligned(max(sizes)) for sizes in zip(*([t.nbytes for t in _types(k)] for k in group), strict=True)]
+    """Bytes of every argument in the largest packing that a kernel wants.
+
+    As in arenas none is a multiple of a page: a load may wait for a store to where its address is the same in a page.
+    """
+    sizes = [aligned(max(sizes)) for sizes in zip(*([t.nbytes for t in _types(k)] for k in group), strict=True)]
+    return [size if size % PAGE else size + ALIGNMENT for size in sizes]
 
 
 # Numbers that no function turns into NaN or denormals.
