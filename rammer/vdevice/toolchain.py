@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -145,10 +145,11 @@ def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) 
     ended: SimpleQueue[Future[Made]] = SimpleQueue()
     try:
         running: dict[Future[Made], Item] = {}
-        for item in items:  # Ctrl-C may come here, too
-            future = pool.submit(work, item)
-            running[future] = item
-            future.add_done_callback(ended.put)
+        with _signals_wait():
+            for item in items:
+                future = pool.submit(work, item)
+                running[future] = item
+                future.add_done_callback(ended.put)
         for _ in items:
             future = _first(ended)
             yield running[future], future.result()
@@ -156,6 +157,26 @@ def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) 
         pool.shutdown(wait=False, cancel_futures=True)
         calls.end()
         pool.shutdown(wait=True)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM come afterwards.
+
+    What they raise inside of Python's own conditions and semaphores leaves locks behind that threads then wait for.
+    """
+    if threading.current_thread() is not threading.main_thread():  # it has the signals
+        yield
+        return
+    came: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    for number in came:
+        signal.raise_signal(number)
 
 
 def _first(ended: SimpleQueue[Future[Made]]) -> Future[Made]:

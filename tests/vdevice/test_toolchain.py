@@ -12,6 +12,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +121,22 @@ def test_a_signal_ends_the_compilers_too(cache: Path, tmp_path: Path, number: si
         not (tmp_path / "m.rammer").exists() and not list(tmp_path.glob("rammer-*")) and not list(tmp_path.glob(".*"))
     )
     assert not list((cache / "objects").glob("*.so")) and not list((cache / "objects").glob(".*"))
+
+
+def test_ctrl_c_while_compilers_are_started_comes_afterwards(cache: Path, tmp_path: Path) -> None:
+    """At whatever line: no lock is left behind, all threads end, and the handler is there again."""
+
+    def work(item: int) -> None:
+        if item == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        toolchain.run(["sleep", "600"], folder=tmp_path, timeout_s=300)
+
+    before = signal.getsignal(signal.SIGINT)
+    for _ in range(30):
+        with pytest.raises(KeyboardInterrupt):
+            list(toolchain.in_parallel(work, range(200), 6))
+        assert signal.getsignal(signal.SIGINT) is before
+        assert not [t for t in threading.enumerate() if t.name.startswith("rammer-cc")]
 
 
 def test_the_first_failure_ends_the_other_compilers(cache: Path, tmp_path: Path) -> None:
