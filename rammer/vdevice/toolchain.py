@@ -169,12 +169,13 @@ def _signals_wait() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    ours = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not None]  # not from outside Python
+    handlers = [(n, signal.signal(n, lambda number, _: came.append(number))) for n in ours]
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for n, handler in handlers:
+            signal.signal(n, handler)
     for number in came:
         signal.raise_signal(number)
 
