@@ -163,7 +163,7 @@ def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) 
 def _signals_wait() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM come afterwards.
 
-    What they raise inside of Python's own conditions and semaphores leaves locks behind that threads then wait for.
+    What they raise inside of Python's own conditions may leave locks held that threads then wait for.
     """
     if threading.current_thread() is not threading.main_thread():  # it has the signals
         yield

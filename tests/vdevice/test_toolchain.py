@@ -94,6 +94,15 @@ sleep 600 & echo $! >> {pids}; wait
 """
 
 
+@pytest.fixture
+def _ctrl_c() -> Iterator[None]:
+    """Heeded, here and in processes that are begun here: what a shell without a terminal runs beside it ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_a_signal_ends_the_compilers_too(cache: Path, tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C in the middle of a compilation, with one line and the shell's status; no compiler goes on."""
@@ -123,8 +132,9 @@ def test_a_signal_ends_the_compilers_too(cache: Path, tmp_path: Path, number: si
     assert not list((cache / "objects").glob("*.so")) and not list((cache / "objects").glob(".*"))
 
 
+@pytest.mark.usefixtures("_ctrl_c")
 def test_ctrl_c_while_compilers_are_started_comes_afterwards(cache: Path, tmp_path: Path) -> None:
-    """At whatever line: no lock is left behind, all threads end, and the handler is there again."""
+    """At whatever line: all threads end, and the handler is there again."""
 
     def work(item: int) -> None:
         if item == 3:
