@@ -24,7 +24,6 @@ from rammer.state import Memory, Stateful, is_aligned
 from rammer.usage import Usage, usage_of
 from rammer.vdevice import forks
 from rammer.vdevice.base import (
-    BindableExecutable,
     BindsPorts,
     DeviceArrays,
     Executable,
@@ -62,6 +61,10 @@ class Program(Stateful):
         self._ports = {p.name: p for p in self.inputs}
         self._exact = [(p.name, p.dtype.numpy, p.shape) for p in self.inputs]
         self._memory = Memory(image.state)
+        self._called = (  # looked up in every call
+            tuple(name for name in self._ports if name not in image.state.values()),
+            tuple(p.name for p in self.outputs if p.name not in image.state),
+        )
         self._closed = False
 
     @property
@@ -116,9 +119,7 @@ class Program(Stateful):
         return self._report
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
-        pairs = self._image.state
-        inputs = tuple(name for name in self._ports if name not in pairs.values())
-        return inputs, tuple(p.name for p in self.outputs if p.name not in pairs)
+        return self._called
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Bound:
         """A call of the same arrays every time: what they hold is read, and outputs are written, in place.
@@ -141,7 +142,7 @@ class Program(Stateful):
 
     def _bound(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         """What a bound call does."""
-        if isinstance(self._executable, BindableExecutable):
+        if isinstance(self._executable, BindsPorts):
             return self._executable.bind(inputs, {p.name: outputs[p.name] for p in self.outputs})
 
         def call() -> None:

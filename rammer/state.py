@@ -32,16 +32,13 @@ class Memory:
     def __init__(self, pairs: Mapping[str, str]) -> None:
         self.pairs = dict(pairs)  # output -> input
         self._lock = threading.RLock()
+        self.turn: AbstractContextManager[object] = self._lock if pairs else nullcontext()  # held during a run
         self._values: dict[str, Any] = {}
         self._spare: dict[str, Array] = {}
 
     @property
     def inputs(self) -> Collection[str]:
         return self.pairs.values()
-
-    def turn(self) -> AbstractContextManager[object]:
-        """Held during a run, if there is state."""
-        return self._lock if self.pairs else nullcontext()
 
     def value(self, name: str) -> Any:
         """What the next run reads, or None: zeros."""
@@ -102,7 +99,7 @@ class Stateful(Runnable):
         """These outputs of a run of the stream that has this memory, and holds its turn."""
 
     def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        with self._memory.turn():
+        with self._memory.turn:
             return self.evaluate(self._memory, inputs, outputs)
 
     def _named_only(self) -> Sequence[str]:

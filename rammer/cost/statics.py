@@ -1,7 +1,7 @@
 """What weights cost in a plan that a measurement of their rKernel alone does not see: other operators pass in between.
 
-An rKernel alone finds its weights where its last run left them. In a plan everything else comes first, and of a cache
-exp(-bytes that came in since / its size) is left (`residency`).
+An rKernel alone finds its weights where its last run left them. In a plan everything else comes first, and of a full
+cache exp(-bytes that came in since / its size) is left. Room that a whole plan may leave (`residency`) is not counted.
 """
 
 from __future__ import annotations

@@ -167,14 +167,6 @@ class Executable(Protocol):
         """Free threads and memory; later runs are errors."""
 
 
-@runtime_checkable
-class BindableExecutable(Executable, Protocol):
-    """A loaded program that can be called again and again with the same arrays."""
-
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
-        """A call that reads and writes these arrays, checked against the image's ports. An input may be an output."""
-
-
 @dataclass(frozen=True)
 class SlotTimes:
     """Measured times of one run: for every rProgram and vEU an array [slots, 2] of begin and end, in µs.
@@ -198,7 +190,10 @@ class TimedExecutable(Executable, Protocol):
 
 @runtime_checkable
 class BindsPorts(Protocol):
-    """A loaded program that reads inputs and writes outputs where its caller has them, if they have memory alone."""
+    """A loaded program that reads inputs and writes outputs where its caller has them."""
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """A call that copies from and to these arrays, checked against the image's ports. An input may be an output."""
 
     def run_bound(
         self, inputs: Mapping[str, Array], places: Mapping[str, Array], outputs: Collection[str]
