@@ -1,17 +1,15 @@
 """What weights cost in a plan that a measurement of their rKernel alone does not see: other operators pass in between.
 
-An rKernel alone finds its weights where its last run left them. In a plan everything else comes first, and of a full
-cache exp(-bytes that came in since / its size) is left. Room that a whole plan may leave (`residency`) is not counted.
+An rKernel alone finds its weights where its last run left them. In a plan everything else comes first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from math import exp
 
 from rammer.cost.price import us_per_byte
-from rammer.cost.residency import levels
+from rammer.cost.residency import kept, levels
 from rammer.ir.dependency import read_elements
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
@@ -58,7 +56,7 @@ def _fetch_us(spec: VDeviceSpec, passed: int, veus: int) -> float:
         if written:
             continue
         through = passed / veus if level.owner == "veu" else passed
-        there = 1.0 if n == len(known) - 1 else exp(-through / max(level.usable_bytes, 1))
+        there = 1.0 if n == len(known) - 1 else kept(through, level.usable_bytes)
         found += left * there * us
         left *= 1 - there
     return found

@@ -12,7 +12,7 @@ from jobs import Job, make_problem
 from numpy.typing import NDArray
 
 from rammer.cost.pieces import LEAST_BYTES, Region, Touch, touches_alone
-from rammer.cost.residency import Residency, levels
+from rammer.cost.residency import Residency, kept, levels
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
@@ -111,6 +111,18 @@ def test_loops_lose_more_the_larger_they_are(pieces: int, least: float, most: fl
     for _ in range(50):
         near = sum(caches.fetch(0, touch([p], []))[0] for p in range(pieces))
     assert least <= 1 - near / (PIECE * pieces) <= most
+
+
+@pytest.mark.parametrize("tenths", [0, 5, 10, 11, 15, 20, 40])
+def test_what_a_loop_keeps_is_known_without_going_round(tenths: int) -> None:
+    """`kept` against a loop over many small pieces, followed until nothing changes."""
+    pieces = 1000 * tenths // 10
+    memory = (MemoryLevel("L2", 1000 * PIECE, "veu", 100.0), MemoryLevel("DRAM", 1 << 30, "device", 10.0))
+    caches = Residency(VDeviceSpec("made up", 1, memory=memory), whole(pieces))
+    for _ in range(60):
+        near = sum(caches.fetch(0, touch([p], []))[0] for p in range(pieces))
+    assert kept(PIECE * pieces, 1000 * PIECE) == pytest.approx(near / (PIECE * pieces) if pieces else 1.0, abs=0.01)
+    assert kept(PIECE * (pieces + 1), 0) == 0.0
 
 
 def test_what_another_veu_wrote_comes_from_there_once() -> None:
