@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from rammer.children import computed
 from rammer.errors import DeviceError, VerificationError
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
@@ -123,17 +124,20 @@ def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple
     recipes = recipe_keys(kernels, vdevice.spec)
     store = profile_store("any", "proof")
     known = store.verdicts(recipes.values())
-    fresh: dict[str, str] = {}
-    for kernel, key in recipes.items():
-        if key not in known and key not in fresh:
-            judged, findings = settled(kernel)
-            finding = next(iter(sorted(findings, key=lambda f: not f.broken)), None)
-            verdict = PROVEN if finding is None else BROKEN if finding.broken else UNSHOWN
-            fresh[key] = f"{verdict}\0{'overreads' if judged.overreads else ''}\0{finding or ''}"
+    unknown = {key: kernel for kernel, key in reversed(recipes.items()) if key not in known}  # the first of equals
+    fresh = dict(zip(unknown, computed(_proof, list(unknown.values())), strict=True))
     if fresh:
         store.put_verdicts(fresh)
     parts = {k: (known | fresh)[key].split("\0", 2) for k, key in recipes.items()}
     return {k: (verdict, bool(overreads), what) for k, (verdict, overreads, what) in parts.items()}
+
+
+def _proof(kernel: RKernel) -> str:
+    """The verdict on a kernel, whether it reads too much, and a finding, with NUL between them."""
+    judged, findings = settled(kernel)
+    finding = next(iter(sorted(findings, key=lambda f: not f.broken)), None)
+    verdict = PROVEN if finding is None else BROKEN if finding.broken else UNSHOWN
+    return f"{verdict}\0{'overreads' if judged.overreads else ''}\0{finding or ''}"
 
 
 def compare_with_meaning(program: Program, graph: Graph, seed: int = 0) -> None:

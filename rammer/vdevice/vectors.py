@@ -41,6 +41,7 @@ class VectorLoops:
         self.wide: set[str] = set()  # register buffers kept as arrays of vectors
         self.folded: set[str] = set()  # of these, the ones whose lanes are combined in the end
         self.pieced: set[str] = set()  # and those of which some lanes are computed alone
+        self._known: dict[int, tuple[For, tuple[int, int]]] = {}  # `numbers` of loops, by their identity
 
     def vector(self, loop: For) -> For | None:
         """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form.
@@ -264,7 +265,9 @@ class VectorLoops:
                     gathered += (moved.stop - moved.start) * sum(map(_gathers, moved.body, repeat(moved.var)))
                 case For(_, start, stop, kind, inner):
                     times = stop - start if kind in (Kind.UNROLLED, Kind.VECTOR) else 1
-                    inside = self.numbers(inner)
+                    if id(s) not in self._known:  # every loop around asks again
+                        self._known[id(s)] = s, self.numbers(inner)
+                    inside = self._known[id(s)][1]
                     stored, gathered = stored + times * inside[0], gathered + times * inside[1]
                 case Alloc(_, inner) | If(_, inner):
                     if isinstance(s, Alloc):

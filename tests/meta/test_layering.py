@@ -89,7 +89,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     "rammer.checking": ({"candidates", "compiler", "measure", "ir", "errors"}, {"onnx"}),
-    "rammer.candidates": ({"measure", "program", "vdevice.base", "vdevice.profiles", "ir", "errors"}, {"numpy"}),
+    "rammer.children": (set(), set()),
+    "rammer.candidates": (
+        {"children", "measure", "program", "vdevice.base", "vdevice.profiles", "ir", "errors"},
+        {"numpy"},
+    ),
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.measure": ({"program", "report", "vdevice.base", "ir"}, {"numpy", "rich"}),
     "rammer.distributed": ({"", "program", "ir", "errors"}, {"dask"}),
