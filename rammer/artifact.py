@@ -94,6 +94,8 @@ def save(
     }
     if image.state:
         manifest["state"] = dict(image.state)
+    if image.in_place:
+        manifest["in_place"] = sorted(image.in_place)
     if image.signature is not None:
         manifest["signature"] = [[_port_json(p) for p in ports] for ports in image.signature]
     with files.new_file(path, sources=sources, raises=ArtifactError) as file:
@@ -156,6 +158,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Image, dict[str, Any]]:
             weights,
             signature=signature,
             state={str(output): str(taker) for output, taker in manifest.get("state", {}).items()},
+            in_place=frozenset(map(str, manifest.get("in_place", ()))),
         )
         return image, report
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -260,8 +263,10 @@ def _tensors(data: mmap.mmap, begin: int, size: int) -> dict[str, Array]:
 
 
 def _port_json(port: Port) -> dict[str, Any]:
-    return {"name": port.name, "shape": list(port.type.shape), "dtype": port.type.dtype.value}
+    named = {"symbols": list(port.symbols)} if any(port.symbols) else {}
+    return {"name": port.name, "shape": list(port.type.shape), "dtype": port.type.dtype.value, **named}
 
 
 def _port(data: dict[str, Any]) -> Port:
-    return Port(str(data["name"]), TensorType(tuple(int(d) for d in data["shape"]), DType(data["dtype"])))
+    symbols = tuple(None if s is None else str(s) for s in data.get("symbols", ()))
+    return Port(str(data["name"]), TensorType(tuple(int(d) for d in data["shape"]), DType(data["dtype"])), symbols)

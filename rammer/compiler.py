@@ -27,6 +27,7 @@ from rammer.ir.verify import verify_graph, verify_plan
 from rammer.passes import Watch, optimize
 from rammer.passes import silent as unwatched
 from rammer.passes.clean.drop_empty import drop_empty
+from rammer.passes.in_place import update_in_place
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
 from rammer.report import Report, make_report
@@ -160,6 +161,7 @@ def compile(
             types = [{t: whole.types[t] for t in names} for names in (whole.inputs, whole.outputs)]
             pairs = same_types(checked_pairs(state, *types), *types)
         trace.graph("imported", graph)
+        graph, in_place = update_in_place(graph, pairs if vdevice.spec.updates else {})
         verify = config.integer("RAMMER_VERIFY") or 0
         with clock("passes"):
             verify_pass = _verify_pass(graph)
@@ -210,7 +212,11 @@ def compile(
             image = vdevice.build(plan, progress=progress)
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
             image = replace(image, signature=ports_of(whole))
-        image = replace(image, state=pairs)
+        inputs, outputs = (
+            tuple(replace(p, symbols=whole.symbols.get(p.name, ())) for p in some)
+            for some in (image.inputs, image.outputs)
+        )
+        image = replace(image, inputs=inputs, outputs=outputs, state=pairs, in_place=in_place)
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
         program = Program(image, vdevice, report, sources=sources)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from rammer.ir.tensor import Array
 from rammer.outline import OUTLINE, pack, unpack
 from rammer.report import Report
 from rammer.scheduler.timeline import Timeline, simulate
-from rammer.state import Memory, Stateful, is_aligned
+from rammer.state import Memory, Stateful
 from rammer.usage import Usage, usage_of
 from rammer.vdevice import forks
 from rammer.vdevice.base import (
@@ -28,8 +28,10 @@ from rammer.vdevice.base import (
     DeviceArrays,
     Executable,
     Image,
+    KeepsState,
     Port,
     Progress,
+    Room,
     SlotTimes,
     TimedExecutable,
     VDevice,
@@ -61,6 +63,7 @@ class Program(Stateful):
         self._ports = {p.name: p for p in self.inputs}
         self._exact = [(p.name, p.dtype.numpy, p.shape) for p in self.inputs]
         self._memory = Memory(image.state)
+        self._keeps_state = isinstance(self._executable, KeepsState)
         self._called = (  # looked up in every call
             tuple(name for name in self._ports if name not in image.state.values()),
             tuple(p.name for p in self.outputs if p.name not in image.state),
@@ -153,39 +156,60 @@ class Program(Stateful):
 
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """These outputs of a run of the stream that has this memory, and holds its turn."""
-        if not memory.pairs and self._fits(inputs):
+        pairs = self._image.state
+        if not pairs and self._fits(inputs):
             found = self._execute(inputs)
             return {n: found[n] for n in outputs}
-        check_names(inputs, self._ports, memory.inputs)
-        before = {n: memory.value(n) for n in memory.inputs if n not in inputs}
-        before |= {n: memory.zeros(n, self._ports[n].type) for n, value in before.items() if value is None}
-        executable = self._executable
-        if memory.pairs and isinstance(executable, BindsPorts):
-            return self._run_in_place(executable, memory, before, inputs, outputs)
+        check_names(inputs, self._ports, pairs.values())
+        if pairs and self._keeps_state:
+            return self._run_in_rooms(cast("KeepsState", self._executable), memory, inputs, outputs)
+        before = {n: memory.value(n) for n in pairs.values() if n not in inputs}
+        for name in [n for n, value in before.items() if value is None]:
+            before[name] = np.zeros(self._ports[name].shape, self._ports[name].dtype.numpy)
         found = self._run({**before, **inputs})
-        memory.advance({taker: found[output] for output, taker in memory.pairs.items()})
-        return {n: deepcopy(found[n]) if n in memory.pairs else found[n] for n in outputs}
+        memory.advance({taker: found[output] for output, taker in pairs.items()})
+        return {n: deepcopy(found[n]) if n in pairs else found[n] for n in outputs}
 
-    def _run_in_place(
-        self,
-        executable: BindsPorts,
-        memory: Memory,
-        before: Mapping[str, Array],
-        inputs: Mapping[str, Any],
-        outputs: Sequence[str],
+    def _run_in_rooms(
+        self, executable: KeepsState, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]
     ) -> dict[str, Any]:
-        """A run that reads the state where it lies, and writes the next one beside it."""
-        arrays = {name: _as_array(name, value, self._ports[name]) for name, value in inputs.items()}
-        reads = {n: _as_array(n, value, self._ports[n]) for n, value in before.items()}
-        arrays |= {n: reads.pop(n) for n in list(reads) if not is_aligned(reads[n])}  # what somebody gave: copied once
-        writes = {output: memory.room(taker, self._ports[taker].type) for output, taker in memory.pairs.items()}
-        places = {n: array for n, array in {**reads, **writes}.items() if array.size}
+        """A run that reads the state where it lies, and writes the next one beside it, or changes it there."""
+        pairs = {o: n for o, n in self._image.state.items() if self._ports[n].type.size}
+        changed = {o: n for o, n in pairs.items() if o in self._image.in_place}
+        kinds = {n: self._ports[n].type for n in pairs.values()}
+        reads = {n: memory.room(n, executable) for n in kinds if n not in inputs}
+        fresh = [n for n in kinds if reads.get(n) is None]
+        values = {n: self._given(n, inputs.get(n, memory.value(n)), executable) for n in fresh}
+        arrays = {n: self._given(n, v, executable) for n, v in inputs.items() if n not in kinds}
         with self._turn():
             self._require_open()
-            found = executable.run_bound({n: a for n, a in arrays.items() if a.size}, places, outputs)
-        memory.advance({taker: writes[output] for output, taker in memory.pairs.items()})
+            for name, value in values.items():
+                reads[name] = executable.room(kinds[name])
+                if value is not None:  # copied: what is somebody's stays theirs
+                    executable.fill(reads[name], value)
+            writes = {}
+            for output, name in pairs.items():
+                if output not in changed:
+                    spare = memory.spare(name, executable)
+                    writes[output] = executable.room(kinds[name]) if spare is None else spare
+            wanted = [name for name in outputs if name not in changed]
+            sized = {n: a for n, a in arrays.items() if self._ports[n].type.size}
+            found = executable.run_bound(sized, {**reads, **writes}, wanted)
+            found |= {o: deepcopy(reads[changed[o]]) for o in outputs if o in changed}
+        memory.advance({n: reads[n] if o in changed else writes[o] for o, n in pairs.items()}, executable)
         found |= {p.name: np.zeros(p.shape, p.dtype.numpy) for p in self.outputs if not p.type.size}
         return {name: found[name] for name in outputs}
+
+    def _given(self, name: str, value: Any, executable: KeepsState) -> Any:
+        """A value of an input that is in no room of this program. Raises InputError."""
+        if value is None or (on_gpu(value) and isinstance(executable, DeviceArrays)):
+            return value
+        if on_gpu(value):
+            raise self._not_on_gpu(name)
+        return _as_array(name, deepcopy(value) if isinstance(value, Room) else value, self._ports[name])
+
+    def _not_on_gpu(self, name: str) -> InputError:
+        return InputError(f"input {name!r} lies on a GPU, the program runs on the host", hint="copy it to the host")
 
     def _require_open(self) -> None:
         if self._closed:
@@ -199,9 +223,7 @@ class Program(Stateful):
         with self._turn():
             self._require_open()
             if not isinstance(self._executable, DeviceArrays):
-                raise InputError(
-                    f"input {resident[0]!r} lies on a GPU, the program runs on the host", hint="copy it to the host"
-                )
+                raise self._not_on_gpu(resident[0])
             host = {n: _as_array(n, v, self._ports[n]) for n, v in inputs.items() if n not in resident}
             given = {n: v for n, v in {**inputs, **host}.items() if self._ports[n].type.size}
             return self._all_outputs(self._executable.run_device(given))
@@ -288,7 +310,7 @@ class Program(Stateful):
 
     def __repr__(self) -> str:
         def ports(items: Sequence[Port]) -> str:
-            return ", ".join(f"{p.name}: {p.type}" for p in items)
+            return ", ".join(map(str, items))
 
         state = "".join(f", {output} → {taker}" for output, taker in self._image.state.items())
         return f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)}){state}>"

@@ -23,7 +23,7 @@ from rammer.padding import Buckets, Mask, cut, length_name, masked, require_pref
 from rammer.plugins import PluginRegistry
 from rammer.program_cache import Kept, ProgramCache
 from rammer.state import Memory, Stateful, checked_pairs
-from rammer.vdevice.base import Progress, silent
+from rammer.vdevice.base import Progress, Room, silent
 
 if TYPE_CHECKING:
     import onnx
@@ -290,7 +290,7 @@ class Session(Stateful):
         return shapes, arrays
 
     def _array(self, port: Declared, name: str, value: Any) -> Any:
-        if on_gpu(value):
+        if on_gpu(value) or isinstance(value, Room):  # state that a program keeps
             return value
         array = as_array(name, value, port.dtype)
         if array.dtype.newbyteorder("=") != port.dtype.numpy:

@@ -10,13 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
-
 from rammer.calling import Runnable
 from rammer.errors import InputError, did_you_mean
-from rammer.ir.tensor import Array, TensorType
-from rammer.vdevice.memory import allocate
-from rammer.vdevice.placement import ALIGNMENT
+from rammer.ir.tensor import TensorType
 
 # words that say on which side of a run a value is: without them the names of a pair are the same
 _BEFORE = ("past_key_values", "past", "previous", "prev", "initial", "init", "input", "in", "old")
@@ -34,7 +30,8 @@ class Memory:
         self._lock = threading.RLock()
         self.turn: AbstractContextManager[object] = self._lock if pairs else nullcontext()  # held during a run
         self._values: dict[str, Any] = {}
-        self._spare: dict[str, Array] = {}
+        self._spare: dict[str, Any] = {}
+        self._keepers: dict[str, object] = {}
 
     @property
     def inputs(self) -> Collection[str]:
@@ -44,22 +41,21 @@ class Memory:
         """What the next run reads, or None: zeros."""
         return self._values.get(name)
 
-    def zeros(self, name: str, kind: TensorType) -> Array:
-        """The state's beginning, where nothing else was given."""
-        self._values[name] = _room(kind)
-        return self._values[name]  # type: ignore[no-any-return]
+    def room(self, name: str, keeper: object) -> Any:
+        """The same, if it lies in a room of this program's, or None."""
+        return self._values[name] if self._keepers.get(name) is keeper else None
 
-    def room(self, name: str, kind: TensorType) -> Array:
-        """Where the next value of an input is written."""
-        spare = self._spare.pop(name, None)
-        if spare is None or (spare.shape, spare.dtype) != (kind.shape, kind.dtype.numpy) or not is_aligned(spare):
-            return _room(kind)
-        return spare
+    def spare(self, name: str, keeper: object) -> Any:
+        """A room of this program's where a value of an input was that nobody needs any more, or None."""
+        return self._spare.pop(name, None) if self._keepers.get(name) is keeper else None
 
-    def advance(self, values: Mapping[str, Any]) -> None:
-        """The values of the next run; their arrays are the stream's own from now on."""
-        self._spare |= {n: v for n, v in self._values.items() if n in values and isinstance(v, np.ndarray)}
-        self._values |= values
+    def advance(self, values: Mapping[str, Any], keeper: object = None) -> None:
+        """The values of the next run, the stream's own from now on; `keeper`: whose rooms they are, if any's."""
+        for name, value in values.items():
+            self._spare.pop(name, None)
+            if keeper is not None and self._keepers.get(name) is keeper and value is not self._values[name]:
+                self._spare[name] = self._values[name]
+            self._values[name], self._keepers[name] = value, keeper
 
     def reset(self, values: Mapping[str, Any]) -> None:
         """Start again from copies of these values, and from zeros where none is given."""
@@ -68,22 +64,12 @@ class Memory:
                 hint = did_you_mean(name, self.inputs) or f"those are {', '.join(self.inputs) or '(none)'}"
                 raise InputError(f"reset names {name!r}, which is no input with state", hint=hint)
         with self._lock:
-            self._values = copy.deepcopy(dict(values))
+            self._values, self._keepers = copy.deepcopy(dict(values)), {}
 
     def copies(self) -> dict[str, Any]:
         """The state, for whoever wants to look at it."""
         with self._lock:
             return copy.deepcopy(self._values)
-
-
-def is_aligned(array: Array) -> bool:
-    """Whether kernels may use an array where it lies."""
-    return array.ctypes.data % ALIGNMENT == 0 and array.flags.c_contiguous
-
-
-def _room(kind: TensorType) -> Array:
-    room: Array = allocate(kind.nbytes).view(kind.dtype.numpy).reshape(kind.shape)
-    return room
 
 
 class Stateful(Runnable):

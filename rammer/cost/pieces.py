@@ -91,9 +91,9 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
     inputs = len(kernel.operation.inputs)
     elements = [read_elements(kernel, n) for n in range(inputs)]
     elements += [written_elements(kernel, n) for n in range(len(kernel.operation.outputs))]
-    most = [_most_read(kernel, name) for name, _ in kernel.operation.expr.inputs] + [inf] * len(
-        kernel.operation.outputs
-    )
+    expr = kernel.operation.expr
+    most = [_most_read(kernel, name) for name, _ in expr.inputs]
+    most += [float(prod(expr.root.shape)) if expr.into else inf] * len(expr.outputs)
     operands = list(zip(elements, kinds, addresses, most, strict=True))
     known: dict[tuple[tuple[int, int], ...], Touch] = {}  # by what the rTask uses of each operand, and where
     found = []

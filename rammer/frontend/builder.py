@@ -12,7 +12,7 @@ import numpy as np
 
 from rammer.errors import ModelError
 from rammer.ir.evaluate import evaluate_expr
-from rammer.ir.graph import Graph, sort_operators
+from rammer.ir.graph import Graph, Update, sort_operators
 from rammer.ir.operator import Operation, Operations, ROperator, attributes, flops
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType, convert
@@ -79,6 +79,7 @@ class GraphBuilder:
         self._outputs: list[tuple[TensorId, str]] = []
         self._operators: list[ROperator] = []
         self._names: dict[str, int] = {}
+        self._updates: dict[TensorId, Update] = {}
 
     def input(self, name: str, shape: Shape, dtype: DType = DType.F32) -> TensorId:
         """A graph input, known under exactly this name."""
@@ -129,6 +130,11 @@ class GraphBuilder:
             tensors = tuple(self._fresh(name or kind, result) for result in operation.outputs)
             self._operators.append(ROperator(name or kind, operation, inputs, tensors))
         return tensors[0] if len(tensors) == 1 else tensors
+
+    def could_update(self, result: TensorId, *inputs: TensorId, **attrs: Hashable) -> TensorId:
+        """The result, which an operator `update` of these operands would make in the memory of the first."""
+        self._updates[result] = Update(inputs, attributes(**attrs))
+        return result
 
     def output(self, tensor: TensorId, name: str = "") -> None:
         """Make a tensor a result of the graph, called `name` (its own id if empty)."""
@@ -188,6 +194,11 @@ class GraphBuilder:
             types={t: types[t] for t in types if t in kept},
             constants=constants,
             interner=self.interner,
+            updates={
+                names.get(t, t): Update(tuple(names.get(u, u) for u in update.inputs), update.attrs)
+                for t, update in self._updates.items()
+                if kept.issuperset(names.get(u, u) for u in (t, *update.inputs))
+            },
         )
 
     def _copy(self, tensor: TensorId) -> TensorId:

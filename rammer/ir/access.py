@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
-from rammer.ir.expr import REDUCERS, Axes, Call, Load, Path, Role, loads, loads_in_role
+from rammer.ir.expr import REDUCERS, Axes, Call, Dynamic, Load, Path, Role, loads, loads_in_role
 from rammer.ir.index import Index, var
 from rammer.ir.instruction import Instruction, padded, place
 from rammer.ir.simplify import simplify_index
@@ -135,18 +135,27 @@ class Accesses:
             return Access(name, index, write, self._statements, *around, more, role, threads)
 
         match stmt:
-            case Store(buffer, index, value):
-                for load, where, role in loads_in_role(value, folds=lambda call: self._folds(call, buffer)):
-                    moved, more = load.index[0], []
-                    for n, d in enumerate(load.dynamic):
-                        more.append((f"any{n}", d.extent))
-                        moved = moved + var(f"any{n}") * d.stride
-                    yield touch(load.tensor, moved, False, tuple(more), where, role)
-                yield touch(buffer, index, True)
+            case Store(buffer, index, value, dynamic):
+                read = list(loads_in_role(value, folds=lambda call: self._folds(call, buffer)))
+                read += [found for d in dynamic for found in loads_in_role(d.value, role=("at",))]
+                for load, where, role in read:
+                    at, more = _anywhere(load.index[0], load.dynamic)
+                    yield touch(load.tensor, at, False, more, where, role)
+                at, more = _anywhere(index, dynamic)
+                yield touch(buffer, at, True, more)
             case Apply():
                 together = stmt.instruction.threads > 1
                 for touched in _applied_by_wave(stmt, loops) if together else _applied(stmt):
                     yield touch(*touched)
+
+
+def _anywhere(index: Index, dynamic: Iterable[Dynamic]) -> tuple[Index, Axes]:
+    """An index, wherever data move it to, and the variables that stand for what they say."""
+    more = []
+    for n, d in enumerate(dynamic):
+        more.append((f"any{n}", d.extent))
+        index = index + var(f"any{n}") * d.stride
+    return index, tuple(more)
 
 
 class _Touched(NamedTuple):

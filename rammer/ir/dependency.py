@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rammer.errors import RammerError
 from rammer.ir.access import Accesses
 from rammer.ir.evaluate import happens
-from rammer.ir.expr import Path, Range, Role, TensorExpr, apart, loads_in_role
+from rammer.ir.expr import Path, Range, Role, TensorExpr, apart, loads, loads_in_role
 from rammer.ir.footprint import footprint, line
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, Mod, bounds, evaluate, simplify, substitute, var, variables
@@ -128,10 +128,15 @@ class BoxReader:
 
 @lru_cache(maxsize=1 << 13)
 def written_elements(kernel: RKernel, position: int) -> Elements:
-    """What every rTask writes of an output. Blocks past the logical edge belong to the rTask at the edge."""
-    kind = kernel.operation.outputs[position]
+    """What every rTask writes of an output. Blocks past the logical edge belong to the rTask at the edge.
+
+    Of an update, all that data may lead to: a bound.
+    """
+    kind, expr = kernel.operation.outputs[position], kernel.operation.expr
     strides = _strides(kind)
-    axes = [a for a, _ in kernel.operation.expr.root.axes]
+    axes = [a for a, _ in expr.root.axes]
+    places = expr.into.index if expr.into else tuple(map(var, axes))
+    anywhere = {d.dim for d in expr.into.dynamic} if expr.into else set()
 
     @cache
     def along(dim: int, low: int, high: int) -> Intervals:
@@ -141,10 +146,15 @@ def written_elements(kernel: RKernel, position: int) -> Elements:
         return _addresses(np.array([[low, high]]), strides[dim])
 
     def of_box(box: Spans) -> Intervals:
-        return sumset([along(dim, *box[axis]) for dim, axis in enumerate(axes)])
+        parts = []
+        for dim, place in enumerate(places):
+            low, high = bounds(place, {a: (begin, end - 1) for a, (begin, end) in box.items()})
+            parts.append(along(dim, 0, kind.shape[dim]) if dim in anywhere else along(dim, low, high + 1))
+        return sumset(parts)
 
-    sets, chosen = _per_box(kernel, set(axes), of_box)
-    return Elements(sets, chosen, True)
+    moving = set().union(*(variables(place) for dim, place in enumerate(places) if dim not in anywhere))
+    sets, chosen = _per_box(kernel, moving if anywhere else set(axes), of_box)
+    return Elements(sets, chosen, not anywhere)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -183,7 +193,10 @@ def writers(kernel: RKernel, position: int) -> tuple[NDArray[np.int64], NDArray[
 
 @lru_cache(maxsize=1 << 13)
 def num_written(kernel: RKernel, position: int) -> int:
-    """How many physical elements of an output all rTasks together write."""
+    """How many physical elements of an output all rTasks together write; of an update, at most."""
+    expr = kernel.operation.expr
+    if expr.into:
+        return prod(expr.root.shape)
     starts, ends, _ = writers(kernel, position)
     return int((ends - starts).sum())
 
@@ -331,6 +344,9 @@ def _accesses(
     asked: dict[str, dict[tuple[tuple[Index, ...], Path, Role], None]] = defaultdict(dict)
     for name in [n for n, _ in expr.outputs if output in (None, n)]:
         asked[name][tuple(var(a) for a, _ in expr.root.axes), (), ()] = None
+    for d in expr.into.dynamic if expr.into else ():  # what says where elements go is read with them
+        for load, _ in loads(d.value):
+            asked[load.tensor][load.index, (), ("at",) if most_roles else ()] = None
     for stage in reversed(expr.stages):
         wanted = asked.pop(stage.name, {})
         if most_roles and len(wanted) > most_roles:

@@ -52,7 +52,23 @@ class Elements(Protocol):
 def evaluate_expr(expr: TensorExpr, inputs: Mapping[str, Array]) -> list[Array]:
     """All outputs for logical (unpacked) inputs. Floats are computed in float64 and rounded to each stage's type."""
     box = {axis: (0, extent) for axis, extent in expr.root.axes}
-    return evaluate_box(expr, inputs, box)
+    if expr.into is None:
+        return evaluate_box(expr, inputs, box)
+    updated = np.array(inputs[expr.into.tensor])
+    update_box(expr, inputs, box, updated)
+    return [updated]
+
+
+def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated: Array) -> None:
+    """Do to the (logical) output of an update what one rTask does: the rows of a box go to their places, in order."""
+    assert expr.into is not None
+    (value,) = evaluate_box(expr, inputs, box)
+    axes = [np.arange(*box[a]) for a, _ in expr.root.axes]
+    grid = dict(zip((a for a, _ in expr.root.axes), np.ix_(*axes), strict=True)) if axes else {}
+    places = [np.broadcast_to(p, value.shape).ravel() for p in _Evaluator(expr, inputs).places(expr.into, grid)]
+    flat = np.ravel_multi_index(places, updated.shape) if places else np.zeros(1, np.int64)
+    last = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]  # NumPy does not say which of several stays
+    updated.reshape(-1)[flat[last]] = value.reshape(-1)[last]
 
 
 def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> list[Array]:
@@ -66,6 +82,16 @@ def evaluate_at(expr: TensorExpr, inputs: Mapping[str, Array | Elements], places
     most = max(MOST_SCATTERED // max(1, *(prod(e for _, e in s.reduce) for s in expr.stages)), 1)
     parts = [evaluator.at(places[n : n + most]) for n in range(0, max(len(places), 1), most)]
     return [np.concatenate(values) for values in zip(*parts, strict=True)]
+
+
+def stored_at(
+    expr: TensorExpr, inputs: Mapping[str, Array | Elements], places: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """The index in the output, dimension by dimension, of the root's elements at single places."""
+    if expr.into is None:
+        return list(places.T)
+    grid = dict(zip((a for a, _ in expr.root.axes), places.T, strict=True))
+    return [np.zeros(len(places), np.int64) + p for p in _Evaluator(expr, inputs).places(expr.into, grid)]
 
 
 def _evaluate(evaluator: _Evaluator, box: Box) -> list[Array]:
@@ -263,6 +289,20 @@ class _Evaluator:
             self.wholes[stage.name] = np.ascontiguousarray(np.broadcast_to(self.stage(stage, grid), stage.shape))
         return self.wholes[stage.name]
 
+    def places(self, load: Load, grid: Mapping[str, Any]) -> list[Any]:
+        """The index in every dimension. Raises InputError for one that data put outside."""
+        places = [evaluate(i, grid) for i in load.index]
+        for d in load.dynamic:
+            chosen = np.asarray(self.value(d.value, grid))
+            wrong = chosen[(chosen < -d.extent) | (chosen >= d.extent)]
+            if wrong.size:
+                raise InputError(
+                    f"{self.expr.name}: index {wrong.flat[0]} is outside [-{d.extent}, {d.extent})",
+                    hint="check the indices given to this operator",
+                )
+            places[d.dim] = places[d.dim] + np.where(chosen < 0, chosen + d.extent, chosen)
+        return places
+
     def rounded(self, value: Any, dtype: DType) -> Any:
         """Round to the stage's type, and keep computing wide. What is too large becomes infinite, without a warning."""
         with np.errstate(all="ignore"):
@@ -282,18 +322,8 @@ class _Evaluator:
                     held = result_dtype(arg, {n: self.expr.type_of(n).dtype for n in (*self.inputs, *self.stages)})
                     given = given.astype((held or dtype).numpy).view(dtype.numpy)
                 return self.rounded(given, dtype)
-            case Load(tensor, index, dynamic):
-                places = [evaluate(i, grid) for i in index]
-                for d in dynamic:
-                    chosen = np.asarray(self.value(d.value, grid))
-                    wrong = chosen[(chosen < -d.extent) | (chosen >= d.extent)]
-                    if wrong.size:
-                        raise InputError(
-                            f"{self.expr.name}: index {wrong.flat[0]} is outside [-{d.extent}, {d.extent})",
-                            hint="check the indices given to this operator",
-                        )
-                    places[d.dim] = places[d.dim] + np.where(chosen < 0, chosen + d.extent, chosen)
-                return self.read(tensor, places)
+            case Load():
+                return self.read(body.tensor, self.places(body, grid))
             case Call(fn, args):
                 with np.errstate(all="ignore"):
                     return FUNCTIONS[fn].numpy(*(self.value(a, grid) for a in args))

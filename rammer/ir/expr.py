@@ -160,12 +160,16 @@ class TensorExpr:
     """Stages in topological order. The last output is the root: its tiles are the rTasks.
 
     All outputs have the root's shape. Names of inputs and stages are unique identifiers without "__".
+
+    An expression with `into` is an update: its one output is that input (which no stage reads), with the root's
+    elements at this place of it; of several at one place the last one stays. It is computed in the input's own memory.
     """
 
     name: str
     inputs: tuple[tuple[str, TensorType], ...]
     stages: tuple[Stage, ...]
     outputs: tuple[tuple[str, TensorType], ...]
+    into: Load | None = None
 
     @property
     def root(self) -> Stage:
@@ -181,6 +185,14 @@ class TensorExpr:
                 return kind
         stage = self.stage(tensor)
         return TensorType(stage.shape, stage.dtype)
+
+
+def free_axes(expr: TensorExpr) -> Axes:
+    """Of an update the root's axes along which no two elements have one place: their order does not matter."""
+    assert expr.into is not None
+    moved = {d.dim for d in expr.into.dynamic}
+    own = set[str]().union(*(variables(index) for dim, index in enumerate(expr.into.index) if dim not in moved))
+    return tuple((axis, extent) for axis, extent in expr.root.axes if axis in own)
 
 
 COMPARISONS = frozenset({"equal", "less", "less_equal", "greater", "greater_equal", "is_nan", "is_inf"})

@@ -10,8 +10,8 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from rammer.errors import ModelError
-from rammer.ir.operator import Operations, ROperator
-from rammer.ir.tensor import Array, TensorId, TensorType
+from rammer.ir.operator import Attrs, Operations, ROperator
+from rammer.ir.tensor import Array, Symbols, TensorId, TensorType
 
 if TYPE_CHECKING:
     import networkx as nx  # imported where it is used: who only runs programs needs none of it
@@ -22,6 +22,13 @@ class View(NamedTuple):
 
     base: TensorId
     offset: int
+
+
+class Update(NamedTuple):
+    """The operands and attributes of an operator `update` that makes a tensor in the memory of the first one."""
+
+    inputs: tuple[TensorId, ...]
+    attrs: Attrs
 
 
 class Storage(NamedTuple):
@@ -36,7 +43,8 @@ class Graph:
     """Operators in topological order over named tensors. Immutable: passes make new graphs.
 
     `types` covers every tensor; `constants` holds the values known at compile time; `views` says which tensors share
-    the memory of another one (empty until passes place them).
+    the memory of another one (empty until passes place them). `updates`: tensors that an update could make, too.
+    `symbols`: what the model calls the dimensions of inputs and outputs, where it has names for them.
     """
 
     name: str
@@ -47,10 +55,12 @@ class Graph:
     constants: Mapping[TensorId, Array]
     interner: Operations
     views: Mapping[TensorId, View] = field(default_factory=dict)
+    updates: Mapping[TensorId, Update] = field(default_factory=dict)
+    symbols: Mapping[TensorId, Symbols] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         def ports(tensors: tuple[TensorId, ...]) -> str:
-            return ", ".join(f"{t}: {self.types[t]}" for t in tensors)
+            return ", ".join(f"{t}: {self.types[t].text(self.symbols.get(t, ()))}" for t in tensors)
 
         return (
             f"<Graph {self.name!r}: ({ports(self.inputs)}) -> ({ports(self.outputs)}), {len(self.operators)} operators>"

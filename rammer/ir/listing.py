@@ -43,6 +43,7 @@ def print_expr(expr: TensorExpr) -> str:
     """A line per input, stage and output."""
     lines = [f"expression {expr.name}", *(f"  input {name}: {kind}" for name, kind in expr.inputs)]
     lines += [f"  {_stage(stage)}" for stage in expr.stages]
+    lines += [f"  {expr.root.name} into {_scalar(expr.into)}"] if expr.into else []
     lines += [f"  output {name}: {kind}" for name, kind in expr.outputs]
     return "".join(f"{line}\n" for line in lines)
 
@@ -80,8 +81,8 @@ def _body(body: Body) -> Iterator[str]:
 
 def _statement(stmt: Stmt) -> tuple[str, Body]:
     match stmt:
-        case Store(buffer, index, value):
-            return f"{buffer}[{index}] = {_scalar(value)}", ()
+        case Store(buffer, index, value, dynamic):
+            return f"{_scalar(Load(buffer, (index,), dynamic))} = {_scalar(value)}", ()
         case Alloc(buffer, body):
             return f"{buffer.scope.value} {_buffer(buffer)}", body
         case If(where, then):

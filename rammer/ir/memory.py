@@ -90,7 +90,8 @@ class Lifetimes:
         if early.size:
             begins = np.flatnonzero(np.append(True, np.diff(owner[early]) > 0))
             self.needs[owner[early[begins]]] = np.minimum.reduceat(order.known(slot[early]), begins, axis=0)
-        self.first_program[self.first_program == len(plan.programs)] = -1  # graph inputs: no rTask writes them
+        self.first_program[self.first_program == len(plan.programs)] = -1  # graph inputs: no rTask writes them first
+        self.first_program[[number[t] for t in graph.inputs if t in number]] = -1
         for root in (graph.storage(t).root for t in graph.outputs):
             if root in number:
                 self.last_program[number[root]] = len(plan.programs)

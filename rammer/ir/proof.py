@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from rammer.ir import proof_update
 from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.dependency import logical_elements, place_of, read_elements, written_elements
 from rammer.ir.evaluate import holds
@@ -231,6 +232,8 @@ def _inside(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _written(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.kernel.operation.expr.into:
+        return
     for position, kind in enumerate(evidence.kernel.operation.outputs):
         name = evidence.program.arguments[position].name
         stores = [a for a in evidence.by_buffer.get(name, ()) if a.write]
@@ -354,6 +357,16 @@ def _alone(access: Access) -> Footprint:
     return footprint(access, {n: low for n, (low, _) in access.ranges.items() if n not in own})
 
 
+# R210: updates
+
+
+def _updates(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.kernel.operation.expr.into:
+        writes = [a for a in evidence.accesses.found if a.write]
+        for what, certain in proof_update.findings(evidence.kernel, evidence.program, writes, evidence.rtasks):
+            yield Finding("R210", what, certain)
+
+
 # R209: prefetches
 
 
@@ -382,6 +395,8 @@ def _prefetched(evidence: Evidence) -> Iterator[Finding]:
 
 def _flows(evidence: Evidence) -> Iterator[Finding]:
     kernel, program = evidence.kernel, evidence.program
+    if kernel.operation.expr.into:
+        return
     if kernel.form is not None:
         kernel = replace(kernel, operation=replace(kernel.operation, expr=kernel.form))
     names = [b.name for b in program.arguments]
@@ -459,6 +474,7 @@ RULES: Mapping[str, Rule] = {
     "R201": Rule("inside", _inside),
     "R203": Rule("written", _written),
     "R208": Rule("accumulates", _accumulates),
+    "R210": Rule("updated", _updates),
     "R209": Rule("prefetched", _prefetched),
     "R205": Rule("defined", _defined),
     "R207": Rule("flows", _flows),

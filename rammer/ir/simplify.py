@@ -85,9 +85,10 @@ def _join(high: Div | Mod, low: Mod, env: Bounds) -> Index | None:
 
 def _simplify(stmt: Stmt, env: Bounds) -> Body:
     match stmt:
-        case Store(buffer, index, value):
+        case Store(buffer, index, value, dynamic):
             index, value = simplify_index(index, env), simplify_scalar(value, env)
-            return () if value == Load(buffer, (index,)) else (Store(buffer, index, value),)
+            dynamic = tuple(replace(d, value=simplify_scalar(d.value, env)) for d in dynamic)
+            return () if value == Load(buffer, (index,), dynamic) else (Store(buffer, index, value, dynamic),)
         case If(where, then):
             open_ = _undecided(where, env)
             then = simplify_body(then, env) if open_ is not None else ()

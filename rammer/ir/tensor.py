@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import zip_longest
 from math import prod
 from typing import Any, TypeAlias
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 TensorId: TypeAlias = str
 Shape: TypeAlias = tuple[int, ...]
+Symbols: TypeAlias = tuple[str | None, ...]  # names of dimensions, or nothing
 Array: TypeAlias = NDArray[Any]
 
 
@@ -234,5 +236,9 @@ class TensorType:
         return prod(self.physical_shape) * self.element_bytes
 
     def __str__(self) -> str:
-        dims = "×".join(map(str, self.shape)) or "scalar"
-        return f"{self.dtype.value}[{dims}]"
+        return self.text()
+
+    def text(self, symbols: Symbols = ()) -> str:
+        """Element type and extents, these with the names that a model has for them: float32[batch=8×128]."""
+        named = [f"{s}={e}" if s else str(e) for s, e in zip_longest(symbols, self.shape)]
+        return f"{self.dtype.value}[{'×'.join(named) or 'scalar'}]"

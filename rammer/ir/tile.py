@@ -11,7 +11,7 @@ from enum import Enum
 from math import prod
 from typing import TypeAlias, assert_never
 
-from rammer.ir.expr import Iota, Load, Range, Scalar, Select, Table, nodes
+from rammer.ir.expr import Dynamic, Iota, Load, Range, Scalar, Select, Table, nodes
 from rammer.ir.index import Index, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType, Encoding
@@ -52,9 +52,12 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Store:
+    """buffer[index] = value; `dynamic` adds to the index what data say, as it does to a Load's."""
+
     buffer: str
     index: Index
     value: Scalar
+    dynamic: tuple[Dynamic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ def indices(stmt: Stmt) -> Iterator[Index]:
     match stmt:
         case Store():
             yield stmt.index
-            for part in nodes(stmt.value):
+            for part in (p for value in (stmt.value, *(d.value for d in stmt.dynamic)) for p in nodes(value)):
                 match part:
                     case Load(_, places):
                         yield from places

@@ -23,6 +23,7 @@ from rammer.ir.device import SyncModel
 from rammer.ir.graph import Graph
 from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.memory import Lifetimes, extents, memory_owners
+from rammer.ir.operator import ROperator
 from rammer.ir.order import HappensBefore, PlanPosition, Slots
 from rammer.ir.pieces import arguments
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
@@ -88,8 +89,9 @@ def _right_kernels(evidence: Evidence) -> None:
 
 def verify_graph(graph: Graph, ports: Mapping[TensorId, TensorType]) -> None:
     """Check what every pass keeps: ports, types, one producer per tensor, and an order. Raises VerificationError."""
+    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}
     for tensor, kind in ports.items():
-        if graph.types.get(tensor) != kind or tensor in graph.views:
+        if graph.types.get(tensor) != kind or (tensor in graph.views and tensor not in updated):
             raise VerificationError("R110", f"port {tensor!r} was {kind} with memory of its own, and is no more")
     for tensor, value in graph.constants.items():
         if (value.shape, value.dtype) != (graph.types[tensor].shape, graph.types[tensor].dtype.numpy):
@@ -345,7 +347,7 @@ def _written_once(evidence: Evidence) -> None:
     for n, position, tensor in _outputs(plan):
         root, low, high = dependencies.extent(tensor)
         written.setdefault(root, []).append((low, high, n, position))
-        if root in given:
+        if root in given and not _updates(graph, graph.operators[n]):
             raise VerificationError(
                 "R109", f"{graph.operators[n].name!r} writes into {root!r}, an input or a constant of the graph"
             )
@@ -377,6 +379,44 @@ def _written_once(evidence: Evidence) -> None:
         if root not in given and low < high:
             gaps = missing(np.array([[low, high]]), _exactly(plan, written.get(root, [])))
             _check_defined("the caller", tensor, gaps)
+
+
+def _updates(graph: Graph, op: ROperator) -> bool:
+    """Whether an operator changes an input in its own memory."""
+    return (
+        bool(op.operation.expr.into)
+        and op.inputs[0] in graph.inputs
+        and graph.views.get(op.outputs[0]) == (op.inputs[0], 0)
+    )
+
+
+def _in_place(evidence: Evidence) -> None:
+    """What an input was is gone once it is updated: nobody but the update may refer to it by that name."""
+    graph = evidence.plan.graph
+    for op in graph.operators:
+        if not op.operation.expr.into:
+            continue
+        old, new = op.inputs[0], op.outputs[0]
+        if not _updates(graph, op):
+            raise VerificationError("R112", f"{op.name!r} updates {old!r}, and {new!r} is not that input's memory")
+        reads = [
+            (f"{other.kind} {other.name!r}", t) for other in graph.operators if other is not op for t in other.inputs
+        ]
+        reads += [("the caller", t) for t in graph.outputs] + [(f"{op.kind} {op.name!r}", t) for t in op.inputs[1:]]
+        for reader, tensor in reads:
+            if graph.storage(tensor).root == old and not _seen_through(graph, tensor, new):
+                raise VerificationError(
+                    "R112",
+                    f"{reader} reads {tensor!r}, which lies in {old!r}, and {op.name!r} changes that in place",
+                    hint="only what the update returns may be read",
+                )
+
+
+def _seen_through(graph: Graph, tensor: TensorId, new: TensorId) -> bool:
+    """Whether a view is one of what an update returns."""
+    while tensor != new and tensor in graph.views:
+        tensor = graph.views[tensor].base
+    return tensor == new
 
 
 def _outputs(plan: ExecutionPlan) -> Iterator[tuple[int, int, TensorId]]:
@@ -419,6 +459,7 @@ RULES: dict[str, Rule] = {
     "R103": Rule("no-deadlock", _ordered),
     "R105": Rule("global-sync-only", _global_sync_only),
     "R109": Rule("written-once", _written_once),
+    "R112": Rule("in-place", _in_place),
     "R104": Rule("covers-dependency", _covers_dependency),
     "R108": Rule("fits-device", _fits_device),
     "R111": Rule("one-place", _one_place),

@@ -11,7 +11,7 @@ from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
-from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, winograd_schedule
+from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, update, winograd_schedule
 from rammer.kernels.problem import USUAL, Granularity, Problem
 from rammer.kernels.schedule import Schedule
 
@@ -30,6 +30,8 @@ def candidates(
     With `search`, up to as many tilings of a product and of Winograd's form are passed on: of all, the cheapest by
     their counted work.
     """
+    if operation.expr.into:
+        return update.candidates(operation, spec)
     if spec.execution is Execution.SIMT:
         if wanted != USUAL:
             raise LoweringError(

@@ -49,7 +49,7 @@ def is_elementwise(operation: Operation) -> bool:
     """One output, and every element depends only on the elements at its own (broadcast) position."""
     expr = operation.expr
     root = expr.root
-    if len(expr.outputs) != 1 or not is_pointwise(operation):
+    if len(expr.outputs) != 1 or not is_pointwise(operation) or expr.into:
         return False
     shapes = {name: kind.shape for name, kind in expr.inputs} | {s.name: s.shape for s in expr.stages}
     for stage in expr.stages:

@@ -17,7 +17,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array, DType, Shape, TensorType
+from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
@@ -64,10 +64,17 @@ class VDeviceEntry:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output of a program."""
+    """An input or output of a program. `symbols`: what the model calls its dimensions, as far as it has names."""
 
     name: str
     type: TensorType
+    symbols: Symbols = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type.text(self.symbols)}"
+
+    def __repr__(self) -> str:
+        return f"<Port {self}>"
 
     @property
     def shape(self) -> Shape:
@@ -103,7 +110,9 @@ def ports_of(graph: Graph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
             raise DeviceError(
                 f"input or output {tensor!r} has a blocked layout", hint="passes must keep ports row-major"
             )
-    inputs, outputs = (tuple(Port(t, graph.types[t]) for t in some) for some in (graph.inputs, graph.outputs))
+    inputs, outputs = (
+        tuple(Port(t, graph.types[t], graph.symbols.get(t, ())) for t in some) for some in (graph.inputs, graph.outputs)
+    )
     return inputs, outputs
 
 
@@ -114,7 +123,7 @@ class Image:
     `plan` is present only in the process that compiled it; a saved program is loaded from the rest.
     `fingerprint` says what the image needs from a machine (arch, toolchain ABI); loading checks it. `signature`: the
     model's inputs and outputs, if some have no elements: those are no ports of the image. `state`: outputs that are
-    inputs of the next run.
+    inputs of the next run; those `in_place` are such inputs' own memory, changed.
     """
 
     target: str
@@ -126,6 +135,7 @@ class Image:
     plan: ExecutionPlan | None = None
     signature: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None
     state: Mapping[str, str] = field(default_factory=dict)
+    in_place: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         nbytes = sum(array.nbytes for array in self.weights.values())
@@ -195,11 +205,39 @@ class BindsPorts(Protocol):
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         """A call that copies from and to these arrays, checked against the image's ports. An input may be an output."""
 
+
+class Room(ABC):
+    """Memory for a port on a device; it outlives the program that made it. Copies of it are arrays of the host."""
+
+    type: TensorType
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @abstractmethod
+    def content(self) -> Array:
+        """What lies there, copied to the host."""
+
+    def __deepcopy__(self, _: Any) -> Array:
+        return self.content()
+
+
+@runtime_checkable
+class KeepsState(Protocol):
+    """A loaded program whose ports may lie in memory of the caller's, where it can reach it: a room."""
+
+    def room(self, kind: TensorType) -> Array | Room:
+        """A new room, of zeros."""
+
+    def fill(self, room: Any, value: Array) -> None:
+        """Copy a value into a room of its type."""
+
     def run_bound(
-        self, inputs: Mapping[str, Array], places: Mapping[str, Array], outputs: Collection[str]
-    ) -> dict[str, Array]:
-        """As `run`, for these outputs alone. `places` are contiguous, aligned, and of inputs that are not in `inputs`
-        or of outputs: ports that share their memory are copied from and to them, others lie there.
+        self, inputs: Mapping[str, Any], rooms: Mapping[str, Any], outputs: Collection[str]
+    ) -> dict[str, Any]:
+        """As `run`, for these outputs alone. `rooms` are of inputs that are not in `inputs`, or of outputs: ports that
+        share their memory are copied from and to them, others lie there.
         """
 
 

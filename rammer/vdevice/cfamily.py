@@ -170,6 +170,8 @@ class CFamilyPrinter(VectorLoops):
     def store(self, s: Store, lane: str | None, count: int = 0) -> str:
         """One assignment; with `lane`, of the `count` first lanes of a vector."""
         kind = self.dtypes[s.buffer]
+        if s.dynamic:
+            return self.store_moved(s)
         if lane and kind in self.narrow:
             return self.store_narrow(s, lane, count)
         whole = count in (0, self.lanes)
@@ -204,6 +206,14 @@ class CFamilyPrinter(VectorLoops):
             return f"{target} = {self.element(value.tensor, value.index[0], None)};"  # as it is stored
         text, _ = self.scalar(value, None, 0, kind)
         return f"{target} {op} {self.convert(text, self.type_of(value) or kind, kind)};"
+
+    def store_moved(self, s: Store) -> str:
+        """A number, as it is stored, goes where data say; nowhere, if that is outside."""
+        if not isinstance(s.value, Load) or s.value.dynamic or self.dtypes[s.buffer] is not self.type_of(s.value):
+            raise LoweringError(f"{self.program.name}: only what lies in memory is stored where data say")
+        to = self.index(s.index) + self.moved(s.dynamic, "&bad")
+        target, value = self.place(s.buffer, "to", 1), self.element(s.value.tensor, s.value.index[0], None)
+        return f"{{ int bad = 0; const int64_t to = {to}; if (bad) *status = bad; else {target} = {value}; }}"
 
     def store_narrow(self, s: Store, lane: str, count: int) -> str:
         """As `store`, of small numbers that lie side by side."""
@@ -317,10 +327,7 @@ class CFamilyPrinter(VectorLoops):
             return f"__builtin_shufflevector({vector}, {vector}, {', '.join(map(str, pick[1]))})", True
         step = index.coef(lane) if lane else 0
         wide = step != 0
-        text = self.index(index - var(lane) * step if wide and lane else index)
-        for d in dynamic:
-            chosen, _ = self.scalar(d.value, None, 0, DType.I64)
-            text += f" + {d.stride}*at({chosen}, {d.extent}, status)"
+        text = self.index(index - var(lane) * step if wide and lane else index) + self.moved(dynamic)
         if wide and self.first_lane:
             text, count = self.index(index + (Index(self.first_lane) - var(lane or "")) * step), count - self.first_lane
             place = self.place(buffer, text, (count - 1) * step + (1 if step > 0 else -1))
@@ -334,6 +341,11 @@ class CFamilyPrinter(VectorLoops):
         if wide and (count not in (0, self.lanes) or not self.one_access(buffer, start)):
             return f"{self.named('load', kind)}(&{place}, {count or self.lanes})", True
         return (self.whole(buffer, place) if wide else self.widen(place, kind)), wide
+
+    def moved(self, dynamic: tuple[Dynamic, ...], status: str = "status") -> str:
+        """What data add to an index, checked."""
+        texts = (self.scalar(d.value, None, 0, DType.I64)[0] for d in dynamic)
+        return "".join(f" + {d.stride}*at({t}, {d.extent}, {status})" for d, t in zip(dynamic, texts, strict=True))
 
     def load_narrow(self, buffer: str, index: Index, count: int, dtype: DType) -> str:
         """A vector of small numbers as one of numbers of type `dtype`."""

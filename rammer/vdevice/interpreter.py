@@ -18,7 +18,7 @@ from rammer.errors import DeviceError, VerificationError
 from rammer.hookspecs import hookimpl
 from rammer.ir.dependency import reads, writes
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import Memory, evaluate_box, logical, put_box
+from rammer.ir.evaluate import Memory, evaluate_box, logical, put_box, update_box
 from rammer.ir.intervals import expand
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import memory_owners
@@ -100,8 +100,13 @@ def _run_rtask(plan: ExecutionPlan, uid: TaskUid, memory: _Memory, watch: _Watch
         if watch:
             watch.access(uid, tensor, elements, writing=False)
         values[name] = memory.glimpse(tensor, elements)
-    box = kernel.box(uid.rtask_id)
-    results = evaluate_box(op.operation.expr, values, box)
+    box, expr = kernel.box(uid.rtask_id), op.operation.expr
+    if expr.into:
+        if watch:
+            watch.access(uid, op.outputs[0], expand(writes(kernel, 0, uid.rtask_id)), writing=True)
+        update_box(expr, values, box, memory.read(op.outputs[0]))
+        return
+    results = evaluate_box(expr, values, box)
     for position, (tensor, value) in enumerate(zip(op.outputs, results, strict=True)):
         elements = expand(writes(kernel, position, uid.rtask_id))
         if watch:

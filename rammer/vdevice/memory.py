@@ -34,6 +34,19 @@ def allocate(nbytes: int) -> Bytes:
     return whole[first : first + nbytes]
 
 
+class HostRooms:
+    """Rooms of programs that run on the host: aligned arrays."""
+
+    def room(self, kind: TensorType) -> Array:
+        """A new room, of zeros."""
+        found: Array = allocate(kind.nbytes).view(kind.dtype.numpy).reshape(kind.shape)
+        return found
+
+    def fill(self, room: Array, value: Array) -> None:
+        """Copy a value into a room of its type."""
+        np.copyto(room, value)
+
+
 def _map(nbytes: int) -> mmap.mmap:
     try:
         return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
@@ -36,6 +37,26 @@ def constant_value(graph: Graph, tensor: TensorId) -> Array:
     flat = (pack(value, whole.layout) if whole.layout else value).reshape(-1)
     part = flat[offset : offset + prod(kind.physical_shape)]
     return unpack(part, kind.layout, kind.shape) if kind.layout else part.reshape(kind.shape)
+
+
+class Bound(NamedTuple):
+    """What refers to a port that may lie elsewhere: numbers of arguments, where in it each begins, and its home."""
+
+    args: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    home: int  # byte of the arena
+
+
+def bound_ports(
+    ports: Sequence[tuple[str, int, tuple[int, int]]], alone: Collection[str], base: Array, offset: Array
+) -> dict[str, Bound]:
+    """What refers to the ports that are `alone`. A port: its name, bytes and place; arguments: their bases, offsets."""
+    found = {}
+    for name, nbytes, (where, begin) in ports:
+        if where == ARENA and name in alone:
+            args = np.flatnonzero((base == ARENA) & (offset >= begin) & (offset < begin + nbytes))
+            found[name] = Bound(args, offset[args] - begin, begin)
+    return found
 
 
 class Operands(NamedTuple):
@@ -114,6 +135,23 @@ class Places:
         for future in running:
             future.result()
         return weights
+
+
+def ports_alone(graph: Graph, memory: MemoryPlan) -> list[str]:
+    """Inputs and outputs that share no byte with another tensor and have no view as port: they may lie elsewhere."""
+    ends = {t: at + graph.types[t].nbytes for t, at in memory.offsets.items()}
+    order = sorted(memory.offsets, key=lambda t: memory.offsets[t])
+    shared: set[TensorId] = set()
+    reach, last = 0, None  # how far those before come, and which of them comes so far
+    for tensor in order:
+        if last is not None and memory.offsets[tensor] < reach:
+            shared |= {tensor, last}
+        if ends[tensor] >= reach:
+            reach, last = ends[tensor], tensor
+    updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}  # it lies where its input does
+    ports = [t for t in (*graph.inputs, *graph.outputs) if t not in updated]
+    roots = Counter(graph.storage(t).root for t in ports)
+    return [t for t in ports if roots[t] == 1 and t in memory.offsets and t not in shared]
 
 
 def arrange(array: Array, layout: Layout | None, out: Array) -> None:

@@ -56,7 +56,7 @@ class VectorLoops:
             shift = {lane: var(lane) + loop.start}
             moved = []
             for s in body:
-                if not isinstance(s, Store):
+                if not isinstance(s, Store) or s.dynamic:
                     return None
                 value = rewrite(
                     s.value,
@@ -68,9 +68,14 @@ class VectorLoops:
         if loop.stop > self.lanes:
             return None
         for s in loop.body:
-            if isinstance(s, Store) and self._narrow_ok(s, lane):
+            if isinstance(s, Store) and not s.dynamic and self._narrow_ok(s, lane):
                 continue
-            if not isinstance(s, Store) or not s.index.coef(lane) or self.dtypes[s.buffer] not in self.vectors:
+            if (
+                not isinstance(s, Store)
+                or s.dynamic
+                or not s.index.coef(lane)
+                or self.dtypes[s.buffer] not in self.vectors
+            ):
                 return None
             if not self._access_ok(s.buffer, s.index, lane) or not self._lane_ok(s.value, lane):
                 return None

@@ -178,3 +178,25 @@ def test_scalars_of_numpy_count_as_arrays_of_their_type() -> None:
         assert made(np.float64(0.5)).tolist() == [0.5] * 3
         with pytest.raises(InputError, match="float64"):
             made(np.array(0.5))
+
+
+def test_symbolic_dimensions_are_kept_and_shown(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        network (float[batch, 3, time] x) => (float[batch, 3, all] y, float[n] z) {
+          y = Neg (x)
+          axes = Constant <value_ints = [1, 2]> ()
+          z = ReduceSum <keepdims = 0> (x, axes)
+        }"""
+    model = onnx.parser.parse_model(text)
+    graph = rammer.load(model, dims={"batch": 4}, shapes={"x": (4, 3, 7)})
+    assert graph.symbols == {"x": ("batch", None, "time"), "y": ("batch", None, "all"), "z": ("n",)}
+    assert "x: float32[batch=4×3×time=7]" in repr(graph)
+    with rammer.compile(graph, "cpu", device=1, tune_seconds=0) as program:
+        assert program.inputs[0].symbols == ("batch", None, "time") and program.inputs[0].shape == (4, 3, 7)
+        assert str(program.outputs[1]) == "z: float32[n=4]"
+        program.save(tmp_path / "p.rammer")
+    with rammer.load_program(tmp_path / "p.rammer") as loaded:
+        assert repr(loaded) == repr(program)
+        assert "(x: float32[batch=4×3×time=7]) -> (y: float32[batch=4×3×all=7], z: float32[n=4])" in repr(loaded)
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "p.rammer")])
+    assert "x: float32[batch=4×3×time=7]" in shown.output.replace("\n", "")

@@ -387,6 +387,27 @@ def test_a_cache_that_grows_is_state() -> None:
         rammer.compile(model, "cpu", dims={"past": 4}, state={"present_kv": "past_kv"})
 
 
+def test_state_of_both_kinds() -> None:
+    """One keeps its shape, and stays in the program's memory; the other one grows, and is compiled for each length."""
+    kind, fixed = (TensorProto.FLOAT, ["past", 2]), (TensorProto.FLOAT, [3])
+    model = network(
+        [node("Concat", "past_kv x", "present_kv", axis=0), node("Add", "h_in c", "h_out"), node("Neg", "h_out", "y")],
+        {"past_kv": kind, "x": (TensorProto.FLOAT, [1, 2]), "h_in": fixed},
+        {"y": fixed, "present_kv": (TensorProto.FLOAT, ["all", 2]), "h_out": fixed},
+        c=np.arange(3, dtype=F32),
+    )
+    with session(model, state={"present_kv": "past_kv", "h_out": "h_in"}) as s:
+        s.reset(past_kv=np.zeros((0, 2), F32))
+        for n in range(1, 5):
+            x = np.full((1, 2), n, F32)
+            y = s(x)
+            np.testing.assert_array_equal(y, -n * np.arange(3))
+            assert s.state()["past_kv"][:, 0].tolist() == list(range(1, n + 1))
+            np.testing.assert_array_equal(s.state()["h_in"], n * np.arange(3))
+            if n == 2:
+                s.reset(past_kv=s.state()["past_kv"], h_in=s.state()["h_in"])
+
+
 def test_a_cache_of_fixed_size_is_written_where_it_lies() -> None:
     """One program for all steps, and two sequences that grow beside each other."""
     batch, heads, length, width = 3, 2, 29, 16

@@ -16,11 +16,11 @@ from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph, View
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.memory import plan_memory
-from rammer.ir.operator import Operations, ROperator
+from rammer.ir.operator import Operations, ROperator, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import BarrierRTask, RTask
-from rammer.ir.tensor import Digit, Layout, TensorType
+from rammer.ir.tensor import Digit, DType, Layout, TensorType
 from rammer.ir.tile import TaskDigit
 from rammer.ir.verify import RULES, HappensBefore, verify_plan
 from rammer.testing.generate import random_graph, random_plan
@@ -133,8 +133,44 @@ BROKEN["view past the end of its base"] = (
 )
 
 
+@cache
+def updating(read: str = "new") -> ExecutionPlan:
+    """A cache of which four elements change, and what is made of the cache then."""
+    cache, rows, places = TensorType((1, 8)), TensorType((1, 4)), TensorType((1,), DType.I64)
+    interner = Operations(OPS)
+    update = interner.define("update", (cache, rows, places), attributes(moves=(0, -1), how="linear"))
+    tanh = interner.define("tanh", (cache,))
+    nodes = (ROperator("store", update, ("old", "rows", "at"), ("new",)), ROperator("use", tanh, (read,), ("y",)))
+    types = {"old": cache, "new": cache, "y": cache, "rows": rows, "at": places}
+    graph = Graph("step", ("old", "rows", "at"), ("y", "new"), nodes, types, {}, interner, {"new": View("old", 0)})
+    kernels = numpy_kernel(update, {}), numpy_kernel(tanh, {tanh.expr.root.axes[1][0]: 4})
+    plan = ExecutionPlan(graph, VDeviceSpec("test", 2), kernels, (program(["0.0", "1.0"], [[(0, 0)], "1.1"]),))
+    return replace(plan, memory=plan_memory(plan, alone=("old",)))
+
+
+BROKEN["what was there before"] = ("R112", updating("old"), "tanh 'use' reads 'old', .* 'store' changes that in place")
+BROKEN["an update of something else"] = (
+    "R112",
+    replace(updating(), graph=replace(updating().graph, views={})),
+    "'store' updates 'old', and 'new' is not that input's memory",
+)
+BROKEN["an update that nobody waits for"] = (
+    "R104",
+    replace(updating(), programs=(program(["0.0", "1.0"], ["1.1"]),)),
+    "rTask 1.1 of tanh 'use' .* reads what rTask 0.0 of update 'store' .* writes",
+)
+
+
 def test_a_good_plan_passes() -> None:
     verify_plan(good())
+    verify_plan(updating())
+
+
+def test_an_update_changes_its_input() -> None:
+    old, rows = np.zeros((1, 8), np.float32), np.ones((1, 4), np.float32)
+    found = run_plan(updating(), {"old": old, "rows": rows, "at": np.array([3])})
+    assert found["new"].tolist() == [[0, 0, 0, 1, 1, 1, 1, 0]]
+    np.testing.assert_allclose(found["y"], np.tanh(found["new"]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("label", BROKEN)

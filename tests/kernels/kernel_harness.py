@@ -18,8 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from cpus import runnable
 
+from rammer.ir.dependency import writes
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.intervals import expand
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
@@ -133,6 +135,8 @@ def buffers(kernel: RKernel, inputs: Mapping[str, Array]) -> tuple[list[Array], 
             if dict(kernel.packing).get(name) is None and kind.dtype.is_float and kind.layout.pads(kind.shape):
                 value = np.where(pack(np.ones(kind.shape, bool), kind.layout), value, np.nan).astype(value.dtype)
         arrays.append(aligned(value))
+    if kernel.operation.expr.into:
+        outputs = arrays[:1]  # an update's result is the memory of what it updates
     return outputs, arrays
 
 
@@ -220,7 +224,10 @@ def check_boxes(kernel: RKernel, runner: Runner) -> None:
         for old, new in zip(before, runner.results(), strict=True):
             changed = (old != new) & ~((old != old) & (new != new))
             mask = np.zeros(new.shape, bool)
-            mask[inside] = True
+            if kernel.operation.expr.into:
+                mask.reshape(-1)[expand(writes(kernel, 0, task))] = True
+            else:
+                mask[inside] = True
             assert not (changed & ~mask).any(), f"{kernel.name}: rTask {task} writes outside {box}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from rammer.ir.expr import Iota, Range, Table
+from rammer.ir.expr import Dynamic, Iota, Range, Table
 from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.kernel import RKernel
@@ -60,6 +60,9 @@ def _changes(node: Any) -> Iterator[tuple[str, Change]]:
             yield f"{node.var} starts later", lambda s: replace(s, start=s.start + 1)
             if node.kind in (Kind.TASK, Kind.THREAD) and node.stop > 1:
                 yield f"{node.var} has a larger stride", lambda s: replace(s, stride=s.stride + 1)
+        case Dynamic():
+            yield f"{node} steps farther", lambda d: replace(d, stride=d.stride + 1)
+            yield f"{node} may go farther", lambda d: replace(d, extent=d.extent + 1)
         case Buffer():
             yield f"{node.name} is smaller", lambda b: replace(b, size=b.size - 1)
         case TaskDigit():

@@ -49,6 +49,10 @@ def t(*shape: int, dtype: DType = DType.F32, layout: Layout | None = None) -> Te
     return TensorType(shape, dtype, layout)
 
 
+def places(*shape: int) -> TensorType:
+    return TensorType(shape, DType.I64)
+
+
 def cases(lanes: int) -> dict[str, Operation]:
     """Operations by name, with channels in blocks of `lanes`."""
     found: dict[str, Operation] = {}
@@ -224,6 +228,13 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("rank", "rank", t(3, 100), largest=True)
     add("rank-least-int", "rank", t(5, 37, dtype=DType.I64), largest=False)
     add("order", "order", t(3, 100, dtype=DType.I32), count=21)
+    add("update", "update", t(3, 2, 9, 17), t(3, 2, 5, 17), places(3), moves=(0, 1, -1, 3), how="circular")
+    add("update-one", "update", t(64, 9, 16), t(64, 1, 16), places(64), moves=(0, -1, 2), how="circular")
+    rows = places(9, 2)  # several of one place: the last one stays
+    add("update-rows", "update", t(6, 7, 21), t(9, 21), rows, moves=(-1, -2, 1), how="vectors")
+    some = t(3, 5, 1, dtype=DType.I32)
+    add("update-elements", "update", t(4, 6, 70), t(3, 5, 70), some, moves=(0, -1, 2), how="elements")
+    add("update-scalar", "update", t(6, dtype=DType.I8), t(dtype=DType.I8), places(1), moves=(-1,), how="vectors")
     add("last_equal", "last_equal", t(3, 37, dtype=DType.I32), count=70)
     add("softmax", "softmax", t(5, 100), axis=1)
     add("softmax-middle", "softmax", t(2, 11, 20), axis=1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 from fake_gpus import GRAPH, FakeGpu
 from simt_plans import SIZE, agree, values
@@ -270,3 +271,58 @@ def test_kernels_that_only_fit_alone_are_timed_alone(
     monkeypatch.setattr(vdevice, "check_fits", check_fits)
     assert set(vdevice.rkernels_us(kernels)) == set(kernels)
     assert sorted(sizes) == [1, 1, 1, 2, 3]
+
+
+STEP = """<ir_version: 10, opset_import: ["" : 24]>
+    step (float[2, 3, 29, 8] past_k, float[2, 3, 1, 8] new, int64[2] at, float[5] h_in)
+        => (float[2, 3, 8] y, float[2, 3, 29, 8] present_k, float[5] h_out) {
+      present_k = TensorScatter <axis = 2> (past_k, new, at)
+      axes = Constant <value_ints = [2]> ()
+      y = ReduceSum <keepdims = 0> (present_k, axes)
+      h_out = Add (h_in, h_in)
+    }"""
+
+
+@pytest.mark.parametrize("graph", ["0", "1"])
+def test_state_stays_on_the_gpu(gpu: FakeGpu, graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache is changed where it lies, a state has two places, and the host sees neither of them."""
+    monkeypatch.setenv("RAMMER_GPU_GRAPH", graph)
+    random = np.random.default_rng(4)
+    with rammer.compile(onnx.parser.parse_model(STEP), gpu.target, state=True, tune_seconds=0) as program:
+        executable: Any = program.executable
+        driver, copied = executable._driver, []
+        for name in ("write", "read", "copy"):
+            monkeypatch.setattr(driver, name, _noting(copied, getattr(driver, name)))
+        streams = [(program.stream(), np.zeros((2, 3, 29, 8), np.float32)) for _ in range(2)]
+        for stream, _ in streams:
+            stream.reset(h_in=np.ones(5, np.float32))
+        for step in range(5):
+            for stream, cache in streams:
+                new = random.standard_normal((2, 3, 1, 8)).astype(np.float32)
+                cache[0, :, step], cache[1, :, 28 - step] = new[0, :, 0], new[1, :, 0]
+                at = np.array([step, 28 - step])
+                copied.clear()
+                values = {"new": new, "at": at}
+                if step % 2:
+                    values["new"] = gpu.array(new)
+                    np.testing.assert_allclose(on_host(stream.run(values)["y"]), cache.sum(2), rtol=1e-4, atol=1e-5)
+                else:
+                    np.testing.assert_allclose(stream.run(values)["y"], cache.sum(2), rtol=1e-4, atol=1e-5)
+                if step:
+                    assert max(copied) < cache.nbytes, "the cache was copied"
+        for stream, cache in streams:
+            np.testing.assert_array_equal(stream.state()["past_k"], cache)
+            np.testing.assert_array_equal(stream.state()["h_in"], np.full(5, 2.0**5, np.float32))
+        wanted = executable.run({"past_k": cache, "new": new, "at": at, "h_in": np.ones(5, np.float32)})
+        np.testing.assert_array_equal(wanted["present_k"], cache)  # at home again
+        one, kept = streams[0][0], streams[0][0].state()
+    np.testing.assert_array_equal(one.state()["past_k"], kept["past_k"])  # the program is closed
+
+
+def _noting(copied: list[int], function: Any) -> Any:
+    def noted(*arguments: Any) -> Any:
+        last = arguments[-1]
+        copied.append(last if isinstance(last, int) else last.nbytes)
+        return function(*arguments)
+
+    return noted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, cast
 
@@ -45,7 +45,7 @@ from rammer.frontend.onnx.signature import (
 )
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES, ExternalData, decode
 from rammer.ir.graph import Graph
-from rammer.ir.tensor import DType, Shape, TensorId, TensorType
+from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
 
 Opsets = Mapping[str, int]
 FunctionKey = tuple[str, str, str]  # domain, name, overload
@@ -127,7 +127,8 @@ class Importer:
         self._nodes(graph.node, scope)
         for value in graph.output:
             self.outputs[value.name] = self._output(value.name, scope)
-        return self.builder.build()
+        built = self.builder.build()
+        return replace(built, symbols=_symbols(built, [*ports, *map(declared, graph.output)]))
 
     def _check_given(self, ports: Sequence[Declared]) -> None:
         """Raise ModelError for a name in `shapes`, `constants` or `dims` that the model does not have."""
@@ -558,6 +559,16 @@ _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 _CODES: dict[DType, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
+
+
+def _symbols(graph: Graph, ports: Sequence[Declared]) -> dict[TensorId, Symbols]:
+    """What the model calls the dimensions of its inputs and outputs, where its names fit what they are."""
+    found = {}
+    for port in ports:
+        names = tuple(e if isinstance(e, str) else None for e in port.shape or ())
+        if any(names) and port.name in graph.types and len(names) == graph.types[port.name].rank:
+            found[port.name] = names
+    return found
 
 
 def _type_proto(kind: TensorType) -> TypeProto:

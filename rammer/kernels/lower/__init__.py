@@ -120,7 +120,8 @@ class _Nests:
             for name in self._here(host, len(nest.bands) - 1, own=True) if nest.bands else ():
                 if name in ctx.outputs:  # of the same point, by the same thread
                     body += self.lowered(ctx.stages[name], self.placed.nests[name])
-            body += (Store(target.name, target.place, ctx.resolve(stage.body, nest.values)),)
+            value = ctx.resolve(stage.body, nest.values)
+            body += (Store(target.name, target.place, value, target.dynamic),)
             return looped(nest.bands, under(target.where, body), before)
         reduction = Reduction(ctx, stage, nest)
         unit = ctx.at[host].instruction if host else ctx.schedule.instruction

@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from rammer.ir.evaluate import identity
-from rammer.ir.expr import REDUCERS, Call, Const, Load, Range, Scalar, Select, Stage
+from rammer.ir.expr import REDUCERS, Call, Const, Dynamic, Load, Range, Scalar, Select, Stage
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType
@@ -26,6 +26,7 @@ class Target(NamedTuple):
     name: str
     place: Index
     where: tuple[Range, ...]
+    dynamic: tuple[Dynamic, ...] = ()  # of an update: what data add to the place
 
     @staticmethod
     def of(ctx: Context, stage: Stage, nest: Nest) -> Target:
@@ -33,6 +34,10 @@ class Target(NamedTuple):
         where = (*ctx.relaxed(stage, nest.guards, outputs=True), *nest.once)
         if ctx.threads > 1:  # whole vectors, or none; loops of a single thread are split where a guard changes
             where = tuple(_of_vectors(r, nest.bands) for r in where)
+        if ctx.expr.into and stage is ctx.root:
+            place = ctx.resolve(replace(ctx.expr.into, tensor=stage.name), nest.values)
+            assert isinstance(place, Load)
+            return Target(stage.name, place.index[0], where, place.dynamic)
         return Target(stage.name, ctx.flatten(stage.name, [nest.values[a] for a, _ in stage.axes]), where)
 
     def stored(self, value: Scalar, *more: Range) -> Body:

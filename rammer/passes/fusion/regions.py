@@ -20,7 +20,7 @@ MAX_WEIGHT = 128  # scalar nodes of one output once everything is substituted in
 CHEAP = frozenset({"relu", "clip", "leaky_relu", "neg", "abs"})  # may be computed again at every load
 
 # Point-wise operators that nothing is fused into: the placement makes most of them disappear.
-_MOVES = frozenset({"concat", "slice", "reshape", "expand", "pad", "copy", "convert", GATE})
+_MOVES = frozenset({"concat", "slice", "reshape", "expand", "pad", "copy", "convert", GATE, "update"})
 
 
 @dataclass

@@ -50,6 +50,8 @@ class _Placer:
         if op.kind == "concat" and self._gather(op):
             return
         offset = view_offset(op.operation)
+        if op.operation.expr.into:  # its result is the memory of what it updates
+            self.views[op.outputs[0]] = View(op.inputs[0], 0)
         if offset is None:
             self.operators.append(op)
         elif op.outputs[0] not in self.outputs:

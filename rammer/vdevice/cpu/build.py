@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from rammer.errors import DeviceError
-from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, MemoryPlan
-from rammer.ir.tensor import TensorId
+from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress, ports_of
 from rammer.vdevice.cpu.ahead import aheads
 from rammer.vdevice.cpu.compile import CompiledKernels, KernelCompiler
 from rammer.vdevice.cpu.table import ABI, Table, lanes_of
 from rammer.vdevice.memory import allocate
-from rammer.vdevice.placement import ARENA, Places
+from rammer.vdevice.placement import ARENA, Places, ports_alone
 
 RUNTIME = "runtime.so"
 TABLE = "table.bin"
@@ -66,7 +63,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         "inputs": [places.find(t, None) for t in graph.inputs],
         "outputs": [places.find(t, None) for t in graph.outputs],
         "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
-        "alone": _alone(graph, plan.memory),
+        "alone": ports_alone(graph, plan.memory),
     }
     weights = places.pack(allocate)
     header["weights"] = list(weights)
@@ -82,22 +79,6 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         weights,
         plan,
     )
-
-
-def _alone(graph: Graph, memory: MemoryPlan) -> list[str]:
-    """Inputs and outputs that share no byte with another tensor and have no view as port: they may lie elsewhere."""
-    ends = {t: at + graph.types[t].nbytes for t, at in memory.offsets.items()}
-    order = sorted(memory.offsets, key=lambda t: memory.offsets[t])
-    shared: set[TensorId] = set()
-    reach, last = 0, None  # how far those before come, and which of them comes so far
-    for tensor in order:
-        if last is not None and memory.offsets[tensor] < reach:
-            shared |= {tensor, last}
-        if ends[tensor] >= reach:
-            reach, last = ends[tensor], tensor
-    ports = [*graph.inputs, *graph.outputs]
-    roots = Counter(graph.storage(t).root for t in ports)
-    return [t for t in ports if roots[t] == 1 and t in memory.offsets and t not in shared]
 
 
 def seal_image(image: Image, plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import evaluate_at
-from rammer.ir.expr import Cast, Load, TensorExpr, loads, nodes
+from rammer.ir.evaluate import evaluate_at, stored_at
+from rammer.ir.expr import Cast, Load, TensorExpr, free_axes, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
 from rammer.ir.tensor import Array, DType, TensorType
@@ -48,6 +48,7 @@ class Sample:
 
     inputs: Mapping[str, Seeded]
     places: Places
+    stored: list[NDArray[np.int64]]  # where they are in memory's terms, an array for each dimension
     wanted: tuple[Array, ...]  # by output, a value for each place
     allowed: tuple[float, ...]  # by output: how far a value may be off, by rounding
 
@@ -67,7 +68,7 @@ def sample(
             wanted = tuple(evaluate_at(expr, inputs, places))
         if all(2 * np.isfinite(w.astype(np.float64)).sum() >= len(w) for w in wanted):
             break
-    return Sample(inputs, places, wanted, tuple(_allowance(expr, w) for w in wanted))
+    return Sample(inputs, places, stored_at(expr, inputs, places), wanted, tuple(_allowance(expr, w) for w in wanted))
 
 
 def _places(expr: TensorExpr, seed: int) -> Places:
@@ -82,6 +83,12 @@ def _places(expr: TensorExpr, seed: int) -> Places:
         ends = [(0, min(1, e - 1), int(random.integers(e)), max(e - 2, 0), e - 1) for e in shape]
         rows.append(tuple(int(random.choice(end)) for end in ends))
     rows = list(dict.fromkeys(rows[:count]))
+    if expr.into:  # of elements for one place the last one stays
+        free = {axis for axis, _ in free_axes(expr)}
+        rows = [
+            tuple(at if a in free else e - 1 for at, (a, e) in zip(row, expr.root.axes, strict=True)) for row in rows
+        ]
+        rows = list(dict.fromkeys(rows))
     return np.array(rows, np.int64).reshape(len(rows), len(shape))
 
 
@@ -92,6 +99,7 @@ def _inputs(
     expr = operation.expr
     depth = max((prod(e for _, e in s.reduce) for s in expr.stages if s.reduce and s.combine == "sum"), default=1)
     extents = [d.extent for s in expr.stages for ld, _ in loads(s.body) for d in ld.dynamic]
+    extents += [1 for _ in expr.into.dynamic] if expr.into else []  # all of them at the first place
     widened = {
         n.arg.tensor
         for s in expr.stages
@@ -360,7 +368,7 @@ class _Results:
                 run(arguments.ctypes.data, region.starts[-1], rtask, self._status)
             for kind, start_of, result in zip(kinds, region.starts, self.outputs[n], strict=False):
                 flat = bytes_at(start_of, kind.nbytes).view(kind.dtype.numpy)
-                result[:] = flat[element(kind, list(trial.sample.places.T))]
+                result[:] = flat[element(kind, trial.sample.stored)]
             region.unmap()
             self._progress[0] = n + 1
 

@@ -6,7 +6,6 @@ import ctypes
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,22 +22,13 @@ from rammer.vdevice.cpu.prefetch import LINE_BYTES
 from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
-from rammer.vdevice.memory import allocate, gather, tensor_at
-from rammer.vdevice.placement import ALIGNMENT, ARENA, aligned
+from rammer.vdevice.memory import HostRooms, allocate, gather, tensor_at
+from rammer.vdevice.placement import ALIGNMENT, aligned, bound_ports
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
 
 
-@dataclass(frozen=True, slots=True)
-class _Binding:
-    """What refers to a port: arguments, where in it each of them begins, and where it lies by itself."""
-
-    args: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    home: int
-
-
-class CpuExecutable:
+class CpuExecutable(HostRooms):
     """A program ready to run. Threads take turns, and so do programs on the same CPUs, which share their vEUs' threads.
 
     It survives a fork (the child gets threads of its own).
@@ -71,7 +61,10 @@ class CpuExecutable:
         if np.any(ahead_offset + LINE_BYTES * lines > sizes[ahead_base] + LINE_BYTES):
             raise ArtifactError("what is asked for ahead lies outside of its memory", hint="compile the model again")
         self._aheads = np.stack([bases[ahead_base] + ahead_offset, lines], axis=1)
-        self._bindings = self._bindable(image)
+        places = zip((*image.inputs, *image.outputs), (*header["inputs"], *header["outputs"]), strict=True)
+        ports = [(port.name, port.type.nbytes, place) for port, place in places]
+        self._bindings = bound_ports(ports, header["alone"], table.arg_base, table.arg_offset)
+        self._pointed: dict[str, int] = {}  # ports that are not at home: their addresses
         self._times = np.zeros((len(table.slots), 2), np.uint64)
         self._inputs, self._outputs = (
             [(p.name, tensor_at(at, p.type, self._arena, self._weights)) for p, at in zip(ports, places, strict=True)]
@@ -81,18 +74,6 @@ class CpuExecutable:
         self._restarting = threading.Lock()
         self._bind()
         self._begin(self._find_pool())
-
-    def _bindable(self, image: Image) -> dict[str, _Binding]:
-        """What refers to each port that shares its memory with nothing."""
-        header, arena = self._table.header, self._arena.ctypes.data
-        bindings = {}
-        for ports, places in ((image.inputs, header["inputs"]), (image.outputs, header["outputs"])):
-            for port, (base, offset) in zip(ports, places, strict=True):
-                if base == ARENA and port.name in header["alone"]:
-                    inside = (self._table.arg_offset >= offset) & (self._table.arg_offset < offset + port.type.nbytes)
-                    args = np.flatnonzero((self._table.arg_base == ARENA) & inside)
-                    bindings[port.name] = _Binding(args, self._table.arg_offset[args] - offset, arena + offset)
-        return bindings
 
     def _kernel(self, library: str, symbol: str) -> int:
         try:
@@ -159,6 +140,7 @@ class CpuExecutable:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         with self._lock if self._forks == forks.count else self._renewed():
+            self._point({})
             self._run([(view, inputs[name]) for name, view in self._inputs], 0)
             return {name: view.copy() for name, view in self._outputs}
 
@@ -169,6 +151,7 @@ class CpuExecutable:
 
         def call() -> None:
             with self._lock if self._forks == forks.count else self._renewed():
+                self._point({})
                 self._run(read, 0)
                 for array, view in written:
                     array[...] = view
@@ -176,34 +159,33 @@ class CpuExecutable:
         return call
 
     def run_bound(
-        self, inputs: Mapping[str, Array], places: Mapping[str, Array], outputs: Collection[str]
+        self, inputs: Mapping[str, Array], rooms: Mapping[str, Array], outputs: Collection[str]
     ) -> dict[str, Array]:
-        """As `run`; of `places` those are copied that share their memory with other tensors."""
+        """As `run`; of `rooms` those are copied whose ports share their memory with other tensors."""
         with self._lock if self._forks == forks.count else self._renewed():
-            direct = [name for name in places if name in self._bindings]
-            given = {**inputs, **places}
-            try:
-                for name in direct:
-                    self._point(name, places[name].ctypes.data)
-                self._run([(view, given[name]) for name, view in self._inputs if name not in direct], 0)
-            finally:
-                for name in direct:
-                    self._point(name, self._bindings[name].home)
+            direct = {name: room.ctypes.data for name, room in rooms.items() if name in self._bindings}
+            given = {**inputs, **rooms}
+            self._point(direct)
+            self._run([(view, given[name]) for name, view in self._inputs if name not in direct], 0)
             for name, view in self._outputs:
-                if name in places and name not in direct:
-                    np.copyto(places[name], view)
-            found = {name: places[name] if name in direct else view for name, view in self._outputs if name in outputs}
+                if name in rooms and name not in direct:
+                    np.copyto(rooms[name], view)
+            found = {name: rooms[name] if name in direct else view for name, view in self._outputs if name in outputs}
             return {name: array.copy() for name, array in found.items()}
 
-    def _point(self, name: str, address: int) -> None:
-        """Let a port lie at an address."""
-        binding = self._bindings[name]
-        self._args[binding.args] = binding.offsets + address
+    def _point(self, ports: dict[str, int]) -> None:
+        """Let these ports lie at these addresses, and all others at home."""
+        if ports != self._pointed:
+            for name in self._pointed.keys() | ports.keys():
+                bound = self._bindings[name]
+                self._args[bound.args] = bound.offsets + ports.get(name, self._arena.ctypes.data + bound.home)
+            self._pointed = ports
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """As `run`, with the begin and end of every slot. Copying inputs and outputs is not in it."""
         with self._lock if self._forks == forks.count else self._renewed():
             self._times[:] = 0
+            self._point({})
             self._run([(view, inputs[name]) for name, view in self._inputs], 1)
             begin, end = (int(t) for t in self._report[6:8])
             outputs = {name: view.copy() for name, view in self._outputs}

@@ -216,10 +216,14 @@ class CudaDriver:
         if nbytes:
             runtime.memcpyAsync(target, source, nbytes, getattr(runtime, f"memcpy{how}"), self._stream.ptr)
 
-    def output(self, address: int, kind: TensorType) -> Any:
+    def array(self, kind: TensorType) -> tuple[Any, int]:
         with self._stream:
             found = self._cupy.empty(kind.shape, kind.dtype.carrier)
-        self.copy(found.data.ptr, address, kind.nbytes)
+        return found, int(found.data.ptr)
+
+    def output(self, address: int, kind: TensorType) -> Any:
+        found, target = self.array(kind)
+        self.copy(target, address, kind.nbytes)
         return found
 
     def synchronize(self) -> None:

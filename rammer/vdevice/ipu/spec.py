@@ -105,6 +105,7 @@ def make_spec(arch: Arch) -> VDeviceSpec:
             ),
         ),
         sync=SyncModel.GLOBAL,
+        updates=False,  # a vertex writes fields that are known when it is compiled
         peak_gflops=round(2 * model.clock_ghz / CYCLES_PER_MAC * workers / WORKERS, 3),
         # Both end a compute set and cost the same. The difference breaks ties: the end of an rProgram needs no list of
         # all vEUs for each of them.

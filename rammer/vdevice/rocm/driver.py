@@ -272,9 +272,13 @@ class RocmDriver:
             kind = getattr(self.hip.module.hipMemcpyKind, f"hipMemcpy{how}")
             self.hip("hipMemcpyAsync", target, source, nbytes, kind, self.stream)
 
-    def output(self, address: int, kind: TensorType) -> RocmArray:
+    def array(self, kind: TensorType) -> tuple[RocmArray, int]:
         found = RocmArray(self.hip, self.number, kind)
-        self.copy(found.address, address, kind.nbytes)
+        return found, found.address
+
+    def output(self, address: int, kind: TensorType) -> RocmArray:
+        found, target = self.array(kind)
+        self.copy(target, address, kind.nbytes)
         return found
 
     def synchronize(self) -> None:

@@ -60,8 +60,13 @@ class Driver(Protocol):
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Enqueue a copy in the GPU's memory."""
 
+    def array(self, kind: TensorType) -> tuple[Any, int]:
+        """A new array of the platform, which lives without the driver, of elements' carriers, with anything in it; and
+        its address. Its `get` copies it to the host.
+        """
+
     def output(self, address: int, kind: TensorType) -> Any:
-        """Enqueue a copy to a new array of the platform, which lives without the driver, of elements' carriers."""
+        """Enqueue a copy to a new array of the platform."""
 
     def synchronize(self) -> None:
         """Wait for all that was enqueued on the GPU, by whomever."""

@@ -13,7 +13,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Port, ports_of
-from rammer.vdevice.placement import Operands, Places, aligned
+from rammer.vdevice.placement import Bound, Operands, Places, aligned, bound_ports, ports_alone
 from rammer.vdevice.simt.ahead import ahead
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
@@ -98,6 +98,7 @@ def make_program(
         "inputs": [places.find(t, None) for t in graph.inputs],
         "outputs": [places.find(t, None) for t in graph.outputs],
         "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
+        "alone": ports_alone(graph, plan.memory),
         "weights": list(weights),
     }
     base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
@@ -200,6 +201,12 @@ def port_places(image: Image, streams: Streams) -> Iterator[list[tuple[Port, tup
     """For inputs, then outputs: each port with its place."""
     for ports, places in ((image.inputs, "inputs"), (image.outputs, "outputs")):
         yield [(p, (int(b), int(o))) for p, (b, o) in zip(ports, streams.header[places], strict=True)]
+
+
+def bound_in(image: Image, streams: Streams) -> dict[str, Bound]:
+    """What refers to each port that may lie elsewhere."""
+    ports = [(p.name, p.type.nbytes, place) for places in port_places(image, streams) for p, place in places]
+    return bound_ports(ports, streams.header.get("alone", ()), streams.arg_base, streams.arg_offset)
 
 
 def failure(streams: Streams, state: Array) -> InputError | DeviceError | None:

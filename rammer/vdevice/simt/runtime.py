@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError
-from rammer.ir.tensor import Array
-from rammer.vdevice.base import Image, Port, SlotTimes
+from rammer.ir.tensor import Array, TensorType
+from rammer.vdevice.base import Image, Port, Room, SlotTimes
 from rammer.vdevice.placement import ARENA, aligned
 from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
 from rammer.vdevice.simt.driver import Driver, Kernel, Resident, run_arguments, uploaded
 from rammer.vdevice.simt.gpu import Gpu
-from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places
+from rammer.vdevice.simt.image import SOURCE, bound_in, checked_streams, failure, port_places
 from rammer.vdevice.simt.table import LINE
 
 STATE_HEAD = 16  # words that tell whether a run went well
+
+
+@dataclass(frozen=True, eq=False)
+class GpuRoom(Room):
+    """An array of the platform that holds a port."""
+
+    type: TensorType
+    array: Any
+    address: int
+    number: int  # of the GPU
+
+    def content(self) -> Array:
+        """A copy on the host, when all that was enqueued is done. Raises DeviceError."""
+        found: Array = self.array.get().view(self.type.dtype.numpy)
+        return found
 
 
 @dataclass
@@ -33,6 +49,8 @@ class _Loaded:
     tables: Sequence[int]  # instructions, bounds, waits, arguments
     inputs: Sequence[tuple[Port, int]]
     outputs: Sequence[tuple[Port, int]]
+    args: NDArray[np.int64]  # addresses, as they are where all ports are at home
+    pointed: dict[str, int] = field(default_factory=dict)  # ports that the GPU has elsewhere: their addresses
     clocked: tuple[Kernel, int] | None = None  # a second kernel with clocks, and its state
     graph: tuple[float, Callable[[], None]] | None = None  # launches recorded with this limit
 
@@ -55,6 +73,7 @@ class GpuExecutable:
         graph: bool | None = None,
     ) -> None:
         self.streams = checked_streams(image)
+        self._bindings = bound_in(image, self.streams)
         self._text = image.file(SOURCE).decode()
         self._driver, self._compile = driver, compile
         self._recording = config.get("RAMMER_GPU_GRAPH") == "1" if graph is None else graph
@@ -96,7 +115,7 @@ class GpuExecutable:
         tables = [uploaded(driver, t) for t in (streams.instructions, streams.bounds, streams.waits, args)]
         state = driver.allocate(4 * LINE * (1 + 2 * streams.num_veus), zeros=True)
         driver.synchronize()
-        return _Loaded(kernel, state, tables, inputs, outputs)
+        return _Loaded(kernel, state, tables, inputs, outputs, args)
 
     def _kernel(self, code: bytes) -> Kernel:
         header = self.streams.header
@@ -110,7 +129,72 @@ class GpuExecutable:
             self._check(loaded.state)
             return self._outputs(loaded)
 
+    def room(self, kind: TensorType) -> GpuRoom:
+        """A new room, of zeros, in an array of the platform."""
+        with self._use("make room for state"):
+            array, address = self._driver.array(kind)
+            self._driver.write(address, np.zeros(kind.shape, kind.dtype.numpy))
+            return GpuRoom(kind, array, address, self._driver.number)
+
+    def fill(self, room: GpuRoom, value: Any) -> None:
+        """Copy a value of the host or the GPU into a room of its type. Raises InputError."""
+        with self._use("copy the state"):
+            self._copy_in(Port("state", room.type), room.address, value, [])
+
+    def run_bound(
+        self, inputs: Mapping[str, Any], rooms: Mapping[str, GpuRoom], outputs: Collection[str]
+    ) -> dict[str, Any]:
+        """As `run`, or as `run_device` where an input lies on the GPU; of `rooms` those are copied, on the GPU, whose
+        ports share their memory with other tensors.
+        """
+        direct = {name: room.address for name, room in rooms.items() if name in self._bindings}
+        on_device = any(not isinstance(value, np.ndarray) for value in inputs.values())
+        with self._use("run the program") as loaded:
+            driver, given = self._driver, list[Resident]()  # given: lives until all is done
+            if on_device:
+                driver.follow()
+            self._point(loaded, direct)
+            for port, at in loaded.inputs:
+                if port.name in inputs:
+                    self._copy_in(port, at, inputs[port.name], given)
+                elif port.name not in direct:
+                    driver.copy(at, rooms[port.name].address, port.type.nbytes)
+            self._go(loaded)
+            found = {}
+            for port, at in loaded.outputs:
+                if port.name in rooms and port.name not in direct:
+                    driver.copy(rooms[port.name].address, at, port.type.nbytes)
+                if port.name in outputs:
+                    where = direct.get(port.name, at)
+                    found[port.name] = (
+                        driver.output(where, port.type)
+                        if on_device
+                        else driver.read(where, np.empty(port.type.shape, port.type.dtype.numpy))
+                    )
+            self._check(loaded.state)  # waits for all of it
+            return found
+
+    def _copy_in(self, port: Port, at: int, value: Any, given: list[Resident]) -> None:
+        """Enqueue a copy of an array, which must live until that is done, to an address."""
+        if isinstance(value, np.ndarray):
+            self._driver.write(at, value)
+        else:
+            given.append(self._resident(port, value))
+            self._driver.copy(at, given[-1].address, port.type.nbytes)
+
+    def _point(self, loaded: _Loaded, ports: dict[str, int]) -> None:
+        """Let these ports lie at these addresses, and all others at home."""
+        if ports == loaded.pointed:
+            return
+        args = loaded.args.copy()
+        for name, address in ports.items():
+            binding = self._bindings[name]
+            args[binding.args] = binding.offsets + address
+        self._driver.write(loaded.tables[3], args)
+        loaded.pointed = ports
+
     def _write(self, loaded: _Loaded, inputs: Mapping[str, Array]) -> None:
+        self._point(loaded, {})
         for port, at in loaded.inputs:
             self._driver.write(at, inputs[port.name])
 
@@ -127,15 +211,11 @@ class GpuExecutable:
         contiguous.
         """
         with self._use("run the program") as loaded:
-            driver, given = self._driver, []  # given: lives until all is done
+            driver, given = self._driver, list[Resident]()  # given: lives until all is done
             driver.follow()
+            self._point(loaded, {})
             for port, at in loaded.inputs:
-                value = inputs[port.name]
-                if isinstance(value, np.ndarray):
-                    driver.write(at, value)
-                else:
-                    given.append(self._resident(port, value))
-                    driver.copy(at, given[-1].address, port.type.nbytes)
+                self._copy_in(port, at, inputs[port.name], given)
             self._go(loaded)
             found = {p.name: driver.output(at, p.type) for p, at in loaded.outputs}
             self._check(loaded.state)  # waits for all of it

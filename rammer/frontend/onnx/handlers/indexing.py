@@ -229,6 +229,7 @@ def tensor_scatter(n: Node) -> TensorId:
     known = n.builder.value(start)
     if known is not None and mode == "linear" and not 0 <= known.min() <= known.max() <= extent - count:
         raise n.fail(f"write_indices has numbers outside 0…{extent - count}")
+    first = start
     start = inside(n, start, extent - count + 1) if mode == "linear" else start
     source = n.add("sub", n.constant(np.arange(extent)), n.reshape(start, (batch, 1)))
     if mode == "circular":
@@ -242,4 +243,8 @@ def tensor_scatter(n: Node) -> TensorId:
     new = n.add("gather", n.reshape(rows, (batch * count, *n.type(rows).shape[2:])), source, axis=0)
     new = n.transpose(new, [perm.index(d) for d in range(len(shape))])
     place = [batch if d == 0 else extent if d == axis else 1 for d in range(len(shape))]
-    return n.add("where", n.reshape(written, place), new, cache)
+    found = n.add("where", n.reshape(written, place), new, cache)
+    if known is not None:
+        return found
+    moves = tuple(-1 if d == axis else d for d in range(len(shape)))
+    return n.builder.could_update(found, cache, n.tensor(1), first, moves=moves, how=mode)

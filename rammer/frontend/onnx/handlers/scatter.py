@@ -30,7 +30,8 @@ def scatter(n: Node) -> TensorId:
         return x
     known = n.builder.value(n.tensor(1))
     if known is None:
-        return _searched(n, reduction)
+        found = _searched(n, reduction)
+        return _could_update(n, found) if reduction == "none" else found
     indices = known.astype(np.int64)
     check_size(n, shape, DType.I64)
     targets = _targets(n, indices, shape)
@@ -119,6 +120,19 @@ def _searched(n: Node, reduction: str) -> TensorId:
     index = n.reshape(n.transpose(index, perm), (lines, wanted[axis]))
     found = n.reshape(scattered(n, data, index, updates, reduction), [shape[d] for d in perm])
     return n.transpose(found, [perm.index(d) for d in range(len(shape))])
+
+
+def _could_update(n: Node, found: TensorId) -> TensorId:
+    """The result, which is an update."""
+    rank, given = len(n.shape()), n.shape(1)
+    if n.op == "ScatterND":
+        lead, depth = len(given) - 1, given[-1]
+        moves = (*(~d for d in range(depth)), *range(lead, lead + rank - depth))
+        how = "vectors"
+    else:
+        axis = n.axis(n.attrs["axis"], rank)
+        moves, how = tuple(-1 if d == axis else d for d in range(rank)), "elements"
+    return n.builder.could_update(found, n.tensor(0), n.tensor(2), n.tensor(1), moves=moves, how=how)
 
 
 def _checked(n: Node, index: TensorId, extent: int) -> TensorId:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 
 import numpy as np
@@ -14,10 +14,10 @@ from rammer.errors import DeviceError
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.library import Library
-from rammer.vdevice.memory import allocate, gather, tensor_at
+from rammer.vdevice.memory import HostRooms, allocate, gather, tensor_at
 from rammer.vdevice.simt.clocks import profiled, slot_times, state_words
 from rammer.vdevice.simt.emulator.compile import compile_host
-from rammer.vdevice.simt.image import SOURCE, checked_streams, failure, port_places
+from rammer.vdevice.simt.image import SOURCE, bound_in, checked_streams, failure, port_places
 from rammer.vdevice.simt.table import LINE
 
 _OK, _DIVERGED, _NO_MEMORY = range(3)
@@ -38,7 +38,7 @@ class _Arguments(ctypes.Structure):
     )
 
 
-class EmulatorExecutable:
+class EmulatorExecutable(HostRooms):
     """A program ready to run on the host.
 
     `deterministic`: one OS thread runs all blocks in a fixed order and reports a deadlock exactly; otherwise every
@@ -58,27 +58,45 @@ class EmulatorExecutable:
         self._arena = allocate(int(header["arena_bytes"]))
         self._state = np.zeros(LINE * (1 + 2 * streams.num_veus), np.uint32)
         self._args = streams.addresses([w.ctypes.data for w in self._weights], self._arena.ctypes.data)
+        self._home = self._args.copy()
         self._stream, self._waits, self._bounds = gather([streams.instructions, streams.waits, streams.bounds])
         self._inputs, self._outputs = (
             [(p.name, tensor_at(place, p.type, self._arena, self._weights)) for p, place in places]
             for places in port_places(image, streams)
         )
+        self._bindings = bound_in(image, streams)
         self._lock = threading.Lock()
         self._closed = False
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
+        return self.run_bound(inputs, {}, [name for name, _ in self._outputs])
+
+    def run_bound(
+        self, inputs: Mapping[str, Array], rooms: Mapping[str, Array], outputs: Collection[str]
+    ) -> dict[str, Array]:
+        """As `run`; of `rooms` those are copied whose ports share their memory with other tensors."""
         with self._lock:
             if self._closed:
                 raise DeviceError("the program is closed", hint="compile or load it again")
+            direct = {name: room.ctypes.data for name, room in rooms.items() if name in self._bindings}
+            given = {**inputs, **rooms}
             if self.poison:
                 self._arena[:] = 0xFF
+            self._args[:] = self._home
+            for name, address in direct.items():
+                self._args[self._bindings[name].args] = self._bindings[name].offsets + address
             for name, view in self._inputs:
-                np.copyto(view, inputs[name], casting="no")
+                if name not in direct:
+                    np.copyto(view, given[name], casting="no")
             for program in range(self.streams.num_programs):
                 self._launch(program)
             self._check()
-            return {name: view.copy() for name, view in self._outputs}
+            for name, view in self._outputs:
+                if name in rooms and name not in direct:
+                    np.copyto(rooms[name], view)
+            found = {name: rooms[name] if name in direct else view for name, view in self._outputs if name in outputs}
+            return {name: array.copy() for name, array in found.items()}
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """As `run`, with the host's clock at every slot: the way is a GPU's, the times are not."""

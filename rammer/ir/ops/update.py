@@ -1,0 +1,66 @@
+"""Elements written into a tensor where data say, in the tensor's own memory: a step of a key-value cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rammer.ir.expr import Call, Const, Dynamic, Iota, Load, Scalar, Stage, TensorExpr
+from rammer.ir.index import Index
+from rammer.ir.operator import OpDef
+from rammer.ir.ops.operands import expression, listed, point_axes, require, variables_of
+from rammer.ir.tensor import DType, TensorType
+
+COUNTED = ("linear", "circular")
+
+
+def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tuple[int, ...], how: str) -> TensorExpr:
+    """`data` with each element of `updates` at a place of its own; of several at one place the last one.
+
+    Along dimension d that is the element's own place along dimension moves[d] of `updates`. Where this is negative,
+    `at` says it, and may count from the end: for each element ("elements": its shape is broadcast to that of
+    `updates`), or as component ~moves[d] of the last dimension of what it says for the first dimensions ("vectors"); or
+    it has the first place for each batch, along one dimension, on which the others follow ("linear", "circular").
+    """
+    given = f"update: {listed((data, updates, at))} by {moves} {how}"
+    require(data.dtype is updates.dtype and len(moves) == data.rank, given, "one move for each dimension of the data")
+    own = [(extent, move) for extent, move in zip(data.shape, moves, strict=True) if move >= 0]
+    fits = all(m < updates.rank and updates.shape[m] <= extent for extent, m in own)
+    require(fits and len({m for _, m in own}) == len(own), given, "a move is a dimension of the updates, no longer")
+    require(not at.dtype.is_float, given, "places are integers")
+    axes = point_axes(updates.shape)
+    here = variables_of(axes)
+    dynamic = tuple(
+        Dynamic(d, _place(at, updates, extent, d, ~move, how, given), extent)
+        for d, (move, extent) in enumerate(zip(moves, data.shape, strict=True))
+        if move < 0
+    )
+    inputs = [("data", data), ("updates", updates), ("places", at)]
+    expr = expression("update", inputs, [Stage("out", axes, Load("updates", here), dtype=data.dtype)])
+    into = Load("data", tuple(here[m] if m >= 0 else Index() for m in moves), dynamic)
+    return replace(expr, outputs=(("out", TensorType(data.shape, data.dtype)),), into=into)
+
+
+def _place(at: TensorType, updates: TensorType, extent: int, dim: int, part: int, how: str, given: str) -> Scalar:
+    """What `at` says about a dimension of the data."""
+    here = variables_of(point_axes(updates.shape))
+    if how == "elements":
+        fits = at.rank == updates.rank and all(p in (1, e) for p, e in zip(at.shape, updates.shape, strict=True))
+        require(fits, given, "places are broadcast to the updates")
+        return Load("places", tuple(i if e > 1 else Index() for i, e in zip(here, at.shape, strict=True)))
+    if how == "vectors":
+        depth = at.rank - 1
+        require(
+            at.shape[:-1] == updates.shape[:depth] and part < at.shape[-1], given, "a vector for each of the updates"
+        )
+        return Load("places", (*here[:depth], Index(part)))
+    counted = how in COUNTED and at.shape == updates.shape[:1] and 0 < dim < updates.rank
+    require(counted and at.dtype is DType.I64, given, "an int64 for each batch, elements, vectors, linear or circular")
+    first = Load("places", (here[0],))
+    place = first + Iota(here[dim])
+    if how == "circular":
+        return Call("mod", (place, Const(extent, DType.I64)))
+    below = Call("less", (first, Const(0, DType.I64)))
+    return Call("where", (below, Const(extent, DType.I64), place))  # it counts from the front alone
+
+
+DEFINITIONS = (OpDef("update", _update),)
