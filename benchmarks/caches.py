@@ -31,7 +31,8 @@ def step(length: int, attends: bool) -> ModelProto:
             outputs.append(f"{cache} present_{kind}{layer}")
             nodes.append(f"present_{kind}{layer} = TensorScatter <axis = 2> (past_{kind}{layer}, {last}, at)")
         if attends:
-            nodes.append(f"y{layer} = Attention ({last}, present_k{layer}, present_v{layer})")
+            nodes.append(f"z{layer} = Attention ({last}, present_k{layer}, present_v{layer})")
+            nodes.append(f"y{layer} = Add (z{layer}, {last})")  # without it numbers would become denormal
             last = f"y{layer}"
     nodes.append(f"y = Tanh ({last})")
     text = f"""<ir_version: 10, opset_import: ["" : 24]>

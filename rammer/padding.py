@@ -44,18 +44,37 @@ class Mask:
     value: float
 
 
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A cache with new rows behind it, by a Concat that becomes an update of a cache which is as long as the result."""
+
+    cache: TensorId
+    new: TensorId
+    output: TensorId
+    axis: int
+    symbol: str
+
+
+def place_name(symbol: str) -> str:
+    """The input of a masked graph that says where the new rows of a cache go."""
+    return f"place in {symbol}"
+
+
 def length_name(symbol: str) -> str:
     """The input of a masked graph that has a symbol's true extent."""
     return f"length of {symbol}"
 
 
 def require_prefix(
-    exact: Graph, padded: Graph, filled: Mapping[str, tuple[int, int]] | None = None
+    exact: Graph,
+    padded: Graph,
+    filled: Mapping[str, tuple[int, int]] | None = None,
+    appended: Collection[TensorId] = (),
 ) -> tuple[Mask, ...]:
     """The masks that the padded graph needs so that its first elements are those of the exact one; usually none.
 
-    `filled` has the true and the padded extent of symbols. Raises ModelError naming the first operator whose results
-    would depend on the padding.
+    `filled` has the true and the padded extent of symbols. What makes `appended` tensors is taken to be the same: it
+    becomes an update. Raises ModelError naming the first operator whose results would depend on the padding.
     """
     masks: list[Mask] = []
     same: dict[TensorId, TensorId] = dict(zip(exact.inputs, padded.inputs, strict=True))
@@ -68,6 +87,9 @@ def require_prefix(
                     raise _refusal(small, f"its constant {a!r} becomes another one")
             elif same.get(a) != b:
                 raise _refusal(small, f"its input {a!r} becomes another one")
+        if set(small.outputs) & set(appended):
+            same |= zip(small.outputs, large.outputs, strict=True)
+            continue
         needed = _masks(n, small.operation, large.operation, filled or {})
         if why := _differs(small.operation, large.operation, masked=bool(needed)):
             raise _refusal(small, why)
@@ -82,15 +104,24 @@ def require_prefix(
     return tuple(masks)
 
 
-def masked(graph: Graph, masks: Collection[Mask]) -> Graph:
-    """The graph with masked operands; the symbols' true extents are inputs, int64 scalars, after the others."""
+def masked(graph: Graph, masks: Collection[Mask], appended: Collection[Appended] = ()) -> Graph:
+    """The graph with masked operands, and caches that are updated. The symbols' true extents, and the places of new
+    rows, are inputs, int64 scalars, after the others.
+    """
     builder = GraphBuilder(graph.name)
+    made = {a.output: a for a in appended}
+    wholes = {a.cache: graph.types[a.output] for a in appended}
     for tensor in graph.inputs:
-        builder.input(tensor, graph.types[tensor].shape, graph.types[tensor].dtype)
+        kind = wholes.get(tensor, graph.types[tensor])
+        builder.input(tensor, kind.shape, kind.dtype)
     known = {t: t for t in graph.inputs} | {t: builder.constant(value, t) for t, value in graph.constants.items()}
     lengths = {s: builder.input(length_name(s), (), DType.I64) for s in sorted({m.symbol for m in masks})}
+    places = {s: builder.input(place_name(s), (), DType.I64) for s in sorted({a.symbol for a in appended})}
     for n, op in enumerate(graph.operators):
         operands = [known[t] for t in op.inputs]
+        if op.outputs[0] in made:
+            known[op.outputs[0]] = _append(builder, known, made[op.outputs[0]], places, op.name)
+            continue
         for mask in (m for m in masks if m.operator == n):
             kind = builder.types[operands[mask.operand]]
             place = np.arange(kind.shape[mask.axis]).reshape(-1, *(1,) * (kind.rank - mask.axis - 1))
@@ -102,6 +133,20 @@ def masked(graph: Graph, masks: Collection[Mask]) -> Graph:
     for tensor in graph.outputs:
         builder.output(known[tensor], tensor)
     return builder.build()
+
+
+def _append(
+    builder: GraphBuilder, known: Mapping[TensorId, TensorId], rows: Appended, places: Mapping[str, TensorId], name: str
+) -> TensorId:
+    """The cache with its new rows."""
+    kind = builder.types[known[rows.new]]
+    count = np.arange(kind.shape[rows.axis]).reshape([-1 if d == rows.axis else 1 for d in range(kind.rank)])
+    at = builder.add("add", builder.constant(count), places[rows.symbol], name=name)
+    moves = tuple(-1 if d == rows.axis else d for d in range(kind.rank))
+    found: TensorId = builder.add(
+        "update", known[rows.cache], known[rows.new], at, name=name, moves=moves, how="elements"
+    )
+    return found
 
 
 def _value(value: float, dtype: DType) -> Array:
@@ -236,7 +281,7 @@ def _refusal(op: ROperator, why: str) -> ModelError:
         f"its results would depend on padding: {why}",
         node=op.name,
         op=op.kind,
-        hint="leave the dimension out of buckets=; each extent is then compiled by itself",
+        hint="leave the dimension out of buckets= or bounds=; each extent is then compiled by itself",
     )
 
 

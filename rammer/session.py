@@ -17,6 +17,7 @@ import numpy as np
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.compiler import compile, require_compiler
 from rammer.errors import InputError, ModelError
+from rammer.growing import Growing, Grown
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, Shape
 from rammer.padding import Buckets, Mask, cut, length_name, masked, require_prefix, require_symbols
@@ -79,6 +80,14 @@ class _Request:
     masks: tuple[Mask, ...] = ()  # of operands that are padded
 
 
+@dataclass(frozen=True)
+class _Made:
+    """What a program was made from."""
+
+    imported: Imported
+    grown: Grown | None = None
+
+
 class Session(Stateful):
     """An ONNX model for inputs of any admissible shape. Safe to call from several threads.
 
@@ -89,6 +98,8 @@ class Session(Stateful):
     optional values without one None. `buckets={"batch": [1, 8, 64]}` fills a dimension up to one of these extents with
     zeros, and cuts outputs, where that is proven to change nothing; else a run raises ModelError with the node's name.
     `state={"h_out": "h_in"}` makes outputs inputs of the next run, as in a Program; `stream()` begins another state.
+    `bounds={"past": 256}`: caches that grow along this dimension by Concat get room for so many places, and one program
+    serves all lengths; refused as for `buckets` where that is not exact.
     """
 
     def __init__(
@@ -100,6 +111,7 @@ class Session(Stateful):
         dims: Mapping[str, int] | None = None,
         buckets: Mapping[str, Sequence[int]] | None = None,
         state: Mapping[str, str] | bool | None = None,
+        bounds: Mapping[str, int] | None = None,
         policy: str | None = None,
         options: Mapping[str, str] | None = None,
         arch: str | None = None,
@@ -135,9 +147,13 @@ class Session(Stateful):
         self._masks: dict[Hashable, tuple[Mask, ...]] = {}  # by padded signature
         self._cache = ProgramCache(max_programs, self._key, self._compile)
         inputs, outputs = (
-            {name: (port.type, port.shape) for name, port in ports.items()} for ports in (self._inputs, self._outputs)
+            {name: (port.type, _fixed(port)) for name, port in ports.items()} for ports in (self._inputs, self._outputs)
         )
-        self._memory = Memory(checked_pairs(state, inputs, outputs))
+        pairs = checked_pairs(state, inputs, outputs)
+        self._growing = Growing(bounds or {}, self._inputs, pairs)
+        if bounds and buckets:
+            raise InputError("bounds= and buckets= are not used together", hint="give one of them")
+        self._memory = Memory(pairs, self._growing.axes)
         self._buckets = Buckets(buckets or {}, tuple(self._inputs.values()))
 
     # what ONNX Runtime's sessions say
@@ -171,6 +187,8 @@ class Session(Stateful):
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """These outputs of a run of the stream that has this memory, and holds its turn."""
         check_names(inputs, self._inputs, (*self._optional, *memory.inputs))
+        if self._growing.axes:
+            return self._evaluate_growing(memory, inputs, outputs)
         kept = {name: value for name in memory.inputs if (value := memory.value(name)) is not None}
         given = {**kept, **inputs}
         shapes, arrays = self._flat(given)
@@ -181,12 +199,45 @@ class Session(Stateful):
                 shapes[name] = arrays[name].shape
         return self._run(_Request(shapes, arrays), memory, inputs, outputs)
 
+    def _evaluate_growing(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """The same where caches have more room than they take."""
+        caches = {n: as_array(n, inputs[n], self._inputs[n].dtype) for n in self._growing.axes if n in inputs}
+        lengths = self._growing.lengths(memory, caches)
+        given = {n: value for n, value in inputs.items() if n not in caches}
+        kept = {
+            n: value for n in memory.inputs if n not in self._growing.axes and (value := memory.value(n)) is not None
+        }
+        shapes, arrays = self._flat({**kept, **given})
+        extents = self._extents(shapes)
+        for name in memory.inputs:
+            if name not in shapes:
+                port = self._inputs[name]
+                full = self._zeros(port, extents | self._growing.bounds)
+                shapes[name] = full.shape
+                if name not in self._growing.axes:
+                    arrays[name] = full
+        shapes = {name: shapes[name] for name in self._inputs if name in shapes}
+        request = _Request(shapes, arrays)
+        program, _ = self._cache.acquire(request)
+        try:
+            grown = program.info.grown
+            assert grown is not None and program.program is not None
+            self._growing.require_room(lengths, grown.steps)
+            arrays |= grown.fed(lengths)
+            inside = program.program.state_pairs
+            names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
+            found = program.program.evaluate(memory, {name: arrays[name] for name in names}, outputs)
+        finally:
+            self._cache.release(program)
+        memory.lengths = grown.after(lengths)
+        return grown.cut(found, lengths)
+
     def _run(self, exact: _Request, memory: Memory, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Outputs by name, from the program of this signature or from one of padded extents."""
         request, true_shapes = self._fitted(exact)
         kept, _ = self._cache.acquire(request)
         try:
-            program, places = kept.program, kept.info.outputs
+            program, places = kept.program, kept.info.imported.outputs
             # state that this program keeps in place; what is padded, a list, or changes its shape is kept from outside
             inside = program.state_pairs if program and not true_shapes else {}
             outside = {output: taker for output, taker in memory.pairs.items() if output not in inside}
@@ -326,16 +377,30 @@ class Session(Stateful):
         values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
         return tuple(sorted(request.shapes.items())), values, request.masks
 
-    def _compile(self, request: _Request) -> Kept[Imported]:
+    def _compile(self, request: _Request) -> Kept[_Made]:
         start = time.perf_counter()
-        imported = self._import(request)
-        graph = masked(imported.graph, request.masks) if request.masks else imported.graph
+        grown = None
+        if self._growing.axes:
+            grown = self._growing.grown(lambda extents: self._import(self._shortened(request, extents)))
+            imported, graph = grown.imported, grown.graph
+        else:
+            imported = self._import(request)
+            graph = masked(imported.graph, request.masks) if request.masks else imported.graph
         pairs = {
             o: i for o, i in self._memory.pairs.items() if i in graph.inputs and graph.types[i] == graph.types.get(o)
         }
         program = compile(graph, state=pairs, **self._how) if graph.outputs else None
         text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
-        return Kept(program, imported, text, time.perf_counter() - start)
+        return Kept(program, _Made(imported, grown), text, time.perf_counter() - start)
+
+    def _shortened(self, request: _Request, extents: Mapping[str, int]) -> _Request:
+        """The request with caches of these extents."""
+        shapes = dict(request.shapes)
+        for name, (axis, symbol) in self._growing.axes.items():
+            shape = shapes[name]
+            assert shape is not None
+            shapes[name] = (*shape[:axis], extents[symbol], *shape[axis + 1 :])
+        return _Request(shapes, request.arrays)
 
     def _import(self, request: _Request) -> Imported:
         """The graph for a signature, with the values of those inputs fixed that decide shapes."""
@@ -399,7 +464,11 @@ class Session(Stateful):
         """What a run of a signature would give, as far as it decides what is compiled."""
         symbols = {e for port in self._inputs.values() for e in port.shape or () if isinstance(e, str)}
         check_names({n: v for n, v in signature.items() if n not in symbols}, self._inputs, tuple(self._inputs))
-        extents = self._dims | {n: v for n, v in signature.items() if n in symbols and n not in self._inputs}
+        extents = (
+            self._dims
+            | self._growing.bounds
+            | {n: v for n, v in signature.items() if n in symbols and n not in self._inputs}
+        )
         shapes: Shapes = {}
         given: dict[str, Any] = {}
         for name, port in self._inputs.items():
@@ -440,6 +509,11 @@ class Session(Stateful):
 
         signature = f"({ports(self.get_inputs())}) -> ({ports(self.get_outputs())})"
         return f"<Session: {signature}, {len(self._cache.kept())} programs>"
+
+
+def _fixed(port: Declared) -> list[int | None] | None:
+    """The dimensions that do not change: those that do may have other names in the next value of a state."""
+    return port.shape and [e if isinstance(e, int) else None for e in port.shape]  # type: ignore[return-value]
 
 
 def _gathered(place: Place, found: Mapping[str, Any]) -> Any:

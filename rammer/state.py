@@ -25,8 +25,10 @@ class Memory:
     A value is read where the last run has written it; the next one is written where the one before it was.
     """
 
-    def __init__(self, pairs: Mapping[str, str]) -> None:
+    def __init__(self, pairs: Mapping[str, str], axes: Mapping[str, tuple[int, str]] | None = None) -> None:
         self.pairs = dict(pairs)  # output -> input
+        self.axes = dict(axes or {})  # of inputs that are longer than their value: the dimension, and its symbol
+        self.lengths: dict[str, int] = {}  # of symbols
         self._lock = threading.RLock()
         self.turn: AbstractContextManager[object] = self._lock if pairs else nullcontext()  # held during a run
         self._values: dict[str, Any] = {}
@@ -64,12 +66,16 @@ class Memory:
                 hint = did_you_mean(name, self.inputs) or f"those are {', '.join(self.inputs) or '(none)'}"
                 raise InputError(f"reset names {name!r}, which is no input with state", hint=hint)
         with self._lock:
-            self._values, self._keepers = copy.deepcopy(dict(values)), {}
+            self._values, self._keepers, self.lengths = copy.deepcopy(dict(values)), {}, {}
 
     def copies(self) -> dict[str, Any]:
         """The state, for whoever wants to look at it."""
         with self._lock:
-            return copy.deepcopy(self._values)
+            found = copy.deepcopy(self._values)
+            for name, (axis, symbol) in self.axes.items():
+                if name in found and symbol in self.lengths:
+                    found[name] = found[name][(slice(None),) * axis + (slice(self.lengths[symbol]),)].copy()
+            return found
 
 
 class Stateful(Runnable):
@@ -93,7 +99,7 @@ class Stateful(Runnable):
 
     def stream(self) -> Stream:
         """Another, independent stream of runs: the same code and weights, and a state of its own, which begins anew."""
-        return Stream(self, Memory(self._memory.pairs))
+        return Stream(self, Memory(self._memory.pairs, self._memory.axes))
 
     def reset(self, **values: Any) -> None:
         """Forget the state: the next run starts from these values, and from zeros where none is given."""

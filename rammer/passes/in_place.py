@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rammer.ir.graph import Graph
+from rammer.ir.graph import Graph, Update
 from rammer.ir.operator import attributes
 from rammer.ir.tensor import TensorId
 from rammer.passes.editor import Editor
@@ -31,7 +31,8 @@ def _updated(graph: Graph, output: TensorId, taker: TensorId) -> Graph | None:
     """The graph with one output made in place; None if that cannot be."""
     editor = Editor(graph)
     made, back = _through_transpositions(editor, output)
-    update = graph.updates.get(made)
+    maker = editor.maker(made, "update")
+    update = graph.updates.get(made) if maker is None else Update(maker.inputs, maker.operation.attrs)
     if update is None or taker in update.inputs[1:]:
         return None
     source, forth = _through_transpositions(editor, update.inputs[0])

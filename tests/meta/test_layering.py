@@ -45,13 +45,15 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.usage": ({"vdevice.base"}, {"numpy"}),
     "rammer.outline": ({"report", "scheduler.timeline", "vdevice.tables", "ir", "errors"}, {"numpy"}),
     "rammer.calling": ({"ir", "errors"}, {"numpy"}),
-    "rammer.state": ({"calling", "vdevice.memory", "vdevice.placement", "ir", "errors"}, {"numpy"}),
+    "rammer.state": ({"calling", "ir", "errors"}, set()),
     "rammer.padding": ({"calling", "frontend.builder", "ir", "errors"}, {"numpy"}),
     "rammer.program_cache": ({"program", "errors"}, set()),
+    "rammer.growing": ({"ir", "errors", "padding", "state"}, {"numpy"}),
     "rammer.session": (
         {
             "calling",
             "compiler",
+            "growing",
             "padding",
             "program_cache",
             "state",

@@ -1,0 +1,145 @@
+"""Caches that grow by Concat, in room of a bounded size: one program for all lengths, and nothing is copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx import ModelProto
+from onnx.reference import ReferenceEvaluator
+
+import rammer
+from rammer.errors import InputError, ModelError
+
+HEADS, WIDTH = 2, 16
+F32 = np.float32
+STATE = {"present_k": "past_k", "present_v": "past_v"}
+ATTEND = """
+    t = Transpose <perm = [0, 1, 3, 2]> (present_k)
+    s = MatMul (x, t)
+    p = Softmax <axis = -1> (s)
+    y = MatMul (p, present_v)"""
+
+
+def model(body: str = ATTEND, outputs: str = "") -> ModelProto:
+    """Attention of some rows over all of the past, and over themselves."""
+    past, present, rows = (f"float[1, {HEADS}, {extent}, {WIDTH}]" for extent in ("past", "all", "n"))
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+        step ({past} past_k, {past} past_v, {rows} x)
+            => ({rows} y, {present} present_k, {present} present_v{outputs}) {{
+          present_k = Concat <axis = 2> (past_k, x)
+          twice = Add (x, x)
+          present_v = Concat <axis = -2> (past_v, twice)
+          {body}
+        }}"""
+    return onnx.parser.parse_model(text)
+
+
+def session(made: ModelProto, target: str = "cpu", most: int = 12, **options: Any) -> rammer.Session:
+    device = "emulator:2" if target == "cuda" else 2
+    return rammer.Session(made, target, device=device, tune_seconds=0, state=STATE, bounds={"past": most}, **options)
+
+
+def empty() -> dict[str, Any]:
+    return {name: np.zeros((1, HEADS, 0, WIDTH), F32) for name in STATE.values()}
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpreter", "cuda"])
+def test_one_program_for_all_lengths(target: str) -> None:
+    """Three rows at once, then one at a time, up to the bound."""
+    made = model(outputs=", float[1, h, n, all] p")
+    reference, caches, random = ReferenceEvaluator(made), empty(), np.random.default_rng(0)
+    with session(made, target) as s:
+        other = s.stream()
+        for step, count in enumerate((3, *(1,) * 9)):
+            x = random.standard_normal((1, HEADS, count, WIDTH)).astype(F32)
+            names = ["y", "p", *STATE]
+            y, p, *presents = reference.run(names, {**caches, "x": x})
+            caches = dict(zip(STATE.values(), presents, strict=True))
+            found = (
+                s.run(["y", "p", "present_v"], {"x": x}) if step % 2 else [*s.run(["y", "p"], {"x": x}), presents[1]]
+            )
+            for value, wanted in zip(found, (y, p, presents[1]), strict=True):
+                np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+            for name, cache in caches.items():
+                np.testing.assert_array_equal(s.state()[name], cache)
+        assert s.report().misses == 2, s.report()
+        with pytest.raises(InputError, match="12 of 12 places along 'past', and 1 more come"):
+            s.run({"x": x})
+        np.testing.assert_allclose(other.run({"x": x})["y"], 2 * x, rtol=1e-5)  # of a past of its own
+        s.reset(**{name: cache[:, :, :5] for name, cache in caches.items()})
+        wanted = reference.run(["y"], {"x": x, **{name: cache[:, :, :5] for name, cache in caches.items()}})[0]
+        np.testing.assert_allclose(s.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
+        assert s.state()["past_v"].shape[2] == 6
+        given = {name: cache[:, :, :7].copy() for name, cache in caches.items()}
+        s.run({"x": x, **given})
+        assert s.state()["past_v"].shape[2] == 8
+        np.testing.assert_array_equal(given["past_k"], caches["past_k"][:, :, :7])
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_with_a_past(causal: int) -> None:
+    """The standard's own operator appends to its caches."""
+    past, present, rows = (f"float[1, {HEADS}, {extent}, {WIDTH}]" for extent in ("past", "all", "n"))
+    text = f"""<ir_version: 10, opset_import: ["" : 23]>
+        step ({past} past_k, {past} past_v, {rows} x) => ({rows} y, {present} present_k, {present} present_v) {{
+          y, present_k, present_v = Attention <is_causal = {causal}> (x, x, x, , past_k, past_v)
+        }}"""
+    made = onnx.parser.parse_model(text)
+    reference, caches, random = ReferenceEvaluator(made), empty(), np.random.default_rng(0)
+    with session(made) as s:
+        for _ in range(4):
+            x = random.standard_normal((1, HEADS, 1, WIDTH)).astype(F32)
+            y, *presents = reference.run(["y", *STATE], {**caches, "x": x})
+            caches = dict(zip(STATE.values(), presents, strict=True))
+            np.testing.assert_allclose(s.run({"x": x})["y"], y, rtol=1e-4, atol=1e-5)
+        assert s.report().misses == 1
+
+
+def test_rows_are_stored_where_they_stay() -> None:
+    with session(model()) as s:
+        s.run({"x": np.ones((1, HEADS, 1, WIDTH), F32)})
+        (kept,) = s._cache.kept()
+        assert kept.program and kept.program.plan.graph.views.keys() >= {"present_k", "present_v"}
+        before = s._memory.value("past_k").ctypes.data
+        s.run({"x": np.ones((1, HEADS, 1, WIDTH), F32)})
+        assert s._memory.value("past_k").ctypes.data == before
+
+
+def test_ahead_of_time() -> None:
+    with session(model()) as s:
+        assert s.warm([{"n": 1}, {"n": 4}]).result() == 2
+        s.run({"x": np.ones((1, HEADS, 4, WIDTH), F32)})
+        assert s.report().hits == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("y = ReduceMean <keepdims = 0> (present_k)", "depend on padding"),
+        ("t = Add (past_k, past_k) y = ReduceSum <keepdims = 0> (t)", "reads 'past_k' as it was before"),
+    ],
+)
+def test_what_depends_on_the_length_is_refused(body: str, what: str) -> None:
+    made = model(body)
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    with session(made) as s, pytest.raises(ModelError, match=what):
+        s.run({"x": np.ones((1, HEADS, 1, WIDTH), F32)})
+
+
+def test_bounds_that_do_not_fit_are_refused() -> None:
+    for bounds, what in (
+        ({"pst": 9}, "names 'pst', which is no dimension of state"),
+        ({"n": 9}, "names 'n', a dimension of 'x', which is no state"),
+        ({"past": 3}, "gives 'past' 3 places"),
+    ):
+        with pytest.raises(InputError, match=what):
+            rammer.Session(model(), "cpu", state=STATE, bounds=bounds)
+    with pytest.raises(InputError, match="not used together"):
+        rammer.Session(model(), "cpu", state=STATE, bounds={"past": 9}, buckets={"n": [4]})
+    with session(model()) as s, pytest.raises(InputError, match="13 places along 'past'"):
+        s.run({"x": np.ones((1, HEADS, 1, WIDTH), F32), "past_k": np.zeros((1, HEADS, 13, WIDTH), F32)})
+    with session(model(), most=8) as s, pytest.raises(InputError, match="8 places, and a run adds 7"):
+        s.run({"x": np.ones((1, HEADS, 7, WIDTH), F32)})
