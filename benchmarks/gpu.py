@@ -278,6 +278,7 @@ def main(
         "runs": runs,
         "left_out": missing,
         "micro": [asdict(m) for m in micro],
+        "hop_costs": gpu_micro.hop_costs(micro),
         "models": {},
     }
     for name in names:

@@ -113,6 +113,13 @@ def measure(number: int, arch: str, num_sms: int) -> list[Micro]:
     return found
 
 
+def hop_costs(found: list[Micro]) -> dict[str, float]:
+    """For `rammer show --hops --hop-costs`: a fence is what a counter takes more than data that says it is there."""
+    us = {m.what.removeprefix("barrier: ").partition(",")[0]: m.median for m in found}
+    counter, flag = us.get("counter"), us.get("data as flag")
+    return {} if counter is None or flag is None else {"fence_us": max(counter - flag, 0.0), "poll_us": flag}
+
+
 def _function(cupy: Any, text: str, arch: str) -> Any:
     module = cupy.cuda.Module()
     module.load(compile_cubin(text, arch).data)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.outline import OUTLINE, pack, unpack
 from rammer.report import Report
+from rammer.scheduler.hand_overs import hops_of
 from rammer.scheduler.timeline import Timeline, simulate
 from rammer.state import Memory, Stateful
 from rammer.usage import Usage, usage_of
@@ -37,6 +38,9 @@ from rammer.vdevice.base import (
     VDevice,
     silent,
 )
+
+if TYPE_CHECKING:
+    from rammer.vdevice.hops import HopCosts, Hops
 
 MIN_PROFILED = 4  # runs, however slow
 
@@ -120,6 +124,18 @@ class Program(Stateful):
     def report(self) -> Report:
         """What was compiled, what the scheduler believed about it, and what `profile` has measured."""
         return self._report
+
+    def hops(self, costs: HopCosts | None = None) -> Hops:
+        """What the longest chain's hand-overs between vEUs take, estimated from machine code; `costs` may be measured.
+
+        Raises DeviceError where nobody reads machine code, ToolchainError without a disassembler, and as `plan` does.
+        """
+        from rammer.vdevice.hops import EstimatesHops, HopCosts
+
+        if not isinstance(self._vdevice, EstimatesHops):
+            raise DeviceError(f"{self.target!r} has no hand-overs to look at", hint="a GPU has, also by arch= alone")
+        waiting = [hop.waits for hop in hops_of(self.plan)]
+        return self._vdevice.hops(self.plan, waiting, costs or HopCosts())
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
         return self._called

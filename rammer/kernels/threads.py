@@ -9,16 +9,16 @@ from math import prod
 from rammer.cost.estimate import estimated_us
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Load, Stage, loads
-from rammer.ir.index import var
+from rammer.ir.expr import Stage, loads
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.ir.tensor import Digit, DType, Layout
+from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels import threads_cell, threads_moves, threads_product, threads_tensor
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule, group
 from rammer.kernels.threads_product import Staging, most_threads, padded, powers, sides
+from rammer.kernels.threads_terms import SHORT, largest, packed_terms, term_lanes
 from rammer.kernels.tiling import cut, output_order
 
 MAX_CANDIDATES = 6
@@ -27,7 +27,6 @@ MOST_TENSOR = 3
 MOST_CELLS = 4
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
 KEPT = 4  # results of a reduction that one thread holds at once
-SHORT = 8  # a reduction of fewer terms is not worth sharing between threads
 
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
@@ -157,7 +156,7 @@ def stage_loops(
     if along not in reduce and sharing_threads(problem, stage, points, threads, False) > 1:
         along = packed_terms(problem, stage, packing) or along
     inner = reduce if along not in reduce else [*(a for a in reduce if a != along), along]
-    wide = threads_cell.term_lanes(problem, stage, packing) if along in reduce else 1
+    wide = term_lanes(problem, stage, packing) if along in reduce else 1
     sharing = sharing_threads(problem, stage, points, threads, along in reduce, wide)
     rows = threads // sharing
     kept = min(-(-points // rows), KEPT)
@@ -197,29 +196,6 @@ def sharing_threads(problem: Problem, stage: Stage, points: int, threads: int, c
     wave = min(max(wave_of(problem) // wide, 1), threads)
     wanted = max(idle, wave if coalesced and depth >= wave else 1)
     return min(powers(wanted)[-1], most)
-
-
-def packed_terms(problem: Problem, stage: Stage, packing: dict[str, Layout]) -> str | None:
-    """Pack the largest operand with a reduction axis innermost, and name that axis; None if that cannot be done."""
-    load = largest(problem, stage)
-    if load is None or load.dynamic or load.tensor not in problem.static or load.tensor in packing:
-        return None
-    if problem.expr.type_of(load.tensor).layout is not None:
-        return None
-    for axis, extent in reversed(stage.reduce):
-        if extent >= SHORT and var(axis) in load.index:
-            d = load.index.index(var(axis))
-            rest = tuple(Digit(n) for n in range(len(load.index)) if n != d)
-            packing[load.tensor] = Layout((*rest, Digit(d)))
-            return axis
-    return None
-
-
-def largest(problem: Problem, stage: Stage) -> Load | None:
-    """The load of the largest tensor that a stage reads."""
-    types = dict(problem.expr.inputs)
-    read = [ld for ld, _ in loads(stage.body) if ld.tensor in types or ld.tensor in problem.stages]
-    return max(read, key=lambda ld: problem.expr.type_of(ld.tensor).size, default=None)
 
 
 def contiguous(problem: Problem, stage: Stage) -> str | None:

@@ -11,10 +11,11 @@ from math import prod
 
 from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import Index, var
-from rammer.ir.tensor import DType, Layout
+from rammer.ir.tensor import Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.schedule import At, Loop, Schedule, group
+from rammer.kernels.threads_terms import largest, packed_terms, term_lanes
 
 MOST_SUMS = 16  # of a thread, each of them a vector where terms are loaded by vectors
 UNITS = (4, 8, 16, 32, 64)  # of a task
@@ -34,20 +35,22 @@ def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
         return
     if not all(name in dict(problem.expr.outputs) for name in beside) or not _at_points(problem, beside):
         return
+    packing = _packing(problem, products)
     seen = set()
     for count in UNITS:
         step = min(count, 1 << (units - 1).bit_length())
-        sharing = _sharing(problem, products, step, most)
+        sharing = _sharing(problem, products, packing, step, most)
         threads = min(step * sharing, most)
         if step in seen or sharing < 2 or threads % problem.spec.wave:
             continue
         seen.add(step)
-        yield _schedule(problem, products, beside, rows, lane, step, threads, sharing)
+        yield _schedule(problem, products, packing, beside, rows, lane, step, threads, sharing)
 
 
 def _schedule(
     problem: Problem,
     products: list[Stage],
+    packing: Mapping[str, Layout],
     beside: list[str],
     rows: list[tuple[str, int]],
     lane: str,
@@ -61,11 +64,11 @@ def _schedule(
     inner = (Loop(alone, sharing), Loop(alone, 1, Kind.THREAD), *(Loop(a, 1, Kind.UNROLLED) for a, _ in rows))
     loops = (*outer, Loop(lane, 1, Kind.THREAD), *inner)
     at = [At(name, len(outer), (*inner[:2], *walk), Scope.REGISTER) for name, walk in _operands(problem, lane)]
-    at += [At(s.name, len(outer), _terms(problem, s, sharing), Scope.REGISTER) for s in products]
+    at += [At(s.name, len(outer), _terms(problem, s, packing, sharing), Scope.REGISTER) for s in products]
     at += [At(name, len(loops) - 1, (), Scope.REGISTER) for name in beside]
     tasks = -(-dict(problem.root.axes)[lane] // step)
     name = f"{problem.operation.kind}_cell{step}_s{sharing}_x{threads}_t{tasks}"
-    return Schedule(name, loops, tuple(at), threads=threads)
+    return Schedule(name, loops, tuple(at), tuple(packing.items()), threads=threads)
 
 
 def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, tuple[Loop, ...]]]:
@@ -82,29 +85,28 @@ def _operands(problem: Problem, lane: str) -> Iterator[tuple[str, tuple[Loop, ..
             yield name, tuple(Loop(f"{name}{d}", 1, Kind.UNROLLED) for d in others)
 
 
-def _terms(problem: Problem, stage: Stage, sharing: int) -> tuple[Loop, ...]:
+def _packing(problem: Problem, products: list[Stage]) -> dict[str, Layout]:
+    """Layouts of weights whose terms do not lie side by side: an unrolled network has them columns by columns."""
+    found: dict[str, Layout] = {}
+    for stage in products:
+        ((axis, _),), load = stage.reduce, largest(problem, stage)
+        if load is not None and problem.lane_stride(load.tensor, load.index, axis, stage) != 1:
+            packed_terms(problem, stage, found)
+    return found
+
+
+def _terms(problem: Problem, stage: Stage, packing: Mapping[str, Layout], sharing: int) -> tuple[Loop, ...]:
     """The nest of a product: terms dealt out to threads in vectors, all sums of a unit beside each other."""
-    wide = term_lanes(problem, stage, {})
+    wide = term_lanes(problem, stage, packing)
     ((axis, _),) = stage.reduce
     held = tuple(Loop(a, 1, Kind.UNROLLED) for a, e in stage.axes if e > 1)
     vector = (Loop(axis, 1, Kind.VECTOR),) if wide > 1 else ()
     return (Loop(axis, wide, Kind.THREAD), Loop(axis, wide * sharing), *held, *vector)
 
 
-def term_lanes(problem: Problem, stage: Stage, packing: Mapping[str, Layout]) -> int:
-    """Neighbouring terms that a thread loads at once: a vector, if all that a sum is of lies so, or is packed to."""
-    lanes, read = problem.spec.lanes, [ld for ld, _ in loads(stage.body)]
-    kinds = {problem.expr.type_of(ld.tensor).dtype for ld in read} | {stage.dtype}
-    if len(stage.reduce) != 1 or kinds != {DType.F32} or any(ld.dynamic for ld in read):
-        return 1
-    ((axis, extent),) = stage.reduce
-    steps = {problem.lane_stride(ld.tensor, ld.index, axis, stage) for ld in read if ld.tensor not in packing}
-    return lanes if extent % lanes == 0 and steps <= {0, 1} else 1
-
-
-def _sharing(problem: Problem, products: list[Stage], units: int, most: int) -> int:
+def _sharing(problem: Problem, products: list[Stage], packing: Mapping[str, Layout], units: int, most: int) -> int:
     """How many threads share each of so many units: as many as there are, as a wave has, and as have terms to load."""
-    deep = min(s.reduce[0][1] // term_lanes(problem, s, {}) for s in products)
+    deep = min(s.reduce[0][1] // term_lanes(problem, s, packing) for s in products)
     return min(problem.spec.wave, max(most // units, 1), 1 << (max(deep, 1).bit_length() - 1))
 
 

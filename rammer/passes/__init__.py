@@ -19,7 +19,8 @@ from rammer.passes.layout.place import place
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
 from rammer.passes.recurrent.cut_rows import cut_rows
-from rammer.passes.recurrent.gates import gather_gates
+from rammer.passes.recurrent.gates import gather_gates, join_sums
+from rammer.passes.recurrent.open_cells import open_cells
 from rammer.passes.recurrent.projections import join_projections
 from rammer.passes.recurrent.split_products import split_products
 from rammer.passes.recurrent.stack_rows import stack_rows
@@ -47,8 +48,18 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         # a product of all steps waits for all of them: layers no longer run side by side
         return stack_rows(graph, across_waves=not spec.massively_parallel)
 
+    def cells(graph: Graph) -> Graph:
+        return open_cells(graph) if spec.massively_parallel else graph
+
     def cut(graph: Graph) -> Graph:
         return cut_rows(graph) if spec.massively_parallel else graph
+
+    def begin(graph: Graph) -> Graph:
+        # products with a state that is zero, which come to light when [x, h] · W is taken apart
+        return fold_constants(graph) if spec.massively_parallel else graph
+
+    def sums(graph: Graph) -> Graph:
+        return join_sums(graph) if spec.massively_parallel else graph
 
     def project(graph: Graph) -> Graph:
         # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
@@ -57,6 +68,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
     return (
         eliminate_dead,
         integers,
+        cells,
         fold_constants,
         simplify,
         merge_slices,
@@ -66,7 +78,10 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         narrow,
         split_products,
         cut,
+        begin,
+        simplify,
         gather_gates,
+        sums,
         stack,
         simplify,
         eliminate_common,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import count
 from typing import NamedTuple
 
 from rammer.ir.dependency import num_written
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import Position, RProgram, RTask
+from rammer.ir.program import Position, RProgram, RTask, TaskUid
 from rammer.scheduler.timeline import walk
 
 
@@ -20,23 +21,69 @@ class HandOvers(NamedTuple):
     nbytes: int
 
 
-_NONE = HandOvers(0, 0)
+class Hop(NamedTuple):
+    """A hand-over: the operators of the rTask that is waited for and of the one that waits, or -1 for a launch."""
+
+    waited_for: int
+    waits: int
+
+
+class _Link(NamedTuple):
+    """The end of a chain; `number` is its own, so that equal chains are never told apart by what is behind it."""
+
+    hops: int
+    nbytes: int
+    number: int
+    source: int = -1  # the operator of the last hand-over
+    before: _Link | None = None
 
 
 def longest_chain(plan: ExecutionPlan) -> HandOvers:
     """The chain with the most hand-overs; of equal ones that with the most bytes. A launch hands over to all vEUs."""
-    longest = _NONE
+    longest = _longest(plan, {})
+    return HandOvers(longest.hops, longest.nbytes)
+
+
+def hops_of(plan: ExecutionPlan) -> list[Hop]:
+    """The hand-overs of the longest chain, the first one first."""
+    waiting: dict[int, int] = {}  # the first rTask behind a hand-over
+    link: _Link | None = _longest(plan, waiting)
+    found = []
+    while link is not None and link.hops:
+        found.append(Hop(link.source, waiting.get(link.number, -1)))
+        link = link.before
+    return found[::-1]
+
+
+def _longest(plan: ExecutionPlan, waiting: dict[int, int]) -> _Link:
+    numbers = count(1)
+    longest = _Link(0, 0, 0)
     for number, program in enumerate(plan.programs):
-        begin = longest if number == 0 else HandOvers(longest.hops + 1, longest.nbytes)
-        longest = max((lane[-1] for lane in _along(plan, program, begin) if lane), default=begin)
+        begin = longest if number == 0 else _Link(longest.hops + 1, longest.nbytes, next(numbers), -1, longest)
+        longest = max((lane[-1] for lane in _along(plan, program, begin, numbers, waiting) if lane), default=begin)
     return longest
 
 
-def _along(plan: ExecutionPlan, program: RProgram, begin: HandOvers) -> list[list[HandOvers]]:
-    def barrier(now: HandOvers, done: Iterable[tuple[Position, HandOvers]]) -> HandOvers:
-        return max((now, *(HandOvers(d.hops + 1, d.nbytes + _written(plan, program, at)) for at, d in done)))
+def _along(
+    plan: ExecutionPlan, program: RProgram, begin: _Link, numbers: Iterator[int], waiting: dict[int, int]
+) -> list[list[_Link]]:
+    def rtask(now: _Link, veu: int, uid: TaskUid) -> _Link:
+        waiting.setdefault(now.number, uid.operator_id)
+        return now
 
-    return walk(program, begin, lambda now, veu, task: now, barrier)
+    def barrier(now: _Link, done: Iterable[tuple[Position, _Link]]) -> _Link:
+        latest = max(done, key=lambda one: (one[1].hops, one[1].nbytes + _written(plan, program, one[0])), default=None)
+        if latest is None:
+            return now
+        at, before = latest
+        nbytes = before.nbytes + _written(plan, program, at)
+        if (before.hops + 1, nbytes) <= now[:2]:
+            return now
+        slot = program.lanes[at.veu][at.order]
+        source = slot.uid.operator_id if isinstance(slot, RTask) else -1
+        return _Link(before.hops + 1, nbytes, next(numbers), source, before)
+
+    return walk(program, begin, rtask, barrier)
 
 
 def _written(plan: ExecutionPlan, program: RProgram, at: Position) -> int:

@@ -180,6 +180,16 @@ def test_slices_of_what_others_read_stay() -> None:
     assert after(model(build), merge_slices) == {"slice": 2, "relu": 1}
 
 
+@pytest.mark.parametrize(("first", "rows", "left"), [(3, 3, 0), (0, 3, 0), (2, 3, 1), (3, 2, 1)])
+def test_a_slice_that_is_a_part_of_a_concat_is_that_part(first: int, rows: int, left: int) -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        whole = b.add("concat", b.add("tanh", x), b.add("exp", x), axis=0)
+        whole = b.add("reshape", whole, shape=(6, 1, 4))
+        return b.add("slice", whole, starts=(first, 0, 0), steps=(1, 1, 1), shape=(rows, 1, 4))
+
+    assert after(model(build, (3, 4)), merge_slices)["slice"] == left
+
+
 def test_activations_come_before_concatenation() -> None:
     def build(b: Net, x: TensorId) -> TensorId:
         return b.add("relu", b.add("concat", b.add("tanh", x), b.add("exp", x), axis=1))

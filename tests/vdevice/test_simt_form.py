@@ -14,8 +14,8 @@ from rammer.vdevice.cuda.build import nvrtc_version
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.image import MOST_BRANCHED, RESOURCES, SOURCE
 
-MODEL = lstm_stack(2, 3, 16)
-X = np.random.default_rng(0).standard_normal((3, 1, 16)).astype(np.float32)
+MODEL = lstm_stack(2, 3, 48)
+X = np.random.default_rng(0).standard_normal((3, 1, 48)).astype(np.float32)
 
 
 @pytest.mark.parametrize("target", ["cuda", "rocm"])

@@ -43,7 +43,7 @@ def build(model: Any, arch: str) -> tuple[dict[str, int], int]:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 def test_code_of_a_recurrent_model(arch: str) -> None:
-    few, tasks_few = build(lstm_stack(1, 2, 32), arch)
+    few, tasks_few = build(lstm_stack(1, 4, 32), arch)
     many, tasks_many = build(lstm_stack(1, 16, 32), arch)
     assert few["spill_bytes"] == many["spill_bytes"] == 0
     assert tasks_many > 4 * tasks_few

@@ -106,7 +106,7 @@ def test_a_slice_is_what_an_rtask_reads() -> None:
                     assert np.isin(wanted, copied).all(), kernel.name
                     assert len(np.unique(copied)) == len(copied) and copied.min() >= 0
                     assert copied.max() < part.elements
-                    if "lstm_cell" in operation.kind and rtask < kernel.num_rtasks - 1:  # the last one may have fewer
+                    if "tanh" in operation.kind and rtask < kernel.num_rtasks - 1:  # the last one may have fewer
                         beyond = 4 * 32  # of the last row of each gate, where passes over terms do not divide it
                         assert len(copied) <= 1.05 * len(wanted) + beyond, kernel.name
                 seen += 1
@@ -177,7 +177,7 @@ def test_what_does_not_fit_stays_in_main_memory() -> None:
     program = rammer.compile(both_ways(4, 36), "cuda", device="emulator:1", tune_seconds=0)
     plan = program.plan
     all_bytes, all_tasks, size = kept(plan, 1 << 20)
-    some_bytes, some_tasks, less = kept(plan, size - 1)
+    some_bytes, some_tasks, less = kept(plan, size // 2)
     assert 0 < some_bytes < all_bytes and 0 < some_tasks < all_tasks and less < size
     assert kept(plan, 0) == (0, 0, 0)
     scratch = int(make_program(plan, CUDA).streams.header["scratch_bytes"]) + 128
@@ -237,7 +237,7 @@ def test_only_what_several_operators_read_is_kept() -> None:
     lanes = [slot for lane in plan.programs[0].lanes for slot in lane if isinstance(slot, RTask)]
     assert found.copies.keys() <= {slot.uid for slot in lanes}
     kinds = {plan.graph.operators[uid.operator_id].kind for uid in found.copies}
-    assert kinds == {"lstm_cell"}
+    assert kinds and all("tanh" in kind for kind in kinds)
 
 
 @pytest.mark.parametrize("policy", ["wavefront", "stationary"])

@@ -24,6 +24,8 @@ from rammer.ir.tensor import Array, TensorType
 from rammer.kernels import candidates
 from rammer.vdevice.base import DeviceArrays, Image, TimedExecutable
 from rammer.vdevice.simt.image import RESOURCES
+from rammer.vdevice.simt.profile import PASSED, TASKS, lanes
+from rammer.vdevice.simt.table import END
 
 
 def on_host(output: Any) -> Array:
@@ -248,9 +250,18 @@ def test_kernels_are_timed_and_times_kept(gpu: FakeGpu, monkeypatch: pytest.Monk
     first = vdevice.rkernels_us(kernels)
     assert set(first) == set(kernels) and all(t > 0 for t in first.values())
     launches = gpu.count("launch")
-    assert launches == 4 * (1 + len(kernels))
+    assert launches == 4 * (3 + len(kernels))
     assert vdevice.rkernels_us(kernels) == first
     assert gpu.count("launch") == launches
+
+
+def test_a_timed_kernel_finds_no_cache_warm() -> None:
+    """Each of its rTasks stands behind a wait, which empties the first cache, though it runs again and again."""
+    table, bounds = lanes(7, 3, 2, 4, len(PASSED))
+    tasks = table[table[:, 0] != END]
+    assert len(tasks) == 3 * TASKS and np.diff(bounds).tolist() == [TASKS + 1] * 3 + [1]
+    assert np.all(tasks[:, 5] == len(PASSED)) and np.all(tasks[:, 4] == 0) and np.all(tasks[:, 6] == 0)
+    assert len({veu for veu, _ in PASSED}) > 1, "a vEU skips what a list says of itself"
 
 
 def test_kernels_that_only_fit_alone_are_timed_alone(

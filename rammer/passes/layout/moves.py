@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from math import prod
+
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.passes.editor import Editor
@@ -10,7 +13,9 @@ _POOLS = frozenset({"average_pool", "max_pool"})
 
 
 def merge_slices(graph: Graph) -> Graph:
-    """Pooling over windows of one element becomes a slice; slices are merged, and taken before padding."""
+    """Pooling over windows of one element becomes a slice; slices are merged, and taken before padding. One that is
+    a part of a concat becomes that part: the last step of a recurrent layer.
+    """
     editor = Editor(graph)
     for n in list(editor.operators):
         op = editor.operators[n]
@@ -18,6 +23,7 @@ def merge_slices(graph: Graph) -> Graph:
             op = _pool_as_slice(editor, n, op)
         if op.kind == "slice":
             _merge(editor, op)
+            _take_part(editor, editor.producer[op.outputs[0]])
     return editor.finish()
 
 
@@ -69,6 +75,31 @@ def _merge(editor: Editor, op: ROperator) -> None:
             more = before.operation.keywords | {"pads": (*(b for b, _ in around), *(e for _, e in around))}
             editor.define(before.name, "pad", piece, outputs=op.outputs, **more)
         op = editor.operators[editor.producer[piece]]
+
+
+def _take_part(editor: Editor, n: int) -> None:
+    """Read one of the tensors that a concat, perhaps in another shape, puts one behind the other in memory."""
+    op = editor.operators[n]
+    if op.kind != "slice" or set(op.operation.attr("steps")) != {1}:
+        return
+    whole, shape = op.operation.inputs[0].shape, op.operation.attr("shape")
+    cut = [d for d, extent in enumerate(whole) if shape[d] != extent]
+    maker = editor.maker(op.inputs[0])
+    while maker is not None and maker.kind == "reshape":
+        maker = editor.maker(maker.inputs[0])
+    if len(cut) != 1 or prod(whole[: cut[0]]) != 1 or maker is None or maker.kind != "concat":
+        return
+    kind = maker.operation.outputs[0]
+    if prod(kind.shape[: maker.operation.attr("axis") % kind.rank]) != 1:
+        return
+    first = op.operation.attr("starts")[cut[0]] * prod(whole[cut[0] + 1 :])
+    ends = accumulate(editor.types[part].size for part in maker.inputs)
+    for part, end in zip(maker.inputs, ends, strict=True):
+        if (end - editor.types[part].size, editor.types[part].size) == (first, prod(shape)):
+            editor.remove(n)
+            result = op.operation.outputs[0].shape
+            editor.define(op.name, "reshape", part, outputs=op.outputs, shape=result)
+            return
 
 
 def _inside(start: int, step: int, count: int, begin: int, extent: int) -> tuple[int, int]:

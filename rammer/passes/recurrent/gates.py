@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from rammer.ir.expr import Load
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId, TensorType
@@ -52,7 +53,7 @@ class _Cuts:
                 continue
             tensor = op.outputs[0]
             gates = self._gates(tensor)
-            if gates and self._has_product(tensor, None):
+            if gates and (self._has_product(tensor, None) or self._is_step(tensor)):
                 cuts = list(editor.readers[tensor])
                 source = self._convert(tensor, gates)
                 for cut in cuts:
@@ -85,6 +86,14 @@ class _Cuts:
 
     def _inside(self, tensor: TensorId, reader: int | None) -> bool:
         return reader is None or self.editor.only_reader(tensor) == reader
+
+    def _is_step(self, tensor: TensorId) -> bool:
+        """Whether a tensor is one step's part of a product of all."""
+        op, cut = self.editor.maker(tensor), False
+        while op is not None and op.kind in ("reshape", "slice"):
+            cut = cut or op.kind == "slice"
+            op = self.editor.maker(op.inputs[0])
+        return cut and op is not None and op.kind == "matmul"
 
     def _has_product(self, tensor: TensorId, reader: int | None) -> bool:
         n = self.editor.producer.get(tensor)
@@ -181,3 +190,133 @@ def _join(editor: Editor, numbers: list[int], stacks: dict[frozenset[TensorId], 
         for n in by_matrix[matrix]:
             op = editor.remove(n)
             _add_gate(editor, op.name, product, gate, op.outputs[0])
+
+
+def join_sums(graph: Graph) -> Graph:
+    """Gate by gate, a sum of products becomes the gates of one sum; so does a constant added to each gate.
+
+    Otherwise gates are results of their own: a product of all steps' inputs would have one output for each.
+    """
+    editor = Editor(graph)
+    sums: dict[tuple[TensorId, ...], dict[int, int]] = {}
+    for n, op in editor.operators.items():
+        sides = [_gate_of(editor, t) for t in op.inputs] if op.kind == "add" else []
+        if len(sides) == 2 and sides[0] is not None and sides[1] is not None and sides[0][1] == sides[1][1]:
+            sums.setdefault((sides[0][0], sides[1][0]), {})[sides[0][1]] = n
+    for sources, adds in sums.items():
+        if _every_gate(editor, sources[0], adds) and editor.types[sources[0]] == editor.types[sources[1]]:
+            whole = editor.define(editor.operators[adds[0]].name, "add", *sources)
+            _read_gates(editor, whole, adds)
+    _join_constants(editor)
+    _join_scalars(editor)
+    _split_constants(editor)
+    _merge_scalars(editor)
+    return editor.finish()
+
+
+def _split_constants(editor: Editor) -> None:
+    """A constant is added gate by gate to what is no sum: it may become a piece of a product of all steps, and would
+    have to be copied to be added to as a whole.
+    """
+    for n in [n for n, op in editor.operators.items() if op.kind == "add" and op.inputs[1] in editor.constants]:
+        op = editor.operators[n]
+        source, whole = op.inputs[0], editor.constants[op.inputs[1]]
+        readers = list(editor.readers.get(op.outputs[0], ()))
+        gates = all(editor.operators[r].kind == GATE for r in readers) and op.outputs[0] not in editor.outputs
+        own = editor.types[source]
+        if not readers or not gates or whole.shape != own.shape[-2:] or editor.maker(source, GATE_MATMUL) is None:
+            continue
+        for reader in readers:
+            found = _gate_of(editor, editor.operators[reader].outputs[0])
+            assert found is not None
+            read = editor.remove(reader)
+            part = editor.fresh(read.name)
+            _add_gate(editor, read.name, source, found[1], part)
+            constant = editor.constant(np.ascontiguousarray(whole[found[1]]), op.inputs[1])
+            editor.define(read.name, "add", part, constant, outputs=read.outputs)
+        editor.remove(n)
+
+
+def _join_constants(editor: Editor) -> None:
+    found: dict[TensorId, dict[int, int]] = {}
+    for n, op in editor.operators.items():
+        side = _gate_of(editor, op.inputs[0]) if op.kind == "add" and op.inputs[1] in editor.constants else None
+        if side is not None and editor.types[op.inputs[1]].size == editor.types[op.inputs[0]].shape[-1]:
+            found.setdefault(side[0], {})[side[1]] = n
+    stacks: dict[tuple[TensorId, ...], TensorId] = {}
+    for source, adds in found.items():
+        if editor.maker(source, "add") is None or not _every_gate(editor, source, adds):
+            continue
+        constants = tuple(editor.operators[adds[q]].inputs[1] for q in range(len(adds)))
+        if constants not in stacks:
+            rows = [editor.constants[t].reshape(-1) for t in constants]
+            stacks[constants] = editor.constant(np.stack(rows), constants[0])
+        _read_gates(editor, editor.define(editor.operators[adds[0]].name, "add", source, stacks[constants]), adds)
+
+
+def _join_scalars(editor: Editor) -> None:
+    """What one gate alone has added goes into the constant of all: TensorFlow's forget bias of 1."""
+    found: dict[int, dict[int, int]] = {}  # the sum of all gates with a constant: gate, and what adds to it
+    for n, op in editor.operators.items():
+        side = _gate_of(editor, op.inputs[0]) if op.kind == "add" and op.inputs[1] in editor.constants else None
+        total = editor.maker(side[0], "add") if side else None
+        if side is None or total is None or total.inputs[1] not in editor.constants:
+            continue
+        alone = editor.types[op.inputs[1]].size == 1 and editor.only_reader(op.inputs[0]) == n
+        if alone and editor.types[total.inputs[1]].shape == editor.types[side[0]].shape[-2:]:
+            found.setdefault(editor.producer[side[0]], {})[side[1]] = n
+    made: dict[tuple[TensorId, tuple[tuple[int, TensorId], ...]], TensorId] = {}
+    for number, adds in found.items():
+        total = editor.operators[number]
+        gates = tuple(sorted((gate, editor.operators[n].inputs[1]) for gate, n in adds.items()))
+        key = total.inputs[1], gates
+        if key not in made:
+            whole = editor.constants[total.inputs[1]].copy()
+            for gate, scalar in gates:
+                whole[gate] += editor.constants[scalar].reshape(())
+            made[key] = editor.constant(whole, total.inputs[1])
+        editor.remove(number)
+        editor.add(total.name, total.operation, (total.inputs[0], made[key]), total.outputs)
+        for n in adds.values():
+            op = editor.remove(n)
+            editor.replace_result(op.outputs[0], op.inputs[0])
+
+
+def _merge_scalars(editor: Editor) -> None:
+    """x + c + 1 has one constant."""
+    made: dict[tuple[TensorId, TensorId], TensorId] = {}
+    for n in [n for n, op in editor.operators.items() if op.kind == "add" and op.inputs[1] in editor.constants]:
+        op = editor.operators[n]
+        first, scalar = editor.maker(op.inputs[0], "add"), op.inputs[1]
+        if first is None or editor.types[scalar].size != 1 or editor.only_reader(op.inputs[0]) != n:
+            continue
+        source, constant = first.inputs
+        if constant in editor.constants and editor.types[source] == op.operation.outputs[0]:
+            key = constant, scalar
+            if key not in made:
+                made[key] = editor.constant(editor.constants[constant] + editor.constants[scalar].reshape(()), constant)
+            editor.remove(n)
+            editor.define(op.name, "add", source, made[key], outputs=op.outputs)
+
+
+def _gate_of(editor: Editor, tensor: TensorId) -> tuple[TensorId, int] | None:
+    """The tensor of all gates and the number of the gate, if a tensor is one."""
+    op = editor.maker(tensor, GATE)
+    if op is None:
+        return None
+    (stage,) = op.operation.expr.stages
+    assert isinstance(stage.body, Load)
+    return op.inputs[0], stage.body.index[-2].const
+
+
+def _every_gate(editor: Editor, source: TensorId, adds: dict[int, int]) -> bool:
+    """Whether a sum takes all gates of a tensor, and nothing else reads it."""
+    inside = {editor.producer[t] for n in adds.values() for t in editor.operators[n].inputs if t in editor.producer}
+    whole = set(adds) == set(range(editor.types[source].shape[-2])) and source not in editor.outputs
+    return whole and set(editor.readers.get(source, ())) <= inside
+
+
+def _read_gates(editor: Editor, whole: TensorId, adds: dict[int, int]) -> None:
+    for gate, n in adds.items():
+        op = editor.remove(n)
+        _add_gate(editor, op.name, whole, gate, op.outputs[0])
