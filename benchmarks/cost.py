@@ -1,7 +1,8 @@
 """What the cost model believes of whole programs against what they take: `python -m benchmarks.cost --suite all`.
 
 A shared machine has fast and slow minutes. So rTasks are measured and the program is run in turns, until the two lowest
-estimates and the two fastest runs agree; these are compared.
+estimates and the two fastest runs agree; these are compared. A reference loop runs before and after each turn: one in
+which it became faster or slower does not count.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
@@ -21,14 +22,16 @@ from rich.table import Table
 
 import rammer
 from benchmarks import catalog
+from benchmarks.limits import reference_us
 from benchmarks.report import wide_console
 from benchmarks.run import chosen, commit, machine
 from benchmarks.store import BuiltModel
 from rammer import files
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.base import TimedExecutable
+from rammer.vdevice.cpu.device import CpuVDevice
 
-STEADY = 0.03  # by which the two lowest of several times may differ
+STEADY = 0.03  # by which the two lowest of several times may differ, and the reference loop's before and after a turn
 LEAST_RUNS = 5
 
 
@@ -36,7 +39,8 @@ LEAST_RUNS = 5
 class Row:
     """One model: microseconds of the program on its vEUs, estimated and measured, and of a call; by turn.
 
-    `single_us`: what one time per rKernel gives, wherever operands are.
+    `single_us`: what one time per rKernel gives, wherever operands are. `reference`: the reference loop after each turn
+    over before.
     """
 
     model: str
@@ -45,36 +49,52 @@ class Row:
     measured_us: list[float]
     call_us: list[float]
     moved: dict[str, int]  # bytes by memory level, estimated
+    reference: list[float] = field(default_factory=list)
 
     @property
     def ratio(self) -> float:
         """The lowest estimate over the fastest run: what disturbs only makes slower."""
-        return min(self.estimated_us) / min(self.measured_us)
+        return self.least(self.estimated_us) / self.least(self.measured_us)
 
     @property
     def single(self) -> float:
         """The same of `single_us`."""
-        return min(self.single_us) / min(self.measured_us)
+        return self.least(self.single_us) / self.least(self.measured_us)
 
     @property
     def is_steady(self) -> bool:
-        """Whether the two lowest of each agree."""
+        """Whether the two lowest of each agree, of turns that count."""
         return all(
             len(times) > 1 and sorted(times)[1] <= (1 + STEADY) * min(times)
-            for times in (self.estimated_us, self.measured_us)
+            for times in map(self._counting, (self.estimated_us, self.measured_us))
         )
+
+    @property
+    def disturbed(self) -> int:
+        """Turns around which the reference loop changed."""
+        return sum(abs(change - 1) > STEADY for change in self.reference)
+
+    def least(self, times: list[float]) -> float:
+        """The lowest time of the turns that count; of all, if none does."""
+        return min(self._counting(times) or times)
+
+    def _counting(self, times: list[float]) -> list[float]:
+        return [t for t, change in zip(times, self.reference, strict=True) if abs(change - 1) <= STEADY]
 
 
 def measure(name: str, seconds: float, most_turns: int, policy: str) -> Row:
     """Compile with times of rTasks measured anew, and run; in turns."""
     bare, _, batch = name.partition(":")
     built = catalog.prepare(bare, int(batch or 1), "full").built
+    threads = CpuVDevice().spec.num_veus
     row = Row(name, [], [], [], [], {})
     with _own_cache() as folder:
         for _ in range(most_turns):
             for file in folder.glob("profiles.sqlite*"):
                 file.unlink()  # the times, and not the machine code
+            before = reference_us(threads)
             _turn(row, built, seconds, policy)
+            row.reference.append(reference_us(threads) / before)
             if row.is_steady:
                 break
     return row
@@ -143,9 +163,10 @@ def main(models: str, suite: str, policy: str, seconds: float, turns: int, outpu
 
 
 def _say(row: Row) -> None:
-    unsteady = "" if row.is_steady else "; turns do not agree"
-    times = f"{min(row.estimated_us):.1f} of {min(row.measured_us):.1f} µs"
-    click.echo(f"{row.model}: {times}, {row.ratio:.3f} ({len(row.measured_us)} turns{unsteady})")
+    unsteady = "" if row.is_steady else "; they do not agree"
+    times = f"{row.least(row.estimated_us):.1f} of {row.least(row.measured_us):.1f} µs"
+    disturbed = f", {row.disturbed} of them disturbed" if row.disturbed else ""
+    click.echo(f"{row.model}: {times}, {row.ratio:.3f} ({len(row.measured_us)} turns{disturbed}{unsteady})")
 
 
 def _print(rows: list[Row]) -> None:
@@ -154,9 +175,12 @@ def _print(rows: list[Row]) -> None:
     table = Table(*names, box=None)
     for row in rows:
         moved = ", ".join(f"{level} {nbytes / (1 << 20):.1f}" for level, nbytes in row.moved.items() if nbytes)
-        estimated, measured, call = (f"{min(us) / 1e3:.3f}" for us in (row.estimated_us, row.measured_us, row.call_us))
+        estimated, measured, call = (
+            f"{row.least(us) / 1e3:.3f}" for us in (row.estimated_us, row.measured_us, row.call_us)
+        )
         ratios = f"{row.ratio:.3f}", f"{row.single:.3f}"
-        turns = f"{len(row.measured_us)}{'' if row.is_steady else ' (they differ)'}"
+        differ = "" if row.is_steady else ", they differ"
+        turns = f"{len(row.measured_us) - row.disturbed} of {len(row.measured_us)}{differ}"
         table.add_row(row.model, estimated, measured, *ratios, call, turns, moved)
     console.print(table)
     unsteady = sum(not row.is_steady for row in rows)

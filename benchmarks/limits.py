@@ -66,6 +66,12 @@ def measure(threads: int) -> Limits:
     return Limits(threads, probe.gflops(threads), tuple(levels))
 
 
+def reference_us(threads: int) -> float:
+    """What a loop takes now that computes 100 MFLOP and reads 10 MB from memory, on all threads; takes a second."""
+    nbytes = min(MAX_DRAM_BYTES, _free_bytes() // (4 * threads))
+    return 1e5 / _probe().gflops(threads) + 1e4 / _probe().read_gbps(nbytes, threads)
+
+
 @functools.cache
 def _probe() -> Probe:
     """The loops, compiled for this host."""
