@@ -1,8 +1,8 @@
 """What the cost model believes of whole programs against what they take: `python -m benchmarks.cost --suite all`.
 
-A shared machine has fast and slow minutes. So rTasks are measured and the program is run in turns, until the two lowest
-estimates and the two fastest runs agree; these are compared. A reference loop runs before and after each turn: one in
-which it became faster or slower does not count.
+A shared machine has fast and slow minutes. So the machine is calibrated, rTasks are measured and the program is run in
+turns, until the two lowest estimates and the two fastest runs agree; these are compared. A reference loop runs before
+and after each turn: one in which it became faster or slower does not count.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def measure(name: str, seconds: float, most_turns: int, policy: str) -> Row:
         for _ in range(most_turns):
             for file in folder.glob("profiles.sqlite*"):
                 file.unlink()  # the times, and not the machine code
+            CpuVDevice().calibrate()  # in the same minutes as all else
             before = reference_us(threads)
             _turn(row, built, seconds, policy)
             row.reference.append(reference_us(threads) / before)
@@ -122,12 +123,9 @@ def _turn(row: Row, built: BuiltModel, seconds: float, policy: str) -> None:
 
 @contextmanager
 def _own_cache() -> Iterator[Path]:
-    """A cache in which nothing of other minutes is known, but for what the machine's cores can do."""
+    """A cache in which nothing of other minutes is known."""
     before = os.environ.get("RAMMER_CACHE_DIR")
-    known = rammer.config.cache_dir() / "calibrations.json"
     with tempfile.TemporaryDirectory() as folder:
-        if known.exists():
-            Path(folder, known.name).write_bytes(known.read_bytes())
         os.environ["RAMMER_CACHE_DIR"] = folder
         try:
             yield Path(folder)
