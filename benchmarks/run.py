@@ -34,7 +34,7 @@ VISITS = 12  # rounds, whatever the total
 TRIAL = 2  # rounds after which a peer that is HOPELESS times slower than the best one is not visited any more
 HOPELESS = 4.0
 ANSWER_S = 120.0
-DEFAULT_PEERS = ("rammer", "rammer-sequential", "onnxruntime", "openvino", "torch", "torch-compile", "jax")
+DEFAULT_PEERS = ("rammer", "rammer-sequential", "onnxruntime", "openvino", "torch", "torch-compile", "jax", "iree")
 
 
 @dataclass(frozen=True, slots=True)
