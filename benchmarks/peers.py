@@ -211,6 +211,21 @@ def _jax(built: BuiltModel, task: Task) -> Prepared:
     return Prepared(lambda: Loaded(translate(built.path)))
 
 
+def _iree_forms(built: BuiltModel) -> tuple[str, ...]:
+    from benchmarks.onnx_iree import AS_GIVEN, FORMS
+
+    images = any(value.ndim == 4 for value in built.inputs.values())
+    return tuple(FORMS) if images else (AS_GIVEN,)
+
+
+def _iree(built: BuiltModel, task: Task) -> Prepared:
+    from benchmarks.onnx_iree import package, runner
+
+    path, seconds = package(built.path, task.form)
+    known = {} if seconds is None else {"compile": {"s": seconds}}
+    return Prepared(lambda: Loaded(runner(path, list(built.outputs), task.threads)), known)
+
+
 PEERS: dict[str, Peer] = {
     "rammer": Peer("rammer", _rammer("wavefront")),
     "rammer-sequential": Peer("rammer", _rammer("sequential")),
@@ -219,6 +234,7 @@ PEERS: dict[str, Peer] = {
     "torch": Peer("torch", _torch, _torch_forms),
     "torch-compile": Peer("torch", _inductor),
     "jax": Peer("jax", _jax),
+    "iree": Peer("iree-base-compiler", _iree, _iree_forms),
 }
 
 

@@ -34,7 +34,7 @@ VISITS = 12  # rounds, whatever the total
 TRIAL = 2  # rounds after which a peer that is HOPELESS times slower than the best one is not visited any more
 HOPELESS = 4.0
 ANSWER_S = 120.0
-DEFAULT_PEERS = ("rammer", "rammer-sequential", "onnxruntime", "openvino", "torch", "torch-compile", "jax")
+DEFAULT_PEERS = ("rammer", "rammer-sequential", "onnxruntime", "openvino", "torch", "torch-compile", "jax", "iree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +166,23 @@ def machine() -> dict[str, Any]:
 
 def commit(besides: str = "") -> dict[str, Any]:
     """The checkout's commit and whether files differ from it, those of one folder left out."""
-
-    def git(*words: str) -> str:
-        result = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-        return result.stdout.strip()
-
     where = ("--", ":/", f":!/{besides}") if besides else ()
-    changed = git("status", "--porcelain", "--untracked-files=no", *where)
-    return {"id": git("rev-parse", "HEAD"), "dirty": bool(changed)}
+    changed = _git("status", "--porcelain", "--untracked-files=no", *where).stdout.strip()
+    return {"id": _git("rev-parse", "HEAD").stdout.strip(), "dirty": bool(changed)}
+
+
+def has_commit(commit: str, earlier: str) -> bool:
+    """Whether the history of a commit has an earlier one, or is it; False for one that is not known here.
+
+    Raises RammerError if `earlier` is not known.
+    """
+    if _git("rev-parse", "--verify", "--quiet", f"{earlier}^{{commit}}").returncode:
+        raise RammerError(f"no commit {earlier!r} in this checkout", hint="git log --oneline")
+    return _git("merge-base", "--is-ancestor", earlier, commit).returncode == 0
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
 
 
 def with_floor(entry: dict[str, Any], limits: Limits) -> dict[str, Any]:

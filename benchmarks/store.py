@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 CACHE = Path(__file__).parent / ".models"
 
-Scale = Literal["full", "small"]
+Scale = Literal["full", "small", "four"]  # four layers: recurrent networks alone, as the paper's §5.3.2 has them
 Arrays = dict[str, npt.NDArray[np.float32]]
 
 

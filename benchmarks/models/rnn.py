@@ -152,7 +152,7 @@ class TcSize:
     hidden: int
 
 
-TC: dict[Scale, TcSize] = {"full": TcSize(10, 100, 256), "small": TcSize(2, 4, 16)}
+TC: dict[Scale, TcSize] = {"full": TcSize(10, 100, 256), "small": TcSize(2, 4, 16), "four": TcSize(4, 100, 256)}
 
 
 class LstmTc(nn.Module):
@@ -215,6 +215,7 @@ class SpeechSize:
 SPEECH: dict[Scale, SpeechSize] = {
     "full": SpeechSize(300, 171, 32, 7, 256, 29),
     "small": SpeechSize(16, 13, 4, 2, 16, 5),
+    "four": SpeechSize(300, 171, 32, 4, 256, 29),
 }
 
 
@@ -325,6 +326,7 @@ class TranslationSize:
 TRANSLATION: dict[Scale, TranslationSize] = {
     "full": TranslationSize(8, 100, 4, 30, 128),
     "small": TranslationSize(2, 4, 2, 3, 16),
+    "four": TranslationSize(4, 100, 4, 30, 128),
 }
 
 

@@ -12,6 +12,7 @@ from benchmarks.paper.figures import FIGURES
 from benchmarks.paper.runner import Options, Runner
 from benchmarks.report import wide_console
 from benchmarks.run import chosen
+from rammer.errors import RammerError
 
 
 @click.command()
@@ -25,14 +26,15 @@ from benchmarks.run import chosen
 @click.option("--workers", default=0, help="Processes for what is not measured (rammer[distributed]).")
 @click.option("--scheduler", help="A Dask scheduler whose workers do that: tcp://host:8786.")
 @click.option("--again", is_flag=True, help="Make what is there already once more.")
+@click.option("--since", default="", help="Also once more what was made without this commit; the same command goes on.")
 def main(every: bool, only: str, list_only: bool, render: bool, minutes: float | None, **options: Any) -> None:
     """Make figures of the paper's evaluation, keep their results, and write the book."""
     console = wide_console()
     if list_only:
         for figure in FIGURES.values():
-            jobs = {job.key for job in figure.jobs()}
-            made = len(jobs & results.load(figure).keys())
-            console.print(f"{figure.name:10} {made:3} of {len(jobs):3} parts  {figure.caption}", highlight=False)
+            made, jobs = results.of_figure(figure), sum(1 for job in figure.jobs())
+            by = ", ".join(sorted({f"{point.source.kind} by {point.commit}" for point in made.values()}))
+            console.print(f"{figure.name:18} {len(made):3} of {jobs:3} parts  {by}", highlight=False)
         return
     names = list(FIGURES) if every else chosen(only, list(FIGURES), "figure")
     if not names and not render:
@@ -50,8 +52,11 @@ def main(every: bool, only: str, list_only: bool, render: bool, minutes: float |
 
         if not render:
             runner = Runner(Options(minutes=minutes or float("inf"), **options), say, tick)
-            for name in names:
-                runner.make(FIGURES[name])
+            try:
+                for name in names:
+                    runner.make(FIGURES[name])
+            except RammerError as error:  # not a part's own: no scheduler, no such commit
+                raise click.ClickException(str(error)) from error
             failed = runner.failed
     book.write(FIGURES.values())
     console.print(f"written to {results.BOOK}", highlight=False)

@@ -12,11 +12,11 @@ COMMAND = "python -m benchmarks.paper --only"
 HEAD = """\
 # The papers' evaluation
 
-Tables and figures of *Rammer* (OSDI'20), made again: `python -m benchmarks.paper --all`. Each page says how its numbers
-came about: measured on a device, simulated on a spec (the timeline of a plan, by times of rTasks that follow from the
-spec alone: nothing was run), emulated, or counted. Simulated times say what the model believes of a machine, and no
-more. This book is written from the JSON in `results/` alone (`python -m benchmarks.paper --render`), and a test
-compares them.
+Tables and figures of *Rammer* (OSDI'20) and *GraphTurbo* (OSDI'23), made again: `python -m benchmarks.paper --all`.
+Each page says how its numbers came about: measured on a device, simulated on a spec (the timeline of a plan, by times
+of rTasks that follow from the spec alone: nothing was run), emulated, or counted. Simulated times say what the model
+believes of a machine, and no more; where pages name several commits, parts are of different ages. This book is written
+from the JSON in `results/` alone (`python -m benchmarks.paper --render`), and a test compares them.
 """
 
 
@@ -60,7 +60,7 @@ def sources(points: Points) -> list[str]:
 def _state(figure: Figure, points: Points) -> str:
     jobs = {job.key for job in figure.jobs()}
     if not jobs:
-        return "cannot be made: see there"
+        return "not made: see there"
     kinds = ", ".join(sorted({point.source.kind for point in points.values()}))
     made = len(jobs & points.keys())
     return (kinds if made == len(jobs) else f"{kinds} ({made} of {len(jobs)} parts)") if made else "not made yet"

@@ -1,8 +1,8 @@
-"""All figures and tables of the book, in the paper's order."""
+"""All figures and tables of the book, in the papers' order."""
 
 from __future__ import annotations
 
-from benchmarks.paper import endtoend, nasbench, others, selection, utilisation
+from benchmarks.paper import endtoend, graphturbo, nasbench, others, selection, utilisation
 from benchmarks.paper.figure import Figure
 
 FIGURES: dict[str, Figure] = {
@@ -21,5 +21,6 @@ FIGURES: dict[str, Figure] = {
         nasbench.FIGURE,
         *endtoend.OTHER_DEVICES,
         others.FIGURE_21,
+        *graphturbo.FIGURES,
     )
 }

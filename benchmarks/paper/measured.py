@@ -15,6 +15,7 @@ PEERS = {  # as on the pages; ours first
     "torch": "PyTorch",
     "torch-compile": "PyTorch Inductor",
     "jax": "JAX (XLA)",
+    "iree": "IREE",
 }
 GPU_PEERS = {
     "rammer": "Rammer (wavefront)",

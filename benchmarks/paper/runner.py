@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.paper import results
 from benchmarks.paper.figure import Figure, Job, Point, Source, Values
-from benchmarks.run import commit
+from benchmarks.run import commit, has_commit
 from rammer import devices
 from rammer.distributed import connect
 from rammer.errors import RammerError
@@ -22,12 +22,14 @@ BOOK = "docs/evaluation"  # what is written there does not change what wrote it
 class Options:
     """What to make: jobs whose key contains `parts`; `measure`: those of devices, too; `again`: also what is made.
 
-    `minutes`: begin none after so long. `workers`: processes for what is not measured; or a scheduler that has some.
+    `since`: also what a commit made that does not have this one. `minutes`: begin none after so long.
+    `workers`: processes for what is not measured; or a scheduler that has some.
     """
 
     parts: str = ""
     measure: bool = False
     again: bool = False
+    since: str = ""
     minutes: float = float("inf")
     workers: int = 0
     scheduler: str | None = None
@@ -61,7 +63,7 @@ class Runner:
 
     def _left(self, figure: Figure, known: dict[str, Point]) -> list[Job]:
         wanted = [job for job in figure.jobs() if self._options.parts in job.key]
-        wanted = [job for job in wanted if self._options.again or job.key not in known]
+        wanted = [job for job in wanted if self._options.again or job.key not in known or self._old(known[job.key])]
         measured = [job for job in wanted if job.target]
         if measured and not self._options.measure:
             self._say(f"{figure.name}: {len(measured)} parts are to be measured: --measure")
@@ -70,6 +72,9 @@ class Runner:
         for target in sorted({job.target for job in wanted} & absent.keys()):
             self._say(f"{figure.name}: nothing is measured on {target}: {absent[target]}")
         return [job for job in wanted if job.target not in absent]
+
+    def _old(self, point: Point) -> bool:
+        return bool(self._options.since) and not has_commit(point.commit.rstrip("+"), self._options.since)
 
     def _made(self, figure: Figure, jobs: Sequence[Job]) -> Iterator[tuple[Job, tuple[Source, Values] | RammerError]]:
         """Jobs with what they found, as they are ready; those that are measured come last, and alone."""

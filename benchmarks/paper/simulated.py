@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
+from typing import cast
 
 from benchmarks.paper.figure import Job, Points, Source, Values
 from benchmarks.paper.planner import planner
+from benchmarks.store import Scale
 from rammer.ir.graph import Graph
 
 # As the paper's figures have them; models as its artifact builds them.
@@ -18,6 +20,7 @@ MODELS = {
     "lstm_tc_unrolled": "LSTM-TC",
     "seq2seq_unrolled": "Seq2Seq",
 }
+LARGE = {"resnext101": "ResNeXt-101", "nasnet_imagenet": "NASNet (ImageNet)"}
 RECURRENT = ("deepspeech2_unrolled", "lstm_tc_unrolled", "seq2seq_unrolled")
 
 
@@ -27,7 +30,7 @@ def key(spec: str, model: str, policy: str) -> str:
 
 
 def jobs(spec: str, models: Iterable[str], policies: Iterable[str]) -> Iterator[Job]:
-    """A job for every model ("resnext29:4" for batch 4) under every policy."""
+    """A job for every model ("resnext29:4" for batch 4, "lstm_tc_unrolled:1:four" for a scale) under every policy."""
     policies = tuple(policies)
     for model in models:
         for policy in policies:
@@ -46,8 +49,8 @@ def _optimized(spec: str, model: str) -> Graph:
     from benchmarks import catalog
     from rammer.frontend.onnx import load
 
-    name, _, batch = model.partition(":")
-    return planner(spec).optimized(load(catalog.prepare(name, int(batch or 1)).built.path))
+    name, batch, scale = split(model)
+    return planner(spec).optimized(load(catalog.prepare(name, batch, scale).built.path))
 
 
 def number(points: Points, spec: str, model: str, policy: str, name: str = "ms") -> float | None:
@@ -74,7 +77,13 @@ def spread(found: dict[str, float]) -> str | None:
     return f"{sum(found.values()) / len(found):.2f}× on average, up to {found[best]:.2f}× ({title(best)})"
 
 
+def split(model: str) -> tuple[str, int, Scale]:
+    """Name, batch and scale of a model as jobs write it: "alexnet", "resnext29:4", "seq2seq_unrolled:1:four"."""
+    name, batch, scale = (*model.split(":"), "", "")[:3]
+    return name, int(batch or 1), cast(Scale, scale or "full")
+
+
 def title(model: str) -> str:
     """The paper's name of a model, with its batch size."""
-    name, _, batch = model.partition(":")
-    return MODELS.get(name, name) + (f", BS {batch}" if batch else "")
+    name, batch = (*model.split(":"), "")[:2]
+    return {**MODELS, **LARGE}.get(name, name) + (f", BS {batch}" if batch else "")

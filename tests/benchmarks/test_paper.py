@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -77,6 +78,21 @@ def test_a_run_goes_on_where_it_stopped(counter: Counter, tmp_path: Path) -> Non
     assert CliRunner().invoke(command.main, ["--only", "figure99", "--again", "--parts", "a"]).exit_code == 0
     assert counter.made == ["a", "b", "b", "c", "a"]
     assert set(json.loads((tmp_path / "results" / "figure99.json").read_text())) == {"a", "b", "c"}
+
+
+def test_what_older_commits_made_is_made_again(counter: Counter) -> None:
+    counter.broken.clear()
+    figure = command.FIGURES["figure99"]
+    assert CliRunner().invoke(command.main, ["--only", "figure99"]).exit_code == 0
+    known = results.load(figure)
+    results.store(figure, {**known, "a": replace(known["a"], commit="0000000+")})  # of a history that is not here
+    again = ["--only", "figure99", "--since", "HEAD"]
+    assert CliRunner().invoke(command.main, again).exit_code == 0
+    assert counter.made == ["a", "b", "a"]
+    assert CliRunner().invoke(command.main, again).exit_code == 0  # nothing is left
+    assert counter.made == ["a", "b", "a"]
+    run = CliRunner().invoke(command.main, ["--only", "figure99", "--since", "v99"])
+    assert run.exit_code == 1 and "no commit 'v99'" in run.output
 
 
 def test_workers_make_what_is_not_measured(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
