@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from rammer import dynamo  # noqa: E402
 from rammer.errors import FallbackWarning  # noqa: E402
 from tests.pytorch.eager import compiled, largest_difference, trained_difference  # noqa: E402
 
@@ -57,6 +58,20 @@ def recurrent(kind: Callable[..., nn.Module], *shape: int, **arguments: Any) -> 
     return kind(20, 33, **arguments).eval(), torch.randn(*shape)
 
 
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Operators of ATen and of ours that are imported, in their order."""
+    seen: list[str] = []
+    original = dynamo.import_nodes
+
+    def import_nodes(nodes: Any, *rest: Any) -> Any:
+        seen.extend(str(n.target) for n in nodes)
+        return original(nodes, *rest)
+
+    monkeypatch.setattr(dynamo, "import_nodes", import_nodes)
+    return seen
+
+
 @pytest.mark.parametrize(
     "module, x",
     [
@@ -66,21 +81,12 @@ def recurrent(kind: Callable[..., nn.Module], *shape: int, **arguments: Any) -> 
     ],
     ids=["lstm", "gru", "rnn"],
 )
-def test_recurrent_layers_are_kept_whole(module: nn.Module, x: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rammer import dynamo
-
-    seen: list[str] = []
-    original = dynamo.import_nodes
-
-    def import_nodes(nodes: Any, *rest: Any) -> Any:
-        seen.extend(str(n.target) for n in nodes)
-        return original(nodes, *rest)
-
-    monkeypatch.setattr(dynamo, "import_nodes", import_nodes)
+def test_recurrent_layers_are_kept_whole(module: nn.Module, x: Any, imported: list[str]) -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert largest_difference(compiled(module)(x), module(x)) < 1e-5
-    assert sum(name.startswith("rammer.") for name in seen) == 1 and not any("aten.mm" in name for name in seen)
+    assert sum(name.startswith("rammer.") for name in imported) == 1
+    assert not any("aten.mm" in name for name in imported)
 
 
 def test_what_is_unsupported_runs_in_eager() -> None:
@@ -169,3 +175,27 @@ class LstmTc(nn.Module):
 def test_lstm_tc_trains() -> None:
     x, y = torch.randn(6, 3, 16), torch.randn(3, 16)
     assert trained_difference(LstmTc(2, 16), lambda run: functional.mse_loss(run(x), y)) < 1e-4
+
+
+@pytest.mark.parametrize("arguments", [{"num_layers": 2, "bidirectional": True, "batch_first": True}, {"bias": False}])
+def test_gradients_of_lstms(arguments: dict[str, Any], imported: list[str]) -> None:
+    """By inputs, first states and parameters, of all that they give; all steps are one operator in either direction."""
+    module, x = recurrent(nn.LSTM, 3, 7, 20, **arguments)
+    rows = 3 if module.batch_first else 7
+    count = module.num_layers * (1 + module.bidirectional)
+    given = [x, torch.randn(count, rows, 33), torch.randn(count, rows, 33)]
+
+    def gradients(run: Any) -> list[Any]:
+        tensors = [t.detach().requires_grad_() for t in given]
+        y, (h, c) = run(tensors[0], (tensors[1], tensors[2]))
+        loss = (y * y).sum() + h.sin().sum() + (c * y.mean()).sum()
+        return [loss, *torch.autograd.grad(loss, [*tensors, *module.parameters()])]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours, theirs = gradients(compiled(module)), gradients(module)
+    for a, b in zip(ours, theirs, strict=True):
+        assert largest_difference(a, b) < 1e-5 * float(b.detach().abs().max())
+    assert sorted(name for name in imported if name.startswith("rammer.")) == sorted(
+        ["rammer.lstm_steps.default", "rammer.lstm_steps_backward.default"] * count
+    )

@@ -72,7 +72,7 @@ def test_other_forms_of_a_module(tmp_path: Path) -> None:
     )
     wanted = module(x).detach().numpy()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch says that TorchScript is old
+        warnings.simplefilter("ignore")  # torch says that TorchScript is old
         torch.jit.trace(module, x).save(tmp_path / "module.pt")
     with rammer.compile(rammer.from_torch(tmp_path / "module.pt", x), **FAST) as program:
         np.testing.assert_allclose(program(x), wanted, atol=1e-5)

@@ -28,7 +28,7 @@ def from_module(module: Any, example: Any) -> Graph:
     arguments = () if named else tuple(example) if isinstance(example, tuple | list) else (example,)
     if not isinstance(module, torch.nn.Module):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore")  # torch says that TorchScript is old
             module = torch.jit.load(os.fspath(module), map_location="cpu")
     if isinstance(module, torch.jit.ScriptModule):
         return _from_script(module, tuple(example.values()) if named else arguments)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.nn import functional
 
+from rammer.frontend.torch import lstm_steps
 from rammer.frontend.torch.writer import Operand, Unsupported, Writer, handles, to_array
 
 # torch's function, and the order of its gates as ONNX has them
@@ -47,53 +47,17 @@ _LIBRARY = _define()
 def replace_layers(gm: fx.GraphModule, *, training: bool) -> None:
     """Replace calls of torch's recurrent functions on whole sequences by operators of our own.
 
-    Those have no gradients: to train, LSTMs are written out step by step (AOTAutograd takes the others apart itself).
+    Those have no gradients: to train, the steps of an LSTM are another operator, which has (AOTAutograd takes the other
+    layers apart itself).
     """
     ours = getattr(torch.ops, NAMESPACE)
     functions = {getattr(torch, kind): getattr(ours, kind).default for kind in KINDS}
     if training:
-        functions = {torch.lstm: _lstm_by_steps}
+        functions = {torch.lstm: lstm_steps.lstm}
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target in functions and isinstance(node.args[3], bool):
             node.target = functions[node.target]
     gm.recompile()
-
-
-def _lstm_by_steps(
-    x: Any,
-    states: Sequence[Any],
-    parameters: Sequence[Any],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Any, ...]:
-    """torch.lstm in differentiable operators; torch's own decomposition calls a library where x needs no gradient."""
-    directions, each = 1 + bidirectional, 4 if has_biases else 2
-    if len(parameters) != num_layers * directions * each:  # with projections
-        rest = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-        return tuple(torch.lstm(x, states, parameters, *rest))
-    found, last = x.transpose(0, 1) if batch_first else x, []
-    for layer in range(num_layers):
-        outputs = []
-        for n in range(layer * directions, (layer + 1) * directions):
-            w, u, *biases = parameters[n * each : (n + 1) * each]
-            products = functional.linear(found, w, sum(biases) if biases else None).unbind()
-            h, c = states[0][n], states[1][n]
-            steps = []
-            for product in products[:: -1 if n % directions else 1]:
-                i, f, g, o = (product + functional.linear(h, u)).chunk(4, -1)
-                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-                h = o.sigmoid() * c.tanh()
-                steps.append(h)
-            outputs.append(torch.stack(steps[:: -1 if n % directions else 1]))
-            last.append((h, c))
-        found = torch.cat(outputs, -1)
-        if dropout and layer + 1 < num_layers:
-            found = functional.dropout(found, dropout, train)
-    return found.transpose(0, 1) if batch_first else found, *(torch.stack(ends) for ends in zip(*last, strict=True))
 
 
 @handles(*(f"{kind}.input" for kind in KINDS))
