@@ -96,13 +96,15 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
     most += [float(prod(expr.root.shape)) if expr.into else inf] * len(expr.outputs)
     operands = list(zip(elements, kinds, addresses, most, strict=True))
     known: dict[tuple[tuple[int, int], ...], Touch] = {}  # by what the rTask uses of each operand, and where
+    alone: list[dict[tuple[int, int], tuple[Numbers, Numbers]]] = [{} for _ in operands]
     found = []
     for rtask in range(kernel.num_rtasks):
         key = tuple((e.chosen[rtask], at.of(rtask)) for e, _, at, _ in operands)
         if key not in known:
-            parts = [
-                _touched(e[rtask], kind, at.region, at.of(rtask), n / kernel.num_rtasks) for e, kind, at, n in operands
-            ]
+            for use, mine, (e, kind, at, n) in zip(key, alone, operands, strict=True):
+                if use not in mine:
+                    mine[use] = _touched(e[rtask], kind, at.region, use[1], n / kernel.num_rtasks)
+            parts = [mine[use] for use, mine in zip(key, alone, strict=True)]
             pieces, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
             written = np.concatenate([p for p, _ in parts[inputs:]])
             known[key] = Touch(pieces, nbytes, written, int(nbytes.sum()))

@@ -12,6 +12,7 @@ from cpus import MadeUp, runnable
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
+from rammer.cost.price import us_per_byte
 from rammer.errors import VerificationError
 from rammer.ir.dependency import Dependencies, followed_axes
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -368,10 +369,13 @@ class TestPlans:
         graph = optimize(tower(16, 32), self.spec)
         wavefront = self.moved("wavefront:plans=priced", self.problem(graph, "wavefront"))
         problem = self.problem(optimize(tower(16, 32), self.spec, images_apart=True), "graphturbo")
-        policies = ("graphturbo:order=breadth", "graphturbo:order=depth", "graphturbo")
-        breadth, depth, best = (self.moved(policy, problem) for policy in policies)
+        policies = ("rules=paper,order=breadth", "rules=paper,order=depth", "rules=paper", "rules=search")
+        breadth, depth, best, search = (self.moved(f"graphturbo:{policy}", problem) for policy in policies)
         assert depth["DRAM"] < breadth["DRAM"] < 0.85 * wavefront["DRAM"]
         assert best == depth
+        rates = us_per_byte(self.spec, 2).tolist()
+        cost, least = (sum(n * us for n, us in zip(m.values(), rates, strict=True)) for m in (search, best))
+        assert cost <= least
 
     def test_memory_in_pieces(self) -> None:
         """A few images at a time in less memory than layer by layer; right in any interleaving, and as it is proven."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import ClassVar, Literal, NamedTuple
 
 from rammer.cost.price import us_per_byte
@@ -17,9 +18,12 @@ from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
+from rammer.scheduler.graphturbo.exact import least_memory_order, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
-from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth_first, instances
+from rammer.scheduler.graphturbo.instances import Instance, instances
 from rammer.scheduler.graphturbo.network import Network, network_of, step_of
+from rammer.scheduler.graphturbo.scratchpad import Memories
+from rammer.scheduler.graphturbo.search import ORDERS, priced, searched
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
@@ -30,16 +34,15 @@ from rammer.scheduler.timeline import simulate
 # push out at random (cost/residency.py). A quarter asks for more instances than kernels can be cut into.
 CACHED = 0.5
 BEHIND = 2  # instances: what the one before the last left has memory for the next, both may be worked on at once
-ORDERS = {"breadth": breadth_first, "depth": depth_first}
 
 
 class _Cut(NamedTuple):
-    """A network in groups, each cut so that an instance fits into some memory; the rKernels that allow it."""
+    """A network in groups of operators, each cut so that an instance fits into some memory, and the better order."""
 
     memory: str
-    groups: list[Group]
-    splits: list[Split | None]
-    kernels: dict[int, RKernel]
+    groups: Sequence[Group]
+    splits: Sequence[Split | None]
+    order: str
 
 
 class _Judged(NamedTuple):
@@ -53,23 +56,26 @@ class _Judged(NamedTuple):
 class GraphTurboPolicy:
     """Operators are grouped, and groups cut into instances, so that an instance of a group fits near its vEUs.
 
-    Drawn for each near memory, the vEUs' own and what they share, cut along one axis and along two, with instances
-    breadth first and depth first; that plan is taken which costs least: by measured prices, or else in moving bytes.
-    All in one rProgram, in memory for pieces of tensors. Paper: GraphTurbo (OSDI'23) §3.
+    Groups and orders are found on paper, for each near memory, the vEUs' own and what they share. The best of them are
+    drawn, and that plan is taken which costs least: by measured prices, or else in moving bytes. All in one rProgram,
+    in memory for pieces of tensors. Paper: GraphTurbo (OSDI'23) §3.
     """
 
     name = "graphturbo"
     finer: ClassVar[tuple[int, ...]] = (8, 64)  # rKernels must be cut where groups are: `policy_options.finer_tilings`
     images_apart: ClassVar[bool] = True  # so must tensors: `policy_options.wants_images_apart`
 
-    rules: Literal["paper"] = field(
-        default="paper",
-        metadata={"paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1"},
+    rules: Literal["search", "paper"] = field(
+        default="search",
+        metadata={
+            "search": "cuts, factors and the order of operators in irregular cells by what is moved, weights included",
+            "paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1",
+        },
     )
     order: Literal["moved", "breadth", "depth"] = field(
         default="moved",
         metadata={
-            "moved": "instances breadth first or depth first, whichever costs less where operands lie",
+            "moved": "instances breadth first or depth first, whichever moves less",
             "breadth": "all instances of a group before those of the next",
             "depth": "the readers of an instance as soon as they can run (Algorithm 3)",
         },
@@ -77,36 +83,63 @@ class GraphTurboPolicy:
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         market = Market(problem)
-        orders = [name for name in ORDERS if self.order in ("moved", name)]
         drawn = []
-        for cut in _cuts(problem, market):
-            dependencies = Dependencies(problem.graph, cut.kernels)
-            found, producers = instances(cut.groups, cut.splits, cut.kernels, dependencies)
-            by_order = {tuple(ORDERS[name](producers)): name for name in reversed(orders)}
-            for order, name in reversed(by_order.items()):
-                notes = _notes(cut, len(found), name)
-                plan = _draw(problem, market, cut.kernels, [found[n] for n in order], described(self, self.name), notes)
-                drawn.append(_judged(problem, plan))
+        network = network_of(problem.graph, problem.candidates)
+        for cut in self._cuts(problem, network):
+            kernels = _kernels(problem, market, network, cut.groups, cut.splits)
+            dependencies = Dependencies(problem.graph, kernels)
+            found, producers = instances(cut.groups, cut.splits, kernels, dependencies)
+            order = [found[n] for n in ORDERS[cut.order](producers)]
+            plan = _draw(problem, market, kernels, order, described(self, self.name), _notes(cut, len(found)))
+            drawn.append(_judged(problem, plan))
         return min(drawn, key=lambda judged: judged.us).plan
 
+    def _cuts(self, problem: Problem, network: Network) -> list[_Cut]:
+        """For each near memory: by the rules, along one axis and as a grid; and by search, if that is asked for."""
+        orders = [name for name in ORDERS if self.order in ("moved", name)]
+        memories = _near_memories(problem.spec)
+        found: list[_Cut] = []
+        for at, (name, room) in enumerate(memories.items()):
+            for grid in (False, True):
+                splitters = [Splitter(network, m.cores, m.near, grid=grid) for m in list(memories.values())[at:]]
+                groups = grouped(network, splitters[0])
+                splits = [next((s for near in splitters if (s := near.best(group))), None) for group in groups]
+                paper = priced(network, groups, splits, room, orders)
+                found.append(_Cut(name, groups, splits, paper.order))
+        if self.rules == "search":
+            numbers = least_memory_order(network)
+            ordered = renumbered(network, numbers)
+            for name, room in memories.items():
+                paper = searched(ordered, room, orders, recomputed=inf)
+                found.append(_Cut(name, _named(paper.groups, numbers), paper.splits, paper.order))
+        return _distinct(found)
 
-def _cuts(problem: Problem, market: Market) -> Iterator[_Cut]:
-    """Groups for every near memory. What does not fit into one is cut for the next, and else not at all."""
-    network = network_of(problem.graph, problem.candidates)
-    memories = _near_memories(problem.spec)
-    for grid in (False, True):
-        splitters = [Splitter(network, problem.spec.num_veus, nbytes, grid=grid) for nbytes in memories.values()]
-        for first, memory in enumerate(memories):
-            groups = grouped(network, splitters[first])
-            splits = [next((s for at in splitters[first:] if (s := at.best(group))), None) for group in groups]
-            yield _Cut(memory, groups, splits, _kernels(problem, market, network, groups, splits))
+
+def _named(groups: Sequence[Group], numbers: Sequence[int]) -> list[Group]:
+    """Groups with the operators' own numbers, in the order in which they were found to run."""
+    return [replace(group, layers=tuple(numbers[n] for n in group.layers)) for group in groups]
 
 
-def _near_memories(spec: VDeviceSpec) -> dict[str, int]:
-    """Caches that are nearer than main memory, and what of all vEUs' is room for an instance, in bytes."""
-    caches = [m for m, written in levels(spec) if not written][:-1]
-    found = {m.name: int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches}
-    return found or {"the vEUs' own memory": spec.own_cache * spec.num_veus}
+def _distinct(cuts: Iterable[_Cut]) -> list[_Cut]:
+    found = {(tuple(g.layers for g in c.groups), tuple(c.splits), c.order): c for c in reversed(list(cuts))}
+    return list(reversed(found.values()))
+
+
+def _near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
+    """Memories that are nearer than the main one: what of all vEUs' is room for an instance, and what lies beyond.
+
+    Beyond the last cache lies what of it is no room for instances.
+    """
+    caches = [m for m, written in levels(spec) if not written]
+    room = [int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]]
+    if not room:
+        return {"the vEUs' own memory": Memories(spec.num_veus, spec.own_cache * spec.num_veus, 0)}
+    rates = us_per_byte(spec, spec.num_veus)[-len(caches[1:]) :].tolist() if len(caches) > 1 else [1.0]
+    cost = rates[0] / rates[-1] if rates[-1] else 1.0
+    beyond = [*room[1:], room[-1]]
+    return {
+        m.name: Memories(spec.num_veus, near, far, cost) for m, near, far in zip(caches, room, beyond, strict=False)
+    }
 
 
 def _kernels(
@@ -180,9 +213,9 @@ def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
     return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)
 
 
-def _notes(cut: _Cut, num_instances: int, order: str) -> tuple[str, ...]:
+def _notes(cut: _Cut, num_instances: int) -> tuple[str, ...]:
     factors = [split.factor if split else 1 for split in cut.splits]
     return (
-        f"groups: {len(cut.groups)}, cut into {num_instances} instances for {cut.memory}, {order} first",
+        f"groups: {len(cut.groups)}, cut into {num_instances} instances for {cut.memory}, {cut.order} first",
         f"instances by group: {', '.join(map(str, factors[:16]))}{', …' if len(factors) > 16 else ''}",
     )

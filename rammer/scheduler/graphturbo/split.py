@@ -138,19 +138,24 @@ class Splitter:
         if self._grid and group.cuts and group.cuts[0] > 1 < group.parts[0]:
             if found := self._along(group, 0, 1):
                 return [found]
-            outer = max(v for v in _divisors(group.cuts[0]) if v <= group.parts[0])
+            outer = max(v for v in divisors(group.cuts[0]) if v <= group.parts[0])
         axes = range(outer > 1, len(group.cuts))
         return [found for axis in axes if (found := self._along(group, axis, outer))]
+
+    def peak(self, group: Group, split: Split) -> float:
+        """The most bytes that live while one of a split's instances runs; halos left out."""
+        inner = split.factor // split.outer
+        live = self._live(group, (0, split.axis))
+        parts = [(split.outer if first else 1) * (inner if second else 1) for first, second in live]
+        return float(np.sum([b / n for b, n in zip(live.values(), parts, strict=True)], axis=0).max())
 
     def _along(self, group: Group, axis: int, outer: int) -> Split | None:
         """The fewest instances along an axis, in each of `outer` parts of the outermost one."""
         cut, most = group.cuts[axis], group.parts[axis]
-        live = self._live(group, (0, axis))
-        for factor in (1, *(v for v in _divisors(cut) if 1 < v <= most and self._balances(v))):
-            parts = [(outer if first else 1) * (factor if second else 1) for first, second in live]
-            lives = np.sum([nbytes / n for nbytes, n in zip(live.values(), parts, strict=True)], axis=0)
-            if int(lives.max()) <= self._room:
-                return Split(len(group.layers) if cut else 1, outer * factor, axis, outer)
+        for factor in (1, *(v for v in divisors(cut) if 1 < v <= most and self._balances(v))):
+            split = Split(len(group.layers) if cut else 1, outer * factor, axis, outer)
+            if int(self.peak(group, split)) <= self._room:
+                return split
         return None
 
     def _balances(self, factor: int) -> bool:
@@ -182,7 +187,7 @@ class Splitter:
         return freed
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
     """Ascending; of 0 none."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return [*small, *(number // d for d in reversed(small) if d * d != number)]

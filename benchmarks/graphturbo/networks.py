@@ -1,0 +1,163 @@
+"""The paper's networks as layers on paper: images [n, h, w, c] or words [n, length, width] of two bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from rammer.scheduler.graphturbo.network import Axes, Layer, Network, Read, Window
+
+HALF = 2  # bytes of a number
+POINT = Window()
+POINTS: Axes = (0, 1, 2, 3)
+ROWS: Axes = (0, 1, None)  # of words: a layer reads all of a row
+
+
+class Net:
+    """Layers one after the other; each method adds one and says its number. `~0` is the input."""
+
+    def __init__(self, *shape: int) -> None:
+        self._layers: list[Layer] = []
+        self._input = shape
+
+    def shape(self, x: int) -> tuple[int, ...]:
+        return self._layers[x].shape if x >= 0 else self._input
+
+    def add(
+        self, shape: tuple[int, ...], *reads: Read, takes_over: int | None = None, weights: int = 0, mflop: float = 0.0
+    ) -> int:
+        """A layer of any kind; `weights` in numbers."""
+        layer = Layer(shape, HALF * prod(shape), reads, takes_over=takes_over, weights=HALF * weights, mflop=mflop)
+        self._layers.append(layer)
+        return len(self._layers) - 1
+
+    def network(self) -> Network:
+        last = replace(self._layers[-1], is_result=True)
+        return Network((*self._layers[:-1], last), (HALF * prod(self._input),), (self._input,))
+
+    # ---- images
+
+    def conv(
+        self, x: int, channels: int, size: int = 1, stride: int = 1, *, apart: bool = False, plus: int | None = None
+    ) -> int:
+        """A convolution with what is point-wise behind it, `plus` an image that is added; `apart`: by channel."""
+        n, h, w, inputs = self.shape(x)
+        shape = n, -(-h // stride), -(-w // stride), channels
+        per = size * size * (1 if apart else inputs)
+        axes: Axes = POINTS if apart else (0, 1, 2, None)
+        window = Window(stride, size, (size - 1) // 2)
+        reads = [Read(x, axes, (POINT, window, window, POINT))]
+        if plus is not None:
+            reads.append(Read(plus, POINTS))
+        return self.add(shape, *reads, takes_over=plus, weights=per * channels, mflop=2e-6 * prod(shape) * per)
+
+    def pool(self, x: int, size: int, stride: int) -> int:
+        n, h, w, c = self.shape(x)
+        window = Window(stride, size, (size - 1) // 2)
+        return self.add((n, -(-h // stride), -(-w // stride), c), Read(x, POINTS, (POINT, window, window, POINT)))
+
+    def concat(self, x: int, y: int) -> int:
+        """Channels of two, in place of the first one's if that dies."""
+        *images, first = self.shape(x)
+        other = self.shape(y)[3]
+        behind = (POINT, POINT, POINT, Window(before=first))
+        reads = Read(x, POINTS, (POINT,) * 4), Read(y, POINTS, behind)
+        return self.add((*images, first + other), *reads, takes_over=x)
+
+    def image_scores(self, x: int, classes: int = 1000) -> Network:
+        """The mean of all places, scores, and their softmax."""
+        n, _, _, c = self.shape(x)
+        mean = self.add((n, 1, 1, c), Read(x, (0, None, None, 3)))
+        scores = self.add(
+            (n, 1, 1, classes), Read(mean, (0, 1, 2, None)), weights=c * classes, mflop=2e-6 * n * c * classes
+        )
+        self.points(scores)
+        return self.network()
+
+    # ---- of any rank
+
+    def points(self, x: int, y: int | None = None, *, over: bool = True) -> int:
+        """What is computed place by place, in place of the first operand unless it must not be."""
+        axes = tuple(range(len(self.shape(x))))
+        reads = [Read(source, axes) for source in (x, y) if source is not None]
+        return self.add(self.shape(x), *reads, takes_over=x if over else None)
+
+    def dense(self, x: int, width: int, plus: int | None = None) -> int:
+        """Rows of words times weights, `plus` what is added."""
+        n, length, inputs = self.shape(x)
+        reads = [Read(x, ROWS)] + ([] if plus is None else [Read(plus, (0, 1, 2))])
+        mflop = 2e-6 * n * length * inputs * width
+        return self.add((n, length, width), *reads, takes_over=plus, weights=inputs * width, mflop=mflop)
+
+    def norm(self, x: int) -> int:
+        return self.add(self.shape(x), Read(x, ROWS), takes_over=x)
+
+
+def resnet50(batch: int, *, fused: bool = True) -> Network:
+    """Sums are fused into a convolution, or layers of their own, in place."""
+    net = Net(batch, 224, 224, 3)
+    x = net.pool(net.conv(~0, 64, 7, 2), 3, 2)
+    for stage, (channels, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            y = net.conv(net.conv(x, channels), channels, 3, stride)
+            shortcut = x if block else net.conv(x, 4 * channels, 1, stride)
+            x = net.conv(y, 4 * channels, plus=shortcut) if fused else net.points(net.conv(y, 4 * channels), shortcut)
+    return net.image_scores(x)
+
+
+def mobilenet_v2(batch: int) -> Network:
+    net = Net(batch, 224, 224, 3)
+    x = net.conv(~0, 32, 3, 2)
+    stages = (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)
+    for widened, channels, blocks, stride in stages:
+        for block in range(blocks):
+            wide = net.shape(x)[3] * widened
+            y = net.conv(x, wide) if widened > 1 else x
+            y = net.conv(y, wide, 3, 1 if block else stride, apart=True)
+            x = net.conv(y, channels, plus=x if block else None)
+    return net.image_scores(net.conv(x, 1280))
+
+
+def densenet121(batch: int) -> Network:
+    net = Net(batch, 224, 224, 3)
+    x = net.pool(net.conv(~0, 64, 7, 2), 3, 2)
+    for stage, layers in enumerate((6, 12, 24, 16)):
+        for _ in range(layers):
+            x = net.concat(x, net.conv(net.conv(net.points(x, over=False), 128), 32, 3))
+        if stage < 3:
+            x = net.points(x)
+            x = net.pool(net.conv(x, net.shape(x)[3] // 2), 2, 2)
+    return net.image_scores(net.points(x))
+
+
+def bert(batch: int, length: int, layers: int = 12, width: int = 768, heads: int = 12) -> Network:
+    """An encoder of vectors, embeddings left out; 11 layers for each of its own."""
+    net = Net(batch, length, width)
+    x, head = ~0, width // heads
+    mflop = 2e-6 * batch * length * length * width
+    for _ in range(layers):
+        q, k, v = (net.dense(x, width) for _ in range(3))
+        scores = (batch, heads, length, length)
+        by_head = Window(head, head)
+        first = Read(q, (0, 2, 1), (POINT, POINT, by_head)), Read(k, (0, 3, 1), (POINT, POINT, by_head))
+        weighed = net.add(scores, *first, mflop=mflop)
+        weighed = net.add(scores, Read(weighed, (0, 1, 2, None)), takes_over=weighed)
+        second = Read(weighed, (0, None, 1, None)), Read(v, (0, None, 2), (POINT,) * 3)
+        mixed = net.add((batch, length, width), *second, mflop=mflop)
+        x = net.norm(net.dense(mixed, width, plus=x))
+        x = net.norm(net.dense(net.dense(x, 4 * width), width, plus=x))
+    return net.network()
+
+
+NETWORKS: dict[str, Callable[[int], Network]] = {
+    "ResNet-50": resnet50,
+    "ResNet-50, sums apart": lambda batch: resnet50(batch, fused=False),
+    "BERT-128": lambda batch: bert(batch, 128),
+    "BERT-256": lambda batch: bert(batch, 256),
+    "BERT-384 large": lambda batch: bert(batch, 384, 24, 1024, 16),
+    "BERT-512": lambda batch: bert(batch, 512),
+    "MobileNet-v2": mobilenet_v2,
+    "DenseNet-121": densenet121,
+}

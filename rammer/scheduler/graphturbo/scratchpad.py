@@ -1,0 +1,200 @@
+"""What a network in slices moves between memories that a program fills: near ones of all cores, a shared one, the main.
+
+Simulated. A result stays near until its last reader is done; what does not fit is spilled to the shared memory, or else
+to the main one. Weights come from main memory, and stay in the shared one as long as tensors leave room.
+Paper: GraphTurbo §4.3, §4.4.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from rammer.scheduler.graphturbo.network import Network
+from rammer.scheduler.graphturbo.slices import Part, Piece, Slice, Step
+
+Victim: TypeAlias = Literal["life", "next use"]
+NEVER = 1 << 60
+
+
+class Memories(NamedTuple):
+    """Bytes of the near memories of all cores together, and of the memory that they share.
+
+    `shared_cost`: of a byte from there, beside one of a byte from main memory.
+    """
+
+    cores: int
+    near: int
+    shared: int
+    shared_cost: float = 0.25
+
+
+@dataclass(slots=True)
+class Moved:
+    """Bytes that came from and went to each memory, the most that lay near, and where every result ended.
+
+    By step: of the shared memory, and of main memory (tensors, then weights).
+    """
+
+    shared: int = 0
+    main: int = 0
+    weights: int = 0
+    peak: int = 0
+    levels: dict[Piece, str] = field(default_factory=dict)
+    spilled: int = 0
+    by_step: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def cost(self, memories: Memories) -> float:
+        """Bytes of main memory, with those of the shared one at their price."""
+        return self.main + self.weights + self.shared * memories.shared_cost
+
+
+def run(
+    network: Network,
+    slices: Sequence[Slice],
+    order: Iterable[int],
+    memories: Memories,
+    victim: Victim = "next use",
+    *,
+    keeps: bool = True,
+) -> Moved:
+    """Run slices in an order. `victim`: who is spilled, what lives longest (§4.3) or what is read last (Belady).
+
+    `keeps`: what was loaded and is read again stays near, if it fits.
+    """
+    machine = _Machine(network, [step for n in order for step in slices[n].steps], memories, victim, keeps)
+    for at in range(len(machine.steps)):
+        machine.step(at)
+    return machine.moved
+
+
+class _Machine:
+    """The state between two steps. `copied`: pieces that lie farther away, too: giving these up moves nothing."""
+
+    def __init__(
+        self, network: Network, steps: Sequence[Step], memories: Memories, victim: Victim, keeps: bool
+    ) -> None:
+        self.steps, self.moved = steps, Moved()
+        self._network, self._memories, self._victim, self._keeps = network, memories, victim, keeps
+        self._uses: dict[Piece, list[int]] = defaultdict(list)  # steps that read a piece, descending
+        self._born: dict[Piece, int] = {}
+        self._size: dict[Piece, int] = {}
+        for at, step in enumerate(steps):
+            self._born[step.makes.piece], self._size[step.makes.piece] = at, step.makes.nbytes
+            for part in step.reads:
+                self._uses[part.piece].append(at)
+        self._last = {piece: uses[-1] for piece, uses in self._uses.items()}
+        for uses in self._uses.values():
+            uses.reverse()
+        self._near: dict[Piece, int] = {}
+        self._near_bytes = 0
+        self._shared: dict[Piece, int] = {}
+        self._shared_bytes = 0
+        self._copied: set[Piece] = set()
+        self._weights: OrderedDict[int, int] = OrderedDict()
+        self._weight_bytes = 0
+
+    def step(self, at: int) -> None:
+        before = self.moved.shared, self.moved.main, self.moved.weights
+        step, now = self.steps[at], {part.piece for part in self.steps[at].reads}
+        for part in step.reads:
+            self._uses[part.piece].pop()
+            self._read(part, now, at)
+        self._weigh(step.makes.piece[1])
+        self._make(step, now, at)
+        for piece in now:
+            if self._last[piece] == at:
+                self._drop(piece)
+        moved = self.moved
+        moved.by_step.append((moved.shared - before[0], moved.main - before[1], moved.weights - before[2]))
+
+    def _read(self, part: Part, now: set[Piece], at: int) -> None:
+        piece = part.piece
+        if piece in self._near:
+            return
+        if piece in self._shared:
+            self.moved.shared += part.nbytes
+        else:
+            self.moved.main += part.nbytes
+        size = self._size.get(piece, part.nbytes)  # of a network's input, what is read of it
+        again = self._keeps and self._last[piece] > at and size == part.nbytes
+        if again and self._fits(size, now, self._next(piece)):
+            self._near[piece] = size
+            self._near_bytes += size
+            self._copied.add(piece)
+
+    def _weigh(self, layer: int) -> None:
+        """Weights from main memory, if the shared one has them no more; those used longest ago make room."""
+        if not (nbytes := self._network.layers[layer].weights):
+            return
+        if layer in self._weights:
+            self._weights.move_to_end(layer)
+        else:
+            self.moved.weights += nbytes
+            self._weights[layer] = nbytes
+            self._weight_bytes += nbytes
+        self._shed_weights()
+
+    def _shed_weights(self) -> None:
+        while self._weights and self._weight_bytes > self._memories.shared - self._shared_bytes:
+            self._weight_bytes -= self._weights.popitem(last=False)[1]
+
+    def _make(self, step: Step, now: set[Piece], at: int) -> None:
+        piece, nbytes = step.makes
+        if self._network.layers[piece[1]].is_result:
+            self.moved.levels[piece] = "main"
+            self.moved.main += nbytes
+            if piece not in self._last:
+                return
+            self._copied.add(piece)
+        over = step.takes_over
+        reused = self._near[over] if over in self._near and self._last[over] == at else 0
+        self._near_bytes -= reused
+        if self._fits(nbytes, now, 0):
+            self._near[piece] = nbytes
+            self._near_bytes += nbytes
+            self.moved.levels.setdefault(piece, "near")
+        else:
+            self._spill(piece, nbytes)
+        self.moved.peak = max(self.moved.peak, self._near_bytes)
+        self._near_bytes += reused
+
+    def _fits(self, nbytes: int, now: set[Piece], wanted: int) -> bool:
+        """Make room for a piece that is read again at step `wanted`: never at the cost of what is read before."""
+        room = self._memories.near
+        while self._near_bytes + nbytes > room:
+            others = [p for p in self._near if p not in now and (not wanted or self._next(p) > wanted)]
+            if not others or nbytes > room:
+                return False
+            out = max(others, key=self._life if self._victim == "life" else self._next)
+            size = self._near.pop(out)
+            self._near_bytes -= size
+            if out not in self._copied:
+                self._spill(out, size)
+        return True
+
+    def _life(self, piece: Piece) -> int:
+        return self._last[piece] - self._born.get(piece, 0)
+
+    def _next(self, piece: Piece) -> int:
+        uses = self._uses[piece]
+        return uses[-1] if uses else NEVER
+
+    def _spill(self, piece: Piece, nbytes: int) -> None:
+        self.moved.spilled += 1
+        self._copied.add(piece)
+        if self._shared_bytes + nbytes <= self._memories.shared:
+            self._shared[piece] = nbytes
+            self._shared_bytes += nbytes
+            self.moved.shared += nbytes
+            self.moved.levels[piece] = "shared"
+            self._shed_weights()
+        else:
+            self.moved.main += nbytes
+            self.moved.levels[piece] = "main"
+
+    def _drop(self, piece: Piece) -> None:
+        self._near_bytes -= self._near.pop(piece, 0)
+        self._shared_bytes -= self._shared.pop(piece, 0)

@@ -1,0 +1,139 @@
+"""A network cut into slices of groups, on paper: what each one computes, and the pieces of tensors that it reads.
+
+As on a machine whose memories are filled by programs: a slice computes all that it needs itself, also rows beside its
+cut that another one has computed. Paper: GraphTurbo §3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from rammer.scheduler.graphturbo.network import Box, Network, Span
+from rammer.scheduler.graphturbo.split import Group, Split
+
+Name = int  # of a slice: the group's result times MOST, and the number of the slice in the group
+Piece = tuple[Name, int]  # the slice that makes or loads it, and the layer, or ~input
+MOST = 1 << 20
+
+
+class Part(NamedTuple):
+    """Bytes of a piece that are read."""
+
+    piece: Piece
+    nbytes: int
+
+
+class Step(NamedTuple):
+    """One layer of one slice: the piece that it makes, what it reads, and the memory that its result may take over."""
+
+    makes: Part
+    reads: tuple[Part, ...]
+    mflop: float
+    takes_over: Piece | None
+
+
+class Slice(NamedTuple):
+    """A box of a group's result, the steps that compute it, and the slices that made what it reads."""
+
+    name: Name
+    group: Group
+    box: Box
+    steps: tuple[Step, ...]
+    producers: frozenset[Name]
+
+
+Counts = tuple[int, ...]  # into how many parts each axis of a group's result is cut
+Known = dict[tuple[object, ...], list[Slice]]
+
+
+def slices(
+    network: Network, groups: Sequence[Group], splits: Sequence[Split | None], known: Known | None = None
+) -> list[Slice]:
+    """The slices of all groups, group by group. `known`: those of plans of the same network, and what is found here."""
+    known = {} if known is None else known
+    found: list[Slice] = []
+    made: dict[int, Counts] = {}
+    for group, split in zip(groups, splits, strict=True):
+        shape = network.layers[group.result].shape
+        parts = split.parts if split else {}
+        counts = tuple(min(parts.get(axis, 1), max(extent, 1)) for axis, extent in enumerate(shape))
+        key = group.layers, counts, *(made[source] for source in group.outside if source >= 0)
+        if key not in known:
+            known[key] = [
+                _sliced(network, group, box, group.result * MOST + k, made)
+                for k, box in enumerate(product(*map(_spans, shape, counts)))
+            ]
+        made[group.result] = counts
+        found += known[key]
+    return found
+
+
+def producers_of(slices: Sequence[Slice]) -> list[set[int]]:
+    """Of each slice the places of those that made what it reads."""
+    place = {one.name: at for at, one in enumerate(slices)}
+    return [{place[name] for name in one.producers} for one in slices]
+
+
+def _spans(extent: int, count: int) -> list[Span]:
+    """An axis in parts as equal as can be."""
+    return [(extent * k // count, extent * (k + 1) // count) for k in range(count)]
+
+
+def _overlapping(counts: Counts, shape: Sequence[int], box: Box) -> Iterator[tuple[int, int]]:
+    """The parts that a box is in, and how many of its places each has."""
+    along = []
+    for (low, high), extent, count in zip(box, shape, counts, strict=True):
+        parts = range(((low + 1) * count - 1) // extent, (high * count - 1) // extent + 1)
+        spans = [(k, max(low, extent * k // count), min(high, extent * (k + 1) // count)) for k in parts]
+        along.append([(k, end - begin) for k, begin, end in spans])
+    for found in product(*along):
+        part, places = 0, 1
+        for (k, length), count in zip(found, counts, strict=True):
+            part, places = part * count + k, places * length
+        yield part, places
+
+
+def needed(network: Network, group: Group, box: Box) -> dict[int, Box]:
+    """The box of every tensor, in the group and just outside of it, that a box of its result needs."""
+    wanted: dict[int, Box] = {group.result: box}
+    for n in reversed(group.layers):
+        if n in wanted:
+            layer = network.layers[n]
+            for read in layer.reads:
+                part = read.box(wanted[n], layer.shape, network.shape(read.source))
+                if all(low < high for low, high in part):
+                    wanted[read.source] = _hull(wanted.get(read.source, part), part)
+    return wanted
+
+
+def _hull(box: Box, other: Box) -> Box:
+    return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(box, other, strict=True))
+
+
+def _sliced(network: Network, group: Group, box: Box, name: Name, made: Mapping[int, Counts]) -> Slice:
+    wanted = needed(network, group, box)
+    inside = frozenset(group.layers)
+    found, producers = [], set[int]()
+    for n in group.layers:
+        if n not in wanted:
+            continue
+        layer, reads = network.layers[n], []
+        for read in layer.reads:
+            source, shape = read.source, network.shape(read.source)
+            part = read.box(wanted[n], layer.shape, shape)
+            if any(low >= high for low, high in part):
+                continue
+            if source in inside or source < 0:
+                reads.append(Part((name, source), network.nbytes_of(source, part)))
+                continue
+            nbytes, whole = network.layers[source].nbytes, prod(shape)
+            for k, places in _overlapping(made[source], shape, part):
+                reads.append(Part((source * MOST + k, source), nbytes * places // whole))
+                producers.add(source * MOST + k)
+        over = (name, layer.takes_over) if layer.takes_over in inside else None
+        makes = Part((name, n), network.nbytes_of(n, wanted[n]))
+        found.append(Step(makes, tuple(reads), layer.mflop * network.share(n, wanted[n]), over))
+    return Slice(name, group, box, tuple(found), frozenset(producers))
