@@ -77,6 +77,11 @@ FLAGS: dict[str, Flag] = {
         Flag("RAMMER_DISABLE_CPU_FEATURES", "", "features that count as missing in the CPU, e.g. `amx*,avx512*`"),
         Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores"),
         Flag("RAMMER_SPIN_MS", "3", "milliseconds for which idle vEU threads of the CPU spin before they sleep"),
+        Flag(
+            "RAMMER_SUBNORMALS",
+            "0",
+            "1 computes with numbers below the normal ones on the CPU, at a fraction of the speed; else they are zero",
+        ),
         Flag("RAMMER_WATCHDOG_SECONDS", "60", "seconds without progress after which a waiting vEU stops the run"),
         Flag("RAMMER_PRECISION", "fp32", "what operands of products may be rounded to where none is named: tf32, bf16"),
         Flag("RAMMER_GPU_GRAPH", "0", "1 records the launches of a program on a GPU as one graph, CUDA's or HIP's"),

@@ -369,3 +369,22 @@ runs(good[0])
 """
         done = subprocess.run([sys.executable, "-c", script], timeout=120, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+def test_who_is_called_seldom_does_not_spin(load: Load) -> None:
+    """After two gaps in which spinning was in vain a worker sleeps at once; called sooner, it spins again."""
+    with config.override(RAMMER_SPIN_MS="2"):
+        executable = load(chain(), 2)
+    pool = pool_of(executable)
+    for n in range(6):
+        check(executable, chain(), 1, n)
+        wait_until(lambda: pool.num_sleepers == 1)
+        time.sleep(0.002)  # longer than it spins, also where it did not
+    assert pool.spun_in_vain(1) == 2
+    executable._struct.spin_ns = 10**15
+    check(executable, chain(), 3)
+    time.sleep(0.05)  # a worker that did not spin would sleep by now
+    assert pool.num_sleepers == 0
+    assert pool.spun_in_vain(1) == 2
+    executable._struct.spin_ns = 0
+    check(executable, chain(), 1)

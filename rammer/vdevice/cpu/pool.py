@@ -45,6 +45,7 @@ class TableStruct(ctypes.Structure):
         ("patience", ctypes.c_int64),
         ("times", ctypes.c_void_p),
         ("report", ctypes.c_void_p),
+        ("keeps_subnormals", ctypes.c_int64),
     )
 
 
@@ -60,6 +61,7 @@ class Runtime:
         self.close = library.function("rammer_close", ctypes.c_int, pointer, i64)
         self.run = library.function("rammer_run", ctypes.c_int, pointer, pointer, ctypes.c_int)
         self.sleepers = library.function("rammer_sleepers", i64, pointer)
+        self.in_vain = library.function("rammer_in_vain", i64, pointer, i64)
         self.now_ns = library.function("rammer_now_ns", i64)
         self.ticks = library.function("rammer_ticks", ctypes.c_uint64)
 
@@ -93,6 +95,10 @@ class Pool:
     def num_sleepers(self) -> int:
         """Threads that neither compute nor spin."""
         return int(self.runtime.sleepers(self.address))
+
+    def spun_in_vain(self, veu: int) -> int:
+        """How often a vEU's thread spun as long as it may, and nobody called it meanwhile."""
+        return int(self.runtime.in_vain(self.address, veu))
 
 
 class _Process:

@@ -33,6 +33,7 @@ typedef struct {
   i64 patience;  // loads of a counter before the waiter starts to yield
   u64 *times;    // begin and end of every slot, in ticks
   i64 *report;   // of a stall: program, vEU, order, awaited vEU, awaited order, slots it had begun; ticks of the run
+  i64 keeps_subnormals;  // else vEUs take numbers below the normal ones for zero: many CPUs need a hundred times as long
 } table;
 
 // Runs that would compute on the same CPUs go one at a time, first come first served. Runtimes of several builds may
@@ -52,6 +53,8 @@ typedef struct {
   i64 failed;  // the first slot with a bad index, or -1
   i64 begun;   // slots begun, counted like `step`; only watchdogs read it
   i64 cpu;     // of the worker, or -1
+  i64 long_gaps;  // how many dispatches in a row came later than it may spin
+  i64 in_vain; // how often the worker spun for its whole time and then fell asleep
   unsigned long thread;
   struct pool *pool;
 } lane;
@@ -76,6 +79,29 @@ enum { CALLED = 0xffff, EVERYBODY_OUT = 0xffff };  // a dispatch that ends all w
 #define LOAD_IN_ORDER(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)  // with other ..._IN_ORDER: one order for all threads
 #define STORE_IN_ORDER(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
 #define ADD_IN_ORDER(p, v) __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST)
+
+// ---- the CPU ----
+
+#if defined(__x86_64__)
+typedef unsigned control;
+enum { FLUSH = 0x8040 };  // of MXCSR: results that are subnormal are zero, and so are operands
+INLINE control float_control(void) { return __builtin_ia32_stmxcsr(); }
+INLINE void set_float_control(control to) { __builtin_ia32_ldmxcsr(to); }
+#elif defined(__aarch64__)
+typedef u64 control;
+enum { FLUSH = 1 << 24 };  // of FPCR: both
+INLINE control float_control(void) {
+  control now;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(now));
+  return now;
+}
+INLINE void set_float_control(control to) { __asm__ volatile("msr fpcr, %0" : : "r"(to)); }
+#else
+typedef unsigned control;  // of other CPUs nothing is known
+enum { FLUSH = 0 };
+INLINE control float_control(void) { return 0; }
+INLINE void set_float_control(control to) {}
+#endif
 
 // ---- the operating system ----
 
@@ -247,8 +273,11 @@ INLINE void walk(pool *p, i64 veu, int timed) {
 }
 
 static void run_lane(pool *p, i64 veu) {
+  const control before = float_control();
+  if (!p->t->keeps_subnormals && before != (before | FLUSH)) set_float_control(before | FLUSH);
   if (p->timed) walk(p, veu, 1);
   else walk(p, veu, 0);
+  if (float_control() != before) set_float_control(before);  // the caller's are its own
 }
 
 // ---- turns ----
@@ -270,17 +299,26 @@ INLINE int calls(u64 go, i64 veu) { return (i64)(go & CALLED) > veu; }
 
 // Wait for a dispatch after `last` that calls this vEU. A worker without a CPU of its own is in the way of those that
 // are called instead, and a whole pool in the way of another one that has the turn.
+//
+// Whoever calls seldom gains nothing from it: after two gaps that were longer, a worker sleeps at once, until it was
+// called sooner again.
 static u64 next_dispatch(pool *p, i64 veu, u64 last, i64 spin_ns, int crowded) {
   lane *me = &p->lanes[veu];
   u64 go = last;
-  for (i64 since = now_ns(); now_ns() - since < spin_ns && LOAD(&p->turn->holder) == p;) {
+  const i64 since = now_ns();
+  const int spins = me->long_gaps < 2;
+  while (spins && now_ns() - since < spin_ns && LOAD(&p->turn->holder) == p) {
     for (int i = 0; i < 64; i++) {
-      if ((go = LOAD(&p->go)) != last && calls(go, veu)) return go;
+      if ((go = LOAD(&p->go)) != last && calls(go, veu)) {
+        me->long_gaps = 0;
+        return go;
+      }
       pause();
     }
     if (go != last && me->cpu < 0) break;
     if (crowded) sched_yield();
   }
+  const int vain = spins && spin_ns && now_ns() - since >= spin_ns;
   ADD_IN_ORDER(&p->sleepers, 1);
   for (;;) {  // either dispatch() sees us asleep, or we see that it calls us
     STORE_IN_ORDER(&me->asleep, 1);
@@ -289,6 +327,8 @@ static u64 next_dispatch(pool *p, i64 veu, u64 last, i64 spin_ns, int crowded) {
   }
   ADD_IN_ORDER(&p->sleepers, -1);
   STORE(&me->asleep, 0);
+  me->in_vain += vain;
+  if (spin_ns) me->long_gaps = now_ns() - since < spin_ns ? 0 : me->long_gaps + 1;
   return go;
 }
 
@@ -433,5 +473,6 @@ EXPORT int rammer_run(pool *p, const table *t, int timed) {
 }
 
 EXPORT i64 rammer_sleepers(pool *p) { return LOAD(&p->sleepers); }
+EXPORT i64 rammer_in_vain(pool *p, i64 veu) { return p->lanes[veu].in_vain; }
 EXPORT i64 rammer_now_ns(void) { return now_ns(); }
 EXPORT u64 rammer_ticks(void) { return ticks(); }

@@ -124,6 +124,7 @@ class CpuExecutable(HostRooms):
             patience=4096 if enough else 32,
             times=times,
             report=report,
+            keeps_subnormals=int(config.get("RAMMER_SUBNORMALS") == "1"),
         )
         self._address = ctypes.addressof(struct)
 
