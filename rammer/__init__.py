@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rammer.compiler import compile, devices, from_torch, load, load_program
+from rammer.compiler import compile, devices, from_torch, load, load_program, save_together
 from rammer.errors import (
     ArtifactError,
     DeviceError,
@@ -16,6 +16,7 @@ from rammer.errors import (
     ScheduleError,
     ToolchainError,
     TypeMismatch,
+    UnsuitableError,
     VerificationError,
 )
 from rammer.hookspecs import hookimpl
@@ -76,6 +77,7 @@ __all__ = [
     "TensorType",
     "ToolchainError",
     "TypeMismatch",
+    "UnsuitableError",
     "VDevice",
     "VDeviceEntry",
     "VDeviceSpec",
@@ -86,4 +88,5 @@ __all__ = [
     "hookimpl",
     "load",
     "load_program",
+    "save_together",
 ]

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,10 @@ def compile_options(command: Any) -> Any:
             "--constant", "constants", multiple=True, callback=_pairs, help="Fix an input's value: NAME=FILE.npy."
         ),
         click.option("--device", help="Which device of the target; for cpu the number of vEUs."),
-        click.option("--arch", help="Compile for this architecture instead of the one found."),
+        click.option(
+            "--arch",
+            help="Compile for this architecture instead of the one found; `rammer compile` takes several: A,B.",
+        ),
         click.option(
             "--tune-seconds",
             type=click.FloatRange(min=0),
@@ -212,9 +215,21 @@ def _inputs(program: Program, given: Mapping[str, str], seed: int) -> dict[str, 
 def compile_command(verbose: int, /, model: str, output: str, state: dict[str, str], **options: Any) -> None:
     """Compile MODEL (ONNX) into a file that runs without the compiler."""
     files.check_new(output, sources=[model])
-    with progress_bar() as show, rammer.compile(model, state=state, progress=show, **_loaded(options)) as program:
-        program.save(output, progress=show)
-        out.print(escape(str(program.report())), highlight=False)
+    arches = (options.pop("arch") or "").split(",")
+    with progress_bar() as show, ExitStack() as stack:
+        programs = [
+            stack.enter_context(
+                rammer.compile(model, state=state, progress=show, arch=arch or None, **_loaded(options))
+            )
+            for arch in dict.fromkeys(arches)
+        ]
+        if len(programs) == 1:
+            programs[0].save(output, progress=show)
+        else:
+            programs.sort(key=lambda p: (p.plan.spec.peak_gflops, len(p.plan.spec.instructions)), reverse=True)
+            rammer.save_together(programs, output)
+        for program in programs:
+            out.print(escape(str(program.report())), highlight=False)
     out.print(f"wrote {escape(output)} ({Path(output).stat().st_size / 1e6:.1f} MB)", highlight=False)
 
 

@@ -11,12 +11,14 @@ import hashlib
 import json
 import mmap
 import os
+import shutil
 import struct
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from math import prod
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -34,9 +36,11 @@ _WEIGHTS = "weights.safetensors"
 _METADATA = "__metadata__"  # of safetensors: texts by name
 _REPORT = "report.json"
 _MANIFEST = "manifest.json"
+_PROGRAMS = "programs/"  # members of a file with several
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, lengths of its name and its extra field
 _ZIP = b"PK\3\4"  # what a zip, and so each of its members, begins with
 _PADDING = 0xD935  # the type of extra fields that align; zip readers skip it
+_END, _END_BYTES = b"PK\5\6", 22  # what a zip without a comment ends with
 _ZIP64_BYTES = 20  # the extra field of 64-bit sizes
 _AGAIN = "compile the model again"
 _MODEL = "if it is a model (.onnx), rammer.compile and `rammer compile` take it"
@@ -107,10 +111,7 @@ def _write(file: BinaryIO, manifest: dict[str, Any], members: Mapping[str, list[
     places: dict[str, tuple[int, int]] = {}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, parts in members.items():
-            info = zipfile.ZipInfo(name)  # its date is fixed: equal programs are equal files
-            begin = file.tell() + _LOCAL.size + len(name.encode()) + _ZIP64_BYTES + 4
-            info.extra = struct.pack("<HH", _PADDING, -begin % ALIGNMENT) + bytes(-begin % ALIGNMENT)
-            begin += -begin % ALIGNMENT
+            info, begin = _aligned(name, file.tell())
             with archive.open(info, "w", force_zip64=True) as member:
                 for part in parts:
                     member.write(part.reshape(-1).view(np.uint8).data if isinstance(part, np.ndarray) else part)
@@ -124,23 +125,76 @@ def _write(file: BinaryIO, manifest: dict[str, Any], members: Mapping[str, list[
     file.flush()
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Image, dict[str, Any]]:
-    """The image and the report of a saved program. Raises ArtifactError naming what is wrong.
+def _aligned(name: str, at: int) -> tuple[zipfile.ZipInfo, int]:
+    """A member that is written at some place of a file, and where its data begin."""
+    info = zipfile.ZipInfo(name)  # its date is fixed: equal programs are equal files
+    begin = at + _LOCAL.size + len(name.encode()) + _ZIP64_BYTES + 4
+    info.extra = struct.pack("<HH", _PADDING, -begin % ALIGNMENT) + bytes(-begin % ALIGNMENT)
+    return info, begin + -begin % ALIGNMENT
 
-    The weights are mapped from the file, which must not be changed while they are in use; `save` never changes one,
-    it puts a new one into its place.
+
+def save_together(programs: Sequence[str | os.PathLike[str]], path: str | os.PathLike[str]) -> None:
+    """Write saved programs into one file, the best first: a machine takes the first that it can run.
+
+    The file appears whole or not at all. Raises ArtifactError.
     """
+    with files.new_file(path, sources=programs, raises=ArtifactError) as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for n, program in enumerate(programs):
+                with (
+                    files.open_plain(program) as source,
+                    archive.open(_aligned(f"{_PROGRAMS}{n}", file.tell())[0], "w", force_zip64=True) as member,
+                ):
+                    shutil.copyfileobj(source, member, CHUNK_BYTES)
+            archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps({"format": FORMAT, "programs": len(programs)}))
+        file.flush()
+
+
+def ends(path: str | os.PathLike[str]) -> list[int]:
+    """Where each program of a file ends, for `load`; of a file with one program that is the file's end."""
     where = os.fspath(path)
+    with _opened(where, 0) as (archive, data):
+        names = [name for name in archive.namelist() if name.startswith(_PROGRAMS)]
+        if not names or len(names) > MAX_FILES:
+            return [len(data)]
+        infos = [archive.getinfo(name) for name in names]
+        return [sum(_place(info, data, info.file_size, where)) for info in infos]
+
+
+@contextmanager
+def _opened(where: str, end: int) -> Iterator[tuple[zipfile.ZipFile, mmap.mmap]]:
+    """A file up to some byte (0: all of it) as a zip, and mapped. Raises ArtifactError, also for what is read of it."""
     try:
-        with files.open_plain(where) as file, zipfile.ZipFile(file) as archive:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            manifest, places = _read(archive, data, where)
+        with files.open_plain(where) as file:
+            data = _Mapped(file.fileno(), end, access=mmap.ACCESS_READ)
+            if data[-_END_BYTES:][: len(_END)] != _END:  # zipfile would look for one before it
+                raise zipfile.BadZipFile("its end is missing")
+            with zipfile.ZipFile(cast(BinaryIO, data)) as archive:  # what lies before a zip does not matter
+                yield archive, data
     except FileNotFoundError:
         raise ArtifactError(f"{where}: no such file", hint="write one with `rammer compile MODEL -o FILE`") from None
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
         if (begin := files.first_bytes(where, len(_ZIP))) and begin != _ZIP:
             raise ArtifactError(f"{where}: this is no saved program", hint=_MODEL) from None
         raise ArtifactError(f"{where}: not a readable program: {error}", hint=_AGAIN) from error
+
+
+class _Mapped(mmap.mmap):
+    """A mapped file that says of itself what zipfile asks."""
+
+    def seekable(self) -> bool:
+        return True
+
+
+def load(path: str | os.PathLike[str], end: int = 0) -> tuple[Image, dict[str, Any]]:
+    """The image and the report of a saved program. Raises ArtifactError naming what is wrong.
+
+    `end`: of the program, if its file has several; 0 is the file's end. The weights are mapped from the file, which
+    must not be changed while they are in use; `save` never changes one, it puts a new one into its place.
+    """
+    where = os.fspath(path)
+    with _opened(where, end) as (archive, data):
+        manifest, places = _read(archive, data, where)
     try:
         weights = _tensors(data, *places.pop(_WEIGHTS))
         members = {name: data[begin : begin + size] for name, (begin, size) in places.items()}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rammer import artifact, config
 from rammer.candidates import Prover, compare_with_meaning, drop_refused, drop_spilled, drop_wrong, few
 from rammer.cost.price import fit
-from rammer.errors import DeviceError, ModelError, RammerError, VerificationError
+from rammer.errors import ArtifactError, DeviceError, ModelError, RammerError, UnsuitableError, VerificationError
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -37,7 +37,7 @@ from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.state import checked_pairs, same_types
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
-from rammer.vdevice.base import Progress, VDevice, ports_of, silent
+from rammer.vdevice.base import Image, Progress, VDevice, ports_of, silent
 
 if TYPE_CHECKING:
     import onnx
@@ -286,15 +286,45 @@ def load_program(
 ) -> Program:
     """Load a saved program without compiling. Raises ArtifactError, or DeviceError if its vDevice is missing.
 
-    A program holds machine code: load only what you trust.
+    Of a file with several programs, the first that runs here. A program holds machine code: load only what you trust.
     """
-    image, report = artifact.load(path)
-    vdevice = (registry or PluginRegistry()).open(image.target, device=device)
+    ends, reasons = artifact.ends(path), []
+    for end in ends:
+        image, report = artifact.load(path, end)
+        try:
+            return _program(image, report, device, registry or PluginRegistry())
+        except (UnsuitableError, DeviceError) as error:
+            if len(ends) == 1:
+                raise
+            reasons.append(error.what)
+    raise UnsuitableError(
+        f"{os.fspath(path)}: none of its {len(ends)} programs runs here: {'; '.join(dict.fromkeys(reasons))}",
+        hint="compile the model for this machine, too",
+    )
+
+
+def _program(image: Image, report: dict[str, Any], device: str | int | None, registry: PluginRegistry) -> Program:
+    vdevice = registry.open(image.target, device=device)
     try:
         return Program(image, vdevice, Report.from_json(report))
     except BaseException:
         vdevice.close()
         raise
+
+
+def save_together(programs: Sequence[Program], path: str | os.PathLike[str]) -> None:
+    """Write programs of one model into one file, the best first: `load_program` takes the first that runs there.
+
+    Raises ArtifactError, also for programs whose inputs and outputs differ.
+    """
+    ports = {(program.inputs, program.outputs, tuple(program.state_pairs.items())) for program in programs}
+    if len(ports) != 1:
+        raise ArtifactError(f"{len(programs)} programs with different inputs, outputs or state cannot share a file")
+    with tempfile.TemporaryDirectory() as folder:
+        parts = [os.path.join(folder, str(n)) for n in range(len(programs))]
+        for program, part in zip(programs, parts, strict=True):
+            program.save(part)
+        artifact.save_together(parts, path)
 
 
 def _pickled(program: Program) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
@@ -391,4 +421,4 @@ class _Clock:
         self._trace.say(TIMES, f"{phase} {self.seconds[phase]:.3f} s")
 
 
-__all__ = ["compile", "devices", "load", "load_program"]
+__all__ = ["compile", "devices", "load", "load_program", "save_together"]

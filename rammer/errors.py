@@ -85,6 +85,10 @@ class ArtifactError(RammerError):
     """A saved program that is damaged, unsafe, or made for something else."""
 
 
+class UnsuitableError(ArtifactError):
+    """A saved program with which nothing is wrong, but for another machine."""
+
+
 class PluginError(RammerError):
     """A plugin that failed to load or broke its contract."""
 

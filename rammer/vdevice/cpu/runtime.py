@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer import config
-from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
 from rammer.vdevice.base import Image, SlotTimes
@@ -282,7 +282,7 @@ def _checked_table(image: Image, host: Host) -> Table:
     image.check_fingerprint(fingerprint(arch.name) if arch and table.header.get("abi") == ABI else "")
     assert arch is not None
     if not host.runs(arch):
-        raise ArtifactError(
+        raise UnsuitableError(
             f"the program is for {arch.name!r}: {host.lacks(arch)}",
             hint="compile it on this machine, or with arch= of this machine",
         )

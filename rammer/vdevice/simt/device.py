@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rammer.errors import ArtifactError, DeviceError
+from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
@@ -119,7 +119,7 @@ class GpuVDevice(VDevice):
                 hint='it was compiled with device="emulator": again without',
             )
         if header["arch"] != gpu.arch:
-            raise ArtifactError(
+            raise UnsuitableError(
                 f"the program is for {header['arch']}, {gpu.name} is {gpu.arch}", hint=f"compile with arch={gpu.arch!r}"
             )
         try:
