@@ -78,6 +78,7 @@ class GraphBuilder:
         self._kept: set[TensorId] = set()
         self._outputs: list[tuple[TensorId, str]] = []
         self._operators: list[ROperator] = []
+        self._makers: dict[TensorId, ROperator] = {}
         self._names: dict[str, int] = {}
         self._updates: dict[TensorId, Update] = {}
 
@@ -129,6 +130,7 @@ class GraphBuilder:
                 raise ModelError(f"the graph grows beyond {self._max_operators} operators", hint="raise the limit")
             tensors = tuple(self._fresh(name or kind, result) for result in operation.outputs)
             self._operators.append(ROperator(name or kind, operation, inputs, tensors))
+            self._makers |= dict.fromkeys(tensors, self._operators[-1])
         return tensors[0] if len(tensors) == 1 else tensors
 
     def could_update(self, result: TensorId, *inputs: TensorId, **attrs: Hashable) -> TensorId:
@@ -148,6 +150,10 @@ class GraphBuilder:
         found = self._constants.get(tensor)
         kind = self.types[tensor]
         return np.zeros(kind.shape, kind.dtype.numpy) if found is None and not kind.size else found
+
+    def maker(self, tensor: TensorId) -> ROperator | None:
+        """The operator that computes a tensor, if there is one."""
+        return self._makers.get(tensor)
 
     def sources(self, tensor: TensorId) -> tuple[TensorId, ...]:
         """The graph inputs that a tensor is computed from."""

@@ -66,9 +66,13 @@ def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated:
     axes = [np.arange(*box[a]) for a, _ in expr.root.axes]
     grid = dict(zip((a for a, _ in expr.root.axes), np.ix_(*axes), strict=True)) if axes else {}
     places = [np.broadcast_to(p, value.shape).ravel() for p in _Evaluator(expr, inputs).places(expr.into, grid)]
-    flat = np.ravel_multi_index(places, updated.shape) if places else np.zeros(1, np.int64)
+    inside = np.ones(value.size, bool)
+    for at, extent in zip(places, updated.shape, strict=True):
+        inside &= (at >= 0) & (at < extent)
+    rows = np.flatnonzero(inside)
+    flat = np.ravel_multi_index([at[rows] for at in places], updated.shape) if places else np.zeros(1, np.int64)
     last = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]  # NumPy does not say which of several stays
-    updated.reshape(-1)[flat[last]] = value.reshape(-1)[last]
+    updated.reshape(-1)[flat[last]] = value.reshape(-1)[rows[last]]
 
 
 def evaluate_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box) -> list[Array]:
@@ -290,12 +294,12 @@ class _Evaluator:
         return self.wholes[stage.name]
 
     def places(self, load: Load, grid: Mapping[str, Any]) -> list[Any]:
-        """The index in every dimension. Raises InputError for one that data put outside."""
+        """The index in every dimension. Raises InputError for one that data put outside, if that is an error."""
         places = [evaluate(i, grid) for i in load.index]
         for d in load.dynamic:
             chosen = np.asarray(self.value(d.value, grid))
             wrong = chosen[(chosen < -d.extent) | (chosen >= d.extent)]
-            if wrong.size:
+            if wrong.size and d.strict:
                 raise InputError(
                     f"{self.expr.name}: index {wrong.flat[0]} is outside [-{d.extent}, {d.extent})",
                     hint="check the indices given to this operator",

@@ -61,14 +61,16 @@ class Table(Scalar):
 class Dynamic:
     """A data-dependent addition to dimension `dim` of a load's index: `value`, an integer in [-extent, extent).
 
-    Negative values count from the end. Out of range is an error at run time (never a stray read).
-    In a tile program the load has one flat index, and `stride` is what one step of `value` adds to it.
+    Negative values count from the end. Out of range is an error at run time (never a stray read); a store goes nowhere
+    then, and if it is not `strict` that is no error. In a tile program the load has one flat index, and `stride` is
+    what one step of `value` adds to it.
     """
 
     dim: int
     value: Scalar
     extent: int
     stride: int = 1
+    strict: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rammer.ir.access import Access
 from rammer.ir.evaluate import happens
-from rammer.ir.expr import Call, Const, Iota, Load, Scalar, TensorExpr, free_axes
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Scalar, TensorExpr, free_axes
 from rammer.ir.index import Index, evaluate
 from rammer.ir.kernel import RKernel
 from rammer.ir.tile import Kind, Store, TileProgram, statements
@@ -69,7 +69,7 @@ def _wrong(kernel: RKernel, store: Store, access: Access, ranges: Mapping[str, t
     if len(store.dynamic) != len(expr.into.dynamic):
         return f"lets {len(store.dynamic)} numbers say where elements go, instead of {len(expr.into.dynamic)}"
     for given, wanted in zip(store.dynamic, expr.into.dynamic, strict=True):
-        if (given.extent, given.stride) != (wanted.extent, strides[wanted.dim]):
+        if (given.extent, given.stride, given.strict) != (wanted.extent, strides[wanted.dim], wanted.strict):
             return f"moves by {given.stride} in steps below {given.extent} along dimension {wanted.dim}"
         if not _same(expr, given.value, wanted.value, loops, axes, inside):
             return f"asks for another place along dimension {wanted.dim}"
@@ -126,6 +126,8 @@ def _same(
                 return fn == other and len(parts) == len(own) and all(map(same, parts, own))
             case Const(), Const():
                 return a == b
+            case Cast(inner, dtype), Cast(other, wanted_dtype):
+                return dtype is wanted_dtype and same(inner, other)
         return False
 
     return same(given, wanted)

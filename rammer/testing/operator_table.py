@@ -31,6 +31,14 @@ A cell again, here of Add on float16 under the emulator of CUDA:
 The whole table; `--sample` takes one case for each operator and element type:
 
 """
+STRINGS = """
+## Strings
+
+Operators of strings are refused by name when a model is imported: {operators}. A program is planned for
+tensors whose bytes are known before it runs, on devices that have no strings; what they would compute there belongs
+before a model (tokenizers) or behind it. Do that part in Python, and compile what begins with its numbers:
+`onnx.utils.extract_model` cuts a model there.
+"""
 COLUMNS = "| operator | {} |\n|---|{}\n"
 
 
@@ -50,7 +58,8 @@ def table(runs: Sequence[Mapping[str, Any]], version: str) -> str:
     rows = [f"| {op} | {' | '.join(_cell(found.get(op, {})) for found in by_device.values())} |\n" for op in names]
     head = HEAD.format(version=version) + "".join(commands) + "\n"
     columns = COLUMNS.format(" | ".join(f"`{d}`" for d in by_device), "---|" * len(by_device))
-    return head + columns + "".join(rows) + "\n## What does not pass\n\n" + "".join(_refusals(by_device))
+    refused = "\n## What does not pass\n\n" + "".join(_refusals(by_device))
+    return head + columns + "".join(rows) + refused + _strings(by_device)
 
 
 def _file(device: str) -> str:
@@ -72,8 +81,10 @@ def _cell(types: Cases) -> str:
 
 
 def _refusals(by_device: Mapping[str, Mapping[str, Cases]]) -> Iterator[str]:
+    """A line for each operator and reason: the types, how many cases, and the devices where it is so."""
+    lines: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for device, found in by_device.items():
-        for op, types in sorted(found.items()):
+        for op, types in found.items():
             reasons: dict[str, list[str]] = defaultdict(list)
             for kind in sorted(types):
                 bad = [case for case in types[kind] if case["outcome"] != "passes"]
@@ -81,7 +92,16 @@ def _refusals(by_device: Mapping[str, Mapping[str, Cases]]) -> Iterator[str]:
                     reasons[f"{case['outcome']}: {case['reason']}"].append(f"{kind} ({len(bad)} of {len(types[kind])})")
             for reason, kinds in reasons.items():
                 plain = reason.replace("<", "‹").replace(">", "›").replace("|", "¦")
-                yield f"* {op} on `{device}`, {', '.join(kinds)}: {plain}\n"
+                lines[op, ", ".join(kinds), plain].append(device)
+    for (op, given, reason), devices in sorted(lines.items()):
+        where = "everywhere" if len(devices) == len(by_device) else "on " + ", ".join(f"`{d}`" for d in devices)
+        yield f"* {op} {where}, {given}: {reason}\n"
+
+
+def _strings(by_device: Mapping[str, Mapping[str, Cases]]) -> str:
+    """The operators that are not there because they compute strings."""
+    names = sorted({op for found in by_device.values() for op, types in found.items() if "string" in types})
+    return STRINGS.format(operators=", ".join(names)) if names else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -213,7 +213,8 @@ class CFamilyPrinter(VectorLoops):
             raise LoweringError(f"{self.program.name}: only what lies in memory is stored where data say")
         to = self.index(s.index) + self.moved(s.dynamic, "&bad")
         target, value = self.place(s.buffer, "to", 1), self.element(s.value.tensor, s.value.index[0], None)
-        return f"{{ int bad = 0; const int64_t to = {to}; if (bad) *status = bad; else {target} = {value}; }}"
+        refused = "*status = bad" if all(d.strict for d in s.dynamic) else ""
+        return f"{{ int bad = 0; const int64_t to = {to}; if (bad) {refused}; else {target} = {value}; }}"
 
     def store_narrow(self, s: Store, lane: str, count: int) -> str:
         """As `store`, of small numbers that lie side by side."""

@@ -133,6 +133,11 @@ def test_a_table_says_what_does_not_pass() -> None:
     page = table(runs, "onnx 1")
     assert "| Add | float32 ~~int8~~ | – |" in page
     assert "* Add on `CPU`, int8 (1 of 2): refused: x ‹ y\n" in page
+    assert "## Strings" not in page
+    runs += [{"device": d, "results": [result("d", "string", "refused", "no")]} for d in ("CPU", "ipu:emulator")]
+    page = table(runs, "onnx 1")
+    assert "* Add everywhere, string (1 of 1): refused: no\n" in page
+    assert "refused by name when a model is imported: Add." in page.replace("\n", " ")
 
 
 @pytest.mark.slow

@@ -280,3 +280,83 @@ def test_quantized_rest() -> None:
 def test_what_has_no_meaning_is_refused(op: str, values: dict[str, Array], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load(contrib(op, values, ["y"], {}, **attrs))
+
+
+@pytest.mark.parametrize(("axis", "opset"), [(-1, 13), (1, 13), (1, 12), (2, 12)])
+def test_quantized_softmax(axis: int, opset: int) -> None:
+    fixed = {"xs": SCALE, "xz": ZERO, "ys": SCALE / 12, "yz": ZERO - ZERO}
+    agrees("QLinearSoftmax", {"x": whole(0, 256, 2, 5, 7)}, fixed, atol=1, axis=axis, opset=opset)
+
+
+def test_quantized_choices() -> None:
+    values = {"c": whole(0, 2, 3, 1, dtype="int64") > 0, "a": whole(0, 256, 3, 5), "b": whole(0, 256, 3, 5)}
+    fixed = {"as": SCALE, "az": ZERO - 9, "bs": SCALE * 2, "bz": ZERO, "ys": SCALE * 3, "yz": ZERO}
+    agrees("QLinearWhere", values, fixed, atol=1, inputs=["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"])
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"kernel_shape": [3, 2]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "count_include_pad": 1},
+        {"kernel_shape": [3, 3], "strides": [2, 1], "pads": [1, 0, 1, 2], "ceil_mode": 1},
+        {"kernel_shape": [2, 3], "auto_pad": "SAME_UPPER"},
+    ],
+)
+def test_quantized_pools(attrs: dict[str, Any]) -> None:
+    fixed = {"xs": SCALE, "xz": ZERO, "ys": SCALE / 2, "yz": ZERO - 3}
+    agrees("QLinearAveragePool", {"x": whole(0, 256, 2, 3, 9, 8)}, fixed, atol=1, **attrs)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {},
+        {"activation": "Relu", "pads": [1, 1, 1, 1]},
+        {"activation": "LeakyRelu", "activation_params": [0.3], "strides": [2, 1]},
+        {"activation": "Clip", "activation_params": [-0.5, 0.25], "auto_pad": "SAME_LOWER"},
+        {"activation": "HardSigmoid", "activation_params": [0.2, 0.4], "dilations": [2, 1]},
+        {"activation": "Tanh", "group": 2},
+        {"activation": "Sigmoid"},
+    ],
+)
+def test_fused_convolutions(attrs: dict[str, Any]) -> None:
+    weight = draw(6, 4 // attrs.get("group", 1), 3, 3, seed=1) / 4
+    agrees("FusedConv", {"x": draw(2, 4, 9, 8)}, {"w": weight, "b": draw(6)}, cpu=True, **attrs)
+
+
+def test_fused_convolutions_that_add() -> None:
+    values = {"x": draw(2, 4, 9, 8), "z": draw(2, 6, 7, 6)}
+    fixed = {"w": draw(6, 4, 3, 3, seed=1) / 4, "b": draw(6)}
+    agrees("FusedConv", values, fixed, inputs=["x", "w", "b", "z"], activation="Relu")
+    for attrs, what in (({"activation": "Softsign"}, "activation 'Softsign'"), ({"activation": "Clip"}, "of 0 param")):
+        with pytest.raises(ModelError, match=what):
+            load(contrib("FusedConv", {"x": draw(2, 4, 9, 8)}, ["y"], {"w": fixed["w"]}, **attrs))
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+@pytest.mark.parametrize("attrs", [{}, {"transA": 1}, {"transB": 1, "alpha": 0.5}])
+def test_quantized_products(quantized: bool, attrs: dict[str, Any]) -> None:
+    a, b = (
+        whole(0, 256, *((7, 3) if attrs.get("transA") else (3, 7))),
+        whole(0, 256, *((5, 7) if attrs.get("transB") else (7, 5))),
+    )
+    fixed = {
+        "as": SCALE,
+        "az": ZERO,
+        "b": b,
+        "bs": SCALE / 2,
+        "bz": ZERO - 7,
+        "c": whole(0, 900, 5, dtype="int32") - 450,
+    }
+    more = {"ys": SCALE * 3, "yz": ZERO} if quantized else {}
+    names = ["a", "as", "az", "b", "bs", "bz", "c", *more]
+    agrees("QGemm", {"a": a}, {**fixed, **more}, atol=1 if quantized else 1e-3, inputs=names, **attrs)
+
+
+@pytest.mark.parametrize("names", [["bs"], ["bs", "bz"], ["bs", "", "c"], ["bs", "bz", "c"]])
+def test_products_with_an_operand_that_is_quantized_by_its_range(names: list[str]) -> None:
+    fixed = {"b": whole(0, 256, 37, 6), "bs": np.array([0.03], np.float32), "bz": whole(99, 130, 1), "c": draw(6)}
+    given = ["x", "b", *names]
+    for x in (draw(2, 3, 37), np.abs(draw(2, 3, 37)), -np.abs(draw(2, 3, 37))):
+        agrees("DynamicQuantizeMatMul", {"x": x}, {n: fixed[n] for n in given if n in fixed}, atol=2e-2, inputs=given)

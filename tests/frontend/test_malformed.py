@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ def regions(**attrs: Any) -> ModelProto:
     return model(
         [node("RoiAlign", ["x", "r", "b"], **attrs)], {"x": (1, 1, 4, 4), "r": (2, 4), "b": ("int64", (2,))}, opset=16
     )
+
+
+def microsoft(op: str, operands: int, **attrs: Any) -> ModelProto:
+    """An operand with scales and zero points; or several ones that do not fit each other."""
+    shapes: dict[str, Any] = {
+        f"x{n}": ("uint8" if n % 3 == 0 else "float32", (2, 3, n + 2, 4)) for n in range(operands)
+    }
+    if operands == 5:
+        shapes |= {"x1": ("float32", ()), "x2": ("uint8", ()), "x3": ("float32", ()), "x4": ("uint8", ())}
+    made = node(op, list(shapes), domain="com.microsoft", **attrs)
+    return model([made], shapes, domains={"com.microsoft": 1})
 
 
 def mel(bins: int, high: float = 4000.0) -> ModelProto:
@@ -438,6 +450,22 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "the limit is",
     ),
     "external data without a folder": (lambda: external(location="data"), "not loaded from a file"),
+}
+
+BAD |= {
+    f"{op} with {attrs}": (partial(microsoft, op, operands, **attrs), message)
+    for op, operands, attrs, message in (
+        ("QLinearSoftmax", 5, {"axis": 99, "opset": 13}, "axis"),
+        ("QLinearSoftmax", 5, {"axis": 0}, "'opset' is missing"),
+        ("QLinearAveragePool", 5, {"kernel_shape": [0, -1]}, "kernel_shape"),
+        ("QLinearAveragePool", 5, {"kernel_shape": [2, 2], "pads": [-(1 << 40)] * 4}, "at least 0 are needed"),
+        ("QLinearAveragePool", 5, {"strides": [1, 1]}, "needs kernel_shape"),
+        ("FusedConv", 2, {"group": -1}, "groups"),
+        ("FusedConv", 2, {"activation_params": "x"}, "activation_params"),
+        ("QGemm", 6, {"transA": 1}, "matmul|broadcast|scale"),
+        ("DynamicQuantizeMatMul", 3, {}, "floating-point"),
+        ("QLinearWhere", 9, {}, "does not fit"),
+    )
 }
 
 

@@ -118,6 +118,22 @@ def test_other_data_and_another_order_are_seen() -> None:
         assert any(f.rule in ("R204", "R210") and f.broken and what in f.what for f in findings), findings
 
 
+def test_a_place_that_is_none_is_left_out() -> None:
+    for dtype in (DType.I64, DType.I32):
+        at = TensorType((3, 1, 1, 1), dtype)
+        chosen = operation("update", CACHE, TensorType((3, 4, 1, 8)), at, moves=(0, 1, -1, 3), how="chosen")
+        new = np.ones((3, 4, 1, 8), "f")
+        inputs = {
+            "data": np.zeros(CACHE.shape, "f"),
+            "updates": new,
+            "places": np.array([-1, 3, 16]).reshape(3, 1, 1, 1),
+        }
+        (found,) = evaluate_expr(chosen.expr, inputs)
+        assert np.argwhere(found[:, 0, :, 0]).tolist() == [[1, 3]]
+        for kernel in candidates(chosen, SLOW_SPEC):
+            assert not prove(kernel)
+
+
 def test_threads_never_share_a_place() -> None:
     """Rows that may have one place are stored one after another, by every thread that has part of them."""
     rows = operation(

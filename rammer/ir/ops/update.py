@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rammer.ir.expr import Call, Const, Dynamic, Iota, Load, Scalar, Stage, TensorExpr
+from rammer.ir.expr import Call, Cast, Const, Dynamic, Iota, Load, Scalar, Stage, TensorExpr
 from rammer.ir.index import Index
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import expression, listed, point_axes, require, variables_of
@@ -18,8 +18,9 @@ def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tup
 
     Along dimension d that is the element's own place along dimension moves[d] of `updates`. Where this is negative,
     `at` says it, and may count from the end: for each element ("elements": its shape is broadcast to that of
-    `updates`), or as component ~moves[d] of the last dimension of what it says for the first dimensions ("vectors"); or
-    it has the first place for each batch, along one dimension, on which the others follow ("linear", "circular").
+    `updates`; "chosen": neither from the end, nor is it an error if there is no such place), or as component ~moves[d]
+    of the last dimension of what it says for the first dimensions ("vectors"); or it has the first place for each
+    batch, along one dimension, on which the others follow ("linear", "circular").
     """
     given = f"update: {listed((data, updates, at))} by {moves} {how}"
     require(data.dtype is updates.dtype and len(moves) == data.rank, given, "one move for each dimension of the data")
@@ -30,7 +31,7 @@ def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tup
     axes = point_axes(updates.shape)
     here = variables_of(axes)
     dynamic = tuple(
-        Dynamic(d, _place(at, updates, extent, d, ~move, how, given), extent)
+        Dynamic(d, _place(at, updates, extent, d, ~move, how, given), extent, strict=how != "chosen")
         for d, (move, extent) in enumerate(zip(moves, data.shape, strict=True))
         if move < 0
     )
@@ -43,10 +44,11 @@ def _update(data: TensorType, updates: TensorType, at: TensorType, *, moves: tup
 def _place(at: TensorType, updates: TensorType, extent: int, dim: int, part: int, how: str, given: str) -> Scalar:
     """What `at` says about a dimension of the data."""
     here = variables_of(point_axes(updates.shape))
-    if how == "elements":
+    if how in ("elements", "chosen"):
         fits = at.rank == updates.rank and all(p in (1, e) for p, e in zip(at.shape, updates.shape, strict=True))
         require(fits, given, "places are broadcast to the updates")
-        return Load("places", tuple(i if e > 1 else Index() for i, e in zip(here, at.shape, strict=True)))
+        place: Scalar = Load("places", tuple(i if e > 1 else Index() for i, e in zip(here, at.shape, strict=True)))
+        return _from_the_front(place, at.dtype, extent) if how == "chosen" else place
     if how == "vectors":
         depth = at.rank - 1
         require(
@@ -59,8 +61,13 @@ def _place(at: TensorType, updates: TensorType, extent: int, dim: int, part: int
     place = first + Iota(here[dim])
     if how == "circular":
         return Call("mod", (place, Const(extent, DType.I64)))
-    below = Call("less", (first, Const(0, DType.I64)))
-    return Call("where", (below, Const(extent, DType.I64), place))  # it counts from the front alone
+    return Call("where", (Call("less", (first, Const(0, DType.I64))), Const(extent, DType.I64), place))
+
+
+def _from_the_front(place: Scalar, dtype: DType, extent: int) -> Scalar:
+    """The place, and no place where it is negative."""
+    wide = place if dtype is DType.I64 else Cast(place, DType.I64)
+    return Call("where", (Call("less", (wide, Const(0, DType.I64))), Const(extent, DType.I64), wide))
 
 
 DEFINITIONS = (OpDef("update", _update),)

@@ -8,7 +8,7 @@ from math import prod
 from typing import TypeAlias
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import Dynamic, Load, Range, Scalar, Stage, TensorExpr, loads, rename_tensors, rewrite
+from rammer.ir.expr import Load, Range, Scalar, Stage, TensorExpr, loads, rename_tensors, rewrite
 from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.simplify import simplify_index
@@ -108,7 +108,7 @@ class Context:
                 assert result is not None, load
                 return result
             flat = simplify_index(self.flatten(load.tensor, [substitute(ix, values) for ix in load.index]), self.env)
-            dynamic = tuple(Dynamic(0, d.value, d.extent, self._stride(load.tensor, d.dim)) for d in load.dynamic)
+            dynamic = tuple(replace(d, dim=0, stride=self._stride(load.tensor, d.dim)) for d in load.dynamic)
             return Load(load.tensor, (flat,), dynamic)
 
         return rewrite(body, leaf, place)

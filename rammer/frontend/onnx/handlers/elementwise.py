@@ -10,7 +10,7 @@ from onnx import TensorProto
 from rammer.frontend.onnx.handlers.casts import narrow_float
 from rammer.frontend.onnx.node import Handler, Node, handles
 from rammer.frontend.onnx.tensors import element_type
-from rammer.ir.tensor import DType, TensorId
+from rammer.ir.tensor import DType, Shape, TensorId
 
 SINH_TERMS = 9  # of its series: enough for doubles up to 1
 
@@ -196,7 +196,41 @@ def clip(n: Node) -> TensorId:
 
 @handles("Where")
 def where(n: Node) -> TensorId:
-    return n.add("where", n.tensor(0), n.tensor(1), n.tensor(2))
+    found = n.add("where", n.tensor(0), n.tensor(1), n.tensor(2))
+    chosen = _one_place(n, n.tensor(0), n.type(found).shape)
+    if chosen is None or n.shape(2) != n.type(found).shape:
+        return found
+    axis, at = chosen
+    shape = n.shape(2)
+    rows = (*shape[:axis], 1, *shape[axis + 1 :])
+    if n.shape(1)[-len(shape) + axis :][:1] != (1,) and len(n.shape(1)) >= len(shape) - axis:
+        return found  # what comes is not one row
+    new = n.tensor(1) if n.shape(1) == rows else n.add("expand", n.tensor(1), shape=rows)
+    moves = tuple(-1 if d == axis else d for d in range(len(shape)))
+    return n.builder.could_update(found, n.tensor(2), new, at, moves=moves, how="chosen")
+
+
+def _one_place(n: Node, condition: TensorId, shape: Shape) -> tuple[int, TensorId] | None:
+    """The dimension of a shape along which a condition holds at one place, and that: a number for each batch."""
+    kind = n.type(condition)
+    long = [d for d, extent in enumerate(kind.shape) if extent > 1]
+    while (maker := n.builder.maker(condition)) is not None and maker.kind in ("reshape", "expand"):
+        if n.type(maker.inputs[0]).size != kind.size:
+            return None
+        condition = maker.inputs[0]
+    if maker is None or maker.kind != "equal" or not long or len(kind.shape) > len(shape):
+        return None
+    axis = long[-1] + len(shape) - len(kind.shape)
+    extent = kind.shape[long[-1]]
+    batches = kind.size // extent
+    if extent != shape[axis] or long[:-1] not in ([], [0]) or (long[:-1] and len(kind.shape) < len(shape)) or axis == 0:
+        return None
+    for known, at in (maker.inputs, maker.inputs[::-1]):
+        value = n.builder.value(known)
+        counts = value is not None and np.array_equal(value.ravel(), np.arange(extent))
+        if counts and n.builder.value(at) is None and n.type(at).size == batches and not n.type(at).dtype.is_float:
+            return axis, n.reshape(at, (batches, *(1,) * (len(shape) - 1)))
+    return None
 
 
 @handles("Cast", since=6)

@@ -1,0 +1,113 @@
+"""Operators of the domain com.microsoft in which optimisers put several of the standard's together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from rammer.frontend.onnx.handlers.contrib import contrib
+from rammer.frontend.onnx.handlers.neural import average_pool, conv
+from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, shifted
+from rammer.frontend.onnx.node import Handler, Node
+from rammer.ir.tensor import DType, TensorId
+
+WINDOW: dict[str, Any] = {"auto_pad": "NOTSET", "kernel_shape": tuple, "pads": tuple, "strides": tuple}
+
+
+def _optional(n: Node, position: int) -> TensorId | None:
+    return n.tensor(position) if n.has(position) else None
+
+
+def _value(n: Node, position: int) -> TensorId:
+    """The number that three operands from `position` on stand for: a quantized one, its scale, and its zero point."""
+    return dequantize(n, n.tensor(position), n.tensor(position + 1), _optional(n, position + 2), 0)
+
+
+def _standard(handler: Handler, n: Node, *operands: TensorId) -> TensorId:
+    """What the handler of a standard operator makes of these operands, with the attributes that somebody gave."""
+    n.inputs = operands
+    n.attrs = {name: value for name, value in n.attrs.items() if value is not None}
+    found = handler(n)
+    assert isinstance(found, str)
+    return found
+
+
+@contrib("QLinearSoftmax", inputs=(5, 5), axis=-1, opset=int)
+def qlinear_softmax(n: Node) -> TensorId:
+    """Before opset 13, which the node says, over everything from `axis` on."""
+    shape, x = n.shape(), _value(n, 0)
+    axis = n.axis(n.attrs["axis"], len(shape))
+    if n.attrs["opset"] is None:
+        raise n.fail("attribute 'opset' is missing")
+    if n.attrs["opset"] < 13:
+        flat = n.reshape(x, (*shape[:axis], prod(shape[axis:])))
+        found = n.reshape(n.add("softmax", flat, axis=axis), shape)
+    else:
+        found = n.add("softmax", x, axis=axis)
+    return quantize(n, found, n.tensor(3), _optional(n, 4), 0, n.dtype())
+
+
+@contrib("QLinearWhere", inputs=(9, 9))
+def qlinear_where(n: Node) -> TensorId:
+    found = n.add("where", n.tensor(0), _value(n, 1), _value(n, 4))
+    return quantize(n, found, n.tensor(7), _optional(n, 8), 0, n.dtype(1))
+
+
+@contrib("QLinearAveragePool", inputs=(4, 5), **WINDOW, ceil_mode=0, channels_last=0, count_include_pad=0)
+def qlinear_average_pool(n: Node) -> TensorId:
+    if n.attrs["channels_last"] or n.attrs["kernel_shape"] is None:
+        raise n.fail("needs kernel_shape, and channels in dimension 1")
+    dtype, scale, zero, x = n.dtype(), n.tensor(3), _optional(n, 4), _value(n, 0)
+    return quantize(n, _standard(average_pool, n, x), scale, zero, 0, dtype)
+
+
+_ACTIVATIONS: dict[str, Callable[[Node, TensorId, tuple[float, ...]], TensorId]] = {
+    "Relu": lambda n, x, _: n.add("relu", x),
+    "Sigmoid": lambda n, x, _: n.add("sigmoid", x),
+    "Tanh": lambda n, x, _: n.add("tanh", x),
+    "LeakyRelu": lambda n, x, p: n.add("leaky_relu", x, alpha=p[0] if p else 0.01),
+    "Clip": lambda n, x, p: n.add("clip", x, low=p[0], high=p[1]),
+    "HardSigmoid": lambda n, x, p: n.add("hard_sigmoid", x, alpha=p[0], beta=p[1]),
+}
+
+
+@contrib("FusedConv", inputs=(2, 4), **WINDOW, dilations=tuple, group=1, activation=str, activation_params=tuple)
+def fused_conv(n: Node) -> TensorId:
+    """A convolution, to whose result something is added, under an activation."""
+    more, kind, parameters = _optional(n, 3), n.attrs["activation"], tuple(n.attrs["activation_params"] or ())
+    found = _standard(conv, n, *(n.tensor(p) for p in range(3) if n.has(p)))
+    found = found if more is None else n.add("add", found, more)
+    if kind is None:
+        return found
+    if kind not in _ACTIVATIONS or (kind in ("Clip", "HardSigmoid") and len(parameters) != 2):
+        raise n.fail(f"activation {kind!r} of {len(parameters)} parameters", hint=", ".join(_ACTIVATIONS))
+    return _ACTIVATIONS[kind](n, found, parameters)
+
+
+@contrib("QGemm", inputs=(6, 9), alpha=1.0, transA=0, transB=0)
+def q_gemm(n: Node) -> TensorId:
+    """(a - za) (b - zb) + c in int32, and the numbers that this stands for, quantized if there is a scale for it."""
+    a, b = shifted(n, n.tensor(0), _optional(n, 2), -2), shifted(n, n.tensor(3), _optional(n, 5), -1)
+    total = n.add("matmul", a, b, trans_a=bool(n.attrs["transA"]), trans_b=bool(n.attrs["transB"]))
+    if n.has(6):
+        total = n.add("add", total, n.tensor(6))
+    scale = n.add("mul", n.add("mul", n.tensor(1), n.tensor(4)), n.like(n.attrs["alpha"], n.tensor(1)))
+    found = n.add("mul", n.cast(total, DType.F32), scale)
+    return quantize(n, found, n.tensor(7), _optional(n, 8), 0, n.dtype()) if n.has(7) else found
+
+
+@contrib("DynamicQuantizeMatMul", inputs=(3, 5))
+def dynamic_quantize_matmul(n: Node) -> TensorId:
+    """A product with quantized weights; the other operand is quantized by its own range, which has 0 in it."""
+    x = n.tensor(0)
+    axes, zero = tuple(range(len(n.shape()))), n.like(0, x)
+    low = n.add("min", n.reduce(x, "min", axes, keepdims=False), zero)
+    high = n.add("max", n.reduce(x, "max", axes, keepdims=False), zero)
+    scale = n.add("div", n.add("sub", high, low), n.like(255, x))
+    begin = n.add("clip", n.add("round", n.add("div", n.add("neg", low), scale)), low=0.0, high=255.0)
+    begin = n.cast(begin, DType.U8)
+    bytes_of_x = quantize(n, x, scale, begin, 0, DType.U8)
+    total = n.product(shifted(n, bytes_of_x, begin, -2), shifted(n, n.tensor(1), _optional(n, 3), -1))
+    found = n.add("mul", n.cast(total, n.dtype()), n.add("mul", scale, n.tensor(2)))
+    return n.add("add", found, n.tensor(4)) if n.has(4) else found
