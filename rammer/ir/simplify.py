@@ -87,7 +87,7 @@ def _simplify(stmt: Stmt, env: Bounds) -> Body:
     match stmt:
         case Store(buffer, index, value):
             index, value = simplify_index(index, env), simplify_scalar(value, env)
-            return () if value == Load(buffer, (index,)) else (Store(buffer, index, value),)
+            return () if value == Load(buffer, (index,)) else (replace(stmt, index=index, value=value),)
         case If(where, then):
             open_ = _undecided(where, env)
             then = simplify_body(then, env) if open_ is not None else ()
