@@ -72,7 +72,7 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RAMMER_MATRIX_UNIT",
             "1",
-            "0 leaves AMX, AVX512-BF16 and AVX512-VNNI alone: products are multiply-adds of vectors",
+            "0 leaves AMX, AVX512-BF16 and AVX512-VNNI alone, and on NVIDIA GPUs tensor cores for float32 in parts",
         ),
         Flag("RAMMER_DISABLE_CPU_FEATURES", "", "features that count as missing in the CPU, e.g. `amx*,avx512*`"),
         Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores"),

@@ -20,7 +20,7 @@ from rammer.ir.tile import TileProgram
 
 def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     """Microseconds of one rTask on one vEU."""
-    body = kernel.body
+    body = kernel.program
     nbytes = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs))
     gbps = rate_gbps(nbytes, spec)
     if isinstance(body, TileProgram) and spec.execution is Execution.SIMT:

@@ -166,9 +166,10 @@ class _Counter:
                     self.apply(stmt, block, found)
                 case Prefetch():
                     found.issued += Issued(loads=_times(block))
-                case Sync():
+                case Sync(pending):
                     self.awaited(found)
                     found.syncs += 1
+                    found.rounds += pending == 0  # later ones find what they await
                 case _:
                     assert_never(stmt)
 
@@ -177,7 +178,7 @@ class _Counter:
         return low < where.high and high >= where.low
 
     def store(self, stmt: Store, block: tuple[For, ...], found: _Pass) -> None:
-        vector = self.vector(block)
+        vector, far = self.vector(block), found.far
         issued = Issued(self.arithmetic(stmt, block))
         for load in dict.fromkeys(load for load, _ in loads(stmt.value)):
             if load.tensor in self._in_memory:
@@ -186,6 +187,7 @@ class _Counter:
         if stmt.buffer in self._in_memory:
             issued += self.stored(stmt, block, vector)
             self.note(stmt.buffer, stmt.index, block, found)
+        found.far = far if stmt.later else found.far
         found.issued += issued
         found.sums |= any(ld.tensor == stmt.buffer and ld.index[0] == stmt.index for ld, _ in loads(stmt.value))
 

@@ -125,6 +125,11 @@ class VDeviceSpec:
         return sorted(allowed, key=lambda i: -i.gain)
 
     @property
+    def copies_later(self) -> Instruction | None:
+        """What copies from memory to scratch while the thread goes on."""
+        return next((i for i in self.instructions if i.copies and i.later), None)
+
+    @property
     def folds(self) -> tuple[Instruction, ...]:
         """Instructions by which threads of a wave combine what they hold."""
         return tuple(i for i in self.instructions if i.folds)

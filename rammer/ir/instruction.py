@@ -30,6 +30,10 @@ class Instruction:
     precision: str = "fp32"  # what it rounds operands of float32 to, none or "tf32", "bf16"
     gain: float = 1.0  # multiply-adds, or elements copied, in the time of one multiply-add of the vEU's own
     wake_us: float = 0.0  # that it takes after a while out of use
+    parts: str = (
+        ""  # what it rounds each of the two parts to that it makes of an operand; three of their products count
+    )
+    later: bool = False  # what it writes is there at a block sync that awaits it, and the thread goes on
 
     @property
     def axes(self) -> Axes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import TensorExpr
 from rammer.ir.operator import Operation
+from rammer.ir.pipeline import pipelined
 from rammer.ir.tensor import Layout, TensorType
 from rammer.ir.tile import TaskDigit, TileProgram
 
@@ -37,7 +39,8 @@ class RKernel:
     `packing` lists (input name, layout) for static inputs that the kernel wants repacked at compile time.
     `schedule` is the text of the schedule it was lowered from: for people, and for cache keys. `form` is the expression
     that was lowered, where it is the operation's in another form (Winograd's). `overreads`: the body reads more than
-    the expression (whole vectors, boxes with gaps) and uses none of it; rTasks depend on that, too.
+    the expression (whole vectors, boxes with gaps) and uses none of it; rTasks depend on that, too. With several
+    `places`, vEUs run the body as a pipeline (`program`): proofs and dependencies are of the body itself.
     """
 
     name: str
@@ -47,9 +50,15 @@ class RKernel:
     schedule: str = ""
     form: TensorExpr | None = None
     overreads: bool = False
+    places: int = 1
 
     def __repr__(self) -> str:
         return f"<RKernel {self.name} of {self.operation!r}: {self.num_rtasks} rTasks>"
+
+    @property
+    def program(self) -> TileProgram | ForeignSource:
+        """The body as vEUs run it."""
+        return self.body if self.places == 1 else _pipeline(self)
 
     @property
     def num_rtasks(self) -> int:
@@ -61,11 +70,11 @@ class RKernel:
 
     @property
     def scratch_bytes(self) -> int:
-        return self.body.scratch_bytes
+        return self.program.scratch_bytes
 
     @property
     def num_block_syncs(self) -> int | None:
-        return self.body.num_block_syncs
+        return self.program.num_block_syncs
 
     def fits(self, spec: VDeviceSpec) -> bool:
         """Whether a vEU has the threads and the scratch that an rTask takes."""
@@ -85,3 +94,11 @@ class RKernel:
             low[digit.axis] += rtask_id // digit.stride % digit.extent * digit.step
             step[digit.axis] = min(step[digit.axis], digit.step)
         return {a: (min(low[a], e), min(low[a] + step[a], e)) for a, e in extents.items()}
+
+
+@lru_cache(maxsize=1 << 12)
+def _pipeline(kernel: RKernel) -> TileProgram:
+    assert isinstance(kernel.body, TileProgram)
+    made = pipelined(kernel.body, kernel.places)
+    assert made is not None, f"{kernel.name} has no loop for a pipeline"
+    return made

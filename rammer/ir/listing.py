@@ -26,7 +26,7 @@ def print_rkernels(plan: ExecutionPlan) -> str:
         if (us := plan.rtask_us.get(kernel)) is not None:
             lines.append(f"rtask_us {us:.4g}")
         lines += [f"schedule {kernel.schedule}"] if kernel.schedule else []
-        texts = print_expr(kernel.operation.expr), _print_body(kernel.body)
+        texts = print_expr(kernel.operation.expr), _print_body(kernel.program)
         lines += ["expression and program as above"] if texts in shown else [text.rstrip() for text in texts]
         shown.add(texts)
         parts.append("\n".join(lines) + "\n")
@@ -82,7 +82,8 @@ def _body(body: Body) -> Iterator[str]:
 def _statement(stmt: Stmt) -> tuple[str, Body]:
     match stmt:
         case Store(buffer, index, value, dynamic):
-            return f"{_scalar(Load(buffer, (index,), dynamic))} = {_scalar(value)}", ()
+            later = ", later" if stmt.later else ""
+            return f"{_scalar(Load(buffer, (index,), dynamic))} = {_scalar(value)}{later}", ()
         case Alloc(buffer, body):
             return f"{buffer.scope.value} {_buffer(buffer)}", body
         case If(where, then):
@@ -96,8 +97,8 @@ def _statement(stmt: Stmt) -> tuple[str, Body]:
             return f"{instruction.name} ({'×'.join(map(str, extents))}) {given}", ()
         case Prefetch(buffer, index, size, level):
             return f"prefetch {size} of {buffer}[{index}] to level {level}", ()
-        case Sync():
-            return "sync", ()
+        case Sync(pending):
+            return "sync" if pending is None else f"sync, all but the last {pending} groups of copies are there", ()
 
 
 def _conditions(where: Iterable[Range]) -> str:

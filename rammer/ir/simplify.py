@@ -88,7 +88,8 @@ def _simplify(stmt: Stmt, env: Bounds) -> Body:
         case Store(buffer, index, value, dynamic):
             index, value = simplify_index(index, env), simplify_scalar(value, env)
             dynamic = tuple(replace(d, value=simplify_scalar(d.value, env)) for d in dynamic)
-            return () if value == Load(buffer, (index,), dynamic) else (Store(buffer, index, value, dynamic),)
+            same = value == Load(buffer, (index,), dynamic)
+            return () if same else (replace(stmt, index=index, value=value, dynamic=dynamic),)
         case If(where, then):
             open_ = _undecided(where, env)
             then = simplify_body(then, env) if open_ is not None else ()

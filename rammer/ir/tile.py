@@ -52,12 +52,16 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index] = value; `dynamic` adds to the index what data say, as it does to a Load's."""
+    """buffer[index] = value; `dynamic` adds to the index what data say, as it does to a Load's.
+
+    `later`: a copy that need not be there before a Sync that awaits it; nobody touches the place meanwhile.
+    """
 
     buffer: str
     index: Index
     value: Scalar
     dynamic: tuple[Dynamic, ...] = ()
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,12 @@ class Alloc:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """All threads of the rTask meet; memory written before is visible after."""
+    """All threads of the rTask meet; memory written before is visible after.
+
+    With `pending`, copies that a thread makes later end a group here, and all but its last `pending` groups are there.
+    """
+
+    pending: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

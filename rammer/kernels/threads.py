@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -12,12 +13,13 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Stage, loads
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.pipeline import pipelined
 from rammer.ir.tensor import DType, Layout
-from rammer.ir.tile import Kind
+from rammer.ir.tile import Kind, TileProgram
 from rammer.kernels import threads_cell, threads_moves, threads_product, threads_tensor
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule, group
-from rammer.kernels.threads_product import Staging, most_threads, padded, powers, sides
+from rammer.kernels.threads_product import STAGED, Staging, most_threads, padded, powers, sides
 from rammer.kernels.threads_terms import SHORT, largest, packed_terms, term_lanes
 from rammer.kernels.tiling import cut, output_order
 
@@ -26,6 +28,7 @@ MOST_PRODUCTS = 4
 MOST_TENSOR = 3
 MOST_CELLS = 4
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
+PLACES = 3  # of passes in scratch: one is used, the others are under way
 KEPT = 4  # results of a reduction that one thread holds at once
 
 
@@ -63,17 +66,31 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     if unit := threads_tensor.instruction_for(staging):
         chosen = threads_tensor.tiles(staging, unit)
         found += ranked(problem, (threads_tensor.schedule(staging, unit, tile) for tile in chosen))[:MOST_TENSOR]
-    plain = map(partial(threads_product.schedule, staging), threads_product.tiles(staging))
+    tiles = threads_product.tiles(staging)
+    shorter = (threads_product.shorter(staging, t, PLACES) for t in tiles) if problem.spec.copies_later else ()
+    plain = map(partial(threads_product.schedule, staging), (*tiles, *(t for t in shorter if t is not None)))
     return found + ranked(problem, plain)[:MOST_PRODUCTS]
 
 
 def ranked(problem: Problem, schedules: Iterable[Schedule]) -> list[RKernel]:
     """Kernels by the price of their counted work on all vEUs, the most efficient second: vEUs may be full anyway."""
     spec = problem.spec
-    us = {kernel: estimated_us(kernel, spec) for kernel in fitting(problem, schedules)}
+    kernels = fitting(problem, schedules)
+    if spec.copies_later is not None:
+        piped = (k for kernel in kernels if (k := in_pipeline(kernel, PLACES)) is not None)
+        kernels += [k for k in piped if k.scratch_bytes <= spec.scratch_bytes * STAGED]
+    us = {kernel: estimated_us(kernel, spec) for kernel in kernels}
     found = sorted(us, key=lambda k: us[k] * -(-k.num_rtasks // spec.num_veus))
     efficient = sorted(found[1:], key=lambda k: us[k] * k.num_rtasks)[:1]
     return [*found[:1], *efficient, *(k for k in found[1:] if k not in efficient)]
+
+
+def in_pipeline(kernel: RKernel, places: int) -> RKernel | None:
+    """The rKernel with copies of later passes under way; None if its loops copy nothing, or more than copies."""
+    if not isinstance(kernel.body, TileProgram) or pipelined(kernel.body, places) is None:
+        return None
+    text = f"{kernel.schedule}; {places} places"
+    return replace(kernel, name=kernel.name.replace("_x", f"_p{places}_x", 1), schedule=text, places=places)
 
 
 def fitting(problem: Problem, wanted: Iterable[Schedule]) -> list[RKernel]:

@@ -413,6 +413,14 @@ def _soonest(
     return soonest([way for way in ways if way is not None])
 
 
+def shorter(staging: Staging, tile: Tile, places: int) -> Tile | None:
+    """The tile with a shorter chunk, of which so many fit where one of its own does not; None if there is none."""
+    if places * staging.nbytes(tile.steps, tile.chunk) <= staging.room:
+        return None
+    fits = [c for c in chunks(staging, tile.split) if places * staging.nbytes(tile.steps, c) <= staging.room]
+    return _fitted(staging, tile.steps, tile.points, tile.split, fits[-1]) if fits else None
+
+
 def soonest(ways: Sequence[T]) -> T | None:
     """The tile that takes least, or with less scratch hardly more."""
     best = min((way.us for way in ways), default=0.0)

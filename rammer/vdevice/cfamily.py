@@ -88,7 +88,7 @@ class CFamilyPrinter(VectorLoops):
                     self.declare(buffer, inner)
                     lines += [f"{pad}{{ {self.alloc(buffer)}", *self.body(inner, depth + 1), pad + "}"]
                 case Sync():
-                    lines.append(pad + self.sync())
+                    lines.append(pad + self.sync(stmt.pending))
                 case Apply():
                     lines += [pad + line for line in self.apply(stmt)]
                 case Prefetch():
@@ -543,7 +543,7 @@ class CFamilyPrinter(VectorLoops):
             return f"{self.vectors[buffer.dtype]} {buffer.name}[{buffer.size // self.lanes}];"
         return f"{self.ctype[buffer.dtype]} {buffer.name}[{buffer.size}] {self.align};"
 
-    def sync(self) -> str:
+    def sync(self, pending: int | None) -> str:
         return ""  # one thread per vEU
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import repeat
 from typing import assert_never
 
@@ -63,7 +64,7 @@ class VectorLoops:
                     lambda ld: Load(ld.tensor, tuple(substitute(i, shift) for i in ld.index), ld.dynamic),
                     lambda i: substitute(i, shift),
                 )
-                moved.append(Store(s.buffer, substitute(s.index, shift), value))
+                moved.append(replace(s, index=substitute(s.index, shift), value=value))
             loop = For(lane, 0, loop.stop - loop.start, loop.kind, tuple(moved))
         if loop.stop > self.lanes:
             return None

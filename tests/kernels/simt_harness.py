@@ -19,8 +19,9 @@ from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import Array
+from rammer.vdevice.simt.emulator.compile import part
 from rammer.vdevice.simt.instructions import folds
-from rammer.vdevice.simt.mma import SM_80
+from rammer.vdevice.simt.mma import LATER, SM_80
 from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.simt.printer import emit
 
@@ -37,7 +38,7 @@ GPU = VDeviceSpec(
     scratch_bytes=48 << 10,
     memory=(MemoryLevel("L2", 50 << 20, "device", 5500.0),),
     peak_gflops=450.0,
-    instructions=(*SM_80, *folds(32)),
+    instructions=(*SM_80, LATER, *folds(32)),
 )
 SMALL = VDeviceSpec(
     "small",
@@ -121,7 +122,17 @@ static void mk_wmma_bf16(float *c, const float *a, const float *b) {  // waves o
 static void mk_mfma_f32(float *c, const float *a, const float *b) { mfma(c, a, b, 1, as_it_is); }
 static void mk_mfma_bf16(float *c, const float *a, const float *b) { mfma(c, a, b, 4, bfloat); }
 static void mk_mma_tf32(float *c, const float *a, const float *b) { mma(c, a, b, 2, tf32); }
+static void mk_mma_tf32x3(float *c, const float *a, const float *b) {
+  float x[4], y[2], less_x[4], less_y[2];
+  for (int n = 0; n < 4; n++) x[n] = tf32(a[n]), less_x[n] = a[n] - x[n];
+  for (int n = 0; n < 2; n++) y[n] = tf32(b[n]), less_y[n] = b[n] - y[n];
+  mma(c, less_x, y, 2, tf32), mma(c, x, less_y, 2, tf32), mma(c, x, y, 2, tf32);
+}
 static void mk_mma_bf16(float *c, const float *a, const float *b) { mma(c, a, b, 4, bfloat); }
+LATER_COPIES
+static simt_later laters[1024];
+static void simt_copy_later(void *to, const void *from, int n) { simt_later_copy(&laters[current], to, from, n); }
+static void simt_await(int groups) { simt_later_await(&laters[current], groups); }
 typedef void Task(void *const *, char *, int, int, int *);
 static Task *task;
 static void *const *task_args;
@@ -154,7 +165,7 @@ extern "C" int simt_run(Task *fn, int threads, void *const *args, char *scratch,
   for (int t = 1; t < threads; t++) if (syncs[t] != syncs[0]) return -1;
   return syncs[0];
 }
-"""
+""".replace("LATER_COPIES", part("later.h"))
 
 
 class SimtRunner(Runner):

@@ -25,6 +25,7 @@ from rammer.kernels import candidates
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Schedule
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
+from rammer.vdevice.simt.mma import SM_80_FP32
 from rammer.vdevice.simt.prelude import CUDA, prelude
 from rammer.vdevice.simt.printer import emit
 
@@ -53,6 +54,7 @@ OPERATIONS = operations()
 UNITS = {
     "tf32": replace(GPU, num_veus=5, precision="tf32"),
     "bf16": replace(GPU, num_veus=5, precision="bf16"),
+    "tf32x3": replace(GPU, num_veus=5, instructions=(SM_80_FP32,)),
     "mfma-fp32": replace(GPU, num_veus=5, wave=64, instructions=MATRIX_CORES["gfx90a"]),
     "wmma-bf16": replace(GPU, num_veus=5, instructions=MATRIX_CORES["gfx1201"], precision="bf16"),
     "mfma-bf16": replace(GPU, num_veus=5, wave=64, instructions=MATRIX_CORES["gfx90a"], precision="bf16"),
@@ -99,6 +101,27 @@ def test_fragments_multiply(built, name: str) -> None:
             runner = SimtRunner(kernel, library.library, symbol, given)
             for got, want in zip(runner.run(), evaluate_expr(op.expr, meant), strict=True):
                 compare(got, want, 2e-5, kernel.name)
+
+
+def test_parts_are_as_exact_as_float32() -> None:
+    """Over 24 orders of magnitude, relative to the sum of sizes: no worse than sums of float32; tf32 is far worse."""
+    op, random = OPERATIONS["matmul"], np.random.default_rng(0)
+    found = {}
+    inputs = {
+        name: (random.standard_normal(kind.shape) * 10.0 ** random.uniform(-12, 12, kind.shape)).astype(np.float32)
+        for name, kind in op.expr.inputs
+    }
+    a, b = (x.astype(np.float64) for x in inputs.values())
+    for unit in ("tf32x3", "tf32"):
+        library = build({unit: (op, on_unit(op, UNITS[unit])[:1])})
+        (kernel, symbol) = library.kernels[unit][1][0]
+        (got,) = SimtRunner(kernel, library.library, symbol, inputs).run()
+        found[unit] = float((np.abs(got - a @ b) / (np.abs(a) @ np.abs(b))).max())
+    plain = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for k in range(a.shape[1]):
+        plain += inputs["a"][:, k : k + 1] * inputs["b"][k]
+    own = float((np.abs(plain - a @ b) / (np.abs(a) @ np.abs(b))).max())
+    assert found["tf32x3"] < 2 * own < 1e-6 and found["tf32"] > 100 * found["tf32x3"]
 
 
 def drawn(seed: int) -> dict[str, Operation]:

@@ -13,6 +13,8 @@ import pytest
 from simt_plans import chain, mirror, placed
 from test_rocm_build import in_hip
 
+import rammer
+from rammer.demo import lstm_stack
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import Array, TensorType
@@ -22,7 +24,7 @@ from rammer.vdevice.library import Library
 from rammer.vdevice.rocm.build import hip_compiler
 from rammer.vdevice.rocm.prelude import MATH, hip
 from rammer.vdevice.rocm.spec import FAMILIES, choose_gpu, make_spec
-from rammer.vdevice.simt.image import make_program
+from rammer.vdevice.simt.image import SOURCE, make_program
 from rammer.vdevice.simt.prelude import prelude
 from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.toolchain import c_compiler
@@ -207,3 +209,17 @@ def test_powers(own_math: Library) -> None:
         reference = np.power(pairs[:, 0], pairs[:, 1])
     found = np.array([function(x, y) for x, y in pairs.tolist()])
     np.testing.assert_allclose(found, reference, rtol=1e-13)
+
+
+@pytest.mark.parametrize("arch", sorted(PROTOCOL))
+def test_memory_is_named_and_block_syncs_empty_no_cache(arch: str) -> None:
+    """No instruction looks for its memory; the first cache is emptied where the program waits and nowhere else, though
+    where two CUs could share a block a compiler would do so at every block sync.
+    """
+    with rammer.compile(lstm_stack(2, 4, 128), "rocm", arch=arch, tune_seconds=0) as program:
+        text = program._image.file(SOURCE).decode()
+    lines = [line.strip() for line in hip_compiler().assembly(text, arch).splitlines()]
+    assert not [line for line in lines if line.startswith("flat_")]
+    emptied = [line for line in lines if re.match(r"buffer_gl0_inv|buffer_wbinvl1_vol|buffer_inv|global_inv", line)]
+    syncs = [line for line in lines if re.match(MET, line)]
+    assert 1 <= len(emptied) <= 2 < len(syncs), (emptied, len(syncs))

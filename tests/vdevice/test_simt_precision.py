@@ -29,7 +29,8 @@ def network() -> tuple[Graph, Array, Array]:
 @pytest.mark.parametrize(
     ("target", "arch", "precision", "used", "low", "high"),
     [
-        ("cuda", "sm_90", "fp32", False, 0, 1e-6),
+        ("cuda", "sm_75", "fp32", False, 0, 1e-6),
+        ("cuda", "sm_90", "fp32", True, 0, 1e-6),
         ("cuda", "sm_90", "tf32", True, 1e-5, 1e-3),
         ("cuda", "sm_90", "bf16", True, 1e-4, 1e-2),
         ("rocm", "gfx906", "fp32", False, 0, 1e-6),

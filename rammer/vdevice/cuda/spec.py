@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from rammer import config
 from rammer.ir.device import VDeviceSpec
+from rammer.ir.instruction import Instruction
 from rammer.vdevice.simt.gpu import Gpu, find_model, gpu_spec
-from rammer.vdevice.simt.mma import SM_80
+from rammer.vdevice.simt.mma import LATER, SM_80, SM_80_FP32
 
 TENSOR_ARCH = 80  # whose tensor cores take tf32 and bf16
 
@@ -55,6 +57,12 @@ def of_device(name: str, arch: str, num_sms: int, shared_bytes: int, l2_bytes: i
     )
 
 
+def _instructions(arch: str) -> tuple[Instruction, ...]:
+    if int(arch.removeprefix("sm_")) < TENSOR_ARCH:
+        return ()
+    return (*SM_80, *((SM_80_FP32,) if config.get("RAMMER_MATRIX_UNIT") == "1" else ()), LATER)
+
+
 def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
     """The spec that kernels and policies see."""
     return gpu_spec(
@@ -68,5 +76,5 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         memories=("shared", "DRAM"),
         launch_us=3.0,  # estimates until measured: a cooperative launch
         barrier_us=1.0,  # a counter in global memory that another SM sees
-        instructions=SM_80 if int(gpu.arch.removeprefix("sm_")) >= TENSOR_ARCH else (),
+        instructions=_instructions(gpu.arch),
     )

@@ -39,7 +39,7 @@ UNROLLING = (
     ),
     ("-fno-unroll-loops",),
 )
-SIMDS = 4  # of a CU
+SIMDS = 4  # of a CU with waves of 64
 TIMEOUT_S = 600.0
 _INSTALL = "install ziglang (pip install ziglang), or set RAMMER_HIPCC to a HIP compiler"
 
@@ -103,8 +103,13 @@ class HipCompiler:
     def _compile(self, text: str, arch: str, folder: Path, *more: str) -> None:
         source = folder / "program.hip"
         source.write_text(text, encoding="utf-8")
-        flags = (f"--offload-arch={arch}", *FLAGS, code_object_flag())
+        flags = (f"--offload-arch={arch}", *FLAGS, *own_flags(arch), code_object_flag())
         run([*self.command, "-x", "hip", *flags, str(source), *more], folder=folder, timeout_s=TIMEOUT_S)
+
+
+def own_flags(arch: str) -> tuple[str, ...]:
+    """A block stays on one CU where two of them could share it: the compiler would empty L0 at every block sync."""
+    return ("-mcumode",) if FAMILIES[arch].simds < SIMDS else ()
 
 
 def code_object_flag() -> str:
@@ -145,7 +150,7 @@ def compiler_version() -> str:
 
 def _code_object(text: str, arch: str, flags: Sequence[str]) -> bytes:
     compiler = hip_compiler()
-    key = fingerprint("hip", compiler.version, code_object_flag(), arch, *FLAGS, *flags, text)
+    key = fingerprint("hip", compiler.version, code_object_flag(), arch, *FLAGS, *own_flags(arch), *flags, text)
     return object_store().made(key, lambda: compiler.code_object(text, arch, flags))
 
 
@@ -169,7 +174,7 @@ def resources(kernels: dict[str, Kernel], arch: str) -> Resources:
     family = FAMILIES[arch]
     given = -(-max(k.vgprs, 1) // family.granule) * family.granule
     waves = min(family.max_waves, family.vgpr_file // given)
-    per_cu = SIMDS * waves // -(-k.max_threads // k.wave)
+    per_cu = family.simds * waves // -(-k.max_threads // k.wave)
     return Resources(
         k.vgprs, k.sgprs, k.spilled_vgprs, k.spilled_sgprs, k.stack_bytes, k.lds_bytes, k.wave, per_cu, k.code_bytes
     )

@@ -66,6 +66,7 @@ INLINE float mk_half_to_float(unsigned short h) { return (float)__builtin_bit_ca
 INLINE unsigned short mk_float_to_half(float f) { return __builtin_bit_cast(unsigned short, (__fp16)f); }
 extern __shared__ __align__(128) char mk_arena[];
 #define MK_ARENA mk_arena
+#define MK_SHARED __attribute__((address_space(3)))  // else some would be read with flat instructions
 // Else what many tasks compute from their thread's number would leave the loop, and fill the registers.
 #define MK_HERE(tid) mk_here(tid)
 INLINE int mk_here(int tid) {

@@ -22,6 +22,7 @@ class Family:
     granule: int
     max_waves: int  # of a SIMD
     lanes: int  # fp32 multiply-adds of a CU per clock
+    simds: int = 4  # of a CU
 
 
 FAMILIES: dict[str, Family] = {
@@ -30,8 +31,8 @@ FAMILIES: dict[str, Family] = {
     "gfx90a": Family(64, 512, 512, 8, 8, 64),
     "gfx942": Family(64, 512, 512, 8, 8, 128),
     # HIP counts a CU as half of a WGP; its two SIMDs have 32 lanes that issue two multiply-adds where they can.
-    "gfx1100": Family(32, 256, 1536, 24, 16, 64),
-    "gfx1201": Family(32, 256, 1536, 24, 16, 64),
+    "gfx1100": Family(32, 256, 1536, 24, 16, 64, simds=2),
+    "gfx1201": Family(32, 256, 1536, 24, 16, 64, simds=2),
 }
 
 
@@ -76,7 +77,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         name="rocm",
         language="hip",
         wave=family.wave,
-        registers_bytes=4 * family.wave * family.vgpr_file * (4 if family.wave == 64 else 2),
+        registers_bytes=4 * family.wave * family.vgpr_file * family.simds,
         l2_bytes=64 * 0.5,  # less conflicts
         memories=("LDS", "HBM"),
         launch_us=5.0,  # estimates until measured: a HIP launch behind another

@@ -61,7 +61,7 @@ def trips(kernel: RKernel) -> tuple[int, ...]:
                 yield stmt.stop - stmt.start
             yield from walk(children(stmt))
 
-    return () if isinstance(kernel.body, ForeignSource) else tuple(walk(kernel.body.body))
+    return () if isinstance(kernel.program, ForeignSource) else tuple(walk(kernel.program.body))
 
 
 def _block(kernel: RKernel, dialect: Dialect) -> int:

@@ -58,6 +58,15 @@ template <int D> INLINE float mk_swap(float v) {{
 """
 
 
+# As late as may be: who does not await a copy finds what lay there before.
+EMULATED_COPIES = """\
+template <int BYTES> INLINE void mk_copy_later(void *to, const void *from, bool there) {
+  simt_copy_later(to, there ? from : (const void *)0, BYTES);
+}
+template <int GROUPS> INLINE void mk_await() { simt_await(GROUPS); }
+"""
+
+
 def emulated(unit: Instruction) -> str:
     """A product of a wave: threads lay down their operands, meet, and each computes the sums that it holds."""
     (sums, _), (a, _), (b, _) = unit.tensors
@@ -70,7 +79,13 @@ def emulated(unit: Instruction) -> str:
     row, column = text(*unit.held(sums, var("lane"), var("r")))
     from_a, at_a = text(*unit.holder(a, (var("row"), var("term"))))
     from_b, at_b = text(*unit.holder(b, (var("term"), var("column"))))
-    fn = ROUND[unit.precision]
+    fn, sums_of = ROUND[unit.precision], "c[r] += x * y;"
+    if unit.parts:  # as its three products follow each other
+        part = ROUND[unit.parts]
+        split = f"const float big_x = {part}(x), big_y = {part}(y);"
+        products = f"{part}(x - big_x) * big_y", f"big_x * {part}(y - big_y)", "big_x * big_y"
+        sums_of = f"{split} c[r] += step == 0 ? {products[0]} : step == 1 ? {products[1]} : {products[2]};"
+    steps = 3 if unit.parts else 1
     return f"""\
 INLINE void mk_{unit.name}(float *c, const float *a, const float *b) {{
   const int tid = (int)threadIdx.x, lane = tid % {wave}, first = tid - lane;
@@ -79,9 +94,9 @@ INLINE void mk_{unit.name}(float *c, const float *a, const float *b) {{
   simt_sync(2 + tid / {wave}, {wave});
   for (int r = 0; r < {unit.registers(sums)}; r++) {{
     const int row = {row}, column = {column};
-    for (int term = 0; term < {unit.extent("term")}; term++) {{
+    for (int step = 0; step < {steps}; step++) for (int term = 0; term < {unit.extent("term")}; term++) {{
       const float x = simt_fragment(first + {from_a})[{at_a}], y = simt_fragment(first + {from_b})[{size} + {at_b}];
-      c[r] += x * y;
+      {sums_of}
     }}
   }}
   simt_sync(2 + tid / {wave}, {wave});

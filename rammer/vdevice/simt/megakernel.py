@@ -138,9 +138,12 @@ MK_COLD unsigned long long mk_overdue(Run run, Wait on, int order, unsigned long
 
 // A barrier-rTask: the first n threads poll a counter each. Spins are relaxed; one acquire follows.
 // `near` has the first $AHEAD of the list, or is null.
-INLINE void mk_wait(Run run, const Wait *near, const Wait *waits, int n, int order, int tid, volatile int *stop) {
+INLINE void mk_wait(Run run, const MK_SHARED int *near, const Wait *waits, int n, int order, int tid,
+                    volatile MK_SHARED int *stop) {
   for (int w = tid; w < n; w += $THREADS) {
-    Wait on = near && w < $AHEAD ? near[w] : waits[w];
+    Wait on;
+    if (near && w < $AHEAD) on.veu = near[2 * w], on.order = near[2 * w + 1];
+    else on = waits[w];
     if (on.veu == run.veu) continue;  // lanes share lists; its own slots lie behind it
     const unsigned *step = run.state + $LINE * (1 + on.veu);
     unsigned long long since = 1;
@@ -201,7 +204,7 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
        int span, unsigned long long limit_ns) {
   const int tid = threadIdx.x;
   char *arena = MK_ARENA, *scratch = arena + $HEADER;
-  volatile int *stop = (volatile int *)arena;
+  volatile MK_SHARED int *stop = (volatile MK_SHARED int *)arena;
   Instr *ring = (Instr *)(arena + 16);  // this slot's, the next one's, the one's after that: not in registers
   Wait *near = (Wait *)(ring + 4);      // what the slot waits for
   void **both = (void **)(near + $AHEAD);  // arguments of this slot and the next
@@ -229,7 +232,7 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
     if (tid < next->nwaits && tid < $AHEAD) coming = waits[next->wait + tid];
     void *const *argv = both + (pc & 1) * $MAX_ARGS;
     if (now->nwaits) {
-ASKING      mk_wait(run, near, waits + now->wait, now->nwaits, now->order, tid, stop);
+ASKING      mk_wait(run, (const MK_SHARED int *)near, waits + now->wait, now->nwaits, now->order, tid, stop);
       mk_sync();
       if (*stop) break;
       mk_acquire();
@@ -256,7 +259,8 @@ CASES      default: break;
 """
 
 BRANCHES = """\
-MK_TASK void mk_wait_once(Run run, const Wait *waits, int n, int order, int tid, volatile int *stop) {
+MK_TASK void mk_wait_once(Run run, const Wait *waits, int n, int order, int tid,
+                    volatile MK_SHARED int *stop) {
   mk_wait(run, 0, waits, n, order, tid, stop);
   mk_sync();
 }
@@ -271,7 +275,7 @@ $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *a
        int span, unsigned long long limit_ns) {
   const int tid = threadIdx.x, veu = blockIdx.x;
   char *arena = MK_ARENA, *scratch = arena + $HEADER;
-  volatile int *stop = (volatile int *)arena;
+  volatile MK_SHARED int *stop = (volatile MK_SHARED int *)arena;
   const Run run = {state, mk_load_relaxed(state), program, veu, limit_ns};
   if (tid == 0) *stop = 0;
   mk_sync();

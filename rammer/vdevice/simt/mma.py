@@ -1,8 +1,10 @@
-"""Instructions of NVIDIA's matrix units: which thread of a wave holds what, and their text."""
+"""Instructions of NVIDIA's GPUs: of matrix units, which thread of a wave holds what, and their text; and copies."""
 
 from __future__ import annotations
 
-from rammer.ir.instruction import Instruction, multiply
+from dataclasses import replace
+
+from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, Layout
 
 WAVE = 32
@@ -28,7 +30,12 @@ def _mma(precision: str, terms: int, gain: float) -> Instruction:
     )
 
 
+_ROW = Layout((Digit(0), Digit(1)))
+LATER = replace(copy("copy_later", (1, 4), _ROW, _ROW), later=True)  # cp.async
 SM_80 = (_mma("tf32", 8, 4.0), _mma("bf16", 16, 8.0))
+# Of float32 as exact as its own sums: x is tf32(x) and tf32(x - tf32(x)) but for 2^-24 of it, and so small is the
+# product that is left out. An infinity becomes NaN.
+SM_80_FP32 = replace(_mma("tf32", 8, 4.0 / 3), name="mma_tf32x3", precision="fp32", parts="tf32")
 
 TEXT = """\
 INLINE unsigned mk_tf32(float x) {
@@ -41,12 +48,26 @@ INLINE unsigned mk_bf16x2(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
-INLINE void mk_mma_tf32(float *c, const float *a, const float *b) {
+INLINE void mk_mma_of_tf32(float *c, const unsigned *a, const unsigned *b) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(mk_tf32(a[0])), "r"(mk_tf32(a[1])), "r"(mk_tf32(a[2])), "r"(mk_tf32(a[3])),
-        "r"(mk_tf32(b[0])), "r"(mk_tf32(b[1])));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+INLINE void mk_mma_tf32(float *c, const float *a, const float *b) {
+  const unsigned x[] = {mk_tf32(a[0]), mk_tf32(a[1]), mk_tf32(a[2]), mk_tf32(a[3])};
+  const unsigned y[] = {mk_tf32(b[0]), mk_tf32(b[1])};
+  mk_mma_of_tf32(c, x, y);
+}
+INLINE void mk_mma_tf32x3(float *c, const float *a, const float *b) {  // the small products first
+  unsigned x[4], y[2], less_x[4], less_y[2];
+#pragma unroll
+  for (int n = 0; n < 4; n++) x[n] = mk_tf32(a[n]), less_x[n] = mk_tf32(a[n] - __uint_as_float(x[n]));
+#pragma unroll
+  for (int n = 0; n < 2; n++) y[n] = mk_tf32(b[n]), less_y[n] = mk_tf32(b[n] - __uint_as_float(y[n]));
+  mk_mma_of_tf32(c, less_x, y);
+  mk_mma_of_tf32(c, x, less_y);
+  mk_mma_of_tf32(c, x, y);
 }
 INLINE void mk_mma_bf16(float *c, const float *a, const float *b) {  // terms in an order of ours, the same for a and b
   asm volatile(

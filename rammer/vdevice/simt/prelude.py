@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rammer.ir.instruction import Instruction
 from rammer.vdevice import functions, minifloats
 from rammer.vdevice.simt import mma
-from rammer.vdevice.simt.instructions import FOLDS, emulated, emulated_swap
+from rammer.vdevice.simt.instructions import EMULATED_COPIES, FOLDS, emulated, emulated_swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ unsigned mk_arrive(unsigned *)  // add 1, acquire and release: what was there
 void mk_sync(), mk_sync_part(int threads)  // of a block, of its first threads
 void mk_release(), mk_acquire()  // of every thread, before and after a block sync: for devices where one is not enough
 void mk_pause()  // in a spin
+void mk_copy_later<BYTES>(void *, const void *, bool)  // see `Store.later`; false: zeros
+void mk_await<GROUPS>()  // see `Sync.pending`
 void mk_ahead(const char *)  // soon this will be read: a hint, if the dialect asks ahead
 unsigned long long mk_now_ns(), mk_clock()  // the same everywhere; as fine as can be, but each vEU's own
 float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
@@ -51,6 +53,7 @@ MK_WAVE(tid)  // the wave's first thread, where the dialect has counted syncs: a
 MK_HERE(tid)  // tid; a compiler may be kept from computing with it outside of the task, in the loop over all tasks
 MK_TENSOR(type, args, n)  // args[n], a pointer to global memory
 MK_ARENA  // char *: the block's shared memory
+MK_SHARED  // of a pointer: it points into that
 MK_DIVIDE(a, b)  // about a / b, where |b| is no extreme
 MK_PATIENCE  // polls between two looks at a clock, 2^n - 1
 """
@@ -115,6 +118,21 @@ template <int D> INLINE float mk_swap(float v) {
   return v;
 }
 INLINE void mk_ahead(const char *p) { asm volatile("prefetch.global.L2 [%0];" :: "l"(p)); }
+#if __CUDA_ARCH__ >= 800
+template <int BYTES> INLINE void mk_copy_later(void *to, const void *from, bool there) {
+  unsigned at;
+  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(to));
+  const int bytes = there ? BYTES : 0;
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(at), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(at), "l"(from), "r"(bytes) : "memory");
+  }
+}
+template <int GROUPS> INLINE void mk_await() {
+  asm volatile("cp.async.commit_group; cp.async.wait_group %0;" :: "n"(GROUPS) : "memory");
+}
+#endif
 #define MK_COLD static __device__ __noinline__
 INLINE float mk_half_to_float(unsigned short h) {
   float f;
@@ -128,6 +146,7 @@ INLINE unsigned short mk_float_to_half(float f) {
 }
 extern __shared__ __align__(128) char mk_arena[];
 #define MK_ARENA mk_arena
+#define MK_SHARED
 INLINE void *mk_global(void *p) {  // so that loads are of global memory, and not of any
   __builtin_assume(__isGlobal(p));
   return p;
@@ -140,7 +159,7 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
     partial_sync=True,
     asks_ahead=True,
     inline_limit=40_000,
-    instructions=mma.SM_80,
+    instructions=(*mma.SM_80, mma.SM_80_FP32),
     units=mma.TEXT,
 )
 
@@ -259,7 +278,8 @@ COMMON = (
 
 def prelude(dialect: Dialect) -> str:
     """The text before all kernels. The emulator defines the primitives itself."""
-    text = f"#ifndef SIMT_HOST\n{dialect.primitives}#else\n{emulated_swap(dialect.wave)}#endif\n{COMMON}{FOLDS}"
+    host = emulated_swap(dialect.wave) + EMULATED_COPIES
+    text = f"#ifndef SIMT_HOST\n{dialect.primitives}#else\n{host}#endif\n{COMMON}{FOLDS}"
     if units := [i for i in dialect.instructions if i.multiplies]:
         text += f"#ifdef SIMT_HOST\n{''.join(map(emulated, units))}#else\n{dialect.units}#endif\n"
     return text

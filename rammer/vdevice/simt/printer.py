@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import Range, loads
-from rammer.ir.index import Index
+from rammer.ir.expr import Load, Range, Scalar, Select, loads, rewrite
+from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Apply, For, Kind, Store, Sync, TileProgram, block_syncs, contains, statements
@@ -48,7 +48,7 @@ def emit(
     `loose` are the arguments that may not start at a multiple of 16 bytes; `copied` those that lie in the block's own
     memory, at a number of bytes from the scratch. Raises LoweringError.
     """
-    body = kernel.body
+    body = kernel.program
     if isinstance(body, ForeignSource):
         if body.language != dialect.language:
             raise LoweringError(f"{kernel.name} is written in {body.language!r}, not in {dialect.language!r}")
@@ -66,7 +66,7 @@ def emit(
     quiet = {b.name for b, static in inputs if static}
     if dialect.quiet_arguments:
         quiet = {b.name for b in body.arguments}
-    text = function(SimtPrinter(body, dialect, block, loose), quiet, copied)
+    text = function(SimtPrinter(body, dialect, block, loose, copied), quiet, copied)
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), body.num_threads)
 
@@ -86,9 +86,17 @@ class SimtPrinter(CFamilyPrinter):
     narrow: Mapping[DType, str] = {}
     unrolled = frozenset({Kind.UNROLLED, Kind.VECTOR})  # registers have no addresses: their indices must be constants
 
-    def __init__(self, program: TileProgram, dialect: Dialect, block: int, loose: frozenset[int]) -> None:
+    def __init__(
+        self,
+        program: TileProgram,
+        dialect: Dialect,
+        block: int,
+        loose: frozenset[int],
+        copied: frozenset[int] = frozenset(),
+    ) -> None:
         super().__init__(program, LANES)
         arguments = program.arguments
+        self.near = {b.name for n, b in enumerate(arguments) if n in copied}
         self.steady = {b.name for n, b in enumerate(arguments) if n not in loose} | {b.name for b in program.scratch}
         self.memory = {b.name for b in (*arguments, *program.scratch)}
         if any(b.size > 2**31 - 1 for b in arguments):
@@ -103,8 +111,8 @@ class SimtPrinter(CFamilyPrinter):
         part = self.leaves and dialect.partial_sync
         self.sync_text = "" if threads == 1 else f"mk_sync_part({threads});" if part else "mk_sync();"
 
-    def sync(self) -> str:
-        return self.sync_text
+    def sync(self, pending: int | None) -> str:
+        return self.sync_text if pending is None else f"mk_await<{pending}>(); {self.sync_text}"
 
     def scratch(self) -> list[str]:
         """Declarations of the scratch buffers. Other threads write them: restrict would be a lie."""
@@ -126,13 +134,52 @@ class SimtPrinter(CFamilyPrinter):
         return [f"mk_{s.instruction.name}({', '.join(f'{o.buffer} + {self.index(o.at)}' for o in s.operands)});"]
 
     def store(self, s: Store, lane: str | None, count: int = 0) -> str:
-        text = super().store(s, lane, count)
+        text = self.copied_later(s, lane, count) if s.later else super().store(s, lane, count)
         guarded = self.shares_syncs and s.buffer in self.memory
         return f"if (tid < {self.program.num_threads}) {{ {text} }}" if guarded else text
+
+    def copied_later(self, s: Store, lane: str | None, count: int) -> str:
+        """A copy that goes on by itself; at once where the argument lies in the block's own memory."""
+        where: tuple[Range, ...] = s.value.where if isinstance(s.value, Select) else ()
+        load = s.value.then if isinstance(s.value, Select) else s.value
+        assert isinstance(load, Load)
+        if load.tensor in self.near:
+            return super().store(s, lane, count)
+        start = var(lane) if lane else Index()
+        to, source = s.index - start, load.index[0] - start
+        there = self.conditions(where) or "true"
+        lanes = count or LANES if lane else 1
+        moves = lane is not None and s.index.coef(lane) == load.index[0].coef(lane) == 1 and not _uses(where, lane)
+        if lane is not None and not (moves and lanes == LANES and self.both_steady(s.buffer, to, load.tensor, source)):
+            each = ({lane: Index(n)} for n in range(lanes))
+            return " ".join(self.copied_later(_at_lane(s, values), None, 0) for values in each)
+        target, origin = f"&{s.buffer}[{self.index(to)}]", f"&{load.tensor}[{self.index(source)}]"
+        if where:  # the address must be one of the tensor even where nothing is read
+            origin = f"({there} ? {origin} : {load.tensor})"
+        return f"mk_copy_later<{4 * lanes if moves else 4}>({target}, {origin}, {there});"
+
+    def both_steady(self, buffer: str, to: Index, tensor: str, source: Index) -> bool:
+        return self.one_access(buffer, to) and self.one_access(tensor, source)
 
     def conditions(self, where: tuple[Range, ...]) -> str:
         kind = "unsigned" if self.loop_type == "int" else "uint64_t"
         return " && ".join(f"({kind})({self.index(r.index - r.low)}) < {r.high - r.low}" for r in where)
+
+
+def _uses(where: tuple[Range, ...], name: str) -> bool:
+    return any(name in variables(r.index) for r in where)
+
+
+def _at_lane(s: Store, values: Mapping[str, Index]) -> Store:
+    """The store of one lane."""
+
+    def index(ix: Index) -> Index:
+        return substitute(ix, values)
+
+    def leaf(load: Load) -> Scalar:
+        return replace(load, index=tuple(map(index, load.index)))
+
+    return replace(s, index=index(s.index), value=rewrite(s.value, leaf, index))
 
 
 def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> str:

@@ -13,7 +13,7 @@ FLAGS = ("-x", "c++", "-std=gnu++17", "-O1", "-fno-exceptions", "-fno-rtti")
 
 def host_text(text: str) -> str:
     """The program between the two halves of the emulator."""
-    return f"{part('simt.h')}\n{text}\n{part('runtime.h')}"
+    return f"{part('simt.h')}\n{text}\n{part('later.h')}\n{part('runtime.h')}"
 
 
 def compile_host(text: str) -> bytes:

@@ -85,6 +85,7 @@ struct simt_fiber {
   void *stack, *tsan;
   int state, barrier;
   float fragment[16];  // what the other threads of its wave may read
+  simt_later later;
 };
 struct simt_block {
   simt_fiber *fibers;
@@ -110,6 +111,10 @@ static void *simt_argument;
 extern "C" SIMT_FAR simt_thread *simt_self() { return &simt_me->now->self; }
 extern "C" SIMT_FAR char *simt_arena() { return simt_me->now->block->arena; }
 extern "C" SIMT_FAR float *simt_fragment(int thread) { return simt_me->now->block->fibers[thread].fragment; }
+extern "C" SIMT_FAR void simt_copy_later(void *to, const void *from, int bytes) {
+  simt_later_copy(&simt_me->now->later, to, from, bytes);
+}
+extern "C" SIMT_FAR void simt_await(int groups) { simt_later_await(&simt_me->now->later, groups); }
 extern "C" SIMT_FAR void simt_progress() { simt_me->pauses = 0; }
 
 extern "C" SIMT_FAR unsigned long long simt_clock_ns() {

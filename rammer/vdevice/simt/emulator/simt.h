@@ -46,9 +46,11 @@ void simt_progress();
 char *simt_arena();
 unsigned long long simt_now_ns(), simt_clock_ns();
 float *simt_fragment(int thread);
+void simt_copy_later(void *to, const void *from, int bytes), simt_await(int groups);
 }
 #define __syncthreads() simt_sync(0, (int)blockDim.x)
 #define MK_ARENA simt_arena()
+#define MK_SHARED
 #define MK_HERE(tid) (tid)
 #define MK_TENSOR(type, args, n) ((type)(args)[n])
 #define MK_COLD static __noinline__

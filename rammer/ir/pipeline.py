@@ -1,0 +1,176 @@
+"""Loops whose passes copy what they need into scratch, turned into pipelines: copies of later passes are under way.
+
+    for n: sync; copy(n); sync; use(n)    becomes    copy(0), copy(1); sync all; for n: sync; copy(n + 2); use(n)
+
+with as many places in scratch as passes are under way, and one block sync in a pass instead of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from rammer.ir.expr import Const, Load, Range, Scalar, Select, rewrite
+from rammer.ir.index import Index, substitute, var
+from rammer.ir.tensor import DType
+from rammer.ir.tile import (
+    Alloc,
+    Apply,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kind,
+    Operand,
+    Stmt,
+    Store,
+    Sync,
+    TileProgram,
+    block_syncs,
+    children,
+    contains,
+    statements,
+)
+
+BLOCK = 32  # elements by which places lie apart: of a vector, and of a cache line
+
+
+class _Loop(NamedTuple):
+    """The loop, what it copies in each pass, and what it computes from that."""
+
+    loop: For
+    copies: Body
+    rest: Body
+
+
+def pipelined(program: TileProgram, places: int) -> TileProgram | None:
+    """The program with copies of so many passes at once in scratch; None if it has no loop for that.
+
+    All that the passes copy must be plain elements of arguments, or zeros in their place.
+    """
+    found = list(_candidates(program.body, program))
+    if len(found) != 1:
+        return None
+    one = found[0]
+    count = min(places, one.loop.stop)
+    staged = {s.buffer for s in statements(one.copies) if isinstance(s, Store)}
+    sizes = {b.name: -(-b.size // BLOCK) * BLOCK for b in program.scratch}
+    slots = {name: var(one.loop.var) % count * sizes[name] for name in staged}
+    scratch = tuple(replace(b, size=count * sizes[b.name]) if b.name in staged else b for b in program.scratch)
+    body = _replaced(program.body, one.loop, _pipeline(one, count, slots))
+    return replace(program, body=body, scratch=scratch, num_block_syncs=block_syncs(body))
+
+
+def _candidates(body: Body, program: TileProgram) -> Iterator[_Loop]:
+    for stmt in body:
+        if isinstance(stmt, For) and stmt.kind is Kind.SERIAL and (one := _loop(stmt, program)) is not None:
+            yield one
+        else:
+            yield from _candidates(children(stmt), program)
+
+
+def _loop(stmt: For, program: TileProgram) -> _Loop | None:
+    """The loop with its two syncs apart; None if it is none, or if others read what it copies."""
+    syncs = [n for n, s in enumerate(stmt.body) if isinstance(s, Sync)]
+    if len(syncs) != 2 or syncs[0] != 0 or stmt.start or stmt.stop < 2:
+        return None
+    copies, rest = stmt.body[1 : syncs[1]], stmt.body[syncs[1] + 1 :]
+    arguments, scratch = ({b.name: b for b in some} for some in (program.arguments, program.scratch))
+    stores = [s for s in statements(copies) if isinstance(s, Store)]
+    plain = all(_is_plain(s.value, arguments) and s.buffer in scratch for s in stores)
+    nests = all(isinstance(s, Store | For | If) for s in statements(copies))
+    if not stores or not plain or not nests or contains(rest, Sync):
+        return None
+    staged = {s.buffer for s in stores}
+    return _Loop(stmt, copies, rest) if not any(_writes(s, staged) for s in statements(rest)) else None
+
+
+def _is_plain(value: Scalar, arguments: dict[str, Buffer]) -> bool:
+    match value:
+        case Load(tensor, _, ()):
+            return tensor in arguments and arguments[tensor].dtype is DType.F32 and not arguments[tensor].encoding
+        case Select(_, Load() as load, Const(0)):
+            return _is_plain(load, arguments)
+    return False
+
+
+def _writes(stmt: Stmt, staged: set[str]) -> bool:
+    match stmt:
+        case Store(buffer):
+            return buffer in staged
+        case Apply(_, operands):
+            return operands[0].buffer in staged
+    return False
+
+
+def _pipeline(one: _Loop, count: int, slots: dict[str, Index]) -> Body:
+    loop, name, ahead = one.loop, one.loop.var, count - 1
+    # Read on from what the pass itself copies: the loop's variable in copies is that of the pass they are for.
+    copied = tuple(_moved(s, slots, written=True) for s in one.copies)
+    first = For(name, 0, ahead, Kind.SERIAL, copied)
+    later = var(name) + ahead
+    under_way: Body = (If((Range(later, 0, loop.stop),), tuple(_shifted(s, {name: later}) for s in copied)),)
+    used = tuple(_moved(s, slots, written=False) for s in one.rest)
+    body = (Sync(pending=max(count - 2, 0)), *under_way, *used)
+    # Whatever ran before has done with scratch: the loop is the first to write it, or stands in a loop of its own kind.
+    return (Sync(), first, Sync(pending=0), replace(loop, body=body))
+
+
+def _moved(stmt: Stmt, slots: dict[str, Index], *, written: bool) -> Stmt:
+    """The statement with its staged buffers at the pass's own place; what it stores there is done later."""
+
+    def leaf(load: Load) -> Scalar:
+        (index,) = load.index
+        return replace(load, index=(index + slots[load.tensor],)) if load.tensor in slots else load
+
+    match stmt:
+        case Store(buffer, index, value):
+            if written:
+                return replace(stmt, index=index + slots[buffer], later=True)
+            return replace(stmt, value=rewrite(value, leaf))
+        case For():
+            return replace(stmt, body=tuple(_moved(s, slots, written=written) for s in stmt.body))
+        case If():
+            return replace(stmt, then=tuple(_moved(s, slots, written=written) for s in stmt.then))
+        case Alloc():
+            return replace(stmt, body=tuple(_moved(s, slots, written=written) for s in stmt.body))
+        case Apply():
+            return replace(stmt, operands=tuple(_operand(o, slots) for o in stmt.operands))
+    return stmt
+
+
+def _operand(operand: Operand, slots: dict[str, Index]) -> Operand:
+    return replace(operand, at=operand.at + slots[operand.buffer]) if operand.buffer in slots else operand
+
+
+def _shifted(stmt: Stmt, values: dict[str, Index]) -> Stmt:
+    """The statement with other values of variables."""
+
+    def index(ix: Index) -> Index:
+        return substitute(ix, values)
+
+    match stmt:
+        case Store():
+            leaf = lambda load: replace(load, index=tuple(map(index, load.index)))  # noqa: E731
+            return replace(stmt, index=index(stmt.index), value=rewrite(stmt.value, leaf, index))
+        case For():
+            return replace(stmt, body=tuple(_shifted(s, values) for s in stmt.body))
+        case If():
+            where = tuple(Range(index(r.index), r.low, r.high) for r in stmt.where)
+            return replace(stmt, where=where, then=tuple(_shifted(s, values) for s in stmt.then))
+    return stmt
+
+
+def _replaced(body: Body, old: For, new: Body) -> Body:
+    found: list[Stmt] = []
+    for stmt in body:
+        if stmt is old:
+            found += new
+        elif isinstance(stmt, For | Alloc):
+            found.append(replace(stmt, body=_replaced(stmt.body, old, new)))
+        elif isinstance(stmt, If):
+            found.append(replace(stmt, then=_replaced(stmt.then, old, new)))
+        else:
+            found.append(stmt)
+    return tuple(found)
