@@ -104,7 +104,7 @@ def _distribution(points: Points, title: str, slow: str, fast: str, irregular: b
             quantiles = np.percentile(found, shares)
             label = f"{device} ({len(found)} cells)"
             curves[label] = tuple((float(s), float(q)) for s, q in zip(shares, quantiles, strict=True))
-    return Panel(title, "times faster", "curves", curves=curves, across="share of cells, slowest first (%)")
+    return Panel(title, "times faster", "curves", curves=curves, across="share of cells, least gain first (%)")
 
 
 def _draw(points: Points) -> Drawn:

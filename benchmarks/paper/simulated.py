@@ -70,10 +70,12 @@ def ratios(points: Points, spec: str, models: Iterable[str], slow: str, fast: st
 
 
 def spread(found: dict[str, float]) -> str | None:
-    """ "2.6× on average, up to 6.3× (LSTM-TC)"."""
+    """ "2.6× on average, up to 6.3× (LSTM-TC)"; of one model alone its number."""
     if not found:
         return None
     best = max(found, key=lambda model: found[model])
+    if len(found) == 1:
+        return f"{found[best]:.2f}× ({title(best)})"
     return f"{sum(found.values()) / len(found):.2f}× on average, up to {found[best]:.2f}× ({title(best)})"
 
 

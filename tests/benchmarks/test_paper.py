@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.paper import __main__ as command
-from benchmarks.paper import book, chart, figures, results, runner
+from benchmarks.paper import book, chart, figures, results, runner, simulated
 from benchmarks.paper.figure import Claim, Drawn, Figure, Job, Panel, Points, Source, Values
 from benchmarks.paper.figures import FIGURES
 from rammer.errors import RammerError
@@ -114,6 +114,17 @@ def test_workers_make_what_is_not_measured(counter: Counter, monkeypatch: pytest
 def test_an_unknown_figure_is_refused(counter: Counter) -> None:
     run = CliRunner().invoke(command.main, ["--only", "figure9"])
     assert run.exit_code == 2 and "figure99" in run.output
+
+
+def test_models_of_jobs_have_a_batch_and_a_scale() -> None:
+    assert simulated.split("alexnet") == ("alexnet", 1, "full")
+    assert simulated.split("resnext101:4") == ("resnext101", 4, "full") and simulated.title("resnext101:4") == (
+        "ResNeXt-101, BS 4"
+    )
+    assert simulated.split("seq2seq_unrolled:1:four") == ("seq2seq_unrolled", 1, "four")
+    assert simulated.title("seq2seq_unrolled:1:four") == "Seq2Seq, BS 1"
+    assert simulated.spread({"alexnet:1": 1.5}) == "1.50× (AlexNet, BS 1)"
+    assert simulated.spread({"alexnet:1": 1.0, "resnext29:1": 3.0}) == "2.00× on average, up to 3.00× (ResNeXt, BS 1)"
 
 
 @pytest.mark.parametrize(
