@@ -46,7 +46,7 @@ WITH_ATTRIBUTES = {
         "gru_cell",
     ),
     *("layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "pad", "prelu", "probe_fill", "reduce"),
-    *("reshape", "slice", "softmax", "transpose", "unfold", "where"),
+    *("reshape", "slice", "softmax", "transpose", "unfold", "update", "where"),
 }
 BINARY = {
     *("bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"),
@@ -108,6 +108,10 @@ def operations(dtype: DType) -> Iterator[Operation]:
             for axes in {(0,), (rank - 1,), tuple(range(rank)), (1, 2), (0, 2)}:
                 if len(set(axes)) == len(axes) and all(0 <= a < rank for a in axes):
                     yield from made("reduce", t(*shape), fn=fn, axes=axes, keepdims=len(axes) == 1)
+    places = (t(3, 5, 1, dtype=DType.I32), (0, -1, 2), "elements"), (t(3, dtype=DType.I64), (0, -1, 2), "circular")
+    for at, moves, how in places:
+        for width in (1, 70):
+            yield from made("update", t(4, 6, width), t(3, 5, width), at, moves=moves, how=how)
     for a, b in PRODUCTS:
         yield from made("matmul", t(*a), t(*b))
         yield from made("matmul", t(*a), t(*b), static=("b",))
