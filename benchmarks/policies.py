@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 import rammer
-from benchmarks.models.build import build
+from benchmarks import catalog
 from rammer.ir.tensor import Array
 from rammer.program import Program
 from rammer.scheduler.policy_options import split_policies
@@ -22,10 +22,15 @@ RESAMPLES = 2000
 
 
 def measure(name: str, policies: tuple[str, str], seconds: float) -> str:
-    """One line: minima, medians, and how much faster the second policy is."""
-    built = build(name)
+    """One line: minima, medians, and how much faster the second policy is; nothing of it where both draw one plan."""
+    bare, _, batch = name.partition(":")
+    built = catalog.prepare(bare, int(batch or 1), "full").built
     programs = [rammer.compile(str(built.path), "cpu", policy=p) for p in policies]
-    line = in_turn(programs, built.inputs, policies, seconds)
+    first, second = (p.plan for p in programs)
+    if (first.kernels, first.programs) == (second.kernels, second.programs):
+        line = "the same plan"
+    else:
+        line = in_turn(programs, built.inputs, policies, seconds)
     for program in programs:
         program.close()
     return f"{name}: {line}"
@@ -64,7 +69,7 @@ def in_turn(programs: Sequence[Program], inputs: Mapping[str, Array], names: Seq
 @click.option("--seconds", default=16.0, show_default=True, help="Per model.")
 @click.option("--policies", default="sequential,wavefront", show_default=True)
 def main(models: tuple[str, ...], seconds: float, policies: str) -> None:
-    """Compare two policies on MODELS (names of benchmarks.models)."""
+    """Compare two policies on MODELS (names of benchmarks.models, NAME:4 for batch 4)."""
     first, second = split_policies(policies)
     for name in models:
         click.echo(measure(name, (first, second), seconds))
