@@ -1,6 +1,7 @@
 """What a call takes around a network of one small operator: `python -m benchmarks.calls`.
 
 The same Relu of four elements by `program.run`, by a bound call, and by ONNX Runtime, in turns; the best round counts.
+With `--torch` a small perceptron from PyTorch, also by torch.compile.
 """
 
 from __future__ import annotations
@@ -33,23 +34,54 @@ def round_us(call: Callable[[], object], calls: int) -> float:
     return (time.perf_counter() - start) / calls * 1e6
 
 
+def torch_ways() -> dict[str, Callable[[], object]]:
+    """A perceptron 16-16-16 of one row on one vEU, without gradients: by a Program, eagerly, and by torch.compile."""
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 16)).eval()
+    x, options = torch.randn(1, 16), {"device": 1, "tune_seconds": 0.0}
+    program = rammer.compile(module, example=x, device=1, tune_seconds=0.0)
+    feeds = {"input": x.numpy()}
+    ways: dict[str, Callable[[], object]] = {
+        "program.run": lambda: program.run(feeds),
+        "program(tensor)": lambda: program(x),
+        "module(tensor)": lambda: module(x),
+    }
+    wanted = module(x)
+    for backend in ("rammer", "eager", "aot_eager", "inductor"):
+        torch._dynamo.reset()
+        run = torch.compile(module, backend=backend, **({"options": options} if backend == "rammer" else {}))
+        torch.testing.assert_close(run(x), wanted)
+        ways[f"torch.compile, {backend}"] = lambda run=run: run(x)  # type: ignore[misc]
+    return ways
+
+
+def onnx_ways() -> dict[str, Callable[[], object]]:
+    """The same Relu by `program.run`, by a bound call, and by ONNX Runtime."""
+    model, feeds = relu(), {"x": np.linspace(-1, 1, 4, dtype=np.float32)}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    program = rammer.compile(model, "cpu")
+    bound = program.bind(feeds)
+    bound()
+    np.testing.assert_array_equal(bound.outputs["y"], session.run(None, feeds)[0])
+    return {
+        "program.run": lambda: program.run(feeds),
+        "bound call": bound,
+        "ONNX Runtime": lambda: session.run(None, feeds),
+    }
+
+
 @click.command()
 @click.option("--rounds", default=9, show_default=True)
 @click.option("--calls", default=20_000, show_default=True, help="Of each, in a round.")
-def main(rounds: int, calls: int) -> None:
+@click.option("--torch", "by_torch", is_flag=True, help="A small perceptron called from PyTorch instead.")
+def main(rounds: int, calls: int, by_torch: bool) -> None:
     """Print the best round of each way to call, in microseconds."""
-    model, feeds = relu(), {"x": np.linspace(-1, 1, 4, dtype=np.float32)}
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    with rammer.compile(model, "cpu") as program:
-        bound = program.bind(feeds)
-        ways: dict[str, Callable[[], object]] = {
-            "program.run": lambda: program.run(feeds),
-            "bound call": bound,
-            "ONNX Runtime": lambda: session.run(None, feeds),
-        }
-        bound()
-        np.testing.assert_array_equal(bound.outputs["y"], session.run(None, feeds)[0])
-        times = [[round_us(call, calls) for call in ways.values()] for _ in range(rounds)]
+    ways = torch_ways() if by_torch else onnx_ways()
+    times = [[round_us(call, calls) for call in ways.values()] for _ in range(rounds)]
     for name, us in zip(ways, zip(*times, strict=True), strict=True):
         click.echo(f"{name}: {min(us):.2f} µs, median {sorted(us)[rounds // 2]:.2f}, n={rounds} x {calls}")
 

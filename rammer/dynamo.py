@@ -15,6 +15,7 @@ import torch
 import torch._dynamo
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -56,7 +57,11 @@ def backend(
         return _boxed(_Frozen(graph, held if len(examples) == len(held) else [], how))
 
     compiled = aot_autograd(
-        fw_compiler=live, bw_compiler=live, inference_compiler=frozen, decompositions=decompositions(training)
+        fw_compiler=live,
+        bw_compiler=live,
+        inference_compiler=frozen,
+        decompositions=decompositions(training),
+        partition_fn=min_cut_rematerialization_partition,  # what is cheap is computed again instead of kept
     )
     result: Callable[..., Any] = compiled(gm, inputs)
     return result
@@ -205,8 +210,30 @@ def _with_programs(
         for position, node in enumerate(outputs.values()):
             places[node] = made.call_function(operator.getitem, (results, position))
     made.node_copy(gm.graph.output_node(), places.__getitem__)
-    call_all: Call = fx.GraphModule(gm, made).forward
+    call_all: Call = _alone(made) or fx.GraphModule(gm, made).forward
     return call_all
+
+
+def _alone(graph: fx.Graph) -> Call | None:
+    """The call of a graph that is one Program and gives nothing but its results: code around it would cost as much."""
+    calls = [n for n in graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
+    (results,) = graph.output_node().args
+    if len(calls) != 1 or not isinstance(program := calls[0].target, _Program):
+        return None
+    places = {n: place for place, n in enumerate(n for n in graph.nodes if n.op == "placeholder")}
+    taken = [places.get(n) for n in calls[0].args]
+    given = [r.args[1] if isinstance(r, fx.Node) and r.target is operator.getitem else None for r in results]
+    if None in taken or None in given:
+        return None
+    run = program.run
+    inputs = [(name, place) for name, place in zip(program.inputs, taken, strict=True) if place is not None]
+    outputs = [program.outputs[n] for n in given if isinstance(n, int)]
+
+    def call(*tensors: Any) -> list[Any]:
+        found = run({name: to_array(tensors[place]) for name, place in inputs})
+        return [to_tensor(found[name]) for name in outputs]
+
+    return call
 
 
 class _Program:
@@ -214,13 +241,13 @@ class _Program:
 
     def __init__(self, program: Program) -> None:
         self.__name__ = self.__qualname__ = "program"
-        self._run = program.run
-        self._inputs, self._outputs = [p.name for p in program.inputs], [p.name for p in program.outputs]
+        self.run = program.run
+        self.inputs, self.outputs = [p.name for p in program.inputs], [p.name for p in program.outputs]
 
     def __call__(self, *tensors: Any) -> list[Any]:
         arrays = map(to_array, tensors)
-        found = self._run(dict(zip(self._inputs, arrays, strict=True)))
-        return [to_tensor(found[name]) for name in self._outputs]
+        found = self.run(dict(zip(self.inputs, arrays, strict=True)))
+        return [to_tensor(found[name]) for name in self.outputs]
 
 
 def _warn(against: Mapping[fx.Node, str]) -> None:

@@ -52,7 +52,7 @@ class DType(StrEnum):
     def numpy(self) -> np.dtype[np.generic]:
         return np.dtype(getattr(ml_dtypes, self.value, self.value))
 
-    @property
+    @cached_property
     def carrier(self) -> np.dtype[np.generic]:
         """NumPy's own type that holds elements, for who knows no others: unsigned integers of as many bytes."""
         return np.dtype(f"u{self.itemsize}") if hasattr(ml_dtypes, self.value) else self.numpy

@@ -50,6 +50,50 @@ def test_modules_have_names() -> None:
             torch.testing.assert_close(torch.from_dlpack(found[name]), tensor, rtol=1e-5, atol=1e-5)
 
 
+def test_parameters_are_shared() -> None:
+    """Every parameter and buffer that is used lies where the module has it, and nothing large beside them."""
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 25, 40)).eval()
+    graph = rammer.from_torch(module, torch.randn(2, 3, 7, 7))
+    held = [t.detach().numpy() for t in module.state_dict().values() if t.dim()]
+    for array in held:
+        assert any(np.shares_memory(array, c) for c in graph.constants.values())
+    copies = [c for c in graph.constants.values() if not any(np.shares_memory(a, c) for a in held)]
+    assert sum(c.nbytes for c in copies) < 100
+    with torch.no_grad():
+        module[4].weight.zero_()
+    with rammer.compile(graph, **FAST) as program:  # packed now, with what the parameters are
+        np.testing.assert_array_equal(program(torch.randn(2, 3, 7, 7)), np.tile(held[-1], (2, 1)))
+
+
+class OnlyDlpack:
+    """A tensor of some other library."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self._tensor.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()  # type: ignore[no-any-return]
+
+
+def test_dlpack_in_and_out() -> None:
+    """Whatever offers it is taken; an output is a tensor without a copy, and stays when the next run has begun."""
+    module, x = nn.Linear(75, 33).eval(), torch.randn(5, 75)
+    with torch.no_grad(), rammer.compile(module, example=x, **FAST) as program:
+        found = program(OnlyDlpack(x))
+        tensor = torch.from_dlpack(found)
+        assert tensor.data_ptr() == found.ctypes.data
+        program(x * 2)
+        torch.testing.assert_close(tensor, module(x), rtol=1e-5, atol=1e-5)
+        given = torch.zeros(5, 75)
+        bound = program.bind({"input": given.numpy()})
+        given.copy_(x)  # what a bound call reads is the tensor's own memory
+        bound()
+        torch.testing.assert_close(torch.from_dlpack(bound.outputs["output"]), module(x), rtol=1e-5, atol=1e-5)
+
+
 def test_tensors_of_any_kind_are_taken() -> None:
     """Those that require gradients are read as they are; element types that NumPy lacks are kept."""
     module = nn.Linear(75, 5)

@@ -22,6 +22,7 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 OPSET = 22
 DTYPE: dict[Any, DType] = {getattr(torch, d.value): d for d in DType if hasattr(torch, d.value)}
+PLAIN = frozenset(t for t, d in DTYPE.items() if d.carrier is d.numpy)  # those that NumPy has
 CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 # "aten.add", or "aten.max.dim" for one overload -> its meaning, called with the schema's arguments in order
@@ -51,9 +52,9 @@ class Unsupported(Exception):
 def to_array(tensor: Any) -> Array:
     """A tensor of the host as an array that shares its memory."""
     plain = tensor.detach() if tensor.requires_grad else tensor
+    if plain.dtype in PLAIN:
+        return plain.numpy()  # type: ignore[no-any-return]
     dtype = DTYPE[plain.dtype]
-    if dtype.carrier is dtype.numpy:
-        return np.asarray(plain.numpy())
     return np.asarray(plain.view(getattr(torch, f"int{8 * dtype.itemsize}")).numpy().view(dtype.numpy))
 
 

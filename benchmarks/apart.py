@@ -1,0 +1,66 @@
+"""Functions in processes of their own: one that hangs, crashes or fills memory is a result of its own, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import connection, get_context
+from types import TracebackType
+from typing import Any
+
+from rammer.errors import RammerError
+
+Answer = dict[str, Any]
+
+
+def _serve(
+    pipe: connection.Connection, make: Callable[..., Callable[[Any], Answer]], arguments: tuple[Any, ...]
+) -> None:
+    os.setpgid(0, 0)  # what it starts, compilers above all, ends with it
+    try:
+        answer = make(*arguments)
+        while True:
+            pipe.send(answer(pipe.recv()))
+    except (EOFError, BrokenPipeError):
+        return  # nobody asks any more
+    except Exception as failure:  # whatever is raised is a result, and must not stop the others
+        pipe.send({"failed": " ".join(f"{type(failure).__name__}: {failure}".split())[:600]})
+
+
+class Apart:
+    """A process that calls `make(*arguments)` and then gives each message to what that returned."""
+
+    def __init__(self, make: Callable[..., Callable[[Any], Answer]], *arguments: Any) -> None:
+        context = get_context("spawn")
+        self._pipe, child = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child, make, arguments), daemon=True)
+        self._process.start()
+        child.close()
+
+    def ask(self, message: Any, timeout_s: float) -> Answer:
+        """The answer to a message. Raises RammerError with the reason if there is none."""
+        try:
+            self._pipe.send(message)
+            if not self._pipe.poll(timeout_s):
+                raise RammerError(f"no answer within {timeout_s:.0f} s")
+            answer: Answer = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(10)
+            raise RammerError(f"its process ended with exit code {self._process.exitcode}") from None
+        if "failed" in answer:
+            raise RammerError(answer["failed"])
+        return answer
+
+    def __enter__(self) -> Apart:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        """End the process and what it started, whatever it is doing."""
+        if self._process.pid is not None and self._process.is_alive():
+            with suppress(ProcessLookupError):  # it ends, or has not begun, just now
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
+        self._process.join()
+        self._pipe.close()
