@@ -341,6 +341,7 @@ def bench(
 @click.argument("model")
 @click.option("--svg", help="Write the timeline as SVG.")
 @click.option("--html", help="Write the timeline as one self-contained page.")
+@click.option("--memory", help="Write where tensors and pieces of them lie over time as SVG.")
 @click.option("--trace", help="Write the timeline as Chrome trace JSON (for Perfetto).")
 @click.option("--supersteps", help="Run once, and write estimated cycles by superstep as Chrome trace JSON (ipu).")
 @click.option("--hops", is_flag=True, help="Say what the longest chain's hand-overs take, by machine code (cuda).")
@@ -356,6 +357,7 @@ def show(
     model: str,
     svg: str | None,
     html: str | None,
+    memory: str | None,
     trace: str | None,
     supersteps: str | None,
     hops: bool,
@@ -369,14 +371,14 @@ def show(
 
     Of a compiled program's rKernels only the names are left.
     """
-    for file in filter(None, (svg, html, trace, supersteps, plan_file, rkernels)):
+    for file in filter(None, (svg, html, memory, trace, supersteps, plan_file, rkernels)):
         files.check_new(file, sources=[model])
-    drawings = {"svg": svg, "html": html, "trace": trace, "plan": plan_file, "rkernels": rkernels}
+    drawings = {"svg": svg, "html": html, "memory": memory, "trace": trace, "plan": plan_file, "rkernels": rkernels}
     asked = {option: file for option, file in drawings.items() if file}
     with _open(model, **options) as program:
-        if program.is_loaded and rkernels:
+        if program.is_loaded and (rkernels or memory):
             raise ArtifactError(
-                f"{model} is a compiled program and keeps no rKernels: no --rkernels",
+                f"{model} is a compiled program and keeps no rKernels: no {'--rkernels' if rkernels else '--memory'}",
                 hint="show the model it was compiled from",
             )
         out.print(escape(repr(program)), highlight=False)
@@ -403,6 +405,7 @@ def _show_plan(program: Program, asked: Mapping[str, str], model: str, width: in
     forms: dict[str, Callable[[Timeline, ExecutionPlan], str]] = {
         "svg": viz.svg,
         "html": viz.html,
+        "memory": viz.memory_svg,
         "trace": viz.chrome_trace,
         "plan": lambda _, plan: print_plan(plan),
         "rkernels": lambda _, plan: print_rkernels(plan),

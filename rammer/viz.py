@@ -19,8 +19,10 @@ from xml.sax.saxutils import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer.ir.pieces import arguments
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, Slot
+from rammer.ir.tensor import TensorId
 from rammer.ir.text import printable
 from rammer.scheduler.timeline import Timeline
 from rammer.vdevice.supersteps import Superstep
@@ -55,6 +57,17 @@ class Traffic(NamedTuple):
     level: str
     nbytes: int
     gbps: NDArray[np.float64]
+
+
+class Life(NamedTuple):
+    """A tensor that owns memory, or a piece of it: between its first access and its last one, and where it lies."""
+
+    owner: TensorId
+    piece: int | None
+    begin_us: float
+    end_us: float
+    offset: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +244,82 @@ def _svg_strip(traffic: Traffic, left: int, y: int, chart: int) -> str:
         f'<text x="{left - 8}" y="{y + 13}" text-anchor="end" font-size="11" fill="#1b1f24">{name}</text>'
         f'<text x="{left + chart + 8}" y="{y + 13}" font-size="11" fill="#57606a">{peak}</text>'
     )
+
+
+def memory_svg(timeline: Timeline, plan: ExecutionPlan, *, width: int = 1200, height: int = 420) -> str:
+    """The arena over time: each tensor, or piece of one, from its first access to its last, at the bytes where it lies;
+    and below a row for each memory level where these were followed. The plan has its memory."""
+    assert plan.memory is not None
+    groups, facts = _groups(timeline, plan), [*_facts(timeline, plan), f"arena: {_mib(plan.memory.arena_bytes)}"]
+    strips = _traffic(timeline, plan, _STRIP_STEPS)
+    left, top = 124, 42 + 16 * len(facts)
+    chart, bottom = max(width - left - 80, 100), top + height
+    end = bottom + (_STRIP_GAP + _STRIP * len(strips) if strips else 0)
+    across = chart / timeline.total_us if timeline.total_us else 0.0
+    up = height / max(plan.memory.arena_bytes, 1)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{end + 28}" viewBox="0 0 {width} {end + 28}"'
+        ' font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{end + 28}" fill="#ffffff"/>',
+        f'<text x="{left}" y="24" font-size="15" font-weight="600" fill="#1b1f24">{_xml(_title(plan))}</text>',
+        *(f'<text x="{left}" y="{42 + 16 * n}" fill="#57606a">{_xml(fact)}</text>' for n, fact in enumerate(facts)),
+        f'<rect x="{left}" y="{top}" width="{chart}" height="{height}" fill="#f3f5f7"/>',
+    ]
+    for part in range(5):
+        y = bottom - height * part / 4
+        size = _mib(plan.memory.arena_bytes * part // 4)
+        out.append(
+            f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end" font-size="11" fill="#57606a">{size}</text>'
+        )
+    for tick in _ticks(timeline.total_us, max(chart // 110, 2)):
+        x = left + tick * across
+        out.append(
+            f'<text x="{x:.1f}" y="{end + 18}" text-anchor="middle" font-size="11" fill="#57606a">{_time(tick)}</text>'
+        )
+    writer = {plan.graph.storage(t).root: n for n, op in enumerate(plan.graph.operators) for t in op.outputs}
+    for life in _lives(timeline, plan):
+        colour = groups.colour(groups.of_operator[writer[life.owner]]) if life.owner in writer else "#8c959f"
+        title = f"{life.owner}{'' if life.piece is None else f', piece {life.piece}'}\n{life.nbytes} bytes"
+        out.append(
+            f'<rect x="{left + life.begin_us * across:.2f}" y="{bottom - (life.offset + life.nbytes) * up:.2f}" '
+            f'width="{max((life.end_us - life.begin_us) * across, 0.3):.2f}" height="{max(life.nbytes * up, 0.3):.2f}" '
+            f'fill="{colour}" fill-opacity="0.8" stroke="#ffffff" stroke-width="0.3">'
+            f"<title>{_xml(title)}\nfrom {_time(life.begin_us)} to {_time(life.end_us)}</title></rect>"
+        )
+    for n, traffic in enumerate(strips):
+        out.append(_svg_strip(traffic, left, bottom + _STRIP_GAP + _STRIP * n, chart))
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def _lives(timeline: Timeline, plan: ExecutionPlan) -> Iterator[Life]:
+    """When what lies in the arena is in use: inputs from the start, outputs to the end."""
+    graph, memory = plan.graph, plan.memory
+    assert memory is not None
+    times = [np.zeros((kernel.num_rtasks, 2)) for kernel in plan.kernels]
+    for bar in _bars(timeline, plan):
+        if isinstance(bar.slot, RTask):
+            times[bar.slot.uid.operator_id][bar.slot.uid.rtask_id] = bar.start_us, bar.end_us
+    places = {root: pieces.firsts for root, pieces in memory.pieces.items()} | dict.fromkeys(memory.offsets, (0,))
+    begin = {root: np.full(len(firsts), np.inf) for root, firsts in places.items()}
+    end = {root: np.full(len(firsts), -np.inf) for root, firsts in places.items()}
+    for n in range(len(graph.operators)):
+        for _, root, touched in arguments(graph, plan.kernels, n):
+            some = touched[:, 1] > touched[:, 0]
+            piece = np.searchsorted(places[root], touched[some, 0], "right") - 1
+            np.minimum.at(begin[root], piece, times[n][some, 0])
+            np.maximum.at(end[root], piece, times[n][some, 1])
+    for root in (graph.storage(t).root for t in graph.inputs if graph.storage(t).root in places):
+        begin[root][:], end[root][:] = 0.0, np.maximum(end[root], 0.0)
+    for root in (graph.storage(t).root for t in graph.outputs if graph.storage(t).root in places):
+        begin[root][:], end[root][:] = np.minimum(begin[root], timeline.total_us), timeline.total_us
+    for root, firsts in places.items():
+        kind = graph.types[root]
+        sizes = np.diff([n * kind.element_bytes for n in firsts] + [kind.nbytes]).tolist()
+        offsets = memory.pieces[root].offsets if root in memory.pieces else (memory.offsets[root],)
+        for k, (offset, nbytes) in enumerate(zip(offsets, sizes, strict=True)):
+            if begin[root][k] <= end[root][k]:
+                piece = None if root in memory.offsets else k
+                yield Life(root, piece, float(begin[root][k]), float(end[root][k]), offset, nbytes)
 
 
 def html(timeline: Timeline, plan: ExecutionPlan) -> str:

@@ -27,7 +27,7 @@ class Judged:
     def us(self) -> float:
         """Microseconds, simulated by where operands lie if prices say what that costs; the plan has its memory then."""
         if prices := self._problem.profiler.prices(self.plan.kernels):
-            self.plan = replace(self.plan, memory=plan_memory(self.plan))
+            self.plan = replace(self.plan, memory=self.plan.memory or plan_memory(self.plan))
             return simulate(replace(self.plan, prices=prices)).total_us
         return simulate(self.plan).total_us
 

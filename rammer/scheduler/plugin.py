@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rammer.hookspecs import hookimpl
+from rammer.scheduler.auto import AutoPolicy
 from rammer.scheduler.critical_path import ListPolicy
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
 from rammer.scheduler.policy import Policy
@@ -16,5 +17,5 @@ from rammer.scheduler.wavefront import WavefrontPolicy
 
 @hookimpl
 def rammer_policies() -> Mapping[str, Callable[..., Policy]]:
-    known = (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy, ListPolicy, StationaryPolicy, GraphTurboPolicy)
-    return {p.name: p for p in known}
+    policies = (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy, ListPolicy, StationaryPolicy, GraphTurboPolicy)
+    return {p.name: p for p in (*policies, AutoPolicy)}

@@ -16,7 +16,7 @@ from rammer.frontend.builder import GraphBuilder
 from rammer.ir.tensor import Array
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-POLICIES = ("sequential", "round_robin", "wavefront", "list", "stationary", "graphturbo")
+POLICIES = ("sequential", "round_robin", "wavefront", "list", "stationary", "graphturbo", "auto")
 
 
 def numbers(*shape: int) -> Array:

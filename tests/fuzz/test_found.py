@@ -18,7 +18,7 @@ from rammer.testing.fuzz import Case, Limits, Options, Sketch, Trial, Verdict, a
 from rammer.testing.fuzz.sketch import DOUBLE, FLOAT, I8
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-POLICIES = ("graphturbo", "list", "round_robin", "sequential", "stationary", "wavefront")
+POLICIES = ("auto", "graphturbo", "list", "round_robin", "sequential", "stationary", "wavefront")
 Builder = Callable[[Sketch], list[str]]
 FOUND: dict[str, tuple[Builder, dict[str, object]]] = {}  # by name: a model, and options that it needs to fail
 

@@ -27,7 +27,7 @@ from rammer.testing.fuzz.worker import Pool
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 CHOICES = Choices("interpreter", ("wavefront",), veus=(2,))
 LIMITS = Limits(cpu_s=20.0, silence_s=60.0)
-POLICIES = ("graphturbo", "list", "round_robin", "sequential", "stationary", "wavefront")
+POLICIES = ("auto", "graphturbo", "list", "round_robin", "sequential", "stationary", "wavefront")
 
 
 def small_case(name: str = "made:0") -> Case:

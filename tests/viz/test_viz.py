@@ -7,17 +7,19 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 from jobs import Job, make_problem, random_jobs
 
 from rammer import viz
 from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import BarrierRTask, RTask
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.timeline import Timeline, simulate
+from rammer.testing.generate import random_graph, random_plan
 
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e&\"'<b>\x00\n"
 DIAMOND = [
@@ -152,6 +154,34 @@ def test_rows_of_a_picture_do_not_overlap() -> None:
         assert float(text.attrib["x"]) + (1 - anchor) * wide <= float(root.attrib["width"]) or anchor == 0.5, text.text
     assert all(b - a >= 14 for ys in columns.values() for a, b in pairwise(sorted(ys)))
     assert max(max(ys) for ys in columns.values()) <= float(root.attrib["height"])
+
+
+def rectangles(picture: str) -> list[tuple[str, float, float, float, float]]:
+    """Title, and left, top, right and bottom of what has one."""
+    found = []
+    for rect in ET.fromstring(picture).iter(f"{SVG}rect"):
+        if (title := rect.find(f"{SVG}title")) is not None:
+            x, y, wide, high = (float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
+            found.append((title.text or "", x, y, x + wide, y + high))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_lies_in_memory_never_overlaps(seed: int) -> None:
+    """Neither tensors nor pieces of them: bytes are taken again when nobody needs what was there."""
+    plan = random_plan(random_graph(seed, 8), seed, num_veus=2)
+    plan = replace(plan, memory=plan_memory(plan, least_piece=1))
+    assert plan.memory is not None
+    timeline = simulate(plan, lambda kernel: 1.0)
+    picture = viz.memory_svg(timeline, plan, width=100_000, height=100_000)
+    found = rectangles(picture)
+    pieces = sum(len(p.firsts) for p in plan.memory.pieces.values())
+    assert 0 < len(found) <= len(plan.memory.offsets) + pieces
+    for (name, *one), (other_name, *other) in combinations(found, 2):
+        apart = one[2] <= other[0] + 1 or other[2] <= one[0] + 1 or one[3] <= other[1] + 1 or other[3] <= one[1] + 1
+        assert apart, (name, other_name)
+    hostile = renamed(plan, HOSTILE)
+    assert "<script>" not in viz.memory_svg(timeline, hostile)
 
 
 def test_where_nothing_is_followed_no_row_is_drawn() -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from rammer.scheduler.graphturbo.network import Network
 
-MOST_STATES = 20_000  # sets of layers that are done: beyond it the order stays as it was
+MOST_LOOKS = 300_000  # at a node that may come next: beyond it the order stays as it was
 Needs = tuple[frozenset[int], ...]  # of every node, those that it reads
 
 
@@ -34,8 +34,8 @@ def peak_of(needs: Needs, nbytes: Sequence[int], order: Sequence[int], given: in
 
 
 @lru_cache(maxsize=1 << 8)  # cells come again
-def best_order(needs: Needs, nbytes: tuple[int, ...], given: int = 0, most: int = MOST_STATES) -> list[int] | None:
-    """An order of least `peak_of`, each node after those that it reads; None if more than `most` sets were looked at.
+def best_order(needs: Needs, nbytes: tuple[int, ...], given: int = 0, most: int = MOST_LOOKS) -> list[int] | None:
+    """An order of least `peak_of`, each node after those that it reads; None after `most` looks.
 
     Branch and bound over sets of nodes that are done, as what lives depends on nothing else: those of the least peak so
     far first, and of them the largest. A set is gone on from only by the way with the lowest peak.
@@ -49,13 +49,14 @@ def best_order(needs: Needs, nbytes: tuple[int, ...], given: int = 0, most: int 
     queue = [(sum(nbytes[:given]), -given, begin, sum(nbytes[:given]))]  # peak, minus nodes done, which, live bytes
     least = {begin: queue[0][0]}
     came: dict[int, tuple[int, int]] = {}
+    looks = 0
     while queue:
         peak, left, done, live = heapq.heappop(queue)
         if done + 1 == 1 << len(needs):
             return _way(came, done)
         if peak > least[done]:
             continue
-        if len(least) > most:
+        if (looks := looks + len(needs)) > most:
             return None
         for node in range(given, len(needs)):
             if done >> node & 1 or needed[node] & ~done:

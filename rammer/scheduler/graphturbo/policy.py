@@ -33,6 +33,8 @@ from rammer.scheduler.timeline import simulate
 # Of a cache, the room for an instance: three fifths of what it brought in first are still there at its end, as caches
 # push out at random (cost/residency.py). A quarter asks for more instances than kernels can be cut into.
 CACHED = 0.5
+MOST_LAYERS = 600  # that are searched: what the search costs grows with their number, times that of cuts
+MOST_STEPS = 4_000  # of the search, from each start; with 16,000 ResNet-50 and MobileNet-v2 had the same plans
 BEHIND = 2  # instances: what the one before the last left has memory for the next, both may be worked on at once
 
 
@@ -106,11 +108,11 @@ class GraphTurboPolicy:
                 splits = [next((s for near in splitters if (s := near.best(group))), None) for group in groups]
                 paper = priced(network, groups, splits, room, orders)
                 found.append(_Cut(name, groups, splits, paper.order))
-        if self.rules == "search":
+        if self.rules == "search" and len(network.layers) <= MOST_LAYERS:
             numbers = least_memory_order(network)
             ordered = renumbered(network, numbers)
             for name, room in memories.items():
-                paper = searched(ordered, room, orders, recomputed=inf)
+                paper = searched(ordered, room, orders, recomputed=inf, most_steps=MOST_STEPS)
                 found.append(_Cut(name, _named(paper.groups, numbers), paper.splits, paper.order))
         return _distinct(found)
 

@@ -71,14 +71,20 @@ def priced(
 
 
 def searched(
-    network: Network, memories: Memories, orders: Sequence[str] = tuple(ORDERS), *, recomputed: float = RECOMPUTED
+    network: Network,
+    memories: Memories,
+    orders: Sequence[str] = tuple(ORDERS),
+    *,
+    recomputed: float = RECOMPUTED,
+    most_steps: int = MOST_STEPS,
 ) -> Paper:
-    """The cheapest plan found; never dearer than the one by rules. `recomputed`: times the work that cuts may cost."""
+    """The cheapest plan found; never dearer than the one by rules. `recomputed`: times the work that cuts may cost;
+    `most_steps`: that are run on paper from each start."""
     best = min((by_rules(network, memories, orders, grid=grid) for grid in (False, True)), key=lambda p: p.cost)
     again = priced(network, best.groups, best.splits, memories, orders)
     best = min(best, again, key=lambda p: p.cost)
     if best.cost > network.least_bytes:
-        best = min(best, _Search(network, memories, orders, recomputed).run(), key=lambda p: p.cost)
+        best = min(best, _Search(network, memories, orders, recomputed).run(most_steps), key=lambda p: p.cost)
     return best
 
 
@@ -94,15 +100,15 @@ class _Search:
         self._splitter = Splitter(network, memories.cores, memories.near)
         self._splits: dict[tuple[int, int], list[Split]] = {}
         self._inside: dict[tuple[int, int, Split], float] = {}
-        self._left = MOST_STEPS
+        self._left = 0
 
-    def run(self) -> Paper:
+    def run(self, most_steps: int) -> Paper:
         """Downhill from some plans: by sums, all blocks as one group, each of its own."""
         last = len(self._blocks) - 1
         whole: list[State] = [((last, split),) for split in self._options(0, last)]
         alone: State = tuple((n, self._alone(n)) for n in range(last + 1))
         for start in (self._by_sums(depth=False), self._by_sums(depth=True), min(whole, key=self._cost), alone):
-            self._left = MOST_STEPS
+            self._left = most_steps
             self._downhill(start)
             if self._cheapest().cost <= self._network.least_bytes:
                 break

@@ -1,0 +1,180 @@
+"""GraphTurbo's tables beside ours, simulated on the STCP920's spec: `python -m benchmarks.graphturbo`.
+
+Nothing was measured: bytes are those of plans on paper, times follow by the spec's rates, of which some are assumed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import geometric_mean
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.graphturbo.device import CLUSTERS, NEAR_KIB, memories, times
+from benchmarks.graphturbo.networks import NETWORKS
+from rammer.scheduler.graphturbo.binding import bound
+from rammer.scheduler.graphturbo.network import Network
+from rammer.scheduler.graphturbo.scratchpad import Memories
+from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, searched
+from rammer.scheduler.graphturbo.slices import producers_of, slices
+from rammer.scheduler.graphturbo.split import group_of
+
+CASES = (  # model, images of a cluster, KiB of a core
+    ("ResNet-50", 8, 640),
+    ("ResNet-50", 16, 1024),
+    ("ResNet-50", 16, 1280),
+    ("ResNet-50, sums apart", 16, 1024),
+    ("ResNet-50, sums apart", 32, 1280),
+    ("BERT-256", 8, 1280),
+    ("MobileNet-v2", 32, 1280),
+    ("DenseNet-121", 8, 1280),
+    ("DenseNet-121", 16, 1024),
+)
+BEST_BATCH = {  # Table 2: of a cluster, TVM's and GraphTurbo's
+    "ResNet-50": (2, 16),
+    "BERT-128": (4, 8),
+    "BERT-256": (2, 4),
+    "BERT-384 large": (1, 2),
+    "BERT-512": (1, 2),
+    "MobileNet-v2": (2, 32),
+    "DenseNet-121": (4, 8),
+}
+SCOPES = {  # Table 3: GraphTurbo's tensors in DDR, LLB and L1; ours with so many KiB of a core
+    "ResNet-50, sums apart": (16, 1280, (1, 11, 284)),
+    "BERT-128": (8, 1280, (1, 0, 305)),
+    "BERT-256": (4, 1024, (1, 110, 240)),
+    "BERT-384 large": (2, 1280, (1, 75, 967)),
+    "BERT-512": (2, 1280, (1, 76, 337)),
+    "MobileNet-v2": (32, 1280, (0, 3, 608)),
+    "DenseNet-121": (8, 1024, (0, 3, 389)),
+}
+THROUGHPUT = {2: 138, 4: 512, 8: 4052, 16: 2716}  # Table 1: BERT-128, sentences/s by the batch of a cluster
+BATCHES = (1, 2, 4, 8, 16, 32)
+out = Console(width=160)
+
+
+def table(title: str, *columns: str) -> Table:
+    return Table(*columns, title=f"{title} (simulated)", title_justify="left")
+
+
+def megabytes(plan: Paper) -> str:
+    moved = plan.moved
+    return f"{moved.main / 1e6:.1f} + {moved.weights / 1e6:.1f} ({moved.shared / 1e6:.1f})"
+
+
+def cuts(plan: Paper) -> str:
+    factors = [split.factor if split else 1 for split in plan.splits]
+    return f"{plan.order}: {', '.join(map(str, factors[:6]))}{', …' if len(factors) > 6 else ''}"
+
+
+def against_the_bound() -> Table:
+    """The facts' cases."""
+    found = table(
+        "MB over DDR, tensors + weights (over LLB)", "model", "batch", "KiB", "least", "rules", "search", "cuts"
+    )
+    for name, batch, kib in CASES:
+        network, room = NETWORKS[name](batch), memories(kib)
+        rules, search = by_rules(network, room), searched(network, room)
+        least = f"{network.least_bytes / 1e6:.1f}"
+        found.add_row(name, str(batch), str(kib), least, megabytes(rules), megabytes(search), cuts(search))
+    return found
+
+
+def layer_by_layer(network: Network, room: Memories) -> Paper:
+    """Every layer whole, its result in main memory, as TVM has it."""
+    groups = [group_of(network, n) for n in range(len(network.layers))]
+    return priced(network, groups, [None] * len(groups), room._replace(near=0, shared=0), paper=True)
+
+
+def best_batches() -> Table:
+    """Table 2: of a cluster, where DDR moves least for an image."""
+    found = table(
+        "Table 2: the best batch of a cluster", "model", "paper", "rules", "search", "MB an image by batch, search"
+    )
+    for name, (_, paper) in BEST_BATCH.items():
+        each: dict[str, dict[int, float]] = {"rules": {}, "search": {}}
+        for batch in BATCHES:
+            network = NETWORKS[name](batch)
+            for how, plan in (("rules", by_rules(network, memories())), ("search", searched(network, memories()))):
+                each[how][batch] = (plan.moved.main + plan.moved.weights) / batch / 1e6
+        best = [str(min(by, key=lambda n: round(by[n], 1))) for by in each.values()]
+        found.add_row(name, str(paper), *best, ", ".join(f"{mb:.1f}" for mb in each["search"].values()))
+    return found
+
+
+def scopes() -> Table:
+    """Table 3: where results lie. `moves`: what Algorithm 4 adds, which the paper seems to count among them."""
+    found = table("Table 3: tensors in DDR / LLB / L1", "model", "batch", "KiB", "paper", "rules", "concats", "moves")
+    for name, (batch, kib, paper) in SCOPES.items():
+        network = NETWORKS[name](batch)
+        plan = by_rules(network, memories(kib))
+        count = Counter(plan.moved.levels.values())
+        parts = slices(network, plan.groups, plan.splits)
+        order = [parts[n] for n in ORDERS[plan.order](producers_of(parts))]
+        bindings = bound(order, memories().cores)
+        mine = f"{count['main']} / {count['shared']} / {count['near']}"
+        moves = Counter(move.kind for move in bindings.moves)
+        said = ", ".join(f"{n} {kind}" for kind, n in sorted(moves.items()))
+        found.add_row(name, str(batch), str(kib), " / ".join(map(str, paper)), mine, str(bindings.concats), said)
+    return found
+
+
+def throughput() -> Table:
+    """Table 1, Figures 15 and 16: BERT-128 by batch, in four clusters."""
+    found = table(
+        "Table 1: BERT-128, sentences/s",
+        "batch of a cluster",
+        "paper",
+        "in turn",
+        "ahead",
+        "computing, of the time ahead",
+    )
+    for batch, paper in THROUGHPUT.items():
+        network = NETWORKS["BERT-128"](batch)
+        took = times(network, by_rules(network, memories()).moved)
+        rates = (f"{1e3 * CLUSTERS * batch / ms:.0f}" for ms in (took.in_turn, took.ahead))
+        found.add_row(str(batch), str(paper), *rates, f"{took.computing / took.ahead:.0%}")
+    return found
+
+
+def contributions() -> Table:
+    """Figures 14 and 15: results shared, near, in instances, weights ahead; the paper says means of ten models."""
+    found = table(
+        "Figures 14, 15: times faster than layer by layer",
+        "model",
+        "batch",
+        "in LLB",
+        "in L1",
+        "instances",
+        "ahead",
+        "search",
+    )
+    each: list[list[float]] = []
+    for name, (_, batch) in BEST_BATCH.items():
+        network, room = NETWORKS[name](batch), memories()
+        groups = [group_of(network, n) for n in range(len(network.layers))]
+        whole: list[None] = [None] * len(groups)
+        base = times(network, layer_by_layer(network, room).moved).in_turn
+        shared = times(network, priced(network, groups, whole, room._replace(near=0), paper=True).moved).in_turn
+        near = times(network, priced(network, groups, whole, room, paper=True).moved).in_turn
+        rules = times(network, by_rules(network, room).moved)
+        search = times(network, searched(network, room).moved).ahead
+        each.append([base / ms for ms in (shared, near, rules.in_turn, rules.ahead, search)])
+        found.add_row(name, str(batch), *(f"{rate:.2f}" for rate in each[-1]))
+    found.add_row("geometric mean", "", *(f"{rate:.2f}" for rate in map(geometric_mean, zip(*each, strict=True))))
+    found.add_row("paper", "", "", "3.67", "2.20 × that", "1.72 × that", "")
+    return found
+
+
+@click.command()
+def main() -> None:
+    """Print all tables."""
+    out.print(f"One of four clusters of an STCP920, {NEAR_KIB} KiB near each core (inferred). Nothing was measured.\n")
+    for make in (against_the_bound, best_batches, scopes, throughput, contributions):
+        out.print(make())
+
+
+if __name__ == "__main__":
+    main()
