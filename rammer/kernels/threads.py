@@ -69,16 +69,21 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     tiles = threads_product.tiles(staging)
     shorter = (threads_product.shorter(staging, t, PLACES) for t in tiles) if problem.spec.copies_later else ()
     plain = map(partial(threads_product.schedule, staging), (*tiles, *(t for t in shorter if t is not None)))
-    return found + ranked(problem, plain)[:MOST_PRODUCTS]
+    return by_price([*found, *ranked(problem, plain)[:MOST_PRODUCTS]], problem.spec)
 
 
 def ranked(problem: Problem, schedules: Iterable[Schedule]) -> list[RKernel]:
-    """Kernels by the price of their counted work on all vEUs, the most efficient second: vEUs may be full anyway."""
+    """Kernels of schedules, and pipelines of them, by price."""
     spec = problem.spec
     kernels = fitting(problem, schedules)
     if spec.copies_later is not None:
         piped = (k for kernel in kernels if (k := in_pipeline(kernel, PLACES)) is not None)
         kernels += [k for k in piped if k.scratch_bytes <= spec.scratch_bytes * STAGED]
+    return by_price(kernels, spec)
+
+
+def by_price(kernels: Iterable[RKernel], spec: VDeviceSpec) -> list[RKernel]:
+    """By the price of their counted work on all vEUs, the most efficient second: vEUs may be full anyway."""
     us = {kernel: estimated_us(kernel, spec) for kernel in kernels}
     found = sorted(us, key=lambda k: us[k] * -(-k.num_rtasks // spec.num_veus))
     efficient = sorted(found[1:], key=lambda k: us[k] * k.num_rtasks)[:1]

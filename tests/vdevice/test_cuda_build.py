@@ -19,7 +19,7 @@ from rammer.vdevice.cuda.device import PLATFORM
 from rammer.vdevice.cuda.driver import probe
 from rammer.vdevice.cuda.spec import GPUS, choose_gpu, make_spec, of_device
 from rammer.vdevice.simt.device import GpuVDevice
-from rammer.vdevice.simt.image import RESOURCES, make_program
+from rammer.vdevice.simt.image import RESOURCES, SOURCE, make_program
 from rammer.vdevice.simt.prelude import CUDA
 
 GRAPH = chain(2)
@@ -124,6 +124,24 @@ def test_what_does_not_fit_is_refused(program: dict[str, int], resources: Resour
     needs = {"threads": fits.threads, "shared_bytes": fits.shared_bytes, **program}
     with pytest.raises(DeviceError, match=text):
         check_fits(num_veus, gpu=choose_gpu("h200"), needs=resources, **needs)
+
+
+@pytest.mark.parametrize("shares", [2])
+def test_veus_that_share_a_multiprocessor(shares: int) -> None:
+    """As many more of them, each with its part of registers, shared memory and rates; the machine code keeps to it."""
+    gpu, alone = choose_gpu(f"h200:x{shares}"), make_spec(choose_gpu("h200"))
+    spec = make_spec(gpu)
+    assert spec.num_veus == shares * alone.num_veus and spec.arch == "sm_90"
+    assert shares * (spec.scratch_bytes + (1 << 10)) <= 228 << 10 and spec.registers == alone.registers // shares
+    assert spec.peak_gflops == pytest.approx(alone.peak_gflops / shares, rel=1e-3)
+    with rammer.compile(lstm_stack(1, 4, 64), "cuda", arch=f"sm_90:x{shares}", tune_seconds=0) as program:
+        assert program.plan.spec.num_veus == shares * 132
+        needs = json.loads(program._image.files[RESOURCES])
+        assert needs["registers"] <= 65536 // (256 * shares) and needs["spill_bytes"] == 0
+        assert f"__launch_bounds__(256, {shares})" in program._image.file(SOURCE).decode()
+    for name in ("sm_90:x4", "sm_90:2"):
+        with pytest.raises(DeviceError, match=r"no NVIDIA arch(.|\n)*x1, x2"):
+            choose_gpu(name)
 
 
 @pytest.mark.parametrize("name", GPUS)

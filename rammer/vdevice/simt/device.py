@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,6 +79,8 @@ class GpuVDevice(VDevice):
                 f"no {platform.brand} GPU can be used: {here.reason}", hint=f"{here.hint}; arch= compiles for one"
             )
         found = platform.find_gpu(self.number) if here.ok else None
+        if found and wanted:
+            found = replace(found, shares=wanted.shares)
         self.missing, self._hint = ("", "") if found else (here.reason, here.hint)  # why nothing can run
         if found and wanted and wanted.arch != found.arch:
             self.missing, self._hint = f"the GPU here is {found.name} ({found.arch})", EMULATE
@@ -88,7 +90,7 @@ class GpuVDevice(VDevice):
     @property
     def dialect(self) -> Dialect:
         """The C++ that this GPU is programmed in."""
-        return self.platform.dialect(self.spec)
+        return replace(self.platform.dialect(self.spec), shares=self.gpu.shares)
 
     def machine_code(self, text: str) -> MachineCode:
         """Machine code for this GPU. Raises ToolchainError."""

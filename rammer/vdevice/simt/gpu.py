@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import Execution, Issue, MemoryLevel, VDeviceSpec
@@ -14,6 +14,7 @@ from rammer.vdevice.simt.megakernel import header_bytes
 MAX_THREADS = 256  # of a vEU: every thread may have all registers that an instruction can name
 MAX_ARGS = MAX_THREADS
 MAX_BLOCKS = 16  # of a multiprocessor
+SHARES = {f"x{n}": n for n in (1, 2)}  # vEUs on a multiprocessor, as they are named behind an arch
 # Of every multiprocessor here, by the CUDA C++ Programming Guide (compute capabilities) and AMD's ISA guides: four
 # schedulers (SIMDs), and 32 banks of shared memory (LDS) that give 4 bytes each in a clock.
 SCHEDULERS, BANKS = 4, 32
@@ -23,7 +24,7 @@ SCRATCH_CYCLES = 24  # of a load from shared memory: 19 to 29 from Volta to Hopp
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A GPU. Shared memory in KiB of a multiprocessor (SM, CU), as a block can have it; L2 in MiB; clocks are boost
-    clocks.
+    clocks. `shares`: vEUs on a multiprocessor.
     """
 
     name: str
@@ -35,14 +36,20 @@ class Gpu:
     dram_gbps: float
     ghz: float
     fp32_lanes: int  # of a multiprocessor: multiply-adds per clock
+    shares: int = 1
 
 
 def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
-    """A known GPU by model ("h200") or arch ("sm_90"), the first of it. Raises DeviceError."""
-    wanted = name.lower()
+    """A known GPU by model ("h200") or arch ("sm_90"), the first of it; "h200:x2" has two vEUs on a multiprocessor.
+
+    Raises DeviceError.
+    """
+    wanted, _, shares = name.lower().partition(":")
+    if shares and shares not in SHARES:
+        raise DeviceError(f"no {brand} arch {name!r}", hint=f"behind a colon comes one of {', '.join(SHARES)}")
     for gpu in known.values():
         if wanted in (gpu.name, gpu.arch):
-            return gpu
+            return replace(gpu, shares=SHARES[shares] if shares else 1)
     names = [*dict.fromkeys(g.arch for g in known.values()), *known]
     raise DeviceError(f"no {brand} arch {name!r}; known: {', '.join(names)}", hint=did_you_mean(wanted, names))
 
@@ -61,37 +68,40 @@ def gpu_spec(
     barrier_us: float,
     instructions: tuple[Instruction, ...] = (),
 ) -> VDeviceSpec:
-    """The spec that kernels and policies see: a vEU is one block that has a multiprocessor for itself.
+    """The spec that kernels and policies see: a vEU is one block, which has a multiprocessor, or its share of one.
 
     `registers_bytes`: of a multiprocessor; `l2_bytes`: what it gets from L2 in a clock; `memories`: what the platform
     calls shared and device memory. Times are estimates.
     """
-    shared = gpu.shared_kib << 10
-    gflops = gpu.ghz * gpu.fp32_lanes
+    shares = gpu.shares
+    shared = (
+        gpu.shared_kib << 10 if shares == 1 else ((gpu.shared_kib + 1 << 10) // shares) - (1 << 10)
+    )  # 1 KiB is kept
+    gflops = gpu.ghz * gpu.fp32_lanes / shares
     l2_gbps = max(gpu.num_multiprocessors * gpu.ghz * l2_bytes, 1.3 * gpu.dram_gbps)
     return VDeviceSpec(
         name=name,
-        num_veus=num_veus or gpu.num_multiprocessors,
+        num_veus=num_veus or shares * gpu.num_multiprocessors,
         languages=(language,),
         arch=gpu.arch,
         massively_parallel=True,
         execution=Execution.SIMT,
         lanes=4,
-        registers=48,  # of 16 bytes, for data: a thread has at least 255 words
+        registers=48 // shares,  # of 16 bytes, for data: a thread that shares with none has at least 255 words
         max_threads=MAX_THREADS,
         wave=wave,
         scratch_bytes=shared - header_bytes(MAX_ARGS),
         memory=(
-            MemoryLevel("registers", registers_bytes, "veu", round(gflops * 12, 1), "scratch"),
-            MemoryLevel(memories[0], shared, "veu", round(gpu.ghz * 128, 1), "scratch"),
+            MemoryLevel("registers", registers_bytes // shares, "veu", round(gflops * 12, 1), "scratch"),
+            MemoryLevel(memories[0], shared, "veu", round(gpu.ghz * 128 / shares, 1), "scratch"),
             MemoryLevel("L2", int(gpu.l2_mib * 2**20), "device", round(l2_gbps, 1)),
             MemoryLevel(memories[1], gpu.dram_gib << 30, "device", gpu.dram_gbps),
         ),
         peak_gflops=round(2 * gflops, 1),
         issue=Issue(
-            arithmetic=gpu.fp32_lanes / wave,
-            loads=BANKS / wave,
-            stores=BANKS / wave,
+            arithmetic=gpu.fp32_lanes / wave / shares,
+            loads=BANKS / wave / shares,
+            stores=BANKS / wave / shares,
             latency=SCRATCH_CYCLES,
             schedulers=SCHEDULERS,
             banks=BANKS,

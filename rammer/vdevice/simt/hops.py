@@ -41,7 +41,9 @@ def estimated(
     Raises ToolchainError.
     """
     kernels = Counter((plan.graph.operators[n].kind, plan.kernels[n]) for n in waiting if n >= 0)
-    emitted = {k: emit(k, dialect, _block(k, dialect)) for _, k in kernels if not isinstance(k.body, ForeignSource)}
+    emitted = {
+        k: emit(k, dialect, _whole(k.num_threads, dialect)) for _, k in kernels if not isinstance(k.body, ForeignSource)
+    }
     asked = {ENTRY + e.symbol: (-(-k.num_threads // dialect.wave), trips(k)) for k, e in emitted.items()}
     found = cycles(_text(emitted.values(), dialect), asked) if emitted else {}
     rows = []
@@ -64,8 +66,9 @@ def trips(kernel: RKernel) -> tuple[int, ...]:
     return () if isinstance(kernel.program, ForeignSource) else tuple(walk(kernel.program.body))
 
 
-def _block(kernel: RKernel, dialect: Dialect) -> int:
-    return -(-kernel.num_threads // dialect.wave) * dialect.wave
+def _whole(threads: int, dialect: Dialect) -> int:
+    """As many threads in whole waves."""
+    return -(-threads // dialect.wave) * dialect.wave
 
 
 def _text(kernels: Iterable[EmittedKernel], dialect: Dialect) -> str:
@@ -74,7 +77,7 @@ def _text(kernels: Iterable[EmittedKernel], dialect: Dialect) -> str:
     parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", *(k.text for k in kernels)]
     for k in kernels:
         parts.append(
-            f'extern "C" __global__ void __launch_bounds__({-(-k.num_threads // dialect.wave) * dialect.wave}, 1)\n'
+            f'extern "C" __global__ void __launch_bounds__({_whole(k.num_threads, dialect)}, {dialect.shares})\n'
             f"{ENTRY}{k.symbol}(int rtask, int *bad) {{\n"
             "  const int tid = threadIdx.x;\n  void *const *args = (void *const *)MK_ARENA;\n"
             f"  char *scratch = MK_ARENA + {header_bytes(0)};\n  int status = 0;\n"

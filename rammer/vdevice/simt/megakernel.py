@@ -89,6 +89,7 @@ def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_ar
         (COMMON + body)
         .replace("$ENTRY", ENTRY)
         .replace("$THREADS", str(block))
+        .replace("$SHARES", str(dialect.shares))
         .replace("$MAX_ARGS", str(max_args))
         .replace("$HEADER", str(header_bytes(max_args)))
         .replace("$AHEAD", str(min(AHEAD, block)))
@@ -199,7 +200,7 @@ MK_TASK void mk_keep(void *const *args, char *scratch, int tid) {
 """
 
 LOOP = """\
-extern "C" __global__ void __launch_bounds__($THREADS, 1)
+extern "C" __global__ void __launch_bounds__($THREADS, $SHARES)
 $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *args, unsigned *state, int program,
        int span, unsigned long long limit_ns) {
   const int tid = threadIdx.x;
@@ -270,7 +271,7 @@ MK_TASK void mk_wait_once(Run run, const Wait *waits, int n, int order, int tid,
 #define DONE(step) if (step) mk_release(); mk_sync(); \\
   if (step && tid == 0) mk_store_release(state + $LINE * (1 + veu), run.base + step);
 
-extern "C" __global__ void __launch_bounds__($THREADS, 1)
+extern "C" __global__ void __launch_bounds__($THREADS, $SHARES)
 $ENTRY(const Instr *stream, const int *bounds, const Wait *waits, void *const *args, unsigned *state, int program,
        int span, unsigned long long limit_ns) {
   const int tid = threadIdx.x, veu = blockIdx.x;

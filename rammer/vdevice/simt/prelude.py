@@ -29,6 +29,7 @@ class Dialect:
     quiet_arguments: bool = True
     asks_ahead: bool = False
     wave: int = 32  # threads that run in step
+    shares: int = 1  # blocks on a multiprocessor, which share its registers
     inline_limit: int = 200_000  # characters of tasks; beyond it they are called, for registers and compile time
     instructions: tuple[Instruction, ...] = ()
     units: str = ""  # defines `mk_NAME` of each instruction, on its output's and its inputs' registers

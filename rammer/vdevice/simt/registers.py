@@ -49,7 +49,7 @@ def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int) -> str
     parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", *(k.text for k in kernels)]
     for k in kernels:
         parts.append(
-            f'extern "C" __global__ void __launch_bounds__({block}, 1)\n'
+            f'extern "C" __global__ void __launch_bounds__({block}, {dialect.shares})\n'
             f"{_entry(k)}(void *const *args, int rtask, int *bad) {{\n"
             f"  const int tid = threadIdx.x;\n  char *scratch = MK_ARENA + {header_bytes(0)};\n  int status = 0;\n"
             f"  {task_call(k, 'args', 'rtask')}\n  if (status) *bad = status;\n}}\n"
