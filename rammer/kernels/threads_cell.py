@@ -11,7 +11,7 @@ from math import prod
 
 from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import Index, var
-from rammer.ir.tensor import Layout
+from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.schedule import At, Loop, Schedule, group
@@ -33,6 +33,9 @@ def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
     sums = sum(prod(e for _, e in s.axes) // max(units, 1) for s in products)
     if sums > MOST_SUMS or not all(_own(problem, s) for s in products):
         return
+    combined = {unit.meaning.root.combine for unit in problem.spec.folds}
+    if any(s.dtype.accumulator is not DType.F32 or s.combine not in combined for s in products):
+        return  # threads would fold them in scratch, where those of all units have one place
     if not all(name in dict(problem.expr.outputs) for name in beside) or not _at_points(problem, beside):
         return
     packing = _packing(problem, products)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx.parser
 import pytest
 from handmade import Net, foreign, memory
 from simt_plans import SIZE, agree, chain, image, load, mirror, placed, values
@@ -232,3 +233,15 @@ def test_saved_for_a_gpu_runs_on_the_host(tmp_path: object) -> None:
         program.save(path)
     with rammer.load_program(path, device="emulator") as again:
         np.testing.assert_array_equal(again(x), wanted)
+
+
+def test_integers_that_threads_share_are_not_folded_as_floats_are() -> None:
+    """A search for the last update of each place: every place has its own threads, and no scratch in common."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        pooled (float[1, 1, 2, 2] x, int64[1, 1, 2, 2] i) => (float[1, 1, 4, 4] y) {
+          y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i)
+        }"""
+    places = np.array([5, 7, 13, 15])
+    inputs = {"x": np.arange(1, 5, dtype=np.float32).reshape(1, 1, 2, 2), "i": places.reshape(1, 1, 2, 2)}
+    with rammer.compile(onnx.parser.parse_model(text), "cuda", device="emulator:2", tune_seconds=0) as program:
+        assert np.flatnonzero(program.run(inputs)["y"]).tolist() == places.tolist()
