@@ -381,8 +381,7 @@ def show(
                 f"{model} is a compiled program and keeps no rKernels: no {'--rkernels' if rkernels else '--memory'}",
                 hint="show the model it was compiled from",
             )
-        out.print(escape(repr(program)), highlight=False)
-        out.print(escape(str(program.report())), highlight=False)
+        out.print(escape(f"{program!r}\n{program.report()}"), highlight=False)
         if program.is_loaded:
             out.print(measure.operator_table(program, len(program.report().operators)))
         _show_plan(program, asked, model, width or out.width)
