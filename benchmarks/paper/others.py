@@ -277,8 +277,8 @@ FIGURE_21 = Figure(
     title="Figure 21",
     caption="End-to-end model training time of LSTM-TC with batch size of 256 on NVIDIA V100 GPU.",
     section="§6",
-    how="A step of SGD on a CPU: forward and backward graphs by `torch.compile`, beside eager PyTorch and Inductor, "
-    "which both call oneDNN's LSTM (Dynamo gives Inductor no recurrent layers).",
+    how="A step of SGD on a CPU: forward and backward graphs by `torch.compile`, beside eager PyTorch and Inductor "
+    "(Dynamo gives Inductor no recurrent layers).",
     jobs=lambda: [Job(key, partial(_training, key), target="cpu") for key in TRAINED],
     draw=_draw_training,
     claims=(
