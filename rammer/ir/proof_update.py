@@ -62,7 +62,8 @@ def _wrong(kernel: RKernel, store: Store, access: Access, ranges: Mapping[str, t
     due = np.arange(source.size).reshape(source.shape)[tuple(slice(*box[a]) for a, _ in expr.root.axes)].ravel()
     if not np.array_equal(np.sort(moved), due):
         return f"moves {len(moved)} elements, which are not just the {len(due)} of its box"
-    axes = dict(zip((a for a, _ in expr.root.axes), np.unravel_index(moved, source.shape), strict=True))
+    places = np.unravel_index(moved, source.shape) if source.shape else ()
+    axes = dict(zip((a for a, _ in expr.root.axes), places, strict=True))
     if not np.array_equal(_values(store.index, loops, inside), _flat(expr, expr.into, axes, inside)):
         return "stores an element at another place than its own"
     strides = _strides(expr.type_of(expr.into.tensor).shape)

@@ -126,6 +126,7 @@ def test_what_does_not_fit_is_refused(program: dict[str, int], resources: Resour
         check_fits(num_veus, gpu=choose_gpu("h200"), needs=resources, **needs)
 
 
+@needs_nvrtc
 @pytest.mark.parametrize("shares", [2])
 def test_veus_that_share_a_multiprocessor(shares: int) -> None:
     """As many more of them, each with its part of registers, shared memory and rates; the machine code keeps to it."""

@@ -8,8 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from rammer.errors import DeviceError
+from rammer.ir.expr import Cast, nodes
+from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import DType
 from rammer.vdevice.base import Image, Progress, ports_of
 from rammer.vdevice.cpu.ahead import aheads
 from rammer.vdevice.cpu.compile import CompiledKernels, KernelCompiler
@@ -64,6 +67,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         "outputs": [places.find(t, None) for t in graph.outputs],
         "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
         "alone": ports_alone(graph, plan.memory),
+        "keeps_subnormals": _has_subnormals(graph),
     }
     weights = places.pack(allocate)
     header["weights"] = list(weights)
@@ -79,6 +83,15 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         weights,
         plan,
     )
+
+
+def _has_subnormals(graph: Graph) -> bool:
+    """Whether numbers that are subnormal in float32 are ordinary ones of some type: its smallest powers of two are."""
+    if any(kind.dtype is DType.F8E8M0 for kind in graph.types.values()):
+        return True
+    stages = (stage for operation in {op.operation for op in graph.operators} for stage in operation.expr.stages)
+    values = (v for stage in stages for v in (stage.body, stage.epilogue) if v is not None)
+    return any(isinstance(n, Cast) and n.dtype is DType.F8E8M0 for value in values for n in nodes(value))
 
 
 def seal_image(image: Image, plan: ExecutionPlan, compiler: KernelCompiler, progress: Progress) -> Image:

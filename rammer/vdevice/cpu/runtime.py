@@ -124,7 +124,7 @@ class CpuExecutable(HostRooms):
             patience=4096 if enough else 32,
             times=times,
             report=report,
-            keeps_subnormals=int(config.get("RAMMER_SUBNORMALS") == "1"),
+            keeps_subnormals=int(config.get("RAMMER_SUBNORMALS") == "1" or bool(table.header.get("keeps_subnormals"))),
         )
         self._address = ctypes.addressof(struct)
 
