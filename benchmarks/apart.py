@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import connection, get_context
+from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
 
@@ -57,10 +58,14 @@ class Apart:
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        """End the process and what it started, whatever it is doing."""
-        if self._process.pid is not None and self._process.is_alive():
-            with suppress(ProcessLookupError):  # it ends, or has not begun, just now
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.kill()
-        self._process.join()
-        self._pipe.close()
+        end(self._process, self._pipe)
+
+
+def end(process: BaseProcess, pipe: connection.Connection) -> None:
+    """End a process and what it started, whatever it is doing."""
+    if process.pid is not None and process.is_alive():
+        with suppress(ProcessLookupError):  # it ends, or has not begun, just now
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+    process.join()
+    pipe.close()

@@ -6,8 +6,6 @@ Program of `rammer.compile(module, example=…)`, called with tensors.
 
 from __future__ import annotations
 
-import datetime
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 import click
 
 from benchmarks.apart import Answer, Apart
-from benchmarks.run import commit, machine
+from benchmarks.collect import by_model
 from rammer import files
 from rammer.errors import RammerError
 
@@ -120,20 +118,12 @@ def main(
         files.check_new(output)
     heads = ("model", "backend", "median", "min", "n", "first, s", "error")
     click.echo("{:20} {:15} {:>9} {:>9} {:>6} {:>9} {:>9}".format(*heads))
-    entries: dict[str, Any] = {}
-    for model in models.split(","):
-        entries[model] = compare(model, backends.split(","), size, seconds, threads, tune_s)
-        for backend, found in entries[model].items():
-            click.echo(line(model, backend, found))
-        if output:
-            content = {
-                "date": datetime.datetime.now(datetime.UTC).isoformat(),
-                "commit": commit(),
-                "machine": machine(),
-                "options": {"size": size, "seconds": seconds, "threads": threads, "tune_seconds": tune_s},
-                "models": entries,
-            }
-            files.write(output, json.dumps(content, indent=1))
+    options = {"size": size, "seconds": seconds, "threads": threads, "tune_seconds": tune_s}
+
+    def entry(model: str) -> dict[str, Any]:
+        return compare(model, backends.split(","), size, seconds, threads, tune_s)
+
+    by_model(models.split(","), entry, line, options, output)
 
 
 if __name__ == "__main__":

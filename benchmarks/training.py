@@ -6,8 +6,6 @@ in turns. Losses and what was learned are compared with eager PyTorch's after th
 
 from __future__ import annotations
 
-import datetime
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ import click
 import numpy as np
 
 from benchmarks.apart import Answer, Apart
-from benchmarks.run import commit, machine
+from benchmarks.collect import by_model
 from rammer import files
 from rammer.errors import RammerError
 
@@ -132,20 +130,12 @@ def main(models: str, backends: str, steps: int, threads: int, scale: str, tune_
         files.check_new(output)
     heads = ("model", "backend", "median", "min", "forward", "backward", "n", "first, s", "error")
     click.echo("{:14} {:10} {:>10} {:>10} {:>10} {:>10} {:>4} {:>9} {:>9}".format(*heads))
-    entries: dict[str, Any] = {}
-    for model in models.split(","):
-        entries[model] = compare(model, backends.split(","), scale, steps, threads, tune_s)
-        for backend, found in entries[model].items():
-            click.echo(line(model, backend, found))
-        if output:
-            content = {
-                "date": datetime.datetime.now(datetime.UTC).isoformat(),
-                "commit": commit(),
-                "machine": machine(),
-                "options": {"steps": steps, "threads": threads, "scale": scale, "tune_seconds": tune_s},
-                "models": entries,
-            }
-            files.write(output, json.dumps(content, indent=1))
+    options = {"steps": steps, "threads": threads, "scale": scale, "tune_seconds": tune_s}
+
+    def entry(model: str) -> dict[str, Any]:
+        return compare(model, backends.split(","), scale, steps, threads, tune_s)
+
+    by_model(models.split(","), entry, line, options, output)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
+from benchmarks.apart import end
 from benchmarks.memory import forget_peak, peak_mb
 from benchmarks.peers import PEERS, Task, worst_error
 from benchmarks.store import Arrays, stored
@@ -102,12 +101,7 @@ class Worker:
 
     def stop(self) -> None:
         """End the process and what it started, whatever it is doing."""
-        if self._process.pid is not None and self._process.is_alive():
-            with suppress(ProcessLookupError):  # it ends, or has not begun, just now
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.kill()
-        self._process.join()
-        self._pipe.close()
+        end(self._process, self._pipe)
 
     def _send(self, message: Visit | None) -> None:
         try:

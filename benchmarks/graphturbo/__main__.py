@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.graphturbo.device import CLUSTERS, NEAR_KIB, memories, times
-from benchmarks.graphturbo.networks import NETWORKS
+from benchmarks.graphturbo.networks import CASES, NETWORKS
 from rammer.scheduler.graphturbo.binding import bound
 from rammer.scheduler.graphturbo.network import Network
 from rammer.scheduler.graphturbo.scratchpad import Memories
@@ -21,17 +21,6 @@ from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, 
 from rammer.scheduler.graphturbo.slices import producers_of, slices
 from rammer.scheduler.graphturbo.split import group_of
 
-CASES = (  # model, images of a cluster, KiB of a core
-    ("ResNet-50", 8, 640),
-    ("ResNet-50", 16, 1024),
-    ("ResNet-50", 16, 1280),
-    ("ResNet-50, sums apart", 16, 1024),
-    ("ResNet-50, sums apart", 32, 1280),
-    ("BERT-256", 8, 1280),
-    ("MobileNet-v2", 32, 1280),
-    ("DenseNet-121", 8, 1280),
-    ("DenseNet-121", 16, 1024),
-)
 BEST_BATCH = {  # Table 2: of a cluster, TVM's and GraphTurbo's
     "ResNet-50": (2, 16),
     "BERT-128": (4, 8),

@@ -161,3 +161,14 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
     "MobileNet-v2": mobilenet_v2,
     "DenseNet-121": densenet121,
 }
+CASES = (  # model, images of a cluster, KiB of a core
+    ("ResNet-50", 8, 640),
+    ("ResNet-50", 16, 1024),
+    ("ResNet-50", 16, 1280),
+    ("ResNet-50, sums apart", 16, 1024),
+    ("ResNet-50, sums apart", 32, 1280),
+    ("BERT-256", 8, 1280),
+    ("MobileNet-v2", 32, 1280),
+    ("DenseNet-121", 8, 1280),
+    ("DenseNet-121", 16, 1024),
+)

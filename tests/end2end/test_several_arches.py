@@ -93,7 +93,8 @@ def test_only_programs_of_one_model_share_a_file(tmp_path: Path) -> None:
 def test_the_command_puts_the_best_first(tmp_path: Path) -> None:
     model, path = tmp_path / "lstm.onnx", tmp_path / "lstm.rammer"
     onnx.save(lstm_stack(1, 4, 16), model)
-    names = HERE[:2]
+    if len(names := HERE[:2]) < 2:
+        pytest.skip(f"this machine runs code for {HERE[0]} alone")
     done = CliRunner().invoke(main, ["compile", str(model), "-o", str(path), "--arch", ",".join(reversed(names))])
     assert done.exit_code == 0, done.output
     with zipfile.ZipFile(path) as archive:

@@ -8,7 +8,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from benchmarks.graphturbo.networks import NETWORKS, Net, densenet121, mobilenet_v2, resnet50
+from benchmarks.graphturbo.device import memories as memories_of
+from benchmarks.graphturbo.networks import CASES, NETWORKS, Net, densenet121, mobilenet_v2, resnet50
 from rammer.scheduler.graphturbo.binding import bound, plain_binding, redistributed
 from rammer.scheduler.graphturbo.exact import best_order, least_memory_order, narrow_places, peak_of, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
@@ -176,7 +177,7 @@ def test_longest_life_and_next_use_differ() -> None:
 )
 def test_what_is_moved_by_definition(name: str, batch: int, kib: int) -> None:
     """Never more near than there is room for; never less moved than weights, inputs and results."""
-    network, memories = NETWORKS[name](batch), Memories(8, 8 * kib * KIB, 8 << 20, 1 / 8)
+    network, memories = NETWORKS[name](batch), memories_of(kib)
     plan = by_rules(network, memories)
     assert plan.moved.peak <= memories.near
     assert plan.moved.main + plan.moved.weights >= network.least_bytes
@@ -186,24 +187,13 @@ def test_what_is_moved_by_definition(name: str, batch: int, kib: int) -> None:
 
 # ---- search
 
-CASES = [
-    ("ResNet-50", 8, 640),
-    ("ResNet-50", 16, 1024),
-    ("ResNet-50", 16, 1280),
-    ("ResNet-50, sums apart", 16, 1024),
-    ("ResNet-50, sums apart", 32, 1280),
-    ("BERT-256", 8, 1280),
-    ("MobileNet-v2", 32, 1280),
-    ("DenseNet-121", 8, 1280),
-    ("DenseNet-121", 16, 1024),
-]
 AT_THE_BOUND = {0, 1, 2, 3, 6, 7, 8}  # of the cases: weights once, and the network's inputs and results
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_search_moves_no_more_than_the_rules(case: int) -> None:
     name, batch, kib = CASES[case]
-    network, memories = NETWORKS[name](batch), Memories(8, 8 * kib * KIB, 8 << 20, 1 / 8)
+    network, memories = NETWORKS[name](batch), memories_of(kib)
     rules, search = by_rules(network, memories), searched(network, memories)
     assert search.cost <= rules.cost
     assert search.moved.main + search.moved.weights <= rules.moved.main + rules.moved.weights

@@ -191,7 +191,8 @@ class CpuExecutable(HostRooms):
             begin, end = (int(t) for t in self._report[6:8])
             outputs = {name: view.copy() for name, view in self._outputs}
             us_per_tick = self._us_per_tick()
-            times = (self._times - np.uint64(begin)).astype(np.float64) * us_per_tick
+            # Clocks of cores differ by some ticks: a slot may seem to begin before the run does.
+            times = (self._times - np.uint64(begin)).view(np.int64) * us_per_tick
         return outputs, SlotTimes(
             self._by_lane(times), self._by_lane(self._table.operators), (end - begin) * us_per_tick
         )
