@@ -46,6 +46,11 @@ class Net(GraphBuilder):
         )
         return y
 
+    def conv1d(self, x: TensorId, out: int, kernel: int) -> TensorId:
+        w = self.weight(out, self.types[x].shape[1], kernel)
+        y: TensorId = self.add("conv", x, w, self.weight(out), pads=(kernel // 2,) * 2)
+        return y
+
     def norm(self, x: TensorId) -> TensorId:
         c = self.types[x].shape[1]
         var = self.constant(self.rng.uniform(0.5, 2, c).astype(np.float32))

@@ -190,6 +190,29 @@ def test_a_slice_that_is_a_part_of_a_concat_is_that_part(first: int, rows: int, 
     assert after(model(build, (3, 4)), merge_slices)["slice"] == left
 
 
+@pytest.mark.parametrize(
+    ("extent", "pad", "stride", "dilation", "start", "step", "count", "left"),
+    [
+        (29, 4, 1, 2, 0, 1, 29, 0),  # causal: what stands too far to the right is trimmed
+        (29, 4, 1, 2, 4, 1, 29, 0),  # the same from the left
+        (75, 6, 1, 1, 2, 3, 27, 0),  # every third position is a stride
+        (75, 3, 2, 1, 1, 1, 30, 1),  # the end would have to be cut off x
+        (75, 2, 2, 1, 1, 1, 37, 0),
+        (75, 0, 1, 1, 3, 1, 70, 1),  # nothing was padded
+        (29, 2, 1, 1, 30, -1, 31, 1),
+    ],
+)
+def test_a_convolution_computes_only_what_a_slice_takes(
+    extent: int, pad: int, stride: int, dilation: int, start: int, step: int, count: int, left: int
+) -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        w = b.constant(np.random.default_rng(0).standard_normal((20, 16, 3)).astype(np.float32))
+        y = b.add("conv", x, w, pads=(pad, pad), strides=(stride,), dilations=(dilation,))
+        return b.add("relu", b.add("slice", y, starts=(0, 0, start), steps=(1, 1, step), shape=(2, 20, count)))
+
+    assert after(model(build, (2, 16, extent)), merge_slices)["slice"] == left
+
+
 def test_activations_come_before_concatenation() -> None:
     def build(b: Net, x: TensorId) -> TensorId:
         return b.add("relu", b.add("concat", b.add("tanh", x), b.add("exp", x), axis=1))
@@ -409,6 +432,19 @@ def test_groups_that_straddle_blocks_stay_row_major(channels: int, group: int, b
     layout = channel_blocked(4, SPEC.lanes) if blocked else None
     inner = next(op for op in optimized.operators if "conv" in op.kind and "convert" not in op.kind)
     assert optimized.types[inner.outputs[0]].layout == layout
+
+
+def test_convolutions_of_sequences_have_blocked_channels() -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        y = b.conv1d(x, 48, 5)
+        return b.add("add", b.add("relu", b.conv1d(y, 48, 3)), y)
+
+    graph = model(build, (3, 20, 75))
+    optimized = optimize(graph, SPEC)
+    assert_same(graph, optimized)
+    blocked = channel_blocked(3, SPEC.lanes)
+    convs = [op for op in optimized.operators if "conv" in op.kind.split("+")]
+    assert len(convs) == 2 and all(optimized.types[op.outputs[0]].layout == blocked for op in convs)
 
 
 def test_odd_channels_are_converted_at_the_edges() -> None:

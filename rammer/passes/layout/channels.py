@@ -103,7 +103,7 @@ class _Chooser:
 
     def _blockable(self, kind: TensorType) -> bool:
         return (
-            kind.rank in (4, 5)
+            kind.rank in (3, 4, 5)
             and kind.dtype is DType.F32
             and 2 * kind.shape[1] > self.lanes
             and kind.size > 0

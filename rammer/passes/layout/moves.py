@@ -14,7 +14,7 @@ _POOLS = frozenset({"average_pool", "max_pool"})
 
 def merge_slices(graph: Graph) -> Graph:
     """Pooling over windows of one element becomes a slice; slices are merged, and taken before padding. One that is
-    a part of a concat becomes that part: the last step of a recurrent layer.
+    a part of a concat becomes that part: the last step of a recurrent layer; one of a convolution is taken by its window.
     """
     editor = Editor(graph)
     for n in list(editor.operators):
@@ -23,6 +23,7 @@ def merge_slices(graph: Graph) -> Graph:
             op = _pool_as_slice(editor, n, op)
         if op.kind == "slice":
             _merge(editor, op)
+            _narrow(editor, editor.producer[op.outputs[0]])
             _take_part(editor, editor.producer[op.outputs[0]])
     return editor.finish()
 
@@ -75,6 +76,33 @@ def _merge(editor: Editor, op: ROperator) -> None:
             more = before.operation.keywords | {"pads": (*(b for b, _ in around), *(e for _, e in around))}
             editor.define(before.name, "pad", piece, outputs=op.outputs, **more)
         op = editor.operators[editor.producer[piece]]
+
+
+def _narrow(editor: Editor, n: int) -> None:
+    """Let a convolution compute only the positions that a slice takes, where less padding or larger strides say so."""
+    op = editor.operators[n]
+    conv = editor.maker(op.inputs[0], "conv") if op.kind == "slice" else None
+    if conv is None or editor.only_reader(op.inputs[0]) != n:
+        return
+    x, w = (editor.types[t] for t in conv.inputs[:2])
+    starts, steps, shape = (op.operation.attr(name) for name in ("starts", "steps", "shape"))
+    attrs, rank = conv.operation.keywords, x.rank - 2
+    if shape[:2] != conv.operation.outputs[0].shape[:2] or min(*steps, *shape) < 1:
+        return
+    strides, dilations = (attrs.get(name) or (1,) * rank for name in ("strides", "dilations"))
+    begins = (attrs.get("pads") or (0,) * 2 * rank)[:rank]
+    reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+    begins = tuple(b - start * s for b, start, s in zip(begins, starts[2:], strides, strict=True))
+    strides = tuple(s * step for s, step in zip(strides, steps[2:], strict=True))
+    needed = [(m - 1) * s + r - b for m, s, r, b in zip(shape[2:], strides, reach, begins, strict=True)]
+    ends = tuple(max(last - extent, 0) for last, extent in zip(needed, x.shape[2:], strict=True))
+    left = [e + end - last for e, end, last in zip(x.shape[2:], ends, needed, strict=True)]
+    if min(begins) < 0 or any(rest >= s for rest, s in zip(left, strides, strict=True)):
+        return  # x itself would have to be cut
+    editor.remove(n)
+    editor.remove(editor.producer[conv.outputs[0]])
+    more = attrs | {"strides": strides, "pads": (*begins, *ends)}
+    editor.define(conv.name, "conv", *conv.inputs, outputs=op.outputs, **more)
 
 
 def _take_part(editor: Editor, n: int) -> None:
