@@ -19,7 +19,7 @@ from rammer.errors import ArtifactError, DeviceError, ModelError, RammerError, U
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.memory import plan_memory
+from rammer.ir.memory import direct_ports, plan_memory
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
@@ -254,8 +254,13 @@ def find_candidates(
 
 
 def in_memory(plan: ExecutionPlan, alone: Collection[TensorId] = ()) -> ExecutionPlan:
-    """The plan with every tensor in its place; those that are `alone` share theirs with nothing."""
-    return plan if plan.memory and not alone else replace(plan, memory=plan_memory(plan, alone=alone))
+    """The plan with every tensor in its place; those that are `alone` share theirs with nothing, as ports that stay
+    where the caller has them.
+    """
+    if plan.memory and not alone:
+        return plan
+    direct = direct_ports(plan.graph, plan.spec.direct_bytes)
+    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}))
 
 
 def profile(

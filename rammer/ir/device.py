@@ -98,6 +98,7 @@ class VDeviceSpec:
     sync_us: float = 0.0  # cost of one block sync, of SIMT
     load_us: float = 0.0  # until data from main memory are there, if threads of SIMT wait for them
     instructions: tuple[Instruction, ...] = ()  # beside those that every language has
+    direct_bytes: int | None = None  # inputs and outputs from so many on stay where the caller has them; None: none
     updates: bool = True  # whether rTasks can store where data say: state is then changed in place
     precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
 

@@ -127,7 +127,7 @@ def _cut(expr: TensorExpr, box: Box) -> str | None:
         extents = {**dict((*stage.axes, *stage.reduce)), **{a: high - low for a, (low, high) in box.items()}}
         used = [set(dict((*stage.axes, *stage.reduce)))]
         match stage.body:
-            case Call("mul", factors) if _is_contraction(stage):  # the product is never stored, its factors are
+            case Call("mul", factors) if is_contraction(stage):  # the product is never stored, its factors are
                 used = [{v for ld, _ in loads(f) for i in ld.index for v in variables(i)} for f in factors]
         for axes in used:
             long = [a for a in axes if a in box and extents[a] > 1]
@@ -136,7 +136,8 @@ def _cut(expr: TensorExpr, box: Box) -> str | None:
     return None
 
 
-def _is_contraction(stage: Stage) -> bool:
+def is_contraction(stage: Stage) -> bool:
+    """Whether a stage sums products, which NumPy's `matmul` computes."""
     return (
         bool(stage.reduce)
         and stage.combine == "sum"
@@ -249,7 +250,7 @@ class _Evaluator:
         full = (*outer, *(e for _, e in stage.reduce))
         over = tuple(range(rank, rank + count))
         match stage.body:
-            case Call("mul", (left, right)) if _is_contraction(stage):
+            case Call("mul", (left, right)) if is_contraction(stage):
                 value = _contract(self.value(left, inner), self.value(right, inner), full, rank)
             case body:
                 points = np.broadcast_to(self.value(body, inner), full)

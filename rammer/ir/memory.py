@@ -26,6 +26,15 @@ def memory_owners(graph: Graph) -> list[TensorId]:
     return [r for r in roots if r not in graph.constants]
 
 
+def direct_ports(graph: Graph, least_bytes: int | None) -> list[TensorId]:
+    """Inputs that nothing changes, and outputs, of at least so many bytes: they may stay where the caller has them."""
+    if least_bytes is None:
+        return []
+    changed = {graph.storage(op.outputs[0]).root for op in graph.operators if op.operation.expr.into}
+    ports = [*(t for t in graph.inputs if t not in changed), *graph.outputs]
+    return [t for t in ports if graph.types[t].nbytes >= least_bytes]
+
+
 def constant_key(graph: Graph, tensor: TensorId, layout: Layout | None) -> tuple[tuple[TensorId, Layout | None], int]:
     """What a kernel that reads a constant in `layout` shares with others: (tensor, layout), and its first element.
 

@@ -115,6 +115,16 @@ def test_constants_are_computed_once() -> None:
     assert after(graph, fold_constants) == {"add": 1, "copy": 1}
 
 
+@pytest.mark.parametrize(("size", "left"), [(300, 0), (1024, 1)])
+def test_products_of_constants_are_computed_up_to_a_limit(size: int, left: int) -> None:
+    b = Net()
+    b._fold_flops = b._fold_bytes = 0
+    product = b.add("matmul", b.weight(size, size), b.weight(size, size), trans_a=False, trans_b=False)
+    b.output(b.add("add", b.input("x", (size, size)), product), "y")
+    graph = fold_constants(b.build())
+    assert sum(op.kind == "matmul" for op in graph.operators) == left
+
+
 NORMS: dict[str, tuple[Callable[[Net, TensorId], TensorId], tuple[int, ...], dict[str, int]]] = {
     "conv": (lambda b, x: b.norm(b.conv(x, 8)), (2, 16, 4, 4), {"conv": 1}),
     "conv without bias": (lambda b, x: b.norm(b.conv(x, 8, bias=False)), (2, 16, 4, 4), {"conv": 1}),

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.evaluate import evaluate_expr, is_contraction
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation, flops
 from rammer.ir.tensor import Array
 from rammer.passes.editor import Editor
 
 MAX_FLOPS = 1 << 24  # work of one folded operator
+MAX_PRODUCT_FLOPS = 1 << 30  # of one whose reductions are sums of products: NumPy's products take tens of milliseconds
+ALL_PRODUCT_FLOPS = 1 << 33  # of all these together
 MAX_BYTES = 64 << 20  # memory that all folded results may take together
 FREE_BYTES = 4096
 
@@ -30,20 +32,24 @@ def fold_constants(graph: Graph) -> Graph:
     if not graph.constants:
         return graph
     editor = Editor(graph)
-    budget = MAX_BYTES
+    budget, work = MAX_BYTES, ALL_PRODUCT_FLOPS
     for n in list(editor.operators):
         op = editor.operators[n]
         if not op.inputs or any(t not in editor.constants for t in op.inputs):
             continue
         operation = op.operation
         nbytes = sum(t.nbytes for t in operation.outputs)
-        moves = operation.kind in _MOVES
-        if not moves and (flops(operation.expr) > MAX_FLOPS or (nbytes > FREE_BYTES and nbytes > budget)):
+        moves, needed = operation.kind in _MOVES, flops(operation.expr)
+        product = needed > MAX_FLOPS and all(is_contraction(s) for s in operation.expr.stages if s.reduce)
+        bound = min(MAX_PRODUCT_FLOPS, work) if product else MAX_FLOPS
+        if not moves and (needed > bound or (nbytes > FREE_BYTES and nbytes > budget)):
             continue
         if any(t in editor.outputs for t in op.outputs) and operation.kind in ("copy", "reshape"):
             continue  # an output is computed by an operator, at least by a copy
         if not moves and nbytes > FREE_BYTES:
             budget -= nbytes
+        if product:
+            work -= needed
         values = _compute(operation, [editor.constants[t] for t in op.inputs])
         editor.remove(n)
         for tensor, value in zip(op.outputs, values, strict=True):

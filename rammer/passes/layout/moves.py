@@ -14,7 +14,7 @@ _POOLS = frozenset({"average_pool", "max_pool"})
 
 def merge_slices(graph: Graph) -> Graph:
     """Pooling over windows of one element becomes a slice; slices are merged, and taken before padding. One that is
-    a part of a concat becomes that part: the last step of a recurrent layer; one of a convolution is taken by its window.
+    a part of a concat becomes that part (the last step of a recurrent layer), and one of a convolution its window.
     """
     editor = Editor(graph)
     for n in list(editor.operators):

@@ -11,6 +11,7 @@ from rammer.errors import DeviceError
 from rammer.ir.expr import Cast, nodes
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
+from rammer.ir.memory import direct_ports
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import DType
 from rammer.vdevice.base import Image, Progress, ports_of
@@ -55,6 +56,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         where, start = args[first_args[a.operator][0] + len(graph.operators[a.operator].outputs) + a.position]
         asked.append((where, start + a.first, a.lines))
 
+    alone = ports_alone(graph, plan.memory)
     header = {
         "abi": ABI,
         "arch": spec.arch,
@@ -66,7 +68,8 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         "inputs": [places.find(t, None) for t in graph.inputs],
         "outputs": [places.find(t, None) for t in graph.outputs],
         "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
-        "alone": ports_alone(graph, plan.memory),
+        "alone": alone,
+        "direct": [t for t in direct_ports(graph, spec.direct_bytes) if t in alone],
         "keeps_subnormals": _has_subnormals(graph),
     }
     weights = places.pack(allocate)

@@ -64,6 +64,7 @@ class CpuExecutable(HostRooms):
         places = zip((*image.inputs, *image.outputs), (*header["inputs"], *header["outputs"]), strict=True)
         ports = [(port.name, port.type.nbytes, place) for port, place in places]
         self._bindings = bound_ports(ports, header["alone"], table.arg_base, table.arg_offset)
+        self._direct = frozenset(header["direct"]) & self._bindings.keys()
         self._pointed: dict[str, int] = {}  # ports that are not at home: their addresses
         self._times = np.zeros((len(table.slots), 2), np.uint64)
         self._inputs, self._outputs = (
@@ -140,19 +141,24 @@ class CpuExecutable(HostRooms):
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
+        made = {name: np.empty_like(view) for name, view in self._outputs if name in self._direct}
         with self._lock if self._forks == forks.count else self._renewed():
-            self._point({})
-            self._run([(view, inputs[name]) for name, view in self._inputs], 0)
-            return {name: view.copy() for name, view in self._outputs}
+            direct = self._addresses({**inputs, **made})
+            self._point(direct)
+            self._run([(view, inputs[name]) for name, view in self._inputs if name not in direct], 0)
+            return {name: made[name] if name in made else view.copy() for name, view in self._outputs}
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         """As `run`, but of arrays that stay the same: nothing is looked up or allocated."""
-        read = [(view, inputs[name]) for name, view in self._inputs]
-        written = [(outputs[name], view) for name, view in self._outputs]
+        arrays = [*inputs.values(), *outputs.values()]
+        apart = {n: a for n, a in outputs.items() if sum(np.may_share_memory(a, other) for other in arrays) == 1}
+        direct = self._addresses({**inputs, **apart})
+        read = [(view, inputs[name]) for name, view in self._inputs if name not in direct]
+        written = [(outputs[name], view) for name, view in self._outputs if name not in direct]
 
         def call() -> None:
             with self._lock if self._forks == forks.count else self._renewed():
-                self._point({})
+                self._point(direct)
                 self._run(read, 0)
                 for array, view in written:
                     array[...] = view
@@ -174,10 +180,18 @@ class CpuExecutable(HostRooms):
             found = {name: rooms[name] if name in direct else view for name, view in self._outputs if name in outputs}
             return {name: array.copy() for name, array in found.items()}
 
+    def _addresses(self, arrays: Mapping[str, Array]) -> dict[str, int]:
+        """Where those of the arrays lie that need not be copied."""
+        return {
+            name: array.__array_interface__["data"][0]
+            for name in self._direct
+            if (array := arrays.get(name)) is not None and array.flags.c_contiguous and array.flags.aligned
+        }
+
     def _point(self, ports: dict[str, int]) -> None:
         """Let these ports lie at these addresses, and all others at home."""
         if ports != self._pointed:
-            for name in self._pointed.keys() | ports.keys():
+            for name, _ in ports.items() ^ self._pointed.items():
                 bound = self._bindings[name]
                 self._args[bound.args] = bound.offsets + ports.get(name, self._arena.ctypes.data + bound.home)
             self._pointed = ports

@@ -21,6 +21,7 @@ from rammer.vdevice.cpu.calibrate import Calibration
 from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
 from rammer.vdevice.cpu.table import MAX_VEUS
 
+DIRECT_BYTES = 128 << 10  # of an input or output: copying them takes longer than saying where they lie
 L2_SHARE = 0.8  # of a core's own cache that stays a plan's: code, stacks and tables take the rest
 L3_SHARE = 0.5  # of the shared cache, where nobody measured it: so do other processes
 
@@ -256,6 +257,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         peak_gflops=min(found.gflops, usual.gflops),  # measured with all lanes that there are
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
         barrier_us=found.handover_us,
+        direct_bytes=DIRECT_BYTES,
     )
 
 

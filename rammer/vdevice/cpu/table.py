@@ -14,7 +14,7 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.placement import ARENA
 from rammer.vdevice.tables import INT32, INT64, TableFile
 
-ABI = 5  # of runtime.c, the table and the kernels; changes with any of them
+ABI = 6  # of runtime.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
 MAX_VEUS = 1024
 
@@ -63,7 +63,7 @@ class Table(TableFile):
             and bool(np.all((self.aheads[:, 1:] >= 0) & (self.aheads[:, 1:] < 1 << 50)))
             and all(ARENA <= b < len(header["weights"]) and n >= 0 for b, n in (*header["inputs"], *header["outputs"]))
             and len(header["operators"]) > int(np.max(self.operators, initial=-1))
-            and set(map(type, header["alone"])) <= {str}
+            and set(map(type, (*header["alone"], *header["direct"]))) <= {str}
             and all(isinstance(k[0], str) and isinstance(k[1], str) for k in header["kernels"])
         )
         if not sound:
