@@ -11,6 +11,7 @@ from rammer.passes.clean.eliminate_dead import eliminate_dead
 from rammer.passes.clean.fold_constants import fold_constants
 from rammer.passes.clean.fold_norms import fold_norms
 from rammer.passes.clean.mark_static import mark_static
+from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
@@ -40,6 +41,10 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
 
     def integers(graph: Graph) -> Graph:
         return integer_products(graph, spec)
+
+    def products(graph: Graph) -> Graph:
+        # threads read neighbours: there a matrix that lies turned is read badly
+        return simplify_products(graph, as_it_lies=not spec.massively_parallel)
 
     def narrow(graph: Graph) -> Graph:
         return narrow_products(graph, spec)
@@ -71,6 +76,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         cells,
         fold_constants,
         simplify,
+        products,
         merge_slices,
         fold_norms,
         split_activations,

@@ -17,6 +17,7 @@ from rammer.passes import optimize
 from rammer.passes.clean.eliminate_common import eliminate_common
 from rammer.passes.clean.fold_constants import fold_constants
 from rammer.passes.clean.fold_norms import fold_norms
+from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
 from rammer.passes.clusters import Clusters
 from rammer.passes.fusion.regions import fuse
@@ -123,6 +124,46 @@ def test_products_of_constants_are_computed_up_to_a_limit(size: int, left: int) 
     b.output(b.add("add", b.input("x", (size, size)), product), "y")
     graph = fold_constants(b.build())
     assert sum(op.kind == "matmul" for op in graph.operators) == left
+
+
+@pytest.mark.parametrize(
+    ("rows", "as_it_lies", "left"),
+    [
+        (1, True, {"matmul": 1, "mul": 1}),
+        (1, False, {"matmul": 1, "mul": 1, "transpose": 1, "reshape": 2}),
+        (5, True, {"matmul": 1, "mul": 1, "transpose": 1, "reshape": 2}),
+    ],
+)
+def test_attention_as_exporters_write_it_scales_its_product(rows: int, as_it_lies: bool, left: dict[str, int]) -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        stacked = b.add("reshape", b.input("keys", (1, 6, 75, 20)), shape=(6, 75, 20))
+        turned = b.add("reshape", b.add("transpose", stacked, perm=(0, 2, 1)), shape=(1, 6, 20, 75))
+        scaled = b.add("div", turned, full(b, 3.0, 1))
+        return b.add("matmul", b.add("mul", x, full(b, 0.5)), scaled, trans_a=False, trans_b=False)
+
+    graph = model(build, (1, 6, rows, 20))
+    assert after(graph, lambda g: simplify_products(g, as_it_lies)) == left
+
+
+def test_scales_that_others_read_or_that_overflow_stay() -> None:
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        scaled = b.add("mul", x, full(b, 0.5))
+        infinite = b.add("mul", x, full(b, np.inf))
+        grown = b.add("mul", x, full(b, 0.5, 1, 1, 1))  # a shape of one element more broadcasts, this one as well
+        products = [b.add("matmul", t, x, trans_a=False, trans_b=True) for t in (scaled, infinite, grown)]
+        return (*products, scaled)
+
+    assert after(model(build, (16, 4)), lambda g: simplify_products(g, True)) == {"matmul": 3, "mul": 3}
+
+
+def test_products_of_half_precision_are_scaled_first() -> None:
+    b = Net()
+    x = b.input("x", (3, 75), DType.F16)
+    scaled = b.add("mul", x, b.constant(np.array(0.01, np.float16)))
+    b.output(b.add("matmul", scaled, x, trans_a=False, trans_b=True), "y")
+    assert after(b.build(), lambda g: simplify_products(g, True)) == {"matmul": 1, "mul": 1}
+    graph = simplify_products(b.build(), True)
+    assert graph.operators[-1].kind == "matmul"
 
 
 NORMS: dict[str, tuple[Callable[[Net, TensorId], TensorId], tuple[int, ...], dict[str, int]]] = {
