@@ -278,7 +278,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int
     if shown:  # a register block is stored, and what reads it follows while it is near
         stages: tuple[At, ...] = (At(stage.name, len(outer_loops) - 1, (*reduce, *inner)),)
     else:
-        stages = place(problem, len(tasks) - 1)
+        stages = place(problem, tasks, len(tasks) - 1)
     if not packing or packing[0][0] != p.w.tensor:
         stages = (*stages, *_transposed(problem, p, loops.index(Loop(p.lane, panel))))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)

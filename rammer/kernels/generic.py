@@ -77,7 +77,7 @@ def _schedules(problem: Problem, *, sparing: bool, first: str = "") -> Iterator[
         depth = len(tasks) - 1 + len(outer) + len(block)
         count = prod(-(-extents[loop.axis] // loop.step) for loop in tasks)
         name = f"{problem.operation.kind}_{lane or 'point'}{problem.lanes * unroll}_t{count}"
-        yield Schedule(name, (*tasks, *inner), place(problem, depth), packing)
+        yield Schedule(name, (*tasks, *inner), place(problem, (*tasks, *inner), depth), packing)
 
 
 def _grain(problem: Problem, axis: str, lane: str | None, unroll: int, whole: bool) -> int:

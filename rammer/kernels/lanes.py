@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
+from types import MappingProxyType
 
 from rammer.cost.functions import slots_of_term
 from rammer.cost.work import apart
@@ -10,10 +12,15 @@ from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import var, variables
 from rammer.kernels.problem import Problem, all_loads
 
+NOWHERE: Mapping[str, int] = MappingProxyType({})
 
-def lane_axis(problem: Problem, stage: Stage) -> str | None:
-    """The axis along which vectors cost least; later axes win ties. None for a single point."""
-    axes = [a for a, e in (*stage.reduce, *stage.axes) if e > 1]
+
+def lane_axis(problem: Problem, stage: Stage, here: Mapping[str, int] = NOWHERE) -> str | None:
+    """The axis along which vectors cost least; later axes win ties. None for a single point.
+
+    `here`: of how many points of an axis the stage is computed at a time, where those are not all.
+    """
+    axes = [a for a, e in (*stage.reduce, *stage.axes) if min(e, here.get(a, e)) > 1]
     return min(reversed(axes), key=lambda axis: instructions(problem, stage, axis), default=None)
 
 

@@ -113,7 +113,7 @@ def _schedule(cell: Cell, tasks: tuple[Loop, ...], pieces: tuple[Loop, ...]) -> 
     for stage in problem.placed:
         p = cell.products.get(stage.name)
         if p is None:
-            stages.append(place_one(problem, stage, depth))
+            stages.append(place_one(problem, stage, (*tasks, *pieces), depth))
         elif unit:
             stages += _unit_gates(problem, p, depth, unit, cell.blocks[stage.name])
             packing[p.w.tensor] = matrix_unit.packed(p, unit, cell.blocks[stage.name])

@@ -165,14 +165,15 @@ def stage_order(stage: Stage, lane: str | None) -> tuple[int, ...]:
     return (*(q for q in range(len(names)) if q != p), p)
 
 
-def place(problem: Problem, depth: int) -> tuple[At, ...]:
-    """An At for every stage besides the root, with a generic nest, inside loop `depth` of the root."""
-    return tuple(place_one(problem, stage, depth) for stage in problem.placed)
+def place(problem: Problem, loops: Sequence[Loop], depth: int) -> tuple[At, ...]:
+    """An At for every stage besides the root, with a generic nest, inside loop `depth` of the root's."""
+    return tuple(place_one(problem, stage, loops, depth) for stage in problem.placed)
 
 
-def place_one(problem: Problem, stage: Stage, depth: int) -> At:
-    lane = lane_axis(problem, stage)
-    extents = dict((*stage.axes, *stage.reduce))
+def place_one(problem: Problem, stage: Stage, loops: Sequence[Loop], depth: int) -> At:
+    here = {loop.axis: loop.step for loop in loops[: depth + 1]}
+    lane = lane_axis(problem, stage, here)
+    extents = {a: min(e, here.get(a, e)) for a, e in (*stage.axes, *stage.reduce)}
     unroll = 4 if lane is not None and extents[lane] >= 4 * problem.lanes and lane in dict(stage.reduce) else 1
     return At(stage.name, depth, stage_loops(problem, stage, lane, unroll=unroll), order=stage_order(stage, lane))
 
