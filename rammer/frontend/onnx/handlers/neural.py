@@ -84,7 +84,10 @@ def conv(n: Node) -> TensorId:
 
 @handles("ConvTranspose")
 def conv_transpose(n: Node) -> TensorId:
-    """A convolution with the flipped weight, over the input with stride-1 zeros between its elements."""
+    """A convolution with the flipped weight for each phase: the output's positions of one remainder by the stride.
+
+    Phases are channels first, and moved to where they belong at the end: nothing is multiplied by zeros.
+    """
     x, weight, group = n.tensor(0), n.shape(1), n.attrs["group"]
     channels, *spatial = n.shape()[1:]
     rank = len(spatial)
@@ -102,26 +105,63 @@ def conv_transpose(n: Node) -> TensorId:
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
     pads = _transpose_pads(n, spatial, strides, reach, output_padding)
 
-    for d in range(rank):  # zeros between elements: a new last digit of extent `stride`, of which only 0 is set
-        if strides[d] > 1 and spatial[d]:
-            at = 2 + d
-            shape = n.type(x).shape
-            x = n.reshape(x, (*shape[: at + 1], 1, *shape[at + 1 :]))
-            x = n.add("pad", x, pads=_one_pad(len(shape) + 1, at + 1, strides[d] - 1), mode="constant", value=0.0)
-            x = n.reshape(x, (*shape[:at], shape[at] * strides[d], *shape[at + 1 :]))
-            x = n.slice(x, (0,) * len(shape), (*shape[:at], (shape[at] - 1) * strides[d] + 1, *shape[at + 1 :]))
-    outs = weight[1]
-    w = n.reshape(n.tensor(1), (group, channels // group, outs, *kernel))
-    w = n.transpose(w, (0, 2, 1, *range(3, 3 + rank)))
-    w = n.reshape(w, (group * outs, channels // group, *kernel))
-    starts = (0, 0, *(k - 1 for k in kernel))
-    w = n.add("slice", w, starts=starts, steps=(1, 1, *(-1,) * rank), shape=n.type(w).shape)
-    begin = [reach[d] - 1 - pads[d] for d in range(rank)]
-    end = [reach[d] - 1 - pads[rank + d] + output_padding[d] for d in range(rank)]
-    x = _crop(n, x, begin, end)
-    final = tuple(max(p, 0) for p in (*begin, *end))
-    bias = [n.tensor(2)] if n.has(2) else []
-    return n.add("conv", x, w, *bias, strides=(1,) * rank, pads=final, dilations=dilations, group=group)
+    extents = [
+        s * (e - 1) + more + r - pads[d] - pads[rank + d]
+        for d, (e, s, r, more) in enumerate(zip(spatial, strides, reach, output_padding, strict=True))
+    ]
+    if min(extents) < 0:
+        raise n.fail(f"pads {pads} leave nothing of an output of {n.type(x)}")
+    w, steps = _phases(n, group, strides, dilations)
+    room = [(t - 1) * step for t, step in zip(n.type(w).shape[2:], steps, strict=True)]
+    # positions of each phase that are kept; those where x would have to be cut are cut in the end
+    first = [min(pads[d] // s, room[d]) for d, s in enumerate(strides)]
+    last = [max(-(-(pads[d] + extents[d]) // s), spatial[d]) for d, s in enumerate(strides)]
+    begin = [most - at for most, at in zip(room, first, strict=True)]
+    end = [at - e for at, e in zip(last, spatial, strict=True)]
+    outs, phases = group * weight[1], prod(strides)
+    bias = []
+    if n.has(2):  # the same for each phase
+        each = n.expand(n.reshape(n.tensor(2), (outs, 1)), (outs, phases))
+        bias = [n.reshape(each, (outs * phases,))]
+    y = n.add("conv", x, w, *bias, strides=(1,) * rank, pads=(*begin, *end), dilations=steps, group=group)
+    batch, counts = n.shape()[0], n.type(y).shape[2:]
+    if phases > 1:
+        y = n.reshape(y, (batch, outs, *strides, *counts))
+        y = n.transpose(y, (0, 1, *(2 + d + side * rank for d in range(rank) for side in (1, 0))))
+        y = n.reshape(y, (batch, outs, *(c * s for c, s in zip(counts, strides, strict=True))))
+    starts = (pads[d] - at * s for d, (at, s) in enumerate(zip(first, strides, strict=True)))
+    return n.slice(y, (0, 0, *starts), (batch, outs, *extents))
+
+
+def _phases(n: Node, group: int, strides: Shape, dilations: Shape) -> tuple[TensorId, Shape]:
+    """The weight of a convolution whose channels are those of the output in each phase, and its dilations."""
+    channels, outs, *kernel = n.shape(1)
+    rank, w, steps, taps = len(kernel), n.tensor(1), list(dilations), list(kernel)
+    for d, s in enumerate(strides):
+        if s == 1:
+            continue
+        if dilations[d] > 1:  # zeros between the taps: their phases differ
+            w = _spread(n, w, 2 + d, dilations[d])
+            steps[d] = 1
+        missing = -n.type(w).shape[2 + d] % s
+        w = n.add("pad", w, pads=_one_pad(2 + rank, 2 + d, missing), mode="constant", value=0.0) if missing else w
+        taps[d] = n.type(w).shape[2 + d] // s
+    split = [extent for d, s in enumerate(strides) for extent in (taps[d], s)]
+    w = n.reshape(w, (group, channels // group, outs, *split))
+    tap_axes, phase_axes = range(3, 3 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
+    w = n.transpose(w, (0, 2, *phase_axes, 1, *tap_axes))
+    w = n.reshape(w, (group * outs * prod(strides), channels // group, *taps))
+    starts = (0, 0, *(t - 1 for t in taps))
+    return n.add("slice", w, starts=starts, steps=(1, 1, *(-1,) * rank), shape=n.type(w).shape), tuple(steps)
+
+
+def _spread(n: Node, x: TensorId, axis: int, step: int) -> TensorId:
+    """The elements along an axis with step - 1 zeros between them."""
+    shape = n.type(x).shape
+    x = n.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    x = n.add("pad", x, pads=_one_pad(len(shape) + 1, axis + 1, step - 1), mode="constant", value=0.0)
+    x = n.reshape(x, (*shape[:axis], shape[axis] * step, *shape[axis + 1 :]))
+    return n.slice(x, (0,) * len(shape), (*shape[:axis], (shape[axis] - 1) * step + 1, *shape[axis + 1 :]))
 
 
 def _transpose_pads(
@@ -145,16 +185,6 @@ def _transpose_pads(
 
 def _one_pad(rank: int, axis: int, amount: int) -> Shape:
     return (0,) * (rank + axis) + (amount,) + (0,) * (rank - axis - 1)
-
-
-def _crop(n: Node, x: TensorId, begin: Sequence[int], end: Sequence[int]) -> TensorId:
-    """Cut off what negative pads ask for."""
-    shape = n.type(x).shape
-    starts = (0, 0, *(max(-b, 0) for b in begin))
-    sizes = [e - max(-b, 0) - max(-f, 0) for e, b, f in zip(shape[2:], begin, end, strict=True)]
-    if any(s < 1 for s in sizes):
-        raise n.fail(f"pads leave nothing of {n.type(x)}")
-    return n.slice(x, starts, (*shape[:2], *sizes))
 
 
 @handles("MaxPool")
