@@ -82,11 +82,17 @@ def rms_normalization(n: Node) -> TensorId:
 
 @handles("InstanceNormalization", since=6)
 def instance_normalization(n: Node) -> TensorId:
+    """Of channels reshaped to groups, as exporters write a GroupNorm: as the channels that they were."""
     x, shape = n.tensor(0), n.shape()
     if len(shape) < 2 or n.shape(1) != shape[1:2] or n.shape(2) != shape[1:2]:
         raise n.fail(f"scale {n.shape(1)} and bias {n.shape(2)} must have one number per channel of {shape}")
-    normal = _normalize(n, x, tuple(range(2, len(shape))), n.attrs["epsilon"])
-    return _scale_channels(n, normal, n.tensor(1), n.tensor(2))
+    maker, groups = n.builder.maker(x), shape[1]
+    if maker is not None and maker.kind == "reshape":
+        before = n.type(maker.inputs[0]).shape
+        if len(before) > 2 and before[0] == shape[0] and groups and before[1] % groups == 0:
+            x = maker.inputs[0]
+    scale, bias = (_each_channel(n, n.tensor(p), n.type(x).shape[1]) for p in (1, 2))
+    return n.reshape(_normalize(n, x, groups, scale, bias), shape)
 
 
 @handles("GroupNormalization", since=18)
@@ -96,28 +102,42 @@ def group_normalization(n: Node) -> TensorId:
     groups = n.attrs["num_groups"]
     if len(shape) < 2 or groups <= 0 or shape[1] % groups:
         raise n.fail(f"{n.type(x)} cannot be cut into {groups} groups of channels")
-    width = shape[1] // groups
-    wide = n.cast(n.reshape(x, (shape[0], groups, width * prod(shape[2:]))), n.dtype().accumulator)
-    normal = n.cast(n.reshape(_normalize(n, wide, (2,), n.attrs["epsilon"]), shape), n.dtype())
-    operands = [n.tensor(1), n.tensor(2)]
+    scale, bias = n.tensor(1), n.tensor(2)
     if n.opset < 21:
-        operands = [
-            n.reshape(n.expand(n.reshape(t, (groups, 1)), (groups, width)), (groups * width,)) for t in operands
-        ]
-    return _scale_channels(n, normal, *operands)
+        scale, bias = (_each_channel(n, t, shape[1]) for t in (scale, bias))
+    wide = n.dtype().accumulator
+    return n.cast(_normalize(n, n.cast(x, wide), groups, n.cast(scale, wide), n.cast(bias, wide)), n.dtype())
 
 
-def _normalize(n: Node, x: TensorId, axes: tuple[int, ...], epsilon: float) -> TensorId:
-    centred = n.add("sub", x, n.reduce(x, "mean", axes))
-    variance = n.reduce(square(n, centred), "mean", axes)
-    result = n.add("div", centred, n.add("sqrt", n.add("add", variance, n.like(epsilon, variance))))
-    return result
+def _each_channel(n: Node, x: TensorId, channels: int) -> TensorId:
+    """One number per group, as one number per channel."""
+    (groups,) = n.type(x).shape
+    return n.reshape(n.expand(n.reshape(x, (groups, 1)), (groups, channels // max(groups, 1))), (channels,))
 
 
-def _scale_channels(n: Node, x: TensorId, scale: TensorId, bias: TensorId) -> TensorId:
-    rank = n.type(x).rank
-    scale, bias = (n.reshape(t, (*n.type(t).shape, *(1,) * (rank - 2))) for t in (scale, bias))
-    return n.add("add", n.add("mul", x, scale), bias)
+def _normalize(n: Node, x: TensorId, groups: int, scale: TensorId, bias: TensorId) -> TensorId:
+    """(x - mean) · scale / deviation + bias, with the moments of groups of channels.
+
+    Moments of channels come first: those are many sums, and all of them stay in the layout of a convolution.
+    """
+    shape = n.type(x).shape
+    spatial = tuple(range(2, len(shape)))
+    each = (*shape[:2], *(1,) * len(spatial))
+
+    def mean_of(value: TensorId) -> TensorId:
+        mean = n.reduce(value, "mean", spatial)
+        if groups == shape[1]:
+            return mean
+        apart = (shape[0], groups, shape[1] // groups)
+        return n.reshape(n.expand(n.reduce(n.reshape(mean, apart), "mean", (2,)), apart), each)
+
+    mean = mean_of(x)
+    # mean - x, not x - mean: a tensor of its own would be stored for both
+    variance = mean_of(square(n, n.add("sub", mean, x)))
+    deviation = n.add("sqrt", n.add("add", variance, n.like(n.attrs["epsilon"], variance)))
+    scale, bias = (n.reshape(t, each[1:]) for t in (scale, bias))
+    scaled = n.add("mul", n.add("sub", x, mean), n.add("div", scale, deviation))
+    return n.add("add", scaled, bias)
 
 
 @handles("LpNormalization")
