@@ -145,6 +145,35 @@ def test_attention_as_exporters_write_it_scales_its_product(rows: int, as_it_lie
     assert after(graph, lambda g: simplify_products(g, as_it_lies)) == left
 
 
+@pytest.mark.parametrize("as_it_lies", [True, False])
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize(
+    ("batch", "groups", "heads", "rows"), [(1, 3, 3, 1), (3, 2, 4, 1), (2, 1, 5, 7), (1, 4, 2, 29)]
+)
+def test_heads_that_share_a_cache_do_not_repeat_it(
+    batch: int, groups: int, heads: int, rows: int, turned: bool, as_it_lies: bool
+) -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        cache = b.input("cache", (batch, groups, 75, 20))
+        each = b.add("reshape", cache, shape=(batch, groups, 1, 75, 20))
+        each = b.add("expand", each, shape=(batch, groups, heads, 75, 20))
+        if turned:  # as scaled_dot_product_attention is exported
+            stacked = b.add("reshape", each, shape=(batch * groups * heads, 75, 20))
+            stacked = b.add("transpose", stacked, perm=(0, 2, 1))
+            keys = b.add("reshape", stacked, shape=(batch, groups * heads, 20, 75))
+            return b.add(
+                "matmul", b.add("mul", x, full(b, 0.5)), b.add("mul", keys, full(b, 0.5)), trans_a=False, trans_b=False
+            )
+        values = b.add("reshape", each, shape=(batch, groups * heads, 75, 20))
+        return b.add("matmul", x, values, trans_a=False, trans_b=False)
+
+    graph = model(build, (batch, groups * heads, rows, 20 if turned else 75))
+    found = after(graph, lambda g: simplify_products(g, as_it_lies))
+    read_as_it_lies = as_it_lies and rows == 1
+    assert found["expand"] == (turned and not read_as_it_lies) and found["matmul"] == 1
+    assert found["transpose"] == (turned and not read_as_it_lies)
+
+
 def test_scales_that_others_read_or_that_overflow_stay() -> None:
     def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
         scaled = b.add("mul", x, full(b, 0.5))

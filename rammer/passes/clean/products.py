@@ -1,12 +1,14 @@
-"""Products whose operands were scaled or turned before: scale the result, and read the operand as it lies."""
+"""Products whose operands were scaled, turned or repeated before: scale the result, read what is there, and once."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import DType, TensorId
+from rammer.ir.tensor import DType, Shape, TensorId
 from rammer.passes.editor import Editor
 
 _WIDE = frozenset({DType.F32, DType.F64})  # whose sums of products do not overflow for lack of a small factor
@@ -15,6 +17,8 @@ _WIDE = frozenset({DType.F32, DType.F64})  # whose sums of products do not overf
 def simplify_products(graph: Graph, as_it_lies: bool) -> Graph:
     """(x·s) (y·t) = (x y)·(s t) for scalar constants: exporters scale both operands of an attention's product, and a
     cache is longer than what is multiplied by it.
+
+    Heads that share a matrix which was repeated for them are rows of one product.
 
     `as_it_lies`: a matrix is not transposed for a product with one row, which reads it once and no faster then.
     """
@@ -29,18 +33,39 @@ def simplify_products(graph: Graph, as_it_lies: bool) -> Graph:
 def _simplify(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> None:
     (left, left_scale), (right, right_scale) = (_unscaled(editor, n, t) for t in op.inputs)
     attrs = dict(op.operation.keywords)
-    source = _turned(editor, right) if as_it_lies and _rows(editor, left, attrs) == 1 else None
+    alone = as_it_lies and _rows(editor, left, attrs) == 1
+    source = _turned(editor, right) if alone else None
     if source is not None:
         right, attrs["trans_b"] = source, not attrs.get("trans_b", False)
-    if (left, right) == op.inputs:
+    once = None if attrs.get("trans_a") else _shared(editor, left, right)
+    if (left, right) == op.inputs and once is None:
         return
+    shape = op.operation.outputs[0].shape
+    if once is not None:  # heads that share keys or values: rows of one product, or products with the same matrix
+        *batch, heads, rows, depth = editor.types[left].shape
+        groups = editor.types[once].shape[-4]
+        apart = (heads // groups, 1) if alone and attrs.get("trans_b") else (heads // groups * rows,)
+        left = _reshaped(editor, op.name, left, (*batch, groups, *apart, depth))
+        right = once if len(apart) > 1 else _reshaped(editor, op.name, once, _without(editor.types[once].shape, -3))
     scale = np.asarray(left_scale * right_scale, op.operation.outputs[0].dtype.numpy)
     editor.remove(n)
-    if scale == 1:
-        editor.define(op.name, "matmul", left, right, outputs=op.outputs, **attrs)
-    else:
-        product = editor.define(op.name, "matmul", left, right, **attrs)
-        editor.define(op.name, "mul", product, editor.constant(scale, f"{op.name}: scale"), outputs=op.outputs)
+    steps: list[tuple[str, tuple[TensorId, ...], dict[str, Any]]] = [("matmul", (right,), attrs)]
+    if once is not None:
+        steps.append(("reshape", (), {"shape": shape}))
+    if scale != 1:
+        steps.append(("mul", (editor.constant(scale, f"{op.name}: scale"),), {}))
+    for kind, operands, keywords in steps[:-1]:
+        left = editor.define(op.name, kind, left, *operands, **keywords)
+    kind, operands, keywords = steps[-1]
+    editor.define(op.name, kind, left, *operands, outputs=op.outputs, **keywords)
+
+
+def _reshaped(editor: Editor, name: str, tensor: TensorId, shape: Shape) -> TensorId:
+    return tensor if editor.types[tensor].shape == shape else editor.define(name, "reshape", tensor, shape=shape)
+
+
+def _without(shape: Shape, position: int) -> Shape:
+    return (*shape[:position], *shape[position + 1 :])
 
 
 def _unscaled(editor: Editor, reader: int, tensor: TensorId) -> tuple[TensorId, float]:
@@ -71,10 +96,33 @@ def _turned(editor: Editor, tensor: TensorId) -> TensorId | None:
     if maker is None or maker.kind != "transpose":
         return None
     perm, source = maker.operation.attr("perm"), maker.inputs[0]
-    if perm != (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2):
+    wanted = (*shape[:-2], shape[-1], shape[-2])
+    if perm != (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2) or editor.types[source].shape[-2:] != wanted[-2:]:
         return None
     before = editor.maker(source, "reshape")
-    for candidate in (source, *(before.inputs if before else ())):
-        if editor.types[candidate].shape == (*shape[:-2], shape[-1], shape[-2]):
-            return candidate
-    return None
+    return (
+        before.inputs[0]
+        if before and editor.types[before.inputs[0]].shape == wanted
+        else _reshaped(editor, maker.name, source, wanted)
+    )
+
+
+def _shared(editor: Editor, left: TensorId, right: TensorId) -> TensorId | None:
+    """Matrices [.., groups, 1, i, j] that are expanded and reshaped to [.., heads, i, j], some heads to each group."""
+    maker = editor.maker(right, "reshape")
+    while maker is not None and maker.kind == "reshape":
+        maker = editor.maker(maker.inputs[0])
+    if (
+        maker is None
+        or maker.kind != "expand"
+        or len(maker.operation.inputs[0].shape) != len(maker.operation.outputs[0].shape)
+    ):
+        return None
+    source, whole = maker.operation.inputs[0].shape, maker.operation.outputs[0].shape
+    shape, rows = editor.types[right].shape, editor.types[left].shape
+    if len(whole) < 4 or len(shape) != len(whole) - 1 or len(rows) != len(shape):
+        return None
+    *batch, groups, heads, i, j = whole
+    if source != (*batch, groups, 1, i, j) or shape != (*batch, groups * heads, i, j) or rows[:-2] != shape[:-2]:
+        return None
+    return maker.inputs[0]
