@@ -51,16 +51,20 @@ INLINE F_ P_sign(F_ x) { return P_sel(x > 0, P_splat(1.0f), P_sel(x < 0, P_splat
 ABS = """\
 INLINE F_ P_abs(F_ x) { return P_float(P_bits(x) & 0x7fffffff); }
 """
+POWER = """\
+INLINE F_ P_power(F_ x, F_ t) {  /* x * 2^n, t = 1.5 * 2^23 + n: in two steps, for subnormal ones */
+  I_ i = P_bits(t) - 0x4b400000, h = i >> 1;
+  return x * P_float((h + 127) << 23) * P_float((i - h + 127) << 23);
+}
+"""
 POLYNOMIALS = """\
 INLINE F_ P_exp(F_ x) {  /* 2^n * e^r, |r| <= ln2 / 2 */
-  x = P_sel(x > 89.0f, P_splat(89.0f), x);
-  x = P_sel(x < -104.0f, P_splat(-104.0f), x);
+  x = P_minc(P_maxc(x, P_splat(-104.0f)), P_splat(89.0f));
   F_ t = x * 1.44269504f + 12582912.0f, n = t - 12582912.0f, r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
-  I_ i = P_bits(t) - 0x4b400000, h = i >> 1;
   F_ p = ((((1.9875691500e-4f * r + 1.3981999507e-3f) * r + 8.3334519073e-3f) * r + 4.1665795894e-2f) * r
           + 1.6666665459e-1f) * r + 5.0000001201e-1f;
-  return (p * (r * r) + r + 1.0f) * P_float((h + 127) << 23) * P_float((i - h + 127) << 23);
+  return P_power(p * (r * r) + r + 1.0f, t);
 }
 INLINE F_ P_log(F_ x) {
   F_ y = P_sel(x < 1.17549435e-38f, x * 8388608.0f, x);
@@ -97,15 +101,15 @@ INLINE F_ P_tanh(F_ x) {  /* x times a quotient of polynomials in x^2 */
   return P_sel(x < -7.9f, P_splat(-1.0f), y);
 }
 """
+# Fitted to erf(x) / x for the least relative error, 1.3e-8; float32's rounding makes it 3.5e-7.
 ERF = """\
-INLINE F_ P_erf(F_ x) {
-  F_ t = P_abs(x), s = x * x;
-  F_ r = (-1.72853470e-5f * t + 3.83197126e-4f) * s + (-3.88396438e-3f * t + 2.42546219e-2f);
-  r = ((r * t - 1.06777877e-1f) * t - 6.34846687e-1f) * t - 1.28717512e-1f;
-  r = 1.0f - P_exp(r * t - t);
-  F_ q = ((((-5.96761703e-4f * s + 4.99119423e-3f) * s - 2.67681349e-2f) * s + 1.12819925e-1f) * s
-          - 3.76125336e-1f) * s + 1.28379166e-1f;
-  return P_sel(t > 0.927734375f, P_sel(x < 0.0f, -r, r), q * x + x);
+INLINE F_ P_erf(F_ x) {  /* x times a quotient of polynomials in x^2; 1 from 3.8325 on */
+  F_ y = P_minc(P_maxc(x, P_splat(-3.8325f)), P_splat(3.8325f)), z = y * y;
+  F_ p = ((((2.12310988e-6f * z + 2.85940798e-4f) * z + 3.65272793e-3f) * z + 5.24184406e-2f) * z
+          + 1.87307969e-1f) * z + 1.12837911f;
+  F_ q = ((((3.88979242e-5f * z + 1.14169763e-3f) * z + 1.47424452e-2f) * z + 1.12900317e-1f) * z
+          + 4.99330282e-1f) * z + 1.0f;
+  return P_minc(P_maxc(y * p / q, P_splat(-1.0f)), P_splat(1.0f));
 }
 """
 

@@ -82,14 +82,18 @@ def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str
 @lru_cache(maxsize=8)
 def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     # one text for floats and for vectors of them, so that tails equal bodies bit for bit
-    math = functions.ABS + functions.SIMPLE + functions.POLYNOMIALS + functions.ERF
+    before, after = functions.ABS + functions.SIMPLE, functions.POLYNOMIALS + functions.ERF
+    power = functions.instance(functions.POWER, "vf", "vi", "v")
+    math = before + functions.POWER + after
     double = MATH_OF_ALL + MATH_OF_DOUBLES
     scalars = functions.library(("floor", "ceil", "round", "sqrt", "sin", "cos", "atan")) + functions.instance(math)
     return (
         HEAD.replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
         + functions.BITS
         + functions.HALF_BITS.replace("HALF", "_Float16")
-        + functions.instance(math, "vf", "vi", "v")
+        + functions.instance(before, "vf", "vi", "v")
+        + f"{POWER}#else\n{power}#endif\n"
+        + functions.instance(after, "vf", "vi", "v")
         + scalars
         + FOLDS.replace("LANES", str(lanes))
         + functions.REMAINDERS
@@ -226,6 +230,12 @@ ROUNDING(floor, floor)
 ROUNDING(ceil, ceil)
 ROUNDING(round, rint)
 ROUNDING(sqrt, sqrt)
+"""
+
+# The same bits as those of two products: the first of them is exact.
+POWER = """\
+#if defined(__AVX512F__)
+INLINE vf vpower(vf x, vf t) { return (vf)__builtin_ia32_scalefps512_mask(x, t - 12582912.0f, x, -1, 4); }
 """
 
 FOLDS = """\

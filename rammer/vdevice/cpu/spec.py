@@ -235,8 +235,9 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
 def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | None = None) -> VDeviceSpec:
     """The spec that kernels and policies see, with the machine's `measured` numbers if there are some."""
     l1, l2, l3 = here.caches
-    usual = usual_numbers(here, arch.lanes)
-    found = measured or usual
+    found = measured or usual_numbers(here, arch.lanes)
+    widest = max((a.lanes for a in ARCHES.values() if here.runs(a)), default=arch.lanes)  # as it was measured
+    peak_gflops = found.gflops * min(arch.lanes / widest, 1.0) if measured else found.gflops
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,
@@ -247,14 +248,14 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         instructions=arch.instructions,
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
-            MemoryLevel("L1", l1, "veu", round(2 * here.ghz * arch.lanes * 4, 1)),
+            MemoryLevel("L1", l1, "veu", round(2 * peak_gflops, 1)),  # two vectors in a cycle, and two multiply-adds
             MemoryLevel("L2", l2, "veu", found.own_gbps, usable=L2_SHARE, written_gbps=found.written_gbps),
             MemoryLevel(
                 "L3", l3, "device", found.shared_all_gbps, veu_gbps=found.shared_gbps, usable=found.shared_share
             ),
             MemoryLevel("DRAM", _ram_bytes(), "device", found.memory_all_gbps, veu_gbps=found.memory_gbps),
         ),
-        peak_gflops=min(found.gflops, usual.gflops),  # measured with all lanes that there are
+        peak_gflops=peak_gflops,
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
         barrier_us=found.handover_us,
         direct_bytes=DIRECT_BYTES,
