@@ -37,6 +37,7 @@ class HappensBefore:
         self.task_slots: dict[TaskUid, int] = {}
         positions: list[Slots] = []
         known: list[Slots] = []
+        kinds: list[NDArray[np.bool_]] = []
         clocks = [np.zeros((1, self.num_veus), np.int32)]  # row 0: nothing is known
         first_slot, first_row = 0, 1
         for number, program in enumerate(programs):
@@ -47,6 +48,7 @@ class HappensBefore:
             order = np.arange(len(slots)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             positions.append(np.stack([np.full(len(slots), number), veu, order], 1))
             is_barrier = np.array([isinstance(s, BarrierRTask) for s in slots], bool)
+            kinds.append(is_barrier)
             barriers = _Barriers([s for s in slots if isinstance(s, BarrierRTask)], veu[is_barrier], order[is_barrier])
             clocks.append(_clocks(program, number, barriers, self.num_veus))
             last = np.cumsum(is_barrier) - 1  # the last barrier so far, if it is in the same lane
@@ -54,6 +56,7 @@ class HappensBefore:
             first_slot, first_row = first_slot + len(slots), first_row + len(barriers.veu)
         table = np.concatenate([np.zeros((0, 3), np.int64), *positions])
         self.program, self.veu, self.order = table[:, 0], table[:, 1], table[:, 2]
+        self._is_barrier = np.concatenate([np.zeros(0, bool), *kinds])
         self._known = np.concatenate([np.zeros(0, np.int64), *known])
         self._clocks: NDArray[np.int32] = np.concatenate(clocks)
 
@@ -66,11 +69,20 @@ class HappensBefore:
 
     def before(self, first: Slots, second: Slots) -> NDArray[np.bool_]:
         """Whether slot first[i] completes before slot second[i] starts, for every i."""
+        return self._before(first, second, self._known[second])
+
+    def before_waits(self, first: Slots, second: Slots) -> NDArray[np.bool_]:
+        """The same of what the barrier right before a slot waits for: whether it was known without that barrier."""
+        behind = (self.order[second] > 0) & self._is_barrier[second - 1]
+        row = self._known[np.where(behind, second - 2, second)]
+        return self._before(first, second, np.where(behind & (self.order[second] < 2), 0, row))
+
+    def _before(self, first: Slots, second: Slots, row: Slots) -> NDArray[np.bool_]:
         earlier = self.program[first] < self.program[second]
         same = self.program[first] == self.program[second]
         lane = self.veu[first] == self.veu[second]
         in_lane = lane & (self.order[first] < self.order[second])
-        seen = ~lane & (self._clocks[self._known[second], self.veu[first]] > self.order[first])
+        seen = ~lane & (self._clocks[row, self.veu[first]] > self.order[first])
         result: NDArray[np.bool_] = earlier | (same & (in_lane | seen))
         return result
 

@@ -77,9 +77,12 @@ class Sync:
     """All threads of the rTask meet; memory written before is visible after.
 
     With `pending`, copies that a thread makes later end a group here, and all but its last `pending` groups are there.
+    With `waits`, the rTask waits here for what other vEUs compute, and not before its first statement; it is no sync of
+    its own.
     """
 
     pending: int | None = None
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,7 @@ def block_syncs(body: Body) -> int:
     total = 0
     for s in body:
         times = s.stop - s.start if isinstance(s, For) and s.kind not in (Kind.THREAD, Kind.TASK) else 1
-        total += isinstance(s, Sync) + times * block_syncs(children(s))
+        total += (isinstance(s, Sync) and not s.waits) + times * block_syncs(children(s))
     return total
 
 

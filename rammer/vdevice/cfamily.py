@@ -75,6 +75,10 @@ class CFamilyPrinter(VectorLoops):
             offset += -(-b.nbytes // 64) * 64
         return lines
 
+    def wait(self) -> str:
+        """The wait of the rTask for others. Raises LoweringError where that does not stand in rTasks."""
+        raise LoweringError(f"{self.program.name}: an rTask of this language does not wait by itself")
+
     def end(self) -> list[str]:
         """What follows the body."""
         return []
@@ -87,6 +91,8 @@ class CFamilyPrinter(VectorLoops):
                 case Alloc(buffer, inner):
                     self.declare(buffer, inner)
                     lines += [f"{pad}{{ {self.alloc(buffer)}", *self.body(inner, depth + 1), pad + "}"]
+                case Sync(waits=True):
+                    lines.append(pad + self.wait())
                 case Sync():
                     lines.append(pad + self.sync(stmt.pending))
                 case Apply():

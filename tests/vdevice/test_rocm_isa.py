@@ -222,4 +222,5 @@ def test_memory_is_named_and_block_syncs_empty_no_cache(arch: str) -> None:
     assert not [line for line in lines if line.startswith("flat_")]
     emptied = [line for line in lines if re.match(r"buffer_gl0_inv|buffer_wbinvl1_vol|buffer_inv|global_inv", line)]
     syncs = [line for line in lines if re.match(MET, line)]
-    assert 1 <= len(emptied) <= 2 < len(syncs), (emptied, len(syncs))
+    waits = text.count("if (mk_stopped(pc")  # of rTasks that wait by themselves, beside that of the loop
+    assert 1 <= len(emptied) <= 2 + waits < len(syncs), (emptied, len(syncs))

@@ -32,7 +32,7 @@ def test_a_result_is_waited_for() -> None:
     two = walked(listing(load, other, "FADD R4, R2, R3", "EXIT"), 4, ())
     chain = walked(listing(load, "LDG.E R9, desc[UR4][R2.64]", "FADD R4, R9, R9", "EXIT"), 4, ())
     assert LATENCY["LDG"] <= one.compute + one.tail <= LATENCY["LDG"] + 4
-    assert two.compute + two.tail == one.compute + one.tail + 1
+    assert 1 <= two.compute + two.tail - one.compute - one.tail <= 4
     assert chain.compute + chain.tail > 2 * LATENCY["LDG"]
 
 

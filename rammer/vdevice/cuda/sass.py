@@ -21,6 +21,7 @@ SCHEDULERS = 4  # of a multiprocessor: each issues an instruction per clock
 # part of the opcode. A load comes from L2, as the acquire before it has emptied L1.
 LATENCY = {"LDG": 270, "LD": 270, "LDS": 29, "SHFL": 24, "MUFU": 23, "BAR": 30, "S2R": 20, "LDC": 30, "ULDC": 10}
 OTHERS = 5
+MEMORY = {"LDG", "LD", "LDS", "STS", "STG", "SHFL", "LDGSTS"}  # one pipe of a multiprocessor: 128 bytes in a clock
 _LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)\s*([^;]*);")
 _LABEL = re.compile(r"^\s*(\.L_\w+):")
 _REGISTER = re.compile(r"\b(U?R|U?P)(\d+)\b")
@@ -110,19 +111,21 @@ def cycles(cubin: bytes, ways: Mapping[str, Way]) -> dict[str, Cycles]:
     return {name: walked(found[name], *way) for name, way in ways.items()}
 
 
-def walked(listing: Listing, warps: int, trips: Sequence[int]) -> Cycles:
-    """A warp's way through a function, beside the others of its block: in order, each result after its latency.
+def walked(listing: Listing, warps: int, trips: Sequence[int], synced: bool = False) -> Cycles:
+    """A warp's way through a function, beside the others of its block: in order, each result after its latency, one
+    warp's access to memory after the other's.
 
-    `trips`: how often the loops run, outermost first; a loop of which nothing is known is counted once.
+    `trips`: how often the loops run, outermost first; a loop of which nothing is known is counted once. `synced`: from
+    the first block sync on, with what was loaded before.
     """
     inside = [loop for loop in listing.loops() if any(i.kind != "BRA" for i in listing.code[loop[0] : loop[1]])]
     loops = dict(zip(inside, trips, strict=False))
     ready: dict[str, int] = {}
     slot = max(warps / SCHEDULERS, 1.0)
-    now, sums = 0.0, dict[str, int]()
+    now, pipe, sums = 0.0, 0.0, dict[str, int]()
 
     def run(begin: int, end: int) -> None:
-        nonlocal now
+        nonlocal now, pipe, synced
         n = begin
         while n < end:
             inner = next(
@@ -143,9 +146,16 @@ def walked(listing: Listing, warps: int, trips: Sequence[int]) -> Cycles:
             instr = listing.code[n]
             now = max([now + slot, *(ready.get(r, 0) for r in instr.reads)])
             done = int(now) + LATENCY.get(instr.kind, OTHERS)
+            if instr.kind in MEMORY:
+                pipe = max(pipe, now) + warps * (4 if ".128" in instr.opcode else 2 if ".64" in instr.opcode else 1)
+                done += int(max(pipe - now - warps, 0))
             ready.update(dict.fromkeys(instr.sets, done))
             if instr.kind == "BAR":
                 now = done
+                if synced:
+                    now, pipe, synced = 0.0, 0.0, False
+                    ready.clear()
+                    sums.clear()
             if instr.kind in ("FFMA", "SHFL", "HMMA"):
                 sums[instr.kind] = done
             n += 1

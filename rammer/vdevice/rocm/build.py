@@ -61,6 +61,10 @@ class Resources:
     blocks_per_cu: int
     code_bytes: int
 
+    @property
+    def spills(self) -> bool:
+        return self.spilled_vgprs > 0
+
 
 @dataclass(frozen=True, slots=True)
 class CodeObject:

@@ -16,6 +16,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, Registers, VDevice, silent
 from rammer.vdevice.hops import HopCosts, Hops
 from rammer.vdevice.simt.driver import Driver
+from rammer.vdevice.simt.early import early_words
 from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import Gpu
@@ -39,7 +40,7 @@ class MachineCode(Protocol):
 
     @property
     def resources(self) -> Any:
-        """What it needs: a dataclass of numbers and strings, `Platform.resources`."""
+        """What it needs: a dataclass of numbers and strings that says whether it `spills`, `Platform.resources`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Platform:
     label: str  # the target's name in lower case
     brand: str  # of the GPUs
     code_file: str  # of an image: its machine code
-    resources: type[Any]  # what that needs
+    resources: type[Any]  # what that needs, and whether it `spills`
     probe: Callable[[], Availability]  # whether a GPU and all that it takes to use it are here
     find_gpu: Callable[[int], Gpu]  # of this machine, by number
     choose_gpu: Callable[[str | None], Gpu]  # a known one, by model or arch
@@ -101,8 +102,10 @@ class GpuVDevice(VDevice):
         count = self.platform.cycles
         if count is None:
             raise DeviceError(f"nobody reads machine code of {self.platform.brand} GPUs", hint="target='cuda' has hops")
-        arch = self.gpu.arch
-        return estimated(plan, waiting, costs, self.dialect, self.gpu.ghz, lambda text, ways: count(text, arch, ways))
+        arch, room = self.gpu.arch, early_words(plan.spec.registers, plan.spec.lanes)
+        return estimated(
+            plan, room, waiting, costs, self.dialect, self.gpu.ghz, lambda text, ways: count(text, arch, ways)
+        )
 
     def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Any) -> None:
         """Raise DeviceError unless blocks for all vEUs can be on the GPU at the same time."""
@@ -156,6 +159,9 @@ class GpuVDevice(VDevice):
         program = make_program(plan, self.dialect, branches=self.form == "branches")
         progress("compile", 0, 1)
         code = self.machine_code(program.text)
+        if code.resources.spills and program.early:
+            program = make_program(plan, self.dialect, early=False)
+            code = self.machine_code(program.text)
         self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
         progress("compile", 1, 1)
         needs = json.dumps(asdict(code.resources), sort_keys=True).encode()

@@ -15,14 +15,17 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, Port, ports_of
 from rammer.vdevice.placement import Bound, Operands, Places, aligned, bound_ports, ports_alone
 from rammer.vdevice.simt.ahead import ahead
+from rammer.vdevice.simt.early import early_words
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.simt.printer import EmittedKernel, emit
+from rammer.vdevice.simt.ready import early_operands, loading_early
 from rammer.vdevice.simt.residency import Residency, make_resident
 from rammer.vdevice.simt.slices import VECTOR_BYTES, reading_copies
 from rammer.vdevice.simt.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
 
 TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last says what machine code needs
+NONE: frozenset[int] = frozenset()
 MOST_BRANCHED = 512  # rTasks of a program in Figure 9's form: some seconds of NVRTC
 
 
@@ -34,6 +37,7 @@ class SimtProgram:
     streams: Streams
     weights: dict[str, Array]
     notes: tuple[str, ...] = ()  # what was decided here, for people
+    early: bool = False  # some rTasks load what is there before they wait
 
     @property
     def threads(self) -> int:
@@ -50,11 +54,12 @@ def fingerprint(target: str, arch: str) -> str:
 
 
 def make_program(
-    plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False, resident: bool = True
+    plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False, resident: bool = True, early: bool = True
 ) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
-    `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there.
+    `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there. `early`:
+    rTasks load what is there before they wait.
     """
     graph, spec = plan.graph, plan.spec
     if branches and plan.num_rtasks > MOST_BRANCHED:
@@ -79,7 +84,8 @@ def make_program(
         raise DeviceError(
             f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
         )
-    calls = _Calls(plan, dialect, block, operands, kept)
+    room = early_words(spec.registers, spec.lanes) if early and not branches else 0
+    calls = _Calls(plan, dialect, block, operands, kept, room)
     arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
@@ -107,7 +113,10 @@ def make_program(
         text = branches_text(calls.kernels, dialect, block, streams)
     else:
         text = program_text(calls.kernels, dialect, block, max_args, copies=bool(kept.loads))
-    return SimtProgram(text, streams, weights, (str(kept),) if kept.loads else ())
+    waits = sum(k.waits for k in calls.kernels)
+    notes = [str(kept)] if kept.loads else []
+    notes += [f"early: {waits} kernels load up to {4 * room} bytes of a thread before they wait"] if waits else []
+    return SimtProgram(text, streams, weights, tuple(notes), waits > 0)
 
 
 class _Calls:
@@ -120,13 +129,15 @@ class _Calls:
         block: int,
         operands: Sequence[Operands],
         kept: Residency,
+        room: int,
     ) -> None:
         self.kernels: list[EmittedKernel] = []
+        self._room, self._early = room, early_operands(plan, room) if room else {}
         self.args: list[tuple[int, int]] = []
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
-        self._emitted: dict[tuple[RKernel, frozenset[int], frozenset[int]], int] = {}
+        self._emitted: dict[tuple[RKernel, frozenset[int], frozenset[int], frozenset[int]], int] = {}
         self._numbers: dict[tuple[str, str], int] = {}
-        self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...]], Task] = {}
+        self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...], frozenset[int]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
         for uid in sorted(slot.uid for slot in slots if isinstance(slot, RTask)):
             self.task(uid)  # in an order that does not depend on the schedule, so that neither does the text
@@ -135,7 +146,8 @@ class _Calls:
         """How an rTask is called, with copies for the operands that it has them of."""
         n = uid.operator_id
         copies = tuple(sorted(self._kept.copies.get(uid, {}).items()))
-        key = n, self._operands[n].chosen[uid.rtask_id], copies
+        early = self._early.get(uid, NONE)
+        key = n, self._operands[n].chosen[uid.rtask_id], copies, early
         if key not in self._tasks:
             kernel, mine = self._plan.kernels[n], list(self._operands[n].places[key[1]])
             outputs = len(self._plan.graph.operators[n].outputs)
@@ -143,21 +155,23 @@ class _Calls:
                 mine[outputs + position] = NUMBER, at
             positions = frozenset(position for position, _ in copies)
             loose = frozenset(k for k, (base, at) in enumerate(mine) if base != NUMBER and at % VECTOR_BYTES)
-            function = self._function(kernel, loose, positions)
+            function = self._function(kernel, loose, positions, early)
             self._tasks[key] = Task(function, len(self.args), len(mine))
             self.args += mine
         return self._tasks[key]
 
-    def _function(self, kernel: RKernel, loose: frozenset[int], positions: frozenset[int]) -> int:
-        key = (kernel, loose, positions)
+    def _function(
+        self, kernel: RKernel, loose: frozenset[int], positions: frozenset[int], early: frozenset[int]
+    ) -> int:
+        key = (kernel, loose, positions, early)
         if key not in self._emitted:
-            if positions:
-                copied = frozenset(len(kernel.operation.outputs) + position for position in positions)
-                made = emit(reading_copies(kernel, positions), self._dialect, self._block, loose, copied)
-            else:
-                made = emit(kernel, self._dialect, self._block, loose)
+            copied = frozenset(len(kernel.operation.outputs) + position for position in positions)
+            used = reading_copies(kernel, positions) if positions else kernel
+            if early and kernel.num_threads % self._dialect.wave == 0:
+                used = loading_early(used, early, self._room)
+            made = emit(used, self._dialect, self._block, loose, copied)
             if self._dialect.asks_ahead:
-                name, text = ahead(kernel, positions, self._block)
+                name, text = ahead(kernel, positions | early if made.waits else positions, self._block)
                 made = replace(made, ahead=name, ahead_text=text)
             if (made.symbol, made.ahead) not in self._numbers:
                 self._numbers[made.symbol, made.ahead] = len(self.kernels)

@@ -8,7 +8,8 @@ from importlib.resources import files
 from rammer.errors import ToolchainError
 from rammer.vdevice.toolchain import Compiler, c_compiler, fingerprint, object_store
 
-FLAGS = ("-x", "c++", "-std=gnu++17", "-O1", "-fno-exceptions", "-fno-rtti")
+# No contraction: two forms of a program must not differ because the host's compiler unrolled one of them.
+FLAGS = ("-x", "c++", "-std=gnu++17", "-O1", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off")
 
 
 def host_text(text: str) -> str:
