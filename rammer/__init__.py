@@ -19,6 +19,7 @@ from rammer.errors import (
     UnsuitableError,
     VerificationError,
 )
+from rammer.given import SessionPort
 from rammer.hookspecs import hookimpl
 from rammer.ir.device import Execution, MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
@@ -29,7 +30,7 @@ from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder,
 from rammer.ir.tensor import DType, Layout, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
-from rammer.session import Session, SessionPort, SessionReport
+from rammer.session import Session, SessionReport
 from rammer.state import Stream
 from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
 

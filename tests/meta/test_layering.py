@@ -49,11 +49,15 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.padding": ({"calling", "frontend.builder", "ir", "errors"}, {"numpy"}),
     "rammer.program_cache": ({"program", "errors"}, set()),
     "rammer.growing": ({"ir", "errors", "padding", "state"}, {"numpy"}),
+    "rammer.given": ({"calling", "frontend", "ir", "errors", "padding", "vdevice.base"}, {"numpy"}),
+    "rammer.stages": ({"state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
         {
             "calling",
             "compiler",
+            "given",
             "growing",
+            "stages",
             "padding",
             "program_cache",
             "state",
