@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from onnx import GraphProto, NodeProto, TypeProto, helper
 
-from rammer.errors import ModelError
+from rammer.errors import InputError, ModelError
 from rammer.frontend.onnx import Source, Undecided
 from rammer.frontend.onnx.parts import Part, label_of
 from rammer.frontend.onnx.ports import type_of
@@ -159,7 +159,7 @@ class _Control(_Step):
             ("results", num_outputs, len(graph.output)),
         ):
             if wanted != seen:
-                raise self.fail(f"{name} has {seen} {what} instead of {wanted}")
+                raise self.fail(f"the {name} has {seen} {what} instead of {wanted}")
         return self.model.cutter.body(graph)
 
     def value(self, values: Mapping[str, Any], position: int) -> Any:
@@ -319,11 +319,16 @@ class _Steps:
             )
         self._given.update(changed)
         inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
-        found = self._session.evaluate(self._memory, inputs, self._wanted)
+        try:
+            found = self._session.evaluate(self._memory, inputs, self._wanted)
+        except InputError as error:
+            raise self._control.fail(f"step {self._taken}: {error.what}") from error
         self._taken += 1
         for name, rows in self._rows.items():
             rows.append(found[name])
             self._bytes += found[name].nbytes
+            if rows[0].shape != rows[-1].shape:
+                raise self._control.fail(f"{name!r} collects rows of shapes {rows[0].shape} and {rows[-1].shape}")
         if self._bytes > model.max_bytes:
             raise self._control.fail(f"collects more than {model.max_bytes} bytes", hint="take fewer steps")
         if self._handed:  # a list that was empty, or a value that was missing, may have a type now

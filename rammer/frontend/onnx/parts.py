@@ -99,8 +99,9 @@ class Cutter:
         later = [other for n, other in enumerate(part.nodes) if n in after]
         sooner = [other for n, other in enumerate(part.nodes) if n not in after and other is not node]
         asked = {*part.outputs, *(name for other in (node, *later) for name in reads(other, self._depth))}
-        made = {name for other in sooner for name in other.output} | self._free.keys() & set(part.outputs)
-        first = self._part(sooner, [name for name in dict.fromkeys((*made, *part.outputs)) if name in made & asked])
+        fixed = [n for n in (*node.input, *part.outputs) if n in self._free or n in self._weights]
+        given = [name for other in sooner for name in other.output if name in asked]
+        first = self._part(sooner, tuple(dict.fromkeys((*given, *fixed))))
         last = self._part(later, [name for n in later for name in n.output if name in part.outputs])
         return first, node, last
 
