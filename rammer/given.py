@@ -123,6 +123,12 @@ class Inputs:
             return request.arrays.get(name)
         return [request.arrays[part] for part in _parts(name, len(shape))]
 
+    def example(self, name: str) -> Any:
+        """Something of an input's type, without elements."""
+        port = self.ports[name]
+        tensor = np.zeros(0, port.dtype.numpy)
+        return [tensor] if port.is_list else tensor
+
     def asked(self, signature: Mapping[str, Any], bounds: Mapping[str, int]) -> Request:
         """What a run of a signature would give, as far as it decides what is compiled."""
         symbols = {e for port in self.ports.values() for e in port.shape or () if isinstance(e, str)}

@@ -414,6 +414,7 @@ class Session(Stateful):
         A signature has extents of symbolic dimensions by name, shapes of inputs (tuples), and arrays of those whose
         values decide shapes: {"batch": 8, "x": (8, 3), "axes": np.array([1])}. In the background errors are those of
         the future; `progress` is called there with ("programs", done, total). `close` ends it after the current one.
+        Of a model with loops that only values decide, what depends on inputs alone is compiled; the rest when it runs.
         """
         requests = [self._inputs.asked(signature, self._growing.bounds) for signature in signatures]
         future: Future[int] = Future()
@@ -424,9 +425,7 @@ class Session(Stateful):
             try:
                 for number, request in enumerate(requests):
                     progress("programs", number, len(requests))
-                    kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
-                    self._cache.release(kept)
-                    compiled += is_new
+                    compiled += self._ahead(request)
                 progress("programs", len(requests), len(requests))
             except Exception as error:
                 future.set_exception(error)
@@ -440,11 +439,27 @@ class Session(Stateful):
             future.result()
         return future
 
+    def _ahead(self, request: Request) -> int:
+        """Compile what is known to be needed for a signature: how many programs that were."""
+        if self._stages is None:
+            try:
+                return self.ahead_uncut(request)
+            except ModelError as error:
+                self._cut(error)
+        assert self._stages is not None
+        return self._stages.ahead({name: self._inputs.example(name) for name in request.shapes}, request)
+
+    def ahead_uncut(self, request: Request) -> int:
+        """The same for one program. Raises Undecided for a loop or a branch that it cannot have."""
+        kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
+        self._cache.release(kept)
+        return int(is_new)
+
     def close(self) -> None:
         """Close all programs, when their runs are done. Later runs raise InputError."""
         self._cache.close()
-        for _, part in self._stages.sessions() if self._stages else ():
-            part.close()
+        if self._stages:
+            self._stages.close()
 
     def __enter__(self) -> Session:
         return self

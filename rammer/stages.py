@@ -20,6 +20,7 @@ from rammer.errors import InputError, ModelError
 from rammer.frontend.onnx import Source, Undecided
 from rammer.frontend.onnx.parts import Part, label_of
 from rammer.frontend.onnx.ports import type_of
+from rammer.given import Request
 from rammer.ir.tensor import Array
 from rammer.state import Memory
 
@@ -37,23 +38,44 @@ class Stages:
     """
 
     def __init__(self, source: Source, opener: Opener, max_steps: int) -> None:
-        model = _Model(source, opener, max_steps)
-        self._whole = _Segment(model, model.cutter.whole())
+        self._model = _Model(source, opener, max_steps)
+        self._whole = _Segment(self._model, self._model.cutter.whole())
 
     def run(self, values: Mapping[str, Any], outputs: Sequence[str]) -> Values:
         """These outputs, for values of all inputs."""
         known = dict(values)
+        self._each(lambda step: known.update(step.run(known)))
+        return {name: known[name] for name in outputs}
+
+    def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
+        """Compile the parts that depend on inputs alone, of which there are examples: how many programs that were."""
+        compiled = 0
+
+        def compile(step: _Step) -> None:
+            nonlocal compiled
+            compiled += step.ahead(examples, request)
+
+        self._each(compile)
+        return compiled
+
+    def _each(self, do: Callable[[_Step], None]) -> None:
+        """Do something with each step in turn, and cut what has to be for that."""
         todo: list[_Step] = [self._whole]
         while todo:
             step = todo.pop()
             if step.steps is None:
                 try:
-                    known |= step.run(known)
+                    do(step)
                     continue
                 except Undecided as error:
                     step.cut(error)
             todo += reversed(step.steps or ())
-        return {name: known[name] for name in outputs}
+
+    def close(self) -> None:
+        """Close all sessions, and open no other."""
+        self._model.is_closed = True
+        for _, session in self.sessions():
+            session.close()
 
     def sessions(self) -> list[tuple[str, Session]]:
         """The sessions of parts, and what each is for."""
@@ -68,8 +90,11 @@ class _Model:
         self.opset = source.opset
         self.max_steps, self.max_bytes = max_steps, source.limits.tensor_bytes
         self._source, self._opener = source, opener
+        self.is_closed = False
 
     def open(self, part: Part, types: Mapping[str, TypeProto], pairs: Mapping[str, str]) -> Session:
+        if self.is_closed:
+            raise InputError("the session is closed", hint="open another one")
         return self._opener(self._source.part(self.cutter.graph(part, types)), pairs)
 
 
@@ -110,6 +135,10 @@ class _Step(ABC):
     def pieces(self) -> Iterator[_Piece]:
         """The parts that it runs."""
 
+    def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
+        """Compile what is known to be needed for a request, if it is: how many programs that were."""
+        return 0
+
     def cut(self, error: Undecided) -> None:
         """Cut it at the node that the error names. Raises the error if that is no loop and no branch."""
         raise error
@@ -126,6 +155,13 @@ class _Segment(_Step):
         part = self._piece.part
         given = {name: values[name] for name in part.inputs}
         return self._piece.session(given)[0].evaluate_uncut(Memory({}), given, part.outputs)
+
+    def ahead(self, examples: Mapping[str, Any], request: Request) -> int:
+        names = self._piece.part.inputs
+        if not all(name in examples for name in names):
+            return 0
+        shapes = {name: request.shapes[name] for name in names}
+        return self._piece.session(examples)[0].ahead_uncut(Request(shapes, request.arrays))
 
     def cut(self, error: Undecided) -> None:
         with self._lock:

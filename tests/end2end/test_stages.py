@@ -74,8 +74,10 @@ def settling() -> ModelProto:
 
 def test_a_loop_runs_until_its_condition_says() -> None:
     with session(settling()) as s:
+        assert s.warm([{"n": 3}, {"n": 3}]).result() == 1  # what comes before the loop
         feeds = [{"x": draw(n, 7), "limit": np.array(limit, F32)} for n in (3, 1, 5) for limit in (0.5, 0.1, 1e-3, 0.1)]
         agrees(s, settling(), feeds)
+        assert s.report().compiled_ahead == 1
         bodies = [text for text, _, _ in s.report().programs if "body" in text]
         assert len(bodies) == 3  # one for each shape, however many steps it takes
         assert s.report().hits > 30

@@ -50,7 +50,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.program_cache": ({"program", "errors"}, set()),
     "rammer.growing": ({"ir", "errors", "padding", "state"}, {"numpy"}),
     "rammer.given": ({"calling", "frontend", "ir", "errors", "padding", "vdevice.base"}, {"numpy"}),
-    "rammer.stages": ({"state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
+    "rammer.stages": ({"given", "state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
         {
             "calling",
