@@ -21,6 +21,7 @@ from rammer.errors import (
 )
 from rammer.given import SessionPort
 from rammer.hookspecs import hookimpl
+from rammer.inference_session import IOBinding, ModelMetadata, OrtValue
 from rammer.ir.device import Execution, MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -48,14 +49,17 @@ __all__ = [
     "FallbackWarning",
     "ForeignSource",
     "Graph",
+    "IOBinding",
     "Image",
     "InputError",
     "Layout",
     "LoweringError",
     "MemoryLevel",
     "ModelError",
+    "ModelMetadata",
     "OpDef",
     "Operation",
+    "OrtValue",
     "PluginError",
     "PluginRegistry",
     "PolicyError",

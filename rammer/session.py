@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rammer import config
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.compiler import compile, require_compiler
 from rammer.errors import InputError, ModelError
 from rammer.given import Inputs, Request, SessionPort
 from rammer.growing import Growing, Grown
+from rammer.inference_session import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.padding import Buckets, Mask, cut, length_name, masked, require_prefix
@@ -79,7 +81,7 @@ class _Made:
     grown: Grown | None = None
 
 
-class Session(Stateful):
+class Session(Stateful, InferenceSession):
     """An ONNX model for inputs of any admissible shape. Safe to call from several threads.
 
     `run`, `get_inputs` and `get_outputs` are those of ONNX Runtime's InferenceSession. Inputs that decide shapes
@@ -98,6 +100,9 @@ class Session(Stateful):
         model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
         target: str | None = None,
         *,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        sess_options: Any = None,
         max_programs: int = 8,
         max_steps: int = 100_000,
         dims: Mapping[str, int] | None = None,
@@ -118,6 +123,16 @@ class Session(Stateful):
 
         if max_programs < 1:
             raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
+        if target is not None and not isinstance(target, str):
+            raise InputError(f"target is a {type(target).__name__}", hint="options of ONNX Runtime are sess_options=")
+        if providers is not None:
+            if target is not None:
+                raise InputError("target= and providers= are both given", hint="give one of them")
+            target, number = chosen_target(providers, provider_options, registry or PluginRegistry())
+            device = number if device is None else device
+        self._target = target or str(config.get("RAMMER_VDEVICE"))
+        if sess_options is not None and device is None and self._target == "cpu":
+            device = threads_of(sess_options)
         self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
@@ -151,6 +166,15 @@ class Session(Stateful):
         self._buckets = Buckets(buckets or {}, tuple(self._inputs.ports.values()))
 
     # what ONNX Runtime's sessions say
+
+    @property
+    def target(self) -> str:
+        """The name of the vDevice."""
+        return self._target
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says about itself."""
+        return ModelMetadata(**self._source.metadata)
 
     def get_inputs(self) -> list[SessionPort]:
         """The inputs, in order."""

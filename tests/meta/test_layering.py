@@ -50,13 +50,16 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.program_cache": ({"program", "errors"}, set()),
     "rammer.growing": ({"ir", "errors", "padding", "state"}, {"numpy"}),
     "rammer.given": ({"calling", "frontend", "ir", "errors", "padding", "vdevice.base"}, {"numpy"}),
+    "rammer.inference_session": ({"calling", "ir", "errors", "plugins"}, {"numpy"}),
     "rammer.stages": ({"given", "state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
         {
             "calling",
             "compiler",
+            "config",
             "given",
             "growing",
+            "inference_session",
             "stages",
             "padding",
             "program_cache",

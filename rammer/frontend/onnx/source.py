@@ -80,6 +80,20 @@ class Source:
         return tuple(declared(v) for v in self._model.graph.output)
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """What the model says about itself, in ONNX Runtime's words."""
+        model = self._model
+        return {
+            "producer_name": model.producer_name,
+            "graph_name": model.graph.name,
+            "domain": model.domain,
+            "description": model.doc_string,
+            "graph_description": model.graph.doc_string,
+            "version": model.model_version,
+            "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props},
+        }
+
+    @property
     def opset(self) -> int:
         """The version of the standard's operators; 0 if it has none of them."""
         return max((i.version for i in self._model.opset_import if i.domain in ("", "ai.onnx")), default=0)
