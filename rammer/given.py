@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.errors import InputError
 from rammer.ir.tensor import Array
-from rammer.padding import Mask, require_symbols
+from rammer.padding import Need, require_symbols
 from rammer.vdevice.base import Room
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Request:
 
     shapes: Shapes
     arrays: Arrays = field(compare=False)
-    masks: tuple[Mask, ...] = ()  # of operands that are padded
+    masks: tuple[Need, ...] = ()  # of operands that are padded
 
 
 class Inputs:
@@ -61,6 +61,17 @@ class Inputs:
         if port.is_list or port.shape is None or len(known) < len(shape):
             raise InputError(f"the shape of state {port.name!r} is open", hint="give it once, or reset(…) to a value")
         return np.zeros(known, port.dtype.numpy)
+
+    def symbols(self, shapes: Shapes, without: Container[str]) -> dict[str, int]:
+        """The extents of symbols of inputs other than some."""
+        named = ((self.ports[name], shape) for name, shape in shapes.items() if name not in without)
+        return {
+            symbol: extent
+            for port, shape in named
+            if port.shape is not None and shape is not None and not port.is_list
+            for symbol, extent in zip(port.shape, shape, strict=True)
+            if isinstance(symbol, str)
+        }
 
     def flat(self, inputs: Mapping[str, Any]) -> tuple[Shapes, Arrays]:
         """Shapes by input and arrays by tensor, checked against what the model declares."""

@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from rammer.calling import as_array, check_names, on_gpu
 from rammer.compiler import compile, require_compiler
 from rammer.errors import InputError, ModelError
 from rammer.given import Inputs, Request, SessionPort
-from rammer.growing import Growing, Grown
+from rammer.growing import Fit, Growing, Grown
 from rammer.inference_session import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, Shape, TensorType
-from rammer.padding import Buckets, Mask, cut, length_name, masked, require_prefix
+from rammer.padding import Buckets, Need, cut, fill, length_name, masked, require_prefix
 from rammer.plugins import PluginRegistry
 from rammer.program_cache import Kept, ProgramCache
 from rammer.state import Memory, Stateful, checked_pairs
@@ -147,8 +147,9 @@ class Session(Stateful, InferenceSession):
             "registry": registry,
         }
         self._deciding: frozenset[str] = frozenset()  # tensors whose values were needed to compile
-        self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Mask, ...]]] = {}
-        self._masks: dict[Hashable, tuple[Mask, ...]] = {}  # by padded signature
+        self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Need, ...]]] = {}
+        self._growths: dict[Hashable, Fit] = {}
+        self._masks: dict[Hashable, tuple[Need, ...]] = {}  # by padded signature
         self._cache = ProgramCache(max_programs, self._key, self._compile)
         inputs, outputs = (
             {name: (port.type, _fixed(port)) for name, port in ports.items()}
@@ -156,8 +157,9 @@ class Session(Stateful, InferenceSession):
         )
         pairs = checked_pairs(state, inputs, outputs)
         self._growing = Growing(bounds or {}, self._inputs.ports, pairs)
-        if bounds and buckets:
-            raise InputError("bounds= and buckets= are not used together", hint="give one of them")
+        for name, port in self._inputs.ports.items() if bounds else ():
+            if name in pairs.values() and (both := set(port.shape or ()) & set(buckets or ())):
+                raise InputError(f"buckets= names {both.pop()!r}, a dimension of {name!r}, which is state with bounds=")
         self._memory = Memory(pairs, self._growing.axes)
         self._max_programs, self._max_steps = max_programs, max_steps
         self._stages: Stages | None = None  # once it is cut
@@ -285,20 +287,48 @@ class Session(Stateful, InferenceSession):
                 if name not in self._growing.axes:
                     arrays[name] = full
         shapes = {name: shapes[name] for name in self._inputs.ports if name in shapes}
-        request = Request(shapes, arrays)
+        exact = Request(shapes, arrays)
+        request = Request(*self._buckets.padded(shapes, arrays))
         program, _ = self._cache.acquire(request)
+        if request.shapes != shapes and not self._growing.has_room(lengths, _grown(program).steps):
+            self._cache.release(program)
+            request = exact
+            program, _ = self._cache.acquire(request)
         try:
-            grown = program.info.grown
-            assert grown is not None and program.program is not None
-            self._growing.require_room(lengths, grown.steps)
-            arrays |= grown.fed(lengths)
+            assert program.program is not None
+            fit = self._fit(exact, request, _grown(program))
+            self._growing.require_room(lengths, fit.steps)
+            fed = request.arrays | fit.fed(lengths)
             inside = program.program.state_pairs
             names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
-            found = program.program.evaluate(memory, {name: arrays[name] for name in names}, outputs)
+            found = program.program.evaluate(memory, {name: fed[name] for name in names}, outputs)
         finally:
             self._cache.release(program)
-        memory.lengths = grown.after(lengths)
-        return grown.cut(found, lengths)
+        memory.lengths = fit.after(lengths)
+        return fit.cut(found, lengths)
+
+    def _fit(self, exact: Request, request: Request, grown: Grown) -> Fit:
+        """What a run has of a program for its extents or for larger ones. Raises ModelError if it does not serve it."""
+        key = self._key(exact), self._key(request)
+        fit: Fit | None = self._growths.get(key)
+        if fit is None:
+            extents, true = (self._buckets.extents(r.shapes) for r in (request, exact))
+            fit = self._growing.fit(self._loads(request), grown, extents, true)
+            self._remember(self._growths, key, fit)
+        return fit
+
+    def _loads(self, request: Request) -> Callable[[Mapping[str, int]], Imported]:
+        """Imports the model for a request but for some extents."""
+
+        def load(extents: Mapping[str, int]) -> Imported:
+            shapes = self._buckets.with_extents(request.shapes, extents)
+            arrays = dict(request.arrays)
+            for name in arrays.keys() & shapes.keys():
+                if not on_gpu(arrays[name]):
+                    arrays[name] = fill(name, cut(arrays[name], shapes[name]), shapes[name])
+            return self._import(Request(shapes, arrays))
+
+        return load
 
     def _run(self, exact: Request, memory: Memory, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Outputs by name, from the program of this signature or from one of padded extents."""
@@ -334,7 +364,7 @@ class Session(Stateful, InferenceSession):
         lengths = {length_name(s): np.asarray(extents[s], np.int64) for s in {mask.symbol for mask in masks}}
         return Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
 
-    def _masks_of(self, padded: Request) -> tuple[Mask, ...]:
+    def _masks_of(self, padded: Request) -> tuple[Need, ...]:
         """What a padded program has to mask, as slightly smaller shapes show; nothing if these are refused."""
         shapes = self._buckets.probe(padded.shapes)
         if shapes == padded.shapes:
@@ -350,8 +380,8 @@ class Session(Stateful, InferenceSession):
         return masks
 
     def _proven(
-        self, exact: Request, padded: Request, masks: tuple[Mask, ...]
-    ) -> tuple[dict[str, Shape], tuple[Mask, ...]]:
+        self, exact: Request, padded: Request, masks: tuple[Need, ...]
+    ) -> tuple[dict[str, Shape], tuple[Need, ...]]:
         """The true shapes of outputs, and masks, these if they do. Raises ModelError for what depends on padding."""
         fit = self._fits.get(self._key(exact))
         if fit is None:
@@ -361,7 +391,7 @@ class Session(Stateful, InferenceSession):
             self._remember(self._fits, self._key(exact), fit)
         return fit
 
-    def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Mask, ...]]:
+    def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Need, ...]]:
         """The exact graph, and what is to be masked in the padded one. Raises ModelError."""
         graph, extents = self._import(exact).graph, self._buckets.extents(padded.shapes)
         filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
@@ -384,7 +414,9 @@ class Session(Stateful, InferenceSession):
         start = time.perf_counter()
         grown = None
         if self._growing.axes:
-            grown = self._growing.grown(lambda extents: self._import(self._shortened(request, extents)))
+            extents = self._inputs.symbols(request.shapes, self._growing.axes)
+            probe = self._buckets.extents(self._buckets.probe(request.shapes))
+            grown = self._growing.grown(self._loads(request), extents, probe)
             imported, graph = grown.imported, grown.graph
         else:
             imported = self._import(request)
@@ -395,15 +427,6 @@ class Session(Stateful, InferenceSession):
         program = compile(graph, state=pairs, **self._how) if graph.outputs else None
         text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
         return Kept(program, _Made(imported, grown), text, time.perf_counter() - start)
-
-    def _shortened(self, request: Request, extents: Mapping[str, int]) -> Request:
-        """The request with caches of these extents."""
-        shapes = dict(request.shapes)
-        for name, (axis, symbol) in self._growing.axes.items():
-            shape = shapes[name]
-            assert shape is not None
-            shapes[name] = (*shape[:axis], extents[symbol], *shape[axis + 1 :])
-        return Request(shapes, request.arrays)
 
     def _import(self, request: Request) -> Imported:
         """The graph for a signature, with the values of those inputs fixed that decide shapes."""
@@ -502,6 +525,11 @@ class Session(Stateful, InferenceSession):
 def _fixed(port: Declared) -> list[int | None] | None:
     """The dimensions that do not change: those that do may have other names in the next value of a state."""
     return port.shape and [e if isinstance(e, int) else None for e in port.shape]  # type: ignore[return-value]
+
+
+def _grown(kept: Kept[_Made]) -> Grown:
+    assert kept.info.grown is not None
+    return kept.info.grown
 
 
 def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
