@@ -6,8 +6,9 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.padding import Buckets, Need, cut, fill, length_name, masked, require_prefix
 from rammer.plugins import PluginRegistry
+from rammer.program import Again
 from rammer.program_cache import Kept, ProgramCache
 from rammer.state import Memory, Stateful, checked_pairs
 from rammer.vdevice.base import Progress, silent
@@ -263,6 +265,32 @@ class Session(Stateful, InferenceSession):
         found = self._stages.run(values, tuple(dict.fromkeys((*outputs, *memory.pairs))))
         memory.advance({taker: deepcopy(found[output]) for output, taker in memory.pairs.items()})
         return {name: found[name] for name in outputs}
+
+    @contextmanager
+    def again(
+        self, memory: Memory, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
+    ) -> Iterator[Again | None]:
+        """Runs like the last one of a stream, of which only inputs that are `changing` differ, in nothing but values.
+
+        None where these decide what runs, or where state is handed on from outside of a program.
+        """
+        if self._stages is not None or not self._deciding.isdisjoint(changing):
+            yield None
+            return
+        state = {name: memory.value(name) for name in memory.inputs}
+        kept, _ = self._cache.acquire(self._request(memory, {**state, **inputs}), ahead=True)
+        again, runs = None, 0
+        try:
+            program = kept.program
+            if program and program.state_pairs == memory.pairs and {p.name for p in program.outputs} >= {*outputs}:
+                names = {p.name for p in program.inputs} - {*memory.inputs}
+                again = program.again(memory, {name: inputs[name] for name in names}, outputs)
+            yield again
+        finally:
+            if again:
+                again.finish()
+                runs = again.runs
+            self._cache.release(kept, runs)
 
     def output_types(self, inputs: Mapping[str, Any]) -> dict[str, TensorType]:
         """What the outputs that are tensors would be for these inputs."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,6 +26,7 @@ from rammer.ir.tensor import Array
 from rammer.state import Memory
 
 if TYPE_CHECKING:
+    from rammer.program import Again
     from rammer.session import Session
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
@@ -255,13 +257,13 @@ class _Loop(_Control):
         part = self._piece.part
         first = {name: self.value(values, n) for n, name in enumerate(part.inputs[: part.num_formal])}
         given = first | self._at(0) | _captured(part, values)
-        steps = _Steps(self, self._piece, given, self._collected, (self._again,))
-        for step in count():
-            if not alive or (limit is not None and step >= limit):
-                break
-            alive = bool(np.all(steps.take(self._at(step))[self._again]))
-        joined = [np.stack(rows) for rows in steps.collected()] if step else steps.nothing()
-        return self.results([*steps.carried(), *joined])
+        with _Steps(self, self._piece, given, self._collected, (self._again,)) as steps:
+            for step in count():
+                if not alive or (limit is not None and step >= limit):
+                    break
+                alive = bool(np.all(steps.take(self._at(step))[self._again]))
+            joined = [np.stack(rows) for rows in steps.collected()] if step else steps.nothing()
+            return self.results([*steps.carried(), *joined])
 
     def _at(self, step: int) -> Values:
         number, flag = self._piece.part.inputs[:2]
@@ -296,14 +298,15 @@ class _Scan(_Control):
             return {name: np.ascontiguousarray(array[step]) for name, array in zip(names, scanned, strict=True)}
 
         states = dict(zip(part.inputs, operands[: self._num_states], strict=False))
-        steps = _Steps(self, self._piece, at(0) | states | _captured(part, values), part.outputs[self._num_states :])
-        for step in range(length):
-            steps.take(at(step))
-        joined = [
-            np.stack(rows[::-1] if back else rows, self._axis(axis, rows[0].ndim + 1))
-            for rows, (axis, back) in zip(steps.collected(), self._ways("output"), strict=True)
-        ]
-        return self.results([*steps.carried(), *joined])
+        given = at(0) | states | _captured(part, values)
+        with _Steps(self, self._piece, given, part.outputs[self._num_states :]) as steps:
+            for step in range(length):
+                steps.take(at(step))
+            joined = [
+                np.stack(rows[::-1] if back else rows, self._axis(axis, rows[0].ndim + 1))
+                for rows, (axis, back) in zip(steps.collected(), self._ways("output"), strict=True)
+            ]
+            return self.results([*steps.carried(), *joined])
 
     def _ways(self, side: str) -> list[tuple[int, int]]:
         """Axis and direction of every scanned input, or collected output."""
@@ -337,7 +340,15 @@ class _Steps:
         self._rows: dict[str, list[Array]] = {name: [] for name in collected}
         self._asked = asked
         self._taken = self._bytes = 0
+        self._held = ExitStack()  # the program of a body whose signature does not change
+        self._again: Again | None = None
         self._open(given)
+
+    def __enter__(self) -> _Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
     def _open(self, state: Mapping[str, Any]) -> None:
         self._session, pairs = self._piece.session(self._given)
@@ -353,10 +364,8 @@ class _Steps:
             raise self._control.fail(
                 f"has taken {self._taken:,} steps, and would go on", hint="Session(…, max_steps=…) lets it take more"
             )
-        self._given.update(changed)
-        inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
         try:
-            found = self._session.evaluate(self._memory, inputs, self._wanted)
+            found = self._again(changed) if self._again else self._run(changed)
         except InputError as error:
             raise self._control.fail(f"step {self._taken}: {error.what}") from error
         self._taken += 1
@@ -373,8 +382,18 @@ class _Steps:
                 self._open(self._given | self._memory.copies())
         return found
 
+    def _run(self, changed: Mapping[str, Any]) -> Values:
+        """A step whose signature may be another one; all later ones have that of the second, if it is held."""
+        self._given.update(changed)
+        inputs = {name: value for name, value in self._given.items() if name not in self._memory.inputs}
+        if self._taken == 1 and not self._handed:
+            held = self._session.again(self._memory, inputs, changed.keys(), self._wanted)
+            self._again = self._held.enter_context(held)
+        return self._again(changed) if self._again else self._session.evaluate(self._memory, inputs, self._wanted)
+
     def carried(self) -> list[Any]:
         """What the last step has carried on."""
+        self._held.close()
         last = self._memory.copies()
         return [last[name] if name in last else deepcopy(self._given[name]) for name in self._piece.pairs.values()]
 

@@ -219,6 +219,41 @@ def test_values_that_are_carried_on_may_grow() -> None:
         assert s.report().misses == misses <= 2 * 6 + 1
 
 
+@pytest.mark.parametrize("rows", [7, 300])
+def test_caches_in_loops_are_changed_where_they_lie(rows: int) -> None:
+    """A step stores its row, and reads all of the cache; the cache that is given stays as it was."""
+    model = parsed(
+        """decode (float[rows, 16] cache, float[1, 16] x, float limit) => (float[rows, 16] filled, float[1, 16] last) {
+          filled, last = Loop <body = step (int64 i, bool c, float[rows, 16] past, float[1, 16] h)
+              => (bool again, float[rows, 16] present, float[1, 16] g) {
+            place = Unsqueeze(i, zero)
+            index = Unsqueeze(place, one)
+            present = ScatterND(past, index, h)
+            t = Transpose(present)
+            scores = MatMul(h, t)
+            shares = Softmax <axis = -1> (scores)
+            mixed = MatMul(shares, present)
+            g = Mul(mixed, keep)
+            most = ReduceMax <keepdims = 0> (g)
+            again = Greater(most, limit)
+          }> (most_steps, "", cache, x)
+        }""",
+        zero=np.array([0]),
+        one=np.array([0]),
+        keep=F32(0.9),
+        most_steps=np.array(6),
+    )
+    cache = draw(rows, 16)
+    with session(model) as s:
+        feeds = [{"cache": cache, "x": draw(1, 16), "limit": np.array(limit, F32)} for limit in (-9, 0.05, 0.2)]
+        agrees(s, model, feeds)
+        np.testing.assert_array_equal(cache, draw(rows, 16))
+        assert s._stages is not None
+        (body,) = (part for label, part in s._stages.sessions() if "body" in label)
+        (kept,) = body._cache.kept()
+        assert kept.program and "update" in {op.kind for op in kept.program.plan.graph.operators}
+
+
 def test_loops_in_branches_in_loops() -> None:
     """Values come from two graphs around, weights of every graph are constants, and names are used again inside."""
     model = parsed(

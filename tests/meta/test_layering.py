@@ -62,6 +62,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "inference_session",
             "stages",
             "padding",
+            "program",
             "program_cache",
             "state",
             "plugins",
