@@ -31,7 +31,8 @@ from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder,
 from rammer.ir.tensor import DType, Layout, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
-from rammer.session import Session, SessionReport
+from rammer.session import Session
+from rammer.session_report import SessionReport
 from rammer.state import Stream
 from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
 

@@ -87,22 +87,42 @@ class Growing:
     def __init__(self, bounds: Mapping[str, int], inputs: Mapping[str, Declared], pairs: Mapping[str, str]) -> None:
         self.bounds, self._outputs = dict(bounds), {taker: output for output, taker in pairs.items()}
         self.axes: dict[str, tuple[int, str]] = {}  # cache -> the dimension that grows, and its symbol
+        self.follows: dict[
+            str, str
+        ] = {}  # dimensions of other inputs, that are a cache and its new rows -> which cache
+        self._come: str | int | None = None  # the symbol of these rows, or how many they are
+        others: dict[str, str] = {}
         for name, port in inputs.items():
             for axis, extent in enumerate(port.shape or ()):
-                if extent in self.bounds and isinstance(extent, str):
-                    if name not in self._outputs or name in self.axes:
-                        what = "has it twice" if name in self.axes else "is no state"
-                        raise InputError(f"bounds= names {extent!r}, a dimension of {name!r}, which {what}")
+                if not isinstance(extent, str):
+                    continue
+                if name not in self._outputs:
+                    others[extent] = name
+                elif extent in self.bounds:
+                    if name in self.axes:
+                        raise InputError(f"bounds= names {extent!r}, a dimension of {name!r}, which has it twice")
                     self.axes[name] = axis, extent
         known = {symbol for _, symbol in self.axes.values()}
-        for symbol, most in self.bounds.items():
-            if symbol not in known:
+        for symbol, most in bounds.items():
+            if symbol not in known | others.keys():
                 raise InputError(
                     f"bounds= names {symbol!r}, which is no dimension of state",
                     hint=did_you_mean(symbol, known) or 'state={"present": "past"} makes an input state',
                 )
             if most < SHORTEST + 2:
                 raise InputError(f"bounds= gives {symbol!r} {most} places", hint=f"{SHORTEST + 2} at least")
+        for symbol, name in others.items():
+            named = self.bounds.get(symbol)
+            if named is None and not any(part.strip() in known for part in symbol.split("+")):
+                continue
+            if symbol in known or len(known) != 1 or named not in (None, *(self.bounds[cache] for cache in known)):
+                raise InputError(
+                    f"bounds= names {symbol!r}, a dimension of {name!r}, which is no state",
+                    hint="one that is a cache and its new rows has the bound of this cache",
+                )
+            (self.follows[symbol],) = known
+            self.bounds.pop(symbol, None)
+        self.rooms = {symbol: self.bounds[cache] for symbol, cache in self.follows.items()}
 
     def lengths(self, memory: Memory, given: Mapping[str, Array]) -> dict[str, int]:
         """How long a stream's caches are. Those that are given, or that it was reset to, get their full room."""
@@ -144,6 +164,9 @@ class Growing:
         smaller ones of those that are padded. Raises ModelError naming the operator that does something else for a
         longer cache.
         """
+        if self.follows and self._come is None:
+            self._come = self._find_come(load, extents)
+        load = self._followed(load, extents)
         steps = self._steps(load(dict.fromkeys(self.bounds, SHORTEST)).graph)
         for symbol, most in self.bounds.items():
             if most - steps[symbol] <= SHORTEST:
@@ -167,7 +190,7 @@ class Growing:
         """What runs of `true` extents have of it. Raises ModelError where it does not serve them."""
         if true == grown.fit.extents:
             return grown.fit
-        fit = self._fit(load, grown.imported.graph, extents, true, grown.steps, grown.rows)
+        fit = self._fit(self._followed(load, extents), grown.imported.graph, extents, true, grown.steps, grown.rows)
         if not set(fit.needs) <= set(grown.fit.needs):
             raise ModelError("what has to be masked depends on how much is given", hint="leave out buckets=")
         return fit
@@ -202,6 +225,40 @@ class Growing:
             cuts |= {name: {d: symbols[0] for d, symbols in meant.items()}} if meant else {}
         return Fit(found[0], true, come, cuts)
 
+    def _find_come(self, load: Load, extents: Extents) -> str | int:
+        """What says how many rows come: a symbol of other inputs, or a number. Raises ModelError."""
+        ((symbol, most),) = self.bounds.items()
+        few = min(most - SHORTEST, SHORTEST + 3)
+        trials: list[tuple[str | int, int]] = [(other, few) for other in extents if other not in self.follows]
+        for come, rows in [*trials, *((extent, extent) for extent in {1, *extents.values()})]:
+            changed = {come: rows} if isinstance(come, str) else {}
+            try:
+                graph = load({**changed, symbol: SHORTEST, **dict.fromkeys(self.follows, SHORTEST + rows)}).graph
+                if self._steps(graph)[symbol] == rows:
+                    return come
+            except ModelError:
+                continue
+        named = ", ".join(map(repr, self.follows))
+        raise ModelError(f"{named} is not {symbol!r} and new rows", hint="leave out bounds=")
+
+    def _followed(self, load: Load, extents: Extents) -> Load:
+        """The same, with those dimensions of other inputs that grow as a cache does."""
+        if not self.follows:
+            return load
+
+        def loaded(changed: Extents) -> Imported:
+            come = {**extents, **changed}[self._come] if isinstance(self._come, str) else self._come or 0
+            return load({**changed, **{follower: changed[s] + come for follower, s in self.follows.items()}})
+
+        return loaded
+
+    def require_followed(self, given: Extents, after: Extents) -> None:
+        """Raise InputError where such a dimension is not as long as the cache is with its new rows."""
+        for symbol, extent in given.items():
+            cache = self.follows.get(symbol)
+            if cache is not None and extent != after[cache]:
+                raise InputError(f"{symbol!r} is {extent}, where {cache!r} and the new rows are {after[cache]}")
+
     def _outputs_of_caches(self) -> set[TensorId]:
         return {self._outputs[name] for name in self.axes}
 
@@ -210,7 +267,7 @@ class Growing:
         if len(self.bounds) != 1:
             return None
         ((symbol, most),) = self.bounds.items()
-        for other in extents:
+        for other in extents.keys() - self.follows.keys():
             try:
                 nearly = load({symbol: SHORTEST, other: most - SHORTEST}).graph
                 if self._steps(nearly)[symbol] != most - SHORTEST:

@@ -28,6 +28,7 @@ from rammer.padding import Buckets, Need, cut, fill, length_name, masked, requir
 from rammer.plugins import PluginRegistry
 from rammer.program import Again
 from rammer.program_cache import Kept, ProgramCache
+from rammer.session_report import SessionReport
 from rammer.state import Memory, Stateful, checked_pairs
 from rammer.vdevice.base import Progress, silent
 
@@ -40,39 +41,6 @@ if TYPE_CHECKING:
 
 HASHED_BYTES = 64  # values of more bytes are known by their digest
 REMEMBERED = 4096  # signatures for which padding was proven
-
-
-@dataclass(frozen=True)
-class SessionReport:
-    """What a session has done so far. A miss is a run that had to compile first."""
-
-    hits: int
-    misses: int
-    compiled_ahead: int
-    put_out: int
-    compile_s: float
-    padding: float  # the part of what programs were given that is no input
-    programs: tuple[tuple[str, int, float], ...]  # signature, runs, seconds; the one used last at the end
-
-    def with_part(self, label: str, other: SessionReport) -> SessionReport:
-        """The same with what a part of the model has done."""
-        return SessionReport(
-            self.hits + other.hits,
-            self.misses + other.misses,
-            self.compiled_ahead + other.compiled_ahead,
-            self.put_out + other.put_out,
-            self.compile_s + other.compile_s,
-            self.padding,
-            (*self.programs, *((f"{label}: {text}", runs, seconds) for text, runs, seconds in other.programs)),
-        )
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.put_out} put out; "
-            f"{self.compile_s:.1f} s of compilation; {self.padding:.0%} of inputs are padding"
-        ]
-        lines += [f"  {text}: {runs} runs, {seconds:.1f} s" for text, runs, seconds in self.programs]
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -315,6 +283,8 @@ class Session(Stateful, InferenceSession):
                 if name not in self._growing.axes:
                     arrays[name] = full
         shapes = {name: shapes[name] for name in self._inputs.ports if name in shapes}
+        shapes = self._buckets.with_extents(shapes, self._growing.rooms)
+        arrays = {n: fill(n, a, shape) if (shape := shapes.get(n)) else a for n, a in arrays.items()}
         exact = Request(shapes, arrays)
         request = Request(*self._buckets.padded(shapes, arrays))
         program, _ = self._cache.acquire(request)
@@ -326,6 +296,7 @@ class Session(Stateful, InferenceSession):
             assert program.program is not None
             fit = self._fit(exact, request, _grown(program))
             self._growing.require_room(lengths, fit.steps)
+            self._growing.require_followed(extents, fit.after(lengths))
             fed = request.arrays | fit.fed(lengths)
             inside = program.program.state_pairs
             names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
@@ -340,7 +311,10 @@ class Session(Stateful, InferenceSession):
         key = self._key(exact), self._key(request)
         fit: Fit | None = self._growths.get(key)
         if fit is None:
-            extents, true = (self._buckets.extents(r.shapes) for r in (request, exact))
+            extents, true = (
+                self._inputs.symbols(request.shapes, self._growing.axes),
+                self._buckets.extents(exact.shapes),
+            )
             fit = self._growing.fit(self._loads(request), grown, extents, true)
             self._remember(self._growths, key, fit)
         return fit

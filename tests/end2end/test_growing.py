@@ -252,3 +252,49 @@ def test_positions_that_no_table_has() -> None:
     made.graph.node.append(onnx.helper.make_node("Mul", ["y0", "z"], ["y"]))
     with session(made, most=31) as s, pytest.raises(ModelError, match="would depend on padding"):
         s.run({"ids": np.array([[1, 2]])})
+
+
+@pytest.mark.parametrize("name", ["past + n", "total"])
+@pytest.mark.parametrize("rows", ["n", "1"])
+def test_masks_that_are_as_long_as_caches(name: str, rows: str) -> None:
+    """An input for all rows so far, as exporters of decoders have it: one program for each number of new rows."""
+    past, new = (f"float[1, {HEADS}, {extent}, {WIDTH}]" for extent in ("past", rows))
+    made = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        step ({past} past_k, {past} past_v, {new} x, int64[1, total] given)
+            => ({new} y, float[1, {HEADS}, all, {WIDTH}] present_k, float[1, {HEADS}, all, {WIDTH}] present_v) {{
+          present_k = Concat <axis = 2> (past_k, x)
+          present_v = Concat <axis = 2> (past_v, x)
+          axes = Constant <value_ints = [1, 2]> ()
+          wide = Unsqueeze (given, axes)
+          kept = Cast <to = 9> (wide)
+          far = Constant <value_float = -10000.0> ()
+          none = Constant <value_float = 0.0> ()
+          mask = Where (kept, none, far)
+          t = Transpose <perm = [0, 1, 3, 2]> (present_k)
+          s = MatMul (x, t)
+          shown = Add (s, mask)
+          p = Softmax <axis = -1> (shown)
+          y = MatMul (p, present_v)
+        }}""")
+    made.graph.input[-1].type.tensor_type.shape.dim[1].dim_param = name
+    bounds = {"past": 16} | ({"total": 16} if name == "total" else {})
+    reference, random = ReferenceEvaluator(made), np.random.default_rng(3)
+    buckets = {"n": [2, 4]} if rows == "n" else None
+    options = {"state": STATE, "bounds": bounds, "buckets": buckets}
+    with rammer.Session(made, "cpu", device=2, tune_seconds=0, **options) as s:
+        for counts in ((3, 1, 4, 1, 2, 4, 1) if rows == "n" else (1,) * 16, (1, 1)):
+            caches, given = empty(), np.zeros((1, 0), np.int64)
+            s.reset()
+            for count in counts:
+                x = random.standard_normal((1, HEADS, count, WIDTH)).astype(F32)
+                more = (random.random((1, count)) < 0.6).astype(np.int64)
+                more[0, -1] = 1
+                given = np.concatenate([given, more], axis=1)
+                y, *presents = reference.run(["y", *STATE], {**caches, "x": x, "given": given})
+                caches = dict(zip(STATE.values(), presents, strict=True))
+                np.testing.assert_allclose(s.run({"x": x, "given": given})["y"], y, rtol=1e-4, atol=1e-5)
+        assert s.report().misses <= (3 if rows == "n" else 1)  # a last row, behind which a bucket has no room
+        with pytest.raises(InputError, match=r"is 4, where 'past' and the new rows are 3"):
+            s.run({"x": x[:, :, :1], "given": np.ones((1, 4), np.int64)})
+    with pytest.raises(InputError, match="one that is a cache and its new rows has the bound of this cache"):
+        rammer.Session(made, "cpu", state=STATE, bounds={"past": 16, name: 12})

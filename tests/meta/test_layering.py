@@ -51,6 +51,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.growing": ({"ir", "errors", "padding", "state"}, {"numpy"}),
     "rammer.given": ({"calling", "frontend", "ir", "errors", "padding", "vdevice.base"}, {"numpy"}),
     "rammer.inference_session": ({"calling", "ir", "errors", "plugins"}, {"numpy"}),
+    "rammer.session_report": (set(), set()),
     "rammer.stages": ({"given", "state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
         {
@@ -64,6 +65,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "padding",
             "program",
             "program_cache",
+            "session_report",
             "state",
             "plugins",
             "vdevice.base",
