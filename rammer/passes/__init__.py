@@ -11,6 +11,7 @@ from rammer.passes.clean.eliminate_dead import eliminate_dead
 from rammer.passes.clean.fold_constants import fold_constants
 from rammer.passes.clean.fold_norms import fold_norms
 from rammer.passes.clean.mark_static import mark_static
+from rammer.passes.clean.read_turned import read_turned
 from rammer.passes.clean.simplify import simplify
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
@@ -61,6 +62,9 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
     def sums(graph: Graph) -> Graph:
         return join_sums(graph) if spec.massively_parallel else graph
 
+    def turned(graph: Graph) -> Graph:
+        return graph if spec.massively_parallel else read_turned(graph)
+
     def project(graph: Graph) -> Graph:
         # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
         return graph if spec.massively_parallel else join_projections(graph)
@@ -73,6 +77,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         simplify,
         merge_slices,
         fold_norms,
+        turned,
         split_activations,
         eliminate_common,
         narrow,

@@ -17,6 +17,7 @@ from rammer.passes import optimize
 from rammer.passes.clean.eliminate_common import eliminate_common
 from rammer.passes.clean.fold_constants import fold_constants
 from rammer.passes.clean.fold_norms import fold_norms
+from rammer.passes.clean.read_turned import read_turned
 from rammer.passes.clean.simplify import simplify
 from rammer.passes.clusters import Clusters
 from rammer.passes.fusion.regions import fuse
@@ -453,3 +454,59 @@ def quotient(graph: Graph, clusters: Clusters) -> nx.DiGraph:
     edges = ((clusters.group_of[a], clusters.group_of[b]) for a, b in graph.dfg.edges)
     result.add_edges_from((a, b) for a, b in edges if a != b)
     return result
+
+
+def turn(b: Net, x: TensorId) -> TensorId:
+    return b.add("transpose", x, perm=(0, 2, 1))
+
+
+def halve(b: Net, x: TensorId, factor: float = 0.5) -> TensorId:
+    return b.add("mul", x, full(b, factor, 1))
+
+
+# keys of [2, 75, 16], as the second operand for rows of [2, m, 16]; and what of it is left to do
+TURNED: dict[str, tuple[Callable[[Net, TensorId], TensorId], dict[str, int]]] = {
+    "turned": (turn, {"transpose": 0, "mul": 0}),
+    "turned, scaled": (lambda b, k: halve(b, turn(b, k)), {"transpose": 0, "mul": 1}),
+    "scaled, turned": (lambda b, k: turn(b, halve(b, k)), {"transpose": 0, "mul": 1}),
+    "scaled by much": (lambda b, k: turn(b, halve(b, k, 1e9)), {"transpose": 0, "mul": 1}),
+    "scaled by columns": (lambda b, k: turn(b, b.add("mul", k, full(b, 3, 16))), {"transpose": 0, "mul": 1}),
+    "scaled in more dimensions": (lambda b, k: turn(b, b.add("mul", k, full(b, 3, 1, 1, 1))), {}),
+    "turned thrice": (lambda b, k: turn(b, turn(b, turn(b, k))), {"transpose": 0}),
+    "other dimensions": (
+        lambda b, k: b.add("transpose", b.add("reshape", k, shape=(75, 2, 16)), perm=(1, 2, 0)),
+        {"transpose": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17])
+@pytest.mark.parametrize("how", TURNED)
+def test_products_of_few_rows_read_what_is_turned(how: str, rows: int) -> None:
+    make, left = TURNED[how]
+    b = Net()
+    q, k = b.input("q", (2, rows, 16)), b.input("k", (2, 75, 16))
+    if how == "scaled in more dimensions":
+        k = b.add("reshape", k, shape=(2, 75, 16))
+    keys = make(b, k)
+    if len(b.types[keys].shape) == 4:
+        keys = b.add("reshape", keys, shape=(2, 16, 75))
+    b.output(b.add("matmul", q, keys), "y")
+    before = b.build()
+    kinds, found = Counter(op.kind for op in before.operators), after(before, read_turned)
+    if rows == 17:
+        assert found == kinds
+    elif left:
+        assert {kind: found[kind] for kind in left} == left
+        assert found["matmul"] == 1
+
+
+def test_what_others_read_is_turned_once() -> None:
+    """And so is what is an output; constants are turned when the graph is folded."""
+    for other in (lambda b, t: b.output(t, "t"), lambda b, t: b.output(b.add("relu", t), "t")):
+        b = Net()
+        q, k = b.input("q", (2, 3, 16)), b.input("k", (2, 75, 16))
+        t = turn(b, k)
+        other(b, t)
+        b.output(b.add("matmul", q, t), "y")
+        assert after(b.build(), read_turned)["transpose"] == 1
