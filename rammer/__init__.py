@@ -19,7 +19,9 @@ from rammer.errors import (
     UnsuitableError,
     VerificationError,
 )
+from rammer.given import SessionPort
 from rammer.hookspecs import hookimpl
+from rammer.inference_session import IOBinding, ModelMetadata, OrtValue
 from rammer.ir.device import Execution, MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -29,7 +31,8 @@ from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder,
 from rammer.ir.tensor import DType, Layout, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
-from rammer.session import Session, SessionPort, SessionReport
+from rammer.session import Session
+from rammer.session_report import SessionReport
 from rammer.state import Stream
 from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
 
@@ -47,14 +50,17 @@ __all__ = [
     "FallbackWarning",
     "ForeignSource",
     "Graph",
+    "IOBinding",
     "Image",
     "InputError",
     "Layout",
     "LoweringError",
     "MemoryLevel",
     "ModelError",
+    "ModelMetadata",
     "OpDef",
     "Operation",
+    "OrtValue",
     "PluginError",
     "PluginRegistry",
     "PolicyError",

@@ -35,19 +35,23 @@ class Runnable(ABC):
     def run(self, inputs: Mapping[str, Any], /) -> dict[str, Any]: ...
 
     @overload
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]: ...
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: None = None
+    ) -> list[Any]: ...
 
-    def run(self, output_names: Any = None, input_feed: Any = None) -> Any:
-        """`run({name: array})` gives outputs by name; `run(names, {name: array})` a list of those, None: of all.
+    def run(self, output_names: Any = None, input_feed: Any = None, run_options: Any = None) -> Any:
+        """`run({name: array})` gives outputs by name; `run(names, {name: array})` a list of those, None or []: of all.
 
         Arrays have exactly the element types of the inputs; Python numbers, lists of them and NumPy scalars are
         converted where that is exact. Raises InputError for a wrong name, dtype, rank or shape, before anything runs.
         """
+        if run_options is not None:
+            raise InputError("a run has no options", hint="leave out run_options")
         if input_feed is None:
             return self._evaluate(_mapping(output_names), self._names()[1])
         usual = self._names()[1]
         names = (*usual, *self._named_only())
-        wanted = usual if output_names is None else [output_names] if isinstance(output_names, str) else output_names
+        wanted = [output_names] if isinstance(output_names, str) else output_names or usual
         if unknown := [n for n in wanted if n not in names]:
             raise InputError(
                 f"no output named {unknown[0]!r}; outputs are {', '.join(names)}",

@@ -3,13 +3,17 @@
 The model is imported for a cache that a step fills up to the bound. There the Concat becomes an update of a cache of
 that size, at the place where its rows end; this and the length behind which is masked are inputs of the program. It is
 proven as padding is: against the model imported for shorter caches, whose formulas must be the same in each element.
+
+What a model computes from the place of a row (positions, their rotations, masks that look back) is a constant of an
+imported graph. It is sought in the model imported for all rows at once: where it is rows of a constant there, a step
+takes them from that one, at its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -17,35 +21,39 @@ from rammer.errors import InputError, ModelError, did_you_mean
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, TensorId
-from rammer.padding import Appended, length_name, masked, place_name, require_prefix
+from rammer.padding import AllRows, Appended, Need, length_name, masked, place_name, require_prefix
 from rammer.state import Memory
 
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared, Imported
 
+Extents: TypeAlias = Mapping[str, int]  # by symbol
+Load: TypeAlias = "Callable[[Extents], Imported]"
+
 SHORTEST = 2  # rows of a cache that programs are proven against: an extent of 1 is broadcast
 
 
 @dataclass(frozen=True)
-class Grown:
-    """The graph of a step, and what a run has to know of it."""
+class Fit:
+    """What runs of some extents have of a program for them or for larger ones."""
 
-    graph: Graph
-    imported: Imported
-    steps: Mapping[str, int]  # symbol -> rows that come in a run
-    cuts: Mapping[TensorId, Mapping[int, str]]  # output -> dimensions that are longer than the caches are, by symbol
+    needs: tuple[Need, ...]
+    extents: Extents  # true ones, of symbols with buckets
+    steps: Extents  # rows that come in a run, by the symbol of the cache
+    cuts: Mapping[TensorId, Mapping[int, str]]  # output -> dimensions that are longer than they should be, by symbol
 
-    def fed(self, lengths: Mapping[str, int]) -> dict[str, Array]:
-        """The inputs that say how long the caches are."""
-        found = {place_name(symbol): np.asarray(at, np.int64) for symbol, at in lengths.items()}
-        return found | {length_name(s): np.asarray(at + self.steps[s], np.int64) for s, at in lengths.items()}
+    def fed(self, lengths: Extents) -> dict[str, Array]:
+        """The inputs that say how long the caches are, and what is given."""
+        found = {place_name(symbol): at for symbol, at in lengths.items()}
+        found |= {length_name(symbol): at for symbol, at in self._ends(lengths).items()}
+        return {name: np.asarray(at, np.int64) for name, at in found.items()}
 
-    def after(self, lengths: Mapping[str, int]) -> dict[str, int]:
+    def after(self, lengths: Extents) -> dict[str, int]:
         return {symbol: at + self.steps[symbol] for symbol, at in lengths.items()}
 
-    def cut(self, found: Mapping[TensorId, Any], lengths: Mapping[str, int]) -> dict[TensorId, Any]:
-        """Outputs without what lies behind the caches' ends."""
-        ends = self.after(lengths)
+    def cut(self, found: Mapping[TensorId, Any], lengths: Extents) -> dict[TensorId, Any]:
+        """Outputs without what lies behind the ends of caches and of what is given."""
+        ends = self._ends(lengths)
         return {
             name: array[
                 tuple(slice(ends[self.cuts[name][d]] if d in self.cuts[name] else None) for d in range(array.ndim))
@@ -54,6 +62,20 @@ class Grown:
             else array
             for name, array in found.items()
         }
+
+    def _ends(self, lengths: Extents) -> dict[str, int]:
+        return {**self.extents, **self.after(lengths)}
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The graph of a step, and what a run has to know of it."""
+
+    graph: Graph
+    imported: Imported
+    steps: Extents  # rows that are written in a run, by the symbol of the cache
+    fit: Fit  # of the extents that it was proven with
+    rows: Graph | None  # all rows at once, if it has constants that are rows of tables
 
 
 class Growing:
@@ -65,22 +87,42 @@ class Growing:
     def __init__(self, bounds: Mapping[str, int], inputs: Mapping[str, Declared], pairs: Mapping[str, str]) -> None:
         self.bounds, self._outputs = dict(bounds), {taker: output for output, taker in pairs.items()}
         self.axes: dict[str, tuple[int, str]] = {}  # cache -> the dimension that grows, and its symbol
+        self.follows: dict[
+            str, str
+        ] = {}  # dimensions of other inputs, that are a cache and its new rows -> which cache
+        self._come: str | int | None = None  # the symbol of these rows, or how many they are
+        others: dict[str, str] = {}
         for name, port in inputs.items():
             for axis, extent in enumerate(port.shape or ()):
-                if extent in self.bounds and isinstance(extent, str):
-                    if name not in self._outputs or name in self.axes:
-                        what = "has it twice" if name in self.axes else "is no state"
-                        raise InputError(f"bounds= names {extent!r}, a dimension of {name!r}, which {what}")
+                if not isinstance(extent, str):
+                    continue
+                if name not in self._outputs:
+                    others[extent] = name
+                elif extent in self.bounds:
+                    if name in self.axes:
+                        raise InputError(f"bounds= names {extent!r}, a dimension of {name!r}, which has it twice")
                     self.axes[name] = axis, extent
         known = {symbol for _, symbol in self.axes.values()}
-        for symbol, most in self.bounds.items():
-            if symbol not in known:
+        for symbol, most in bounds.items():
+            if symbol not in known | others.keys():
                 raise InputError(
                     f"bounds= names {symbol!r}, which is no dimension of state",
                     hint=did_you_mean(symbol, known) or 'state={"present": "past"} makes an input state',
                 )
             if most < SHORTEST + 2:
                 raise InputError(f"bounds= gives {symbol!r} {most} places", hint=f"{SHORTEST + 2} at least")
+        for symbol, name in others.items():
+            named = self.bounds.get(symbol)
+            if named is None and not any(part.strip() in known for part in symbol.split("+")):
+                continue
+            if symbol in known or len(known) != 1 or named not in (None, *(self.bounds[cache] for cache in known)):
+                raise InputError(
+                    f"bounds= names {symbol!r}, a dimension of {name!r}, which is no state",
+                    hint="one that is a cache and its new rows has the bound of this cache",
+                )
+            (self.follows[symbol],) = known
+            self.bounds.pop(symbol, None)
+        self.rooms = {symbol: self.bounds[cache] for symbol, cache in self.follows.items()}
 
     def lengths(self, memory: Memory, given: Mapping[str, Array]) -> dict[str, int]:
         """How long a stream's caches are. Those that are given, or that it was reset to, get their full room."""
@@ -102,7 +144,11 @@ class Growing:
         memory.lengths = lengths
         return lengths | {symbol: 0 for symbol in self.bounds if symbol not in lengths}
 
-    def require_room(self, lengths: Mapping[str, int], steps: Mapping[str, int]) -> None:
+    def has_room(self, lengths: Extents, steps: Extents) -> bool:
+        """Whether a run that writes so many rows fits."""
+        return all(lengths[symbol] + steps[symbol] <= most for symbol, most in self.bounds.items())
+
+    def require_room(self, lengths: Extents, steps: Extents) -> None:
         """Raise InputError where a run would fill a cache beyond its bound."""
         for symbol, most in self.bounds.items():
             if lengths[symbol] + steps[symbol] > most:
@@ -111,38 +157,127 @@ class Growing:
                     hint="reset() begins anew; a larger bounds= takes more",
                 )
 
-    def grown(self, load: Callable[[Mapping[str, int]], Imported]) -> Grown:
-        """The graph of a step for any lengths up to the bounds; `load` imports the model for extents of the symbols.
+    def grown(self, load: Load, extents: Extents, probe: Extents) -> Grown:
+        """The graph of a step for any lengths up to the bounds.
 
-        Raises ModelError naming the operator that does something else for a longer cache.
+        `load` imports the model for extents of symbols, `extents` are those of all symbols of other inputs, `probe`
+        smaller ones of those that are padded. Raises ModelError naming the operator that does something else for a
+        longer cache.
         """
-        first = load(dict.fromkeys(self.bounds, SHORTEST)).graph
-        steps = {symbol: self._step(first, symbol) for symbol in self.bounds}
+        if self.follows and self._come is None:
+            self._come = self._find_come(load, extents)
+        load = self._followed(load, extents)
+        steps = self._steps(load(dict.fromkeys(self.bounds, SHORTEST)).graph)
         for symbol, most in self.bounds.items():
             if most - steps[symbol] <= SHORTEST:
                 raise InputError(f"bounds= gives {symbol!r} {most} places, and a run adds {steps[symbol]}")
+        whole = load({symbol: most - steps[symbol] for symbol, most in self.bounds.items()})
+        rows = None
+        try:
+            fit = self._fit(load, whole.graph, extents, probe, steps, None)
+        except ModelError:
+            rows = self._all_rows(load, whole.graph, extents)
+            if rows is None:
+                raise
+            fit = self._fit(load, whole.graph, extents, probe, steps, rows)
+        appended = [
+            Appended(name, self._concat(whole.graph, name).inputs[1], self._outputs[name], axis, symbol)
+            for name, (axis, symbol) in self.axes.items()
+        ]
+        return Grown(masked(whole.graph, fit.needs, appended), whole, steps, fit, rows)
+
+    def fit(self, load: Load, grown: Grown, extents: Extents, true: Extents) -> Fit:
+        """What runs of `true` extents have of it. Raises ModelError where it does not serve them."""
+        if true == grown.fit.extents:
+            return grown.fit
+        fit = self._fit(self._followed(load, extents), grown.imported.graph, extents, true, grown.steps, grown.rows)
+        if not set(fit.needs) <= set(grown.fit.needs):
+            raise ModelError("what has to be masked depends on how much is given", hint="leave out buckets=")
+        return fit
+
+    def _fit(
+        self, load: Load, whole: Graph, extents: Extents, true: Extents, steps: Extents, rows: Graph | None
+    ) -> Fit:
+        """Compare the graph with those of shorter caches and of true extents."""
         full = {symbol: most - steps[symbol] for symbol, most in self.bounds.items()}
-        whole, outputs = load(full), {self._outputs[name] for name in self.axes}
+        lengths = [dict.fromkeys(self.bounds, SHORTEST), {symbol: at - 1 for symbol, at in full.items()}]
+        lengths += [{symbol: (at + 1) // 2 for symbol, at in full.items()}] if rows else []
         found = []
-        for past in (dict.fromkeys(self.bounds, SHORTEST), {s: at - 1 for s, at in full.items()}):
-            small = load(past).graph
-            filled = {s: (past[s] + steps[s], most) for s, most in self.bounds.items()}
-            found.append(require_prefix(small, whole.graph, filled, appended=outputs))
-        if found[0] != found[1]:
+        for past in lengths:
+            small = load({**true, **past}).graph
+            come = self._steps(small)
+            filled = {s: (past[s] + come[s], most) for s, most in self.bounds.items()}
+            filled |= {s: (true[s], extents[s]) for s in true if true[s] != extents[s]}
+            table = None
+            if rows is not None:
+                (symbol,) = self.bounds
+                table = AllRows(rows, symbol, (past[symbol], full[symbol]), (come[symbol], steps[symbol]))
+            found.append(require_prefix(small, whole, filled, self._outputs_of_caches(), table))
+        if any(needs != found[0] for needs in found):
             raise ModelError("what has to be masked depends on how long a cache is", hint="leave out bounds=")
         cuts: dict[TensorId, dict[int, str]] = {}
-        for name in whole.graph.outputs:
-            shapes = small.types[name].shape, whole.graph.types[name].shape
+        for name in whole.outputs:
+            shapes = small.types[name].shape, whole.types[name].shape
             longer = {d: pair for d, pair in enumerate(zip(*shapes, strict=True)) if pair[0] != pair[1]}
             meant = {d: [s for s, known in filled.items() if known == pair] for d, pair in longer.items()}
             if wrong := [d for d, symbols in meant.items() if len(symbols) != 1]:
                 raise ModelError(f"output {name!r}: dimension {wrong[0]} does not grow as one cache does")
             cuts |= {name: {d: symbols[0] for d, symbols in meant.items()}} if meant else {}
-        appended = [
-            Appended(name, self._concat(whole.graph, name).inputs[1], self._outputs[name], axis, symbol)
-            for name, (axis, symbol) in self.axes.items()
-        ]
-        return Grown(masked(whole.graph, found[0], appended), whole, steps, cuts)
+        return Fit(found[0], true, come, cuts)
+
+    def _find_come(self, load: Load, extents: Extents) -> str | int:
+        """What says how many rows come: a symbol of other inputs, or a number. Raises ModelError."""
+        ((symbol, most),) = self.bounds.items()
+        few = min(most - SHORTEST, SHORTEST + 3)
+        trials: list[tuple[str | int, int]] = [(other, few) for other in extents if other not in self.follows]
+        for come, rows in [*trials, *((extent, extent) for extent in {1, *extents.values()})]:
+            changed = {come: rows} if isinstance(come, str) else {}
+            try:
+                graph = load({**changed, symbol: SHORTEST, **dict.fromkeys(self.follows, SHORTEST + rows)}).graph
+                if self._steps(graph)[symbol] == rows:
+                    return come
+            except ModelError:
+                continue
+        named = ", ".join(map(repr, self.follows))
+        raise ModelError(f"{named} is not {symbol!r} and new rows", hint="leave out bounds=")
+
+    def _followed(self, load: Load, extents: Extents) -> Load:
+        """The same, with those dimensions of other inputs that grow as a cache does."""
+        if not self.follows:
+            return load
+
+        def loaded(changed: Extents) -> Imported:
+            come = {**extents, **changed}[self._come] if isinstance(self._come, str) else self._come or 0
+            return load({**changed, **{follower: changed[s] + come for follower, s in self.follows.items()}})
+
+        return loaded
+
+    def require_followed(self, given: Extents, after: Extents) -> None:
+        """Raise InputError where such a dimension is not as long as the cache is with its new rows."""
+        for symbol, extent in given.items():
+            cache = self.follows.get(symbol)
+            if cache is not None and extent != after[cache]:
+                raise InputError(f"{symbol!r} is {extent}, where {cache!r} and the new rows are {after[cache]}")
+
+    def _outputs_of_caches(self) -> set[TensorId]:
+        return {self._outputs[name] for name in self.axes}
+
+    def _all_rows(self, load: Load, whole: Graph, extents: Extents) -> Graph | None:
+        """The graph for all rows of the one kind of cache at once, if a symbol says how many rows come."""
+        if len(self.bounds) != 1:
+            return None
+        ((symbol, most),) = self.bounds.items()
+        for other in extents.keys() - self.follows.keys():
+            try:
+                nearly = load({symbol: SHORTEST, other: most - SHORTEST}).graph
+                if self._steps(nearly)[symbol] != most - SHORTEST:
+                    continue
+                rows = load({symbol: 0, other: most}).graph
+            except ModelError:
+                continue  # it says something else
+            if [op.kind for op in rows.operators] == [op.kind for op in whole.operators]:
+                return rows
+        return None
 
     def _concat(self, graph: Graph, name: str) -> ROperator:
         """The operator that appends to a cache. Raises ModelError."""
@@ -162,12 +297,12 @@ class Growing:
             raise ModelError(f"it reads {name!r} as it was before", node=other.name, op=other.kind)
         return op
 
-    def _step(self, graph: Graph, symbol: str) -> int:
-        steps = {
-            graph.types[self._concat(graph, name).inputs[1]].shape[axis]
-            for name, (axis, own) in self.axes.items()
-            if own == symbol
-        }
-        if len(steps) > 1:
-            raise ModelError(f"caches grow by different numbers of rows along {symbol!r}: {sorted(steps)}")
-        return steps.pop()
+    def _steps(self, graph: Graph) -> dict[str, int]:
+        """The rows that come in a run."""
+        found: dict[str, set[int]] = {}
+        for name, (axis, symbol) in self.axes.items():
+            found.setdefault(symbol, set()).add(graph.types[self._concat(graph, name).inputs[1]].shape[axis])
+        for symbol, counts in found.items():
+            if len(counts) > 1:
+                raise ModelError(f"caches grow by different numbers of rows along {symbol!r}: {sorted(counts)}")
+        return {symbol: counts.pop() for symbol, counts in found.items()}

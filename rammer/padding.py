@@ -11,9 +11,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -45,6 +45,50 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """A constant that is rows of a table, from the place on where a cache's new rows go."""
+
+    operator: int
+    operand: int
+    axis: int
+    symbol: str
+    table: Array = field(compare=False, repr=False)
+
+
+Need: TypeAlias = Mask | Moved  # what a padded graph needs so that its first elements are those of the exact one
+
+
+@dataclass(frozen=True, slots=True)
+class AllRows:
+    """The graph of all rows that a cache may have, at once, and where those of an exact and of a padded graph begin.
+
+    What the model computes from the place of a row (positions, masks that look back) is the same constant there.
+    """
+
+    graph: Graph
+    symbol: str
+    places: tuple[int, int]
+    rows: tuple[int, int]
+
+    def moved(self, operator: int, operand: int, exact: Array, padded: Array) -> Moved | None:
+        """How both constants are rows of one here; None if they are not."""
+        table = self.graph.constants.get(self.graph.operators[operator].inputs[operand])
+        if table is None or table.ndim != padded.ndim or table.dtype != padded.dtype:
+            return None
+        for axis in range(table.ndim):
+            if all(self._are_rows(table, axis, n, part) for n, part in enumerate((exact, padded))):
+                shape = tuple(e if d == axis else padded.shape[d] for d, e in enumerate(table.shape))
+                return Moved(operator, operand, axis, self.symbol, cut(table, shape))
+        return None
+
+    def _are_rows(self, table: Array, axis: int, which: int, part: Array) -> bool:
+        """Whether a constant is the rows from a place on, of each the first elements."""
+        begin, count = self.places[which], self.rows[which]
+        rows = table[(slice(None),) * axis + (slice(begin, begin + count),)]
+        return part.shape[axis] == count and _begins(part, rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """A cache with new rows behind it, by a Concat that becomes an update of a cache which is as long as the result."""
 
@@ -70,21 +114,27 @@ def require_prefix(
     padded: Graph,
     filled: Mapping[str, tuple[int, int]] | None = None,
     appended: Collection[TensorId] = (),
-) -> tuple[Mask, ...]:
-    """The masks that the padded graph needs so that its first elements are those of the exact one; usually none.
+    rows: AllRows | None = None,
+) -> tuple[Need, ...]:
+    """What the padded graph needs so that its first elements are those of the exact one; usually nothing.
 
     `filled` has the true and the padded extent of symbols. What makes `appended` tensors is taken to be the same: it
-    becomes an update. Raises ModelError naming the first operator whose results would depend on the padding.
+    becomes an update. Constants may be those of other `rows`. Raises ModelError naming the first operator whose results
+    would depend on the padding.
     """
-    masks: list[Mask] = []
+    masks: list[Need] = []
     same: dict[TensorId, TensorId] = dict(zip(exact.inputs, padded.inputs, strict=True))
     for n, (small, large) in enumerate(zip(exact.operators, padded.operators, strict=False)):
         if small.kind != large.kind or len(small.inputs) != len(large.inputs):
             raise _refusal(small, "it becomes another operator")
-        for a, b in zip(small.inputs, large.inputs, strict=True):
+        for operand, (a, b) in enumerate(zip(small.inputs, large.inputs, strict=True)):
             if a in exact.constants and b in padded.constants:
-                if not _begins(exact.constants[a], padded.constants[b]):
-                    raise _refusal(small, f"its constant {a!r} becomes another one")
+                values = exact.constants[a], padded.constants[b]
+                if not _begins(*values):
+                    moved = rows.moved(n, operand, *values) if rows else None
+                    if moved is None:
+                        raise _refusal(small, f"its constant {a!r} becomes another one")
+                    masks.append(moved)
             elif same.get(a) != b:
                 raise _refusal(small, f"its input {a!r} becomes another one")
         if set(small.outputs) & set(appended):
@@ -104,10 +154,12 @@ def require_prefix(
     return tuple(masks)
 
 
-def masked(graph: Graph, masks: Collection[Mask], appended: Collection[Appended] = ()) -> Graph:
-    """The graph with masked operands, and caches that are updated. The symbols' true extents, and the places of new
+def masked(graph: Graph, needs: Collection[Need], appended: Collection[Appended] = ()) -> Graph:
+    """The graph with what it needs, and caches that are updated. The symbols' true extents, and the places of new
     rows, are inputs, int64 scalars, after the others.
     """
+    masks = [need for need in needs if isinstance(need, Mask)]
+    moved = [need for need in needs if isinstance(need, Moved)]
     builder = GraphBuilder(graph.name)
     made = {a.output: a for a in appended}
     wholes = {a.cache: graph.types[a.output] for a in appended}
@@ -122,6 +174,12 @@ def masked(graph: Graph, masks: Collection[Mask], appended: Collection[Appended]
         if op.outputs[0] in made:
             known[op.outputs[0]] = _append(builder, known, made[op.outputs[0]], places, op.name)
             continue
+        for rows in (m for m in moved if m.operator == n):
+            count = builder.types[operands[rows.operand]].shape[rows.axis]
+            at = builder.add("add", builder.constant(np.arange(count)), places[rows.symbol], name=op.name)
+            operands[rows.operand] = builder.add(
+                "gather", builder.constant(rows.table), at, axis=rows.axis, name=op.name
+            )
         for mask in (m for m in masks if m.operator == n):
             kind = builder.types[operands[mask.operand]]
             place = np.arange(kind.shape[mask.axis]).reshape(-1, *(1,) * (kind.rank - mask.axis - 1))
@@ -230,7 +288,7 @@ class Buckets:
         if not self._buckets:
             return shapes, arrays
         extents = self.extents(shapes)
-        filled = self._with(
+        filled = self.with_extents(
             shapes, {s: next((e for e in self._buckets[s] if e >= extent), extent) for s, extent in extents.items()}
         )
         changed = {n: fill(n, arrays[n], shape) for n, shape in filled.items() if n in arrays and shape is not None}
@@ -255,7 +313,7 @@ class Buckets:
         for symbol, extent in self.extents(padded).items():
             seen[extent] += 1
             smaller[symbol] = max(extent - seen[extent], 1) if extent in self._buckets[symbol] else extent
-        return self._with(padded, smaller)
+        return self.with_extents(padded, smaller)
 
     def _named(self, name: str, shape: Any) -> Iterator[tuple[str | int | None, int]]:
         """The extents of an input with what the model calls them; none of a list."""
@@ -263,7 +321,7 @@ class Buckets:
         if shape is not None and port.shape is not None and not port.is_list:
             yield from zip(port.shape, shape, strict=True)
 
-    def _with(self, shapes: Mapping[str, Any], extents: Mapping[str, int]) -> dict[str, Any]:
+    def with_extents(self, shapes: Mapping[str, Any], extents: Mapping[str, int]) -> dict[str, Any]:
         """The shapes with other extents of symbols."""
 
         def changed(symbol: str | int | None, extent: int) -> int:

@@ -216,6 +216,28 @@ class Program(Stateful):
         found |= {p.name: np.zeros(p.shape, p.dtype.numpy) for p in self.outputs if not p.type.size}
         return {name: found[name] for name in outputs}
 
+    def again(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> Again | None:
+        """Runs like the last one of a stream, with these inputs or others of their shapes; None if there are no rooms.
+
+        `outputs` are none that are state.
+        """
+        executable, pairs = self._executable, self._image.state
+        if not isinstance(executable, KeepsState) or not all(p.type.size for p in self.outputs):
+            return None
+        reads = {name: memory.room(name, executable) for name in pairs.values()}
+        if any(room is None for room in reads.values()) or not pairs:
+            return None
+        arrays = {name: _as_array(name, value, self._ports[name]) for name, value in inputs.items()}
+        writes = {o: executable.room(self._ports[n].type) for o, n in pairs.items() if o not in self._image.in_place}
+        sized = {name: array for name, array in arrays.items() if array.size}
+
+        def run(changed: Mapping[str, Array], places: Mapping[str, Any]) -> dict[str, Array]:
+            with self._turn():
+                self._require_open()
+                return executable.run_bound({**sized, **changed}, places, outputs)
+
+        return Again(run, reads, writes, {o: n for o, n in pairs.items() if o in writes}, memory, executable)
+
     def _given(self, name: str, value: Any, executable: KeepsState) -> Any:
         """A value of an input that is in no room of this program. Raises InputError."""
         if value is None or (on_gpu(value) and isinstance(executable, DeviceArrays)):
@@ -330,6 +352,39 @@ class Program(Stateful):
 
         state = "".join(f", {output} → {taker}" for output, taker in self._image.state.items())
         return f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)}){state}>"
+
+
+class Again:
+    """Runs of a stream in turn, of which only some inputs differ; nothing is checked or looked up again.
+
+    A call takes those, and gives outputs by name. `finish` hands the state back to the stream.
+    """
+
+    __slots__ = ("_keeper", "_memory", "_pairs", "_reads", "_run", "_writes", "runs")
+
+    def __init__(
+        self,
+        run: Callable[[Mapping[str, Array], Mapping[str, Any]], dict[str, Array]],
+        reads: dict[str, Any],
+        writes: dict[str, Any],
+        pairs: Mapping[str, str],
+        memory: Memory,
+        keeper: object,
+    ) -> None:
+        self._run, self._reads, self._writes, self._pairs = run, reads, writes, tuple(pairs.items())
+        self._memory, self._keeper = memory, keeper
+        self.runs = 0
+
+    def __call__(self, changed: Mapping[str, Array]) -> dict[str, Array]:
+        found = self._run(changed, {**self._reads, **self._writes})
+        self.runs += 1
+        for output, name in self._pairs:
+            self._reads[name], self._writes[output] = self._writes[output], self._reads[name]
+        return found
+
+    def finish(self) -> None:
+        """Let the stream begin where these runs ended."""
+        self._memory.advance(self._reads, self._keeper)
 
 
 class Bound:

@@ -70,10 +70,12 @@ class ProgramCache(Generic[RequestT, InfoT]):
             kept = self._find(request, ahead)  # another thread may have compiled it
             return (kept, False) if kept is not None else (self._add(request, ahead), True)
 
-    def release(self, kept: Kept[InfoT]) -> None:
-        """Say that a run is done."""
+    def release(self, kept: Kept[InfoT], more: int = 0) -> None:
+        """Say that a run is done, and `more` like it."""
         with self._lock:
             kept.users -= 1
+            kept.runs += more
+            self._hits += more
         kept.close_unused()
 
     def counts(self) -> Counts:

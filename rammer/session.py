@@ -6,78 +6,41 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rammer import config
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.compiler import compile, require_compiler
 from rammer.errors import InputError, ModelError
-from rammer.growing import Growing, Grown
+from rammer.given import Inputs, Request, SessionPort
+from rammer.growing import Fit, Growing, Grown
+from rammer.inference_session import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
 from rammer.ir.graph import Graph
-from rammer.ir.tensor import Array, Shape
-from rammer.padding import Buckets, Mask, cut, length_name, masked, require_prefix, require_symbols
+from rammer.ir.tensor import Array, Shape, TensorType
+from rammer.padding import Buckets, Need, cut, fill, length_name, masked, require_prefix
 from rammer.plugins import PluginRegistry
+from rammer.program import Again
 from rammer.program_cache import Kept, ProgramCache
+from rammer.session_report import SessionReport
 from rammer.state import Memory, Stateful, checked_pairs
-from rammer.vdevice.base import Progress, Room, silent
+from rammer.vdevice.base import Progress, silent
 
 if TYPE_CHECKING:
     import onnx
 
-    from rammer.frontend.onnx import Declared, Imported
+    from rammer.frontend.onnx import Declared, Imported, Source
     from rammer.frontend.onnx.ports import Place
-
-Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # of a list, the shapes of its elements; of no value, None
-Arrays: TypeAlias = "dict[str, Any]"  # elements of lists by names of their own
+    from rammer.stages import Stages
 
 HASHED_BYTES = 64  # values of more bytes are known by their digest
 REMEMBERED = 4096  # signatures for which padding was proven
-
-
-@dataclass(frozen=True)
-class SessionPort:
-    """An input or output: symbolic dimensions are their names, unknown ones None; no shape, if not even the rank is
-    known. `type` is the standard's name: "tensor(float)".
-    """
-
-    name: str
-    shape: list[int | str | None] | None
-    type: str
-
-
-@dataclass(frozen=True)
-class SessionReport:
-    """What a session has done so far. A miss is a run that had to compile first."""
-
-    hits: int
-    misses: int
-    compiled_ahead: int
-    put_out: int
-    compile_s: float
-    padding: float  # the part of what programs were given that is no input
-    programs: tuple[tuple[str, int, float], ...]  # signature, runs, seconds; the one used last at the end
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.put_out} put out; "
-            f"{self.compile_s:.1f} s of compilation; {self.padding:.0%} of inputs are padding"
-        ]
-        lines += [f"  {text}: {runs} runs, {seconds:.1f} s" for text, runs, seconds in self.programs]
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What a call gives: shapes by input, arrays by name of a tensor."""
-
-    shapes: Shapes
-    arrays: Arrays = field(compare=False)
-    masks: tuple[Mask, ...] = ()  # of operands that are padded
 
 
 @dataclass(frozen=True)
@@ -88,7 +51,7 @@ class _Made:
     grown: Grown | None = None
 
 
-class Session(Stateful):
+class Session(Stateful, InferenceSession):
     """An ONNX model for inputs of any admissible shape. Safe to call from several threads.
 
     `run`, `get_inputs` and `get_outputs` are those of ONNX Runtime's InferenceSession. Inputs that decide shapes
@@ -104,10 +67,14 @@ class Session(Stateful):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
         target: str | None = None,
         *,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        sess_options: Any = None,
         max_programs: int = 8,
+        max_steps: int = 100_000,
         dims: Mapping[str, int] | None = None,
         buckets: Mapping[str, Sequence[int]] | None = None,
         state: Mapping[str, str] | bool | None = None,
@@ -126,8 +93,18 @@ class Session(Stateful):
 
         if max_programs < 1:
             raise InputError(f"max_programs is {max_programs}", hint="at least one program is kept")
-        self._source = Source(model)
-        self._inputs = {port.name: port for port in self._source.inputs}
+        if target is not None and not isinstance(target, str):
+            raise InputError(f"target is a {type(target).__name__}", hint="options of ONNX Runtime are sess_options=")
+        if providers is not None:
+            if target is not None:
+                raise InputError("target= and providers= are both given", hint="give one of them")
+            target, number = chosen_target(providers, provider_options, registry or PluginRegistry())
+            device = number if device is None else device
+        self._target = target or str(config.get("RAMMER_VDEVICE"))
+        if sess_options is not None and device is None and self._target == "cpu":
+            device = threads_of(sess_options)
+        self._source = model if isinstance(model, Source) else Source(model)
+        self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
         self._how: dict[str, Any] = {
             "target": target,
@@ -139,100 +116,223 @@ class Session(Stateful):
             "tune_seconds": tune_seconds,
             "registry": registry,
         }
-        self._dims = dict(dims or {})
-        require_symbols("dims", self._dims, tuple(self._inputs.values()))
-        self._optional = tuple(name for name, port in self._inputs.items() if port.is_optional)
         self._deciding: frozenset[str] = frozenset()  # tensors whose values were needed to compile
-        self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Mask, ...]]] = {}
-        self._masks: dict[Hashable, tuple[Mask, ...]] = {}  # by padded signature
+        self._fits: dict[Hashable, tuple[dict[str, Shape], tuple[Need, ...]]] = {}
+        self._growths: dict[Hashable, Fit] = {}
+        self._masks: dict[Hashable, tuple[Need, ...]] = {}  # by padded signature
         self._cache = ProgramCache(max_programs, self._key, self._compile)
         inputs, outputs = (
-            {name: (port.type, _fixed(port)) for name, port in ports.items()} for ports in (self._inputs, self._outputs)
+            {name: (port.type, _fixed(port)) for name, port in ports.items()}
+            for ports in (self._inputs.ports, self._outputs)
         )
         pairs = checked_pairs(state, inputs, outputs)
-        self._growing = Growing(bounds or {}, self._inputs, pairs)
-        if bounds and buckets:
-            raise InputError("bounds= and buckets= are not used together", hint="give one of them")
+        self._growing = Growing(bounds or {}, self._inputs.ports, pairs)
+        for name, port in self._inputs.ports.items() if bounds else ():
+            if name in pairs.values() and (both := set(port.shape or ()) & set(buckets or ())):
+                raise InputError(f"buckets= names {both.pop()!r}, a dimension of {name!r}, which is state with bounds=")
         self._memory = Memory(pairs, self._growing.axes)
-        self._buckets = Buckets(buckets or {}, tuple(self._inputs.values()))
+        self._max_programs, self._max_steps = max_programs, max_steps
+        self._stages: Stages | None = None  # once it is cut
+        self._cutting = threading.Lock()
+        self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # why it must not be
+        self._buckets = Buckets(buckets or {}, tuple(self._inputs.ports.values()))
 
     # what ONNX Runtime's sessions say
 
+    @property
+    def target(self) -> str:
+        """The name of the vDevice."""
+        return self._target
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says about itself."""
+        return ModelMetadata(**self._source.metadata)
+
     def get_inputs(self) -> list[SessionPort]:
         """The inputs, in order."""
-        return [self._port(port) for port in self._inputs.values()]
+        return [self._inputs.shown(port) for port in self._inputs.ports.values()]
 
     def get_outputs(self) -> list[SessionPort]:
         """The outputs, in order."""
-        return [self._port(port) for port in self._outputs.values()]
-
-    def _port(self, port: Declared) -> SessionPort:
-        shape = None if port.shape is None else [self._dims.get(e, e) if isinstance(e, str) else e for e in port.shape]
-        return SessionPort(port.name, shape, port.type)
+        return [self._inputs.shown(port) for port in self._outputs.values()]
 
     def report(self) -> SessionReport:
         """Hits, misses, seconds of compilation, and the programs that are kept."""
         c, kept = self._cache.counts(), self._cache.kept()
         programs = tuple((k.signature, k.runs, k.compile_s) for k in kept)
-        padding = self._buckets.padding()
-        return SessionReport(c.hits, c.misses, c.compiled_ahead, c.put_out, c.compile_s, padding, programs)
+        own = SessionReport(
+            c.hits, c.misses, c.compiled_ahead, c.put_out, c.compile_s, self._buckets.padding(), programs
+        )
+        for label, part in self._stages.sessions() if self._stages else ():
+            own = own.with_part(label, part.report())
+        return own
 
     # running
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
         pairs = self._memory.pairs
-        inputs = tuple(name for name in self._inputs if name not in pairs.values())
+        inputs = tuple(name for name in self._inputs.ports if name not in pairs.values())
         return inputs, tuple(name for name in self._outputs if name not in pairs)
 
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """These outputs of a run of the stream that has this memory, and holds its turn."""
-        check_names(inputs, self._inputs, (*self._optional, *memory.inputs))
+        if self._stages is None:
+            try:
+                return self.evaluate_uncut(memory, inputs, outputs)
+            except ModelError as error:
+                self._cut(error)
+        return self._evaluate_cut(memory, inputs, outputs)
+
+    def evaluate_uncut(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """The same by one program. Raises Undecided for a loop or a branch that it cannot have."""
+        check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
         if self._growing.axes:
             return self._evaluate_growing(memory, inputs, outputs)
         kept = {name: value for name in memory.inputs if (value := memory.value(name)) is not None}
         given = {**kept, **inputs}
-        shapes, arrays = self._flat(given)
-        extents = self._extents(shapes)
+        return self._run(self._request(memory, given), memory, inputs, outputs)
+
+    def _request(self, memory: Memory, given: Mapping[str, Any]) -> Request:
+        """What is given, and zeros for state that is not."""
+        shapes, arrays = self._inputs.flat(given)
+        extents = self._inputs.extents(shapes)
         for name in memory.inputs:
             if name not in given:
-                arrays[name] = self._zeros(self._inputs[name], extents)
+                arrays[name] = self._inputs.zeros(self._inputs.ports[name], extents)
                 shapes[name] = arrays[name].shape
-        return self._run(_Request(shapes, arrays), memory, inputs, outputs)
+        return Request(shapes, arrays)
+
+    def _cut(self, error: ModelError) -> None:
+        """Run the model in parts from now on. Raises the error if that is not what it takes."""
+        from rammer.frontend.onnx import Undecided
+        from rammer.stages import Stages
+
+        if not isinstance(error, Undecided):
+            raise error
+        if self._whole:
+            what = f"{error.what}, and so it runs apart from what is around it"
+            raise ModelError(what, hint=f"leave out {self._whole}, for which a model has to be one program") from error
+        with self._cutting:
+            self._stages = self._stages or Stages(self._source, self._opened, self._max_steps)
+
+    def _opened(self, source: Source, pairs: Mapping[str, str]) -> Session:
+        """A session for a part of the model, as this one is for all of it."""
+        limits = self._max_programs, self._max_steps
+        return Session(source, max_programs=limits[0], max_steps=limits[1], state=pairs, **self._how)
+
+    def _evaluate_cut(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        assert self._stages is not None
+        check_names(inputs, self._inputs.ports, (*self._inputs.optional, *memory.inputs))
+        kept = {name: deepcopy(value) for name in memory.inputs if (value := memory.value(name)) is not None}
+        request = self._request(memory, {**kept, **inputs})
+        if resident := [name for name, array in request.arrays.items() if on_gpu(array)]:
+            raise InputError(
+                f"input {resident[0]!r} lies on a GPU, and the model is cut", hint="give it as a NumPy array"
+            )
+        values = {name: self._inputs.value(name, request) for name in self._inputs.ports}
+        found = self._stages.run(values, tuple(dict.fromkeys((*outputs, *memory.pairs))))
+        memory.advance({taker: deepcopy(found[output]) for output, taker in memory.pairs.items()})
+        return {name: found[name] for name in outputs}
+
+    @contextmanager
+    def again(
+        self, memory: Memory, inputs: Mapping[str, Any], changing: Collection[str], outputs: Sequence[str]
+    ) -> Iterator[Again | None]:
+        """Runs like the last one of a stream, of which only inputs that are `changing` differ, in nothing but values.
+
+        None where these decide what runs, or where state is handed on from outside of a program.
+        """
+        if self._stages is not None or not self._deciding.isdisjoint(changing):
+            yield None
+            return
+        state = {name: memory.value(name) for name in memory.inputs}
+        kept, _ = self._cache.acquire(self._request(memory, {**state, **inputs}), ahead=True)
+        again, runs = None, 0
+        try:
+            program = kept.program
+            if program and program.state_pairs == memory.pairs and {p.name for p in program.outputs} >= {*outputs}:
+                names = {p.name for p in program.inputs} - {*memory.inputs}
+                again = program.again(memory, {name: inputs[name] for name in names}, outputs)
+            yield again
+        finally:
+            if again:
+                again.finish()
+                runs = again.runs
+            self._cache.release(kept, runs)
+
+    def output_types(self, inputs: Mapping[str, Any]) -> dict[str, TensorType]:
+        """What the outputs that are tensors would be for these inputs."""
+        imported = self._import(Request(*self._inputs.flat(inputs)))
+        return {name: imported.graph.types[p] for name, p in imported.outputs.items() if isinstance(p, str)}
 
     def _evaluate_growing(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """The same where caches have more room than they take."""
-        caches = {n: as_array(n, inputs[n], self._inputs[n].dtype) for n in self._growing.axes if n in inputs}
+        caches = {n: as_array(n, inputs[n], self._inputs.ports[n].dtype) for n in self._growing.axes if n in inputs}
         lengths = self._growing.lengths(memory, caches)
         given = {n: value for n, value in inputs.items() if n not in caches}
         kept = {
             n: value for n in memory.inputs if n not in self._growing.axes and (value := memory.value(n)) is not None
         }
-        shapes, arrays = self._flat({**kept, **given})
-        extents = self._extents(shapes)
+        shapes, arrays = self._inputs.flat({**kept, **given})
+        extents = self._inputs.extents(shapes)
         for name in memory.inputs:
             if name not in shapes:
-                port = self._inputs[name]
-                full = self._zeros(port, extents | self._growing.bounds)
+                port = self._inputs.ports[name]
+                full = self._inputs.zeros(port, extents | self._growing.bounds)
                 shapes[name] = full.shape
                 if name not in self._growing.axes:
                     arrays[name] = full
-        shapes = {name: shapes[name] for name in self._inputs if name in shapes}
-        request = _Request(shapes, arrays)
+        shapes = {name: shapes[name] for name in self._inputs.ports if name in shapes}
+        shapes = self._buckets.with_extents(shapes, self._growing.rooms)
+        arrays = {n: fill(n, a, shape) if (shape := shapes.get(n)) else a for n, a in arrays.items()}
+        exact = Request(shapes, arrays)
+        request = Request(*self._buckets.padded(shapes, arrays))
         program, _ = self._cache.acquire(request)
+        if request.shapes != shapes and not self._growing.has_room(lengths, _grown(program).steps):
+            self._cache.release(program)
+            request = exact
+            program, _ = self._cache.acquire(request)
         try:
-            grown = program.info.grown
-            assert grown is not None and program.program is not None
-            self._growing.require_room(lengths, grown.steps)
-            arrays |= grown.fed(lengths)
+            assert program.program is not None
+            fit = self._fit(exact, request, _grown(program))
+            self._growing.require_room(lengths, fit.steps)
+            self._growing.require_followed(extents, fit.after(lengths))
+            fed = request.arrays | fit.fed(lengths)
             inside = program.program.state_pairs
             names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
-            found = program.program.evaluate(memory, {name: arrays[name] for name in names}, outputs)
+            found = program.program.evaluate(memory, {name: fed[name] for name in names}, outputs)
         finally:
             self._cache.release(program)
-        memory.lengths = grown.after(lengths)
-        return grown.cut(found, lengths)
+        memory.lengths = fit.after(lengths)
+        return fit.cut(found, lengths)
 
-    def _run(self, exact: _Request, memory: Memory, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def _fit(self, exact: Request, request: Request, grown: Grown) -> Fit:
+        """What a run has of a program for its extents or for larger ones. Raises ModelError if it does not serve it."""
+        key = self._key(exact), self._key(request)
+        fit: Fit | None = self._growths.get(key)
+        if fit is None:
+            extents, true = (
+                self._inputs.symbols(request.shapes, self._growing.axes),
+                self._buckets.extents(exact.shapes),
+            )
+            fit = self._growing.fit(self._loads(request), grown, extents, true)
+            self._remember(self._growths, key, fit)
+        return fit
+
+    def _loads(self, request: Request) -> Callable[[Mapping[str, int]], Imported]:
+        """Imports the model for a request but for some extents."""
+
+        def load(extents: Mapping[str, int]) -> Imported:
+            shapes = self._buckets.with_extents(request.shapes, extents)
+            arrays = dict(request.arrays)
+            for name in arrays.keys() & shapes.keys():
+                if not on_gpu(arrays[name]):
+                    arrays[name] = fill(name, cut(arrays[name], shapes[name]), shapes[name])
+            return self._import(Request(shapes, arrays))
+
+        return load
+
+    def _run(self, exact: Request, memory: Memory, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Outputs by name, from the program of this signature or from one of padded extents."""
         request, true_shapes = self._fitted(exact)
         kept, _ = self._cache.acquire(request)
@@ -253,9 +353,9 @@ class Session(Stateful):
         memory.advance({taker: deepcopy(_gathered(places[output], found)) for output, taker in outside.items()})
         return {name: _gathered(places[name], found) for name in outputs}
 
-    def _fitted(self, exact: _Request) -> tuple[_Request, dict[str, Shape]]:
+    def _fitted(self, exact: Request) -> tuple[Request, dict[str, Shape]]:
         """The request of the program that serves this one, and the true shapes of outputs if that is padded."""
-        padded = _Request(*self._buckets.padded(exact.shapes, exact.arrays))
+        padded = Request(*self._buckets.padded(exact.shapes, exact.arrays))
         masks = self._masks_of(padded)
         true_shapes: dict[str, Shape] = {}
         if padded.shapes != exact.shapes:
@@ -264,9 +364,9 @@ class Session(Stateful):
             return padded, true_shapes
         extents = self._buckets.extents(exact.shapes)
         lengths = {length_name(s): np.asarray(extents[s], np.int64) for s in {mask.symbol for mask in masks}}
-        return _Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
+        return Request(padded.shapes, padded.arrays | lengths, masks), true_shapes
 
-    def _masks_of(self, padded: _Request) -> tuple[Mask, ...]:
+    def _masks_of(self, padded: Request) -> tuple[Need, ...]:
         """What a padded program has to mask, as slightly smaller shapes show; nothing if these are refused."""
         shapes = self._buckets.probe(padded.shapes)
         if shapes == padded.shapes:
@@ -275,15 +375,15 @@ class Session(Stateful):
         if (masks := self._masks.get(key)) is None:
             arrays = {n: a if on_gpu(a) or n not in shapes else cut(a, shapes[n]) for n, a in padded.arrays.items()}
             try:
-                masks = self._compared(_Request(shapes, arrays), padded)[1]
+                masks = self._compared(Request(shapes, arrays), padded)[1]
             except ModelError:
                 masks = ()  # each run says by itself why it is refused
             self._remember(self._masks, self._key(padded), masks)
         return masks
 
     def _proven(
-        self, exact: _Request, padded: _Request, masks: tuple[Mask, ...]
-    ) -> tuple[dict[str, Shape], tuple[Mask, ...]]:
+        self, exact: Request, padded: Request, masks: tuple[Need, ...]
+    ) -> tuple[dict[str, Shape], tuple[Need, ...]]:
         """The true shapes of outputs, and masks, these if they do. Raises ModelError for what depends on padding."""
         fit = self._fits.get(self._key(exact))
         if fit is None:
@@ -293,7 +393,7 @@ class Session(Stateful):
             self._remember(self._fits, self._key(exact), fit)
         return fit
 
-    def _compared(self, exact: _Request, padded: _Request) -> tuple[Graph, tuple[Mask, ...]]:
+    def _compared(self, exact: Request, padded: Request) -> tuple[Graph, tuple[Need, ...]]:
         """The exact graph, and what is to be masked in the padded one. Raises ModelError."""
         graph, extents = self._import(exact).graph, self._buckets.extents(padded.shapes)
         filled = {symbol: (true, extents[symbol]) for symbol, true in self._buckets.extents(exact.shapes).items()}
@@ -306,82 +406,19 @@ class Session(Stateful):
             known.clear()
         known[key] = value
 
-    def _zeros(self, port: Declared, extents: Mapping[str, int]) -> Array:
-        """What a state starts from."""
-        shape = [extents.get(e) if isinstance(e, str) else e for e in port.shape or ()]
-        known = [e for e in shape if e is not None]
-        if port.is_list or port.shape is None or len(known) < len(shape):
-            raise InputError(f"the shape of state {port.name!r} is open", hint="give it once, or reset(…) to a value")
-        return np.zeros(known, port.dtype.numpy)
-
-    def _flat(self, inputs: Mapping[str, Any]) -> tuple[Shapes, Arrays]:
-        """Shapes by input and arrays by tensor, checked against what the model declares."""
-        shapes: Shapes = {}
-        arrays: Arrays = {}
-        for name, port in self._inputs.items():
-            value = inputs.get(name)
-            if value is None:
-                if port.is_optional:
-                    shapes[name] = None
-                elif name in inputs:
-                    raise InputError(f"input {name!r} is None", hint="only inputs of optional type may be")
-                continue
-            if not port.is_list:
-                arrays[name] = self._array(port, name, value)
-                shapes[name] = tuple(arrays[name].shape)
-                continue
-            if not isinstance(value, list | tuple):
-                raise InputError(f"input {name!r} is a {type(value).__name__}", hint="it is a list of tensors")
-            # onnx is imported by now
-            from rammer.frontend.onnx.ports import element_names
-
-            parts = element_names(name, len(value))
-            arrays |= {part: self._array(port, part, v) for part, v in zip(parts, value, strict=True)}
-            shapes[name] = tuple(tuple(arrays[part].shape) for part in parts)
-        return shapes, arrays
-
-    def _array(self, port: Declared, name: str, value: Any) -> Any:
-        if on_gpu(value) or isinstance(value, Room):  # state that a program keeps
-            return value
-        array = as_array(name, value, port.dtype)
-        if array.dtype.newbyteorder("=") != port.dtype.numpy:
-            raise InputError(
-                f"input {name!r}: dtype {array.dtype.name}, the model takes {port.dtype.value}",
-                hint=f"convert it with .astype({port.dtype.value!r})",
-            )
-        return array
-
-    def _extents(self, shapes: Shapes) -> dict[str, int]:
-        """The symbolic dimensions' extents. Raises InputError for shapes that the model does not admit."""
-        extents: dict[str, int] = dict(self._dims)
-        for name, given in shapes.items():
-            port = self._inputs[name]
-            if port.shape is None or given is None:
-                continue
-            for shape in given if port.is_list else (given,):
-                said = ", ".join("?" if e is None else str(e) for e in port.shape)
-                if len(shape) != len(port.shape):
-                    raise InputError(f"input {name!r}: rank {len(shape)}, the model takes [{said}]")
-                for axis, (got, extent) in enumerate(zip(shape, port.shape, strict=True)):
-                    wanted = extent
-                    if isinstance(extent, str):  # elements of a list may differ
-                        wanted = self._dims.get(extent) if port.is_list else extents.setdefault(extent, got)
-                    if wanted is not None and got != wanted:
-                        symbol = f", where {extent!r} is {wanted}" if isinstance(extent, str) else ""
-                        raise InputError(f"input {name!r}: dimension {axis} is {got}, the model takes [{said}]{symbol}")
-        return extents
-
     # programs
 
-    def _key(self, request: _Request) -> Hashable:
+    def _key(self, request: Request) -> Hashable:
         values = tuple((n, _content(n, request.arrays[n])) for n in sorted(self._deciding & request.arrays.keys()))
         return tuple(sorted(request.shapes.items())), values, request.masks
 
-    def _compile(self, request: _Request) -> Kept[_Made]:
+    def _compile(self, request: Request) -> Kept[_Made]:
         start = time.perf_counter()
         grown = None
         if self._growing.axes:
-            grown = self._growing.grown(lambda extents: self._import(self._shortened(request, extents)))
+            extents = self._inputs.symbols(request.shapes, self._growing.axes)
+            probe = self._buckets.extents(self._buckets.probe(request.shapes))
+            grown = self._growing.grown(self._loads(request), extents, probe)
             imported, graph = grown.imported, grown.graph
         else:
             imported = self._import(request)
@@ -393,28 +430,20 @@ class Session(Stateful):
         text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
         return Kept(program, _Made(imported, grown), text, time.perf_counter() - start)
 
-    def _shortened(self, request: _Request, extents: Mapping[str, int]) -> _Request:
-        """The request with caches of these extents."""
-        shapes = dict(request.shapes)
-        for name, (axis, symbol) in self._growing.axes.items():
-            shape = shapes[name]
-            assert shape is not None
-            shapes[name] = (*shape[:axis], extents[symbol], *shape[axis + 1 :])
-        return _Request(shapes, request.arrays)
-
-    def _import(self, request: _Request) -> Imported:
+    def _import(self, request: Request) -> Imported:
         """The graph for a signature, with the values of those inputs fixed that decide shapes."""
-        from rammer.frontend.onnx import NotConstant
+        from rammer.frontend.onnx import NotConstant, Undecided
 
         deciding = self._deciding & request.arrays.keys()
         while True:
             constants = {name: _host(name, request.arrays[name]) for name in deciding}
             try:
-                imported = self._source.load(shapes=request.shapes, dims=self._dims, constants=constants)
+                imported = self._source.load(shapes=request.shapes, dims=self._inputs.dims, constants=constants)
                 break
             except NotConstant as error:
                 found = set(error.inputs) & request.arrays.keys()
-                if not found - deciding:
+                flags = all(_is_flag(request.arrays[name]) for name in found)
+                if not found - deciding or (isinstance(error, Undecided) and not flags):
                     raise
                 deciding |= found
         self._deciding = self._deciding | deciding  # a new set: other threads read the old one
@@ -434,8 +463,9 @@ class Session(Stateful):
         A signature has extents of symbolic dimensions by name, shapes of inputs (tuples), and arrays of those whose
         values decide shapes: {"batch": 8, "x": (8, 3), "axes": np.array([1])}. In the background errors are those of
         the future; `progress` is called there with ("programs", done, total). `close` ends it after the current one.
+        Of a model with loops that only values decide, what depends on inputs alone is compiled; the rest when it runs.
         """
-        requests = [self._asked(signature) for signature in signatures]
+        requests = [self._inputs.asked(signature, self._growing.bounds) for signature in signatures]
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
 
@@ -444,9 +474,7 @@ class Session(Stateful):
             try:
                 for number, request in enumerate(requests):
                     progress("programs", number, len(requests))
-                    kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
-                    self._cache.release(kept)
-                    compiled += is_new
+                    compiled += self._ahead(request)
                 progress("programs", len(requests), len(requests))
             except Exception as error:
                 future.set_exception(error)
@@ -460,42 +488,27 @@ class Session(Stateful):
             future.result()
         return future
 
-    def _asked(self, signature: Mapping[str, Any]) -> _Request:
-        """What a run of a signature would give, as far as it decides what is compiled."""
-        symbols = {e for port in self._inputs.values() for e in port.shape or () if isinstance(e, str)}
-        check_names({n: v for n, v in signature.items() if n not in symbols}, self._inputs, tuple(self._inputs))
-        extents = (
-            self._dims
-            | self._growing.bounds
-            | {n: v for n, v in signature.items() if n in symbols and n not in self._inputs}
-        )
-        shapes: Shapes = {}
-        given: dict[str, Any] = {}
-        for name, port in self._inputs.items():
-            value = signature.get(name)
-            if isinstance(value, np.ndarray | np.generic) or (port.is_list and _holds_arrays(value)):
-                given[name] = value
-            elif value is not None or (port.is_optional and name in signature):
-                shapes[name] = value if value is None else tuple(value)
-            elif port.is_optional:
-                shapes[name] = None
-            elif port.is_list or port.shape is None:
-                raise InputError(f"the signature says nothing about input {name!r}", hint=f"give {name!r} its shape")
-            else:
-                known = [extents.get(e) if isinstance(e, str) else e for e in port.shape]
-                if None in known:
-                    open_ = port.shape[known.index(None)]
-                    hint = f"for example {{{open_!r}: 8}}" if open_ else f"give {name!r} its shape"
-                    raise InputError(f"the signature leaves dimension {open_ or '?'!r} of {name!r} open", hint=hint)
-                shapes[name] = tuple(known)
-        more, arrays = self._flat(given)
-        ordered = {name: (shapes | more)[name] for name in self._inputs if name in shapes or name in more}
-        self._extents(ordered)
-        return _Request(ordered, arrays)
+    def _ahead(self, request: Request) -> int:
+        """Compile what is known to be needed for a signature: how many programs that were."""
+        if self._stages is None:
+            try:
+                return self.ahead_uncut(request)
+            except ModelError as error:
+                self._cut(error)
+        assert self._stages is not None
+        return self._stages.ahead({name: self._inputs.example(name) for name in request.shapes}, request)
+
+    def ahead_uncut(self, request: Request) -> int:
+        """The same for one program. Raises Undecided for a loop or a branch that it cannot have."""
+        kept, is_new = self._cache.acquire(self._fitted(request)[0], ahead=True)
+        self._cache.release(kept)
+        return int(is_new)
 
     def close(self) -> None:
         """Close all programs, when their runs are done. Later runs raise InputError."""
         self._cache.close()
+        if self._stages:
+            self._stages.close()
 
     def __enter__(self) -> Session:
         return self
@@ -516,6 +529,11 @@ def _fixed(port: Declared) -> list[int | None] | None:
     return port.shape and [e if isinstance(e, int) else None for e in port.shape]  # type: ignore[return-value]
 
 
+def _grown(kept: Kept[_Made]) -> Grown:
+    assert kept.info.grown is not None
+    return kept.info.grown
+
+
 def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
     """An output: an array, a list of arrays, or no value."""
     if place is None:
@@ -527,8 +545,9 @@ def _tensors(place: Place) -> tuple[str, ...]:
     return () if place is None else (place,) if isinstance(place, str) else place
 
 
-def _holds_arrays(value: Any) -> bool:
-    return isinstance(value, list | tuple) and any(isinstance(v, np.ndarray) for v in value)
+def _is_flag(value: Any) -> bool:
+    """Whether there are few values that it may have."""
+    return str(value.dtype) == "bool" and value.size == 1
 
 
 def _host(name: str, value: Any) -> Array:

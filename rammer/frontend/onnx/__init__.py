@@ -9,12 +9,12 @@ from typing import Any
 from onnx import ModelProto
 
 from rammer.frontend.onnx.limits import Limits
-from rammer.frontend.onnx.node import Node, NotConstant, handles
+from rammer.frontend.onnx.node import Node, NotConstant, Undecided, handles
 from rammer.frontend.onnx.ports import Declared
 from rammer.frontend.onnx.source import Imported, Source
 from rammer.ir.graph import Graph
 
-__all__ = ["Declared", "Imported", "Limits", "Node", "NotConstant", "Source", "handles", "load"]
+__all__ = ["Declared", "Imported", "Limits", "Node", "NotConstant", "Source", "Undecided", "handles", "load"]
 
 
 def load(

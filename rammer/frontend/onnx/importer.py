@@ -23,7 +23,8 @@ from rammer.errors import ModelError, RammerError, did_you_mean
 from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx import handlers as _handlers  # noqa: F401  (registers them)
 from rammer.frontend.onnx.limits import Limits
-from rammer.frontend.onnx.node import Node, handler_for
+from rammer.frontend.onnx.node import Node, NotConstant, handler_for
+from rammer.frontend.onnx.parts import label_of, reads
 from rammer.frontend.onnx.ports import (
     Declared,
     Given,
@@ -165,7 +166,7 @@ class Importer:
         names = elements(port, given)
         shapes = cast("tuple[Shape, ...]", given)
         found = tuple(self._tensor_input(port, name, shape) for name, shape in zip(names, shapes, strict=True))
-        return TensorList(found, port.dtype), names
+        return TensorList(found, port.dtype if port.element else None), names
 
     def _tensor_input(self, port: Declared, name: str, shape: Shape | None) -> TensorId:
         if name in self.constants:  # fixed by the caller
@@ -237,7 +238,7 @@ class Importer:
         """Raise one error that lists every operator nobody can import, with the nodes that use it."""
         missing: dict[str, list[str]] = {}
         for node, op in self._missing(nodes, opsets, frozenset()):
-            missing.setdefault(op, []).append(_label(node))
+            missing.setdefault(op, []).append(label_of(node))
         if missing:
             lines = [
                 f"{op} (node {', '.join(repr(n) for n in names[:5])}{f' and {len(names) - 5} more' * (len(names) > 5)})"
@@ -258,7 +259,7 @@ class Importer:
             if (function := self.functions.get(key)) is not None:
                 if key not in inside:  # recursion is reported when the call is inlined
                     if len(inside) >= self.limits.depth:
-                        raise ModelError(f"functions are nested deeper than {self.limits.depth}", node=_label(node))
+                        raise ModelError(f"functions are nested deeper than {self.limits.depth}", node=label_of(node))
                     inner = _opsets(function.opset_import, f"function {_qualified(*key)}")
                     yield from self._missing(function.node, inner, inside | {key})
                 continue
@@ -279,11 +280,13 @@ class Importer:
         if self.num_nodes > self.limits.nodes:
             raise ModelError(f"the model has more than {self.limits.nodes} nodes", hint="raise Limits.nodes")
         for node in self._sorted(nodes, scope):
-            label = _label(node)
+            label = label_of(node)
             try:
                 self._node(node, label, scope)
             except ModelError as error:
                 error.locate(node=label, op=node.op_type)
+                if isinstance(error, NotConstant):
+                    error.at = next(filter(None, node.output), "")
                 raise
             except RammerError as error:
                 raise ModelError(error.what, node=label, op=node.op_type, hint=error.hint) from error
@@ -302,21 +305,21 @@ class Importer:
             for name in node.output:
                 if name and (name in producer or name in scope.values):
                     raise ModelError(
-                        f"output {name!r} is already the name of another value", node=_label(node), op=node.op_type
+                        f"output {name!r} is already the name of another value", node=label_of(node), op=node.op_type
                     )
                 if name:
                     producer[name] = n
         edges = []
         in_order = True
         for n, node in enumerate(nodes):
-            for name in _reads(node, self.limits.depth):
+            for name in reads(node, self.limits.depth):
                 if (source := producer.get(name)) is not None:
                     edges.append((source, n))
                     in_order = in_order and source < n
                 elif not scope.knows(name):
                     raise ModelError(
                         f"input {name!r} is produced by no node",
-                        node=_label(node),
+                        node=label_of(node),
                         op=node.op_type,
                         hint=did_you_mean(name, producer) or "it must be an input, an initializer or a node's output",
                     )
@@ -327,7 +330,7 @@ class Importer:
         try:
             return [nodes[n] for n in nx.lexicographical_topological_sort(graph)]
         except nx.NetworkXUnfeasible:
-            cycle = [_label(nodes[edge[0]]) for edge in nx.find_cycle(graph)]
+            cycle = [label_of(nodes[edge[0]]) for edge in nx.find_cycle(graph)]
             raise ModelError(
                 f"the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}", node=cycle[0], hint="remove the cycle"
             ) from None
@@ -517,11 +520,6 @@ def _qualified(domain: str, name: str, overload: str = "") -> str:
     return f"{domain + '.' if domain else ''}{name}{':' + overload if overload else ''}"
 
 
-def _label(node: NodeProto) -> str:
-    """The node's name; if it has none, that of its first output."""
-    return node.name or next((f"→{name}" for name in node.output if name), node.op_type)
-
-
 def _opsets(imports: Iterable[Any], what: str) -> dict[str, int]:
     """Opset by domain. Raises ModelError for one that is unknown or named twice."""
     opsets: dict[str, int] = {}
@@ -538,24 +536,6 @@ def _opsets(imports: Iterable[Any], what: str) -> dict[str, int]:
     if not opsets:
         raise ModelError(f"{what} imports no operator set")
     return opsets
-
-
-def _reads(node: NodeProto, depth: int) -> Iterator[str]:
-    """Names a node reads, including what its subgraphs take from outside."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():
-            if depth <= 0:
-                raise ModelError("subgraphs are nested too deeply", node=_label(node), op=node.op_type)
-            inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-            inner |= {name for n in graph.node for name in n.output}
-            for n in graph.node:
-                yield from (name for name in _reads(n, depth - 1) if name not in inner)
-            produced = {name for n in graph.node for name in n.output}
-            yield from (v.name for v in graph.output if v.name not in produced | inner)
-
-
-_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 _CODES: dict[DType, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}

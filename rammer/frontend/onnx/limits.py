@@ -13,6 +13,7 @@ class Limits:
     external_bytes: int = 32 << 30  # all external data together
     nodes: int = 1_000_000  # nodes after inlining of functions
     operators: int = 500_000  # operators after lowering (a recurrent layer becomes a few per time step)
+    steps: int = 10_000  # of a Loop or a Scan, in a program that has them one after another
     tensor_bytes: int = 8 << 30  # any single tensor
     fold_bytes: int = 64 << 20  # memory that constant folding may take in all
     depth: int = 32  # nesting of functions and subgraphs

@@ -40,9 +40,17 @@ def handler_for(domain: str, op: str, opset: int) -> Handler | None:
 
 
 class NotConstant(ModelError):
-    """An input that decides shapes is only known at run time; `inputs` are the graph inputs it depends on."""
+    """An input that decides shapes is only known at run time; `inputs` are the graph inputs it depends on.
+
+    `at` is the first output of the outermost graph's node in which that happened.
+    """
 
     inputs: tuple[TensorId, ...] = ()
+    at: str = ""
+
+
+class Undecided(NotConstant):
+    """What is only known at run time is how often a body runs, or which one."""
 
 
 class Subgraphs(Protocol):
@@ -122,17 +130,18 @@ class Node:
         """The value of an input that must be known at compile time."""
         return self.known(self.tensor(position), f"input {position} ({what})")
 
-    def known(self, tensor: TensorId, what: str) -> Array:
-        """The value of a tensor that must be known at compile time. Raises NotConstant."""
+    def known(self, tensor: TensorId, what: str, raises: Callable[..., NotConstant] = NotConstant) -> Array:
+        """The value of a tensor that must be known at compile time. Raises NotConstant, or what is given for it."""
         value = self.builder.value(tensor)
         if value is None:
             sources = self.builder.sources(tensor)
             named = ", ".join(f"{name!r}: …" for name in sources[:5])
-            error = NotConstant(
+            why = "shapes are fixed at compile time" if raises is NotConstant else "rammer.Session runs it at run time"
+            error = raises(
                 f"{what} is not known at compile time",
                 node=self.label,
                 op=self.op,
-                hint=f"shapes are fixed at compile time; if the values never change, pass constants={{{named}}}",
+                hint=f"{why}; if the values never change, pass constants={{{named}}}",
             )
             error.inputs = sources
             raise error

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from onnx import TensorProto, TypeProto, ValueInfoProto
+from onnx import TensorProto, TypeProto, ValueInfoProto, helper
 
 from rammer.errors import ModelError
 from rammer.frontend.onnx.limits import Limits
@@ -76,6 +76,18 @@ def declared(value: ValueInfoProto) -> Declared:
     if tensor.HasField("shape"):
         shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
     return Declared(value.name, tensor.elem_type, shape, is_list, optional)
+
+
+def type_of(value: Any) -> TypeProto:
+    """The type of a tensor, list or missing value; shapes are open."""
+    if value is None:
+        found = TypeProto()
+        found.optional_type.elem_type.tensor_type.elem_type = TensorProto.UNDEFINED
+        return found
+    if not isinstance(value, list):
+        return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.dtype), None)
+    element = type_of(value[0]) if value else helper.make_tensor_type_proto(TensorProto.UNDEFINED, None)
+    return helper.make_sequence_type_proto(element)
 
 
 def elements(port: Declared, given: Given) -> tuple[TensorId, ...]:

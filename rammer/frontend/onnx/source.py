@@ -9,13 +9,15 @@ from operator import index
 from typing import Any
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto
+from onnx.inliner import inline_local_functions
 
 from rammer import files
 from rammer.errors import ModelError
 from rammer.frontend import tensorflow
 from rammer.frontend.onnx.importer import Importer
 from rammer.frontend.onnx.limits import Limits
+from rammer.frontend.onnx.parts import Cutter
 from rammer.frontend.onnx.ports import Declared, Given, Place, declared
 from rammer.frontend.onnx.tensors import ExternalData
 from rammer.frontend.onnx.wire import take_weights
@@ -76,6 +78,43 @@ class Source:
     @property
     def outputs(self) -> tuple[Declared, ...]:
         return tuple(declared(v) for v in self._model.graph.output)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the model says about itself, in ONNX Runtime's words."""
+        model = self._model
+        return {
+            "producer_name": model.producer_name,
+            "graph_name": model.graph.name,
+            "domain": model.domain,
+            "description": model.doc_string,
+            "graph_description": model.graph.doc_string,
+            "version": model.model_version,
+            "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props},
+        }
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard's operators; 0 if it has none of them."""
+        return max((i.version for i in self._model.opset_import if i.domain in ("", "ai.onnx")), default=0)
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def cutter(self) -> Cutter:
+        """What cuts the graph into parts. Calls of the model's own functions become what these are made of."""
+        if self._model.functions:
+            self._model = inline_local_functions(self._model)
+        return Cutter(self._model.graph, self._limits.depth)
+
+    def part(self, graph: GraphProto) -> Source:
+        """A part of the graph as a model of its own, with the weights of this one."""
+        model = ModelProto(ir_version=self._model.ir_version, graph=graph)
+        model.opset_import.extend(self._model.opset_import)
+        names = {t.name for t in graph.initializer}
+        weights = {name: data for name, data in self._weights.items() if name in names}
+        return Source(model, limits=self._limits, base_dir=self._folder, weights=weights)
 
     def check(self) -> None:
         """Raise one ModelError that lists every operator that cannot be imported."""

@@ -1,4 +1,7 @@
-"""Control flow: conditions are decided, and loops unrolled, at compile time."""
+"""Control flow: conditions are decided, and loops unrolled, at compile time.
+
+Where that cannot be, Undecided says so: a session then runs bodies as programs of their own (`rammer/stages.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rammer.frontend.onnx.node import Node, handles
+from rammer.frontend.onnx.node import Node, Undecided, handles
 from rammer.frontend.onnx.ports import Value
 from rammer.ir.tensor import DType, TensorId
 
@@ -14,30 +17,67 @@ from rammer.ir.tensor import DType, TensorId
 @handles("If")
 def if_(n: Node) -> tuple[Value | None, ...]:
     """Only the branch that is taken is imported."""
-    return n.subgraph(n.attrs["then_branch" if n.scalar(0, "cond") else "else_branch"], ())
+    taken = n.subgraph(n.attrs["then_branch" if _number(n, 0, "the condition") else "else_branch"], ())
+    if len(taken) != len(n.outputs):
+        raise n.fail(f"the branch has {len(taken)} results instead of {len(n.outputs)}")
+    return taken
 
 
 @handles("Loop")
 def loop(n: Node) -> list[Value | None]:
     """The trip count, and the condition after each step, must be known."""
-    limit = n.scalar(0, "M") if n.has(0) else None
-    alive = bool(n.scalar(1, "cond")) if n.has(1) else True
+    limit = _number(n, 0, "the trip count") if n.has(0) else None
+    if limit is not None and limit < 0:
+        raise n.fail(f"the trip count is {limit}")
+    alive = bool(_number(n, 1, "the condition")) if n.has(1) else True
     carried = list(n.inputs[2:])
     collected: list[list[TensorId]] = [[] for _ in range(len(n.outputs) - len(carried))]
     step = 0
     while alive and (limit is None or step < limit):
-        flag = n.constant(np.asarray(True))
-        condition, *results = n.subgraph(n.attrs["body"], (n.constant(step, DType.I64), flag, *carried))
-        if len(results) != len(carried) + len(collected):
-            raise n.fail(f"the body has {len(results)} results instead of {len(carried) + len(collected)}")
-        carried = results[: len(carried)]
-        for part, value in zip(collected, results[len(carried) :], strict=True):
-            part.append(n.only_tensor(value, "what a step adds to an output"))
-        alive = bool(n.known(n.only_tensor(condition, "the condition"), "the condition of the loop").all())
+        _require_few(n, step)
+        alive, carried, parts = _step(n, step, carried, len(collected))
+        for part, tensor in zip(collected, parts, strict=True):
+            part.append(tensor)
         step += 1
-    if step == 0 and collected:
-        raise n.fail("no step is taken, so that the shape of the outputs is unknown")
+    if step == 0 and collected:  # no step says what it would add
+        _, _, parts = _step(n, 0, carried, len(collected), runs=False)
+        return [*carried, *(n.constant(np.zeros((0, *n.type(t).shape)), n.type(t).dtype) for t in parts)]
     return [*carried, *(n.stack(part, 0) for part in collected)]
+
+
+def _step(
+    n: Node, step: int, carried: Sequence[Value | None], num_collected: int, *, runs: bool = True
+) -> tuple[bool, list[Value | None], list[TensorId]]:
+    """Whether another step follows, the values that are carried on, and what is collected."""
+    given = (n.constant(step, DType.I64), n.constant(np.asarray(True)), *carried)
+    condition, *results = n.subgraph(n.attrs["body"], given)
+    if len(results) != len(carried) + num_collected:
+        raise n.fail(f"the body has {1 + len(results)} results instead of {1 + len(carried) + num_collected}")
+    alive = False
+    if runs:
+        flag = n.only_tensor(condition, "the condition")
+        alive = bool(n.known(flag, "the condition of the loop", Undecided).all())
+    collected = [n.only_tensor(value, "what a step adds to an output") for value in results[len(carried) :]]
+    return alive, results[: len(carried)], collected
+
+
+def _number(n: Node, position: int, what: str) -> int:
+    """A number that decides which way things go."""
+    value = n.known(n.tensor(position), what, Undecided)
+    if value.size != 1:
+        raise n.fail(f"{what} has {value.size} elements instead of one")
+    return int(value.item())
+
+
+def _require_few(n: Node, step: int) -> None:
+    """Raise Undecided for more steps than one program should have."""
+    if step >= n.limits.steps:
+        raise Undecided(
+            f"takes more than {n.limits.steps} steps",
+            node=n.label,
+            op=n.op,
+            hint="a program has them one after another; rammer.Session runs the body as often as it takes",
+        )
 
 
 @handles("Scan")
@@ -105,6 +145,7 @@ def _steps(
     (steps,) = extents
     collected: list[list[TensorId]] = [[] for _ in range(num_collected)]
     for step in range(steps):
+        _require_few(n, step)
         parts = [
             _element(n, t, axis, steps - 1 - step if back else step)
             for t, axis, back in zip(scanned, places, in_back, strict=True)

@@ -1,0 +1,163 @@
+"""A graph in parts that are models of their own: what comes before a node and after it, and the bodies that it has.
+
+What does not depend on inputs belongs to no part: every part has the weights that it reads, and the nodes that compute
+something of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
+
+from rammer.errors import ModelError
+
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Nodes, the values that they take from elsewhere, and those that others take of them."""
+
+    nodes: tuple[NodeProto, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    initializers: tuple[TensorProto, ...] = ()  # of a body, its own
+    num_formal: int = 0  # inputs of a body that its node gives; those behind them come from around it
+
+
+def label_of(node: NodeProto) -> str:
+    """The node's name; if it has none, that of its first output."""
+    return node.name or next((f"→{name}" for name in node.output if name), node.op_type)
+
+
+def reads(node: NodeProto, depth: int) -> Iterator[str]:
+    """Names a node reads, including what its subgraphs take from outside."""
+    yield from (name for name in node.input if name)
+    for graph in subgraphs(node):
+        if depth <= 0:
+            raise ModelError("subgraphs are nested too deeply", node=label_of(node), op=node.op_type)
+        yield from captures(graph, depth)
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type in _GRAPHS:
+            yield from (attribute.g, *attribute.graphs)
+
+
+def captures(graph: GraphProto, depth: int) -> Iterator[str]:
+    """Names that a subgraph takes from outside."""
+    inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    inner |= {name for n in graph.node for name in n.output}
+    for n in graph.node:
+        yield from (name for name in reads(n, depth - 1) if name not in inner)
+    yield from (v.name for v in graph.output if v.name not in inner)
+
+
+class Cutter:
+    """Cuts one graph."""
+
+    def __init__(self, graph: GraphProto, depth: int) -> None:
+        self._graph, self._depth = graph, depth
+        self._weights = {t.name: t for t in graph.initializer}
+        self._free = self._independent()
+
+    def _independent(self) -> dict[str, NodeProto]:
+        """What depends on no input, by its outputs; loops and branches are cut, whatever they depend on."""
+        known: dict[str, NodeProto] = {}
+        left, before = list(self._graph.node), -1
+        while len(left) != before:  # nodes may come in any order
+            before, waiting = len(left), []
+            for node in left:
+                operands = filter(None, node.input)
+                if not any(subgraphs(node)) and all(name in known or name in self._weights for name in operands):
+                    known |= {name: node for name in node.output if name}
+                else:
+                    waiting.append(node)
+            left = waiting
+        return known
+
+    def whole(self) -> Part:
+        """All of the graph."""
+        nodes = [n for n in self._graph.node if not any(name in self._free for name in n.output)]
+        return self._part(nodes, [v.name for v in self._graph.output])
+
+    def split(self, part: Part, at: str) -> tuple[Part, NodeProto, Part]:
+        """What does not depend on the node that computes `at`, this node, and what does."""
+        (node,) = (n for n in part.nodes if at in n.output)
+        late = set(filter(None, node.output))
+        after: set[int] = set()
+        before = -1
+        while len(after) != before:
+            before = len(after)
+            for n, other in enumerate(part.nodes):
+                if n not in after and other is not node and not late.isdisjoint(reads(other, self._depth)):
+                    after.add(n)
+                    late.update(filter(None, other.output))
+        later = [other for n, other in enumerate(part.nodes) if n in after]
+        sooner = [other for n, other in enumerate(part.nodes) if n not in after and other is not node]
+        asked = {*part.outputs, *(name for other in (node, *later) for name in reads(other, self._depth))}
+        fixed = [n for n in (*node.input, *part.outputs) if n in self._free or n in self._weights]
+        given = [name for other in sooner for name in other.output if name in asked]
+        first = self._part(sooner, tuple(dict.fromkeys((*given, *fixed))))
+        last = self._part(later, [name for n in later for name in n.output if name in part.outputs])
+        return first, node, last
+
+    def body(self, graph: GraphProto) -> Part:
+        """A subgraph of a node of this graph; every output has a name that no other value has."""
+        formal = [v.name for v in graph.input]
+        inner = {*formal, *(t.name for t in graph.initializer), *(name for n in graph.node for name in n.output)}
+        made = {name for n in graph.node for name in n.output}
+        outputs: list[str] = []
+        copies = []
+        for value in graph.output:
+            name = value.name
+            if name not in made or name in outputs:
+                name = _fresh(name, {*inner, *outputs})
+                copies.append(NodeProto(op_type="Identity", input=[value.name], output=[name]))
+            outputs.append(name)
+        outer = [n for n in dict.fromkeys(captures(graph, self._depth)) if n not in self._weights.keys() | self._free]
+        nodes = (*graph.node, *copies)
+        return Part(nodes, (*formal, *outer), tuple(outputs), tuple(graph.initializer), len(formal))
+
+    def graph(self, part: Part, types: Mapping[str, TypeProto]) -> GraphProto:
+        """A part with all that it reads; `types` are those of its inputs."""
+        needed, wanted = self._needed(part)
+        made = GraphProto(name=self._graph.name or "graph")
+        made.initializer.extend(t for name, t in self._weights.items() if name in wanted)
+        made.initializer.extend(part.initializers)
+        made.node.extend((*needed, *part.nodes))
+        for name in part.inputs:
+            made.input.add(name=name).type.CopyFrom(types[name])
+        for name in part.outputs:
+            made.output.add(name=name)
+        return made
+
+    def _part(self, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> Part:
+        made = {name for n in nodes for name in n.output} | self._weights.keys() | self._free.keys()
+        read = dict.fromkeys((*(name for n in nodes for name in reads(n, self._depth)), *outputs))
+        return Part(tuple(nodes), tuple(name for name in read if name not in made), tuple(outputs))
+
+    def _needed(self, part: Part) -> tuple[Iterable[NodeProto], Collection[str]]:
+        """Nodes that depend on no input, in order, and names of weights, that a part reads."""
+        own = {*part.inputs, *(t.name for t in part.initializers), *(name for n in part.nodes for name in n.output)}
+        wanted = {name for n in part.nodes for name in reads(n, self._depth)} | set(part.outputs)
+        wanted -= own
+        found: dict[int, NodeProto] = {}
+        todo = [self._free[name] for name in wanted if name in self._free]
+        while todo:
+            node = todo.pop()
+            if id(node) not in found:
+                found[id(node)] = node
+                wanted.update(reads(node, self._depth))
+                todo += [self._free[name] for name in reads(node, self._depth) if name in self._free]
+        return found.values(), wanted
+
+
+def _fresh(name: str, taken: Collection[str]) -> str:
+    number = 1
+    while f"{name}#{number}" in taken:
+        number += 1
+    return f"{name}#{number}"

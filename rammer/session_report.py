@@ -1,0 +1,38 @@
+"""What a session says about what it has done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SessionReport:
+    """What a session has done so far. A miss is a run that had to compile first."""
+
+    hits: int
+    misses: int
+    compiled_ahead: int
+    put_out: int
+    compile_s: float
+    padding: float  # the part of what programs were given that is no input
+    programs: tuple[tuple[str, int, float], ...]  # signature, runs, seconds; the one used last at the end
+
+    def with_part(self, label: str, other: SessionReport) -> SessionReport:
+        """The same with what a part of the model has done."""
+        return SessionReport(
+            self.hits + other.hits,
+            self.misses + other.misses,
+            self.compiled_ahead + other.compiled_ahead,
+            self.put_out + other.put_out,
+            self.compile_s + other.compile_s,
+            self.padding,
+            (*self.programs, *((f"{label}: {text}", runs, seconds) for text, runs, seconds in other.programs)),
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.hits} hits, {self.misses} misses, {self.compiled_ahead} compiled ahead, {self.put_out} put out; "
+            f"{self.compile_s:.1f} s of compilation; {self.padding:.0%} of inputs are padding"
+        ]
+        lines += [f"  {text}: {runs} runs, {seconds:.1f} s" for text, runs, seconds in self.programs]
+        return "\n".join(lines)
