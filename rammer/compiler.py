@@ -195,7 +195,7 @@ def compile(
         used = list(dict.fromkeys(plan.kernels))
         plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):
-            plan = in_memory(plan, {*pairs, *pairs.values()})
+            plan = in_memory(plan, {*pairs, *pairs.values(), *_large_ports(graph, vdevice.port_apart)})
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
         gain = _search_gain(plan, registry, candidates, profiler) if searching else []
@@ -251,6 +251,12 @@ def find_candidates(
             hint=f"a plugin's rammer_rkernels can offer some in {' or '.join(vdevice.spec.languages)}",
         )
     return found
+
+
+def _large_ports(graph: Graph, least: int | None) -> set[TensorId]:
+    """The owners of the memory of inputs and outputs that have so many bytes, and more."""
+    ports = [t for t in (*graph.inputs, *graph.outputs) if least is not None and graph.types[t].nbytes >= least]
+    return {graph.storage(t).root for t in ports} - graph.constants.keys()
 
 
 def in_memory(plan: ExecutionPlan, alone: Collection[TensorId] = ()) -> ExecutionPlan:

@@ -284,6 +284,7 @@ class VDevice(ABC):
     spec: VDeviceSpec
     forms: tuple[str, ...] = ("table",)  # in which it can emit a program, the default first
     form: str = "table"
+    port_apart: int | None = None  # bytes from which on inputs and outputs share no memory: they may lie elsewhere
 
     def adapted(self, *, precision: str, form: str) -> Self:
         """This device with kernels that round their operands, and programs in a form; itself if nothing changes.

@@ -14,7 +14,7 @@ from rammer.vdevice.cpu.calibrate import Probe, calibrate, keep_calibration, kno
 from rammer.vdevice.cpu.check import check_kernels, untried
 from rammer.vdevice.cpu.compile import KernelCompiler
 from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
-from rammer.vdevice.cpu.runtime import CpuExecutable
+from rammer.vdevice.cpu.runtime import LARGE, CpuExecutable
 from rammer.vdevice.cpu.spec import HERE, choose_arch, choose_num_veus, host, make_spec, usual_numbers
 
 
@@ -23,6 +23,8 @@ class CpuVDevice(VDevice):
 
     `arch` "A@B" emulates A in machine code for B, which may be "here": for tests on machines that lack A.
     """
+
+    port_apart = LARGE
 
     def __init__(self, *, arch: str | None = None, device: str | int | None = None) -> None:
         self._host = host()

@@ -22,8 +22,11 @@ from rammer.vdevice.cpu.prefetch import LINE_BYTES
 from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
-from rammer.vdevice.memory import HostRooms, allocate, gather, tensor_at
+from rammer.vdevice.memory import HostRooms, Lender, allocate, gather, tensor_at
 from rammer.vdevice.placement import ALIGNMENT, aligned, bound_ports
+
+LARGE = 1 << 20  # bytes of a port from which on it is read and written where the caller has it
+_VECTOR = 64  # bytes to which it must be aligned there
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
 
@@ -70,6 +73,10 @@ class CpuExecutable(HostRooms):
             [(p.name, tensor_at(at, p.type, self._arena, self._weights)) for p, at in zip(ports, places, strict=True)]
             for ports, places in ((image.inputs, header["inputs"]), (image.outputs, header["outputs"]))
         )
+        changed = {image.state[name] for name in image.in_place}
+        large = {port.name: port.type for port in (*image.inputs, *image.outputs) if port.type.nbytes >= LARGE}
+        self._near = {name: kind for name, kind in large.items() if name in self._bindings and name not in changed}
+        self._lender = Lender()
         self._stuck = False
         self._restarting = threading.Lock()
         self._bind()
@@ -141,9 +148,14 @@ class CpuExecutable(HostRooms):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         with self._lock if self._forks == forks.count else self._renewed():
-            self._point({})
-            self._run([(view, inputs[name]) for name, view in self._inputs], 0)
-            return {name: view.copy() for name, view in self._outputs}
+            lent = {n: self._lender.lend(n, self._near[n]) for n, _ in self._outputs if n in self._near}
+            if self.poison:
+                for array in lent.values():
+                    array.view(np.uint8)[...] = 0xFF
+            near = {n: a for n, _ in self._inputs if n in self._near and _as_it_lies(a := inputs[n])}
+            self._point({name: array.ctypes.data for name, array in {**near, **lent}.items()})
+            self._run([(view, inputs[name]) for name, view in self._inputs if name not in near], 0)
+            return {name: lent[name] if name in lent else view.copy() for name, view in self._outputs}
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         """As `run`, but of arrays that stay the same: nothing is looked up or allocated."""
@@ -273,6 +285,11 @@ class CpuExecutable(HostRooms):
             self._pool = None
             self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()
             self._arena = self._scratch = allocate(0)
+
+
+def _as_it_lies(array: Array) -> bool:
+    """Whether kernels can read an array where it is."""
+    return array.flags.c_contiguous and array.ctypes.data % _VECTOR == 0
 
 
 def _checked_table(image: Image, host: Host) -> Table:
