@@ -65,7 +65,7 @@ class Lender:
         block = free.pop() if free else allocate(kind.nbytes)
         owner = (ctypes.c_char * kind.nbytes).from_address(block.ctypes.data)  # all arrays of it refer to this object
         weakref.finalize(owner, _take_back, free, block).atexit = False
-        found: Array = np.frombuffer(owner, np.uint8).view(kind.dtype.numpy).reshape(kind.shape)
+        found: Array = np.frombuffer(memoryview(owner).cast("B"), np.uint8).view(kind.dtype.numpy).reshape(kind.shape)
         return found
 
 
