@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from benchmarks.apart import Answer, Apart
+from benchmarks.apart import Answer, Apart, urgent
 from benchmarks.collect import by_model
 from rammer import files
 from rammer.errors import RammerError
@@ -28,7 +28,7 @@ COMPILE_S, ROUNDS = 900.0, 6
 TOLERANCE = 1e-3
 
 
-def caller(name: str, size: int, backend: str, threads: int, tune_s: float) -> Callable[[float], Answer]:
+def caller(name: str, size: int, backend: str, threads: int, tune_s: float, priority: int) -> Callable[[float], Answer]:
     """Answers a number of seconds with the milliseconds of calls that fill them, and the error of the last."""
     import torch
 
@@ -48,7 +48,7 @@ def caller(name: str, size: int, backend: str, threads: int, tune_s: float) -> C
 
     def answer(seconds: float) -> Answer:
         samples: list[float] = []
-        with torch.no_grad():
+        with torch.no_grad(), urgent(priority if seconds else 0):
             found = run(*inputs)
             end = time.perf_counter() + seconds
             while not samples or time.perf_counter() < end:
@@ -62,11 +62,11 @@ def caller(name: str, size: int, backend: str, threads: int, tune_s: float) -> C
 
 
 def compare(
-    name: str, backends: Sequence[str], size: int, seconds: float, threads: int, tune_s: float
+    name: str, backends: Sequence[str], size: int, seconds: float, threads: int, tune_s: float, priority: int = 0
 ) -> dict[str, Answer]:
     """By backend: milliseconds of a call, seconds until the first one was done, and the error against eager."""
     found: dict[str, Answer] = {}
-    made = {b: Apart(caller, name, size, b, threads, tune_s) for b in backends}
+    made = {b: Apart(caller, name, size, b, threads, tune_s, priority) for b in backends}
     try:
         for backend, process in made.items():
             start = time.perf_counter()
@@ -109,19 +109,27 @@ def line(model: str, backend: str, found: Answer) -> str:
 @click.option("--seconds", default=2.0, show_default=True, help="Timed, of each backend and model.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--tune", "tune_s", default=30.0, show_default=True, help="tune_seconds of rammer.")
+@click.option("--priority", default=0, show_default=True, help="Real-time priority of calls, but not of compilation.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the results.")
 def main(
-    models: str, backends: str, size: int, seconds: float, threads: int, tune_s: float, output: Path | None
+    models: str,
+    backends: str,
+    size: int,
+    seconds: float,
+    threads: int,
+    tune_s: float,
+    priority: int,
+    output: Path | None,
 ) -> None:
     """Measure, and print a table of milliseconds."""
     if output:
         files.check_new(output)
     heads = ("model", "backend", "median", "min", "n", "first, s", "error")
     click.echo("{:20} {:15} {:>9} {:>9} {:>6} {:>9} {:>9}".format(*heads))
-    options = {"size": size, "seconds": seconds, "threads": threads, "tune_seconds": tune_s}
+    options = {"size": size, "seconds": seconds, "threads": threads, "tune_seconds": tune_s, "priority": priority}
 
     def entry(model: str) -> dict[str, Any]:
-        return compare(model, backends.split(","), size, seconds, threads, tune_s)
+        return compare(model, backends.split(","), size, seconds, threads, tune_s, priority)
 
     by_model(models.split(","), entry, line, options, output)
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks.apart import Answer, Apart
+from benchmarks.apart import Answer, Apart, urgent
 from benchmarks.collect import by_model
 from rammer import files
 from rammer.errors import RammerError
@@ -27,8 +27,10 @@ COMPILE_S = 900.0
 TOLERANCE = 1e-4  # of parameters and losses, over the largest
 
 
-def stepper(name: str, batch: int, scale: str, backend: str, threads: int, tune_s: float) -> Callable[[str], Answer]:
-    """Answers "step" with its seconds and loss, and "learned" with what it has learned, in few numbers."""
+def stepper(
+    name: str, batch: int, scale: str, backend: str, threads: int, tune_s: float, priority: int
+) -> Callable[[str], Answer]:
+    """Answers "step" or "timed step" with its seconds and loss, and "learned" with some of what it has learned."""
     import torch
 
     from benchmarks.torch_modules import compiled, training
@@ -42,26 +44,33 @@ def stepper(name: str, batch: int, scale: str, backend: str, threads: int, tune_
         if message == "learned":
             return {"learned": {n: p.detach().flatten()[:: 1 + p.numel() // 256].tolist() for n, p in
                                 task.module.named_parameters()}}  # fmt: skip
-        start = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        loss = task.loss(run(task.inputs), task.target)
-        between = time.perf_counter()
-        loss.backward()
-        end = time.perf_counter()
-        optimizer.step()
-        whole = time.perf_counter() - start
+        with urgent(priority if message == "timed step" else 0):
+            start = time.perf_counter()
+            optimizer.zero_grad(set_to_none=True)
+            loss = task.loss(run(task.inputs), task.target)
+            between = time.perf_counter()
+            loss.backward()
+            end = time.perf_counter()
+            optimizer.step()
+            whole = time.perf_counter() - start
         return {"s": whole, "forward_s": between - start, "backward_s": end - between, "loss": loss.item()}
 
     return answer
 
 
 def compare(
-    model: str, backends: Sequence[str], scale: str, steps: int, threads: int = THREADS, tune_s: float = TUNE_S
+    model: str,
+    backends: Sequence[str],
+    scale: str,
+    steps: int,
+    threads: int = THREADS,
+    tune_s: float = TUNE_S,
+    priority: int = 0,
 ) -> dict[str, Answer]:
     """By backend: milliseconds of a step, seconds of the first one, and how far from eager PyTorch it has come."""
     name, _, batch = model.partition(":")
     found: dict[str, Answer] = {}
-    made = {b: Apart(stepper, name, int(batch or 1), scale, b, threads, tune_s) for b in backends}
+    made = {b: Apart(stepper, name, int(batch or 1), scale, b, threads, tune_s, priority) for b in backends}
     try:
         samples: dict[str, list[Answer]] = {b: [] for b in backends}
         for number in range(1 + steps):
@@ -70,7 +79,7 @@ def compare(
                 if backend in found:
                     continue
                 try:
-                    samples[backend].append(made[backend].ask("step", COMPILE_S))
+                    samples[backend].append(made[backend].ask("timed step" if number else "step", COMPILE_S))
                 except RammerError as failure:
                     found[backend] = {"failed": failure.what}
         learned = {b: made[b].ask("learned", COMPILE_S)["learned"] for b in backends if b not in found}
@@ -123,17 +132,27 @@ def line(model: str, backend: str, found: Answer) -> str:
 @click.option("--threads", default=THREADS, show_default=True)
 @click.option("--scale", type=click.Choice(["full", "small"]), default="full", show_default=True)
 @click.option("--tune", "tune_s", default=TUNE_S, show_default=True, help="tune_seconds of rammer, for each graph.")
+@click.option("--priority", default=0, show_default=True, help="Real-time priority of timed steps alone.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write all samples.")
-def main(models: str, backends: str, steps: int, threads: int, scale: str, tune_s: float, output: Path | None) -> None:
+def main(
+    models: str,
+    backends: str,
+    steps: int,
+    threads: int,
+    scale: str,
+    tune_s: float,
+    priority: int,
+    output: Path | None,
+) -> None:
     """Measure, and print a table of milliseconds."""
     if output:
         files.check_new(output)
     heads = ("model", "backend", "median", "min", "forward", "backward", "n", "first, s", "error")
     click.echo("{:14} {:10} {:>10} {:>10} {:>10} {:>10} {:>4} {:>9} {:>9}".format(*heads))
-    options = {"steps": steps, "threads": threads, "scale": scale, "tune_seconds": tune_s}
+    options = {"steps": steps, "threads": threads, "scale": scale, "tune_seconds": tune_s, "priority": priority}
 
     def entry(model: str) -> dict[str, Any]:
-        return compare(model, backends.split(","), scale, steps, threads, tune_s)
+        return compare(model, backends.split(","), scale, steps, threads, tune_s, priority)
 
     by_model(models.split(","), entry, line, options, output)
 

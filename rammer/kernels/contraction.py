@@ -8,146 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import inf, lcm, prod
+from math import lcm, prod
 
 from rammer.cost.issue import pass_cycles
 from rammer.cost.work import Issued
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
-from rammer.ir.index import Div, bounds, simplify, substitute, var, variables
+from rammer.ir.expr import Load, loads
+from rammer.ir.index import bounds, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
-from rammer.kernels.lanes import accesses, instructions, lane_axis, stored
+from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, place, stage_loops, task_counts
+from rammer.kernels.product import Product, axes_of, copyable, pays, product, terms
+from rammer.kernels.schedule import At, Loop, Schedule, copied
+from rammer.kernels.tiling import cut, nearest_bytes, place, stage_loops, task_counts
 
 MAX_VECTORS = 8
-SHARING = 4  # neighbours at most that share a vector of weights, for comparing lanes: blocks have about as many
 MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked from x are shared
 MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
 MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
 MAX_WHOLE = 2  # nearest caches that the channels of a panel fill before rows are cut for it: sums cost time as well
 MANY_ROWS = 16  # of a task: several register blocks
 MOST_BLOCKS = 4  # that a search tries, the cheapest by the issue model
-COPY_ROWS = 16  # uses of a weight that pay for copying it
-
-
-@dataclass(frozen=True)
-class Product:
-    """A stage that sums x * w: `lane` moves only through w, `row` only through x."""
-
-    stage: Stage
-    lane: str
-    row: str | None
-    x: Load
-    w: Load
-    group: int  # lanes that share x: a vector must not cross a multiple of it
-    row_group: int = 1  # rows that share w
-    mixed: bool = False  # a vector holds several narrow groups: each lane picks its x from a vector of channels
-
-
-def product(problem: Problem, stage: Stage) -> Product | None:
-    """The stage as a product that suits register blocks, or None."""
-    if stage.combine != "sum" or not stage.reduce:
-        return None
-    if not (isinstance(stage.body, Call) and stage.body.fn == "mul"):
-        return None
-    factors = [_factor(a) for a in stage.body.args]
-    if None in factors:
-        return None
-    best: tuple[tuple[bool, float], Product] | None = None
-    for x, w in ((factors[0], factors[1]), (factors[1], factors[0])):
-        assert x is not None and w is not None
-        for axis, extent in stage.axes:
-            found = _with_lane(problem, stage, x, w, axis, extent)
-            if found is not None:
-                # Copied weights took 1.8 times as long as packed ones, for 4 % fewer vectors.
-                cost = accesses(problem, stage, w, axis) > 1, _instructions(problem, found)
-                if best is None or cost < best[0]:
-                    best = cost, found
-    return best[1] if best else None
-
-
-def _factor(value: Scalar) -> Load | None:
-    """The one load of a factor, with padding and conversions around it."""
-    match value:
-        case Load(_, _, ()):
-            return value
-        case Cast(arg, _):
-            return _factor(arg)
-        case Select(_, then, other) if not list(loads(other)):
-            return _factor(then)
-    inside = [ld for ld, _ in loads(value)]
-    spread = [ld for ld in inside if not ld.dynamic]
-    return spread[0] if len(inside) == 1 == len(spread) else None
-
-
-def _with_lane(problem: Problem, stage: Stage, x: Load, w: Load, axis: str, extent: int) -> Product | None:
-    if not any(ix == var(axis) for ix in w.index):
-        return None
-    group = _shared(stage, x, axis)
-    mixed = _mixed(problem, x, axis, group)
-    if mixed:
-        group = problem.lanes
-    if group % problem.lanes and group < extent:
-        return None
-    if any(axis in variables(r.index) for r in scalar_conditions(stage.body)):
-        return None
-    groups = {a: _shared(stage, w, a) for a, e in stage.axes if a != axis and e > 1 and a in _names(x)}
-    rows = [(a, g) for a, g in groups.items() if g > 1]
-    row, size = max(reversed(rows), key=lambda item: (min(item[1], 4), item == rows[-1])) if rows else (None, 1)
-    return Product(stage, axis, row, x, w, group, size, mixed)
-
-
-def _mixed(problem: Problem, x: Load, axis: str, group: int) -> bool:
-    """Whether lanes of several groups read one vector of blocked channels, each the channels of its own group."""
-    layout = dict(problem.expr.inputs)[x.tensor].layout if x.tensor in dict(problem.expr.inputs) else None
-    if layout is None or not 1 < group < problem.lanes or problem.lanes % group or x.dynamic:
-        return False
-    inner = layout.digits[-1]
-    own = Div(var(axis), group)
-    return (
-        (inner.div, inner.mod) == (1, problem.lanes)
-        and dict(x.index[inner.dim].terms).get(own) == group
-        and not any(axis in variables(ix) for d, ix in enumerate(x.index) if d != inner.dim)
-    )
-
-
-def _shared(stage: Stage, load: Load, axis: str) -> int:
-    """How many neighbours along `axis` read the same element: its extent, a group's size (o // 64), or 1."""
-    extents = {**dict(stage.axes), **dict(stage.reduce)}
-    extent = extents[axis]
-    if axis not in _names(load):
-        return extent
-    sizes = {a.by for ix in load.index for a, _ in ix.terms if isinstance(a, Div) and a.arg == var(axis)}
-    for size in sorted(sizes):
-        inside = {axis: var("_g") * size + var("_l")}
-        env = {a: (0, e - 1) for a, e in extents.items()} | {"_g": (0, -(-extent // size) - 1), "_l": (0, size - 1)}
-        if extent % size == 0 and not any(
-            "_l" in variables(simplify(substitute(ix, inside), env)) for ix in load.index
-        ):
-            return size
-    return 1
-
-
-def _instructions(problem: Problem, p: Product) -> float:
-    """Of each multiply-add, in a block of up to two vectors and of neighbours that share weights."""
-    rows = min(p.row_group, SHARING)
-    weights = accesses(problem, p.stage, p.w, p.lane)
-    if weights > 1 and _copyable(problem, p):
-        weights = 1 + (weights + 1) / COPY_ROWS  # a copy is loaded, stored, and loaded
-    stores = stored(problem, p.stage, p.lane) / prod(e for _, e in p.stage.reduce)
-    extent = dict(p.stage.axes)[p.lane]
-    vectors = -(-extent // problem.lanes)
-    return (1 + weights / rows + 1 / min(vectors, 2) + stores) * vectors / extent
-
-
-def _nest_instructions(problem: Problem, stage: Stage) -> float:
-    """Of each term in a nest of single vectors, along the best axis."""
-    lane = lane_axis(problem, stage)
-    return instructions(problem, stage, lane) if lane else inf
+APART_BYTES = 4096  # between rows of weights: as far apart they fall on few sets of a cache, and on pages of their own
+APART_ROWS = 64  # uses of such a panel that pay for copying it
 
 
 @dataclass(frozen=True)
@@ -183,7 +68,7 @@ def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no product; otherwise schedules by task count and register block."""
     p = product(problem, problem.root) or _shown(problem)
-    if p is None or _instructions(problem, p) > _nest_instructions(problem, p.stage):
+    if p is None or not pays(problem, p):
         return
     wanted = [
         (want, second) for n, want in enumerate(task_counts(problem)) for second in (False, True)[: 1 if n else 2]
@@ -196,7 +81,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 def every(problem: Problem) -> Iterator[Schedule]:
     """Those schedules, and more: by other register blocks and numbers of tasks, each cut by rows and by lanes."""
     p = product(problem, problem.root) or _shown(problem)
-    if p is None or _instructions(problem, p) > _nest_instructions(problem, p.stage):
+    if p is None or not pays(problem, p):
         return
     counts = dict.fromkeys((*task_counts(problem), 1, *(problem.rtasks * n for n in (1, 2, 4))))
     yield from _distinct(
@@ -280,7 +165,11 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int
     else:
         stages = place(problem, tasks, len(tasks) - 1)
     if not packing or packing[0][0] != p.w.tensor:
-        stages = (*stages, *_transposed(problem, p, loops.index(Loop(p.lane, panel))))
+        depth = loops.index(Loop(p.lane, panel))
+        if problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) != 1:
+            stages = (*stages, *_transposed(problem, p, depth))
+        elif _copies_panels(problem, p, panel, steps):
+            stages = (*stages, _panel_copy(problem, p, max(n for n, lp in enumerate(outer_loops) if lp not in within)))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
     name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}"
     return Schedule(name, loops, stages, tuple(packing))
@@ -395,6 +284,8 @@ def _order(
     if _rows(p, steps) < MIN_BLOCKS * block.rows:
         return (*lane_outer, *within)
     packed = problem.packable(p.w, p.lane)
+    if _copies_panels(problem, p, panel, steps) and terms(p) * panel * 4 <= problem.spec.own_cache / 4:
+        return (*lane_outer, *within)
     kind = dict(problem.expr.outputs).get(p.stage.name)
     row_major = packed and kind is not None and kind.layout is None and p.stage.axes[-1][0] == p.lane
     far = _share(problem, p.x, steps) > problem.spec.own_cache / 2
@@ -404,6 +295,8 @@ def _order(
         chunk = ()  # measured: slower than weights from the second cache
     if strips and not chunk:
         return (*lane_outer[:-1], *strips)
+    if far and not packed and not chunk and len(lane_outer) == 1:
+        return (*_deep(problem, p, panel, reduce, steps, block), *lane_outer, *within)
     left = tuple(lp for lp in within if lp not in chunk)
     if far and chunk and len(lane_outer) == 1:
         return (*chunk[:-1], *lane_outer, *chunk[-1:], *left)
@@ -417,7 +310,7 @@ def _strips(
 
     Empty if these are single panels.
     """
-    depth = prod(e for _, e in p.stage.reduce)
+    depth = terms(p)
     panels = -(-min(steps.get(p.lane, dict(p.stage.axes)[p.lane]), p.group) // panel)
     most = max(problem.spec.own_cache // 2 // (4 * depth * panel), 1)
     size = max(n for n in range(1, panels + 1) if panels % n == 0 and n <= most)
@@ -442,24 +335,16 @@ def _chunk(
     so many channels that this pays. Empty if the panel fits as it is. Rows of which x comes from `far` are so few that
     their x stays in the vEU's cache for all panels.
     """
-    near = next((m.nbytes for m in problem.spec.memory if m.owner == "veu"), 1 << 15)
-    extents = {**dict(p.stage.axes), **dict(p.stage.reduce)}
-    item = 4 * panel
-    depth = prod(e for _, e in p.stage.reduce)
-    if depth * item <= near * 2 / 3 or not reduce:
+    piece = _piece(problem, p, panel, reduce)
+    if piece is None:
         return ()
-    first = reduce[0]
-    unit = depth // extents[first.axis] * first.step * item
-    units = extents[first.axis] // first.step
-    if extents[first.axis] % first.step or units < 2:
-        return ()
-    fitting = [u for u in range(1, units) if units % u == 0 and u * unit <= near / 2]
-    if not fitting or fitting[-1] * unit < 64 * item:
-        return ()
-    rows = {a: min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in _names(p.w)}
+    near = nearest_bytes(problem.spec)
+    item, depth = 4 * panel, terms(p)
+    whole = dict(p.stage.reduce)[piece.axis] * item
+    rows = {a: min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in axes_of(p.w)}
     room = min(near, problem.spec.own_cache // 2 // (4 * depth) * item) if far else near
     held = prod(rows.values()) * item
-    if held > room and extents[first.axis] * item <= MAX_WHOLE * near:
+    if held > room and whole <= MAX_WHOLE * near:
         return ()
     loops: list[Loop] = []
     for axis, extent in rows.items():
@@ -472,16 +357,50 @@ def _chunk(
             held = held // extent * size
     if prod({**rows, **{lp.axis: lp.step for lp in loops}}.values()) < MIN_BLOCKS * block.rows:
         return ()
-    return (*loops, Loop(first.axis, fitting[-1] * first.step))
+    return (*loops, piece)
+
+
+def _piece(problem: Problem, p: Product, panel: int, reduce: tuple[Loop, ...]) -> Loop | None:
+    """A loop over pieces of the reduction of which a panel's weights fill half of the nearest cache.
+
+    None if the panel fits as it is, or where no such piece divides the reduction.
+    """
+    near = nearest_bytes(problem.spec)
+    item, depth = 4 * panel, terms(p)
+    if depth * item <= near * 2 / 3 or not reduce:
+        return None
+    first = reduce[0]
+    extent = dict(p.stage.reduce)[first.axis]
+    unit = depth // extent * first.step * item
+    units = extent // first.step
+    fitting = [u for u in range(1, units) if units % u == 0 and u * unit <= near / 2]
+    if extent % first.step or not fitting or fitting[-1] * unit < 64 * item:
+        return None
+    return Loop(first.axis, fitting[-1] * first.step)
+
+
+def _deep(
+    problem: Problem, p: Product, panel: int, reduce: tuple[Loop, ...], steps: dict[str, int], block: Block
+) -> tuple[Loop, ...]:
+    """Cut a reduction so deep that not even the rows of a few blocks stay near: pieces outside, x is read once.
+
+    All sums of a task wait meanwhile, in as many rows as stay in the vEU's own cache. Empty if there is one piece, or
+    where they would be too few.
+    """
+    piece = _piece(problem, p, panel, reduce)
+    if piece is None or p.row is None or terms(p) * 4 * MIN_BLOCKS * block.rows <= problem.spec.own_cache / 2:
+        return ()
+    extents = dict(p.stage.axes)
+    height, width = (min(steps.get(a, extents[a]), extents[a]) for a in (p.row, p.lane))
+    held = problem.spec.own_cache // 2 // (4 * width) // block.rows * block.rows
+    if height <= held:
+        return (piece,)
+    return (Loop(p.row, held), piece) if held >= MIN_BLOCKS * block.rows else ()
 
 
 def _rows(p: Product, steps: dict[str, int]) -> int:
     """Points of a task that share weights."""
-    return prod(min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in _names(p.w))
-
-
-def _names(load: Load) -> set[str]:
-    return {n for ix in load.index for n in variables(ix)}
+    return prod(min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in axes_of(p.w))
 
 
 def _share(problem: Problem, load: Load, steps: dict[str, int]) -> float:
@@ -543,19 +462,29 @@ def _epilogue_packing(problem: Problem, p: Product, panel: int) -> list[tuple[st
     return list(found.items())
 
 
-def _copyable(problem: Problem, p: Product) -> bool:
-    """Whether weights made at run time are used by rows enough to pay for a copy that puts lanes side by side."""
-    rows = prod(e for a, e in p.stage.axes if a not in (p.lane, p.row) and a not in _names(p.w)) * p.row_group
-    return rows >= COPY_ROWS and any(n == p.w.tensor for n, _ in problem.expr.inputs)
-
-
 def _transposed(problem: Problem, p: Product, depth: int) -> tuple[At, ...]:
-    """A copy of a panel of weights in scratch, lanes innermost, if they lie another way."""
-    if problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) == 1 or not _copyable(problem, p):
-        return ()
+    """A copy of a panel of weights in scratch, lanes innermost."""
+    return (_panel_copy(problem, p, depth),) if copyable(problem, p) else ()
+
+
+def _copies_panels(problem: Problem, p: Product, panel: int, steps: dict[str, int]) -> bool:
+    """Whether a panel of weights made at run time has its rows so far apart that a copy side by side is faster.
+
+    Lanes lie side by side in it already.
+    """
+    kinds = dict(problem.expr.inputs)
+    if problem.packable(p.w, p.lane) or p.w.tensor not in kinds or p.w.index[-1] != var(p.lane):
+        return False
+    kind = kinds[p.w.tensor]
+    plain = all(ix == var(a) for ix in p.w.index for a in variables(ix)) and kind.layout is None
+    apart = kind.shape[-1] > panel and kind.shape[-1] * kind.dtype.itemsize >= APART_BYTES
+    return plain and apart and _rows(p, steps) >= APART_ROWS
+
+
+def _panel_copy(problem: Problem, p: Product, depth: int) -> At:
+    """The weights that are read inside a loop, copied before it, lanes innermost."""
     kind = problem.expr.type_of(p.w.tensor)
     lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
-    axes = tuple((f"{p.w.tensor}{d}", e) for d, e in enumerate(kind.shape))
-    copy = Stage(f"{p.w.tensor}_s", axes, Load(p.w.tensor, tuple(var(a) for a, _ in axes)), dtype=kind.dtype)
-    order = (*(d for d in range(len(axes)) if d != lane), lane)
-    return (At(p.w.tensor, depth, stage_loops(problem, copy, lane_axis(problem, copy)), order=order),)
+    copy = copied(p.w.tensor, kind)
+    order = (*(d for d in range(len(kind.shape)) if d != lane), lane)
+    return At(p.w.tensor, depth, stage_loops(problem, copy, lane_axis(problem, copy)), order=order)

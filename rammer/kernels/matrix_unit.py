@@ -17,8 +17,8 @@ from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType
 from rammer.ir.tile import Kind
-from rammer.kernels.contraction import Product, product
 from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.product import Product, product
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import cut, task_counts
 

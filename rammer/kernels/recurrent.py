@@ -14,10 +14,10 @@ from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels import matrix_unit
-from rammer.kernels.contraction import Product, product
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.matrix_unit import Unit
 from rammer.kernels.problem import Problem
+from rammer.kernels.product import Product, product
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import cut, kept_bytes, place_one, stage_loops, stage_order, task_counts
 

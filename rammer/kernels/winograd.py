@@ -38,8 +38,8 @@ from rammer.ir.expr import (
 from rammer.ir.index import Index, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import DType
-from rammer.kernels.contraction import Product, product
 from rammer.kernels.problem import Problem
+from rammer.kernels.product import Product, product
 
 TAPS = 3
 STAGES = frozenset({"wt", "wu", "xt", "xv", "xm", "yt", "y"})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeAlias
@@ -16,6 +18,7 @@ from rammer.vdevice.placement import ARENA, aligned
 
 Bytes: TypeAlias = NDArray[np.uint8]
 HUGE_PAGE = 2 << 20
+SPARES = 2  # blocks of an output that wait to be lent again
 
 
 def allocate(nbytes: int) -> Bytes:
@@ -45,6 +48,30 @@ class HostRooms:
     def fill(self, room: Array, value: Array) -> None:
         """Copy a value into a room of its type."""
         np.copyto(room, value)
+
+
+class Lender:
+    """Memory for what is given away: once nobody refers to it any more, it is lent again.
+
+    Pages that the system has yet to fill with zeros cost more than writing to them.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[str, list[Bytes]] = {}
+
+    def lend(self, name: str, kind: TensorType) -> Array:
+        """An array of whatever was there; of each name up to SPARES wait for the next call."""
+        free = self._free.setdefault(name, [])
+        block = free.pop() if free else allocate(kind.nbytes)
+        owner = (ctypes.c_char * kind.nbytes).from_address(block.ctypes.data)  # all arrays of it refer to this object
+        weakref.finalize(owner, _take_back, free, block).atexit = False
+        found: Array = np.frombuffer(memoryview(owner).cast("B"), np.uint8).view(kind.dtype.numpy).reshape(kind.shape)
+        return found
+
+
+def _take_back(free: list[Bytes], block: Bytes) -> None:
+    if len(free) < SPARES:
+        free.append(block)
 
 
 def _map(nbytes: int) -> mmap.mmap:

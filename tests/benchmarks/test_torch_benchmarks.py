@@ -42,6 +42,7 @@ def test_wrong_results_are_called_so() -> None:
     assert torchvision.verdict(right) == ""
     assert "hardly depends" in torchvision.verdict({**right, "reach": 1e-9})
     assert torchvision.verdict({**right, "torch_compile": float("nan")}) == "wrong by torch_compile: nan"
+    assert torchvision.verdict({"failed": "torch_compile: no answer"}) == "torch_compile: no answer"
     assert torchvision.verdict({**right, "fell_back": ["aten.x"]}) == "aten.x"
     times = {"median_ms": 1.0, "min_ms": 1.0, "n": 3, "first_s": 1.0}
     assert inference.line("m", "rammer", {**times, "error": float("nan")}).endswith("WRONG")
@@ -63,5 +64,4 @@ def test_trained_models_learn_what_eager_does(model: str) -> None:
 def test_classifiers_of_torchvision(name: str) -> None:
     """All of them: python -m benchmarks.torchvision."""
     pytest.importorskip("torchvision", reason="torchvision is not installed: pip install torchvision")
-    with Apart(torchvision.checker, name, 0, 2) as process:
-        assert torchvision.verdict(process.ask("", 300.0)) == ""
+    assert torchvision.verdict(torchvision.checked(name, 64, 2, 300.0)) == ""

@@ -33,8 +33,8 @@ from rammer.ir.proof import prove
 from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, channel_blocked
 from rammer.ir.tile import Apply, Kind, TileProgram, contains
 from rammer.kernels import candidates, matrix_unit, threads_tensor
-from rammer.kernels.contraction import product
 from rammer.kernels.problem import Problem
+from rammer.kernels.product import product
 from rammer.kernels.schedule import Loop
 from rammer.kernels.threads_product import Staging, padded, sides
 from rammer.scheduler.plugin import rammer_policies

@@ -148,10 +148,17 @@ def _adaptive_avg_pool2d(x: Any, size: Sequence[int]) -> Any:
     return aten.avg_pool2d(x, window, window)
 
 
+def _attention(*arguments: Any, **named: Any) -> Any:
+    """torch's decomposition, with a result that lies as the operator's own does: a view of it was traced by that."""
+    out, sums = decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default](*arguments, **named)
+    return out.transpose(1, 2).contiguous().transpose(1, 2), sums
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten.max_pool2d_with_indices_backward.default: _max_pool2d_backward,
     aten.avg_pool2d_backward.default: _avg_pool2d_backward,
     aten.native_dropout.default: _native_dropout,
     aten._adaptive_avg_pool2d.default: _adaptive_avg_pool2d,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
 }

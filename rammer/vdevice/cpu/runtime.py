@@ -22,7 +22,7 @@ from rammer.vdevice.cpu.prefetch import LINE_BYTES
 from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, Table
 from rammer.vdevice.library import Library
-from rammer.vdevice.memory import HostRooms, allocate, gather, tensor_at
+from rammer.vdevice.memory import HostRooms, Lender, allocate, gather, tensor_at
 from rammer.vdevice.placement import ALIGNMENT, aligned, bound_ports
 
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
@@ -71,6 +71,8 @@ class CpuExecutable(HostRooms):
             [(p.name, tensor_at(at, p.type, self._arena, self._weights)) for p, at in zip(ports, places, strict=True)]
             for ports, places in ((image.inputs, header["inputs"]), (image.outputs, header["outputs"]))
         )
+        self._lent = {port.name: port.type for port in image.outputs if port.name in self._direct}
+        self._lender = Lender()
         self._stuck = False
         self._restarting = threading.Lock()
         self._bind()
@@ -141,8 +143,11 @@ class CpuExecutable(HostRooms):
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
-        made = {name: np.empty_like(view) for name, view in self._outputs if name in self._direct}
         with self._lock if self._forks == forks.count else self._renewed():
+            made = {name: self._lender.lend(name, kind) for name, kind in self._lent.items()}
+            if self.poison:
+                for array in made.values():
+                    array.view(np.uint8)[...] = 0xFF
             direct = self._addresses({**inputs, **made})
             self._point(direct)
             self._run([(view, inputs[name]) for name, view in self._inputs if name not in direct], 0)

@@ -1,0 +1,49 @@
+"""Products of matrices that are both made at run time: panels that are copied, and reductions cut outside of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kernel_harness import SPEC, check, operation
+
+from rammer.ir.device import MemoryLevel
+from rammer.ir.tensor import TensorType
+from rammer.ir.tile import Kind
+from rammer.kernels import candidates
+from rammer.kernels.contraction import schedules
+from rammer.kernels.problem import Problem
+from rammer.kernels.schedule import Schedule
+
+SMALL = replace(SPEC, memory=(MemoryLevel("L1", 32 << 10, "veu", 500.0), MemoryLevel("L2", 64 << 10, "veu", 250.0)))
+
+
+def product(m: int, k: int, n: int, static: bool = False) -> list[Schedule]:
+    op = operation("matmul", TensorType((m, k)), TensorType((k, n)), static=("b",) if static else ())
+    return list(schedules(Problem.of(op, SMALL)))
+
+
+def outside(schedule: Schedule) -> bool:
+    """Whether pieces of the reduction come outside of the panels of a task."""
+    serial = [loop.axis for loop in schedule.loops if loop.kind is Kind.SERIAL]
+    return serial.index("k") < serial.index("j")
+
+
+def test_panels_with_rows_far_apart_are_copied() -> None:
+    """Where enough rows use them. What is packed, or has its rows side by side, is not copied."""
+    assert all(s.stages for s in product(500, 33, 1100))
+    for apart in (product(500, 33, 130), product(40, 33, 1100), product(500, 33, 1100, static=True)):
+        assert not any(s.stages for s in apart)
+
+
+def test_deep_reductions_are_cut_outside() -> None:
+    """So that the left matrix passes once; a few rows of it would not stay near."""
+    assert all(map(outside, product(200, 4000, 96)))
+    assert not any(map(outside, (*product(200, 130, 96), *product(200, 4000, 96, static=True))))
+
+
+@pytest.mark.parametrize("shape", [(131, 33, 1100), (131, 600, 1100), (200, 4000, 96)])
+def test_results(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    plain = operation("matmul", TensorType((m, k)), TensorType((k, n)))
+    check(plain, candidates(plain, SMALL))
