@@ -12,7 +12,9 @@ from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, TileProgr
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu.prefetch import ASKING_STEPS, LINE_BYTES, has_pieces, in_blocks, register_block, steps
 
-MAX_STEPS = 64  # stores of an unrolled body
+# Sums of an unrolled body. Beyond, a core's prefetcher sees too many streams: a cell of 16 sums that was unrolled
+# four times took 2.1 or 4.0 us, by where its code happened to lie, and 2.1 with a loop of its own.
+MAX_STEPS = 24
 MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
 FEW_GATHERED = 128  # numbers gathered into vectors by an unrolled loop: clang looks for blocks among them all
 MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
@@ -86,8 +88,8 @@ class CpuPrinter(CFamilyPrinter):
         if loop.kind is not Kind.SERIAL:
             return super().loop(loop, depth)
         lines = super().loop(loop, depth)
-        times = ASKING_STEPS if self._asks(loop) else self._unrolling(loop)
-        return [f"#pragma unroll {times}", *lines] if times > 1 else lines
+        times = self._unrolling(loop)
+        return [f"#pragma unroll {times}", *lines] if times > 1 or self._asks(loop) else lines
 
     def head(self, loop: For) -> list[str]:
         return [line for inside in _loops_inside(loop.body) for line in self._asks(inside)]
