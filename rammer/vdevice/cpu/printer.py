@@ -10,7 +10,7 @@ from rammer.ir.instruction import place
 from rammer.ir.tensor import Encoding, TensorType
 from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, TileProgram, children, statements
 from rammer.vdevice.cfamily import CFamilyPrinter
-from rammer.vdevice.cpu.prefetch import ASKING_STEPS, LINE_BYTES, has_pieces, in_blocks, register_block, steps
+from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, register_block, steps
 
 # Sums of an unrolled body. Beyond, a core's prefetcher sees too many streams: a cell of 16 sums that was unrolled
 # four times took 2.1 or 4.0 us, by where its code happened to lie, and 2.1 with a loop of its own.
