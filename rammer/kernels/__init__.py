@@ -18,7 +18,7 @@ from rammer.kernels.schedule import Schedule
 MAX_CANDIDATES = 2
 # Of one vEU, estimated. Below, a second tiling costs more to compile than it wins: by the times of single rKernels of
 # six CNNs, the best guess alone is 0-1.4 % slower in sum, and 9-26 % fewer kernels are compiled.
-MIN_CHOICE_US = 133.0
+MIN_CHOICE_US = 88.0
 
 
 def candidates(

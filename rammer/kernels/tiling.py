@@ -16,7 +16,7 @@ from rammer.kernels.schedule import At, Loop
 
 MAX_UNROLLED = 80  # statements of a register block whose window is unrolled too
 SLACK = 1.05  # of the busiest vEU: to cut a second axis for less, operands are read again and tasks begun too often
-TINY_US = 2.0  # below this an operation is not worth a second task
+TINY_US = 1.3  # below this an operation is not worth a second task
 
 
 def task_counts(problem: Problem) -> list[int]:

@@ -123,6 +123,21 @@ def register_block(body: Body) -> int:
     return total
 
 
+def loaded(body: Body, around: tuple[For, ...] = ()) -> int:
+    """Vectors that one pass of a register block loads: those that several sums share count once."""
+    total = 0
+    for s in body:
+        match s:
+            case For(_, _, _, Kind.UNROLLED, inner):
+                total += loaded(inner, (*around, s))
+            case For(lane, _, _, Kind.VECTOR, (Store(b, _, value),)):
+                vectors = {(ld.tensor, ld.index[0]) for ld, _ in loads(value) if ld.tensor != b}
+                for _, index in vectors:
+                    if lane in (names := variables(index)):
+                        total += prod(u.stop - u.start for u in around if u.var in names)
+    return total
+
+
 def has_pieces(body: Body) -> bool:
     """Whether some vectors begin in mid-vector."""
     return any(isinstance(s, For) and s.kind is Kind.VECTOR and s.start for s in statements(body))

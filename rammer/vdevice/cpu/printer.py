@@ -10,11 +10,12 @@ from rammer.ir.instruction import place
 from rammer.ir.tensor import Encoding, TensorType
 from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, TileProgram, children, statements
 from rammer.vdevice.cfamily import CFamilyPrinter
-from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, register_block, steps
+from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
 
-# Sums of an unrolled body. Beyond, a core's prefetcher sees too many streams: a cell of 16 sums that was unrolled
-# four times took 2.1 or 4.0 us, by where its code happened to lie, and 2.1 with a loop of its own.
-MAX_STEPS = 24
+MAX_STEPS = 64  # stores of an unrolled body
+# Vectors that an unrolled body loads. Beyond, a core's prefetcher sees too many streams: a cell that loads 16 in a step
+# took 2.1 or 4.0 us unrolled, by where its code happened to lie, and 2.1 in a loop as it is.
+MAX_LOADED = 16
 MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
 FEW_GATHERED = 128  # numbers gathered into vectors by an unrolled loop: clang looks for blocks among them all
 MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
@@ -103,8 +104,8 @@ class CpuPrinter(CFamilyPrinter):
         count = loop.stop - loop.start
         if stores < 4 or has_pieces(loop.body):
             return 1
-        most = MAX_STEPS // 4 if self.pieced else MAX_STEPS
-        return next((n for n in (4, 2) if count % n == 0 and n * stores <= most and n * gathered <= FEW_GATHERED), 1)
+        most = min((MAX_STEPS // 4 if self.pieced else MAX_STEPS) // stores, MAX_LOADED // max(loaded(loop.body), 1))
+        return next((n for n in (4, 2) if count % n == 0 and n <= most and n * gathered <= FEW_GATHERED), 1)
 
     def prefetch(self, s: Prefetch) -> list[str]:
         """Requests for lines; those of a long run for the first cache, which stands outside of loops, in a loop."""
