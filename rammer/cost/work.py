@@ -8,11 +8,14 @@ how often it waits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil, gcd, prod
 from typing import TypeAlias, assert_never
+
+import numpy as np
 
 from rammer.cost.functions import parts_of, slots_of
 from rammer.ir.device import Execution, VDeviceSpec
@@ -300,15 +303,13 @@ class _OfWaves(_Counter):
         banks, size = self.spec.issue.banks, self.buffers[buffer].dtype.itemsize
         names = dict.fromkeys(variables(index), 0)
         digits = [lp for lp in self.digits if lp.var in names]
-        starts = set()
-        for thread in range(self.spec.wave):
-            own = {lp.var: thread // lp.stride % (lp.stop - lp.start) for lp in digits}
-            starts.add(int(evaluate(index, {**names, **own})))
+        threads = np.arange(self.spec.wave)
+        own = {lp.var: threads // lp.stride % (lp.stop - lp.start) for lp in digits}
+        starts = set((evaluate(index, {**names, **own}) + 0 * threads).tolist())
         words = {(start + n) * size // BANK_BYTES for start, n in product(starts, range(joined))}
         if self.buffers[buffer].scope is Scope.ARGUMENT:
             return len({word // banks for word in words})
-        found = [word % banks for word in words]
-        return max(map(found.count, found))
+        return max(Counter(word % banks for word in words).values())
 
 
 def _others(block: tuple[For, ...], vector: For | None) -> tuple[For, ...]:
