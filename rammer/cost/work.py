@@ -29,6 +29,7 @@ Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 APART = 0.5  # loads or stores for each lane of a vector whose elements lie apart: a part of them are shuffled together
 PICKED = 2.0  # loads for a vector whose elements are all in one of memory
 DIVISION = 4.0  # instructions of an address's division: multiply high, shift, multiply and subtract
+PARTS = 3.0  # instructions that take one float32 apart for a unit that multiplies parts
 BANK_BYTES = 4
 
 
@@ -273,6 +274,10 @@ class _OfWaves(_Counter):
         if stmt.instruction.threads == 1:
             raise ValueError(f"{stmt.instruction.name} is no instruction of many threads")
         super().apply(stmt, block, found)
+        for operand, (name, _) in zip(stmt.operands[1:], stmt.instruction.meaning.inputs, strict=True):
+            if stmt.instruction.parts:  # once for all products of a block
+                held = stmt.instruction.registers(name) * _places({operand.at}, block)
+                found.issued += Issued(arithmetic=PARTS * held)
 
     def awaited(self, found: _Pass) -> None:
         found.rounds += ceil(found.far / self.spec.issue.pending)
