@@ -7,6 +7,7 @@ operation does: a roofline.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import prod
 
 from rammer.cost.functions import slots_of, slots_of_term
@@ -18,6 +19,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.tile import TileProgram
 
 
+@lru_cache(maxsize=1 << 12)
 def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     """Microseconds of one rTask on one vEU."""
     body = kernel.program

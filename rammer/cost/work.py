@@ -8,11 +8,14 @@ how often it waits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil, gcd, prod
 from typing import TypeAlias, assert_never
+
+import numpy as np
 
 from rammer.cost.functions import parts_of, slots_of
 from rammer.ir.device import Execution, VDeviceSpec
@@ -26,6 +29,7 @@ Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 APART = 0.5  # loads or stores for each lane of a vector whose elements lie apart: a part of them are shuffled together
 PICKED = 2.0  # loads for a vector whose elements are all in one of memory
 DIVISION = 4.0  # instructions of an address's division: multiply high, shift, multiply and subtract
+PARTS = 3.0  # instructions that take one float32 apart for a unit that multiplies parts
 BANK_BYTES = 4
 
 
@@ -270,6 +274,10 @@ class _OfWaves(_Counter):
         if stmt.instruction.threads == 1:
             raise ValueError(f"{stmt.instruction.name} is no instruction of many threads")
         super().apply(stmt, block, found)
+        for operand, (name, _) in zip(stmt.operands[1:], stmt.instruction.meaning.inputs, strict=True):
+            if stmt.instruction.parts:  # once for all products of a block
+                held = stmt.instruction.registers(name) * _places({operand.at}, block)
+                found.issued += Issued(arithmetic=PARTS * held)
 
     def awaited(self, found: _Pass) -> None:
         found.rounds += ceil(found.far / self.spec.issue.pending)
@@ -300,15 +308,13 @@ class _OfWaves(_Counter):
         banks, size = self.spec.issue.banks, self.buffers[buffer].dtype.itemsize
         names = dict.fromkeys(variables(index), 0)
         digits = [lp for lp in self.digits if lp.var in names]
-        starts = set()
-        for thread in range(self.spec.wave):
-            own = {lp.var: thread // lp.stride % (lp.stop - lp.start) for lp in digits}
-            starts.add(int(evaluate(index, {**names, **own})))
+        threads = np.arange(self.spec.wave)
+        own = {lp.var: threads // lp.stride % (lp.stop - lp.start) for lp in digits}
+        starts = set((evaluate(index, {**names, **own}) + 0 * threads).tolist())
         words = {(start + n) * size // BANK_BYTES for start, n in product(starts, range(joined))}
         if self.buffers[buffer].scope is Scope.ARGUMENT:
             return len({word // banks for word in words})
-        found = [word % banks for word in words]
-        return max(map(found.count, found))
+        return max(Counter(word % banks for word in words).values())
 
 
 def _others(block: tuple[For, ...], vector: For | None) -> tuple[For, ...]:

@@ -99,7 +99,7 @@ class BoxReader:
         for index, groups, role in accesses.get(name, []):
             self.loads[index, role].append(groups)
         self._loops = {axis: (0, extent) for axis, extent in extents.items()}
-        self._found: dict[tuple[Any, ...], tuple[Intervals, bool]] = {}
+        self._found: dict[tuple[Any, ...], tuple[Intervals, bool]] = {}  # by a group's identity: hashing one is slow
 
     @property
     def axes(self) -> set[str]:
@@ -107,18 +107,19 @@ class BoxReader:
 
     def of_box(self, box: Spans) -> Intervals:
         """Physical elements for a box: [low, high) by root axis."""
-        return union(list(self.by_load(box).values()))
+        spans = {**self._loops, **box}
+        return union([self._read(found, spans) for found in self.loads.values()])
 
     def by_load(self, box: Spans) -> dict[tuple[tuple[Index, ...], Role], Intervals]:
         """The same, by index and role."""
         spans = {**self._loops, **box}
-        return {
-            load: union([sumset([self._offsets(g, spans) for g in groups]) for groups in found])
-            for load, found in self.loads.items()
-        }
+        return {load: self._read(found, spans) for load, found in self.loads.items()}
+
+    def _read(self, found: list[tuple[Group, ...]], spans: Spans) -> Intervals:
+        return union([sumset([self._offsets(g, spans) for g in groups]) for groups in found])
 
     def _offsets(self, group: Group, spans: Spans) -> Intervals:
-        key = (group, *(spans[a] for a in group.axes))
+        key = (id(group), *(spans[a] for a in group.axes))
         if key not in self._found:
             self._found[key] = _offsets(group, spans, self._kind.shape, self._strides)
         intervals, sharp = self._found[key]

@@ -12,12 +12,14 @@ from itertools import product as combinations
 from math import prod
 from typing import TypeAlias
 
-from rammer.cost.work import Issued, Work
+from rammer.cost.work import PARTS, Issued, Work
 from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
 from rammer.kernels.threads_product import REFINED, USUAL, Staging, operands, powers, soonest
+
+MOST_APPLIED = 32  # instructions of a wave in one piece of code
 
 Pair: TypeAlias = tuple[int, int]  # along slow and fast
 
@@ -99,7 +101,9 @@ def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chun
         return None
     (sums, a, b), banks = (unit.registers(name) for name, _ in unit.tensors), spec.issue.banks
     each = max(unit.threads / banks, 1.0)
-    own = Issued(loads=(a * blocks[0] + b * blocks[1]) * each, made=height * width * depth / unit.gain * prod(blocks))
+    held = a * blocks[0] + b * blocks[1]
+    split = PARTS * held if unit.parts else 0.0
+    own = Issued(split, held * each, made=height * width * depth / unit.gain * prod(blocks))
     product = Work(chunk // depth * staging.passes, own, (), True, {}, {})
     us = staging.us(steps, chunk, prod(waves) * unit.threads, product, Issued(stores=sums * prod(blocks) * each))
     return Blocks(steps, waves, blocks, chunk, staging.tasks(steps), us)
@@ -142,6 +146,9 @@ def schedule(staging: Staging, unit: Instruction, tile: Blocks) -> Schedule:
     threads, own = unit.digits(sums)
     spread = [d.div for d in unit.digits(a)[0] if d.dim == 1]
     tasks = tuple(Loop(a, tile.steps[a], Kind.TASK) for a in (*p.batch, *p.slow, *p.fast))
+    # Loads of one step hide behind the products of another.
+    steps = next((n for n in (4, 2) if chunk // depth % n == 0 and n * prod(tile.blocks) <= MOST_APPLIED), 1)
+    together = (Loop(deep, steps * depth), *((Loop(deep, depth, Kind.UNROLLED),) if steps > 1 else ()))
     loops = (
         *tasks,
         Loop(slow, rows),
@@ -151,7 +158,7 @@ def schedule(staging: Staging, unit: Instruction, tile: Blocks) -> Schedule:
         *(Loop(sides[d.dim], d.div, Kind.THREAD) for d in threads),
         Loop(deep, chunk),
         *(Loop(a) for a in staging.window),
-        Loop(deep, depth),
+        *together,
         Loop(slow, height, Kind.UNROLLED),  # blocks of rows, blocks of columns, and the sums of a thread
         Loop(fast, width, Kind.UNROLLED),
         *(Loop(sides[d.dim], d.div, Kind.UNROLLED) for d in own),

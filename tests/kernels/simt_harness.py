@@ -87,6 +87,7 @@ struct simt_index { int x; };
 #define simt_fragment(thread) fragments[thread]
 #define simt_sync(barrier, threads) meet()
 static float tf32(float x) { unsigned u; memcpy(&u, &x, 4); u = (u + 0x1000) & ~0x1fffu; memcpy(&x, &u, 4); return x; }
+static float cut(float x) { unsigned u; memcpy(&u, &x, 4); u &= ~0x1fffu; memcpy(&x, &u, 4); return x; }
 static float bfloat(float x) {
   unsigned u; memcpy(&u, &x, 4); u = (u + 0x7fff + (u >> 16 & 1)) & ~0xffffu; memcpy(&x, &u, 4); return x;
 }
@@ -124,9 +125,9 @@ static void mk_mfma_bf16(float *c, const float *a, const float *b) { mfma(c, a, 
 static void mk_mma_tf32(float *c, const float *a, const float *b) { mma(c, a, b, 2, tf32); }
 static void mk_mma_tf32x3(float *c, const float *a, const float *b) {
   float x[4], y[2], less_x[4], less_y[2];
-  for (int n = 0; n < 4; n++) x[n] = tf32(a[n]), less_x[n] = a[n] - x[n];
-  for (int n = 0; n < 2; n++) y[n] = tf32(b[n]), less_y[n] = b[n] - y[n];
-  mma(c, less_x, y, 2, tf32), mma(c, x, less_y, 2, tf32), mma(c, x, y, 2, tf32);
+  for (int n = 0; n < 4; n++) x[n] = tf32(a[n]), less_x[n] = cut(a[n] - x[n]);
+  for (int n = 0; n < 2; n++) y[n] = tf32(b[n]), less_y[n] = cut(b[n] - y[n]);
+  mma(c, less_x, y, 2, as_it_is), mma(c, x, less_y, 2, as_it_is), mma(c, x, y, 2, tf32);
 }
 static void mk_mma_bf16(float *c, const float *a, const float *b) { mma(c, a, b, 4, bfloat); }
 LATER_COPIES

@@ -27,7 +27,7 @@ from rammer.vdevice.cuda.sass import Listing, disassembled, listings
 from rammer.vdevice.simt import image as images
 from rammer.vdevice.simt.early import early_words, loads_early
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
-from rammer.vdevice.simt.hops import ENTRY, _text
+from rammer.vdevice.simt.hops import ENTRY, standalone_text
 from rammer.vdevice.simt.image import make_image, make_program
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.printer import emit
@@ -137,7 +137,7 @@ def cell_code(units: int, per_task: int, arch: str) -> Listing:
     emitted = emit(with_constants(kernel, ROOM), CUDA, 256)
     assert emitted.waits
     try:
-        text = disassembled(compile_cubin(_text([emitted], CUDA), arch).data)
+        text = disassembled(compile_cubin(standalone_text([emitted], CUDA), arch).data)
     except ToolchainError as error:
         pytest.skip(str(error))
     return listings(text)[ENTRY + emitted.symbol]

@@ -13,10 +13,17 @@ from rammer.demo import lstm_stack
 from rammer.errors import DeviceError, ToolchainError
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.operator import Operations, attributes
+from rammer.ir.ops import OPS
+from rammer.ir.tensor import TensorType
+from rammer.kernels import candidates
 from rammer.plugins import PluginRegistry
 from rammer.vdevice.base import VDevice, silent
-from rammer.vdevice.cuda.build import nvrtc_version
+from rammer.vdevice.cuda.build import compile_cubin, nvrtc_version, read_registers
 from rammer.vdevice.rocm.build import hip_compiler
+from rammer.vdevice.simt.prelude import CUDA
+from rammer.vdevice.simt.printer import emit
+from rammer.vdevice.simt.registers import _entry, _text
 
 GPUS = [("cuda", "sm_90", "cuda"), ("rocm", "gfx906", "hip")]
 VALUES = 320  # that a thread holds at once: more than it has registers
@@ -81,6 +88,28 @@ def test_without_a_budget_nothing_is_read(gpu: tuple[VDevice, str]) -> None:
     candidates = {graph.operators[0].operation: [hungry(graph, language)]}
     assert drop_spilled(candidates, vdevice, 0.0, silent) == (candidates, [])
     assert vdevice.rkernels_registers([], budget_s=BUDGET_S) == {}
+
+
+def test_what_is_not_compiled_alone_surely_fits() -> None:
+    """Tiles of few sums, and what computes point by point: both are left out, and neither spills."""
+    vdevice = PluginRegistry().open("cuda", arch="sm_90", device=None)
+    conv = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    shapes = ("conv", (1, 48, 20, 20), (36, 48, 3, 3)), ("matmul", (70, 300), (300, 90)), ("add", (64, 200), (64, 200))
+    made = [
+        Operations(OPS).define(k, tuple(map(TensorType, s)), attributes(**(conv if k == "conv" else {})))
+        for k, *s in shapes
+    ]
+    kernels = [k for operation in made for k in candidates(operation, vdevice.spec)]
+    try:
+        read = vdevice.rkernels_registers(kernels, budget_s=BUDGET_S)
+        left = [k for k in kernels if k not in read]
+        text = _text([emit(k, CUDA, 256) for k in left], CUDA, 256)
+        needs = read_registers(compile_cubin(text, "sm_90"))
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    assert {k.operation.kind for k in left} == {"conv", "matmul", "add"} and read
+    most = {k.name: needs[_entry(emit(k, CUDA, 256))] for k in left}
+    assert all(one.used <= 200 and one.spilled_bytes == 0 for one in most.values()), most
 
 
 @pytest.mark.slow

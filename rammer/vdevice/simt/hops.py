@@ -49,7 +49,7 @@ def estimated(
         k: emit(k, dialect, _whole(k.num_threads, dialect)) for _, k in kernels if not isinstance(k.body, ForeignSource)
     }
     asked = {ENTRY + e.symbol: (-(-k.num_threads // dialect.wave), trips(k), e.waits) for k, e in emitted.items()}
-    found = cycles(_text(emitted.values(), dialect), asked) if emitted else {}
+    found = cycles(standalone_text(emitted.values(), dialect), asked) if emitted else {}
     rows = []
     for (kind, kernel), count in kernels.most_common():
         own = found[ENTRY + emitted[kernel].symbol] if kernel in emitted else Cycles(0, 0, False)
@@ -75,7 +75,7 @@ def _whole(threads: int, dialect: Dialect) -> int:
     return -(-threads // dialect.wave) * dialect.wave
 
 
-def _text(kernels: Iterable[EmittedKernel], dialect: Dialect) -> str:
+def standalone_text(kernels: Iterable[EmittedKernel], dialect: Dialect) -> str:
     """A text with a function for each kernel, whose arguments lie in shared memory, as a vEU has them."""
     kernels = list({k.symbol: k for k in kernels}.values())
     parts = [prelude(dialect), "#define MK_TASK static __device__ __forceinline__\n", STOPPED]

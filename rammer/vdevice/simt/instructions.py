@@ -83,7 +83,7 @@ def emulated(unit: Instruction) -> str:
     if unit.parts:  # as its three products follow each other
         part = ROUND[unit.parts]
         split = f"const float big_x = {part}(x), big_y = {part}(y);"
-        products = f"{part}(x - big_x) * big_y", f"big_x * {part}(y - big_y)", "big_x * big_y"
+        products = f"{part}_cut(x - big_x) * big_y", f"big_x * {part}_cut(y - big_y)", "big_x * big_y"
         sums_of = f"{split} c[r] += step == 0 ? {products[0]} : step == 1 ? {products[1]} : {products[2]};"
     steps = 3 if unit.parts else 1
     return f"""\

@@ -33,7 +33,7 @@ def _mma(precision: str, terms: int, gain: float) -> Instruction:
 _ROW = Layout((Digit(0), Digit(1)))
 LATER = replace(copy("copy_later", (1, 4), _ROW, _ROW), later=True)  # cp.async
 SM_80 = (_mma("tf32", 8, 4.0), _mma("bf16", 16, 8.0))
-# Of float32 as exact as its own sums: x is tf32(x) and tf32(x - tf32(x)) but for 2^-24 of it, and so small is the
+# Of float32 as exact as its own sums: x is tf32(x) and 11 bits of x - tf32(x) but for 2^-23 of it, and so small is the
 # product that is left out. An infinity becomes NaN.
 SM_80_FP32 = replace(_mma("tf32", 8, 4.0 / 3), name="mma_tf32x3", precision="fp32", parts="tf32")
 
@@ -59,12 +59,16 @@ INLINE void mk_mma_tf32(float *c, const float *a, const float *b) {
   const unsigned y[] = {mk_tf32(b[0]), mk_tf32(b[1])};
   mk_mma_of_tf32(c, x, y);
 }
+// The parts of a float32: to nearest, in two instructions and not in cvt.rna's four, and the rest, of which the unit
+// takes no notice of the last 13 bits. Of a NaN the first part may be a zero, the rest is the NaN.
+INLINE unsigned mk_tf32_near(float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; }
+INLINE unsigned mk_tf32_rest(float x) { return __float_as_uint(x - __uint_as_float(mk_tf32_near(x))); }
 INLINE void mk_mma_tf32x3(float *c, const float *a, const float *b) {  // the small products first
   unsigned x[4], y[2], less_x[4], less_y[2];
 #pragma unroll
-  for (int n = 0; n < 4; n++) x[n] = mk_tf32(a[n]), less_x[n] = mk_tf32(a[n] - __uint_as_float(x[n]));
+  for (int n = 0; n < 4; n++) x[n] = mk_tf32_near(a[n]), less_x[n] = mk_tf32_rest(a[n]);
 #pragma unroll
-  for (int n = 0; n < 2; n++) y[n] = mk_tf32(b[n]), less_y[n] = mk_tf32(b[n] - __uint_as_float(y[n]));
+  for (int n = 0; n < 2; n++) y[n] = mk_tf32_near(b[n]), less_y[n] = mk_tf32_rest(b[n]);
   mk_mma_of_tf32(c, less_x, y);
   mk_mma_of_tf32(c, x, less_y);
   mk_mma_of_tf32(c, x, y);

@@ -30,6 +30,7 @@ class Dialect:
     asks_ahead: bool = False
     wave: int = 32  # threads that run in step
     shares: int = 1  # blocks on a multiprocessor, which share its registers
+    fits: int = 0  # words of a thread's sums that surely leave room for all else, of operands that are staged
     inline_limit: int = 200_000  # characters of tasks; beyond it they are called, for registers and compile time
     instructions: tuple[Instruction, ...] = ()
     units: str = ""  # defines `mk_NAME` of each instruction, on its output's and its inputs' registers
@@ -163,6 +164,7 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
 """,
     partial_sync=True,
     asks_ahead=True,
+    fits=48,  # of densenet121 68 such tiles, drawn by lot, need 187 registers at most, of 255
     inline_limit=40_000,
     instructions=(*mma.SM_80, mma.SM_80_FP32),
     units=mma.TEXT,

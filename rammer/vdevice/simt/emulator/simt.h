@@ -113,6 +113,7 @@ INLINE float simt_round(float x, unsigned half, unsigned cut) {
   return x;
 }
 INLINE float simt_tf32(float x) { return simt_round(x, 0x1000, 0x1fff); }  // ties away from zero
+INLINE float simt_tf32_cut(float x) { return simt_round(x, 0, 0x1fff); }
 INLINE float simt_bf16(float x) {
   unsigned u;
   __builtin_memcpy(&u, &x, 4);
