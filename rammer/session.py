@@ -126,7 +126,7 @@ class Session(Stateful, InferenceSession):
             for ports in (self._inputs.ports, self._outputs)
         )
         pairs = checked_pairs(state, inputs, outputs)
-        self._growing = Growing(bounds or {}, self._inputs.ports, pairs)
+        self._growing = Growing(bounds or {}, self._inputs.ports, pairs, bool(buckets))
         for name, port in self._inputs.ports.items() if bounds else ():
             if name in pairs.values() and (both := set(port.shape or ()) & set(buckets or ())):
                 raise InputError(f"buckets= names {both.pop()!r}, a dimension of {name!r}, which is state with bounds=")
@@ -300,7 +300,11 @@ class Session(Stateful, InferenceSession):
             fed = request.arrays | fit.fed(lengths)
             inside = program.program.state_pairs
             names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
-            found = program.program.evaluate(memory, {name: fed[name] for name in names}, outputs)
+            try:
+                found = program.program.evaluate(memory, {name: fed[name] for name in names}, outputs)
+            except BaseException:
+                self._growing.tidy(memory, lengths)
+                raise
         finally:
             self._cache.release(program)
         memory.lengths = fit.after(lengths)
