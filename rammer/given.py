@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Shapes: TypeAlias = "dict[str, tuple[Any, ...] | None]"  # of a list, the shapes of its elements; of no value, None
 Arrays: TypeAlias = "dict[str, Any]"  # elements of lists by names of their own
 
+SMALL_BYTES = 128  # of integers that are part of a signature for deciding shapes
+
 
 @dataclass(frozen=True)
 class SessionPort:
@@ -184,3 +186,13 @@ def _parts(name: str, number: int) -> tuple[str, ...]:
 
 def _holds_arrays(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(v, np.ndarray) for v in value)
+
+
+def is_small(value: Any) -> bool:
+    """Whether it is made of a few integers, as axes and sizes are."""
+    return value.dtype.kind in "iub" and value.nbytes <= SMALL_BYTES
+
+
+def is_flag(value: Any) -> bool:
+    """Whether there are few values that it may have."""
+    return str(value.dtype) == "bool" and value.size == 1

@@ -11,7 +11,8 @@ takes them from that one, at its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +22,7 @@ from rammer.errors import InputError, ModelError, did_you_mean
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, TensorId
-from rammer.padding import AllRows, Appended, Need, length_name, masked, place_name, require_prefix
+from rammer.padding import AllRows, Appended, Mask, Need, length_name, masked, place_name, require_prefix
 from rammer.state import Memory
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Extents: TypeAlias = Mapping[str, int]  # by symbol
 Load: TypeAlias = "Callable[[Extents], Imported]"
 
+MOVES = ("transpose", "reshape", "expand")  # of elements, all of them
 SHORTEST = 2  # rows of a cache that programs are proven against: an extent of 1 is broadcast
 
 
@@ -81,10 +83,18 @@ class Grown:
 class Growing:
     """The caches of a model with `bounds`: symbol -> rows that a cache may have.
 
-    Raises InputError for a symbol that is no dimension of state, or that other inputs have, too.
+    `is_filled`: runs may be given fewer rows than their programs store, so that anything may lie behind a cache's end;
+    else zeros do. Raises InputError for a symbol that is no dimension of state, or that other inputs have, too.
     """
 
-    def __init__(self, bounds: Mapping[str, int], inputs: Mapping[str, Declared], pairs: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        bounds: Mapping[str, int],
+        inputs: Mapping[str, Declared],
+        pairs: Mapping[str, str],
+        is_filled: bool = False,
+    ) -> None:
+        self._is_filled = is_filled
         self.bounds, self._outputs = dict(bounds), {taker: output for output, taker in pairs.items()}
         self.axes: dict[str, tuple[int, str]] = {}  # cache -> the dimension that grows, and its symbol
         self.follows: dict[
@@ -223,7 +233,28 @@ class Growing:
             if wrong := [d for d, symbols in meant.items() if len(symbols) != 1]:
                 raise ModelError(f"output {name!r}: dimension {wrong[0]} does not grow as one cache does")
             cuts |= {name: {d: symbols[0] for d, symbols in meant.items()}} if meant else {}
-        return Fit(found[0], true, come, cuts)
+        needs = tuple(need for need in found[0] if self._is_filled or not self._is_zero(whole, need, found[0]))
+        return Fit(needs, true, come, cuts)
+
+    def _is_zero(self, graph: Graph, need: Need, needs: Collection[Need]) -> bool:
+        """Whether a product's operand need not be masked: behind its end are a cache's zeros, and the other is."""
+        if not isinstance(need, Mask) or graph.operators[need.operator].kind != "matmul":
+            return False
+        tensor = graph.operators[need.operator].inputs[need.operand]
+        while tensor not in self._outputs_of_caches():
+            maker = graph.operators[graph.producers[tensor]] if tensor in graph.producers else None
+            if maker is None or maker.kind not in MOVES:
+                return False
+            tensor = maker.inputs[0]
+        return any(isinstance(n, Mask) and (n.operator, n.operand) == (need.operator, 1 - need.operand) for n in needs)
+
+    def tidy(self, memory: Memory, lengths: Extents) -> None:
+        """Put zeros where a run that failed may have stored rows."""
+        for name, (axis, symbol) in self.axes.items():
+            if (value := memory.value(name)) is not None:
+                whole = deepcopy(value)
+                whole[(slice(None),) * axis + (slice(lengths[symbol], None),)] = 0
+                memory.advance({name: whole})
 
     def _find_come(self, load: Load, extents: Extents) -> str | int:
         """What says how many rows come: a symbol of other inputs, or a number. Raises ModelError."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +19,10 @@ from rammer import config
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.compiler import compile, require_compiler
 from rammer.errors import InputError, ModelError
-from rammer.given import Inputs, Request, SessionPort
+from rammer.given import Inputs, Request, SessionPort, is_flag, is_small
 from rammer.growing import Fit, Growing, Grown
 from rammer.inference_session import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
+from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, Shape, TensorType
 from rammer.padding import Buckets, Need, cut, fill, length_name, masked, require_prefix
@@ -35,7 +36,7 @@ from rammer.vdevice.base import Progress, silent
 if TYPE_CHECKING:
     import onnx
 
-    from rammer.frontend.onnx import Declared, Imported, Source
+    from rammer.frontend.onnx import Declared, Imported, NotConstant, Source
     from rammer.frontend.onnx.ports import Place
     from rammer.stages import Stages
 
@@ -49,6 +50,7 @@ class _Made:
 
     imported: Imported
     grown: Grown | None = None
+    values: Mapping[str, Array] = field(default_factory=dict)  # of outputs, where nothing is left to compute
 
 
 class Session(Stateful, InferenceSession):
@@ -126,7 +128,7 @@ class Session(Stateful, InferenceSession):
             for ports in (self._inputs.ports, self._outputs)
         )
         pairs = checked_pairs(state, inputs, outputs)
-        self._growing = Growing(bounds or {}, self._inputs.ports, pairs)
+        self._growing = Growing(bounds or {}, self._inputs.ports, pairs, bool(buckets))
         for name, port in self._inputs.ports.items() if bounds else ():
             if name in pairs.values() and (both := set(port.shape or ()) & set(buckets or ())):
                 raise InputError(f"buckets= names {both.pop()!r}, a dimension of {name!r}, which is state with bounds=")
@@ -134,6 +136,7 @@ class Session(Stateful, InferenceSession):
         self._max_programs, self._max_steps = max_programs, max_steps
         self._stages: Stages | None = None  # once it is cut
         self._cutting = threading.Lock()
+        self._fixes = self._source.num_nodes == 1  # whether any value that decides shapes is part of a signature
         self._whole = "bounds=" if bounds else "buckets=" if buckets else ""  # why it must not be
         self._buckets = Buckets(buckets or {}, tuple(self._inputs.ports.values()))
 
@@ -204,10 +207,10 @@ class Session(Stateful, InferenceSession):
 
     def _cut(self, error: ModelError) -> None:
         """Run the model in parts from now on. Raises the error if that is not what it takes."""
-        from rammer.frontend.onnx import Undecided
+        from rammer.frontend.onnx import NotConstant
         from rammer.stages import Stages
 
-        if not isinstance(error, Undecided):
+        if not isinstance(error, NotConstant) or not error.cuts:
             raise error
         if self._whole:
             what = f"{error.what}, and so it runs apart from what is around it"
@@ -215,10 +218,12 @@ class Session(Stateful, InferenceSession):
         with self._cutting:
             self._stages = self._stages or Stages(self._source, self._opened, self._max_steps)
 
-    def _opened(self, source: Source, pairs: Mapping[str, str]) -> Session:
+    def _opened(self, source: Source, pairs: Mapping[str, str], fixes: bool) -> Session:
         """A session for a part of the model, as this one is for all of it."""
         limits = self._max_programs, self._max_steps
-        return Session(source, max_programs=limits[0], max_steps=limits[1], state=pairs, **self._how)
+        part = Session(source, max_programs=limits[0], max_steps=limits[1], state=pairs, **self._how)
+        part._fixes = part._fixes or fixes
+        return part
 
     def _evaluate_cut(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         assert self._stages is not None
@@ -300,7 +305,11 @@ class Session(Stateful, InferenceSession):
             fed = request.arrays | fit.fed(lengths)
             inside = program.program.state_pairs
             names = {p.name for p in program.program.inputs} - (set(inside.values()) - given.keys())
-            found = program.program.evaluate(memory, {name: fed[name] for name in names}, outputs)
+            try:
+                found = program.program.evaluate(memory, {name: fed[name] for name in names}, outputs)
+            except BaseException:
+                self._growing.tidy(memory, lengths)
+                raise
         finally:
             self._cache.release(program)
         memory.lengths = fit.after(lengths)
@@ -341,7 +350,7 @@ class Session(Stateful, InferenceSession):
             # state that this program keeps in place; what is padded, a list, or changes its shape is kept from outside
             inside = program.state_pairs if program and not true_shapes else {}
             outside = {output: taker for output, taker in memory.pairs.items() if output not in inside}
-            found = {}
+            found = {name: value.copy() for name, value in kept.info.values.items()}
             if program:
                 names = {p.name for p in program.inputs} - (set(inside.values()) - given.keys())
                 tensors = [t for name in dict.fromkeys((*outputs, *outside)) for t in _tensors(places[name])]
@@ -426,13 +435,14 @@ class Session(Stateful, InferenceSession):
         pairs = {
             o: i for o, i in self._memory.pairs.items() if i in graph.inputs and graph.types[i] == graph.types.get(o)
         }
-        program = compile(graph, state=pairs, **self._how) if graph.outputs else None
+        values = _constants(graph) if self._fixes else None
+        program = compile(graph, state=pairs, **self._how) if graph.outputs and values is None else None
         text = ", ".join(f"{n}: {_shape_text(s)}" for n, s in request.shapes.items())
-        return Kept(program, _Made(imported, grown), text, time.perf_counter() - start)
+        return Kept(program, _Made(imported, grown, values or {}), text, time.perf_counter() - start)
 
     def _import(self, request: Request) -> Imported:
         """The graph for a signature, with the values of those inputs fixed that decide shapes."""
-        from rammer.frontend.onnx import NotConstant, Undecided
+        from rammer.frontend.onnx import NotConstant
 
         deciding = self._deciding & request.arrays.keys()
         while True:
@@ -442,12 +452,20 @@ class Session(Stateful, InferenceSession):
                 break
             except NotConstant as error:
                 found = set(error.inputs) & request.arrays.keys()
-                flags = all(_is_flag(request.arrays[name]) for name in found)
-                if not found - deciding or (isinstance(error, Undecided) and not flags):
+                error.cuts = self._cuts(error, [request.arrays[name] for name in found])
+                if error.cuts or not found - deciding:
                     raise
                 deciding |= found
         self._deciding = self._deciding | deciding  # a new set: other threads read the old one
         return imported
+
+    def _cuts(self, error: NotConstant, values: Sequence[Any]) -> bool:
+        """Whether the model is better cut than compiled for these values of inputs."""
+        from rammer.frontend.onnx import Undecided
+
+        if isinstance(error, Undecided):
+            return not values or not all(map(is_flag, values))
+        return not (self._fixes or self._whole or all(map(is_small, values)))
 
     # ahead of time
 
@@ -534,6 +552,14 @@ def _grown(kept: Kept[_Made]) -> Grown:
     return kept.info.grown
 
 
+def _constants(graph: Graph) -> dict[str, Array] | None:
+    """The outputs of a graph that has computed all of them by being imported."""
+    only_copies = len(graph.operators) <= len(graph.outputs)
+    if not only_copies or any(t not in graph.constants for op in graph.operators for t in op.inputs):
+        return None
+    return evaluate_graph(replace(graph, inputs=()), {})
+
+
 def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
     """An output: an array, a list of arrays, or no value."""
     if place is None:
@@ -543,11 +569,6 @@ def _gathered(place: Place, found: Mapping[str, Any]) -> Any:
 
 def _tensors(place: Place) -> tuple[str, ...]:
     return () if place is None else (place,) if isinstance(place, str) else place
-
-
-def _is_flag(value: Any) -> bool:
-    """Whether there are few values that it may have."""
-    return str(value.dtype) == "bool" and value.size == 1
 
 
 def _host(name: str, value: Any) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TypeProto, helper
 
 from rammer.errors import InputError, ModelError
-from rammer.frontend.onnx import Source, Undecided
+from rammer.frontend.onnx import NotConstant, Source, Undecided
 from rammer.frontend.onnx.parts import Part, label_of
 from rammer.frontend.onnx.ports import type_of
 from rammer.given import Request
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from rammer.session import Session
 
 Values: TypeAlias = "dict[str, Any]"  # by name: arrays, lists of arrays, None
-Opener: TypeAlias = "Callable[[Source, Mapping[str, str]], Session]"  # of a model, and pairs of its state
+# of a model, pairs of its state, and whether all values that decide shapes are part of a signature
+Opener: TypeAlias = "Callable[[Source, Mapping[str, str], bool], Session]"
 
 
 class Stages:
@@ -69,7 +70,9 @@ class Stages:
                 try:
                     do(step)
                     continue
-                except Undecided as error:
+                except NotConstant as error:
+                    if not error.cuts:
+                        raise
                     step.cut(error)
             todo += reversed(step.steps or ())
 
@@ -94,17 +97,19 @@ class _Model:
         self._source, self._opener = source, opener
         self.is_closed = False
 
-    def open(self, part: Part, types: Mapping[str, TypeProto], pairs: Mapping[str, str]) -> Session:
+    def open(self, part: Part, types: Mapping[str, TypeProto], pairs: Mapping[str, str], fixes: bool) -> Session:
         if self.is_closed:
             raise InputError("the session is closed", hint="open another one")
-        return self._opener(self._source.part(self.cutter.graph(part, types)), pairs)
+        return self._opener(self._source.part(self.cutter.graph(part, types)), pairs, fixes)
 
 
 class _Piece:
     """A part as a session, opened when the types of its inputs are first seen."""
 
-    def __init__(self, model: _Model, part: Part, label: str, pairs: Mapping[str, str] | None = None) -> None:
-        self.part, self.label, self.pairs = part, label, pairs or {}
+    def __init__(
+        self, model: _Model, part: Part, label: str, pairs: Mapping[str, str] | None = None, fixes: bool = False
+    ) -> None:
+        self.part, self.label, self.pairs, self._fixes = part, label, pairs or {}, fixes
         self._model = model
         self._opened: dict[tuple[bytes, ...], tuple[Session, dict[str, str]]] = {}
         self._lock = threading.Lock()
@@ -116,7 +121,7 @@ class _Piece:
         with self._lock:
             if key not in self._opened:
                 pairs = {o: n for o, n in self.pairs.items() if isinstance(values[n], np.ndarray)}
-                self._opened[key] = self._model.open(self.part, types, pairs), pairs
+                self._opened[key] = self._model.open(self.part, types, pairs, self._fixes), pairs
             return self._opened[key]
 
     def opened(self) -> list[Session]:
@@ -141,16 +146,16 @@ class _Step(ABC):
         """Compile what is known to be needed for a request, if it is: how many programs that were."""
         return 0
 
-    def cut(self, error: Undecided) -> None:
-        """Cut it at the node that the error names. Raises the error if that is no loop and no branch."""
+    def cut(self, error: NotConstant) -> None:
+        """Cut it at the node that the error names. Raises the error if that cannot be."""
         raise error
 
 
 class _Segment(_Step):
     """What lies between cuts."""
 
-    def __init__(self, model: _Model, part: Part) -> None:
-        self._model, self._piece = model, _Piece(model, part, "part")
+    def __init__(self, model: _Model, part: Part, label: str = "part", fixes: bool = False) -> None:
+        self._model, self._piece = model, _Piece(model, part, label, fixes=fixes)
         self._lock = threading.Lock()
 
     def run(self, values: Mapping[str, Any]) -> Values:
@@ -165,15 +170,36 @@ class _Segment(_Step):
         shapes = {name: request.shapes[name] for name in names}
         return self._piece.session(examples)[0].ahead_uncut(Request(shapes, request.arrays))
 
-    def cut(self, error: Undecided) -> None:
+    def cut(self, error: NotConstant) -> None:
         with self._lock:
             if self.steps is None:  # another thread may have cut it
-                before, node, after = self._model.cutter.split(self._piece.part, error.at)
-                if (kind := _KINDS.get(node.op_type)) is None or node.domain not in ("", "ai.onnx"):
-                    raise error
-                around = [_Segment(self._model, part) if part.outputs else None for part in (before, after)]
-                steps = (around[0], kind(self._model, node), around[1])
-                self.steps = tuple(step for step in steps if step is not None)
+                steps = self._controlled(error) if isinstance(error, Undecided) else self._valued(error)
+                self.steps = tuple(step for step in steps if not isinstance(step, _Segment) or step.outputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self._piece.part.outputs
+
+    def _controlled(self, error: Undecided) -> tuple[_Step, ...]:
+        """What comes before a node with bodies, this node, and what comes after it."""
+        before, node, after = self._model.cutter.split(self._piece.part, error.at)
+        kind = _KINDS.get(node.op_type)
+        if kind is None or node.domain not in ("", "ai.onnx") or (kind is _Scan and self._model.opset < 9):
+            raise error
+        return _Segment(self._model, before), kind(self._model, node), _Segment(self._model, after)
+
+    def _valued(self, error: NotConstant) -> tuple[_Step, ...]:
+        """What a node's values are computed from, and it with the rest; or, with values that are given, it alone."""
+        cutter, whole = self._model.cutter, self._piece.part
+        before, node, after = cutter.split(whole, error.at, operands=False)
+        if cutter.feeds(before, node):
+            return _Segment(self._model, before), _Segment(self._model, cutter.without(whole, before))
+        alone = cutter.without(whole, before, after)
+        return (
+            _Segment(self._model, before),
+            _Segment(self._model, alone, label_of(node), fixes=True),
+            _Segment(self._model, after),
+        )
 
     def pieces(self) -> Iterator[_Piece]:
         if self.steps is None:

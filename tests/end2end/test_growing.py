@@ -108,6 +108,29 @@ def test_rows_are_stored_where_they_stay() -> None:
         assert s._memory.value("past_k").ctypes.data == before
 
 
+def test_no_copy_of_a_cache_is_made_for_its_mask() -> None:
+    """Zeros lie behind a cache's end, also when a run has stored numbers that are none there, and has failed then."""
+    made = model(ATTEND + " z = Gather (table, at)", outputs=", float z")
+    made.graph.input.append(onnx.helper.make_tensor_value_info("at", onnx.TensorProto.INT64, []))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(4, dtype=F32), "table"))
+    with session(made, most=75) as s:
+        x = np.random.default_rng(5).standard_normal((4, 1, HEADS, 1, WIDTH)).astype(F32)
+        s.run({"x": x[0], "at": np.array(1)})
+        with pytest.raises(InputError, match="index out of range"):
+            s.run({"x": np.full((1, HEADS, 3, WIDTH), np.nan, F32), "at": np.array(4)})
+        caches = empty()
+        for n, row in enumerate(x):
+            wanted = ReferenceEvaluator(made).run(None, {**caches, "x": row, "at": np.array(2)})
+            caches = dict(zip(STATE.values(), wanted[1:3], strict=True))
+            if n > 0:
+                np.testing.assert_allclose(s.run({"x": row, "at": np.array(2)})["y"], wanted[0], rtol=1e-4, atol=1e-5)
+        (kept,) = (k for k in s._cache.kept() if "x: 1×2×1×16" in k.signature)
+        assert kept.program
+        graph = kept.program.plan.graph
+        large = [op.kind for op in graph.operators if graph.types[op.outputs[0]].size >= 75 * HEADS * WIDTH]
+        assert large == ["update", "update"]
+
+
 def test_ahead_of_time() -> None:
     with session(model()) as s:
         assert s.warm([{"n": 1}, {"n": 4}]).result() == 2

@@ -393,6 +393,39 @@ def test_functions_are_opened_up() -> None:
         agrees(s, model, [{"x": np.array(x, F32)} for x in ([0.9], [0.01, -0.5, 0.99])])
 
 
+def test_values_that_are_computed_decide_shapes() -> None:
+    """Boxes that a network finds, as many as there are: what finds them is one program, whatever it finds."""
+    model = parsed(
+        """detect (float[n, 6] x) => (float[k, 6] found, int64[k] rows, float total, float[m, 2] cut) {
+          h = MatMul(x, w)
+          r = Relu(h)
+          score = ReduceMax <keepdims = 0> (r, one)
+          where = Greater(score, limit)
+          places = NonZero(where)
+          rows = Squeeze(places, zero)
+          found = Gather(r, rows)
+          total = ReduceSum <keepdims = 0> (found)
+          count = Shape(rows)
+          most = ReduceMax <keepdims = 0> (score)
+          high = Cast <to = 7> (most)
+          end = Unsqueeze(high, zero)
+          begin = Constant <value_ints = [0]> ()
+          some = Slice(r, begin, end, zero)
+          cut = Slice(some, begin, two, one)
+        }""",
+        w=draw(6, 6),
+        limit=F32(1.5),
+        zero=np.array([0]),
+        one=np.array([1]),
+        two=np.array([2]),
+    )
+    with session(model) as s:
+        agrees(s, model, [{"x": draw(n, 6, seed=seed)} for n in (1, 29) for seed in range(4)])
+        first = [runs for text, runs, _ in s.report().programs if text.startswith("part: x: ")]
+        assert first == [4, 4]
+        agrees(s, model, [{"x": np.zeros((3, 6), F32)}])  # nothing is found
+
+
 LOOP = """bad (float[3] x, int64 m) => (float[3] y, float[a, b] z) {{
   h = Relu(x)
   y, z = Loop <body = step ({inputs}) => ({outputs}) {{

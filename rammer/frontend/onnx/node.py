@@ -42,11 +42,13 @@ def handler_for(domain: str, op: str, opset: int) -> Handler | None:
 class NotConstant(ModelError):
     """An input that decides shapes is only known at run time; `inputs` are the graph inputs it depends on.
 
-    `at` is the first output of the outermost graph's node in which that happened.
+    `at` is the first output of the outermost graph's node in which that happened; `cuts`: whether a session runs the
+    model in parts for it.
     """
 
     inputs: tuple[TensorId, ...] = ()
     at: str = ""
+    cuts: bool = False
 
 
 class Undecided(NotConstant):

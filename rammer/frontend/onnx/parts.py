@@ -84,8 +84,11 @@ class Cutter:
         nodes = [n for n in self._graph.node if not any(name in self._free for name in n.output)]
         return self._part(nodes, [v.name for v in self._graph.output])
 
-    def split(self, part: Part, at: str) -> tuple[Part, NodeProto, Part]:
-        """What does not depend on the node that computes `at`, this node, and what does."""
+    def split(self, part: Part, at: str, *, operands: bool = True) -> tuple[Part, NodeProto, Part]:
+        """What does not depend on the node that computes `at`, this node, and what does.
+
+        The first part gives the node's operands, with `operands` those that are constants, too.
+        """
         (node,) = (n for n in part.nodes if at in n.output)
         late = set(filter(None, node.output))
         after: set[int] = set()
@@ -99,11 +102,24 @@ class Cutter:
         later = [other for n, other in enumerate(part.nodes) if n in after]
         sooner = [other for n, other in enumerate(part.nodes) if n not in after and other is not node]
         asked = {*part.outputs, *(name for other in (node, *later) for name in reads(other, self._depth))}
-        fixed = [n for n in (*node.input, *part.outputs) if n in self._free or n in self._weights]
+        known = (*node.input, *part.outputs) if operands else part.outputs
+        fixed = [n for n in known if n in self._free or n in self._weights]
         given = [name for other in sooner for name in other.output if name in asked]
         first = self._part(sooner, tuple(dict.fromkeys((*given, *fixed))))
         last = self._part(later, [name for n in later for name in n.output if name in part.outputs])
         return first, node, last
+
+    def feeds(self, part: Part, node: NodeProto) -> bool:
+        """Whether a part computes something that a node reads."""
+        made = {name for n in part.nodes for name in n.output}
+        return not made.isdisjoint(reads(node, self._depth))
+
+    def without(self, whole: Part, *others: Part) -> Part:
+        """The nodes of a part that are in no other one, with what these others read of them."""
+        gone = {name for part in others for n in part.nodes for name in n.output}
+        nodes = [n for n in whole.nodes if gone.isdisjoint(n.output)]
+        asked = {*whole.outputs, *(name for part in others for name in part.inputs)}
+        return self._part(nodes, [name for n in nodes for name in n.output if name and name in asked])
 
     def body(self, graph: GraphProto) -> Part:
         """A subgraph of a node of this graph; every output has a name that no other value has."""

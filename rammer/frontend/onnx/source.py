@@ -80,6 +80,11 @@ class Source:
         return tuple(declared(v) for v in self._model.graph.output)
 
     @property
+    def num_nodes(self) -> int:
+        """Nodes of the graph itself."""
+        return len(self._model.graph.node)
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """What the model says about itself, in ONNX Runtime's words."""
         model = self._model
