@@ -16,7 +16,7 @@ from benchmarks.store import Scale
 SEED = 20
 CALIBRATION_BATCH = 4
 # the least image that an architecture admits in training mode, where 64 is none; vit_h_14 has patches of 14
-LEAST = {"inception_v3": 299, "maxvit_t": 224, "vit_h_14": 70}
+LEAST = {"efficientnet_b4": 128, "inception_v3": 299, "maxvit_t": 224, "vit_h_14": 70}
 LEAST_ELSEWHERE = 64
 
 

@@ -278,7 +278,10 @@ def _picks(body: Body, name: str) -> bool:
     for s in statements(body):
         match s:
             case For(lane, _, count, Kind.VECTOR, stores):
-                indices = [ix for st in stores if isinstance(st, Store) for ld, _ in loads(st.value) for ix in ld.index]
+                inner = [
+                    s for s in statements(stores) if isinstance(s, Store)
+                ]  # maybe under a guard of the last vector
+                indices = [ix for s in inner for ld, _ in loads(s.value) for ix in ld.index]
                 for ix in indices:
                     mixed = any(not isinstance(a, str) and lane in variables(a.arg) for a, _ in ix.terms)
                     if mixed and ix.coef(name) % count:

@@ -8,12 +8,13 @@ import pytest
 from kernel_harness import SPEC, check, operation
 
 from rammer.ir.device import MemoryLevel
-from rammer.ir.tensor import TensorType
+from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.ir.tile import Kind
 from rammer.kernels import candidates
 from rammer.kernels.contraction import schedules
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import Schedule
+from rammer.vdevice.cpu.emit import emit
 
 SMALL = replace(SPEC, memory=(MemoryLevel("L1", 32 << 10, "veu", 500.0), MemoryLevel("L2", 64 << 10, "veu", 250.0)))
 
@@ -47,3 +48,17 @@ def test_results(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
     plain = operation("matmul", TensorType((m, k)), TensorType((k, n)))
     check(plain, candidates(plain, SMALL))
+
+
+@pytest.mark.parametrize("channels", [96, 104])
+def test_lanes_pick_channels_of_their_group(channels: int) -> None:
+    """Also where the last vector is not whole: the others are vectors all the same."""
+    block = channel_blocked(4, 16)
+    x = TensorType((1, channels, 5, 7), layout=block)
+    weights = TensorType((channels, 8, 3, 3))
+    op = operation("conv", x, weights, static=("w",), out_layout=block, pads=(1,) * 4, group=channels // 8)
+    kernels = candidates(op, SPEC)
+    check(op, kernels)
+    text = emit(kernels[0], SPEC).text
+    assert "__builtin_shufflevector" in text
+    assert "float out_acc[" not in text and "vf out_acc[" in text

@@ -309,6 +309,10 @@ def test_a_shared_convolution_keeps_its_weights() -> None:
     assert after(model(build), fold_norms)["mul"] == 1
 
 
+def half(b: Net, x: TensorId, start: int) -> TensorId:
+    return b.add("slice", x, shape=(2, 16, 4, 2), starts=(0, 0, 0, start), steps=(1, 1, 1, 1))
+
+
 FUSED: dict[str, tuple[Callable[[Net, TensorId], TensorId], list[str]]] = {
     "swish": (lambda b, x: (lambda y: b.add("mul", y, b.add("sigmoid", y)))(b.conv(x, 16)), ["conv+sigmoid+mul"]),
     "residual": (lambda b, x: b.add("relu", b.add("add", b.conv(x, 16), x)), ["conv+add+relu"]),
@@ -327,6 +331,14 @@ FUSED: dict[str, tuple[Callable[[Net, TensorId], TensorId], list[str]]] = {
             "mul", x, b.add("expand", b.add("reduce", x, fn="max", axes=(1,), keepdims=True), shape=(2, 16, 4, 4))
         ),
         ["reduce", "expand+mul"],
+    ),
+    "parts of rows": (
+        lambda b, x: b.add("mul", b.add("sigmoid", half(b, x, 0)), b.add("tanh", half(b, x, 2))),
+        ["slice+sigmoid+tanh+mul"],
+    ),
+    "parts that are whole rows": (
+        lambda b, x: b.add("tanh", b.add("slice", x, shape=(1, 16, 4, 4), starts=(1, 0, 0, 0), steps=(1, 1, 1, 1))),
+        ["slice", "tanh"],
     ),
     "depthwise after relu": (
         lambda b, x: b.add("add", b.conv(b.add("relu", x), 16, group=16), b.conv(b.add("relu", x), 16, 5, group=16)),

@@ -88,6 +88,7 @@ def reductions(x: Any, n: Any) -> Any:
         torch.baddbmm(x[None, :, :5], x[None], x.t()[None]),
     )
     yield torch.addmm(x[:, :5], x, x.t(), beta=0.5, alpha=2)
+    yield torch.mm(x.repeat(40, 2).t(), x[:, :3].repeat(40, 1))  # of many rows: the gradient of a weight
 
 
 def images(x: Any, n: Any) -> Any:

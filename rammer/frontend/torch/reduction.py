@@ -104,6 +104,12 @@ def vector_norm(w: Writer, x: fx.Node, order: float, axes: Any, keep: bool, _: A
 
 @handles("mm", "bmm")
 def product(w: Writer, a: fx.Node, b: fx.Node, *_: Any) -> str:
+    """Of aᵀ, as it lies, and b, both of many more rows than columns, the smaller one is turned: (bᵀ · a)ᵀ."""
+    if str(a.target) == "aten.permute.default" and list(a.args[1]) == [1, 0]:
+        (rows, depth), columns = a.meta["val"].shape, b.meta["val"].shape[1]
+        if depth * columns + rows * columns < rows * depth:
+            turned = w("Transpose", b, perm=[1, 0])
+            return w("Transpose", w("MatMul", turned, a.args[0]), perm=[1, 0])
     return w("MatMul", a, b)
 
 

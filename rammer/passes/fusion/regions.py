@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import prod
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
@@ -232,7 +233,7 @@ class _Fuser:
         if len(self.clusters.members[self.clusters.group_of[n]]) > 1:
             return False  # what it reads may be no result of that group
         if is_elementwise(by.operation):
-            if op.kind in (GATE, "expand"):
+            if op.kind in (GATE, "expand") or _is_part_of_rows(op):
                 return True
             whole = all(is_pointwise(self.operators[m].operation) for m in inside)
             return op.kind == "transpose" and whole and set(self.graph.consumers[op.outputs[0]]) <= inside
@@ -240,3 +241,11 @@ class _Fuser:
             return False
         channels = by.operation.inputs[0].shape[1]
         return channels > 1 and by.operation.attr("group") == channels
+
+
+def _is_part_of_rows(op: ROperator) -> bool:
+    """Whether it takes neighbours of the last dimension: a vector reads them as well where they are."""
+    if op.kind != "slice" or set(op.operation.attr("steps")) != {1}:
+        return False
+    shape, whole = op.operation.outputs[0].shape, op.operation.inputs[0].shape
+    return shape[:-1] == whole[:-1] and prod(shape[:-1]) > 1
