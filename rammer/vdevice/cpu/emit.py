@@ -92,7 +92,7 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + functions.BITS
         + functions.HALF_BITS.replace("HALF", "_Float16")
         + functions.instance(before, "vf", "vi", "v")
-        + f"{POWER}#else\n{power}#endif\n"
+        + f"{POWER}#else\n{power}#endif\n".replace("LANES", str(lanes))
         + functions.instance(after, "vf", "vi", "v")
         + scalars
         + FOLDS.replace("LANES", str(lanes))
@@ -234,7 +234,7 @@ ROUNDING(sqrt, sqrt)
 
 # The same bits as those of two products: the first of them is exact.
 POWER = """\
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && LANES == 16
 INLINE vf vpower(vf x, vf t) { return (vf)__builtin_ia32_scalefps512_mask(x, t - 12582912.0f, x, -1, 4); }
 """
 
