@@ -32,7 +32,7 @@ def _serve(
 
 @contextmanager
 def urgent(priority: int) -> Iterator[None]:
-    """Real-time priority for all threads of this process, meanwhile; 0: the one it has. Other work then matters less."""
+    """Real-time priority for all threads of this process, meanwhile; 0: the one that it has."""
     if not priority:
         yield
         return
