@@ -32,8 +32,11 @@ def _serve(
 
 @contextmanager
 def urgent(priority: int) -> Iterator[None]:
-    """Real-time priority for all threads of this process, meanwhile; 0: none. Where others compute, times mean less."""
-    _schedule(os.SCHED_RR if priority else os.SCHED_OTHER, priority)
+    """Real-time priority for all threads of this process, meanwhile; 0: the one that it has."""
+    if not priority:
+        yield
+        return
+    _schedule(os.SCHED_RR, priority)
     try:
         yield
     finally:
