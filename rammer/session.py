@@ -64,7 +64,9 @@ class Session(Stateful, InferenceSession):
     zeros, and cuts outputs, where that is proven to change nothing; else a run raises ModelError with the node's name.
     `state={"h_out": "h_in"}` makes outputs inputs of the next run, as in a Program; `stream()` begins another state.
     `bounds={"past": 256}`: caches that grow along this dimension by Concat get room for so many places, and one program
-    serves all lengths; refused as for `buckets` where that is not exact.
+    serves all lengths; refused as for `buckets` where that is not exact. Loops and branches that only values decide run
+    their bodies as programs of their own, `max_steps` times at most. `providers`, `provider_options` and `sess_options`
+    are ONNX Runtime's.
     """
 
     def __init__(

@@ -233,7 +233,10 @@ class _Control(_Step):
 
     def number(self, values: Mapping[str, Any], position: int, what: str) -> int:
         """An operand of one element."""
-        value = np.asarray(self.value(values, position))
+        given = self.value(values, position)
+        if given is None or isinstance(given, list):
+            raise self.fail(f"{what} is {'missing' if given is None else 'a list'}")
+        value = np.asarray(given)
         if value.size != 1:
             raise self.fail(f"{what} has {value.size} elements instead of one")
         return int(value.item())
