@@ -1,4 +1,4 @@
-"""What synchronisation and launches cost on an NVIDIA GPU: the four kinds of barrier, a launch, a node of a graph.
+"""What synchronisation and launches cost on an NVIDIA GPU: the kinds of barrier, a launch, a node of a graph.
 
 Every block signals its own round and waits for its left neighbour's, a thousand times: a round is one hop. Each spin
 gives up after a second, so that a mistake costs a second and not the GPU.
@@ -44,7 +44,8 @@ INLINE u64 load64(u64 *p) {
 INLINE void store64(u64 *p, u64 v) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(p), "l"(v) : "memory"); }
 #define SPIN(condition) { u64 t = now(); while (!(condition)) if (now() - t > 1000000000ull) { *late = 1; break; } }
 """
-# The counter is the megakernel's own barrier. `line` holds a cache line per block, `late` whether a spin gave up.
+# The counter is the megakernel's own barrier: its acquire is a second way to L2 behind the poll. If every poll
+# acquires, L1 is emptied by each of them. `line` holds a cache line per block, `late` whether a spin gave up.
 BODIES = {
     "counter": """
     __syncthreads();
@@ -52,6 +53,13 @@ BODIES = {
       release(mine, n);
       SPIN(relaxed(left) >= n)
       acquire(left);
+    }
+    __syncthreads();""",
+    "counter whose polls acquire": """
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      release(mine, n);
+      SPIN(acquire(left) >= n)
     }
     __syncthreads();""",
     "data as flag": """

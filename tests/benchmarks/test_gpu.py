@@ -72,14 +72,14 @@ def test_microbenchmarks_report_what_fails(cupy: FakeCupy, monkeypatch: pytest.M
     cupy.cuda.Module = lambda: SimpleNamespace(load=lambda cubin: None, get_function=lambda name: function)
     cupy.cuda.runtime.memset = lambda *_: None
     found = {m.what: m for m in gpu_micro.measure(0, "sm_90", 12)}
-    assert len(found) == 4 + 5 + 1 and all(m.median for m in found.values())
+    assert len(found) == 5 + 5 + 1 and all(m.median for m in found.values())
     assert found["barrier: counter, 12 blocks"].median == pytest.approx(500 / gpu_micro.ROUNDS)
     assert (8, False) in calls and (12, True) in calls
     assert gpu_micro.hop_costs(list(found.values())) == {"fence_us": 0.0, "poll_us": 500 / gpu_micro.ROUNDS}
     assert found["copy in device memory, bytes read and written"].unit == "GB/s"
     cupy.fails["cluster"] = CUDADriverError("CUDA_ERROR_INVALID_CLUSTER_SIZE: no")
     found = {m.what: m for m in gpu_micro.measure(0, "sm_90", 12)}
-    assert "INVALID_CLUSTER_SIZE" in found["barrier: cluster"].failed and len(found) == 10
+    assert "INVALID_CLUSTER_SIZE" in found["barrier: cluster"].failed and len(found) == 11
 
 
 def test_micro_kernels_compile() -> None:

@@ -28,6 +28,7 @@ from rammer.vdevice.simt.registers import read_registers
 from rammer.vdevice.simt.runtime import GpuExecutable
 
 EMULATED_VEUS = 8
+LEAST_EARLY = 32  # words of a thread that are worth a program of their own
 FORMS = ("table", "branches")
 EMULATE = 'device="emulator" runs the program on the host'
 
@@ -159,8 +160,9 @@ class GpuVDevice(VDevice):
         program = make_program(plan, self.dialect, branches=self.form == "branches")
         progress("compile", 0, 1)
         code = self.machine_code(program.text)
-        if code.resources.spills and program.early:
-            program = make_program(plan, self.dialect, early=False)
+        while code.resources.spills and program.early:
+            less = program.early // 2
+            program = make_program(plan, self.dialect, room=less if less >= LEAST_EARLY else 0)
             code = self.machine_code(program.text)
         self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
         progress("compile", 1, 1)

@@ -37,7 +37,7 @@ class SimtProgram:
     streams: Streams
     weights: dict[str, Array]
     notes: tuple[str, ...] = ()  # what was decided here, for people
-    early: bool = False  # some rTasks load what is there before they wait
+    early: int = 0  # words of a thread that some rTasks load before they wait
 
     @property
     def threads(self) -> int:
@@ -54,12 +54,12 @@ def fingerprint(target: str, arch: str) -> str:
 
 
 def make_program(
-    plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False, resident: bool = True, early: bool = True
+    plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False, resident: bool = True, room: int | None = None
 ) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
-    `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there. `early`:
-    rTasks load what is there before they wait.
+    `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there. `room`:
+    words of a thread for what is there before an rTask waits, if not as many as its registers hold.
     """
     graph, spec = plan.graph, plan.spec
     if branches and plan.num_rtasks > MOST_BRANCHED:
@@ -84,7 +84,8 @@ def make_program(
         raise DeviceError(
             f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
         )
-    room = early_words(spec.registers, spec.lanes) if early and not branches else 0
+    room = early_words(spec.registers, spec.lanes) if room is None else room
+    room = 0 if branches else room
     calls = _Calls(plan, dialect, block, operands, kept, room)
     arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
@@ -115,8 +116,8 @@ def make_program(
         text = program_text(calls.kernels, dialect, block, max_args, copies=bool(kept.loads))
     waits = sum(k.waits for k in calls.kernels)
     notes = [str(kept)] if kept.loads else []
-    notes += [f"early: {waits} kernels load up to {4 * room} bytes of a thread before they wait"] if waits else []
-    return SimtProgram(text, streams, weights, tuple(notes), waits > 0)
+    notes += [f"early: {waits} rKernel(s) load up to {4 * room} bytes of a thread before they wait"] if waits else []
+    return SimtProgram(text, streams, weights, tuple(notes), room if waits else 0)
 
 
 class _Calls:
