@@ -104,9 +104,15 @@ def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chun
     held = a * blocks[0] + b * blocks[1]
     split = PARTS * held if unit.parts else 0.0
     own = Issued(split, held * each, made=height * width * depth / unit.gain * prod(blocks))
-    product = Work(chunk // depth * staging.passes, own, (), True, {}, {})
+    joined = together(chunk // depth, blocks)
+    product = Work(chunk // depth // joined * staging.passes, sum([own] * joined, Issued()), (), True, {}, {})
     us = staging.us(steps, chunk, prod(waves) * unit.threads, product, Issued(stores=sums * prod(blocks) * each))
     return Blocks(steps, waves, blocks, chunk, staging.tasks(steps), us)
+
+
+def together(steps: int, blocks: Pair) -> int:
+    """How many steps of a chunk are one piece of code: loads of one hide behind the products of another."""
+    return next((n for n in (4, 2) if steps % n == 0 and n * prod(blocks) <= MOST_APPLIED), 1)
 
 
 def _soonest(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, sizes: Iterable[int]) -> Blocks | None:
@@ -146,9 +152,8 @@ def schedule(staging: Staging, unit: Instruction, tile: Blocks) -> Schedule:
     threads, own = unit.digits(sums)
     spread = [d.div for d in unit.digits(a)[0] if d.dim == 1]
     tasks = tuple(Loop(a, tile.steps[a], Kind.TASK) for a in (*p.batch, *p.slow, *p.fast))
-    # Loads of one step hide behind the products of another.
-    steps = next((n for n in (4, 2) if chunk // depth % n == 0 and n * prod(tile.blocks) <= MOST_APPLIED), 1)
-    together = (Loop(deep, steps * depth), *((Loop(deep, depth, Kind.UNROLLED),) if steps > 1 else ()))
+    joined = together(chunk // depth, tile.blocks)
+    inner = (Loop(deep, joined * depth), *((Loop(deep, depth, Kind.UNROLLED),) if joined > 1 else ()))
     loops = (
         *tasks,
         Loop(slow, rows),
@@ -158,7 +163,7 @@ def schedule(staging: Staging, unit: Instruction, tile: Blocks) -> Schedule:
         *(Loop(sides[d.dim], d.div, Kind.THREAD) for d in threads),
         Loop(deep, chunk),
         *(Loop(a) for a in staging.window),
-        *together,
+        *inner,
         Loop(slow, height, Kind.UNROLLED),  # blocks of rows, blocks of columns, and the sums of a thread
         Loop(fast, width, Kind.UNROLLED),
         *(Loop(sides[d.dim], d.div, Kind.UNROLLED) for d in own),

@@ -243,7 +243,8 @@ def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
 
 # The first candidate's price over the best one's: as found, rounded up to the next 0.05.
 # One thread: tasks are cut along a second axis, too, where that keeps vEUs more equally busy.
-# Waves: the convolution's best tiling stages all 12 terms at once, in more of the scratch than tiles may take.
+# Waves: the convolution's best tiling stages all 12 terms at once, in more of the scratch than tiles may take, and
+# applies two steps of six together, which one of six cannot.
 @pytest.mark.parametrize(
     ("spec", "op", "most"),
     [
@@ -253,8 +254,8 @@ def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
         (replace(ALONE, num_veus=5), matmul(48, 30, 144), 1.15),
         (ALONE, pointwise(1, 24, 144, 8, 10), 1.0),
         (ALONE, pointwise(2, 24, 132, 9, 7), 1.05),
-        (WAVES, matmul(48, 36, 40), 1.05),
-        (WAVES, conv(1, 12, 20, 5, 8), 1.1),
+        (WAVES, matmul(48, 36, 40), 1.1),
+        (WAVES, conv(1, 12, 20, 5, 8), 1.2),
     ],
     ids=lambda x: x.name if isinstance(x, VDeviceSpec) else x if isinstance(x, float) else " ".join(map(str, x.inputs)),
 )
