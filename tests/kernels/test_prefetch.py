@@ -124,6 +124,27 @@ def test_tiles_ask_for_pieces_of_the_next_panel() -> None:
     assert capacity(prefetched(panels, LANES)) == 0  # four sums take no longer than asking
 
 
+def test_long_sums_ask_for_pieces_of_the_next_panel_line_by_line() -> None:
+    """A panel of 128 lines, past which three tiles of 128 steps walk: 43 lines each, one every other step."""
+    tile = sums(8, 128, h * 1024 + i * 128 + k, o * 2048 + k * 16 + j)
+    panels = program((serial("o", 3, serial("h", 3, *tile)),), argument("x", 3072), argument("w", 3 * 2048))
+    line = Prefetch("w", o * 2048 + h * 688 + 2048 + k // 2 * 16, 16, 2)
+    assert found(panels)["k"][-1] == If((Range(k, 0, 86), Range(k % 2, 0, 1)), (line,))
+    short = sums(8, 60, h * 480 + i * 60 + k, o * 1920 + k * 32 + j)
+    bursts = program((serial("o", 3, serial("h", 3, *short)),), argument("x", 3072), argument("w", 3 * 1920))
+    assert found(bursts)["h"] == [Prefetch("w", o * 1920 + h * 640 + 1920, 640, 2)]
+
+
+def test_walks_past_strips_of_panels_ask_for_the_next_strip() -> None:
+    """Two panels of 128 lines, past both of which four tiles walk: 32 lines for each of the eight sums."""
+    tile = sums(8, 128, h * 1024 + i * 128 + k, o * 4096 + q * 2048 + k * 16 + j)
+    strips = program(
+        (serial("o", 3, serial("h", 4, serial("q", 2, *tile))),), argument("x", 4096), argument("w", 12288)
+    )
+    line = Prefetch("w", o * 4096 + h * 1024 + q * 512 + 4096 + k // 4 * 16, 16, 2)
+    assert If((Range(k % 4, 0, 1),), (line,)) in found(strips)["k"]
+
+
 def test_large_weights_that_are_read_once_come_some_way_ahead() -> None:
     stream = program(sums(4, 1 << 14, k, k * 64 + i * 16 + j), argument("x", 1 << 14), argument("w", STREAMED))
     assert found(stream) == {"k": [Prefetch("w", k * 64 + 512, 64, 2)]}

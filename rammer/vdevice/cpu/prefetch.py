@@ -210,8 +210,6 @@ class _Prefetcher:
             walk, inside = path[still[0]], [path[n] for n in moving]
             if any(not isinstance(atom, str) for atom, _ in index.terms):
                 continue
-            if any(lp.kind is Kind.SERIAL and _sums(lp.body) for _, lp in inside):
-                continue  # a strip of panels, each used once for each turn of `walk`: it lies in the second cache
             first = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
             last = substitute(index, {lp.var: Index(lp.stop - 1) for _, lp in inside})
             size = (last - first).const + 1
@@ -219,10 +217,15 @@ class _Prefetcher:
             if size > 4 * _count(lp for _, lp in inside) or lines < MIN_PANEL or (last - first).terms:
                 continue
             seen.add((buffer, walk.at))
-            spread = [walk, *[lp for lp in inside if lp.loop.kind is Kind.SERIAL][:-1]][:2]  # not in the innermost loop
-            turns = [lp for _, lp in spread]
-            piece = min(-(-lines // _count(turns)), MAX_LINES) * LINE
-            yield spread[-1].at, (Prefetch(buffer, first + far + _turn(turns) * piece, piece, 2),)
+            serial = [lp for lp in inside if lp.loop.kind is Kind.SERIAL]
+            turns = [walk, *serial[:-1]][:2]  # not the innermost loop
+            each = -(-lines // _count(lp for _, lp in turns))
+            start, turn = first + far, _turn([lp for _, lp in turns])
+            if hint := _step_by_step(serial, buffer, start + turn * (each * LINE), each):
+                yield hint
+            elif not any(_sums(lp.body) for _, lp in serial):  # of a strip of panels, some would come late
+                each = min(each, MAX_LINES)
+                yield turns[-1].at, (Prefetch(buffer, start + turn * (each * LINE), each * LINE, 2),)
 
     def _next_encoded_panel(self, product: Apply, blocks: Loop, outer: tuple[Loop, ...]) -> Iterator[Hint]:
         """While blocks of rows pass by a panel of encoded weights: pieces of the panel after it."""
@@ -296,6 +299,25 @@ class _Prefetcher:
             digits = {lp.var: simplify(number // _count(loops[n + 1 :]) % lp.stop, env) for n, lp in enumerate(loops)}
             lines = tuple(Prefetch(buffer, substitute(index, digits)) for _, buffer, index in wanted)
             yield wanted, (sums[-1].at, (For("rammer_turn", 0, turns, Kind.UNROLLED, lines),))
+
+
+def _step_by_step(loops: Sequence[Loop], buffer: str, start: Index, lines: int) -> Hint | None:
+    """Lines of a buffer from `start` on, one every few steps of a register block's sums, if there are enough of them.
+
+    In a burst they fill the core's queue of lines, and what is summed waits.
+    """
+    if not loops or register_block(loops[-1].loop.body) < LEAST_SUMS or has_pieces(loops[-1].loop.body):
+        return None
+    at, sums = loops[-1]
+    count = _count([sums])
+    if count < max(LEAST_STEPS, lines):
+        return None
+    every = 1 << ((count // lines).bit_length() - 1)
+    step = _turn([sums])
+    due = [Range(step, 0, lines * every)] if lines * every < count else []
+    due += [Range(step % every, 0, 1)] if every > 1 else []
+    line = Prefetch(buffer, start + step // every * LINE, LINE, 2)
+    return at, ((If(tuple(due), (line,)) if due else line),)
 
 
 def _with_steps(stmt: Stmt) -> Stmt:
