@@ -37,8 +37,8 @@ def cut(axes: Sequence[tuple[str, int, int]], want: int, veus: int = 1) -> tuple
 def even_shares(units: Sequence[int], want: int, veus: int) -> list[int | None]:
     """Units of each axis per task, None where it stays whole: one axis after another, as long as tasks are wanted.
 
-    The first axis has fewer pieces and a second one some, or more, where all vEUs are more equally busy so: no more
-    than twice as many tasks as are wanted.
+    The first axis stays whole or has fewer pieces, and a second one some, or more, where all vEUs are more equally busy
+    so: no more than twice as many tasks as are wanted.
     """
     found: list[int | None] = [None] * len(units)
     left = want
@@ -55,14 +55,15 @@ def even_shares(units: Sequence[int], want: int, veus: int) -> list[int | None]:
 
 
 def _of_two_axes(units: Sequence[int], most: int) -> Iterator[list[int | None]]:
-    """All ways to cut the first axis and another one, into no more than `most` tasks."""
+    """All ways to cut another axis than the first, with that one or alone, into no more than `most` tasks."""
     if not units:
         return
-    for share in sorted({-(-units[0] // n) for n in range(2, min(units[0], most // 2) + 1)}):
+    for share in sorted({-(-units[0] // n) for n in range(1, min(units[0], most // 2) + 1)}):
         parts = -(-units[0] // share)
         for n, count in enumerate(units[1:], 1):
             for other in {-(-count // m) for m in range(2, min(count, most // parts) + 1)}:
-                yield [share, *(other if m == n else None for m in range(1, len(units)))]
+                first = share if parts > 1 else None
+                yield [first, *(other if m == n else None for m in range(1, len(units)))]
 
 
 def pieces(units: Sequence[int], shares: Sequence[int | None]) -> int:
