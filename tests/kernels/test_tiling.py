@@ -48,8 +48,9 @@ def test_the_busiest_veu_has_no_more_than_by_any_two_axes(axes: list[tuple[int, 
 @pytest.mark.parametrize(
     ("units", "want", "veus", "shares"),
     [
-        ((2, 30), 3, 3, [1, 10]),  # a batch of two would keep two of three vEUs busy
-        ((10, 3), 3, 3, [5, 1]),  # not 4, 4 and 2 rows of three
+        ((2, 30), 3, 3, [None, 10]),  # a batch of two would keep two of three vEUs busy
+        ((3, 17), 2, 2, [None, 9]),  # three heads on two vEUs
+        ((10, 3), 3, 3, [None, 1]),  # not 4, 4 and 2 rows of three
         ((12, 8), 4, 4, [3, None]),
         ((5, 1), 3, 3, [2, None]),
     ],
