@@ -13,6 +13,7 @@ from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.evaluate import happens
 from rammer.ir.expr import Role, decided_by
 from rammer.ir.index import bounds, evaluate, variables
+from rammer.ir.intervals import in_order
 from rammer.ir.tile import Kind
 
 Points: TypeAlias = NDArray[np.int64]
@@ -24,7 +25,6 @@ ROLE = "%"  # what becomes of what it computes: a number, of `Flow.roles`
 ROW = "@"  # what a statement was asked for
 MOST_ROLES = 1 << 10  # told apart
 MAX_INSTANCES = 1 << 17  # of a statement that are looked at together
-MOST_NUMBERS = 1 << 62  # that an int64 tells apart
 
 
 class Untraceable(Exception):
@@ -256,7 +256,7 @@ class _Wanted:
         merged = np.concatenate([self.table[:, still], *self._fresh], axis=1)
         seen = np.zeros(merged.shape[1], bool)
         seen[: int(still.sum())] = self.found[still]
-        order, first = _sorted(merged)
+        order, first = in_order(merged)
         starts = np.flatnonzero(first)
         self.table = merged[:, order[starts]]
         self.found = np.logical_or.reduceat(seen[order], starts)  # of equal ones, if one of them was found
@@ -306,29 +306,9 @@ def _alike(columns: Sequence[Points]) -> list[Points]:
 
 def _distinct(*columns: Points) -> Points:
     """Every row once, sorted by the first column, then the second, …."""
-    order, first = _sorted(columns)
+    order, first = in_order(columns)
     kept = order[first]
     return np.stack([c[kept] for c in columns], 1)
-
-
-def _sorted(columns: Sequence[Points] | Points) -> tuple[Points, NDArray[np.bool_]]:
-    """The order of rows by the first column, then the second, …; and which of them differ from the one before."""
-    count, number, extent = len(columns[0]), np.zeros(len(columns[0]), np.int64), 1
-    for column in columns if count else ():  # rows as numbers of many digits: sorted far faster than by each column
-        low, high = int(column.min()), int(column.max())
-        extent *= high - low + 1
-        if extent > MOST_NUMBERS:
-            break
-        if low < high:
-            number = number * (high - low + 1) + (column - low)
-    first = np.ones(count, bool)
-    if extent <= MOST_NUMBERS:
-        order = np.argsort(number)
-        first[1:] = np.diff(number[order]) != 0
-    else:
-        order = np.lexsort(tuple(columns)[::-1])
-        first[1:] = np.any([np.diff(c[order]) != 0 for c in columns], axis=0)
-    return order, first
 
 
 def _crossed(values: Instances, rest: Mapping[str, tuple[int, int]]) -> Instances:
