@@ -13,6 +13,7 @@ from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.evaluate import happens
 from rammer.ir.expr import Role, decided_by
 from rammer.ir.index import bounds, evaluate, variables
+from rammer.ir.intervals import in_order
 from rammer.ir.tile import Kind
 
 Points: TypeAlias = NDArray[np.int64]
@@ -42,6 +43,7 @@ class Flow:
         self.terms: dict[str, Points] = {}
         self.unwritten = ""
         self.roles: list[Role] = [()]
+        self.kept = np.zeros(0, np.int64)
         self._numbers: dict[Role, int] = {(): 0}
         self._inputs = frozenset(inputs)
         self._writes: dict[int, list[Access]] = {}
@@ -62,44 +64,83 @@ class Flow:
                 if access.register and all(r.index == access.index for r in own):
                     self._sums[access.statement] = access.buffer
 
-    def sources(self, starts: Mapping[int, Instances]) -> dict[str, Points]:
+    def sources(self, starts: Mapping[int, Instances], rounds: Points) -> dict[str, Points]:
         """Of every input the elements from which statements compute what they store: [(tag, role, element)], sorted.
 
         `starts` has instances of statements, by number. What a statement reads was written by statements before it, so
-        one way back through the program meets all of them. Raises Untraceable.
+        one way back through the program meets all of them. Where a statement would have too many instances, tags are
+        left out: those of the first of `rounds` (by tag), then those of the next one. Nothing of a tag depends on
+        others, so what is left is as if they had not been asked for; `kept` says which, and results number these anew.
+        Raises Untraceable where those of the last round alone are too many.
         """
-        count = 1 + max((int(i[TAG].max(initial=0)) for i in starts.values()), default=0)
         found: dict[str, list[Points]] = {name: [] for name in self._inputs}
         wanted: dict[str, dict[Loops, _Wanted]] = {}
         self.terms, self.unwritten = {}, ""
+        level = 0
         for statement in sorted(self._reads, reverse=True):
-            parts = [starts[statement]] if statement in starts else []
-            for write in self._writes[statement]:
-                for group in wanted.get(write.buffer, {}).values():
-                    parts += self._written(write, group)
-            if not parts:
-                continue
-            now = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-            if len(now[TAG]) > MAX_INSTANCES:
-                raise Untraceable("a statement has too many instances")
-            if statement in self._sums:
-                buffer = self._sums[statement]
-                self.terms[buffer] = self.terms.get(buffer, 0) + self._terms(statement, now, count)
-            for read in self._reads[statement]:
-                places, around = _places(read, now)
-                moved = {n: evaluate(ix, around) + np.zeros_like(places) for n, ix in read.threads}
-                around = {**around, **moved, ROLE: self._entering(read.role, around[ROLE])}
-                if read.buffer in self._inputs:
-                    found[read.buffer].append(_distinct(around[TAG], around[ROLE], places))
-                elif len(places):
-                    key = tuple(n for n, _ in read.loops)
-                    group = wanted.setdefault(read.buffer, {}).setdefault(key, _Wanted(read))
-                    group.add(places, around)
+            while True:
+                try:
+                    self._trace(statement, _those(starts.get(statement), rounds >= level), wanted, found, len(rounds))
+                    break
+                except Untraceable:
+                    left = rounds[rounds >= level]
+                    if not len(left) or left.min() == left.max():
+                        raise
+                    level = int(left.min()) + 1
+                for groups in wanted.values():
+                    for group in groups.values():
+                        group.keep(rounds >= level)
         for groups in wanted.values():
             for group in groups.values():
                 self.unwritten = group.lost() or self.unwritten
-        nothing = np.zeros((0, 3), np.int64)
-        return {name: _distinct(*np.concatenate([nothing, *parts]).T) for name, parts in found.items()}
+        self.kept = np.flatnonzero(rounds >= level)
+        self.terms = {name: counts[self.kept] for name, counts in self.terms.items()}
+        return {name: self._numbered_anew(parts, rounds >= level) for name, parts in found.items()}
+
+    def _numbered_anew(self, parts: Sequence[Points], kept: NDArray[np.bool_]) -> Points:
+        rows = np.concatenate([np.zeros((0, 3), np.int64), *parts])
+        rows = rows[kept[rows[:, 0]]]
+        return _distinct(np.searchsorted(self.kept, rows[:, 0]), rows[:, 1], rows[:, 2])
+
+    def _trace(
+        self,
+        statement: int,
+        start: Instances | None,
+        wanted: dict[str, dict[Loops, _Wanted]],
+        found: Mapping[str, list[Points]],
+        count: int,
+    ) -> None:
+        """What is wanted of a statement, and what it wants itself. Raises Untraceable, and then changes nothing."""
+        parts = [start] if start is not None else []
+        written: list[tuple[_Wanted, Points]] = []
+        for write in self._writes[statement]:
+            for group in wanted.get(write.buffer, {}).values():
+                for made, rows in self._written(write, group):
+                    parts.append(made)
+                    written.append((group, rows))
+        if not parts:
+            return
+        now = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        if len(now[TAG]) > MAX_INSTANCES:
+            raise Untraceable("a statement has too many instances")
+        asked: list[tuple[Access, Points, Instances]] = []
+        for read in self._reads[statement]:
+            places, around = _places(read, now)
+            moved = {n: evaluate(ix, around) + np.zeros_like(places) for n, ix in read.threads}
+            asked.append((read, places, {**around, **moved, ROLE: self._entering(read.role, around[ROLE])}))
+        if statement in self._sums:
+            buffer = self._sums[statement]
+            self.terms[buffer] = self.terms.get(buffer, 0) + self._terms(statement, now, count)
+        for group, rows in written:
+            group.found[rows] = True
+            if statement not in self._updates:
+                group.closed[rows] = True
+        for read, places, around in asked:
+            if read.buffer in self._inputs:
+                found[read.buffer].append(_distinct(around[TAG], around[ROLE], places))
+            elif len(places):
+                key = tuple(n for n, _ in read.loops)
+                wanted.setdefault(read.buffer, {}).setdefault(key, _Wanted(read)).add(places, around)
 
     def _entering(self, role: Role, outer: Points) -> Points:
         """The roles of what enters computations in a role, whose results have others."""
@@ -121,21 +162,16 @@ class Flow:
         tags = _distinct(*_numbered(own, happening).T)[:, 0]
         return np.bincount(tags, minlength=count)
 
-    def _written(self, write: Access, group: _Wanted) -> Iterator[Instances]:
-        """The instances of a statement that write what is wanted; it is then no longer, if they overwrite it."""
-        rows = group.open()
-        low, high = self._span(write)
-        rows = rows[(group.table[rows, 2] >= low) & (group.table[rows, 2] <= high)]  # mostly none: another write's
+    def _written(self, write: Access, group: _Wanted) -> Iterator[tuple[Instances, Points]]:
+        """The instances of a statement that write what is wanted, and the rows of the group that they write."""
+        rows = group.between(*self._span(write))  # mostly none: another write's
         if not len(rows):
             return
         names = common_loops(group.read, write)
         around = {n: group.column(n)[rows] for n in names}
-        around |= {TAG: group.table[rows, 0], ROLE: group.table[rows, 1], ROW: rows}
-        for made in self._writing(write, around, group.table[rows, 2]):
-            group.found[made[ROW]] = True
-            if write.statement not in self._updates:
-                group.closed[made[ROW]] = True
-            yield {n: v for n, v in made.items() if n != ROW}
+        around |= {TAG: group.table[1, rows], ROLE: group.table[2, rows], ROW: rows}
+        for made in self._writing(write, around, group.table[0, rows]):
+            yield {n: v for n, v in made.items() if n != ROW}, made[ROW]
 
     def _span(self, write: Access) -> tuple[int, int]:
         """The first and the last element that a write may touch."""
@@ -190,42 +226,65 @@ class Flow:
 
 
 class _Wanted:
-    """What reads in the same loops ask of a buffer: rows of tag, role, element, and the value of each loop."""
+    """What reads in the same loops ask of a buffer: columns of element, tag, role, and the value of each loop.
+
+    They are sorted, so that what is wanted of a part of the buffer lies together.
+    """
 
     def __init__(self, read: Access) -> None:
         self.read = read
         self._names = [lp.var for _, lp in read.loops]
-        self.table = np.zeros((0, 3 + len(self._names)), np.int64)
+        self.table = np.zeros((3 + len(self._names), 0), np.int64)
         self.found = np.zeros(0, bool)  # some statement writes it
         self.closed = np.zeros(0, bool)  # and what was written before is lost
         self._fresh: list[Points] = []
 
     def add(self, places: Points, around: Instances) -> None:
-        self._fresh.append(np.stack([around[TAG], around[ROLE], places, *(around[n] for n in self._names)], 1))
+        self._fresh.append(np.stack([places, around[TAG], around[ROLE], *(around[n] for n in self._names)]))
 
-    def open(self) -> Points:
-        """Numbers of the rows that are still wanted, each once."""
-        if self._fresh:
-            still = ~self.closed
-            merged = np.concatenate([self.table[still], *self._fresh])
-            seen = np.zeros(len(merged), bool)
-            seen[: int(still.sum())] = self.found[still]
-            order = np.lexsort((~seen, *merged.T[::-1]))  # of equal rows the one that was found comes first
-            merged, seen = merged[order], seen[order]
-            first = np.append(True, (merged[1:] != merged[:-1]).any(axis=1))
-            self.table, self.found = merged[first], seen[first]
-            self.closed = np.zeros(len(self.table), bool)
-            self._fresh = []
-        return np.flatnonzero(~self.closed)
+    def between(self, low: int, high: int) -> Points:
+        """Numbers of the columns that are still wanted, each once, of the elements from `low` to `high`."""
+        self._merge()
+        first, end = np.searchsorted(self.table[0], (low, high + 1))
+        result: Points = first + np.flatnonzero(~self.closed[first:end])
+        return result
+
+    def _merge(self) -> None:
+        if not self._fresh:
+            return
+        still = ~self.closed
+        merged = np.concatenate([self.table[:, still], *self._fresh], axis=1)
+        seen = np.zeros(merged.shape[1], bool)
+        seen[: int(still.sum())] = self.found[still]
+        order, first = in_order(merged)
+        starts = np.flatnonzero(first)
+        self.table = merged[:, order[starts]]
+        self.found = np.logical_or.reduceat(seen[order], starts)  # of equal ones, if one of them was found
+        self.closed = np.zeros(len(starts), bool)
+        self._fresh = []
+
+    def keep(self, tags: NDArray[np.bool_]) -> None:
+        """Forget what was wanted for other tags."""
+        kept = tags[self.table[1]]
+        self.table, self.found, self.closed = self.table[:, kept], self.found[kept], self.closed[kept]
+        self._fresh = [rows for part in self._fresh if (rows := part[:, tags[part[1]]]).size]
 
     def column(self, name: str) -> Points:
-        result: Points = self.table[:, 3 + self._names.index(name)]
+        result: Points = self.table[3 + self._names.index(name)]
         return result
 
     def lost(self) -> str:
         """An element that nothing writes before it is read."""
-        self.open()
-        return "" if self.found.all() else f"{self.read.buffer}[{self.table[np.argmin(self.found), 2]}]"
+        self._merge()
+        return "" if self.found.all() else f"{self.read.buffer}[{self.table[0, np.argmin(self.found)]}]"
+
+
+def _those(instances: Instances | None, tags: NDArray[np.bool_]) -> Instances | None:
+    """The instances of some tags."""
+    if instances is None or tags.all():
+        return instances
+    kept = tags[instances[TAG]]
+    return {name: values[kept] for name, values in instances.items()}
 
 
 def _by_place(write: Access, known: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> tuple[Points, Points]:
@@ -247,12 +306,9 @@ def _alike(columns: Sequence[Points]) -> list[Points]:
 
 def _distinct(*columns: Points) -> Points:
     """Every row once, sorted by the first column, then the second, …."""
-    order = np.lexsort(columns[::-1])
-    rows = np.stack([c[order] for c in columns], 1)
-    if len(rows) < 2:
-        return rows
-    result: Points = rows[np.append(True, (rows[1:] != rows[:-1]).any(axis=1))]
-    return result
+    order, first = in_order(columns)
+    kept = order[first]
+    return np.stack([c[kept] for c in columns], 1)
 
 
 def _crossed(values: Instances, rest: Mapping[str, tuple[int, int]]) -> Instances:

@@ -14,7 +14,7 @@ from rammer.ir.access import Access
 from rammer.ir.evaluate import happens
 from rammer.ir.expr import Path, Range, apart, decided_by
 from rammer.ir.index import Index, bounds, evaluate, variables
-from rammer.ir.intervals import NOTHING, Intervals, expand, merged, repeated, sumset, within
+from rammer.ir.intervals import NOTHING, Intervals, expand, in_order, merged, repeated, sumset, within
 from rammer.ir.simplify import simplify_index
 
 Ranges: TypeAlias = Mapping[str, tuple[int, int]]  # variable -> first and last value
@@ -182,32 +182,28 @@ def states(accesses: Sequence[Access], loops: Sequence[str], ranges: Ranges, mos
     axes = np.ogrid[tuple(slice(ranges[n][0], ranges[n][1] + 1) for n in relevant)]
     grid: dict[str, Any] = dict(zip(relevant, axes, strict=True))
     columns: dict[Any, Any] = {}
-
-    def note(key: object, values: Any) -> None:
-        columns[key] = np.broadcast_to(np.asarray(values), shape).ravel()
-
     start: Any = None
     for access in accesses:
         inner = {n: s for n, s in access.ranges.items() if n not in relevant}
         moving, mixed = _separate(access.index, grid)
-        place = evaluate(moving, grid)
-        start = place if start is None else start
-        note(("at", access.buffer, moving), place - start)
-        for name in mixed:
-            note(name, grid[name])
-        for where, _ in access.path:
-            for r in where:
-                moving, mixed = _separate(r.index, grid)
-                for name in mixed:
-                    note(name, grid[name])
-                if not mixed:
-                    low, high = bounds(r.index - moving, inner)
-                    value = evaluate(moving, grid)
-                    note((r, low, high), np.clip(r.low - value, low, high + 1))
-                    note((r, low, high, "end"), np.clip(r.high - value, low, high + 1))
-    table = np.stack(list(columns.values()))
-    order = np.lexsort(table[::-1])
-    first = order[np.append(True, (table[:, order[1:]] != table[:, order[:-1]]).any(axis=0))]
+        if start is None:
+            start = evaluate(moving, grid)
+        if ("at", access.buffer, moving) not in columns:
+            columns["at", access.buffer, moving] = evaluate(moving, grid) - start
+        columns |= {name: grid[name] for name in mixed}
+        for r in dict.fromkeys(r for where, _ in access.path for r in where):
+            moving, mixed = _separate(r.index, grid)
+            columns |= {name: grid[name] for name in mixed}
+            if mixed:
+                continue
+            low, high = bounds(r.index - moving, inner)
+            if (r, low, high) not in columns:
+                value = evaluate(moving, grid)
+                columns[r, low, high] = np.minimum(np.maximum(r.low - value, low), high + 1)
+                columns[r, low, high, "end"] = np.minimum(np.maximum(r.high - value, low), high + 1)
+    moved = [np.broadcast_to(c, shape).ravel() for c in columns.values() if np.ndim(c) and c.min() < c.max()]
+    order, fresh = in_order(moved or [np.zeros(prod(shape), np.int64)])
+    first = order[fresh]
     places = np.unravel_index(first, shape)
     return [
         {**base, **{n: int(ranges[n][0] + p[row]) for n, p in zip(relevant, places, strict=True)}}

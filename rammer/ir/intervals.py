@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Intervals: TypeAlias = NDArray[np.int64]  # [n, 2]: half-open ranges, sorted, disjoint, not even touching
 
+MOST_NUMBERS = 1 << 62  # that an int64 tells apart
 NOTHING: Intervals = np.zeros((0, 2), np.int64)
 
 
@@ -114,3 +115,25 @@ def _finest(intervals: Intervals) -> int:
     if len(intervals) and (intervals[:, 1] - intervals[:, 0] > 1).any():
         return 1
     return int((intervals[1:, 0] - intervals[:-1, 0]).min()) if len(intervals) > 1 else 1 << 62
+
+
+def in_order(
+    columns: Sequence[NDArray[np.int64]] | NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The order of rows by the first column, then the second, …; and which of them differ from the one before."""
+    count, number, extent = len(columns[0]), np.zeros(len(columns[0]), np.int64), 1
+    for column in columns if count else ():  # rows as numbers of many digits: sorted far faster than by each column
+        low, high = int(column.min()), int(column.max())
+        extent *= high - low + 1
+        if extent > MOST_NUMBERS:
+            break
+        if low < high:
+            number = number * (high - low + 1) + (column - low)
+    first = np.ones(count, bool)
+    if extent <= MOST_NUMBERS:
+        order = np.argsort(number)
+        first[1:] = np.diff(number[order]) != 0
+    else:
+        order = np.lexsort(tuple(columns)[::-1])
+        first[1:] = np.any([np.diff(c[order]) != 0 for c in columns], axis=0)
+    return order, first

@@ -32,6 +32,7 @@ INNER_LOOPS = 4  # of a store, both ends of each of which are traced
 MOST_ELEMENTS = 96  # that are traced together
 FEW_ELEMENTS = 16  # of those that are computed in thousands of statements
 FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three
+NEVER = 64  # a round that no store with so many instances comes to
 SWEEP = 24  # values of each of them that are traced in the middle of the others
 MAX_STATES = 1 << 20  # values of the loops around an access that are told apart
 
@@ -422,21 +423,32 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
 def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -> tuple[Points, dict[str, Points]]:
     """Elements that stores write, by tag, and where these come from; fewer where sums are long. Raises Untraceable."""
     corners = [_corners(store, kind) for store in stores]
-    while True:
-        total = 0
-        for instances in corners:
-            instances[TAG] = total + np.arange(len(instances[TAG]))
-            instances[ROLE] = np.zeros_like(instances[TAG])
-            total += len(instances[TAG])
-        starts = {store.statement: instances for store, instances in zip(stores, corners, strict=True)}
-        elements = [evaluate(s.index, i) + np.zeros_like(i[TAG]) for s, i in zip(stores, corners, strict=True)]
-        try:
-            if total <= max(most, FEWEST * len(stores)):
-                return np.concatenate([np.zeros(0, np.int64), *elements]), flow.sources(starts)
-        except Untraceable:
-            if all(len(instances[TAG]) <= FEWEST for instances in corners):
-                raise
-        corners = [{n: v[:: 1 if len(v) <= FEWEST else FEWER] for n, v in i.items()} for i in corners]
+    rounds = [_rounds(len(instances[TAG])) for instances in corners]
+    first = 0
+    while sum(int((own >= first).sum()) for own in rounds) > max(most, FEWEST * len(stores)):
+        first += 1
+    corners = [{n: v[own >= first] for n, v in i.items()} for i, own in zip(corners, rounds, strict=True)]
+    rounds = [own[own >= first] - first for own in rounds]
+    total = 0
+    for instances in corners:
+        instances[TAG] = total + np.arange(len(instances[TAG]))
+        instances[ROLE] = np.zeros_like(instances[TAG])
+        total += len(instances[TAG])
+    starts = {store.statement: instances for store, instances in zip(stores, corners, strict=True)}
+    elements = [evaluate(s.index, i) + np.zeros_like(i[TAG]) for s, i in zip(stores, corners, strict=True)]
+    nothing = np.zeros(0, np.int64)
+    sources = flow.sources(starts, np.concatenate([nothing, *rounds]))
+    return np.concatenate([nothing, *elements])[flow.kept], sources
+
+
+def _rounds(count: int) -> Points:
+    """When each of a store's instances is left out, where there are too many; the last ones never are."""
+    rounds, left = np.zeros(count, np.int64), np.arange(count)
+    while len(left) > FEWEST:
+        left = left[::FEWER]
+        rounds[left] += 1
+    rounds[left] = NEVER
+    return rounds
 
 
 def _corners(store: Access, kind: TensorType) -> dict[str, Points]:

@@ -26,7 +26,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.scheduler": ({"scheduler", "cost", "ir", "errors", "config"}, {"numpy", "networkx"}),
     "rammer.scheduler.policy_options": ({"errors"}, set()),
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "config", "hookspecs"}, set()),
-    "rammer.vdevice": ({"vdevice", "ir", "kernels", "errors", "files", "config", "hookspecs"}, {"numpy"}),
+    "rammer.vdevice": ({"children", "vdevice", "ir", "kernels", "errors", "files", "config", "hookspecs"}, {"numpy"}),
     "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "files", "config"}, {"numpy", "ziglang"}),
     "rammer.vdevice.simt.legacy": (  # a record's steps are fused as a model's are
         {"vdevice", "passes", "ir", "kernels", "errors", "files", "config"},

@@ -37,6 +37,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
     kernels = list(dict.fromkeys(plan.kernels))
     compiled = compiler.compile(kernels, progress)
+    compiler.forget(but=kernels)
     numbers = {kernel: n for n, kernel in enumerate(kernels)}
 
     places = Places(plan, plan.memory)

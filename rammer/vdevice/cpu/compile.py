@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from rammer import config
+from rammer.children import computed
 from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -75,7 +76,7 @@ class KernelCompiler:
             self._compiler.version, self._compiler.family, *FLAGS, *self._flags, headers_fingerprint()
         )
         self._prelude = fingerprint(self._context, translation_unit([], spec), minifloats.TEMPLATES)
-        self._sources: dict[RKernel, Source] = {}  # of the latest call: what is built was measured just before
+        self._sources: dict[RKernel, Source] = {}  # since the latest build: what is built was tried out and measured
 
     def runtime(self) -> bytes:
         """The runtime as a shared object. Raises ToolchainError."""
@@ -92,15 +93,18 @@ class KernelCompiler:
 
     def keys(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
         """What identifies each kernel's machine code: its text, the compiler and its flags."""
-        self._sources = self._emitted(kernels)
-        return {k: source.key for k, source in self._sources.items()}
+        return {k: source.key for k, source in self._emitted(kernels).items()}
+
+    def forget(self, but: Iterable[RKernel]) -> None:
+        """Drop the texts of all other kernels."""
+        self._sources = {k: self._sources[k] for k in but if k in self._sources}
 
     def compile(self, kernels: Sequence[RKernel], progress: Progress = silent) -> CompiledKernels:
         """Machine code of all kernels, from the cache where it has them. Raises ToolchainError, DeviceError.
 
         The objects may hold other kernels as well: what is missing in the cache is compiled together.
         """
-        self._sources = sources = self._emitted(kernels)
+        sources = self._emitted(kernels)
         distinct = list({s.key: s for s in sources.values()}.values())
         _show(distinct)
         found, refused = self._compile(distinct, progress)
@@ -115,7 +119,7 @@ class KernelCompiler:
 
         Raises ToolchainError where it takes none: then it is not for the kernels' sake.
         """
-        self._sources = sources = self._emitted(kernels)
+        sources = self._emitted(kernels)
         found, refused = self._compile(list({s.key: s for s in sources.values()}.values()), progress)
         if refused and not found:
             raise next(iter(refused.values()))
@@ -141,7 +145,12 @@ class KernelCompiler:
         return _located(sources, {s.key: (found[n], objects[found[n]]) for n, batch in named.items() for s in batch})
 
     def _emitted(self, kernels: Sequence[RKernel]) -> dict[RKernel, Source]:
-        return {k: self._sources.get(k) or self._source(k) for k in dict.fromkeys(kernels)}
+        texts = {id(k.body): source for k, source in self._sources.items()}
+        fresh = list({id(k.body): k for k in kernels if id(k.body) not in texts}.values())
+        texts |= {id(k.body): source for k, source in zip(fresh, computed(self._source, fresh), strict=True)}
+        found = {k: texts[id(k.body)] for k in dict.fromkeys(kernels)}
+        self._sources |= found
+        return found
 
     def _source(self, kernel: RKernel) -> Source:
         body = kernel.body
