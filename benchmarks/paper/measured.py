@@ -28,13 +28,13 @@ SECONDS, THREADS, LOAD_S = 1.0, 2, 240.0
 GPU_RUNS = 200
 
 
-def jobs(models: Iterable[str], gpu: bool = True) -> Iterator[Job]:
+def jobs(models: Iterable[str], gpu: bool = True, compilers: bool = True) -> Iterator[Job]:
     """Jobs for every model ("resnext29:4") on the CPU, and one on an NVIDIA GPU where there is one."""
     models = tuple(models)
     quick = tuple(peer for peer in PEERS if peer not in COMPILERS)
     for model in models:
         yield Job(f"cpu {model}", partial(on_cpu, model, quick), target="cpu")
-    for model in models:
+    for model in models if compilers else ():
         yield Job(f"cpu {model} compilers", partial(on_cpu, model, ("rammer", *COMPILERS)), target="cpu")
     for model in models if gpu else ():
         yield Job(f"cuda {model}", partial(on_gpu, model), target="cuda")
