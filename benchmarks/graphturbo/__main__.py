@@ -5,7 +5,6 @@ Nothing was measured: bytes are those of plans on paper, times follow by the spe
 
 from __future__ import annotations
 
-from collections import Counter
 from statistics import geometric_mean
 
 import click
@@ -14,33 +13,11 @@ from rich.table import Table
 
 from benchmarks.graphturbo.device import CLUSTERS, NEAR_KIB, memories, times
 from benchmarks.graphturbo.networks import CASES, NETWORKS
-from rammer.scheduler.graphturbo.binding import bound
-from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Memories
-from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, searched
-from rammer.scheduler.graphturbo.slices import producers_of, slices
-from rammer.scheduler.graphturbo.split import group_of
+from benchmarks.graphturbo.plans import BATCHES, BEST_BATCH, SCOPES, copies, ways
+from benchmarks.graphturbo.plans import scopes as places
+from rammer.scheduler.graphturbo.search import Paper, by_rules, searched
 
-BEST_BATCH = {  # Table 2: of a cluster, TVM's and GraphTurbo's
-    "ResNet-50": (2, 16),
-    "BERT-128": (4, 8),
-    "BERT-256": (2, 4),
-    "BERT-384 large": (1, 2),
-    "BERT-512": (1, 2),
-    "MobileNet-v2": (2, 32),
-    "DenseNet-121": (4, 8),
-}
-SCOPES = {  # Table 3: GraphTurbo's tensors in DDR, LLB and L1; ours with so many KiB of a core
-    "ResNet-50, sums apart": (16, 1280, (1, 11, 284)),
-    "BERT-128": (8, 1280, (1, 0, 305)),
-    "BERT-256": (4, 1024, (1, 110, 240)),
-    "BERT-384 large": (2, 1280, (1, 75, 967)),
-    "BERT-512": (2, 1280, (1, 76, 337)),
-    "MobileNet-v2": (32, 1280, (0, 3, 608)),
-    "DenseNet-121": (8, 1024, (0, 3, 389)),
-}
 THROUGHPUT = {2: 138, 4: 512, 8: 4052, 16: 2716}  # Table 1: BERT-128, sentences/s by the batch of a cluster
-BATCHES = (1, 2, 4, 8, 16, 32)
 out = Console(width=160)
 
 
@@ -71,12 +48,6 @@ def against_the_bound() -> Table:
     return found
 
 
-def layer_by_layer(network: Network, room: Memories) -> Paper:
-    """Every layer whole, its result in main memory, as TVM has it."""
-    groups = [group_of(network, n) for n in range(len(network.layers))]
-    return priced(network, groups, [None] * len(groups), room._replace(near=0, shared=0), paper=True)
-
-
 def best_batches() -> Table:
     """Table 2: of a cluster, where DDR moves least for an image."""
     found = table(
@@ -99,14 +70,10 @@ def scopes() -> Table:
     for name, (batch, kib, paper) in SCOPES.items():
         network = NETWORKS[name](batch)
         plan = by_rules(network, memories(kib))
-        count = Counter(plan.moved.levels.values())
-        parts = slices(network, plan.groups, plan.splits)
-        order = [parts[n] for n in ORDERS[plan.order](producers_of(parts))]
-        bindings = bound(order, memories().cores)
-        mine = f"{count['main']} / {count['shared']} / {count['near']}"
-        moves = Counter(move.kind for move in bindings.moves)
-        said = ", ".join(f"{n} {kind}" for kind, n in sorted(moves.items()))
-        found.add_row(name, str(batch), str(kib), " / ".join(map(str, paper)), mine, str(bindings.concats), said)
+        concats, moves = copies(network, plan)
+        said = ", ".join(f"{n} {kind}" for kind, n in moves.items())
+        paper_said, mine = (" / ".join(map(str, counts)) for counts in (paper, places(plan)))
+        found.add_row(name, str(batch), str(kib), paper_said, mine, str(concats), said)
     return found
 
 
@@ -142,15 +109,10 @@ def contributions() -> Table:
     )
     each: list[list[float]] = []
     for name, (_, batch) in BEST_BATCH.items():
-        network, room = NETWORKS[name](batch), memories()
-        groups = [group_of(network, n) for n in range(len(network.layers))]
-        whole: list[None] = [None] * len(groups)
-        base = times(network, layer_by_layer(network, room).moved).in_turn
-        shared = times(network, priced(network, groups, whole, room._replace(near=0), paper=True).moved).in_turn
-        near = times(network, priced(network, groups, whole, room, paper=True).moved).in_turn
-        rules = times(network, by_rules(network, room).moved)
-        search = times(network, searched(network, room).moved).ahead
-        each.append([base / ms for ms in (shared, near, rules.in_turn, rules.ahead, search)])
+        network = NETWORKS[name](batch)
+        took = {way: times(network, plan.moved) for way, plan in ways(network, memories()).items()}
+        turns = [took[way].in_turn for way in ("shared", "near", "rules")]
+        each.append([took["layers"].in_turn / ms for ms in (*turns, took["rules"].ahead, took["search"].ahead)])
         found.add_row(name, str(batch), *(f"{rate:.2f}" for rate in each[-1]))
     found.add_row("geometric mean", "", *(f"{rate:.2f}" for rate in map(geometric_mean, zip(*each, strict=True))))
     found.add_row("paper", "", "", "3.67", "2.20 × that", "1.72 × that", "")

@@ -7,6 +7,7 @@ it reports is met at 1280 KiB. That is inferred, and so is the peak, of which no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -51,9 +52,9 @@ class Times(NamedTuple):
         return max(self.computing, self.moving)
 
 
-def times(network: Network, moved: Moved, spec: VDeviceSpec = STCP920) -> Times:
-    """What a plan takes, every core busy whenever it computes; work that is done twice is not counted."""
+def times(network: Network, moved: Moved, spec: VDeviceSpec = STCP920, layers: Sequence[int] | None = None) -> Times:
+    """What a plan takes, or some layers of it, every core busy whenever it computes; work done twice is not counted."""
     _, shared, main = spec.memory
-    work = sum(layer.mflop for layer in network.layers)
+    work = sum(network.layers[n].mflop for n in (range(len(network.layers)) if layers is None else layers))
     moving = (moved.main + moved.weights) / main.read_gbps + moved.shared / shared.read_gbps
     return Times(work / (spec.num_veus * spec.peak_gflops), moving / 1e6)

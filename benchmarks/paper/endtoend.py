@@ -34,7 +34,7 @@ def _draw(points: Points, spec: str, models: Sequence[str], policies: Sequence[s
     tables: dict[str, list[tuple[str, ...]]] = {f"Milliseconds, simulated on spec {spec}": _table(groups, rows)}
     for target in targets:
         peers = measured.GPU_PEERS if target == "cuda" else measured.PEERS
-        if any(f"{target} {m}" in points for m in models):
+        if any(key.startswith(f"{target} ") for key in points):
             rows = {name: tuple(measured.number(points, target, m, p) for m in models) for p, name in peers.items()}
             panels.append(Panel(f"Measured, {target}", "median time (ms)", "bars", groups, rows, log=True))
             tables[f"Milliseconds, measured, {target} (medians)"] = _table(groups, rows)
@@ -57,10 +57,9 @@ def _over(peers: Sequence[str], models: Sequence[str]) -> Callable[[Points], str
     def found(points: Points) -> str | None:
         each = {}
         for model in models:
-            own = measured.number(points, "cpu", model, "rammer")
-            times = [ms for peer in peers if (ms := measured.number(points, "cpu", model, peer)) is not None]
-            if own is not None and times:
-                each[model] = min(times) / own
+            ratios = [r for peer in peers if (r := measured.times_rammers(points, model, peer)) is not None]
+            if ratios:
+                each[model] = min(ratios)
         of = "" if len(each) == len(models) else f", {len(each)} of {len(models)} models"
         return f"{text}{of}" if (text := spread(each)) else None
 

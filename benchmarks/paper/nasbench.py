@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -39,12 +41,25 @@ def simulate_cells(spec: str, first: int, count: int) -> tuple[Source, Values]:
     """Microseconds of some cells by policy, by the spec; and whether each is irregular."""
     own = planner(spec)
     found: dict[str, list[Any]] = {name: [] for name in (*policies_of(spec), "irregular")}
-    for cell in _cells()[first : first + count]:
-        graph = own.optimized(cell_graph(cell, own.operations))
-        found["irregular"].append(int(is_irregular(graph)))
-        for name, policy in policies_of(spec).items():
-            found[name].append(float(f"{own.cost(own.plan(graph, policy)).ms * 1e3:.5g}"))
+    with _without_collector():
+        for cell in _cells()[first : first + count]:
+            graph = own.optimized(cell_graph(cell, own.operations))
+            found["irregular"].append(int(is_irregular(graph)))
+            for name, policy in policies_of(spec).items():
+                found[name].append(float(f"{own.cost(own.plan(graph, policy)).ms * 1e3:.5g}"))
     return own.source, {"n": count, **found}
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Plans are many objects, at each of which Python would look for cycles among all tilings that are known."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def policies_of(spec: str) -> Mapping[str, str]:

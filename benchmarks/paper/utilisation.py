@@ -175,7 +175,7 @@ FIGURE_14 = Figure(
     section="§5.2.2",
     how="On the spec: the share of the vEUs' time in rTasks while kernels run. On the CPU: the same, by clocks in the "
     "running program, of the whole run.",
-    jobs=lambda: chain(simulated.jobs(SPEC, SIX, OWN), measured.jobs(SIX, gpu=False)),
+    jobs=lambda: chain(simulated.jobs(SPEC, SIX, OWN), measured.jobs(SIX, gpu=False, compilers=False)),
     draw=lambda points: Drawn(tuple(_panels(points, "Utilisation", _in_kernels, "overhead", flip=True))),
     claims=(
         Claim("Rammer over RammerBase, v100", "1.61× on average, up to 2.39×", _gain(_in_kernels, RAMMER, RAMMER_BASE)),

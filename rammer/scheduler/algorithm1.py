@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
-from rammer.scheduler.assembly import Assembly
+from rammer.scheduler.assembly import NOTHING, Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import SelectBy, Selection, count, explain, select_rkernels
@@ -54,6 +54,9 @@ def _schedule_wave(draft: Draft, wave: Iterable[int], program: Assembly, selecti
         draft.kernels.update(kernels)
         for operator_id, needs in draft.needs(kernels, program).items():
             us = draft.rtask_us(operator_id)
+            if needs.count(NOTHING) == len(needs):
+                program.fill(operator_id, len(needs), us)
+                continue
             for rtask_id, need in enumerate(needs):
                 earliest = int(program.starts_us(need).argmin())  # SelectvEU; of equals the first
                 program.place(TaskUid(operator_id, rtask_id), earliest, us, need)

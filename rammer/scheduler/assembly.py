@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -71,7 +71,8 @@ class Assembly:
     """Appends rTasks and knows at once when each of them runs.
 
     Lanes only grow at their ends, so the state is the time at which each lane is ready: one more rTask costs O(1), and
-    `time_us` always equals what `simulate` says about the finished rProgram. `mark` and `undo` make trials cheap.
+    `time_us` always equals what `simulate` says about the finished rProgram. `mark` and `undo` make trials cheap:
+    what `fill` and `sync` add is owed until somebody asks for slots, and most trials are taken back before that.
     """
 
     def __init__(self, spec: VDeviceSpec) -> None:
@@ -82,14 +83,16 @@ class Assembly:
         self._told: list[list[int]] = [[] for _ in range(spec.num_veus)]  # whose end says that a slot is done
         self._synced = (0,) * spec.num_veus  # per lane, its slots before the last global barrier
         self._grown: list[int] = []  # the lanes that grew, one after the other
+        self._owed: list[Callable[[], None]] = []  # what makes slots that `ready_us` counts already
 
     @property
     def is_empty(self) -> bool:
-        return not any(self._ends)
+        return not self._owed and not any(self._ends)
 
     @property
     def ends(self) -> dict[int, int]:
         """The last slot of each lane that has one."""
+        self._settle()
         return {veu: len(ends) - 1 for veu, ends in enumerate(self._ends) if ends}
 
     @property
@@ -99,6 +102,7 @@ class Assembly:
 
     def find(self, task: TaskUid) -> Position | None:
         """The slot whose end says that the rTask is done, or None if it is not in this rProgram."""
+        self._settle()
         where = self._builder.find(task)
         return where and Position(where.veu, self._told[where.veu][where.order])
 
@@ -132,6 +136,7 @@ class Assembly:
 
     def start_us(self, veu: int, needs: Needs) -> float:
         """When an rTask with these needs would start on `veu`, after a barrier-rTask if it must have one."""
+        self._settle()
         ready = float(self.ready_us[veu])
         if needs.front is None:
             return ready
@@ -144,6 +149,7 @@ class Assembly:
         """`start_us` of every lane; of lanes that did not grow since the last question, nothing is computed anew."""
         if needs.front is None:
             return self.ready_us
+        self._settle()
         grown = self._grown[needs.seen :] if needs.seen >= 0 else range(self.spec.num_veus)
         needs.seen = len(self._grown)
         if len(grown) > FEW:
@@ -161,6 +167,7 @@ class Assembly:
 
     def place(self, task: TaskUid, veu: int, rtask_us: float, needs: Needs = NOTHING) -> None:
         """Append an rTask that takes `rtask_us`."""
+        self._settle()
         start = float(self.ready_us[veu])
         where = self._builder.append(task, veu, needs.front)
         ends = self._ends[veu]
@@ -171,6 +178,33 @@ class Assembly:
         ends.append(end)
         self._told[veu] += range(len(self._told[veu]), len(ends))
         self._grown.append(veu)
+
+    def fill(self, operator_id: int, count: int, rtask_us: float) -> None:
+        """Append an operator's first `count` rTasks, which need nothing, each where it can start first.
+
+        Of equal lanes it is the first, as if they were placed one by one.
+        """
+        begin = self.ready_us
+        lanes = _first_to_start(begin, count, rtask_us)
+        self.ready_us = begin.copy()
+        np.add.at(self.ready_us, lanes, rtask_us)
+        self._owed.append(lambda: self._append(operator_id, lanes.tolist(), rtask_us, begin))
+
+    def _append(self, operator_id: int, lanes: list[int], rtask_us: float, begin: Times) -> None:
+        self._builder.extend(operator_id, lanes)
+        ready = begin.tolist()
+        for veu in lanes:
+            ready[veu] += rtask_us
+            self._ends[veu].append(ready[veu])
+            self._told[veu].append(len(self._told[veu]))
+        self._grown += lanes
+
+    def _settle(self) -> None:
+        """Make the slots that are owed."""
+        if self._owed:
+            owed, self._owed = self._owed, []
+            for make in owed:
+                make()
 
     def gather(self, before: Checkpoint, placed: Iterable[Placed]) -> None:
         """One wait and one publication for each lane, of all that was placed since `before`, if nobody waits longer.
@@ -208,26 +242,32 @@ class Assembly:
 
     def sync(self) -> None:
         """A barrier of all lanes: every rTask so far is done before any further one begins."""
-        now = float(self.ready_us.max())
+        end = float(self.ready_us.max()) + self.spec.barrier_us
+        self.ready_us = np.full(self.spec.num_veus, end)
+        self._owed.append(lambda: self._sync(end))
+
+    def _sync(self, end: float) -> None:
         self._synced = tuple(map(len, self._ends))
         self._builder.sync()
         for ends, told in zip(self._ends, self._told, strict=True):
-            ends.append(now + self.spec.barrier_us)
+            ends.append(end)
             told.append(len(told))
-        self.ready_us[:] = now + self.spec.barrier_us
         self._grown.extend(range(self.spec.num_veus))
 
     def is_synced(self, task: TaskUid) -> bool:
         """Whether a global barrier, or the end of an rProgram, lies behind an rTask."""
+        self._settle()
         where = self._builder.find(task)
         return where is None or where.order < self._synced[where.veu]
 
     def mark(self) -> Checkpoint:
         """The present state, for `undo`."""
+        self._settle()
         return Checkpoint(self._builder.mark(), self.ready_us.copy(), self._synced)
 
     def undo(self, state: Checkpoint) -> Undone:
         """Take back everything placed since `mark`."""
+        self._owed.clear()
         ends, told = (_taken(lanes, state.mark.lengths) for lanes in (self._ends, self._told))
         undone = Undone(self._builder.undo(state.mark), self.ready_us, self._synced, ends, told)
         self.ready_us, self._synced = state.ready_us.copy(), state.synced
@@ -243,7 +283,23 @@ class Assembly:
 
     def build(self) -> RProgram:
         """The finished rProgram."""
+        self._settle()
         return self._builder.build()
+
+
+def _first_to_start(ready: Times, count: int, us: float) -> NDArray[np.intp]:
+    """The lanes that `count` equal rTasks go to, each where it starts first; of equals the first."""
+    if not us:
+        return np.full(count, ready.argmin())
+    ready, found = ready.copy(), []
+    while count > 0:
+        order = ready.argsort(kind="stable")
+        # Whoever can start before the first of them is done gets one before anybody gets another.
+        before = int(np.searchsorted(ready[order], ready[order[0]] + us))
+        found.append(order[: min(max(before, 1), count)])
+        ready[found[-1]] += us
+        count -= len(found[-1])
+    return np.concatenate(found) if found else np.zeros(0, np.intp)
 
 
 def _taken(lanes: list[list[T]], lengths: Iterable[int]) -> list[list[T]]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.program import TaskUid
-from rammer.scheduler.assembly import Assembly
+from rammer.ir.program import RProgram, RTask, TaskUid
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.judge import Judge
 from rammer.scheduler.policy import Problem
@@ -37,13 +36,10 @@ class SequentialPolicy:
         else:
             options = (draft.market.options(op.operation) for op in problem.graph.operators)
             draft.kernels.update(enumerate(o.fastest.kernel for o in options))
-        programs, total_us = [], 0.0
+        programs, total_us, veus = [], 0.0, problem.spec.num_veus
         for operator_id, kernel in draft.kernels.items():
-            assembly = Assembly(problem.spec)
-            us = draft.rtask_us(operator_id)
-            for rtask_id in range(kernel.num_rtasks):
-                assembly.place(TaskUid(operator_id, rtask_id), rtask_id % problem.spec.num_veus, us)
-            if not assembly.is_empty:
-                programs.append(assembly.build())
-                total_us += assembly.time_us
+            rtasks = [RTask(TaskUid(operator_id, n)) for n in range(kernel.num_rtasks)]
+            if rtasks:
+                programs.append(RProgram(tuple(tuple(rtasks[veu::veus]) for veu in range(veus))))
+                total_us += problem.spec.launch_us + draft.rtask_us(operator_id) * -(-len(rtasks) // veus)
         return draft.finish(described(self, self.name), programs, total_us, [])

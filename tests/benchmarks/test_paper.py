@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.graphturbo import plans
 from benchmarks.paper import __main__ as command
 from benchmarks.paper import book, chart, figures, results, runner, simulated
 from benchmarks.paper.figure import Claim, Drawn, Figure, Job, Panel, Points, Source, Values
@@ -148,3 +149,20 @@ def test_charts_are_svg(panel: Panel) -> None:
 
 def test_numbers_have_three_digits() -> None:
     assert [chart.number(v) for v in (0, 1234.5, 12.34, 1.0, 0.01234)] == ["0", "1234", "12.3", "1", "0.0123"]
+
+
+def test_stages_of_resnet_are_the_papers_and_their_sums_the_whole_plans() -> None:
+    """Four stages, cut into 8, 4, 2 and 1 instances; what they move is what the plans move."""
+    stages, numbers = plans.stages("ResNet-50, sums apart", 16), plans.numbers("ResNet-50, sums apart", 16)
+    assert stages["groups"] == [15, 17, 25, 16] and stages["instances"] == [8, 4, 2, 1]
+    computing = numbers["computing_ms"]
+    assert sum(stages["computing_ms"]) == pytest.approx(computing, rel=1e-4)
+    for way in ("layers", "rules"):
+        assert sum(stages[way]) == pytest.approx(numbers["ways"][way]["in_turn_ms"] - computing, rel=1e-3)
+
+
+def test_what_graphturbo_adds_makes_plans_no_slower() -> None:
+    ways = plans.numbers("MobileNet-v2", 4)["ways"]
+    turns = [ways[way]["in_turn_ms"] for way in ("layers", "shared", "near", "rules", "search")]
+    assert turns == sorted(turns, reverse=True)
+    assert all(way["main_mb"] >= plans.numbers("MobileNet-v2", 4)["least_mb"] for way in ways.values())

@@ -1,0 +1,131 @@
+"""Plans of the paper's networks on the STCP920's spec, from layer by layer to searched ones, and what each moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.graphturbo.device import NEAR_KIB, memories, times
+from benchmarks.graphturbo.networks import NETWORKS
+from rammer.scheduler.graphturbo.binding import bound
+from rammer.scheduler.graphturbo.network import Network
+from rammer.scheduler.graphturbo.scratchpad import Memories, Moved
+from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, searched
+from rammer.scheduler.graphturbo.slices import producers_of, slices
+from rammer.scheduler.graphturbo.split import group_of
+
+BEST_BATCH = {  # Table 2: of a cluster, TVM's and GraphTurbo's
+    "ResNet-50": (2, 16),
+    "BERT-128": (4, 8),
+    "BERT-256": (2, 4),
+    "BERT-384 large": (1, 2),
+    "BERT-512": (1, 2),
+    "MobileNet-v2": (2, 32),
+    "DenseNet-121": (4, 8),
+}
+SCOPES = {  # Table 3: GraphTurbo's tensors in DDR, LLB and L1; ours with so many KiB of a core
+    "ResNet-50, sums apart": (16, 1280, (1, 11, 284)),
+    "BERT-128": (8, 1280, (1, 0, 305)),
+    "BERT-256": (4, 1024, (1, 110, 240)),
+    "BERT-384 large": (2, 1280, (1, 75, 967)),
+    "BERT-512": (2, 1280, (1, 76, 337)),
+    "MobileNet-v2": (32, 1280, (0, 3, 608)),
+    "DenseNet-121": (8, 1024, (0, 3, 389)),
+}
+BATCHES = (1, 2, 4, 8, 16, 32)
+LEVELS = ("main", "shared", "near")
+
+
+WAYS = ("layers", "shared", "near", "rules", "search")
+
+
+def ways(network: Network, room: Memories, wanted: Sequence[str] = WAYS) -> dict[str, Paper]:
+    """Every layer whole with its result in main memory, as TVM has it; in the shared one; near; in instances by the
+    paper's rules; and by search."""
+    groups = [group_of(network, n) for n in range(len(network.layers))]
+
+    def whole(room: Memories) -> Paper:
+        return priced(network, groups, [None] * len(groups), room, paper=True)
+
+    makers: dict[str, Callable[[], Paper]] = {
+        "layers": lambda: whole(room._replace(near=0, shared=0)),
+        "shared": lambda: whole(room._replace(near=0)),
+        "near": lambda: whole(room),
+        "rules": lambda: by_rules(network, room),
+        "search": lambda: searched(network, room),
+    }
+    return {way: makers[way]() for way in wanted}
+
+
+def scopes(plan: Paper) -> tuple[int, ...]:
+    """How many results, or pieces of them, lie in main memory, in the shared one and near."""
+    count = Counter(plan.moved.levels.values())
+    return tuple(count[level] for level in LEVELS)
+
+
+def copies(network: Network, plan: Paper) -> tuple[int, Mapping[str, int]]:
+    """Concats, and copies by kind, that binding instances to cores adds (Algorithm 4)."""
+    parts = slices(network, plan.groups, plan.splits)
+    order = [parts[n] for n in ORDERS[plan.order](producers_of(parts))]
+    bindings = bound(order, memories().cores)
+    return bindings.concats, dict(sorted(Counter(move.kind for move in bindings.moves).items()))
+
+
+def numbers(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
+    """What the book keeps of a network's plans: milliseconds, megabytes, places of results, copies."""
+    network, room = NETWORKS[name](batch), memories(kib)
+    found = {}
+    plans = ways(network, room)
+    for way, plan in plans.items():
+        took = times(network, plan.moved)
+        found[way] = {
+            "in_turn_ms": _digits(took.in_turn),
+            "ahead_ms": _digits(took.ahead),
+            "main_mb": _digits((plan.moved.main + plan.moved.weights) / 1e6),
+            "shared_mb": _digits(plan.moved.shared / 1e6),
+            "scopes": list(scopes(plan)),
+        }
+    concats, moves = copies(network, plans["rules"])
+    return {
+        "computing_ms": _digits(times(network, Moved()).computing),
+        "least_mb": _digits(network.least_bytes / 1e6),
+        "concats": concats,
+        "copies": sum(moves.values()),
+        "ways": found,
+    }
+
+
+def stages(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
+    """Of each group of the plan by rules: layers, instances, and milliseconds of computing and moving, by this plan and
+    layer by layer."""
+    network, room = NETWORKS[name](batch), memories(kib)
+    found = ways(network, room, ("layers", "rules"))
+    groups = found["rules"].groups
+    moved = {way: _by_layer(network, plan) for way, plan in found.items()}
+    each: dict[str, Any] = {
+        "groups": [len(group.layers) for group in groups],
+        "instances": [split.factor if split else 1 for split in found["rules"].splits],
+        "computing_ms": [_digits(times(network, Moved(), layers=group.layers).computing) for group in groups],
+    }
+    for way, by_layer in moved.items():
+        sums = [sum((by_layer[n] for n in group.layers), np.zeros(3)) for group in groups]
+        each[way] = [_digits(times(network, Moved(*bytes_), layers=()).moving) for bytes_ in sums]
+    return each
+
+
+def _by_layer(network: Network, plan: Paper) -> list[NDArray[np.float64]]:
+    """Bytes over the shared memory and over main memory, tensors and weights, of every layer."""
+    parts = slices(network, plan.groups, plan.splits)
+    steps = [step for n in ORDERS[plan.order](producers_of(parts)) for step in parts[n].steps]
+    moved = [np.zeros(3) for _ in network.layers]
+    for step, bytes_ in zip(steps, plan.moved.by_step, strict=True):
+        moved[step.makes.piece[1]] += bytes_
+    return moved
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.5g}")
