@@ -170,7 +170,7 @@ def compile_options(command: Any) -> Any:
 
 def _open(path: str, **options: Any) -> Program:
     """Load a saved program, or compile a model. What a file begins with tells which it is, whatever its name."""
-    if artifact.is_program(path) or (Path(path).suffix == ".rammer" and not Path(path).exists()):
+    if artifact.is_archive(path) or (Path(path).suffix == ".rammer" and not Path(path).exists()):
         _refuse_options(path, **options)
         return rammer.load_program(path, device=options.get("device"))
     with progress_bar() as show:
@@ -316,7 +316,7 @@ def bench(
         raise InputError(f"--policies {policies!r} names no policy", hint=f"for example --policies {POLICIES}")
     programs: dict[str, Program] = {}
     try:
-        if artifact.is_program(model):
+        if artifact.is_archive(model):
             _refuse_options(model, policies=policies)
             program = _open(model, policy=policy, **options)
             names = [program.report().policy]

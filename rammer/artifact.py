@@ -65,8 +65,8 @@ _DTYPES = {name: dtype for dtype, name in _SAFETENSORS.items()}
 _BYTES = _SAFETENSORS[DType.U8]  # of elements for which the format has no type; its metadata say which they are of
 
 
-def is_program(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a saved program, or else may be a model: by what it begins with, whatever its name."""
+def is_archive(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a zip, as saved programs are and files of TorchScript: by how it begins, whatever its name."""
     return files.first_bytes(path, len(_ZIP)) == _ZIP
 
 

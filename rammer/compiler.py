@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-Model: TypeAlias = "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto | torch.nn.Module | torch.onnx.ONNXProgram"
+Model: TypeAlias = (
+    "Graph | str | os.PathLike[str] | bytes | onnx.ModelProto"
+    " | torch.nn.Module | torch.export.ExportedProgram | torch.onnx.ONNXProgram"
+)
 
 SEARCH_S = 60.0  # of a budget for measuring: from here on the search for tilings is wider
 SEARCHED = 4  # tilings of a product that are then measured
@@ -62,16 +65,20 @@ def load(
     Raises ModelError.
 
     `shapes` fixes the dimensions of inputs that the model leaves open, `dims` those that it names; `constants` fixes
-    the values of inputs that decide shapes, which are then no inputs of the graph. A module needs an `example`.
+    the values of inputs that decide shapes, which are then no inputs of the graph. A module, or a file of
+    TorchScript, needs an `example`; an ExportedProgram has its own.
     """
     return _load(model, shapes, dims, constants, example)[0]
 
 
-def from_torch(module: torch.nn.Module | str | os.PathLike[str], example: Any) -> Graph:
+def from_torch(
+    module: torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str], example: Any = None
+) -> Graph:
     """Import a PyTorch module in eval mode, or a file of TorchScript, for inputs of the example's shapes and types.
 
-    `example` is a tensor, a tuple of them, or a dict of keyword arguments. Inputs are called as the parameters of
-    `forward`, outputs as their keys, or "output". Raises ModelError, which lists all operators that are unsupported.
+    `example` is a tensor, a tuple of them, or a dict of keyword arguments; an ExportedProgram has its own. Inputs are
+    called as the parameters of `forward`, outputs as their keys, or "output". Raises ModelError, which lists all
+    operators that are unsupported.
     """
     try:
         from rammer.frontend.torch import from_module
@@ -91,12 +98,14 @@ def _load(
     if isinstance(model, Graph):
         return model, ()
     require_compiler()
-    if hasattr(model, "state_dict"):  # a module, said without torch
-        if example is None:
-            raise ModelError("a module needs inputs to be traced with", hint="pass example=(x,)")
+    if hasattr(model, "state_dict"):  # a module, or one that was exported, said without torch
         return from_torch(model, example), ()
     if example is not None:
-        raise ModelError("example= is for modules of PyTorch", hint="shapes= fixes what an ONNX model leaves open")
+        if isinstance(model, str | os.PathLike) and artifact.is_archive(model):  # TorchScript
+            return from_torch(model, example), (os.fspath(model),)
+        raise ModelError(
+            "example= is for modules and TorchScript files", hint="shapes= fixes what an ONNX model leaves open"
+        )
     # onnx takes 0.2 s to import; a loaded Program needs none of it
     from rammer.frontend.onnx import Source
 

@@ -12,7 +12,7 @@ from rammer.calling import as_array, check_names, on_gpu
 from rammer.errors import InputError
 from rammer.ir.tensor import Array
 from rammer.padding import Need, require_symbols
-from rammer.vdevice.base import Room
+from rammer.vdevice.base import Room, conversion_hint
 
 if TYPE_CHECKING:
     from rammer.frontend.onnx import Declared
@@ -105,7 +105,7 @@ class Inputs:
         if array.dtype.newbyteorder("=") != port.dtype.numpy:
             raise InputError(
                 f"input {name!r}: dtype {array.dtype.name}, the model takes {port.dtype.value}",
-                hint=f"convert it with .astype({port.dtype.value!r})",
+                hint=conversion_hint(port.dtype),
             )
         return array
 

@@ -284,7 +284,8 @@ class _Evaluator:
             array = array.astype(wide, copy=False)
         first, steps = step
         strides = [sum(s[d] * n for s, n in zip(steps, array.strides, strict=True)) for d in range(len(shape))]
-        bits = array[tuple(slice(f, None) for f in first)].view(f"u{array.itemsize}")  # as_strided knows not every type
+        bits = array[tuple(slice(f, None) for f in first)]
+        bits = bits if array.dtype.kind == "c" else bits.view(f"u{array.itemsize}")  # as_strided knows not every type
         view = np.lib.stride_tricks.as_strided(bits, shape, strides).view(array.dtype)
         return view.astype(wide, copy=False)
 

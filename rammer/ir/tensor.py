@@ -47,6 +47,8 @@ class DType(StrEnum):
     F8E5M2 = "float8_e5m2"
     F8E5M2FNUZ = "float8_e5m2fnuz"
     F8E8M0 = "float8_e8m0fnu"
+    C64 = "complex64"
+    C128 = "complex128"
 
     @cached_property
     def numpy(self) -> np.dtype[np.generic]:
@@ -71,11 +73,15 @@ class DType(StrEnum):
     @cached_property
     def bits(self) -> int:
         """Bits of an element where it is packed, as in files."""
-        return 8 if self is DType.BOOL else int(self.info.bits)
+        return 8 * self.itemsize if self is DType.BOOL or self.is_complex else int(self.info.bits)
 
     @property
     def is_float(self) -> bool:
         return "float" in self.value
+
+    @property
+    def is_complex(self) -> bool:
+        return self in (DType.C64, DType.C128)
 
     @cached_property
     def epsilon(self) -> float:
@@ -93,12 +99,14 @@ class DType(StrEnum):
         return DType.F32 if self in (DType.F16, DType.BF16) else self
 
 
-_ONLY_STORED = frozenset(d for d in DType if d is not DType.BOOL and (d.bits < 8 or d.value.startswith("float8")))
+_ONLY_STORED = frozenset(
+    d for d in DType if d is not DType.BOOL and (d.bits < 8 or d.is_complex or d.value.startswith("float8"))
+)
 
 
 def convert(array: Array, dtype: DType) -> Array:
     """The elements as NumPy's astype has them; it knows no way between two types that are only stored."""
-    if dtype.only_stored and array.dtype.name in _ONLY_STORED:
+    if dtype.only_stored and array.dtype.name in _ONLY_STORED and array.dtype.kind != "c":
         array = array.astype(np.float32)
     return array.astype(dtype.numpy)
 

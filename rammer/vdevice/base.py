@@ -90,7 +90,7 @@ class Port:
         if dtype != wanted.dtype.value:
             raise InputError(
                 f"input {self.name!r}: dtype {dtype}, the program takes {wanted.dtype.value}",
-                hint=f"convert it with .astype({wanted.dtype.value!r})",
+                hint=conversion_hint(wanted.dtype),
             )
         if len(shape) != wanted.rank:
             raise InputError(f"input {self.name!r}: rank {len(shape)}, the program takes rank {wanted.rank}: {wanted}")
@@ -101,6 +101,11 @@ class Port:
                     f"(shape {wanted.shape})",
                     hint="shapes are fixed when the model is compiled; compile with shapes={name: …} for another one",
                 )
+
+
+def conversion_hint(dtype: DType) -> str:
+    """How a caller converts what has another element type."""
+    return f"convert it with .astype({dtype.value!r}), a tensor with .to(torch.{dtype.value})"
 
 
 def ports_of(graph: Graph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:

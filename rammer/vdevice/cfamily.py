@@ -47,6 +47,8 @@ CTYPE = {
     DType.U2: "uint8_t",
     DType.U4: "uint8_t",
     **dict.fromkeys(MINIFLOATS, "uint8_t"),
+    DType.C64: "uint64_t",  # complex numbers are only moved
+    DType.C128: "_Complex double",
 }
 FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "atan", "pow", "fmod", "mod"}
 INT_MATH = frozenset({"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right"})
@@ -58,6 +60,7 @@ class CFamilyPrinter(VectorLoops):
     restrict, loop_type = "restrict", "long"
     align = "__attribute__((aligned(64)))"
     ctype: Mapping[DType, str] = CTYPE
+    complex128 = "__builtin_complex"  # makes one of two numbers
     unrolled = frozenset({Kind.UNROLLED})  # kinds of loops that compilers are asked to unroll
     most_numbers: tuple[float, float] = (inf, inf)  # stored one by one, and gathered, up to which they are asked
 
@@ -504,6 +507,10 @@ class CFamilyPrinter(VectorLoops):
     def literal(self, v: float | int | bool, kind: DType) -> str:
         if kind in MINIFLOATS:
             return str(int(np.asarray(v, kind.numpy).view(np.uint8)))
+        if kind is DType.C64:
+            return f"{int(np.asarray(v, kind.numpy).view(np.uint64))}UL"
+        if kind is DType.C128:
+            return f"{self.complex128}({self.literal(v.real, DType.F64)}, {self.literal(v.imag, DType.F64)})"
         if not kind.is_float:
             if v == np.iinfo(np.int64).min:
                 return "INT64_MIN"

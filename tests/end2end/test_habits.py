@@ -95,7 +95,9 @@ def test_numbers_and_lists_are_converted_where_that_is_exact(program: rammer.Pro
 
 def test_arrays_of_another_type_are_refused_with_the_conversion(program: rammer.Program) -> None:
     for dtype in (np.float64, np.int64, ml_dtypes.bfloat16):
-        with pytest.raises(InputError, match=r"convert it with \.astype\('float32'\)"):
+        with pytest.raises(
+            InputError, match=r"convert it with \.astype\('float32'\), a tensor with \.to\(torch\.float32\)"
+        ):
             program(**GIVEN | {"x": np.ones((2, 3), dtype)})
 
 

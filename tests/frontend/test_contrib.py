@@ -35,7 +35,7 @@ def contrib(
     names = attrs.pop("inputs", [*values, *fixed])
     kinds = {name: (v.dtype.name, v.shape) for name, v in values.items()}
     return model(
-        [node(op, names, outputs, domain=DOMAIN, **attrs)],
+        [node(op, names, outputs, domain=attrs.pop("domain", DOMAIN), **attrs)],
         kinds,
         [o for o in outputs if o],
         fixed,
@@ -100,6 +100,12 @@ def test_sums_are_normalized(parts: int) -> None:
     agrees("SkipLayerNormalization", chosen, outputs=["y", "", "", "t"], epsilon=1e-5, cpu=parts == 5)
     if parts < 5:
         agrees("SkipSimplifiedLayerNormalization", chosen, outputs=["y", "", "", "t"], epsilon=1e-5)
+
+
+def test_what_onnx_runtime_has_in_the_domain_of_the_standard() -> None:
+    """As its optimizer and its builder of language models write it."""
+    values = {"x": draw(2, 5, 33), "g": draw(33)}
+    agrees("SimplifiedLayerNormalization", values, domain="", axis=-1, stash_type=1, epsilon=1e-5, cpu=True)
 
 
 @pytest.mark.parametrize("segments", [False, True])

@@ -188,6 +188,37 @@ def test_regions_are_pooled(mode: str, how: str) -> None:
     compare(made, values, by_reference(made, values), cpu=mode == "avg")
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.4])
+def test_regions_have_maxima(scale: float) -> None:
+    """As ONNX Runtime has them: of whole pixels, rounded away from zero, and 0 outside of the image."""
+    corners = [[0, 0, 6, 8], [2, 1, 3, 3], [-3, -2.5, 4, 4.5], [5, 5, 5, 5], [9, 0, 30, 40], [20, 20, 30, 30]]
+    values = {
+        "x": draw(3, 2, 9, 11) - 3,
+        "r": np.array([[n % 3, *c] for n, c in enumerate(corners)], np.float32),
+    }
+    made = model(
+        [node("MaxRoiPool", list(values), pooled_shape=[3, 4], spatial_scale=scale)],
+        {name: v.shape for name, v in values.items()},
+        opset=17,
+    )
+    compare(made, values, by_runtime(made, values), cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("pooled", "columns", "message"),
+    [
+        ([2, -1], 5, r"pooled_shape is \[2, -1\]"),
+        ([1 << 40, 2], 5, r"pooled_shape is \[1099511627776, 2\]"),
+        ([2], 5, r"pooled_shape is \[2\]"),
+        ([2, 2], 4, r"regions float32\[2×4\] do not fit"),
+    ],
+)
+def test_maxima_of_no_regions(pooled: list[int], columns: int, message: str) -> None:
+    made = model([node("MaxRoiPool", ["x", "r"], pooled_shape=pooled)], {"x": (1, 1, 4, 4), "r": (2, columns)})
+    with pytest.raises(ModelError, match=f"MaxRoiPool 'n': {message}"):
+        load(made)
+
+
 @pytest.mark.parametrize(("group", "parts", "masked"), [(1, 1, False), (2, 1, True), (1, 2, True)])
 def test_windows_are_deformed(group: int, parts: int, masked: bool) -> None:
     attrs: dict[str, Any] = {"pads": [1, 0, 1, 2], "strides": [2, 1], "dilations": [1, 2]}

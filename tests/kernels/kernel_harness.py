@@ -109,6 +109,9 @@ def random_inputs(op: Operation, seed: int = 0) -> dict[str, Array]:
             values[name] = rng.standard_normal(kind.shape).astype(kind.dtype.numpy)
         elif kind.dtype is DType.BOOL:
             values[name] = rng.random(kind.shape) < 0.5
+        elif kind.dtype.is_complex:
+            parts = rng.standard_normal((2, *kind.shape))
+            values[name] = (parts[0] + 1j * parts[1]).astype(kind.dtype.numpy)
         else:
             low, high = max(-5, int(kind.dtype.info.min)), min(5, int(kind.dtype.info.max))
             values[name] = rng.integers(low, high + 1, kind.shape).astype(kind.dtype.numpy)

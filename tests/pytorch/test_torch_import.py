@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 
 import rammer  # noqa: E402
 from rammer.errors import ModelError  # noqa: E402
+from rammer.ir.evaluate import evaluate_graph  # noqa: E402
 
 FAST: dict[str, Any] = {"tune_seconds": 0.0, "device": 2}
 
@@ -109,7 +110,7 @@ def test_tensors_of_any_kind_are_taken() -> None:
 
 
 def test_other_forms_of_a_module(tmp_path: Path) -> None:
-    """A file of TorchScript, and an ONNXProgram."""
+    """Files of TorchScript and what they hold, an ExportedProgram, and an ONNXProgram."""
     module, x = (
         nn.Sequential(nn.Conv1d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 27, 3)).eval(),
         torch.randn(2, 4, 29),
@@ -117,9 +118,13 @@ def test_other_forms_of_a_module(tmp_path: Path) -> None:
     wanted = module(x).detach().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that TorchScript is old
-        torch.jit.trace(module, x).save(tmp_path / "module.pt")
-    with rammer.compile(rammer.from_torch(tmp_path / "module.pt", x), **FAST) as program:
-        np.testing.assert_allclose(program(x), wanted, atol=1e-5)
+        torch.jit.trace(module, x).save(path := tmp_path / "module.pt")
+        scripted = torch.jit.load(path)
+    for form, example in ((path, x), (scripted, (x,)), (torch.export.export(module, (x,)), None)):
+        found = evaluate_graph(rammer.from_torch(form, example), {"input": x.numpy()})
+        np.testing.assert_allclose(found["output"], wanted, atol=1e-5)
+        with rammer.compile(form, example=example, **FAST) as program:
+            np.testing.assert_allclose(program(x), wanted, atol=1e-5)
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install -e .[bench]")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what its exporter says is about its own parts
@@ -128,7 +133,21 @@ def test_other_forms_of_a_module(tmp_path: Path) -> None:
         np.testing.assert_allclose(program(x), wanted, atol=1e-5)
 
 
-def test_what_cannot_be_imported_is_listed() -> None:
+def test_scripts_have_names(tmp_path: Path) -> None:
+    class Two(nn.Module):
+        def forward(self, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return left @ right, left.tanh()
+
+    given = {"left": torch.randn(3, 4), "right": torch.randn(4, 5)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(Two()).save(tmp_path / "two.pt")
+    for example in (given, tuple(given.values())):
+        graph = rammer.from_torch(tmp_path / "two.pt", example)
+        assert (graph.inputs, graph.outputs) == (("left", "right"), ("output_0", "output_1"))
+
+
+def test_what_cannot_be_imported_is_listed(tmp_path: Path) -> None:
     class Odd(nn.Module):
         def forward(self, x: Any) -> Any:
             return torch.linalg.det(x) + torch.bernoulli(x)[0, 0]
@@ -142,3 +161,13 @@ def test_what_cannot_be_imported_is_listed() -> None:
         rammer.compile(nn.ReLU())
     with pytest.raises(ModelError, match="example= is for modules"):
         rammer.compile("model.onnx", example=x)
+    open_ = torch.export.export(nn.ReLU(), (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    with pytest.raises(ModelError, match=r"input 'input' of the exported program has open dimensions: \[.*, 4\]"):
+        rammer.compile(open_)
+    torch.save(nn.ReLU(), tmp_path / "pickled.pt")
+    with pytest.raises(ModelError, match=r"pickled\.pt: no file of TorchScript(.|\n)*torch\.load"):
+        rammer.compile(tmp_path / "pickled.pt", example=x)
+    with pytest.raises(ModelError, match=r"is a zip(.|\n)*TorchScript needs example="):
+        rammer.compile(tmp_path / "pickled.pt")
+    with pytest.raises(ModelError, match=r"type ReLU is no ONNX model(.|\n)*example="):
+        rammer.Session(nn.ReLU())  # type: ignore[arg-type]

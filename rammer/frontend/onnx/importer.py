@@ -17,6 +17,7 @@ from onnx import (
     NodeProto,
     TypeProto,
     ValueInfoProto,
+    defs,
 )
 
 from rammer.errors import ModelError, RammerError, did_you_mean
@@ -269,7 +270,8 @@ class Importer:
             found = signature(node.op_type, opsets[domain], domain)
             name = _qualified(*key)
             if found is None or found.deprecated:
-                if found is None and handler_for(domain, node.op_type, opsets[domain]) is not None and domain:
+                own = handler_for(domain, node.op_type, opsets[domain])
+                if found is None and own is not None and (domain or not defs.has(node.op_type)):
                     continue
                 yield node, f"{name} (not in opset {opsets[domain]})"
             elif handler_for(domain, node.op_type, opsets[domain]) is None and not found.is_function:

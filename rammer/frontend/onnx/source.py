@@ -56,6 +56,12 @@ class Source:
         weights: Mapping[str, memoryview] | None = None,
     ) -> None:
         source = getattr(source, "model_proto", source)  # torch's ONNXProgram
+        if not isinstance(source, str | os.PathLike | bytes | ModelProto):
+            raise ModelError(
+                f"an object of type {type(source).__name__} is no ONNX model",
+                hint="a path, bytes, a ModelProto, or an ONNXProgram of torch.onnx.export was expected; "
+                "modules of PyTorch go to rammer.compile(module, example=(x,))",
+            )
         self.path = "" if isinstance(source, bytes | ModelProto) else os.fspath(source)
         self._limits = limits or Limits()
         folder = (os.path.dirname(self.path) or ".") if self.path else None
@@ -208,7 +214,8 @@ def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Mode
         raise ModelError("the model is empty", hint="an ONNX file was expected")
     if data.startswith(ZIP):
         raise ModelError(
-            "this is a zip and no ONNX model", hint="rammer.load_program and `rammer run` take saved programs"
+            "this is a zip and no ONNX model",
+            hint="rammer.load_program and `rammer run` take saved programs; a file of TorchScript needs example=(x,)",
         )
     try:
         model = ModelProto()

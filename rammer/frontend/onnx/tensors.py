@@ -43,6 +43,8 @@ ELEMENT_TYPES: dict[int, DType] = {
     TensorProto.FLOAT8E5M2: DType.F8E5M2,
     TensorProto.FLOAT8E5M2FNUZ: DType.F8E5M2FNUZ,
     TensorProto.FLOAT8E8M0: DType.F8E8M0,
+    TensorProto.COMPLEX64: DType.C64,
+    TensorProto.COMPLEX128: DType.C128,
 }
 
 # element type -> the typed field that may hold it
@@ -52,6 +54,8 @@ _FIELDS = dict.fromkeys(DType, "int32_data") | {
     DType.I64: "int64_data",
     DType.U32: "uint64_data",
     DType.U64: "uint64_data",
+    DType.C64: "float_data",
+    DType.C128: "double_data",
 }
 _PATTERNS = frozenset(d for d in DType if d.is_float and (d.only_stored or d is DType.BF16))  # not NumPy's own
 _ALL_FIELDS = ("float_data", "double_data", "int64_data", "int32_data", "uint64_data", "string_data")
@@ -213,7 +217,8 @@ def decode(tensor: TensorProto, external: ExternalData, taken: memoryview | None
         return _from_bytes(data, dtype, shape)
     values = getattr(tensor, _FIELDS[dtype])
     in_bytes = dtype.bits in (2, 4)  # each value of the field is a byte of them
-    if len(values) != (needed := nbytes if in_bytes else count):
+    needed = nbytes if in_bytes else count * (1 + dtype.is_complex)  # of a complex number the field has two
+    if len(values) != needed:
         raise ModelError(f"{what} has {len(values)} values; its shape {list(shape)} needs {needed}")
     if in_bytes:
         return _from_bytes(_patterns(values, 8, what).tobytes(), dtype, shape)
@@ -268,6 +273,8 @@ def _from_field(values: object, dtype: DType, what: str) -> Array:
         return _patterns(values, dtype.bits, what).view(dtype.numpy)
     if dtype.is_float:
         return np.array(values, dtype.numpy)
+    if dtype.is_complex:
+        return np.array(values, f"f{dtype.itemsize // 2}").view(dtype.numpy)
     wide = np.array(values, np.uint64 if _FIELDS[dtype] == "uint64_data" else np.int64)
     if dtype is DType.BOOL:
         return np.not_equal(wide, 0)

@@ -21,15 +21,18 @@ from rammer.ir.graph import Graph
 def from_module(module: Any, example: Any) -> Graph:
     """The Graph of a module for inputs like `example`: a tensor, a tuple of them, or a dict of keyword arguments.
 
-    A path, or a module that torch.jit.load gave, is TorchScript. Parameters share their memory with the module, until
-    a program packs them. Raises ModelError for what cannot be imported; all operators that cannot are listed at once.
+    A path, or a module that torch.jit.load gave, is TorchScript. An ExportedProgram needs no example. Parameters share
+    their memory with the module, until a program packs them. Raises ModelError for what cannot be imported; all
+    operators that cannot are listed at once.
     """
+    if isinstance(module, torch.export.ExportedProgram):
+        return _from_exported(module, "exported")
+    if example is None:
+        raise ModelError("a module needs inputs to be traced with", hint="pass example=(x,)")
     named = isinstance(example, Mapping)
     arguments = () if named else tuple(example) if isinstance(example, tuple | list) else (example,)
     if not isinstance(module, torch.nn.Module):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says that TorchScript is old
-            module = torch.jit.load(os.fspath(module), map_location="cpu")
+        module = _read_script(os.fspath(module))
     if isinstance(module, torch.jit.ScriptModule):
         return _from_script(module, tuple(example.values()) if named else arguments)
     if module.training:
@@ -38,6 +41,19 @@ def from_module(module: Any, example: Any) -> Graph:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(module, arguments, dict(example) if named else {}, strict=False)
+    return _from_exported(exported, type(module).__name__)
+
+
+def _from_exported(exported: torch.export.ExportedProgram, name: str) -> Graph:
+    given = {n.name: n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder"}
+    for place, value in given.items():
+        if any(not isinstance(extent, int) for extent in getattr(value, "shape", ())):
+            raise ModelError(
+                f"input {place!r} of the exported program has open dimensions: {list(value.shape)}",
+                hint="torch.onnx.export it for a rammer.Session, or export it without dynamic_shapes",
+            )
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         exported = exported.run_decompositions(decompositions(training=False))
     signature = exported.graph_signature
     if changed := (*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()):
@@ -59,7 +75,7 @@ def from_module(module: Any, example: Any) -> Graph:
     inputs = {n.name: n for n in graph.nodes if n.op == "placeholder" and n.name in signature.user_inputs}
     (results,) = graph.output_node().args
     outputs = dict(zip(_output_names(exported.call_spec.out_spec), results, strict=True))
-    return import_nodes(calls, inputs, outputs, known, type(module).__name__)
+    return import_nodes(calls, inputs, outputs, known, name)
 
 
 def _output_names(spec: Any) -> list[str]:
@@ -70,10 +86,27 @@ def _output_names(spec: Any) -> list[str]:
     return [f"output_{name}".rstrip("_") if name[:1].isdigit() or not name else name for name in named]
 
 
+def _read_script(path: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that TorchScript is old
+            return torch.jit.load(path, map_location="cpu")
+    except (RuntimeError, ValueError) as error:
+        said = str(error).strip().partition("\n")[0]
+        hint = "other files hold what Python has to make: torch.load or torch.export.load it, and give what that gives"
+        raise ModelError(f"no file of TorchScript: {said}", path=path, hint=hint) from None
+
+
 def _from_script(module: Any, arguments: tuple[Any, ...]) -> Graph:
     """By torch's older exporter, which keeps recurrent layers whole; what it says is about its age."""
     file = io.BytesIO()
+    schema = module.forward.schema
+    inputs = [a.name for a in schema.arguments[1:]] if all(isinstance(a, torch.Tensor) for a in arguments) else []
+    kind = schema.returns[0].type
+    several = kind.elements() if kind.kind() == "TupleType" else []
+    outputs = [f"output_{place}" for place in range(len(several))] or ["output"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(module, arguments, file, dynamo=False)
+        named = {"input_names": inputs[: len(arguments)], "output_names": outputs}
+        torch.onnx.export(module, arguments, file, dynamo=False, **named)
     return Source(file.getvalue()).load().graph

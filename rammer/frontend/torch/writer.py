@@ -21,7 +21,7 @@ Handler: TypeAlias = "Callable[..., Names]"
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 OPSET = 22
-DTYPE: dict[Any, DType] = {getattr(torch, d.value): d for d in DType if hasattr(torch, d.value)}
+DTYPE: dict[Any, DType] = {getattr(torch, d.value): d for d in DType if hasattr(torch, d.value) and not d.is_complex}
 PLAIN = frozenset(t for t, d in DTYPE.items() if d.carrier is d.numpy)  # those that NumPy has
 CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 

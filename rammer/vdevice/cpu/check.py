@@ -66,9 +66,14 @@ def sample(
         inputs = _inputs(operation, kinds, seeds, positive, narrow)
         with np.errstate(all="ignore"):
             wanted = tuple(evaluate_at(expr, inputs, places))
-        if all(2 * np.isfinite(w.astype(np.float64)).sum() >= len(w) for w in wanted):
+        if all(2 * np.isfinite(_numbers(w)).sum() >= len(w) for w in wanted):
             break
     return Sample(inputs, places, stored_at(expr, inputs, places), wanted, tuple(_allowance(expr, w) for w in wanted))
+
+
+def _numbers(values: Array) -> NDArray[np.float64]:
+    """As float64; of complex numbers, which are only moved and thus equal or wrong, the real parts."""
+    return np.asarray(values.real, np.float64)
 
 
 def _places(expr: TensorExpr, seed: int) -> Places:
@@ -147,7 +152,7 @@ def _off(got: Array, number: int, expr: TensorExpr, sample: Sample) -> NDArray[n
     wanted, allowed = sample.wanted[number], np.full(len(got), sample.allowed[number])
     with np.errstate(all="ignore"):
         off: NDArray[np.bool_] = ~((got == wanted) | ((got != got) & (wanted != wanted) & ~_unwritten(got)))
-        found, still = got.astype(np.float64), wanted.astype(np.float64)
+        found, still = _numbers(got), _numbers(wanted)
         off &= ~((allowed > 0) & (np.abs(found - still) <= allowed))  # whole numbers are equal or wrong
         random = np.random.default_rng(0)
         for _ in range(MOVED if off.any() else 0):

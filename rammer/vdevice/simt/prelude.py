@@ -205,6 +205,8 @@ struct __align__(16) vf {  // 16 bytes: the widest access of a thread
   __device__ __forceinline__ float &operator[](int i) { return (&x)[i]; }
 };
 struct vi { int x, y, z, w; };
+struct c128 { double re, im; };  // complex, only moved
+INLINE c128 mk_c128(double re, double im) { c128 v; v.re = re; v.im = im; return v; }
 #define V(place) (*(vf *)&(place))
 INLINE vf mk_vf(float x, float y, float z, float w) { vf v; v.x = x; v.y = y; v.z = z; v.w = w; return v; }
 INLINE vi mk_vi(int x, int y, int z, int w) { vi v; v.x = x; v.y = y; v.z = z; v.w = w; return v; }

@@ -16,10 +16,13 @@ from rammer.ir.tensor import DType, TensorId
 DOMAIN = "com.microsoft"
 
 
-def contrib(*ops: str, inputs: tuple[int, int], outputs: int = 1, **defaults: Any) -> Callable[[Handler], Handler]:
+def contrib(
+    *ops: str, inputs: tuple[int, int], outputs: int = 1, plain: bool = False, **defaults: Any
+) -> Callable[[Handler], Handler]:
     """Register a handler with a signature: how many operands and results, and each attribute's default.
 
-    A default that is a type stands for an attribute of that type which may be missing: then it is None.
+    A default that is a type stands for an attribute of that type which may be missing: then it is None. `plain`: ONNX
+    Runtime has it in the standard's own domain, too, where the standard does not.
     """
 
     def register(function: Handler) -> Handler:
@@ -40,7 +43,8 @@ def contrib(*ops: str, inputs: tuple[int, int], outputs: int = 1, **defaults: An
             n.attrs = {**missing, **n.attrs}
             return function(n)
 
-        handles(*ops, domain=DOMAIN)(checked)
+        for domain in (DOMAIN, "") if plain else (DOMAIN,):
+            handles(*ops, domain=domain)(checked)
         return function
 
     return register
@@ -99,7 +103,7 @@ def skip_rms_normalization(n: Node) -> list[TensorId | None]:
     return _sums(n, rms_norm(n, total, n.tensor(2), n.attrs["epsilon"]), total)
 
 
-@contrib("SimplifiedLayerNormalization", inputs=(2, 2), outputs=1, axis=-1, epsilon=1e-5, stash_type=1)
+@contrib("SimplifiedLayerNormalization", inputs=(2, 2), plain=True, axis=-1, epsilon=1e-5, stash_type=1)
 def simplified_layer_normalization(n: Node) -> TensorId:
     if n.axis(n.attrs["axis"], len(n.shape())) != len(n.shape()) - 1:
         raise n.fail(f"axis {n.attrs['axis']} is not supported", hint="the last one is")

@@ -88,9 +88,10 @@ def legacy_binary(n: Node) -> TensorId:
     a, b = n.tensor(0), n.tensor(1)
     shape, other = n.shape(0), n.shape(1)
     if n.attrs.get("broadcast"):
-        axis = n.attrs["axis"] if n.attrs.get("axis") is not None else len(shape) - len(other)
+        axis = n.attrs["axis"] if n.attrs.get("axis") is not None else -1
+        axis = len(shape) - len(other) if axis == -1 else axis + len(shape) * (axis < 0)  # -1: the last dimensions
         if not 0 <= axis <= len(shape) - len(other):
-            raise n.fail(f"axis {axis} does not place {list(other)} in {list(shape)}")
+            raise n.fail(f"axis {n.attrs['axis']} does not place {list(other)} in {list(shape)}")
         b = n.reshape(b, (*other, *(1,) * (len(shape) - axis - len(other))))
     elif shape != other:
         raise n.fail(f"operands have shapes {list(shape)} and {list(other)}", hint="set broadcast=1")
@@ -231,6 +232,13 @@ def _one_place(n: Node, condition: TensorId, shape: Shape) -> tuple[int, TensorI
         if counts and n.builder.value(at) is None and n.type(at).size == batches and not n.type(at).dtype.is_float:
             return axis, n.reshape(at, (batches, *(1,) * (len(shape) - 1)))
     return None
+
+
+@handles("Cast")
+def cast_by_name(n: Node) -> TensorId:
+    """Before opset 6 the type is a name."""
+    code = dict(TensorProto.DataType.items()).get(n.attrs["to"].upper(), TensorProto.UNDEFINED)
+    return n.cast(n.tensor(0), element_type(code, f"attribute 'to', {n.attrs['to']!r},", node=n.label, op=n.op))
 
 
 @handles("Cast", since=6)

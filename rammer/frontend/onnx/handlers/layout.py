@@ -114,9 +114,10 @@ def concat(n: Node) -> TensorId:
     return n.concat(n.present(), axis)
 
 
-@handles("Split", since=2)
+@handles("Split")
 def split_attribute(n: Node) -> list[TensorId]:
-    return _split(n, n.attrs.get("split"))
+    """In opset 1 the parts may be an operand, of the input's type."""
+    return _split(n, _whole(n, 1, "split") if n.has(1) else n.attrs.get("split"))
 
 
 @handles("Split", since=13)
@@ -227,10 +228,32 @@ def expand(n: Node) -> TensorId:
         raise n.fail(f"{n.type(n.tensor(0))} does not broadcast with {list(wanted)}") from None
 
 
+@handles("Tile")
+def tile_axis(n: Node) -> TensorId:
+    """Before opset 6: so many tiles along one axis, both numbers of the input's type."""
+    tiles, axes = _whole(n, 1, "tiles"), _whole(n, 2, "axis")
+    if len(tiles) != 1 or len(axes) != 1:
+        raise n.fail(f"tiles {list(tiles)[:20]} and axis {list(axes)[:20]} must be a number each")
+    axis = n.axis(axes[0], len(n.shape()))
+    return _tile(n, [tiles[0] if d == axis else 1 for d in range(len(n.shape()))])
+
+
+def _whole(n: Node, position: int, what: str) -> tuple[int, ...]:
+    """The integers of a constant operand, which may be of a type of floats."""
+    values = n.value(position, what).ravel()
+    if not np.array_equal(values, np.trunc(values)) or not (abs(values) < 2**31).all():
+        raise n.fail(f"{what} {values.tolist()[:20]} has numbers that are no extents")
+    return tuple(int(v) for v in values)
+
+
 @handles("Tile", since=6)
 def tile(n: Node) -> TensorId:
+    return _tile(n, n.ints(1, "repeats"))
+
+
+def _tile(n: Node, repeats: Sequence[int]) -> TensorId:
     """Each repeated dimension becomes two, of which the first is broadcast."""
-    old, repeats = n.shape(), n.ints(1, "repeats")
+    old = n.shape()
     if len(repeats) != len(old) or any(r < 0 for r in repeats):
         raise n.fail(f"repeats {list(repeats)} do not fit {n.type(n.tensor(0))}")
     split = [s for e, r in zip(old, repeats, strict=True) for s in ((1, e) if r != 1 else (e,))]

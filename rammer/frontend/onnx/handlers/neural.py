@@ -213,7 +213,7 @@ def average_pool(n: Node) -> TensorId:
 
 
 def _pool_windows(n: Node) -> Windows:
-    w = windows(n, n.attrs["kernel_shape"])
+    w = windows(n, n.attrs["kernel_shape"] or ())  # LpPool of opset 1 may lack it
     rank = len(w.kernel)
     for d in range(rank):
         reach = w.dilations[d] * (w.kernel[d] - 1) + 1
@@ -230,12 +230,10 @@ def global_pool(n: Node) -> TensorId:
     return n.reduce(n.tensor(0), "mean" if n.op == "GlobalAveragePool" else "max", axes)
 
 
-@handles("LpPool", since=2)
+@handles("LpPool")
 def lp_pool(n: Node) -> TensorId:
     """The p-norm of each window: a mean of powers, times the size of the window."""
     x, order, w = n.tensor(0), n.attrs["p"], _pool_windows(n)
-    if order < 1:
-        raise n.fail(f"p is {order}", hint="it must be positive")
     powers = _power(n, x, order)
     rank = len(w.kernel)
     if any(w.pads):
@@ -245,18 +243,20 @@ def lp_pool(n: Node) -> TensorId:
     return _root(n, n.add("mul", mean, n.like(prod(w.kernel), x)), order)
 
 
-@handles("GlobalLpPool", since=2)
+@handles("GlobalLpPool")
 def global_lp_pool(n: Node) -> TensorId:
     axes = tuple(range(2, len(n.shape())))
     return _root(n, n.reduce(_power(n, n.tensor(0), n.attrs["p"]), "sum", axes), n.attrs["p"])
 
 
-def _power(n: Node, x: TensorId, order: int) -> TensorId:
+def _power(n: Node, x: TensorId, order: float) -> TensorId:
+    if not order > 0:
+        raise n.fail(f"p is {order}", hint="it must be positive")
     size = n.add("abs", x)
     return size if order == 1 else n.add("mul", x, x) if order == 2 else n.add("pow", size, n.like(order, x))
 
 
-def _root(n: Node, x: TensorId, order: int) -> TensorId:
+def _root(n: Node, x: TensorId, order: float) -> TensorId:
     return x if order == 1 else n.add("sqrt", x) if order == 2 else n.add("pow", x, n.like(1 / order, x))
 
 

@@ -8,7 +8,7 @@ from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
 
-@handles("BatchNormalization", since=6)
+@handles("BatchNormalization")
 def batch_normalization(n: Node) -> TensorId:
     if n.opset < 7 and not n.attrs["is_test"]:
         raise n.fail("training mode is not supported", hint="export the model for inference")
@@ -80,7 +80,7 @@ def rms_normalization(n: Node) -> TensorId:
     return n.add("mul", n.cast(scaled, n.dtype(1)), n.tensor(1))
 
 
-@handles("InstanceNormalization", since=6)
+@handles("InstanceNormalization")
 def instance_normalization(n: Node) -> TensorId:
     """Of channels reshaped to groups, as exporters write a GroupNorm: as the channels that they were."""
     x, shape = n.tensor(0), n.shape()

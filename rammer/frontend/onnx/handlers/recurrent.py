@@ -155,6 +155,10 @@ class Layer:
         return results
 
 
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+_DIRECTIONS["foward"] = (False,)  # what GRU's default is called in opsets 1 and 3
+
+
 def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> Layer:
     """Read what the three operators share. `per_direction` activations each; `default` are their names."""
     if len(n.shape()) != 3 or len(n.shape(2)) != 3:
@@ -162,7 +166,7 @@ def layer(n: Node, gates: int, per_direction: int, default: tuple[str, ...]) -> 
     x = n.transpose(n.tensor(0), (1, 0, 2)) if n.attrs.get("layout") else n.tensor(0)
     steps, batch, inputs = n.type(x).shape
     hidden = n.attrs.get("hidden_size") or n.shape(2)[2]
-    reverse = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(n.attrs["direction"])
+    reverse = _DIRECTIONS.get(n.attrs["direction"])
     if reverse is None:
         raise n.fail(f"direction is {n.attrs['direction']!r}", hint="forward, reverse or bidirectional")
     if steps * len(reverse) > n.limits.operators:
@@ -216,7 +220,7 @@ def _activations(
     return tuple(tuple(found[d * per_direction : (d + 1) * per_direction]) for d in range(directions))
 
 
-@handles("LSTM", since=7)
+@handles("LSTM")
 def lstm(n: Node) -> list[TensorId | None]:
     rnn = layer(n, 4, 3, ("Sigmoid", "Tanh", "Tanh"))
     operands: list[tuple[TensorId, TensorId, list[TensorId]]] = []
@@ -250,7 +254,7 @@ def lstm(n: Node) -> list[TensorId | None]:
     return rnn.run(step, initial)
 
 
-@handles("GRU", since=7)
+@handles("GRU")
 def gru(n: Node) -> list[TensorId | None]:
     rnn = layer(n, 3, 2, ("Sigmoid", "Tanh"))
     late = bool(n.attrs.get("linear_before_reset"))
@@ -273,7 +277,7 @@ def gru(n: Node) -> list[TensorId | None]:
     return rnn.run(step, lambda d: (rnn.initial(5, d, "initial_h"),))
 
 
-@handles("RNN", since=7)
+@handles("RNN")
 def rnn_(n: Node) -> list[TensorId | None]:
     rnn = layer(n, 1, 1, ("Tanh",))
     operands: list[tuple[TensorId, TensorId]] = []

@@ -11,19 +11,30 @@ from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import Array, DType, TensorId
 
 
-@handles("Upsample", since=7)
+@handles("Upsample")
 def upsample(n: Node) -> TensorId:
-    scales = n.attrs["scales"] if n.opset < 9 else tuple(float(v) for v in n.value(1, "scales").ravel())
-    sizes = [floor(e * s) for e, s in zip(n.shape(), scales, strict=True)]
+    if n.opset < 7:
+        scales: Sequence[float] = (1.0, 1.0, n.attrs["height_scale"], n.attrs["width_scale"])
+        if len(n.shape()) != 4:
+            raise n.fail(f"input {n.type(n.tensor(0))} is no image")
+    else:
+        scales = n.attrs["scales"] if n.opset < 9 else tuple(float(v) for v in n.value(1, "scales").ravel())
+    sizes = _sizes(n, scales)
     mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}.get(n.attrs["mode"], "")
     rule = _Rule(n, mode, "asymmetric", "floor", -0.75, False, 0.0)
     return _resize(n, rule, range(len(scales)), scales, sizes, [(0.0, 1.0)] * len(scales))
 
 
+def _sizes(n: Node, scales: Sequence[float]) -> list[int]:
+    if len(scales) != len(n.shape()) or not np.isfinite(scales).all():
+        raise n.fail(f"scales {list(scales)[:20]} do not fit {n.type(n.tensor(0))}")
+    return [floor(e * s) for e, s in zip(n.shape(), scales, strict=True)]
+
+
 @handles("Resize", since=10)
 def resize_10(n: Node) -> TensorId:
     scales = tuple(float(v) for v in n.value(1, "scales").ravel())
-    sizes = [floor(e * s) for e, s in zip(n.shape(), scales, strict=True)]
+    sizes = _sizes(n, scales)
     rule = _Rule(n, n.attrs["mode"], "asymmetric", "floor", -0.75, False, 0.0)
     return _resize(n, rule, range(len(scales)), scales, sizes, [(0.0, 1.0)] * len(scales))
 

@@ -1,4 +1,4 @@
-"""Images read between their pixels, at places that data say: GridSample, RoiAlign, DeformConv.
+"""Images read between their pixels, at places that data say: GridSample, RoiAlign, DeformConv; and MaxRoiPool.
 
 An image lies as rows of channels; every point reads a few taps, which one gather fetches, and weighs them.
 """
@@ -15,6 +15,7 @@ from rammer.frontend.onnx.handlers.neural import windows
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, Shape, TensorId
 
+MAX_BINS = 1 << 14  # of a region, along an axis
 CUBIC = -0.75
 # Weights of taps as polynomials of their distance: coefficients from the third power down, one column a tap.
 _NEAR, _FAR = (CUBIC + 2, -CUBIC - 3, 0.0, 1.0), (CUBIC, -5 * CUBIC, 8 * CUBIC, -4 * CUBIC)
@@ -85,6 +86,44 @@ def roi_align(n: Node) -> TensorId:
     if a["mode"] == "avg":
         found = n.add("mul", found, n.like(1 / ratio**2, found))
     return n.transpose(found, (0, 3, 1, 2))
+
+
+@handles("MaxRoiPool")
+def max_roi_pool(n: Node) -> TensorId:
+    """Maxima of whole pixels, first along columns, then along rows, of every bin of a region; 0 in an empty one."""
+    shape, pooled, scale = n.shape(), n.attrs["pooled_shape"], n.attrs["spatial_scale"]
+    if len(shape) != 4 or len(n.shape(1)) != 2 or n.shape(1)[1] != 5 or 0 in shape:
+        raise n.fail(f"regions {n.type(n.tensor(1))} do not fit {n.type(n.tensor(0))}")
+    if len(pooled) != 2 or min(pooled) < 1 or max(pooled) > MAX_BINS:
+        raise n.fail(f"pooled_shape is {list(pooled)[:20]}", hint=f"two numbers from 1 to {MAX_BINS} are needed")
+    regions, given = n.shape(1)[0], _wide(n, n.tensor(1))
+    first, *corners = (n.reshape(n.slice(given, (0, p), (regions, 1)), (regions, 1, 1)) for p in range(5))
+    scaled = [n.add("mul", c, n.like(scale, c)) for c in corners]
+    half_up = [n.add("floor", n.add("add", n.add("abs", c), n.like(0.5, c))) for c in scaled]
+    x1, y1, x2, y2 = (n.add("mul", n.add("sign", c), r) for c, r in zip(scaled, half_up, strict=True))
+    masks = []
+    for low, high, bins, extent in ((x1, x2, pooled[1], shape[3]), (y1, y2, pooled[0], shape[2])):
+        length = n.add("add", n.add("sub", high, low), n.like(1, low))
+        step = n.add("mul", n.add("max", length, n.like(1, low)), n.like(1 / bins, low))
+        at = np.arange(bins)[None, :, None]
+        begin = n.add("add", n.add("floor", n.add("mul", step, n.like_array(at, low))), low)
+        end = n.add("add", n.add("ceil", n.add("mul", step, n.like_array(at + 1, low))), low)
+        pixel = n.like_array(np.arange(extent)[None, None, :], low)
+        masks.append(n.add("and", n.add("less_equal", begin, pixel), n.add("less", pixel, end)))
+    rows = n.cast(n.reshape(first, (regions,)), DType.I64)
+    found = n.add("gather", n.tensor(0), rows, axis=0)
+    for axis, mask in ((3, masks[0]), (2, masks[1])):  # the axis of pixels becomes one of bins
+        bins, extent = n.type(mask).shape[1:]
+        perm = (0, 1, 2, 3) if axis == 3 else (0, 1, 3, 2)
+        lines = n.transpose(found, perm)
+        (_, channels, others, _), outside = n.type(lines).shape, n.like(-np.inf, lines)
+        kept = n.reshape(mask, (regions, 1, 1, bins, extent))
+        lines = n.add("where", kept, n.reshape(lines, (regions, channels, others, 1, extent)), outside)
+        found = n.transpose(n.reduce(lines, "max", (4,), keepdims=False), perm)
+    some = [n.reduce(n.cast(m, DType.F32), "max", (2,), keepdims=False) for m in masks]
+    wide, high = n.reshape(some[0], (regions, 1, 1, pooled[1])), n.reshape(some[1], (regions, 1, pooled[0], 1))
+    filled = n.add("less", n.like(0, wide), n.add("mul", wide, high))
+    return n.add("where", filled, found, n.like(0, found))
 
 
 @handles("DeformConv")
