@@ -187,11 +187,14 @@ class Accesses:
     share: float  # of the bytes of all operators' inputs
     kinds: dict[str, int]
     in_flight_kib: float
+    each: float  # instructions per FFMA, or 0 if it multiplies nothing
+    least: float
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items()))
         what = f"{self.operators:3} x {self.operator} {self.rkernel}"
-        return f"{self.share:6.1%} {self.in_flight_kib:5.0f} KiB {what}: {kinds}"
+        per_ffma = f"{self.each:5.2f} {self.least:5.2f}" if self.each else " " * 11
+        return f"{self.share:6.1%} {self.in_flight_kib:5.0f} KiB {per_ffma}   {what}: {kinds}"
 
 
 def of_model(name: str, arch: str) -> list[Accesses]:
@@ -210,12 +213,14 @@ def of_model(name: str, arch: str) -> list[Accesses]:
     kinds = {k: Counter(f"{i.kind}.{bits(i)}" for i in code if i.kind in (*SHARED, *FAR)) for k, code in codes.items()}
     read = {k: n * _bytes_read(k) for k, n in count.items()}
     every = sum(read.values())
-    rows = [
-        Accesses(
-            k.operation.kind, k.name, n, read[k] / every, dict(kinds[k]), _kib(k, found[ENTRY + emitted[k].symbol])
-        )
-        for k, n in count.items()
-    ]
+    rows = []
+    for (k, n), e in zip(count.items(), emitted.values(), strict=True):
+        listing, per_ffma = found[ENTRY + e.symbol], (0.0, 0.0)
+        if any(i.kind in ("FFMA", "HMMA") for i in hot(listing)):
+            one = counted(k.operation.kind, k, listing)
+            per_ffma = one.each, one.least
+        kib = _kib(k, listing)
+        rows.append(Accesses(k.operation.kind, k.name, n, read[k] / every, dict(kinds[k]), kib, *per_ffma))
     return sorted(rows, key=lambda row: -row.share)
 
 
@@ -236,7 +241,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.model:
-        print("share of the bytes read, KiB in flight of a multiprocessor, accesses of a thread")
+        print("share of the bytes read, in flight of a block, instructions per FFMA and least; accesses of a thread")
         accesses = of_model(given.model, given.arch)
         print(*accesses, sep="\n")
         total = sum((Counter(row.kinds) for row in accesses), Counter())
