@@ -2,6 +2,7 @@
 
     python -m benchmarks.instructions                             # the best guess of every task, for sm_90
     python -m benchmarks.instructions --arch sm_80 --all --json instructions.json
+    python -m benchmarks.instructions --model today_llama_256    # how wide the loads of a model's rKernels are
 
 Counted in the innermost loop with the most products, or in all of a function that has no such loop. An HMMA of 16 x 8
 points and 8 terms is 32 FFMA of a warp; of float32 in parts three of them are. Least: the products, and the operands
@@ -19,11 +20,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import catalog
+from rammer.compiler import find_candidates
+from rammer.frontend.onnx import load
+from rammer.ir.expr import loads
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
+from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates
+from rammer.passes import optimize
+from rammer.plugins import PluginRegistry
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.sass import Instr, Listing, disassembled, listings
 from rammer.vdevice.cuda.spec import choose_gpu, make_spec
@@ -167,13 +177,78 @@ def measured(arch: str, every: bool) -> Iterator[Counts]:
             yield counted(name, kernel, found[ENTRY + one.symbol])
 
 
+@dataclass(frozen=True)
+class Accesses:
+    """How an rKernel of a plan reaches memory: accesses of a thread by width, and bytes under way."""
+
+    operator: str
+    rkernel: str
+    operators: int
+    share: float  # of the bytes of all operators' inputs
+    kinds: dict[str, int]
+    in_flight_kib: float
+    each: float  # instructions per FFMA, or 0 if it multiplies nothing
+    least: float
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items()))
+        what = f"{self.operators:3} x {self.operator} {self.rkernel}"
+        per_ffma = f"{self.each:5.2f} {self.least:5.2f}" if self.each else " " * 11
+        return f"{self.share:6.1%} {self.in_flight_kib:5.0f} KiB {per_ffma}   {what}: {kinds}"
+
+
+def of_model(name: str, arch: str) -> list[Accesses]:
+    """Of each rKernel in a model's plan, those that read most first. Raises RammerError."""
+    registry = PluginRegistry()
+    vdevice = registry.open("cuda", arch=arch)
+    spec, profiler = vdevice.spec, EstimatingProfiler(vdevice.spec)
+    graph = optimize(load(catalog.prepare(name).built.path), spec)
+    problem = Problem(graph, spec, find_candidates(graph, vdevice, registry), profiler)
+    plan = registry.policy("wavefront").schedule(problem)
+    room = early_words(spec.registers, spec.lanes)
+    count = Counter(k for k in plan.kernels if isinstance(k.body, TileProgram))
+    emitted = {k: emit(with_constants(k, room), CUDA, spec.max_threads) for k in count}
+    found = listings(disassembled(compile_cubin(standalone_text(list(emitted.values()), CUDA), spec.arch).data))
+    codes = {k: [i for i in found[ENTRY + e.symbol].code if "STRONG" not in i.opcode] for k, e in emitted.items()}
+    kinds = {k: Counter(f"{i.kind}.{bits(i)}" for i in code if i.kind in (*SHARED, *FAR)) for k, code in codes.items()}
+    read = {k: n * _bytes_read(k) for k, n in count.items()}
+    every = sum(read.values())
+    rows = []
+    for (k, n), e in zip(count.items(), emitted.values(), strict=True):
+        listing, per_ffma = found[ENTRY + e.symbol], (0.0, 0.0)
+        if any(i.kind in ("FFMA", "HMMA") for i in hot(listing)):
+            one = counted(k.operation.kind, k, listing)
+            per_ffma = one.each, one.least
+        kib = _kib(k, listing)
+        rows.append(Accesses(k.operation.kind, k.name, n, read[k] / every, dict(kinds[k]), kib, *per_ffma))
+    return sorted(rows, key=lambda row: -row.share)
+
+
+def _bytes_read(kernel: RKernel) -> int:
+    """Of an operation's inputs; of tables the rows that are looked up, as many as there are results."""
+    expr = kernel.operation.expr
+    looked_up = {ld.tensor for s in expr.stages for ld, _ in loads(s.body) if ld.dynamic}
+    most = sum(t.nbytes for t in kernel.operation.outputs)
+    return sum(min(t.nbytes, most) if name in looked_up else t.nbytes for name, t in expr.inputs)
+
+
 def main() -> None:
     """Print a line per task, and write JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--all", action="store_true", help="all candidates, not the best guess alone")
+    parser.add_argument("--model", help="the rKernels of a model's plan instead: accesses by width, KiB in flight")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    if given.model:
+        print("share of the bytes read, in flight of a block, instructions per FFMA and least; accesses of a thread")
+        accesses = of_model(given.model, given.arch)
+        print(*accesses, sep="\n")
+        total = sum((Counter(row.kinds) for row in accesses), Counter())
+        print("all:", ", ".join(f"{n} {kind}" for kind, n in sorted(total.items())))
+        if given.json:
+            given.json.write_text(json.dumps({"arch": given.arch, "rows": list(map(asdict, accesses))}, indent=1))
+        return
     rows = []
     print(f"{'task':9} {'each':>5} {'least':>6} {'KiB':>6}   instructions per FFMA, and bytes of a block in flight")
     for row in measured(given.arch, given.all):

@@ -74,6 +74,11 @@ FLAGS: dict[str, Flag] = {
             "1",
             "0 leaves AMX, AVX512-BF16 and AVX512-VNNI alone, and on NVIDIA GPUs tensor cores for float32 in parts",
         ),
+        Flag(
+            "RAMMER_DATA_AS_FLAG",
+            "0",
+            "1 hands small results over on NVIDIA GPUs by words that say themselves that they are there: no fence",
+        ),
         Flag("RAMMER_DISABLE_CPU_FEATURES", "", "features that count as missing in the CPU, e.g. `amx*,avx512*`"),
         Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores"),
         Flag("RAMMER_SPIN_MS", "3", "milliseconds for which idle vEU threads of the CPU spin before they sleep"),

@@ -151,6 +151,8 @@ def threads_for(problem: Problem, stage: Stage, steps: Mapping[str, int], most: 
     depth = prod(e for _, e in stage.reduce)
     items = points_of(stage, steps) * (depth if depth >= SHORT else 1)
     least = min(wave_of(problem), most)
+    if not stage.reduce and items >= (wide := vector_lanes(problem, stage)) * least:
+        items = -(-items // wide)
     return least * min(1 << (-(-items // least) - 1).bit_length(), most // least)
 
 
@@ -170,7 +172,7 @@ def stage_loops(
     points = points_of(stage, steps)
     if not stage.reduce:
         wide = vector_lanes(problem, stage)
-        if wide > 1 and points >= wide * threads:
+        if wide > 1 and points >= wide * wave_of(problem):
             return (Loop(every, wide * threads), Loop(every, wide, Kind.THREAD), Loop(every, 1, Kind.VECTOR))
         return (Loop(every, threads), Loop(every, 1, Kind.THREAD))
     reduce = [a for a, _ in stage.reduce]

@@ -368,7 +368,7 @@ def _fitted(staging: Staging, steps: dict[str, int], points: tuple[int, int], sp
     tree = threads * prod(points) * staging.p.stage.dtype.itemsize if split > 1 else 0
     if staging.nbytes(steps, chunk) + tree > staging.room:
         return None
-    product = _product(staging, points, along, down, split, chunk)
+    product = _product(staging, steps, points, along, down, split, chunk)
     sums = float(prod(points))
     shared, syncs = Issued(), 0
     left = split
@@ -379,17 +379,30 @@ def _fitted(staging: Staging, steps: dict[str, int], points: tuple[int, int], sp
     return Tile(steps, points, (down, along), split, chunk, staging.tasks(steps), us)
 
 
-def _product(staging: Staging, points: tuple[int, int], along: int, down: int, split: int, chunk: int) -> Work:
+def _product(
+    staging: Staging, steps: dict[str, int], points: tuple[int, int], along: int, down: int, split: int, chunk: int
+) -> Work:
     """The products of a chunk: what a wave issues of them, and transfers from scratch."""
     spec, (rows, columns) = staging.problem.spec, points
     across = min(spec.wave, along)
     beside = min(max(spec.wave // across, 1), down)
     terms = max(spec.wave // (across * beside), 1)  # that a wave has at once
     joined, banks = min(rows, spec.lanes), spec.issue.banks
-    loads = rows / joined * max(joined * beside * terms / banks, 1.0) + columns * max(across * terms / banks, 1.0)
+    near = neighbours(staging, steps, columns)
+    loads = rows / joined * max(joined * beside * terms / banks, 1.0)
+    loads += columns / near * max(near * across * terms / banks, 1.0)
     own, count = chunk // split, rows * columns
     together = unrolled(own, count, bool(staging.window))
     return Work(own // together * staging.passes, Issued(together * count, together * loads), (), True, {}, {})
+
+
+def neighbours(staging: Staging, steps: Mapping[str, int], columns: int) -> int:
+    """Of a thread's points along memory, how many lie side by side: a vector of scratch, where all lie so."""
+    b, lanes = staging.copies[1], staging.problem.spec.lanes
+    last = next(a for a, e in reversed(staging.p.stage.axes) if e > 1)
+    straight = b.moves[-1] == (last,) == staging.p.fast[-1:] and b.load.index[b.order[-1]] == var(last)
+    whole = steps[last] % lanes == 0 and staging.extents[last] % lanes == 0
+    return min(columns & -columns, lanes) if straight and whole else 1
 
 
 def unrolled(terms: int, points: int, window: bool) -> int:
@@ -453,7 +466,7 @@ def schedule(staging: Staging, tile: Tile) -> Schedule:
     (rows, columns), (down, along) = tile.points, tile.threads
     threads = down * along * tile.split
     terms = chunk // tile.split
-    together = unrolled(terms, rows * columns, bool(staging.window))
+    together, near = unrolled(terms, rows * columns, bool(staging.window)), neighbours(staging, tile.steps, columns)
     tasks = tuple(Loop(a, tile.steps[a], Kind.TASK) for a in (*p.batch, *p.slow, *p.fast))
     loops = (
         *tasks,
@@ -461,12 +474,13 @@ def schedule(staging: Staging, tile: Tile) -> Schedule:
         Loop(fast, along * columns),
         *((Loop(deep, terms, Kind.THREAD),) if tile.split > 1 else ()),
         Loop(slow, rows, Kind.THREAD),
-        *((Loop(fast, 1, Kind.THREAD),) if along > 1 else ()),
+        *((Loop(fast, near, Kind.THREAD),) if along > 1 else ()),
         Loop(deep, chunk),
         *((Loop(deep, together), Loop(deep, 1, Kind.UNROLLED)) if together > 1 else (Loop(deep),)),
         *(Loop(a) for a in staging.window),
         Loop(slow, 1, Kind.UNROLLED),
-        Loop(fast, along, Kind.UNROLLED),
+        *((Loop(fast, near * along, Kind.UNROLLED),) if columns > near else ()),
+        *((Loop(fast, 1, Kind.VECTOR if near == problem.spec.lanes else Kind.UNROLLED),) if near > 1 else ()),
     )
     packing, at = operands(staging, tile.steps, chunk, loops.index(Loop(deep, chunk)), threads, staging.pads())
     name = f"{problem.operation.kind}_{down * rows}x{along * columns}_k{chunk}_s{tile.split}_x{threads}_t{tile.tasks}"

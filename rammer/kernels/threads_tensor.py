@@ -42,6 +42,8 @@ class Blocks:
 def instruction_for(staging: Staging) -> Instruction | None:
     """The fastest one for the product, whose terms must fill its depth; None if the vEU has none."""
     problem, p = staging.problem, staging.p
+    if any(staging.deep in staged.moves[-1] for staged in staging.copies):
+        return None  # a window along memory whose terms are points of neighbours, too
     own = p.stage.dtype, *(problem.expr.type_of(ld.tensor).dtype for ld in (p.a, p.b))
     for found in problem.spec.multipliers:
         suits = found.threads == problem.spec.wave and own == tuple(kind.dtype for _, kind in found.tensors)

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 
-from benchmarks.instructions import Counts, hot, in_flight, measured
+from benchmarks.instructions import Counts, hot, in_flight, measured, of_model
 from rammer.errors import ToolchainError
 from rammer.vdevice.cuda.sass import Listing, listings
 
@@ -54,3 +54,23 @@ def test_rows_and_cells_are_read_by_vectors() -> None:
         assert row.kinds["LDG.128"] > 0 and row.kinds.get("LDG.32", 0) <= 5, str(row)
         assert row.each < 2.2 * row.least, str(row)
     assert best()["row"].in_flight_kib >= 32
+
+
+def test_operands_of_products_come_from_scratch_by_vectors() -> None:
+    """Neighbours along both sides: what lies so is loaded by 16 bytes, or by 8 where a thread has two of them."""
+    row = best()["matmul"]
+    assert row.tensor_parts or not row.kinds.get("LDS.32"), str(row)
+
+
+@pytest.mark.slow
+def test_a_decoder_streams_its_weights_by_vectors() -> None:
+    """All that a step of a language model reads but caches of an odd length, and enough of it under way."""
+    pytest.importorskip("torch", reason="builds the model")
+    try:
+        rows = of_model("today_llama_256", "sm_90")
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    weights = [row for row in rows if row.share > 0.025]
+    assert sum(row.share for row in weights) > 0.9
+    for row in weights:
+        assert row.kinds.get("LDG.128", 0) > 4 * row.kinds.get("LDG.32", 0) and row.in_flight_kib >= 30, str(row)

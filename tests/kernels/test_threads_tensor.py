@@ -166,10 +166,13 @@ def test_float32_stays_exact_unless_asked() -> None:
         assert not on_unit(op, GPU)
 
 
-@pytest.mark.parametrize("name", ["matmul-half", "lstm_cell", "softmax", "conv-depthwise"])
+SOUND = operation("conv", t(1, 1, 1, 4000), t(64, 1, 1, 16), static=("w",), strides=(1, 8))
+
+
+@pytest.mark.parametrize("name", ["matmul-half", "lstm_cell", "softmax", "conv-depthwise", "sound"])
 def test_what_does_not_fit_the_unit_is_computed_as_before(name: str) -> None:
-    """Other types, sums that do not fill the unit's depth, few rows."""
-    op = CASES.get(name) or operation("matmul", t(64, 52), t(52, 64))
+    """Other types, sums that do not fill the unit's depth, few rows, windows whose terms are neighbours' points."""
+    op = {**CASES, "sound": SOUND}.get(name) or operation("matmul", t(64, 52), t(52, 64))
     names = [k.name for k in candidates(op, UNITS["tf32"])]
     assert names == [k.name for k in candidates(op, replace(UNITS["tf32"], precision="fp32"))]
 

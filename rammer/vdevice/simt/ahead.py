@@ -37,17 +37,21 @@ def ahead(kernel: RKernel, copied: frozenset[int], block: int) -> tuple[str, str
 
 def _asking(part: Slice, argument: int, block: int) -> str:
     step = SECTOR_BYTES // part.itemsize
-    values = {name: f"(rtask / {stride} % {extent})".replace(" / 1 ", " ") for name, stride, extent in part.digits}
-    element = f"n * {step}"
-    for distance, row in reversed(part.folds):
-        element = f"(({element}) / {row} * {distance} + ({element}) % {row})"
     return (
         f"  for (int n = tid; n < {-(-part.size // step)}; n += {block}) {{\n"
-        f"    const int64_t at = (int64_t)({element}) + ({_expression(part.begin, values)});\n"
+        f"    const int64_t at = {element_text(part, f'n * {step}')};\n"
         f"    if ((uint64_t)at < {part.elements}) "
         f"mk_ahead(MK_TENSOR(const char *, args, {argument}) + at * {part.itemsize});\n"
         "  }\n"
     )
+
+
+def element_text(part: Slice, place: str) -> str:
+    """Which element of the operand lies at a place of an rTask's copy, in C."""
+    values = {name: f"(rtask / {stride} % {extent})".replace(" / 1 ", " ") for name, stride, extent in part.digits}
+    for distance, row in reversed(part.folds):
+        place = f"(({place}) / {row} * {distance} + ({place}) % {row})"
+    return f"(int64_t)({place}) + ({_expression(part.begin, values)})"
 
 
 def _expression(index: Index, values: dict[str, str]) -> str:

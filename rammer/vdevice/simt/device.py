@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rammer import config
 from rammer.errors import ArtifactError, DeviceError, UnsuitableError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -21,11 +22,12 @@ from rammer.vdevice.simt.emulator.compile import compile_host
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.gpu import Gpu
 from rammer.vdevice.simt.hops import Cycles, Way, estimated
-from rammer.vdevice.simt.image import RESOURCES, checked_streams, make_image, make_program
+from rammer.vdevice.simt.image import RESOURCES, checked_streams, exchange_of, make_image, make_program
 from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.simt.profile import measure_kernels
 from rammer.vdevice.simt.registers import read_registers
 from rammer.vdevice.simt.runtime import GpuExecutable
+from rammer.vdevice.simt.told import telling
 
 EMULATED_VEUS = 8
 LEAST_EARLY = 32  # words of a thread that are worth a program of their own
@@ -104,8 +106,10 @@ class GpuVDevice(VDevice):
         if count is None:
             raise DeviceError(f"nobody reads machine code of {self.platform.brand} GPUs", hint="target='cuda' has hops")
         arch, room = self.gpu.arch, early_words(plan.spec.registers, plan.spec.lanes)
+        words = telling(plan) if config.get("RAMMER_DATA_AS_FLAG") == "1" and self.dialect.tells else None
+        taking = [n for n in range(len(plan.kernels)) if words and exchange_of(words, n).takes]
         return estimated(
-            plan, room, waiting, costs, self.dialect, self.gpu.ghz, lambda text, ways: count(text, arch, ways)
+            plan, room, waiting, costs, self.dialect, self.gpu.ghz, lambda text, ways: count(text, arch, ways), taking
         )
 
     def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Any) -> None:
@@ -157,12 +161,13 @@ class GpuVDevice(VDevice):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
-        program = make_program(plan, self.dialect, branches=self.form == "branches")
+        tells = config.get("RAMMER_DATA_AS_FLAG") == "1"
+        program = make_program(plan, self.dialect, branches=self.form == "branches", tells=tells)
         progress("compile", 0, 1)
         code = self.machine_code(program.text)
         while code.resources.spills and program.early:
             less = program.early // 2
-            program = make_program(plan, self.dialect, room=less if less >= LEAST_EARLY else 0)
+            program = make_program(plan, self.dialect, room=less if less >= LEAST_EARLY else 0, tells=tells)
             code = self.machine_code(program.text)
         self.check_fits(plan.spec.num_veus, program.threads, program.shared_bytes, code.resources)
         progress("compile", 1, 1)
@@ -201,7 +206,8 @@ class SimtEmulator(VDevice):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
-        program = make_program(plan, self._dialect, branches=self.form == "branches")
+        tells = config.get("RAMMER_DATA_AS_FLAG") == "1"
+        program = make_program(plan, self._dialect, branches=self.form == "branches", tells=tells)
         progress("compile", 0, 1)
         compile_host(program.text)
         progress("compile", 1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -39,21 +39,28 @@ def estimated(
     dialect: Dialect,
     ghz: float,
     cycles: Callable[[str, Mapping[str, Way]], Mapping[str, Cycles]],
+    told: Collection[int] = (),
 ) -> Hops:
     """Rows for the operators that wait. `cycles`: of each function of a text, of so many waves and trips of loops.
 
-    `room`: words of a thread for what is loaded before the wait. Raises ToolchainError.
+    `room`: words of a thread for what is loaded before the wait. `told`: operators that take words and await no fence.
+    Raises ToolchainError.
     """
-    kernels = Counter((plan.graph.operators[n].kind, with_constants(plan.kernels[n], room)) for n in waiting if n >= 0)
+    kernels = Counter(
+        (plan.graph.operators[n].kind, with_constants(plan.kernels[n], room), n in told) for n in waiting if n >= 0
+    )
     emitted = {
-        k: emit(k, dialect, _whole(k.num_threads, dialect)) for _, k in kernels if not isinstance(k.body, ForeignSource)
+        k: emit(k, dialect, _whole(k.num_threads, dialect))
+        for _, k, _ in kernels
+        if not isinstance(k.body, ForeignSource)
     }
     asked = {ENTRY + e.symbol: (-(-k.num_threads // dialect.wave), trips(k), e.waits) for k, e in emitted.items()}
     found = cycles(standalone_text(emitted.values(), dialect), asked) if emitted else {}
     rows = []
-    for (kind, kernel), count in kernels.most_common():
+    for (kind, kernel, quick), count in kernels.most_common():
         own = found[ENTRY + emitted[kernel].symbol] if kernel in emitted else Cycles(0, 0, False)
-        parts = (costs.fence_us, costs.poll_us, costs.dispatch_us, own.compute / ghz / 1e3, own.tail / ghz / 1e3)
+        fence = 0.0 if quick else costs.fence_us
+        parts = (fence, costs.poll_us, costs.dispatch_us, own.compute / ghz / 1e3, own.tail / ghz / 1e3)
         rows.append(HopRow(kind, kernel.name, count, *parts, own.sure))
     return Hops(tuple(rows), costs.source)
 

@@ -9,20 +9,23 @@ import numpy as np
 
 from rammer.errors import DeviceError, InputError
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
+from rammer.ir.tile import TileProgram
 from rammer.vdevice.base import Image, Port, ports_of
-from rammer.vdevice.placement import Bound, Operands, Places, aligned, bound_ports, ports_alone
+from rammer.vdevice.placement import ARENA, Bound, Operands, Places, aligned, bound_ports, ports_alone
 from rammer.vdevice.simt.ahead import ahead
-from rammer.vdevice.simt.early import early_words
+from rammer.vdevice.simt.early import early_words, waiting
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
 from rammer.vdevice.simt.prelude import Dialect
-from rammer.vdevice.simt.printer import EmittedKernel, emit
+from rammer.vdevice.simt.printer import NOTHING as NO_EXCHANGE
+from rammer.vdevice.simt.printer import EmittedKernel, Exchange, emit
 from rammer.vdevice.simt.ready import early_operands, loading_early
 from rammer.vdevice.simt.residency import Residency, make_resident
-from rammer.vdevice.simt.slices import VECTOR_BYTES, reading_copies
+from rammer.vdevice.simt.slices import VECTOR_BYTES, reading_copies, slice_of
 from rammer.vdevice.simt.table import ABI, KEEP_ARGS, LINE, NUMBER, Streams, Task, streams_of
+from rammer.vdevice.simt.told import Told, telling
 
 TABLE, SOURCE, RESOURCES = "table.bin", "program.cu", "resources.json"  # the last says what machine code needs
 NONE: frozenset[int] = frozenset()
@@ -38,6 +41,7 @@ class SimtProgram:
     weights: dict[str, Array]
     notes: tuple[str, ...] = ()  # what was decided here, for people
     early: int = 0  # words of a thread that some rTasks load before they wait
+    memory: MemoryPlan | None = None  # where tensors lie
 
     @property
     def threads(self) -> int:
@@ -54,12 +58,19 @@ def fingerprint(target: str, arch: str) -> str:
 
 
 def make_program(
-    plan: ExecutionPlan, dialect: Dialect, *, branches: bool = False, resident: bool = True, room: int | None = None
+    plan: ExecutionPlan,
+    dialect: Dialect,
+    *,
+    branches: bool = False,
+    resident: bool = True,
+    room: int | None = None,
+    tells: bool = False,
 ) -> SimtProgram:
     """Emit a plan. Raises DeviceError, LoweringError.
 
     `branches`: as a branch per vEU, Figure 9's form. `resident`: constants that a vEU reads again stay there. `room`:
-    words of a thread for what is there before an rTask waits, if not as many as its registers hold.
+    words of a thread for what is there before an rTask waits, if not as many as its registers hold. `tells`: small
+    results say themselves that they are there, where the dialect can.
     """
     graph, spec = plan.graph, plan.spec
     if branches and plan.num_rtasks > MOST_BRANCHED:
@@ -70,14 +81,20 @@ def make_program(
         )
     if plan.memory is None:
         raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
-    places = Places(plan, plan.memory)
+    told = telling(plan) if tells and dialect.tells and not branches else None
+    plan, memory = (told.plan, told.memory) if told else (plan, plan.memory)
+    places = Places(plan, memory)
     operands = [places.operands(n) for n in range(len(graph.operators))]
     scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
-    kept = Residency(end=scratch)
+    exchanges = [exchange_of(told, n) if told else NO_EXCHANGE for n in range(len(operands))]
+    taken = max((sum(part.nbytes for _, part in x.takes) for x in exchanges), default=0)
+    base = aligned(scratch) + aligned(taken)
+    kept = Residency(end=base)
     if resident:
         inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
-        kept = make_resident(plan, inputs_of, aligned(scratch), spec.scratch_bytes)
-    max_args = max([len(mine.places[0]) for mine in operands] + [KEEP_ARGS] * bool(kept.loads), default=0)
+        kept = make_resident(plan, inputs_of, base, spec.scratch_bytes)
+    counts = [len(m.places[0]) + len(x.tells) + 2 * len(x.takes) for m, x in zip(operands, exchanges, strict=True)]
+    max_args = max(counts + [KEEP_ARGS] * bool(kept.loads), default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
     block = -(-most // dialect.wave) * dialect.wave
     if block > spec.max_threads:
@@ -86,7 +103,7 @@ def make_program(
         )
     room = early_words(spec.registers, spec.lanes) if room is None else room
     room = 0 if branches else room
-    calls = _Calls(plan, dialect, block, operands, kept, room)
+    calls = _Calls(plan, dialect, block, operands, kept, room, told, aligned(scratch))
     arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
@@ -101,15 +118,15 @@ def make_program(
         "scratch_bytes": scratch,
         "resident_bytes": kept.nbytes,
         "shared_bytes": header_bytes(0 if branches else max_args) + aligned(kept.end),
-        "arena_bytes": plan.memory.arena_bytes,
+        "arena_bytes": told.arena_bytes if told else memory.arena_bytes,
         "inputs": [places.find(t, None) for t in graph.inputs],
         "outputs": [places.find(t, None) for t in graph.outputs],
         "operators": [f"{op.kind} {op.name!r}" for op in graph.operators],
-        "alone": ports_alone(graph, plan.memory),
+        "alone": ports_alone(graph, memory),
         "weights": list(weights),
     }
-    base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
-    streams = Streams(header, **arrays, arg_base=base.astype(np.int32), arg_offset=offset)
+    bases, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
+    streams = Streams(header, **arrays, arg_base=bases.astype(np.int32), arg_offset=offset)
     if branches:
         text = branches_text(calls.kernels, dialect, block, streams)
     else:
@@ -117,7 +134,20 @@ def make_program(
     waits = sum(k.waits for k in calls.kernels)
     notes = [str(kept)] if kept.loads else []
     notes += [f"early: {waits} rKernel(s) load up to {4 * room} bytes of a thread before they wait"] if waits else []
-    return SimtProgram(text, streams, weights, tuple(notes), room if waits else 0)
+    if told:
+        takes = sum(len(x.takes) for x in exchanges)
+        notes.append(f"told: {len(told.words)} results say themselves that they are there, to {takes} operands")
+    return SimtProgram(text, streams, weights, tuple(notes), room if waits else 0, memory)
+
+
+def exchange_of(told: Told, operator: int) -> Exchange:
+    """What an operator's rTasks tell and take."""
+    op, kernel = told.plan.graph.operators[operator], told.plan.kernels[operator]
+    takes = [(n, slice_of(kernel, n)) for n, t in enumerate(op.inputs) if told.of(t) is not None]
+    return Exchange(
+        tuple(n for n, t in enumerate(op.outputs) if told.of(t) is not None),
+        tuple((n, part) for n, part in takes if part is not None),
+    )
 
 
 class _Calls:
@@ -131,12 +161,15 @@ class _Calls:
         operands: Sequence[Operands],
         kept: Residency,
         room: int,
+        told: Told | None,
+        taken: int,
     ) -> None:
+        self._told, self._taken = told, taken
         self.kernels: list[EmittedKernel] = []
         self._room, self._early = room, early_operands(plan, room) if room else {}
         self.args: list[tuple[int, int]] = []
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
-        self._emitted: dict[tuple[RKernel, frozenset[int], frozenset[int], frozenset[int]], int] = {}
+        self._emitted: dict[tuple[RKernel, frozenset[int], frozenset[int], frozenset[int], Exchange], int] = {}
         self._numbers: dict[tuple[str, str], int] = {}
         self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...], frozenset[int]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
@@ -155,22 +188,45 @@ class _Calls:
             for position, at in copies:
                 mine[outputs + position] = NUMBER, at
             positions = frozenset(position for position, _ in copies)
+            exchange = exchange_of(self._told, n) if self._told else NO_EXCHANGE
+            positions |= self._exchanged(n, exchange, mine)
             loose = frozenset(k for k, (base, at) in enumerate(mine) if base != NUMBER and at % VECTOR_BYTES)
-            function = self._function(kernel, loose, positions, early)
+            function = self._function(kernel, loose, positions, early - positions, exchange)
             self._tasks[key] = Task(function, len(self.args), len(mine))
             self.args += mine
         return self._tasks[key]
 
+    def _exchanged(self, operator: int, exchange: Exchange, mine: list[tuple[int, int]]) -> frozenset[int]:
+        """The inputs that are taken, with their places and what follows the operands put into the arguments."""
+        if self._told is None:
+            return NONE
+        op, at = self._plan.graph.operators[operator], self._taken
+        for position in exchange.tells:
+            mine.append((ARENA, self._told.of(op.outputs[position]) or 0))
+        for position, part in exchange.takes:
+            mine[len(op.outputs) + position], at = (NUMBER, at), at + part.nbytes
+            last = self._told.last[self._plan.graph.storage(op.inputs[position]).root]
+            who = NUMBER, (last.veu << 32) + last.order
+            mine += [(ARENA, self._told.of(op.inputs[position]) or 0), who]
+        return frozenset(position for position, _ in exchange.takes)
+
     def _function(
-        self, kernel: RKernel, loose: frozenset[int], positions: frozenset[int], early: frozenset[int]
+        self,
+        kernel: RKernel,
+        loose: frozenset[int],
+        positions: frozenset[int],
+        early: frozenset[int],
+        exchange: Exchange,
     ) -> int:
-        key = (kernel, loose, positions, early)
+        key = (kernel, loose, positions, early, exchange)
         if key not in self._emitted:
             copied = frozenset(len(kernel.operation.outputs) + position for position in positions)
             used = reading_copies(kernel, positions) if positions else kernel
             if early and kernel.num_threads % self._dialect.wave == 0:
                 used = loading_early(used, early, self._room)
-            made = emit(used, self._dialect, self._block, loose, copied)
+            if exchange.takes and isinstance(used.body, TileProgram):
+                used = replace(used, body=waiting(used.body))
+            made = emit(used, self._dialect, self._block, loose, copied, exchange)
             if self._dialect.asks_ahead:
                 name, text = ahead(kernel, positions | early if made.waits else positions, self._block)
                 made = replace(made, ahead=name, ahead_text=text)
@@ -200,7 +256,7 @@ def make_image(plan: ExecutionPlan, program: SimtProgram, files: dict[str, bytes
         *ports_of(plan.graph),
         {TABLE: program.streams.to_bytes(), SOURCE: program.text.encode(), **files},
         program.weights,
-        replace(plan, notes=(*plan.notes, *program.notes)),
+        replace(plan, notes=(*plan.notes, *program.notes), memory=program.memory),
     )
 
 

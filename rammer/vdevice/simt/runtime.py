@@ -98,7 +98,7 @@ class GpuExecutable:
         driver, arena_bytes = self._driver, int(header["arena_bytes"])
         packed = [image.weight(name) for name in header["weights"]]
         places = [int(p) for p in np.cumsum([0, *(aligned(w.nbytes) for w in packed)])]
-        weights, arena = driver.allocate(places[-1]), driver.allocate(arena_bytes)
+        weights, arena = driver.allocate(places[-1]), driver.allocate(arena_bytes, zeros=True)  # no word is there yet
         for array, at in zip(packed, places, strict=False):
             driver.write(weights + at, array)
 

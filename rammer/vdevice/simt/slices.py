@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The part of a static operand that an rTask reads: the same for all rTasks, but for where it begins.
+    """The part of an operand that an rTask reads: the same for all rTasks, but for where it begins.
 
     Element x of the part, counted from its begin, has place y in the copy; each of `folds` closes the gaps between
     rows at one distance: y = x // distance * row + x % distance.
@@ -116,9 +116,9 @@ def _join(run: Run, row: Run) -> Run | None:
 
 @lru_cache(maxsize=1 << 12)
 def slice_of(kernel: RKernel, position: int) -> Slice | None:
-    """What rTasks read of static input number `position`; None if that is not one part that moves with the rTask."""
+    """What rTasks read of input number `position`; None if that is not one part that moves with the rTask."""
     body = kernel.body
-    if not isinstance(body, TileProgram) or not kernel.operation.static[position]:
+    if not isinstance(body, TileProgram):
         return None
     buffer = body.arguments[body.num_outputs + position]
     digits: dict[str, tuple[str, int, int]] = {}
