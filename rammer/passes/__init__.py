@@ -11,6 +11,7 @@ from rammer.passes.clean.eliminate_dead import eliminate_dead
 from rammer.passes.clean.fold_constants import fold_constants
 from rammer.passes.clean.fold_norms import fold_norms
 from rammer.passes.clean.mark_static import mark_static
+from rammer.passes.clean.move_first import move_first
 from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
 from rammer.passes.fusion.regions import fuse
@@ -72,6 +73,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
 
     return (
         eliminate_dead,
+        move_first,
         integers,
         cells,
         fold_constants,

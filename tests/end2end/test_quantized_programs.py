@@ -169,3 +169,13 @@ def test_dequantised_numbers_are_multiplied_as_bytes(name: str, each: bool) -> N
     wanted = reference(made, inputs)
     off = run(made, inputs)["y"].astype(int) - wanted
     assert np.abs(off).max() <= 1 and (off != 0).mean() < 0.001  # where floats are rounded across a tie
+
+
+def test_weights_beyond_what_is_folded_are_multiplied_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rammer.passes.clean.fold_constants.MAX_BYTES", 0)
+    inputs = {"x": any_bytes(U8, 75, 129)}
+    constants = {"w": any_bytes(U8, 129, 50, seed=1), "zx": any_bytes(U8, seed=2), "zw": any_bytes(U8, seed=3)}
+    constants |= {"sx": np.array(0.017, np.float32), "sw": np.array(0.013, np.float32)}
+    nodes = [helper.make_node("DequantizeLinear", [t, f"s{t}", f"z{t}"], [f"f{t}"]) for t in "xw"]
+    made = model([*nodes, helper.make_node("MatMul", ["fx", "fw"], ["y"])], inputs, constants, onnx.TensorProto.FLOAT)
+    np.testing.assert_allclose(run(made, inputs)["y"], reference(made, inputs), rtol=1e-5, atol=1e-3)

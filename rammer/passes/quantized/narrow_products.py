@@ -16,6 +16,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
+from rammer.passes.clean.fold_constants import compute
 from rammer.passes.editor import Editor
 
 OFFSET = 128  # from a signed byte to the unsigned one that stands for it
@@ -69,7 +70,7 @@ class _Narrower:
     def _matmul(self, op: ROperator) -> TensorId | None:
         x, w = op.inputs
         attrs = op.operation.keywords
-        source, found = self._source(x), self.editor.constants.get(w)
+        source, found = self._source(x), self._value(w)
         if source is None or found is None or found.ndim < 2 or len(self.editor.types[x].shape) < 2:
             return None
         if attrs.get("trans_a") or not found.size:
@@ -86,7 +87,7 @@ class _Narrower:
         """The product of weights and of what lies in the windows."""
         x, w, *bias = op.inputs
         attrs = op.operation.keywords
-        source, found, group = self._source(x), self.editor.constants.get(w), attrs.get("group", 1)
+        source, found, group = self._source(x), self._value(w), attrs.get("group", 1)
         if source is None or found is None or group > 1 or not found.size or len(found) < FEWEST_OUTPUTS:
             return None
         kernel = found.shape[2:]
@@ -133,6 +134,14 @@ class _Narrower:
                 name, "add", product, self.editor.define(name, "mul", sums, self._int32(shift))
             )
         return product
+
+    def _value(self, tensor: TensorId) -> Array | None:
+        """A constant, or one less another, also where folding left it as it was."""
+        found, op = self.editor.constants.get(tensor), self.editor.maker(tensor)
+        if op is None or op.kind not in ("cast", "sub"):
+            return found
+        values = [value for t in op.inputs if (value := self._value(t)) is not None]
+        return compute(op.operation, values)[0] if len(values) == len(op.inputs) else None
 
     def _source(self, tensor: TensorId) -> _Source | None:
         """The bytes that an int32 tensor is made of, if it is."""
