@@ -18,8 +18,10 @@ from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
+from rammer.passes.quantized.dequantize_apart import dequantize_apart
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
+from rammer.passes.quantized.requantize import requantize
 from rammer.passes.recurrent.cut_rows import cut_rows
 from rammer.passes.recurrent.gates import gather_gates, join_sums
 from rammer.passes.recurrent.open_cells import open_cells
@@ -84,6 +86,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         split_activations,
         eliminate_common,
         narrow,
+        requantize,
         split_products,
         cut,
         begin,
@@ -94,6 +97,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         simplify,
         eliminate_common,
         project,
+        dequantize_apart,
         fuse,
         layouts,
         place,
