@@ -213,7 +213,10 @@ class _Counter:
         return Issued(stores=self.issue(stmt.index, block, vector, False))
 
     def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
-        found.issued += Issued(made=prod(stmt.extents) / stmt.instruction.gain * _times(block))
+        unit = stmt.instruction
+        sizes = zip(stmt.extents, (extent for _, extent in unit.axes), strict=True)
+        made = prod(-(-n // whole) * whole if unit.multiplies else n for n, whole in sizes)  # blocks are computed whole
+        found.issued += Issued(made=made / unit.gain * _times(block))
         for operand, (_, kind) in zip(stmt.operands, stmt.instruction.types(stmt.sizes), strict=True):
             if operand.buffer in self._in_memory:
                 self.note(operand.buffer, operand.at, block, found, kind.size)

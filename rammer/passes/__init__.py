@@ -11,14 +11,17 @@ from rammer.passes.clean.eliminate_dead import eliminate_dead
 from rammer.passes.clean.fold_constants import fold_constants
 from rammer.passes.clean.fold_norms import fold_norms
 from rammer.passes.clean.mark_static import mark_static
+from rammer.passes.clean.move_first import move_first
 from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
+from rammer.passes.quantized.dequantize_apart import dequantize_apart
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
+from rammer.passes.quantized.requantize import requantize
 from rammer.passes.recurrent.cut_rows import cut_rows
 from rammer.passes.recurrent.gates import gather_gates, join_sums
 from rammer.passes.recurrent.open_cells import open_cells
@@ -72,6 +75,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
 
     return (
         eliminate_dead,
+        move_first,
         integers,
         cells,
         fold_constants,
@@ -82,6 +86,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         split_activations,
         eliminate_common,
         narrow,
+        requantize,
         split_products,
         cut,
         begin,
@@ -92,6 +97,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         simplify,
         eliminate_common,
         project,
+        dequantize_apart,
         fuse,
         layouts,
         place,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from rammer.ir.expr import Iota, Load, Scalar, Select, Stage, TensorExpr, loads, nodes
+from rammer.ir.graph import Graph
 from rammer.ir.index import Index, var
 from rammer.ir.operator import Operation
-from rammer.ir.tensor import TensorType
+from rammer.ir.tensor import TensorId, TensorType
 
 GATE, GATE_MATMUL = "gate", "gate_matmul"
 
@@ -36,6 +37,15 @@ def gate_expr(x: TensorType, gate: int) -> TensorExpr:
     lead = tuple(var(a) for a, _ in axes[:-1])
     stage = Stage("out", axes, Load("x", (*lead, Index(gate), var("j"))), dtype=x.dtype)
     return TensorExpr(GATE, (("x", x),), (stage,), (("out", TensorType(stage.shape, x.dtype)),))
+
+
+def known_tensors(graph: Graph) -> set[TensorId]:
+    """The constants, and what is computed from them alone."""
+    known = set(graph.constants)
+    for op in graph.operators:
+        if known.issuperset(op.inputs):
+            known.update(op.outputs)
+    return known
 
 
 @lru_cache(maxsize=8192)

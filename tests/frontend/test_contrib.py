@@ -366,3 +366,47 @@ def test_products_with_an_operand_that_is_quantized_by_its_range(names: list[str
     given = ["x", "b", *names]
     for x in (draw(2, 3, 37), np.abs(draw(2, 3, 37)), -np.abs(draw(2, 3, 37))):
         agrees("DynamicQuantizeMatMul", {"x": x}, {n: fixed[n] for n in given if n in fixed}, atol=2e-2, inputs=given)
+
+
+RECURRENT: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bidirectional": {"direction": "bidirectional"},
+    "reverse, peepholes": {"direction": "reverse", "peepholes": True},
+    "clipped, others": {"clip": 0.5, "activations": ["HardSigmoid", "Tanh", "Softsign"]},
+    "coupled gates": {"input_forget": 1},
+}
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["", "scales of columns"])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers_of_bytes(kind: str, columns: bool) -> None:
+    """ONNX Runtime may cut a batch in parts, each with its own range: so it has one row here."""
+    attrs = dict(RECURRENT[kind])
+    directions, steps, inputs, hidden = 1 + (attrs.get("direction") == "bidirectional"), 5, 37, 24
+    width = 4 * hidden
+    per = (directions, width) if columns else (directions,)
+    scales = np.linspace(0.002, 0.004, directions * (width if columns else 1), dtype=np.float32).reshape(per)
+    fixed = {
+        "w": (whole(1, 256, directions, inputs, width, dtype="int16") - 128).astype("int8"),
+        "r": (whole(1, 256, directions, hidden, width, dtype="int16") - 128).astype("int8"),
+        "b": draw(directions, 2 * width),
+        "h": draw(directions, 1, hidden),
+        "c": draw(directions, 1, hidden, seed=1),
+        "p": draw(directions, 3 * hidden),
+        "ws": scales,
+        "wz": np.zeros(per, np.int8),
+        "rs": scales[..., ::-1].copy() if columns else scales,
+        "rz": np.zeros(per, np.int8),
+    }
+    names = ["x", "w", "r", "b", "", "h", "c", "p" if attrs.pop("peepholes", False) else "", "ws", "wz", "rs", "rz"]
+    fixed = {name: value for name, value in fixed.items() if name in names}
+    results = ("y", "last_h", "last_c")
+    given = {"x": draw(steps, 1, inputs)}
+    agrees("DynamicQuantizeLSTM", given, fixed, results, 2e-2, cpu=True, inputs=names, hidden_size=hidden, **attrs)
+
+
+def test_a_recurrent_layer_of_bytes_without_a_state_begins_with_zeros() -> None:
+    fixed = {name: whole(0, 256, 1, 8, 32, dtype="uint8") for name in ("w", "r")}
+    fixed |= {f"{n}{k}": v for n in "wr" for k, v in (("s", np.float32([0.003])), ("z", np.uint8([131])))}
+    names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
+    agrees("DynamicQuantizeLSTM", {"x": draw(4, 1, 8)}, fixed, atol=2e-2, cpu=True, inputs=names, hidden_size=8)

@@ -464,6 +464,7 @@ BAD |= {
         ("FusedConv", 2, {"activation_params": "x"}, "activation_params"),
         ("QGemm", 6, {"transA": 1}, "matmul|broadcast|scale"),
         ("DynamicQuantizeMatMul", 3, {}, "floating-point"),
+        ("DynamicQuantizeLSTM", 12, {"hidden_size": 2}, "both need rank 3"),
         ("QLinearWhere", 9, {}, "does not fit"),
     )
 }

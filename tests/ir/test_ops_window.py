@@ -109,10 +109,11 @@ def test_convolution_agrees_with_onnx(
 def test_a_convolution_is_a_product_with_what_its_windows_hold(
     x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]
 ) -> None:
+    attrs = {name: value for name, value in attrs.items() if name != "group"}
+    w = (w[0], x[1], *w[2:])
     values, weights = RNG.integers(0, 256, x).astype("i4"), RNG.integers(-128, 128, w).astype("i4")
-    group = {"group": attrs.get("group", 1)}
-    unfolded = evaluate("unfold", values, kernel=w[2:], **{k: v for k, v in attrs.items() if k != "group"})
-    product = evaluate("conv", unfolded, weights.reshape(w[0], -1, *(1 for _ in w[2:])), **group)
+    unfolded = evaluate("unfold", values, kernel=w[2:], **attrs)
+    product = evaluate("conv", unfolded, np.moveaxis(weights, 1, -1).reshape(w[0], -1, *(1 for _ in w[2:])))
     np.testing.assert_array_equal(product, evaluate("conv", values, weights, **attrs))
 
 

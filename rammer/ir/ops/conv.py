@@ -36,7 +36,7 @@ def _conv(
 ) -> TensorExpr:
     """out[n, o, …] = bias[o] + sum over the window and the group of x[n, c, …] w[o, c, …], as ONNX's Conv.
 
-    `dtype`: the type of the result and the bias, to which narrower x and w are widened; without it all have one type.
+    `dtype`: the type of the result and the bias, to which other x and w are widened; without it all have one type.
     """
     inputs = [("x", x), ("w", w)] + ([("bias", bias)] if bias else [])
     types = [t for _, t in inputs]
@@ -72,20 +72,17 @@ def _unfold(
     dilations: Shape = (),
     value: float = 0,
 ) -> TensorExpr:
-    """out[n, …, p, …] = x[n, c, …] at place p of the window, where … are c, window, and position: windows as channels.
-
-    Past the edge lies `value`.
-    """
+    """out[n, p * C + c, …] = x[n, c, …] at place p of the window: windows as channels. Past the edge lies `value`."""
     view = window("unfold", x, kernel, strides, pads, dilations, rank=x.rank - 2)
-    size = prod(kernel)
-    places = [var("m") // prod(kernel[n + 1 :]) % extent for n, extent in enumerate(kernel)]
+    count = x.shape[1]
+    places = [var("m") // (count * prod(kernel[n + 1 :])) % extent for n, extent in enumerate(kernel)]
     moved = [place for place, extent in zip(places, kernel, strict=True) if extent > 1]
     inside = dict(zip((a for a, _ in view.reduce), moved, strict=True))
     index = [substitute(ix, inside) - b for ix, b in zip(view.index, view.begin, strict=True)]
     edges = zip(index, x.shape[2:], view.begin, view.end, strict=True)
     where = tuple(Range(ix, 0, extent) for ix, extent, begin, end in edges if begin or end)
-    load = Load("x", (var("n"), var("m") // size, *index))
-    axes = (("n", x.shape[0]), ("m", x.shape[1] * size), *view.spatial)
+    load = Load("x", (var("n"), var("m") % count, *index))
+    axes = (("n", x.shape[0]), ("m", count * prod(kernel)), *view.spatial)
     body = Select(where, load, number(value, x.dtype)) if where else load
     return expression("unfold", [("x", x)], [Stage("out", axes, body, dtype=x.dtype)])
 

@@ -103,12 +103,15 @@ def factor(value: Scalar, kind: TensorType, dtype: DType) -> Scalar:
 
 
 def wide_enough(kind: str, types: Sequence[TensorType], dtype: DType | None) -> DType:
-    """The type of a product: `dtype`, an integer as wide as all operands; or their one type. Raises TypeMismatch."""
+    """The type of a product: `dtype`, which holds all that operands hold; or their one type. Raises TypeMismatch."""
     if dtype is None:
         return numbers_only(kind, types)
     computed = not any(t.dtype is DType.BOOL or t.dtype.only_stored for t in types)
-    whole = computed and not any(t.dtype.is_float or t.dtype.itemsize > dtype.itemsize for t in types)
-    require(whole and not dtype.is_float, f"{kind}: {listed(types)} in {dtype.value}", "only integers are widened")
+    most = 2 if dtype is DType.F32 else dtype.itemsize
+    fits = all(t.dtype is dtype or (not t.dtype.is_float and t.dtype.itemsize <= most) for t in types)
+    known = computed and fits and (dtype is DType.F32 or not dtype.is_float)
+    hint = "integers are widened to as wide ones, those of 16 bits also to float32"
+    require(known, f"{kind}: {listed(types)} in {dtype.value}", hint)
     return dtype
 
 

@@ -50,14 +50,15 @@ def fold_constants(graph: Graph) -> Graph:
             budget -= nbytes
         if product:
             work -= needed
-        values = _compute(operation, [editor.constants[t] for t in op.inputs])
+        values = compute(operation, [editor.constants[t] for t in op.inputs])
         editor.remove(n)
         for tensor, value in zip(op.outputs, values, strict=True):
             editor.replace_result(tensor, editor.constant(value, op.name))
     return editor.finish()
 
 
-def _compute(operation: Operation, values: list[Array]) -> list[Any]:
+def compute(operation: Operation, values: list[Array]) -> list[Any]:
+    """The results of an operation."""
     if operation.kind in _MOVES:
         return [_MOVES[operation.kind](values[0], **operation.keywords)]
     names = [name for name, _ in operation.expr.inputs]

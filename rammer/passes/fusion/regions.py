@@ -8,7 +8,7 @@ from math import prod
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import Shape, TensorId
+from rammer.ir.tensor import DType, Shape, TensorId
 from rammer.passes.clusters import Clusters
 from rammer.passes.editor import Editor
 from rammer.passes.fusion.compose import Member, Ref, compose, fused_kind
@@ -19,6 +19,8 @@ MAX_OUTPUTS = 4
 MAX_MEMBERS = 64
 MAX_WEIGHT = 128  # scalar nodes of one output once everything is substituted into it
 CHEAP = frozenset({"relu", "clip", "leaky_relu", "neg", "abs"})  # may be computed again at every load
+
+_BYTES = frozenset({DType.U8, DType.I8})
 
 # Point-wise operators that nothing is fused into: the placement makes most of them disappear.
 _MOVES = frozenset({"concat", "slice", "reshape", "expand", "pad", "copy", "convert", GATE, "update"})
@@ -82,6 +84,9 @@ class _Fuser:
             for t in op.inputs
             if (p := self.graph.producers.get(t)) is not None and self._feeds(t, p, shape)
         }
+        if op.kind == "cast" and op.operation.inputs[0].dtype in _BYTES:
+            # who else reads bytes reads these: whole numbers beside them would be four times as many to store
+            candidates = {g for g in candidates if self._private(g, n)}
         small = op.operation.outputs[0].size <= SMALL
         strict = {g for g in candidates if small or self._private(g, n)}
         if small:  # the operand that comes last decides when this can run

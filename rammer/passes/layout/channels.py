@@ -9,7 +9,7 @@ from math import prod
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Load, Stage, inline, loads
 from rammer.ir.graph import Graph
-from rammer.ir.index import Atom, Div, Index, var, variables
+from rammer.ir.index import Atom, Div, Index, Mod, var, variables
 from rammer.ir.operator import Operation, ROperator
 from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocked
 from rammer.passes.editor import Editor, identity
@@ -17,6 +17,9 @@ from rammer.passes.structure import is_pointwise
 
 # Operators with reductions that profit from blocked channels; every other one is row-major.
 _BLOCKED_CORES = frozenset({"conv", "max_pool", "average_pool", "reduce"})
+_BLOCKED_TYPES = frozenset(
+    {DType.F32, DType.I32, DType.U8, DType.I8}
+)  # numbers, and what quantised models have of them
 
 
 class Channels(Enum):
@@ -104,7 +107,7 @@ class _Chooser:
     def _blockable(self, kind: TensorType) -> bool:
         return (
             kind.rank in (3, 4, 5)
-            and kind.dtype is DType.F32
+            and kind.dtype in _BLOCKED_TYPES
             and 2 * kind.shape[1] > self.lanes
             and kind.size > 0
             and prod(kind.shape[2:]) > 1
@@ -127,7 +130,17 @@ class _Chooser:
         return True
 
     def _wants(self, op: ROperator) -> bool:
-        return "conv" in op.kind.split("+") or any(self.layouts.get(t) is not None for t in op.inputs)
+        if any(self.layouts.get(t) is not None for t in op.inputs):
+            return True
+        if op.kind == "unfold":  # for a product whose columns are blocks of channels
+            readers = [self.editor.operators[n].operation for n in self.editor.readers.get(op.outputs[0], ())]
+            return any(self._blockable(reader.outputs[0]) for reader in readers)
+        if "conv" not in op.kind.split("+"):
+            return False
+        floats = any(kind.dtype is DType.F32 and kind.rank > 2 for kind in op.operation.inputs)
+        return floats or self._blockable(
+            op.operation.outputs[0]
+        )  # bytes are multiplied as well where places are columns
 
 
 @lru_cache(maxsize=4096)
@@ -157,13 +170,29 @@ def _whole_blocks(atom: Atom, inputs: int, channel: str, lanes: int) -> bool:
     return lanes % atom.by == 0 and inputs == atom.by
 
 
+def _by_blocks(index: Index, channel: str, lanes: int) -> bool:
+    """Whether an index is the same for all channels of a block."""
+    return all(
+        atom != channel
+        if isinstance(atom, str)
+        else (isinstance(atom, Div) and atom.arg == var(channel) and atom.by % lanes == 0)
+        or _by_blocks(atom.arg, channel, lanes)
+        for atom, _ in index.terms
+    )
+
+
 def _channel(load: Load, stage: Stage, lanes: int) -> Channels:
     if len(load.index) < 2 or len(stage.axes) < 2 or any(d.dim == 1 for d in load.dynamic):
         return Channels.OTHER
     channel = stage.axes[1][0]
-    if any(channel in variables(index) for p, index in enumerate(load.index) if p != 1):
-        return Channels.OTHER
     index = load.index[1]
+    others = [ix for p, ix in enumerate(load.index) if p != 1]
+    match index.terms:
+        case ((Mod(arg, count), 1),) if arg == var(channel):  # the places of a window, each with all channels
+            whole = count % lanes == 0 and all(_by_blocks(ix, channel, lanes) for ix in others)
+            return Channels.SAME if whole else Channels.OTHER
+    if any(channel in variables(ix) for ix in others):
+        return Channels.OTHER
     if index - index.const == var(channel):
         return Channels.SAME if index.const % lanes == 0 else Channels.OTHER
     summed = {a for a, _ in stage.reduce}

@@ -14,6 +14,7 @@ from rammer.ir.operator import ROperator
 from rammer.ir.tensor import DType, Shape, TensorId
 from rammer.passes.editor import Editor
 from rammer.passes.quantized.narrow_products import multiplies_bytes
+from rammer.passes.structure import known_tensors
 
 MOST_TERMS = 2**31 // 255**2  # products of differences of bytes, the sum of which an int32 holds
 
@@ -22,10 +23,10 @@ def integer_products(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Sum products of dequantised bytes and constants in int32, where one scale is for all the terms of a sum."""
     if not multiplies_bytes(spec):
         return graph
-    editor = Editor(graph)
+    editor, known = Editor(graph), known_tensors(graph)
     for n, op in list(editor.operators.items()):
         if op.kind in ("matmul", "conv") and all(t.dtype is DType.F32 for t in op.operation.inputs):
-            made = _product(editor, op)
+            made = _product(editor, op, known)
             if made is not None:
                 editor.remove(n)
                 editor.replace_result(op.outputs[0], made)
@@ -39,10 +40,12 @@ class _Scaled(NamedTuple):
     scale: TensorId
 
 
-def _product(editor: Editor, op: ROperator) -> TensorId | None:
+def _product(editor: Editor, op: ROperator, known: set[TensorId]) -> TensorId | None:
     x, w = (_scaled(editor, t) for t in op.inputs[:2])
-    shape = _scales(editor, op, w) if x and w and editor.types[x.scale].size == 1 else None
-    if x is None or w is None or shape is None:
+    if x is None or w is None or editor.types[x.scale].size > 1 or w.numbers not in known:
+        return None
+    shape = _scales(editor, op, w)
+    if shape is None:
         return None
     sums = editor.define(op.name, op.kind, x.numbers, w.numbers, **op.operation.keywords)
     scales = (
@@ -61,8 +64,6 @@ def _scales(editor: Editor, op: ROperator, w: _Scaled) -> Shape | None:
     """The shape in which the weights' scales are those of the result; None if they change inside a sum."""
     weights, kind = editor.types[w.numbers].shape, editor.types[w.scale]
     attrs = op.operation.keywords
-    if not _is_constant(editor, w.numbers):
-        return None
     if op.kind == "conv":
         terms, shape = prod(weights[1:]), (weights[0], *(1 for _ in weights[2:]))
         own = (weights[0], *(1 for _ in weights[1:]))
@@ -77,14 +78,6 @@ def _scales(editor: Editor, op: ROperator, w: _Scaled) -> Shape | None:
     if kind.size == 1:
         return ()
     return shape if kind.shape == own else None
-
-
-def _is_constant(editor: Editor, tensor: TensorId) -> bool:
-    """Whether a tensor is computed from constants alone."""
-    n = editor.producer.get(tensor)
-    if n is None:
-        return tensor in editor.constants
-    return all(_is_constant(editor, t) for t in editor.operators[n].inputs)
 
 
 def _scaled(editor: Editor, tensor: TensorId) -> _Scaled | None:

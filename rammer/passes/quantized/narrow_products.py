@@ -14,12 +14,14 @@ import numpy as np
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
-from rammer.ir.operator import ROperator
+from rammer.ir.operator import ROperator, flops
 from rammer.ir.tensor import Array, DType, TensorId
+from rammer.passes.clean.fold_constants import MAX_FLOPS, compute
 from rammer.passes.editor import Editor
 
 OFFSET = 128  # from a signed byte to the unsigned one that stands for it
-FEWEST_OUTPUTS = 16  # channels: fewer are not worth copying windows
+LARGEST, WHOLE = 255, 1 << 24  # of differences of bytes, and of what float32 holds as whole numbers
+FEWEST_OUTPUTS = 4  # channels: fewer are not worth copying windows
 
 
 def narrow_products(graph: Graph, spec: VDeviceSpec) -> Graph:
@@ -58,18 +60,29 @@ class _Narrower:
 
     def visit(self, n: int) -> None:
         """Define one product anew, if it is one of bytes."""
-        op = self.editor.operators[n]
-        if op.kind not in ("matmul", "conv") or any(t.dtype is not DType.I32 for t in op.operation.inputs):
+        op = self.editor.operators.get(n)
+        if (
+            op is None
+            or op.kind not in ("matmul", "conv")
+            or any(t.dtype is not DType.I32 for t in op.operation.inputs)
+        ):
             return
-        total = self._matmul(op) if op.kind == "matmul" else self._conv(op)
+        total = self._known(op) or (self._matmul(op) if op.kind == "matmul" else self._conv(op))
         if total is not None:
             self.editor.remove(n)
             self.editor.replace_result(op.outputs[0], total)
 
+    def _known(self, op: ROperator) -> TensorId | None:
+        """The product as a constant, where no operand is computed: that with a state before the first step."""
+        values = [value for t in op.inputs if (value := self._value(t)) is not None]
+        if len(values) < len(op.inputs) or flops(op.operation.expr) > MAX_FLOPS:
+            return None
+        return self.editor.constant(compute(op.operation, values)[0], op.name)
+
     def _matmul(self, op: ROperator) -> TensorId | None:
         x, w = op.inputs
         attrs = op.operation.keywords
-        source, found = self._source(x), self.editor.constants.get(w)
+        source, found = self._source(x), self._value(w)
         if source is None or found is None or found.ndim < 2 or len(self.editor.types[x].shape) < 2:
             return None
         if attrs.get("trans_a") or not found.size:
@@ -84,13 +97,15 @@ class _Narrower:
 
     def _conv(self, op: ROperator) -> TensorId | None:
         """The product of weights and of what lies in the windows."""
-        x, w, *bias = op.inputs
+        x, w, *_ = op.inputs
         attrs = op.operation.keywords
-        source, found, group = self._source(x), self.editor.constants.get(w), attrs.get("group", 1)
-        if source is None or found is None or group > 1 or not found.size or len(found) < FEWEST_OUTPUTS:
+        source, found, group = self._source(x), self._value(w), attrs.get("group", 1)
+        if source is None or found is None or not found.size:
             return None
+        if group > 1 or len(found) < FEWEST_OUTPUTS:
+            return self._as_it_is(op, source, found)
         kernel = found.shape[2:]
-        weights = _narrowed(found.reshape(len(found), -1), 1)
+        weights = _narrowed(np.moveaxis(found, 1, -1).reshape(len(found), -1), 1)  # as `unfold` has them
         if weights is None:
             return None
         window = {name: attrs[name] for name in ("strides", "pads", "dilations") if attrs.get(name)}
@@ -104,18 +119,69 @@ class _Narrower:
         product = self.editor.define(op.name, "conv", rows, values, dtype=DType.I32)
         shift = weights.shift.reshape(-1, *(1 for _ in kernel))
         weights = _Weights(weights.values.reshape(*shift.shape, -1), shift[..., None])
-        total = self._corrected(op.name, product, source, rows, weights, -1)
-        if bias:
-            shape = (self.editor.types[bias[0]].size, *(1 for _ in kernel))
-            total = self.editor.define(
-                op.name, "add", total, self.editor.define(op.name, "reshape", bias[0], shape=shape)
-            )
+        return self._biased(op, self._corrected(op.name, product, source, rows, weights, -1, self._bias(op)))
+
+    def _as_it_is(self, op: ROperator, source: _Source, found: Array) -> TensorId | None:
+        """The convolution of bytes that are widened as they are read; what lies past the edge stands for zero, too.
+
+        Few terms are summed in float32, which holds all whole numbers that may come about.
+        """
+        known = 0 if source.zero is None else self.editor.constants.get(source.zero)
+        if known is None:
+            return None
+        values, zero = source.tensor, int(np.reshape(known, ()))
+        attrs = {name: value for name, value in op.operation.keywords.items() if name != "dtype"}
+        if zero and any(pads := attrs.get("pads", ())):
+            around = (0, 0, *pads[: len(pads) // 2], 0, 0, *pads[len(pads) // 2 :])
+            values = self.editor.define(op.name, "pad", values, pads=around, value=zero)
+            attrs["pads"] = ()
+        over = found.sum(tuple(range(1, found.ndim)), dtype=np.int64).reshape(-1, *(1 for _ in found.shape[2:]))
+        added = self._bias(op) - zero * over
+        most = int((np.abs(found.astype(np.int64)).reshape(len(found), -1).sum(1) * LARGEST).max() + abs(added).max())
+        held = DType.F32 if most <= WHOLE else DType.I32
+        weights = self.editor.constant(found.astype(held.numpy), op.inputs[1])
+        total = self.editor.define(op.name, "conv", values, weights, dtype=held, **attrs)
+        if added.any():
+            total = self.editor.define(op.name, "add", total, self.editor.constant(added.astype(held.numpy)))
+        if held is DType.F32:
+            whole = all(t in self.editor.constants for t in op.inputs[2:])
+            for n in list(self.editor.readers.get(op.outputs[0], ())) if whole else ():
+                reader = self.editor.operators[n]
+                if reader.kind == "cast" and reader.operation.outputs[0].dtype is held:  # it has them already
+                    self.editor.remove(n)
+                    self.editor.replace_result(reader.outputs[0], total)
+            total = self.editor.define(op.name, "cast", total, dtype=DType.I32)
+        return self._biased(op, total)
+
+    def _bias(self, op: ROperator) -> Array:
+        """What a convolution adds to each of its results, as far as it is constant."""
+        ones = (1,) * len(op.operation.outputs[0].shape[2:])
+        known = [self.editor.constants[t] for t in op.inputs[2:] if t in self.editor.constants]
+        return sum((value.astype(np.int64).reshape(-1, *ones) for value in known), np.zeros((1, *ones), np.int64))
+
+    def _biased(self, op: ROperator, total: TensorId) -> TensorId:
+        """The sums of a convolution plus a bias that is computed, if it has one."""
+        for bias in op.inputs[2:]:
+            if bias not in self.editor.constants:
+                shape = (self.editor.types[bias].size, *(1 for _ in op.operation.outputs[0].shape[2:]))
+                bias = self.editor.define(op.name, "reshape", bias, shape=shape)
+                total = self.editor.define(op.name, "add", total, bias)
         return total
 
     def _corrected(
-        self, name: str, product: TensorId, source: _Source, rows: TensorId, weights: _Weights, axis: int
+        self,
+        name: str,
+        product: TensorId,
+        source: _Source,
+        rows: TensorId,
+        weights: _Weights,
+        axis: int,
+        added: Array | int = 0,
     ) -> TensorId:
-        """The product of what stands for the operands, made that of the operands; `axis`: of the terms in weights."""
+        """The product of what stands for the operands, made that of the operands, plus what is `added`.
+
+        `axis`: of the terms in weights.
+        """
         values, shift = weights
         over = values.sum(axis, keepdims=True, dtype=np.int64) + values.shape[axis] * shift
         if axis == -1:
@@ -123,8 +189,9 @@ class _Narrower:
         zero, moved = self._zero(source)
         if zero is not None:
             product = self.editor.define(name, "sub", product, self.editor.define(name, "mul", zero, self._int32(over)))
-        if moved and over.any():
-            product = self.editor.define(name, "sub", product, self._int32(moved * over))
+        more = np.asarray(added - moved * over)
+        if more.any():
+            product = self.editor.define(name, "add", product, self._int32(more))
         if shift.any():
             terms = 1 if axis == -1 else len(self.editor.types[rows].shape) - 1
             wide = self.editor.define(name, "cast", rows, dtype=DType.I32)
@@ -133,6 +200,14 @@ class _Narrower:
                 name, "add", product, self.editor.define(name, "mul", sums, self._int32(shift))
             )
         return product
+
+    def _value(self, tensor: TensorId) -> Array | None:
+        """A constant, or one less another, also where folding left it as it was."""
+        found, op = self.editor.constants.get(tensor), self.editor.maker(tensor)
+        if op is None or op.kind not in ("cast", "sub"):
+            return found
+        values = [value for t in op.inputs if (value := self._value(t)) is not None]
+        return compute(op.operation, values)[0] if len(values) == len(op.inputs) else None
 
     def _source(self, tensor: TensorId) -> _Source | None:
         """The bytes that an int32 tensor is made of, if it is."""

@@ -14,6 +14,7 @@ from rammer.ir.tensor import Digit, DType, Layout
 TERMS, LANES, ROWS = 4, 16, 8
 COPIED = 0.5  # bytes in the time of a float32 multiply-add: estimated
 GIVEN = Layout((Digit(0), Digit(1), Digit(1, 1, 1)))  # wherever rows and terms are
+BESIDE = Layout((Digit(0), Digit(1, LANES), Digit(1, 1, LANES)))  # terms lie beside each other, at least so many
 # Terms lie by fours. What pads them counts for nothing, as that of weights is zero.
 FOURS, IN_FOUR = Digit(1, TERMS), Digit(1, 1, TERMS)
 BY_ROWS = Layout((Digit(0, ROWS), Digit(0, 1, ROWS), FOURS, IN_FOUR))  # of whole blocks, one row after the other
@@ -39,7 +40,7 @@ def _block(rows: int, vectors: int, gain: float, *, of_places: bool) -> Instruct
 BLOCKS = ((8, 3, 4.0), (8, 2, 3.8), (8, 1, 3.5), (4, 4, 3.8), (1, 4, 2.5))  # rows, vectors, and estimated gains
 PLACES = ((6, 4, 4.0), (8, 3, 4.0), (8, 2, 3.8), (8, 1, 3.5))
 VNNI = (
-    copy("bytes_rows", (ROWS, TERMS), BY_ROWS, GIVEN, dtype=DType.U8, gain=COPIED),
+    copy("bytes_rows", (ROWS, TERMS), BY_ROWS, BESIDE, dtype=DType.U8, gain=COPIED),
     copy("bytes_places", (LANES, TERMS), BY_VECTORS, GIVEN, dtype=DType.U8, gain=COPIED),
     *(_block(*block, of_places=False) for block in BLOCKS),
     *(_block(*block, of_places=True) for block in PLACES),
@@ -75,14 +76,16 @@ INLINE void rammer_##name(int32_t *restrict to, const A *restrict a, const B *re
 #define BY_PLACES(name, rows, vectors) BYTES_BLOCK(name, rows, vectors, int8_t, uint8_t, \\
   rows * k + r, steps * v + k, add_products(&sums[r][v], y[v], x))
 BLOCKS
-/* Rows one after the other, each filled up to whole fours; `step` from row to row and `next` from term to term. */
+/* Rows one after the other, each filled up to whole fours; `step` from row to row, `next` from vector to vector. */
 static void rammer_bytes_rows(
     uint8_t *restrict to, const uint8_t *restrict from, long step, long next, long rows, long depth) {
   const long width = (depth + 3) / 4 * 4;
-  for (long r = 0; r < rows; r++) {
-    memset(&to[r * width + depth], 0, width - depth);
-    if (next == 1) memcpy(&to[r * width], &from[r * step], depth);
-    else for (long k = 0; k < depth; k++) to[r * width + k] = from[r * step + k * next];
+  for (long r = 0; r < rows; r++, to += width, from += step) {
+    long k = 0;
+    if (next == 16) memcpy(to, from, k = depth);
+    for (; k + 16 <= depth; k += 16) *(b16 *)&to[k] = *(const b16 *)&from[k / 16 * next];
+    if (k < depth) memcpy(&to[k], &from[k / 16 * next], depth - k);
+    memset(&to[depth], 0, width - depth);
   }
 }
 /* Vectors of places: of each four terms, those of sixteen rows side by side. */

@@ -100,14 +100,19 @@ def q_gemm(n: Node) -> TensorId:
 @contrib("DynamicQuantizeMatMul", inputs=(3, 5))
 def dynamic_quantize_matmul(n: Node) -> TensorId:
     """A product with quantized weights; the other operand is quantized by its own range, which has 0 in it."""
-    x = n.tensor(0)
-    axes, zero = tuple(range(len(n.shape()))), n.like(0, x)
-    low = n.add("min", n.reduce(x, "min", axes, keepdims=False), zero)
-    high = n.add("max", n.reduce(x, "max", axes, keepdims=False), zero)
-    scale = n.add("div", n.add("sub", high, low), n.like(255, x))
-    begin = n.add("clip", n.add("round", n.add("div", n.add("neg", low), scale)), low=0.0, high=255.0)
-    begin = n.cast(begin, DType.U8)
-    bytes_of_x = quantize(n, x, scale, begin, 0, DType.U8)
+    bytes_of_x, scale, begin = bytes_by_range(n, n.tensor(0))
     total = n.product(shifted(n, bytes_of_x, begin, -2), shifted(n, n.tensor(1), _optional(n, 3), -1))
     found = n.add("mul", n.cast(total, n.dtype()), n.add("mul", scale, n.tensor(2)))
     return n.add("add", found, n.tensor(4)) if n.has(4) else found
+
+
+def bytes_by_range(n: Node, x: TensorId) -> tuple[TensorId, TensorId, TensorId]:
+    """Numbers as unsigned bytes, with their scale and zero point: what their range, and 0, takes."""
+    axes, zero = tuple(range(n.type(x).rank)), n.like(0, x)
+    low = n.add("min", n.reduce(x, "min", axes, keepdims=False), zero)
+    high = n.add("max", n.reduce(x, "max", axes, keepdims=False), zero)
+    span = n.add("sub", high, low)
+    scale = n.add("where", n.add("equal", span, zero), n.like(1, x), n.add("div", span, n.like(255, x)))
+    begin = n.add("clip", n.add("round", n.add("div", n.add("neg", low), scale)), low=0.0, high=255.0)
+    begin = n.cast(begin, DType.U8)
+    return quantize(n, x, scale, begin, 0, DType.U8), scale, begin

@@ -292,7 +292,7 @@ def rnn_(n: Node) -> list[TensorId | None]:
         total = n.add("add", fresh, n.product(states[0], r, trans_b=True))
         if rnn.clip is not None:
             total = n.add("clip", total, low=-rnn.clip, high=rnn.clip)
-        return (_activate(n, rnn.activations[d][0], total),)
+        return (activated(n, rnn.activations[d][0], total),)
 
     return rnn.run(step, lambda d: (rnn.initial(5, d, "initial_h"),))
 
@@ -300,8 +300,8 @@ def rnn_(n: Node) -> list[TensorId | None]:
 _PARAMETERS = {"leaky_relu": ("alpha",), "elu": ("alpha",), "hard_sigmoid": ("alpha", "beta")}
 
 
-def _activate(n: Node, activation: Hashable, x: TensorId) -> TensorId:
-    """The activation as an operator of its own."""
+def activated(n: Node, activation: Hashable, x: TensorId) -> TensorId:
+    """An activation of `Layer.activations` as an operator of its own."""
     name, *parameters = activation if isinstance(activation, tuple) else (activation,)
     match name, parameters:
         case "affine" | "scaled_tanh", [alpha, beta]:

@@ -1,0 +1,71 @@
+"""What only moves elements goes before functions of constants: not a whole table is dequantised."""
+
+from __future__ import annotations
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import TensorId
+from rammer.passes.editor import Editor
+from rammer.passes.structure import is_elementwise, known_tensors
+
+_MOVES = ("gather", "transpose", "slice")
+
+
+def move_first(graph: Graph) -> Graph:
+    """Let gathers that choose fewer elements, slices and transpositions of what constants give move these instead."""
+    editor, known = Editor(graph), known_tensors(graph)
+    for n, op in list(editor.operators.items()):
+        if op.kind not in _MOVES or op.inputs[0] not in known or not _is_computed(editor, op.inputs[0]):
+            continue
+        if op.operation.outputs[0].size > op.operation.inputs[0].size:
+            continue
+        editor.remove(n)
+        editor.replace_result(op.outputs[0], _moved(editor, op, op.inputs[0]))
+    return editor.finish()
+
+
+def _is_computed(editor: Editor, tensor: TensorId) -> bool:
+    """Whether a tensor is an element-wise function that may be defined anew."""
+    maker = editor.maker(tensor)
+    return maker is not None and is_elementwise(maker.operation) and editor.broadcasts(maker)
+
+
+def _moved(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
+    """A tensor with its elements moved as `move` moves those of its first operand, which has the same shape."""
+    maker = editor.maker(tensor)
+    if maker is None or not _is_computed(editor, tensor):
+        return _apply(editor, move, tensor)
+    operands = tuple(_operand(editor, move, t) for t in maker.inputs)
+    return editor.define(maker.name, maker.kind, *operands, **maker.operation.keywords)
+
+
+def _operand(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
+    """An operand that is broadcast to what `move` moves, for the moved result."""
+    whole, shape = move.operation.inputs[0].shape, editor.types[tensor].shape
+    if shape == whole:
+        return _moved(editor, move, tensor)
+    if editor.types[tensor].size == 1:
+        return editor.define(move.name, "reshape", tensor, shape=()) if shape else tensor
+    lead = (1,) * (len(whole) - len(shape))
+    return _apply(editor, move, editor.define(move.name, "reshape", tensor, shape=(*lead, *shape)) if lead else tensor)
+
+
+def _apply(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
+    """The move of a tensor that has the rank of what it moves, and an extent of 1 where it is broadcast."""
+    attrs, shape = move.operation.keywords, editor.types[tensor].shape
+    if move.kind == "transpose":
+        return editor.define(move.name, "transpose", tensor, **attrs)
+    if move.kind == "slice":
+        cut = [
+            (0, 1, 1) if extent == 1 else own
+            for extent, own in zip(
+                shape, zip(attrs["starts"], attrs["steps"], attrs["shape"], strict=True), strict=True
+            )
+        ]
+        starts, steps, extents = zip(*cut, strict=True)
+        return editor.define(move.name, "slice", tensor, starts=starts, steps=steps, shape=extents)
+    axis = attrs.get("axis", 0) % len(shape)
+    if shape[axis] == 1 and move.operation.inputs[0].shape[axis] > 1:
+        ones = (1,) * move.operation.inputs[1].rank
+        return editor.define(move.name, "reshape", tensor, shape=(*shape[:axis], *ones, *shape[axis + 1 :]))
+    return editor.define(move.name, "gather", tensor, move.inputs[1], **attrs)

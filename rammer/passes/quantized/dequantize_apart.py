@@ -1,0 +1,38 @@
+"""Who reads dequantised numbers reads their bytes: a quarter of what there would be to store and to load."""
+
+from __future__ import annotations
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import DType, TensorId
+from rammer.passes.editor import Editor
+
+
+def dequantize_apart(graph: Graph) -> Graph:
+    """Let each reader of (bytes - zero) * scale compute that for itself, where zero and scale are constants."""
+    editor = Editor(graph)
+    for op in graph.operators:
+        chain = _chain(editor, op) if op.kind == "mul" else []
+        for reader in list(editor.readers.get(op.outputs[0], ()))[1:] if chain else ():
+            editor.redirect_readers(op.outputs[0], _again(editor, chain), [reader])
+    return editor.finish()
+
+
+def _chain(editor: Editor, op: ROperator) -> list[ROperator]:
+    """The operators from bytes on to the dequantised numbers that `op` computes; none if these are no such numbers."""
+    found = [op]
+    while not (found[0].kind == "cast" and found[0].operation.inputs[0].dtype in (DType.U8, DType.I8)):
+        maker = editor.maker(found[0].inputs[0])
+        constant = all(t in editor.constants for t in found[0].inputs[1:])
+        if maker is None or not constant or maker.kind not in ("cast", "sub"):
+            return []
+        found.insert(0, maker)
+    return found
+
+
+def _again(editor: Editor, chain: list[ROperator]) -> TensorId:
+    """The results of a chain, computed once more."""
+    at = chain[0].inputs[0]
+    for op in chain:
+        at = editor.define(op.name, op.kind, at, *op.inputs[1:], **op.operation.keywords)
+    return at

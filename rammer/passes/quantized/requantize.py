@@ -1,0 +1,63 @@
+"""Sums of quantised products are scaled once: what divides them goes into the constants that scale and shift them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import Array, DType, TensorId
+from rammer.passes.editor import Editor
+
+
+def requantize(graph: Graph) -> Graph:
+    """Let (sums * scale + shift) / step be sums * (scale / step) + shift / step, for constants and whole sums.
+
+    Divisions take several times as long as products. One rounding less: results may differ where they lie between
+    two numbers.
+    """
+    editor = Editor(graph)
+    for n, op in list(editor.operators.items()):
+        step = editor.constants.get(op.inputs[1]) if op.kind == "div" and len(op.inputs) == 2 else None
+        if step is None or step.size != 1 or step.dtype != np.float32 or not np.isfinite(step).all() or step <= 0:
+            continue
+        scaled = _divided(editor, op.inputs[0], step.reshape(()))
+        if scaled is not None:
+            editor.remove(n)
+            editor.replace_result(op.outputs[0], scaled)
+    return editor.finish()
+
+
+def _divided(editor: Editor, tensor: TensorId, step: Array) -> TensorId | None:
+    """A quotient of scaled sums, which are whole numbers, if the tensor is that."""
+    op = editor.maker(tensor)
+    if op is None or len(op.inputs) != 2 or op.kind not in ("mul", "add"):
+        return None
+    for at, other in (op.inputs, op.inputs[::-1]):
+        constant, below = editor.constants.get(other), editor.maker(at)
+        if constant is None or constant.dtype != np.float32 or below is None:
+            continue
+        if op.kind == "add":
+            value = _divided(editor, at, step)
+        elif _is_whole(editor, below):
+            value = at
+        else:
+            inner = _divided(editor, at, step)
+            if inner is not None:
+                return editor.define(op.name, "mul", inner, other)
+            continue
+        if value is not None:
+            return editor.define(op.name, op.kind, value, editor.constant(constant / step, op.name))
+    return None
+
+
+def _is_whole(editor: Editor, op: ROperator) -> bool:
+    """Whether an operator's results are sums of products of bytes, perhaps with whole numbers added."""
+    maker: ROperator | None = op
+    while maker is not None and maker.kind in ("cast", "sub", "add"):
+        maker = editor.maker(maker.inputs[0])
+    return (
+        maker is not None
+        and maker.kind in ("conv", "matmul")
+        and maker.operation.inputs[0].dtype in (DType.U8, DType.I8)
+    )
