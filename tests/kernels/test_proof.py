@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import simt_harness
 import test_byte_products
@@ -12,11 +13,14 @@ import test_matrix_unit
 import test_threads_tensor
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
 from mutations import mutants
+from numpy.typing import NDArray
 from simt_harness import SMALL
 from test_every_operator import CASES
 
+from rammer.ir.access import Accesses
 from rammer.ir.dependency import read_elements
 from rammer.ir.expr import Call, Const, Load
+from rammer.ir.flow import ROLE, TAG, Flow, Untraceable
 from rammer.ir.index import Index, var
 from rammer.ir.intervals import expand
 from rammer.ir.kernel import RKernel
@@ -54,6 +58,41 @@ def test_products_of_waves_are_proven(unit: str) -> None:
         assert kernels
         for kernel in kernels:
             assert not settled(kernel)[1], f"{kernel.name}: {settled(kernel)[1][0]}"
+
+
+def test_elements_that_are_too_many_are_left_out_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left is traced as if the others had not been asked for; and where nothing is left, that is said."""
+    kernel = candidates(CASES["conv"], SPEC)[0]
+    assert isinstance(kernel.body, TileProgram)
+    accesses = Accesses(kernel.body)
+    name, *inputs = (b.name for b in kernel.body.arguments)
+    store = next(a for a in accesses.found if a.write and a.buffer == name)
+    rows = {n: np.arange(12) % (high - low + 1) + low for n, (low, high) in store.ranges.items()}
+
+    def traced(tags: NDArray[np.int64], rounds: NDArray[np.int64]) -> tuple[Flow, dict[str, NDArray[np.int64]]]:
+        flow = Flow(accesses, inputs)
+        start = {n: v[tags] for n, v in rows.items()} | {TAG: np.arange(len(tags)), ROLE: np.zeros_like(tags)}
+        return flow, flow.sources({store.statement: start}, rounds)
+
+    last = np.arange(0, 12, 4)
+    alone, wanted = traced(last, np.zeros_like(last))
+    limit = 1
+    monkeypatch.setattr("rammer.ir.flow.MAX_INSTANCES", limit)
+    while True:  # the least power of two that is enough for them, and then not for four times as many
+        try:
+            traced(last, np.zeros_like(last))
+            break
+        except Untraceable:
+            limit *= 2
+            monkeypatch.setattr("rammer.ir.flow.MAX_INSTANCES", limit)
+    every = np.arange(12)
+    fewer, found = traced(every, np.where(every % 4, 0, 1))
+    assert fewer.kept.tolist() == last.tolist()
+    assert all(np.array_equal(found[n], wanted[n]) for n in wanted)
+    assert all(np.array_equal(fewer.terms[n], alone.terms[n]) for n in alone.terms)
+    monkeypatch.setattr("rammer.ir.flow.MAX_INSTANCES", 1)
+    with pytest.raises(Untraceable):
+        traced(every, np.where(every % 4, 0, 1))
 
 
 def test_a_kernel_that_reads_too_much_says_so() -> None:

@@ -55,6 +55,16 @@ def test_text(golden: Golden, make, name: str, spec: VDeviceSpec) -> None:
     golden.check(emit(candidates(op, spec)[0], spec).text)
 
 
+def test_loops_at_edges_that_hold_few_of_the_sums_stay_rolled() -> None:
+    made, blocked = Operations(OPS), channel_blocked(3, 16)
+    kinds = TensorType((1, 32, 2048), layout=blocked), TensorType((32, 32, 11)), TensorType((32,))
+    op = made.define("conv", kinds, attributes(pads=(5, 5)))
+    outputs = tuple(TensorType(t.shape, t.dtype, blocked) for t in op.outputs)
+    long = emit(candidates(made.retype(op, kinds, outputs, (False, True, True)), SPEC)[0], SPEC).text
+    assert "#pragma unroll 1\n" in long and "#pragma unroll 4\n" in long
+    assert "#pragma unroll 1\n" not in emit(candidates(conv(), SPEC)[0], SPEC).text  # a row has few tiles
+
+
 def test_text_for_the_matrix_unit(golden: Golden) -> None:
     golden.check(emit(candidates(matmul(200), UNIT)[0], UNIT).text)
 

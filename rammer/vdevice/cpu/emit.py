@@ -18,6 +18,8 @@ from rammer.vdevice.cpu.prefetch import capacity, prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
 
 PLACEHOLDER = "rammer_kernel"
+LARGE = 64  # lines of a body that is not inlined into its entry: clang would go through all of it a second time
+APART = "__attribute__((noinline)) "
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,12 @@ def function(printer: CFamilyPrinter) -> EmittedKernel:
     if lines_ahead:
         parameters += f"const rammer_ahead *restrict {NEXT}, "
         arguments += "&((const rammer_context *)status)->next, "
+    body = [*printer.scratch(), *printer.body(program.body, 1), *printer.end()]
+    large = len(body) >= LARGE
     lines = [
-        f"static void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, int *restrict status) {{",
-        *printer.scratch(),
-        *printer.body(program.body, 1),
-        *printer.end(),
+        f"static {APART * large}void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, "
+        "int *restrict status) {",
+        *body,
         "}",
         f"void {PLACEHOLDER}(char *const *args, char *scratch, long rtask, int *status) {{",
         f"  {PLACEHOLDER}_body({arguments}scratch, rtask, status);",

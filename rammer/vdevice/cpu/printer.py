@@ -16,6 +16,7 @@ MAX_STEPS = 64  # stores of an unrolled body
 # Vectors that an unrolled body loads. Beyond, a core's prefetcher sees too many streams: a cell that loads 16 in a step
 # took 2.1 or 4.0 us unrolled, by where its code happened to lie, and 2.1 in a loop as it is.
 MAX_LOADED = 16
+SELDOM = 32  # times as many sums are computed in another loop of the kernel
 MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
 FEW_GATHERED = 128  # numbers gathered into vectors by an unrolled loop: clang looks for blocks among them all
 MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
@@ -34,6 +35,8 @@ class CpuPrinter(CFamilyPrinter):
         many = self.numbers(program.body)[1] > MAX_GATHERED
         self.most_numbers = MAX_NUMBERS, FEW_GATHERED if many else MAX_GATHERED
         self._on_unit = any(isinstance(s, Apply) and in_blocks(s) for s in statements(program.body))
+        self._sums = _sums(program.body, 1)
+        self._many = max(self._sums.values(), default=0)
         self._asking = ""  # the variable of the loop that asks for what runs next
 
     def scratch(self) -> list[str]:
@@ -90,7 +93,9 @@ class CpuPrinter(CFamilyPrinter):
             return super().loop(loop, depth)
         lines = super().loop(loop, depth)
         times = self._unrolling(loop)
-        return [f"#pragma unroll {times}", *lines] if times > 1 or self._asks(loop) else lines
+        seldom = times > 1 and SELDOM * self._sums.get(id(loop), self._many) < self._many
+        times = 1 if seldom else times
+        return [f"#pragma unroll {times}", *lines] if times > 1 or seldom or self._asks(loop) else lines
 
     def head(self, loop: For) -> list[str]:
         return [line for inside in _loops_inside(loop.body) for line in self._asks(inside)]
@@ -98,7 +103,8 @@ class CpuPrinter(CFamilyPrinter):
     def _unrolling(self, loop: For) -> int:
         """How often a loop around a register block is repeated: the steps of a loop take issue slots too.
 
-        Pieces of vectors are seldom met, and each takes clang as long as many whole ones.
+        Pieces of vectors are seldom met, and each takes clang as long as many whole ones. So do the guarded copies at
+        edges, of which `loop` leaves those rolled that hold a few of a hundred sums.
         """
         stores, (_, gathered) = register_block(loop.body), self.numbers(loop.body)
         count = loop.stop - loop.start
@@ -149,6 +155,20 @@ class CpuPrinter(CFamilyPrinter):
             f"{NEXT}->from + {LINE_BYTES} * rammer_asked;",
             f"const long rammer_step = rammer_asked < 0 ? 0 : {LINE_BYTES};",
         ]
+
+
+def _sums(body: Body, times: int) -> dict[int, int]:
+    """How many sums an rTask computes in each loop (by id) around a register block, where all conditions hold."""
+    found: dict[int, int] = {}
+    for s in body:
+        if isinstance(s, For) and s.kind is Kind.SERIAL and (block := register_block(s.body)):
+            found[id(s)] = max(found.get(id(s), 0), times * (s.stop - s.start) * block)
+        elif isinstance(s, For):
+            inner = _sums(s.body, times if s.kind is Kind.TASK else times * (s.stop - s.start))
+            found |= {n: max(count, found.get(n, 0)) for n, count in inner.items()}
+        else:
+            found |= {n: max(count, found.get(n, 0)) for n, count in _sums(children(s), times).items()}
+    return found
 
 
 def _loops_inside(body: Body) -> Iterator[For]:
