@@ -198,8 +198,11 @@ def test_prelu_slope_broadcasts_to_x_only() -> None:
         express("prelu", TensorType((3,)), TensorType((2, 3)))
 
 
-@pytest.mark.parametrize("target", list(DType))
-@pytest.mark.parametrize("source", list(DType))
+CONVERTED = [d for d in DType if not d.is_complex]
+
+
+@pytest.mark.parametrize("target", CONVERTED)
+@pytest.mark.parametrize("source", CONVERTED)
 def test_cast_is_astype(source: DType, target: DType) -> None:
     values = np.array([0, 1, 3, 17, 100, 1.75 if source.is_float else 2], "d").astype(source.numpy)
     values = values[values == values]  # one type has no 0

@@ -8,8 +8,8 @@ from typing import Any
 
 ROCM = 10  # kDLROCM
 NAME = b"dltensor"
-KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
-CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # of NumPy's kinds
+KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # of NumPy's kinds
 
 
 class Tensor(ctypes.Structure):
