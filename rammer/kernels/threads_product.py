@@ -388,7 +388,7 @@ def _product(
     beside = min(max(spec.wave // across, 1), down)
     terms = max(spec.wave // (across * beside), 1)  # that a wave has at once
     joined, banks = min(rows, spec.lanes), spec.issue.banks
-    near = neighbours(staging, steps, columns)
+    near = neighbours(staging, steps, columns, along)
     loads = rows / joined * max(joined * beside * terms / banks, 1.0)
     loads += columns / near * max(near * across * terms / banks, 1.0)
     own, count = chunk // split, rows * columns
@@ -396,13 +396,16 @@ def _product(
     return Work(own // together * staging.passes, Issued(together * count, together * loads), (), True, {}, {})
 
 
-def neighbours(staging: Staging, steps: Mapping[str, int], columns: int) -> int:
-    """Of a thread's points along memory, how many lie side by side: a vector of scratch, where all lie so."""
+def neighbours(staging: Staging, steps: Mapping[str, int], columns: int, along: int) -> int:
+    """Of a thread's points along memory, how many lie side by side: a vector of scratch, where all lie so, and `along`
+    threads fill its banks with one number each: with fewer, vectors take more transfers than numbers.
+    """
     b, lanes = staging.copies[1], staging.problem.spec.lanes
     last = next(a for a, e in reversed(staging.p.stage.axes) if e > 1)
     straight = b.moves[-1] == (last,) == staging.p.fast[-1:] and b.load.index[b.order[-1]] == var(last)
     whole = steps[last] % lanes == 0 and staging.extents[last] % lanes == 0
-    return min(columns & -columns, lanes) if straight and whole else 1
+    full = along % staging.problem.spec.issue.banks == 0
+    return min(columns & -columns, lanes) if straight and whole and full else 1
 
 
 def unrolled(terms: int, points: int, window: bool) -> int:
@@ -466,7 +469,8 @@ def schedule(staging: Staging, tile: Tile) -> Schedule:
     (rows, columns), (down, along) = tile.points, tile.threads
     threads = down * along * tile.split
     terms = chunk // tile.split
-    together, near = unrolled(terms, rows * columns, bool(staging.window)), neighbours(staging, tile.steps, columns)
+    together = unrolled(terms, rows * columns, bool(staging.window))
+    near = neighbours(staging, tile.steps, columns, along)
     tasks = tuple(Loop(a, tile.steps[a], Kind.TASK) for a in (*p.batch, *p.slow, *p.fast))
     loops = (
         *tasks,
