@@ -1,4 +1,6 @@
-"""Small quantised networks against float32 ones of the same sizes, and against ONNX Runtime: called in turn.
+"""Quantised networks against those in float32, and against ONNX Runtime: called in turn.
+
+Small ones are made here; `mobilenet`, `minilm`, `hifi_gan` and `lstm` are quantised by ONNX Runtime's own tools.
 
 python -m benchmarks.quantized [--networks mlp_64,…] [--turns 15] [--device 2] [--clock wall] [--json r.json]
 """
@@ -21,6 +23,7 @@ from onnx.reference import ReferenceEvaluator
 from rich.table import Table
 
 import rammer
+from benchmarks.quantized_models import MODELS, error, quantise
 from benchmarks.report import wide_console
 from benchmarks.sharing import PAUSE_S
 from rammer.ir.tensor import Array
@@ -68,32 +71,50 @@ def network(shape: tuple[int, ...], layers: Layers, quantised: bool) -> tuple[on
     return made, {"x": values}
 
 
-def programs(name: str, threads: int) -> dict[str, Callable[[], Array]]:
-    """What is compared, by name: each call runs once and gives the result."""
-    runs: dict[str, Callable[[], Array]] = {}
-    for kind in ("fp32", "int8"):
-        model, inputs = network(*NETWORKS[name], kind == "int8")
+def programs(
+    models: dict[str, bytes], inputs: Callable[[str], dict[str, Array]], threads: int
+) -> dict[str, Callable[[], dict[str, Array]]]:
+    """What is compared, by name: each call runs once and gives the results. `models`: by kind, as are their inputs."""
+    runs: dict[str, Callable[[], dict[str, Array]]] = {}
+    for kind, model in models.items():
         program = rammer.compile(model, "cpu", device=threads)
-        runs[f"rammer {kind}"] = lambda p=program, i=inputs: next(iter(p.run(i).values()))  # type: ignore[misc]
+        given = inputs(kind)
+        runs[f"rammer {kind}"] = lambda p=program, i=given: dict(p.run(i))  # type: ignore[misc]
         if importlib.util.find_spec("onnxruntime"):
-            runs[f"onnxruntime {kind}"] = _session(model, inputs, threads)
+            runs[f"onnxruntime {kind}"] = _session(model, given, threads)
     return runs
 
 
-def _session(model: onnx.ModelProto, inputs: dict[str, Array], threads: int) -> Callable[[], Array]:
+def small(name: str, threads: int) -> tuple[dict[str, Callable[[], dict[str, Array]]], dict[str, float]]:
+    """One of NETWORKS: its programs, and the share of bytes in which each differs from what ONNX says."""
+    made = {kind: network(*NETWORKS[name], kind == "int8") for kind in ("fp32", "int8")}
+    models = {kind: model.SerializeToString() for kind, (model, _) in made.items()}
+    runs = programs(models, lambda kind: made[kind][1], threads)
+    return runs, differences(name, runs)
+
+
+def large(name: str, threads: int) -> tuple[dict[str, Callable[[], dict[str, Array]]], dict[str, float]]:
+    """One of MODELS: its programs, and how far the results of those of bytes are from float32's."""
+    made = quantise(name)
+    runs = programs({"fp32": made.plain.read_bytes(), "int8": made.quantised}, lambda _: made.inputs, threads)
+    return runs, {kind: error(run(), made.wanted) for kind, run in runs.items()}
+
+
+def _session(model: bytes, inputs: dict[str, Array], threads: int) -> Callable[[], dict[str, Array]]:
     import onnxruntime  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda: np.asarray(session.run(None, inputs)[0])
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda: dict(zip(names, map(np.asarray, session.run(None, inputs)), strict=True))
 
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}  # "cpu": for one thread, beside other processes
 
 
 def measure(
-    runs: dict[str, Callable[[], Array]], turns: int, clock: Callable[[], float], seconds: float = ROUND_S
+    runs: dict[str, Callable[[], dict[str, Array]]], turns: int, clock: Callable[[], float], seconds: float = ROUND_S
 ) -> dict[str, list[float]]:
     """Microseconds of a call, one number for each turn: in each, all programs are called for a while, one by one.
 
@@ -112,31 +133,31 @@ def measure(
     return found
 
 
-def differences(name: str, runs: dict[str, Callable[[], Array]]) -> dict[str, float]:
+def differences(name: str, runs: dict[str, Callable[[], dict[str, Array]]]) -> dict[str, float]:
     """The share of bytes in which each program of bytes differs from what ONNX says; ours may by one, on a tie.
 
     ONNX Runtime's may by more: on CPUs without VNNI it adds pairs of products in 16 bits, which overflow.
     """
     model, inputs = network(*NETWORKS[name], True)
     (exact,) = np.asarray(ReferenceEvaluator(model).run(None, inputs), int)
-    off = {kind: np.abs(run().astype(int) - exact) for kind, run in runs.items() if kind.endswith("int8")}
+    results = {kind: next(iter(run().values())) for kind, run in runs.items() if kind.endswith("int8")}
+    off = {kind: np.abs(result.astype(int) - exact) for kind, result in results.items()}
     if (most := off["rammer int8"].max()) > 1:
         raise click.ClickException(f"{name}: a byte differs by {most} from what ONNX says")
     return {kind: float((wrong > 0).mean()) for kind, wrong in off.items()}
 
 
 @click.command(help=__doc__)
-@click.option("--networks", default=",".join(NETWORKS), help="names, separated by commas")
+@click.option("--networks", default=",".join(NETWORKS), help=f"separated by commas; also {', '.join(MODELS)}")
 @click.option("--turns", default=15)
 @click.option("--device", default=2, help="vEUs, and threads of ONNX Runtime")
 @click.option("--clock", type=click.Choice(list(CLOCKS)), default="wall", help="cpu: what threads of the process take")
 @click.option("--json", "output", type=click.Path(path_type=Path))
 def main(networks: str, turns: int, device: int, clock: str, output: Path | None) -> None:
-    table = Table("network", "program", "median µs", "fastest µs", "n", "bytes that differ")
+    table = Table("network", "program", "median µs", "fastest µs", "n", "differs")
     rows: dict[str, Any] = {}
     for name in networks.split(","):
-        runs = programs(name, device)
-        differ = differences(name, runs)
+        runs, differ = (large if name in MODELS else small)(name, device)
         rows[name] = {
             kind: {"us": times, "differ": differ.get(kind)}
             for kind, times in measure(runs, turns, CLOCKS[clock]).items()

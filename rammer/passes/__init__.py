@@ -22,6 +22,7 @@ from rammer.passes.quantized.dequantize_apart import dequantize_apart
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
 from rammer.passes.quantized.requantize import requantize
+from rammer.passes.quantized.weights_as_bytes import weights_as_bytes
 from rammer.passes.recurrent.cut_rows import cut_rows
 from rammer.passes.recurrent.gates import gather_gates, join_sums
 from rammer.passes.recurrent.open_cells import open_cells
@@ -44,6 +45,9 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
 
     def integers(graph: Graph) -> Graph:
         return integer_products(graph, spec)
+
+    def weights(graph: Graph) -> Graph:
+        return weights_as_bytes(graph, spec)
 
     def products(graph: Graph) -> Graph:
         # threads read neighbours: there a matrix that lies turned is read badly
@@ -77,6 +81,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         eliminate_dead,
         move_first,
         integers,
+        weights,
         cells,
         fold_constants,
         simplify,

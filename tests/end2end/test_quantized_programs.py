@@ -275,3 +275,36 @@ def test_networks_of_quantised_operators() -> None:
     made = model(nodes, inputs, constants, onnx.TensorProto.UINT8, "narrow")
     off = np.abs(run(made, inputs)["narrow"].astype(int) - reference(made, inputs).astype(int))
     assert off.max() <= 1 and (off > 0).mean() < 0.01
+
+
+@pytest.mark.parametrize("arch", [ARCH, "x86-64-avx2@here"])
+@pytest.mark.parametrize(("weights", "zero"), [(I8, False), (U8, True)])
+@pytest.mark.parametrize("rows", [1, 75])
+def test_weights_alone_stay_bytes(rows: int, weights: Any, zero: bool, arch: str) -> None:
+    """By column and for all of a matrix; turned, and in a Gemm. A zero point that takes 9 bits takes two bytes."""
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.normal(size=(rows, 130)).astype(np.float32)}
+    shapes = {"a": (130, 96), "b": (70, 96), "c": (70, 80)}
+    constants: dict[str, Array] = {
+        name: any_bytes(weights, *shape, seed=n) for n, (name, shape) in enumerate(shapes.items())
+    }
+    constants |= {"sa": rng.uniform(0.001, 0.002, 96).astype(np.float32), "sb": np.array(0.002, np.float32)}
+    constants |= {
+        "sc": rng.uniform(0.001, 0.002, 80).astype(np.float32),
+        "bias": rng.normal(size=70).astype(np.float32),
+    }
+    constants |= {"za": np.full(96, 128, U8), "zb": np.array(3, U8), "zc": np.full(80, 128, U8)}
+    nodes = [
+        helper.make_node("DequantizeLinear", [n, f"s{n}", *([f"z{n}"] if zero else [])], [f"f{n}"], axis=1)
+        for n in "abc"
+    ]
+    nodes.append(helper.make_node("MatMul", ["x", "fa"], ["p"]))
+    nodes.append(helper.make_node("Gemm", ["p", "fb", "bias"], ["q"], transB=1))
+    nodes.append(helper.make_node("MatMul", ["q", "fc"], ["y"]))
+    made = model(nodes, inputs, constants, onnx.TensorProto.FLOAT)
+    wanted = reference(made, inputs)
+    with rammer.compile(made, "cpu", arch=arch, device=2, tune_seconds=0) as program:
+        assert program.plan is not None
+        large = [value.dtype.itemsize for value in program.plan.graph.constants.values() if value.size >= 4096]
+        assert len(large) == 3 and max(large) <= 1 + zero
+        np.testing.assert_allclose(program.run(inputs)["y"], wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())

@@ -10,7 +10,7 @@ import numpy as np
 from rammer.ir.evaluate import evaluate_expr, is_contraction
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation, flops
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, TensorId
 from rammer.passes.editor import Editor
 
 MAX_FLOPS = 1 << 24  # work of one folded operator
@@ -63,3 +63,12 @@ def compute(operation: Operation, values: list[Array]) -> list[Any]:
         return [_MOVES[operation.kind](values[0], **operation.keywords)]
     names = [name for name, _ in operation.expr.inputs]
     return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
+
+
+def known_value(editor: Editor, tensor: TensorId) -> Array | None:
+    """A constant, or one that is widened, less another: also where folding left it as it was."""
+    found, op = editor.constants.get(tensor), editor.maker(tensor)
+    if op is None or op.kind not in ("cast", "sub"):
+        return found
+    values = [value for t in op.inputs if (value := known_value(editor, t)) is not None]
+    return compute(op.operation, values)[0] if len(values) == len(op.inputs) else None

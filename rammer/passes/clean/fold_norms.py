@@ -56,6 +56,8 @@ def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
         kind = source.operation.outputs[0]
         if source.kind not in ("conv", "matmul") or any(w is None for w in weights) or kind.dtype not in _WIDE:
             continue
+        if any(given.dtype is not kind.dtype for given in source.operation.inputs):
+            continue  # whole numbers stay what they are
         channel = 1 if source.kind == "conv" else kind.rank - 1
         values = _per_channel(value, kind.shape, channel)
         if values is None or op.operation.outputs[0] != kind:

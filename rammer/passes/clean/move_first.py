@@ -14,7 +14,8 @@ _MOVES = ("gather", "transpose", "slice")
 def move_first(graph: Graph) -> Graph:
     """Let gathers that choose fewer elements, slices and transpositions of what constants give move these instead."""
     editor, known = Editor(graph), known_tensors(graph)
-    for n, op in list(editor.operators.items()):
+    for n in list(editor.operators):
+        op = editor.operators[n]
         if op.kind not in _MOVES or op.inputs[0] not in known or not _is_computed(editor, op.inputs[0]):
             continue
         if op.operation.outputs[0].size > op.operation.inputs[0].size:

@@ -24,7 +24,8 @@ def integer_products(graph: Graph, spec: VDeviceSpec) -> Graph:
     if not multiplies_bytes(spec):
         return graph
     editor, known = Editor(graph), known_tensors(graph)
-    for n, op in list(editor.operators.items()):
+    for n in list(editor.operators):
+        op = editor.operators[n]
         if op.kind in ("matmul", "conv") and all(t.dtype is DType.F32 for t in op.operation.inputs):
             made = _product(editor, op, known)
             if made is not None:
@@ -33,7 +34,7 @@ def integer_products(graph: Graph, spec: VDeviceSpec) -> Graph:
     return editor.finish()
 
 
-class _Scaled(NamedTuple):
+class Dequantised(NamedTuple):
     """What a dequantised tensor is made of: it is numbers * scale."""
 
     numbers: TensorId  # int32
@@ -41,11 +42,11 @@ class _Scaled(NamedTuple):
 
 
 def _product(editor: Editor, op: ROperator, known: set[TensorId]) -> TensorId | None:
-    x, w = (_scaled(editor, t) for t in op.inputs[:2])
+    x, w = (dequantised(editor, t) for t in op.inputs[:2])
     if x is None or w is None or editor.types[x.scale].size > 1 or w.numbers not in known:
         return None
-    shape = _scales(editor, op, w)
-    if shape is None:
+    shape = scales_of(editor, op, w)
+    if shape is None or _terms(op) > MOST_TERMS:
         return None
     sums = editor.define(op.name, op.kind, x.numbers, w.numbers, **op.operation.keywords)
     scales = (
@@ -60,27 +61,31 @@ def _product(editor: Editor, op: ROperator, known: set[TensorId]) -> TensorId | 
     return result
 
 
-def _scales(editor: Editor, op: ROperator, w: _Scaled) -> Shape | None:
+def _terms(op: ROperator) -> int:
+    """How many products are summed."""
+    weights, attrs = op.operation.inputs[1].shape, op.operation.keywords
+    return prod(weights[1:]) if op.kind == "conv" else weights[int(bool(attrs.get("trans_b")))]
+
+
+def scales_of(editor: Editor, op: ROperator, w: Dequantised) -> Shape | None:
     """The shape in which the weights' scales are those of the result; None if they change inside a sum."""
     weights, kind = editor.types[w.numbers].shape, editor.types[w.scale]
     attrs = op.operation.keywords
     if op.kind == "conv":
-        terms, shape = prod(weights[1:]), (weights[0], *(1 for _ in weights[2:]))
+        shape = (weights[0], *(1 for _ in weights[2:]))
         own = (weights[0], *(1 for _ in weights[1:]))
     elif len(weights) == 2 and not attrs.get("trans_a"):
         turned = bool(attrs.get("trans_b"))
-        terms, count = weights[int(turned)], weights[int(not turned)]
+        count = weights[int(not turned)]
         shape, own = (count,), (count, 1) if turned else (1, count)
     else:
-        return None
-    if terms > MOST_TERMS:
         return None
     if kind.size == 1:
         return ()
     return shape if kind.shape == own else None
 
 
-def _scaled(editor: Editor, tensor: TensorId) -> _Scaled | None:
+def dequantised(editor: Editor, tensor: TensorId) -> Dequantised | None:
     """The bytes less zero, and their scale, if a tensor was dequantised."""
     scaling = editor.maker(tensor, "mul")
     widening = editor.maker(scaling.inputs[0], "cast") if scaling and len(scaling.inputs) == 2 else None
@@ -90,4 +95,4 @@ def _scaled(editor: Editor, tensor: TensorId) -> _Scaled | None:
     difference = editor.maker(numbers, "sub")
     cast = editor.maker(difference.inputs[0] if difference else numbers, "cast")
     bytes_only = cast is not None and cast.operation.inputs[0].dtype in (DType.U8, DType.I8)
-    return _Scaled(numbers, scaling.inputs[1]) if bytes_only else None
+    return Dequantised(numbers, scaling.inputs[1]) if bytes_only else None

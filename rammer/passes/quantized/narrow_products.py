@@ -16,7 +16,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator, flops
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.clean.fold_constants import MAX_FLOPS, compute
+from rammer.passes.clean.fold_constants import MAX_FLOPS, compute, known_value
 from rammer.passes.editor import Editor
 
 OFFSET = 128  # from a signed byte to the unsigned one that stands for it
@@ -74,7 +74,7 @@ class _Narrower:
 
     def _known(self, op: ROperator) -> TensorId | None:
         """The product as a constant, where no operand is computed: that with a state before the first step."""
-        values = [value for t in op.inputs if (value := self._value(t)) is not None]
+        values = [value for t in op.inputs if (value := known_value(self.editor, t)) is not None]
         if len(values) < len(op.inputs) or flops(op.operation.expr) > MAX_FLOPS:
             return None
         return self.editor.constant(compute(op.operation, values)[0], op.name)
@@ -82,7 +82,7 @@ class _Narrower:
     def _matmul(self, op: ROperator) -> TensorId | None:
         x, w = op.inputs
         attrs = op.operation.keywords
-        source, found = self._source(x), self._value(w)
+        source, found = self._source(x), known_value(self.editor, w)
         if source is None or found is None or found.ndim < 2 or len(self.editor.types[x].shape) < 2:
             return None
         if attrs.get("trans_a") or not found.size:
@@ -99,7 +99,7 @@ class _Narrower:
         """The product of weights and of what lies in the windows."""
         x, w, *_ = op.inputs
         attrs = op.operation.keywords
-        source, found, group = self._source(x), self._value(w), attrs.get("group", 1)
+        source, found, group = self._source(x), known_value(self.editor, w), attrs.get("group", 1)
         if source is None or found is None or not found.size:
             return None
         if group > 1 or len(found) < FEWEST_OUTPUTS:
@@ -200,14 +200,6 @@ class _Narrower:
                 name, "add", product, self.editor.define(name, "mul", sums, self._int32(shift))
             )
         return product
-
-    def _value(self, tensor: TensorId) -> Array | None:
-        """A constant, or one less another, also where folding left it as it was."""
-        found, op = self.editor.constants.get(tensor), self.editor.maker(tensor)
-        if op is None or op.kind not in ("cast", "sub"):
-            return found
-        values = [value for t in op.inputs if (value := self._value(t)) is not None]
-        return compute(op.operation, values)[0] if len(values) == len(op.inputs) else None
 
     def _source(self, tensor: TensorId) -> _Source | None:
         """The bytes that an int32 tensor is made of, if it is."""

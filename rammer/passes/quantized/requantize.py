@@ -17,7 +17,8 @@ def requantize(graph: Graph) -> Graph:
     two numbers.
     """
     editor = Editor(graph)
-    for n, op in list(editor.operators.items()):
+    for n in list(editor.operators):
+        op = editor.operators[n]
         step = editor.constants.get(op.inputs[1]) if op.kind == "div" and len(op.inputs) == 2 else None
         if step is None or step.size != 1 or step.dtype != np.float32 or not np.isfinite(step).all() or step <= 0:
             continue

@@ -20,7 +20,8 @@ def product_with_constant(editor: Editor, op: ROperator) -> bool:
         return False
     rows, matrix = op.operation.inputs
     few = rows.rank >= 2 and prod(rows.shape[:-1]) <= MAX_ROWS
-    return few and matrix.rank == 2 and rows.dtype in (DType.F32, DType.F64) and not _attr(op, "trans_a")
+    plain = matrix.rank == 2 and rows.dtype is matrix.dtype and not _attr(op, "trans_a")
+    return few and plain and rows.dtype in (DType.F32, DType.F64)
 
 
 def right_operand(editor: Editor, op: ROperator) -> TensorId:

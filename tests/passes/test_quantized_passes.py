@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from pass_models import SPEC, Net
@@ -9,6 +11,7 @@ from pass_models import SPEC, Net
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import DType, TensorId, channel_blocked
+from rammer.passes.clean.move_first import move_first
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.quantized.dequantize_apart import dequantize_apart
@@ -104,3 +107,40 @@ def test_windows_are_blocked_for_products_that_are(channels: int, out: int) -> N
         channels == 32 and out == 32,
         channels != 24 and out == 32,
     ]
+
+
+MOVES: dict[str, Callable[[Net, TensorId, TensorId], TensorId]] = {
+    "rows": lambda b, t, x: b.add("gather", t, x, axis=0),
+    "columns, some of them twice": lambda b, t, x: b.add("gather", t, b.add("reshape", x, shape=(2, 3)), axis=-1),
+    "a piece": lambda b, t, x: b.add("slice", t, starts=(8, 1), steps=(-2, 1), shape=(4, 5)),
+    "turned": lambda b, t, x: b.add("transpose", t, perm=(1, 0)),
+}
+
+
+@pytest.mark.parametrize("params", [(), (1,), (1, 6), (9, 1), (6,)], ids=str)
+@pytest.mark.parametrize("move", MOVES)
+def test_a_table_of_bytes_is_dequantised_after_what_moves_it(move: str, params: tuple[int, ...]) -> None:
+    """With parameters for all of it, and for each row or column."""
+    b = Net()
+    x = b.input("x", (6,), DType.I32)
+    table = b.constant(b.rng.integers(0, 256, (9, 6)).astype(np.uint8))
+    b.keep(table)
+    zero, scale = b.constant(b.rng.integers(0, 256, params).astype(np.int32)), b.weight(*params, scale=1)
+    shifted = b.add("sub", b.add("cast", table, dtype=DType.I32), zero)
+    b.output(MOVES[move](b, b.add("mul", b.add("cast", shifted, dtype=DType.F32), scale), x), "y")
+    before = b.build()
+    graph = move_first(before)
+    places = np.array([0, 5, -1, 3, 3, -6], np.int32)
+    for (old,), (new,) in [[evaluate_graph(g, {"x": places}).values() for g in (before, graph)]]:
+        np.testing.assert_array_equal(old, new)
+    moved = next(op for op in graph.operators if op.kind in ("gather", "slice", "transpose"))
+    assert moved.operation.inputs[0].dtype is DType.U8
+
+
+def test_a_gather_of_more_than_there_is_comes_after_what_is_computed() -> None:
+    b = Net()
+    x, table = b.input("x", (20,), DType.I32), b.constant(np.arange(9, dtype=np.uint8))
+    b.keep(table)
+    b.output(b.add("gather", b.add("cast", table, dtype=DType.F32), x), "y")
+    graph = b.build()
+    assert move_first(graph) is graph
