@@ -140,7 +140,8 @@ def plan_memory(
     """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet.
 
     Those that are `alone` share their bytes with nothing, at no time. With a `least_piece`, others are cut into pieces
-    of as many bytes and more where that is possible.
+    of as many bytes and more where that is possible; those alone then lie behind all of them, as arguments of what is
+    in pieces may begin far before their piece, but never behind it.
     """
     cut = cuts(plan.graph, plan.kernels, least_piece) if least_piece else {}
     cut = {owner: firsts for owner, firsts in cut.items() if owner not in alone}
@@ -149,12 +150,15 @@ def plan_memory(
     skew = spans[:, 0] % alignment  # of a piece, so that the owner's begin would be aligned
     room = np.where([t in cut for t in lifetimes.owners], alignment, 0)  # for any skew: equal pieces take turns
     sizes = _padded(spans[:, 1] - spans[:, 0] + room, alignment)
-    order = np.lexsort((np.arange(len(sizes)), lifetimes.first_program, -sizes))
-    lifetimes.reorder(order)
-    sizes = sizes[order]
-    starts = np.zeros(len(sizes), np.int64)
     kept = np.array([owner in alone for owner in lifetimes.owners], bool)
+    order = np.lexsort((np.arange(len(sizes)), lifetimes.first_program, -sizes, kept & bool(cut)))
+    lifetimes.reorder(order)
+    sizes, kept = sizes[order], kept[order]
+    starts = np.zeros(len(sizes), np.int64)
     for n, size in enumerate(sizes.tolist()):
+        if kept[n] and cut:
+            starts[n] = (starts + sizes)[:n].max(initial=0)
+            continue
         placed = slice(0, n)
         clash = np.flatnonzero(
             ~(lifetimes.precedes(placed, n) | lifetimes.precedes(n, placed)) | kept[placed] | kept[n]

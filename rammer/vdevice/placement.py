@@ -138,16 +138,24 @@ class Places:
 
 
 def ports_alone(graph: Graph, memory: MemoryPlan) -> list[str]:
-    """Inputs and outputs that share no byte with another tensor and have no view as port: they may lie elsewhere."""
-    ends = {t: at + graph.types[t].nbytes for t, at in memory.offsets.items()}
-    order = sorted(memory.offsets, key=lambda t: memory.offsets[t])
+    """Inputs and outputs that share no byte with another tensor and have no view as port: they may lie elsewhere.
+
+    Nor does an argument of a tensor in pieces lie among their bytes: it may begin far before the piece that is touched.
+    """
+    ranges = [(at, at + graph.types[t].nbytes, t) for t, at in memory.offsets.items()]
+    for owner, pieces in memory.pieces.items():
+        itemsize, nbytes = graph.types[owner].element_bytes, graph.types[owner].nbytes
+        ends = (*(first * itemsize for first in pieces.firsts[1:]), nbytes)
+        for first, at, end in zip(pieces.firsts, pieces.offsets, ends, strict=True):
+            begin = at - first * itemsize
+            ranges.append((begin, begin + end, owner))
     shared: set[TensorId] = set()
     reach, last = 0, None  # how far those before come, and which of them comes so far
-    for tensor in order:
-        if last is not None and memory.offsets[tensor] < reach:
+    for start, end, tensor in sorted(ranges):
+        if last is not None and start < reach:
             shared |= {tensor, last}
-        if ends[tensor] >= reach:
-            reach, last = ends[tensor], tensor
+        if last is None or end >= reach:
+            reach, last = end, tensor
     updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}  # it lies where its input does
     ports = [t for t in (*graph.inputs, *graph.outputs) if t not in updated]
     roots = Counter(graph.storage(t).root for t in ports)

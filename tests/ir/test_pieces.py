@@ -22,7 +22,7 @@ from rammer.ir.intervals import expand
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.order import HappensBefore
-from rammer.ir.pieces import hulls
+from rammer.ir.pieces import bases, hulls
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import BarrierRTask, RProgram, RProgramBuilder, TaskUid
 from rammer.ir.tensor import Array
@@ -30,6 +30,7 @@ from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
 from rammer.testing.generate import random_graph, random_plan
 from rammer.vdevice.interpreter import RaceError, numpy_kernel, run_plan
+from rammer.vdevice.placement import ports_alone
 
 IMAGES, PLACES = 7, 3
 RING = "→a"  # what lies between the convolutions, as it is called when it is imported
@@ -190,6 +191,23 @@ def test_a_cut_through_what_an_rtask_touches_is_caught() -> None:
     apart = Pieces(later, tuple(n * (1 << 15) + skew(f) for n, f in enumerate(later)))
     placed = replace(memory, pieces={RING: apart}, offsets={t: o + (1 << 19) for t, o in memory.offsets.items()})
     is_caught(replace(plan, memory=replace(placed, arena_bytes=1 << 20)), "R111")
+
+
+def test_arguments_of_pieces_are_not_taken_for_those_of_ports() -> None:
+    """Where a ring's argument begins among a port's bytes, far before its piece, the port stays at home."""
+    plan = plan_on_paper()
+    ports = (*plan.graph.inputs, *plan.graph.outputs)
+    apart = plan_memory(replace(plan, memory=None), alone=ports, least_piece=64)
+    assert set(ports_alone(plan.graph, apart)) == set(ports)
+    for memory in (apart, memory_of(plan)):
+        begins = np.concatenate([at for n in range(2) for at in bases(plan, memory, n).values()])
+        for port in ports_alone(plan.graph, memory):
+            among = begins - memory.offsets[port]
+            assert not np.any((among >= 0) & (among < plan.graph.types[port].nbytes))
+    port, ring = plan.graph.inputs[0], apart.pieces[RING]
+    end = apart.offsets[port] + plan.graph.types[port].nbytes
+    behind = replace(apart, pieces={RING: Pieces(ring.firsts, tuple(end + 64 * n for n in range(len(ring.firsts))))})
+    assert port not in ports_alone(plan.graph, behind)
 
 
 def test_what_a_caller_sees_lies_whole() -> None:
