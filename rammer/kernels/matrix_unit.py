@@ -200,6 +200,8 @@ def gates_block(problem: Problem, p: Product, unit: Unit) -> Instruction | None:
 def fitting(problem: Problem, p: Product, unit: Unit) -> list[Instruction]:
     """Blocks whose columns divide the product's, or are not more, if they may be padded; the better first."""
     columns = dict(p.stage.axes)[p.lane]
+    if columns < problem.lanes:
+        return []  # sums of a row would lie closer together than the instruction leaves them
     most = -(-columns // problem.lanes) * problem.lanes if unit.exact else 0
     return [b for b in unit.products if columns % b.extent("column") == 0 or b.extent("column") <= most]
 

@@ -37,6 +37,7 @@ from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, host
+from rammer.vdevice.cpu.vnni import LANES as BESIDE
 from rammer.vdevice.cpu.vnni import ROWS, VNNI
 from rammer.vdevice.toolchain import c_compiler
 
@@ -72,7 +73,7 @@ CASES = {
     "last panel": matmul((200, 64), (64, 114)),
     "conv": conv(1, 64, 64, 8, 8),
     "conv-odd": conv(3, 37, 50, 5, 9),
-    "conv-few": conv(2, 16, 16, 1, 5),
+    "conv-few": conv(2, 16, 16, 4, 4),
 }
 
 
@@ -143,11 +144,15 @@ def test_the_text_is_what_instructions_say(unit: Unit, product: Instruction, arc
             y[:, ::2] = -128
         a, b = (y.T, x.T) if unit.turned else (x, y)
         packed = [pack(value, kinds[name].layout) for name, value in (("a", a), ("b", b))]  # type: ignore[arg-type]
-        given = np.ascontiguousarray(x.T) if apart else x
+        given, steps = x, (terms, 1 if unit.turned else BESIDE)
+        if apart and unit.turned:  # places lie beside each other
+            given, steps = np.ascontiguousarray(x.T), (1, count)
+        elif apart:  # so many terms of a row, then those of the next row
+            blocks = np.pad(x, ((0, 0), (0, -terms % BESIDE))).reshape(count, -1, BESIDE)
+            given, steps = np.ascontiguousarray(blocks.swapaxes(0, 1)), (BESIDE, BESIDE * count)
         made = aligned(np.full(packed[unit.turned].size, 77, np.uint8))
         sums = aligned(np.zeros(kinds["sums"].nbytes // 4, np.int32))
         held = (sums, given, made, aligned(packed[not unit.turned]))
-        steps = (1, count) if apart else (terms, 1)
         lib.run(*(ctypes.c_void_p(i.ctypes.data) for i in held), *map(ctypes.c_long, (*steps, count, terms)))
         if rows % ROWS == 0 or unit.turned:
             np.testing.assert_array_equal(made, packed[unit.turned].ravel())
@@ -157,6 +162,7 @@ def test_the_text_is_what_instructions_say(unit: Unit, product: Instruction, arc
 
 REFUSED = {
     "few columns": matmul((64, 64), (64, 12)),
+    "fewer places than a vector has": conv(2, 16, 16, 3, 5),
     "weights that are no constant": operation(
         "matmul", t(64, 64, dtype=DType.U8), t(64, 64, dtype=DType.I8), dtype=DType.I32
     ),
