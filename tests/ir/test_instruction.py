@@ -10,7 +10,8 @@ import pytest
 from rammer.ir.index import evaluate, var
 from rammer.ir.instruction import Instruction, padded, place
 from rammer.ir.tensor import Digit, Layout
-from rammer.vdevice.cpu.amx import AMX, AVX512_BF16
+from rammer.vdevice.cpu.amx import AMX
+from rammer.vdevice.cpu.dots import AVX512_BF16
 from rammer.vdevice.cpu.vnni import VNNI
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.mma import SM_80

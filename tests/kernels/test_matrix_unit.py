@@ -36,7 +36,7 @@ from rammer.ir.proof import prove, settled
 from rammer.ir.tensor import Array, Digit, DType, Layout, TensorType, channel_blocked, pack, unpack
 from rammer.kernels import candidates
 from rammer.kernels.matrix_unit import units_of
-from rammer.vdevice.cpu import amx
+from rammer.vdevice.cpu import amx, dots
 from rammer.vdevice.cpu.compile import arch_flags
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, host
@@ -49,11 +49,11 @@ BLOCKED = channel_blocked(4, 16)
 FAR_SPEC = replace(UNIT_SPEC, memory=(MemoryLevel("L2", 32 << 10, "veu", 250.0),))  # weights do not stay near
 STRIP_SPEC = replace(FAR_SPEC, scratch_bytes=48 << 10)  # nor do all rows of a task
 # rounded operands: of vectors' instructions, and of the unit's
-DOTS = replace(UNIT_SPEC, arch=runnable("x86-64-avx512bf16"), instructions=amx.AVX512_BF16, precision="bf16")
+DOTS = replace(UNIT_SPEC, arch=runnable("x86-64-avx512bf16"), instructions=dots.AVX512_BF16, precision="bf16")
 ROUNDED = replace(UNIT_SPEC, precision="bf16")
 ELSEWHERE = [a.name for a in ARCHES.values() if host().runs(a)][-1]  # the plainest CPU of this machine's kind
-VDPBF16PS = re.compile(  # of 512 bits, one operand a pair of numbers for all lanes
-    rb"\x62[%b][%b][\x50\x58]\x52" % (bytes(n << 4 | 2 for n in range(16)), bytes(n << 3 | 6 for n in range(16)))
+VDPBF16PS = re.compile(  # of 512 bits
+    rb"\x62[%b][%b][\x40\x48]\x52" % (bytes(n << 4 | 2 for n in range(16)), bytes(n << 3 | 6 for n in range(16)))
 )
 TDPBF16PS = re.compile(rb"\xc4\xe2[\x42\x4a]\x5c")  # a product of tiles, the second one of which is 6 or 7
 
@@ -192,7 +192,7 @@ void encode(bf16 *to, const float *from, long depth, long rows) {{
 }}
 void multiply(float *sums, const bf16 *a, const bf16 *b) {{
   rammer_unit_begin();
-  rammer_clear(sums); rammer_add_{name}(sums, a, b, 1); rammer_store_{form}(sums);
+  rammer_begin_{form}(block, sums); rammer_add_{name}(block, a, b, 1); rammer_end_{form}(block, sums);
   rammer_unit_end();
 }}
 """
@@ -222,6 +222,13 @@ def test_the_text_is_what_instructions_say(spec: VDeviceSpec) -> None:
         np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
 
 
+SHORT = {
+    "75 rows, 48 columns": operation("matmul", t(75, 96), t(96, 144), static=("b",)),
+    "39 rows": operation("matmul", t(39, 64), t(64, 160), static=("b",)),
+    "columns in vectors": operation("matmul", t(40, 128), t(128, 80), static=("b",)),
+}
+
+
 def rounded(x: Array) -> Array:
     return x.astype(DType.BF16.numpy).astype(np.float32)
 
@@ -229,8 +236,17 @@ def rounded(x: Array) -> Array:
 @pytest.mark.parametrize("spec", [ROUNDED, DOTS], ids=["AMX", "AVX512-BF16"])
 @pytest.mark.parametrize("name", ["matmul-tail", "matmul-wide", "conv-batch", "cell"])
 def test_products_of_rounded_operands(name: str, spec: VDeviceSpec) -> None:
-    """Of operands that bf16 numbers hold they are those of float32, of others as exact as these."""
-    op = CASES[name]
+    check_rounded(CASES[name], spec, cell=name == "cell")
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_blocks_of_eight_rows_suit_what_those_of_sixteen_do_not(name: str) -> None:
+    assert not any(f"_{amx.BF16}_" in k.name for k in candidates(SHORT[name], ROUNDED))
+    check_rounded(SHORT[name], DOTS)
+
+
+def check_rounded(op: Operation, spec: VDeviceSpec, *, cell: bool = False) -> None:
+    """Of operands that bf16 numbers hold products are those of float32, of others as exact as these."""
     kernels = [k for k in candidates(op, spec) if f"_{amx.BF16}_" in k.name]
     assert kernels and not any(prove(k) for k in kernels)
     lib = library(translation_unit([emit(k, spec) for k in kernels], spec), spec.arch)
@@ -238,7 +254,7 @@ def test_products_of_rounded_operands(name: str, spec: VDeviceSpec) -> None:
     exact = {n: rounded(x) for n, x in plain.items()}
     for kernel in kernels:
         both = (exact, 0.0, 2e-5), (plain, 1e-4, 1e-2)
-        for inputs, low, high in both[: 1 if name == "cell" else 2]:  # cells amplify
+        for inputs, low, high in both[: 1 if cell else 2]:  # cells amplify
             got, wanted = Runner(kernel, lib, emit(kernel, spec).symbol, inputs).run(), evaluate_expr(op.expr, inputs)
             error = max(np.abs(g - w).max() / np.abs(w).max() for g, w in zip(got, wanted, strict=True))
             assert low <= error < high, kernel.name

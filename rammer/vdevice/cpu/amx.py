@@ -1,9 +1,8 @@
 """Instructions of x86 CPUs that multiply bf16 numbers and sum in float32: tables, and their C text.
 
 AMX: a matrix of 16 rows and 64 bytes lies in each of eight registers; four hold sums, the others operands. A block of
-32 terms has six products of parts, in an order in which the unit finds many of its operands in registers. AVX512-BF16
-multiplies vectors instead: its sums lie in memory between blocks, and in registers in each. Where the compiler's
-target has neither, these instructions are loops over matrices in memory, and all the rest is the same text.
+32 terms has six products of parts, in an order in which the unit finds many of its operands in registers. Where the
+compiler's target has none, these instructions are loops over matrices in memory, and all the rest is the same text.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ AMX = (
     *_unit(BF16X3, "fp32", 1.5, wake_us=WAKE_US),  # measured
     *_unit(BF16, "bf16", 7.0, "_bf16", WAKE_US),  # estimated: a product for six, with more loads for each
 )
-AVX512_BF16 = _unit(BF16, "bf16", 1.7, "_bf16")  # estimated: twice the multiply-adds, and a load for each
 
 TEXT = """\
 enum { PART = 512 };                              /* numbers of a matrix; three parts make as many float32 */
@@ -59,33 +57,6 @@ static const struct { uint8_t palette, start, zero[14]; uint16_t bytes[16]; uint
 #define KEEP()
 INLINE void rammer_unit_begin(void) { __asm__ volatile("ldtilecfg %0" :: "m"(matrices)); }
 INLINE void rammer_unit_end(void) { __asm__ volatile("tilerelease" ::); }
-INLINE vw part_of(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
-#elif defined(__AVX512BF16__) && LANES == 16 && !defined(EMULATED)
-/* Between calls the matrices of sums lie one after another in `sums`; operands stay where they are. */
-typedef struct { float sum[16][16]; } matrix;
-typedef uint32_t pair __attribute__((may_alias));
-#define TAKE() matrix *unit = (matrix *)sums; const bf16 *held[8]; (void)held;
-#define GIVE() matrix unit[4]; memcpy(unit, sums, sizeof unit);
-#define KEEP()
-#define MLOAD(m, from) held[m] = from
-#define MSTORE(m, to, step) for (long r = 0; r < 16; r++) memcpy(to + r * (step), unit[m].sum[r], 64)
-#define MZERO(m) memset(&unit[m], 0, sizeof *unit)
-#define MSUM(m, a, b) matrix_sum(&unit[m], held[a], held[b])
-INLINE void matrix_sum(matrix *m, const bf16 *a, const bf16 *b) {
-  vf sums[16];
-  #pragma unroll
-  for (long r = 0; r < 16; r++) sums[r] = V(m->sum[r]);
-  for (long k = 0; k < 16; k++) {
-    vu y = *(const vu *)&b[32 * k];
-    #pragma unroll
-    for (long r = 0; r < 16; r++)
-      __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sums[r]) : "v"(y), "m"(*(const pair *)&a[32 * r + 2 * k]));
-  }
-  #pragma unroll
-  for (long r = 0; r < 16; r++) V(m->sum[r]) = sums[r];
-}
-INLINE void rammer_unit_begin(void) {}
-INLINE void rammer_unit_end(void) {}
 INLINE vw part_of(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
 #else
 typedef union { float sum[16][16]; uint32_t pair[16][16]; bf16 part[PART]; } matrix;
@@ -115,7 +86,12 @@ INLINE void rammer_unit_begin(void) {}
 INLINE void rammer_unit_end(void) {}
 INLINE vw part_of(vf x) { return vbf16(x); }
 #endif
+/* Sums are matrices of the unit; without one, of the memory that they are stored to. */
 INLINE void rammer_clear(float *sums) { TAKE() MZERO(0); MZERO(1); MZERO(2); MZERO(3); KEEP() }
+#define rammer_begin_16x64(sums, to) float *sums = to; rammer_clear(sums)
+#define rammer_begin_32x32(sums, to) rammer_begin_16x64(sums, to)
+#define rammer_end_16x64(sums, to) rammer_store_16x64(to)
+#define rammer_end_32x32(sums, to) rammer_store_32x32(to)
 /* 16 x 64 sums: a matrix of b is loaded once, for all parts of a that it is multiplied by. */
 #define FIRST(n) MLOAD(7, b + 3 * PART * n); MSUM(n, 4, 7); MSUM(n, 5, 7); MSUM(n, 6, 7);
 #define SECOND(n) MLOAD(7, b + (3 * n + 1) * PART); MSUM(n, 4, 7); MSUM(n, 5, 7);

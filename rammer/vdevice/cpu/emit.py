@@ -13,7 +13,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import NEXT, TileProgram
 from rammer.vdevice import functions, minifloats
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
-from rammer.vdevice.cpu import amx, vnni
+from rammer.vdevice.cpu import amx, dots, vnni
 from rammer.vdevice.cpu.prefetch import capacity, prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
 
@@ -142,7 +142,7 @@ def _transpose(lanes: int) -> str:
 
 def prelude(spec: VDeviceSpec) -> str:
     """What every kernel text needs before it: types, parts of vectors, scalar and vector functions."""
-    tables = ((amx.AMX + amx.AVX512_BF16, amx.TEXT), (vnni.VNNI, vnni.TEXT))
+    tables = ((amx.AMX, amx.TEXT), (dots.AVX512_BF16, dots.TEXT), (vnni.VNNI, vnni.TEXT))
     names = {i.name for i in spec.instructions}
     return _prelude(spec.lanes, tuple(text for table, text in tables if names & {i.name for i in table}))
 

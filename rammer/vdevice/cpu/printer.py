@@ -80,12 +80,14 @@ class CpuPrinter(CFamilyPrinter):
         operands = f"&{a.buffer}[{places[0]}], (const bf16 *){b.buffer} + {places[1]}"
         self.env[loop.var] = (loop.start, loop.stop - 1)
         return [
-            f"rammer_clear({sums.buffer});",
-            f"for (long {loop.var} = 0; {loop.var} < {loop.stop}; {loop.var}++) {{",
-            *self.body(loop.body, 1),
-            f"  rammer_add_{name}({sums.buffer}, {operands}, {loop.stop});",
+            "{",
+            f"  rammer_begin_{form}(rammer_sums, {sums.buffer});",
+            f"  for (long {loop.var} = 0; {loop.var} < {loop.stop}; {loop.var}++) {{",
+            *self.body(loop.body, 2),
+            f"    rammer_add_{name}(rammer_sums, {operands}, {loop.stop});",
+            "  }",
+            f"  rammer_end_{form}(rammer_sums, {sums.buffer});",
             "}",
-            f"rammer_store_{form}({sums.buffer});",
         ]
 
     def loop(self, loop: For, depth: int) -> list[str]:

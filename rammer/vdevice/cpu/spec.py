@@ -16,7 +16,7 @@ from rammer import config
 from rammer.errors import DeviceError, did_you_mean
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.instruction import Instruction
-from rammer.vdevice.cpu import amx, vnni
+from rammer.vdevice.cpu import amx, dots, vnni
 from rammer.vdevice.cpu.calibrate import Calibration
 from rammer.vdevice.cpu.cgroup import Quota, cpu_quota
 from rammer.vdevice.cpu.table import MAX_VEUS
@@ -70,7 +70,7 @@ ARCHES: dict[str, Arch] = {
             _AVX512 | _VNNI | _BF16,
             ("-mcpu=x86_64_v4+avx512vnni+avx512bf16-prefer_256_bit",),
             (*_WIDE, "-mavx512vnni", "-mavx512bf16"),
-            instructions=amx.AVX512_BF16 + vnni.VNNI,
+            instructions=dots.AVX512_BF16 + vnni.VNNI,
         ),
         Arch(
             "x86-64-avx512vnni",

@@ -1,0 +1,81 @@
+"""Instructions of AVX512-BF16, which multiply pairs of bf16 numbers and sum in float32: a table, and their C text.
+
+Rows are rounded as they are copied; weights lie rounded. Sums of a block stay in registers for all of its terms. Where
+the compiler's target lacks the instruction, the same is done by vectors of float32.
+"""
+
+from __future__ import annotations
+
+from rammer.ir.instruction import Instruction, copy, multiply
+from rammer.ir.tensor import Digit, DType, Encoding, Layout
+
+TERMS, LANES, ROWS = 32, 16, 8
+ROUNDED = Encoding(DType.BF16, 1, ROWS * TERMS)
+COPIED = 0.1  # elements rounded in the time of a float32 multiply-add: measured on Zen 5
+GIVEN = Layout((Digit(0), Digit(1, LANES), Digit(1, 1, LANES)))  # rows, and columns of 16 wherever they are
+BY_ROWS = Layout((Digit(0, ROWS), Digit(1, TERMS), Digit(0, 1, ROWS), Digit(1, 1, TERMS)), ROUNDED)
+SUMS = Layout((Digit(0, ROWS), Digit(0, 1, ROWS), Digit(1)))
+BLOCKS = ((3, 1.85), (2, 1.8), (1, 1.5))  # vectors of columns, and gains: measured on Zen 5
+
+
+def _block(vectors: int, gain: float) -> Instruction:
+    """A product whose columns lie in pairs of terms; sums, a vector of each column and one of a row fill registers."""
+    panel = (Digit(1, LANES, vectors),) if vectors > 1 else ()
+    digits = Digit(0, TERMS), *panel, Digit(0, 2, TERMS // 2), Digit(1, 1, LANES), Digit(0, 1, 2)
+    sizes = ROWS, LANES * vectors, TERMS
+    layouts = SUMS, BY_ROWS, Layout(digits, ROUNDED)
+    return multiply(f"{sizes[0]}x{sizes[1]}_bf16", sizes, layouts, precision="bf16", gain=gain)
+
+
+AVX512_BF16 = (
+    copy("rounded_rows", (ROWS, TERMS), BY_ROWS, GIVEN, "bf16", gain=COPIED),
+    *(_block(*block) for block in BLOCKS),
+)
+
+TEXT = """\
+#if defined(__AVX512BF16__) && !defined(EMULATED)
+INLINE void add_pairs(vf *sums, vu a, vu b) { __asm__("vdpbf16ps %2, %1, %0" : "+v"(*sums) : "v"(a), "v"(b)); }
+INLINE vw rounded(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
+#else
+INLINE void add_pairs(vf *sums, vu a, vu b) {
+  *sums += (vf)(a & 0xffff0000) * (vf)(b & 0xffff0000);
+  *sums += (vf)(a << 16) * (vf)(b << 16);
+}
+INLINE vw rounded(vf x) { return vbf16(x); }
+#endif
+typedef uint32_t pair __attribute__((may_alias));
+#define EACH(n, count) _Pragma("unroll") for (int n = 0; n < count; n++)
+#define ROUNDED_BLOCK(form, vectors) \\
+typedef vf rammer_sums_##form[8][vectors];                                      \\
+INLINE void rammer_add_##form##_bf16(rammer_sums_##form sums, const bf16 *a, const bf16 *b, long blocks) { \\
+  for (int k = 0; k < 16; k++) {                                                \\
+    vu y[vectors];                                                              \\
+    EACH(v, vectors) y[v] = *(const vu *)&b[512 * v + 32 * k];                  \\
+    EACH(r, 8) {                                                                \\
+      vu x = *(const pair *)&a[32 * r + 2 * k] - (vu){0};                       \\
+      EACH(v, vectors) add_pairs(&sums[r][v], x, y[v]);                         \\
+    }                                                                           \\
+  }                                                                             \\
+}                                                                               \\
+INLINE void rammer_end_##form(rammer_sums_##form sums, float *restrict to) {    \\
+  EACH(r, 8) EACH(v, vectors) V(to[16 * (vectors * r + v)]) = sums[r][v];       \\
+}
+ROUNDED_BLOCK(8x48, 3)
+ROUNDED_BLOCK(8x32, 2)
+ROUNDED_BLOCK(8x16, 1)
+#define rammer_begin_8x48(sums, to) rammer_sums_8x48 sums = {0}
+#define rammer_begin_8x32(sums, to) rammer_sums_8x32 sums = {0}
+#define rammer_begin_8x16(sums, to) rammer_sums_8x16 sums = {0}
+INLINE void rammer_unit_begin(void) {}
+INLINE void rammer_unit_end(void) {}
+static void rammer_rounded_rows(
+    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
+  for (long r = 0; r < rows; r++) {
+    bf16 *row = to + 256 * (r / 8 * (depth / 32)) + r % 8 * 32;
+    for (long k = 0; k < depth; k += 16)
+      *(vw *)&row[k / 32 * 256 + k % 32] = rounded(V(from[r * step + k / 16 * next]));
+  }
+}
+#undef EACH
+#undef ROUNDED_BLOCK
+"""
