@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import log2, prod
 from types import MappingProxyType
 
 from rammer.cost.functions import slots_of_term
@@ -21,19 +21,20 @@ def lane_axis(problem: Problem, stage: Stage, here: Mapping[str, int] = NOWHERE)
     `here`: of how many points of an axis the stage is computed at a time, where those are not all.
     """
     axes = [a for a, e in (*stage.reduce, *stage.axes) if min(e, here.get(a, e)) > 1]
-    return min(reversed(axes), key=lambda axis: instructions(problem, stage, axis), default=None)
+    return min(reversed(axes), key=lambda axis: instructions(problem, stage, axis, here), default=None)
 
 
-def instructions(problem: Problem, stage: Stage, axis: str) -> float:
+def instructions(problem: Problem, stage: Stage, axis: str, here: Mapping[str, int] = NOWHERE) -> float:
     """Of vectors along an axis, for each term of a stage; a part of a vector costs a whole one."""
-    extents = dict((*stage.axes, *stage.reduce))
+    extents = {a: min(e, here.get(a, e)) for a, e in (*stage.axes, *stage.reduce)}
     vectors = -(-extents[axis] // problem.lanes)
-    terms = prod(e for _, e in stage.reduce)
+    terms = prod(extents[a] for a, _ in stage.reduce)
     arithmetic = slots_of_term(stage)
     if axis in dict(stage.reduce):  # lanes are added in the end
         results = extents[axis] / (terms * vectors)
         in_memory = 2.0 if extents[axis] % problem.lanes else 0.0  # sums of a part of a vector are no register
-        arithmetic, stores = arithmetic + results * problem.lanes + in_memory, results
+        folds = 2 * log2(problem.lanes)  # each half is brought to the other, and added
+        arithmetic, stores = arithmetic + results * folds + in_memory, results
     else:
         stores = stored(problem, stage, axis) / terms
     read = dict.fromkeys(ld for ld, _ in all_loads(stage) if ld.tensor != stage.name and problem.is_known(ld.tensor))

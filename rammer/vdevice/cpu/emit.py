@@ -98,7 +98,7 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + f"{POWER}#else\n{power}#endif\n".replace("LANES", str(lanes))
         + functions.instance(after, "vf", "vi", "v")
         + scalars
-        + FOLDS.replace("LANES", str(lanes))
+        + _folds(lanes)
         + functions.REMAINDERS
         + functions.DOUBLES
         + functions.INTEGERS
@@ -119,6 +119,19 @@ def _typed(text: str, vector: str, element: str, lanes: int, size: int) -> str:
     """Functions for vectors of a type; `size` is that of an element."""
     text = text.replace("T_", vector).replace("E_", element).replace("M_", "vl" if size == 8 else "vi")
     return text.replace("LANES", str(lanes)).replace("SIZE", str(size)).replace("BYTES", str(size * lanes))
+
+
+def _folds(lanes: int) -> str:
+    """A vector's lanes combined, in steps that each bring the upper half of what is left to the lower one."""
+    text = ""
+    for name, step in (("add", "a + b"), ("mul", "a * b"), ("max", "vmax(a, b)"), ("min", "vmin(a, b)")):
+        lines, left = [f"INLINE float fold_{name}(vf a) {{", "  vf b;"], lanes // 2
+        while left:
+            upper = ", ".join(str((n + left) % lanes) for n in range(lanes))
+            lines.append(f"  b = __builtin_shufflevector(a, a, {upper}); a = {step};")
+            left //= 2
+        text += "\n".join([*lines, "  return a[0];", "}", ""])
+    return text
 
 
 def _transpose(lanes: int) -> str:
@@ -239,16 +252,6 @@ ROUNDING(sqrt, sqrt)
 POWER = """\
 #if defined(__AVX512F__) && LANES == 16
 INLINE vf vpower(vf x, vf t) { return (vf)__builtin_ia32_scalefps512_mask(x, t - 12582912.0f, x, -1, 4); }
-"""
-
-FOLDS = """\
-#define FOLD(fn, step) INLINE float fold_##fn(vf v) { float t[LANES]; memcpy(t, &v, sizeof t); \\
-  for (int k = LANES / 2; k; k /= 2) for (int i = 0; i < k; i++) { float a = t[i], b = t[i + k]; t[i] = step; } \\
-  return t[0]; }
-FOLD(add, a + b)
-FOLD(mul, a * b)
-FOLD(max, smax(a, b))
-FOLD(min, smin(a, b))
 """
 
 # for vectors T_ of E_, whose comparisons are vectors M_
