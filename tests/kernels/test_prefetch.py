@@ -135,6 +135,14 @@ def test_long_sums_ask_for_pieces_of_the_next_panel_line_by_line() -> None:
     assert found(bursts)["h"] == [Prefetch("w", o * 1920 + h * 640 + 1920, 640, 2)]
 
 
+def test_few_rows_ask_for_several_lines_in_a_step() -> None:
+    """A panel of 298 lines in 100 steps, past which two tiles walk: 149 lines each, two in a step, and one is left."""
+    rows = sums(8, 100, h * 800 + i * 100 + k, o * 4800 + k * 48 + j)
+    panels = program((serial("o", 3, serial("h", 2, *rows)),), argument("x", 1600), argument("w", 3 * 4800))
+    wide = Prefetch("w", o * 4800 + h * 2384 + 4800 + k * 32, 32, 2)
+    assert If((Range(k, 0, 74),), (wide,)) in found(panels)["k"]
+
+
 def test_walks_past_strips_of_panels_ask_for_the_next_strip() -> None:
     """Two panels of 128 lines, past both of which four tiles walk: 32 lines for each of the eight sums."""
     tile = sums(8, 128, h * 1024 + i * 128 + k, o * 4096 + q * 2048 + k * 16 + j)

@@ -44,6 +44,7 @@ AHEAD = 512  # float32: the core by itself asks for less at once: 17 instead of 
 SMALL = 1024  # float32: inputs up to this are asked for at once
 ASKING_STEPS = 4  # of a sum for each line that is asked for ahead: in bursts, they would fill the core's queue of lines
 LEAST_STEPS = 64  # of a sum that asks
+MOST_AT_ONCE = 4  # lines that a step asks for: memory brings a line in about as long as half a step takes
 LEAST_SUMS = 8  # of its register block: with fewer, a step takes no longer than asking
 UNIT_LINES = 8  # asked for ahead, for each block of terms on the matrix unit
 UNIT_MAX_LINES = 32  # that each block of terms asks for
@@ -302,7 +303,7 @@ class _Prefetcher:
 
 
 def _step_by_step(loops: Sequence[Loop], buffer: str, start: Index, lines: int) -> Hint | None:
-    """Lines of a buffer from `start` on, one every few steps of a register block's sums, if there are enough of them.
+    """Lines of a buffer from `start` on, a few in every few steps of a register block's sums, if there are enough.
 
     In a burst they fill the core's queue of lines, and what is summed waits.
     """
@@ -310,13 +311,15 @@ def _step_by_step(loops: Sequence[Loop], buffer: str, start: Index, lines: int) 
         return None
     at, sums = loops[-1]
     count = _count([sums])
-    if count < max(LEAST_STEPS, lines):
+    at_once = -(-lines // count)
+    if count < LEAST_STEPS or at_once > MOST_AT_ONCE:
         return None
-    every = 1 << ((count // lines).bit_length() - 1)
+    times = lines // at_once  # of a few lines that are left, none is asked for
+    every = 1 << ((count // times).bit_length() - 1)
     step = _turn([sums])
-    due = [Range(step, 0, lines * every)] if lines * every < count else []
+    due = [Range(step, 0, times * every)] if times * every < count else []
     due += [Range(step % every, 0, 1)] if every > 1 else []
-    line = Prefetch(buffer, start + step // every * LINE, LINE, 2)
+    line = Prefetch(buffer, start + step // every * (at_once * LINE), at_once * LINE, 2)
     return at, ((If(tuple(due), (line,)) if due else line),)
 
 
