@@ -38,7 +38,7 @@ class Scalar:
 class Const(Scalar):
     """A literal. `dtype` None takes the type of the other operand."""
 
-    value: complex | int | bool
+    value: float | int | bool
     dtype: DType | None = None
 
 

@@ -505,13 +505,11 @@ class CFamilyPrinter(VectorLoops):
         """An element of type `kind` as it is computed with."""
         return f"(float){text}" if kind is DType.F16 else f"from_bf16({text})" if kind is DType.BF16 else text
 
-    def literal(self, v: complex | int | bool, kind: DType) -> str:
+    def literal(self, v: float | int | bool, kind: DType) -> str:
         if kind in MINIFLOATS:
             return str(int(np.asarray(v, kind.numpy).view(np.uint8)))
-        if kind is DType.C64:
-            return f"{int(np.asarray(v, kind.numpy).view(np.uint64))}UL"
-        if kind is DType.C128:
-            return f"c128_complex({self.literal(v.real, DType.F64)}, {self.literal(v.imag, DType.F64)})"
+        if kind.is_complex:
+            return f"c{kind.bits}_complex({self.literal(v, kind.part)}, 0)"
         if not kind.is_float:
             if v == np.iinfo(np.int64).min:
                 return "INT64_MIN"

@@ -122,8 +122,6 @@ def narrowed(value: Scalar, dtype: DType) -> Scalar:
 
 def number(value: float, dtype: DType) -> Const:
     """An untyped literal, written as `dtype` has it."""
-    if dtype.is_complex:
-        return Const(complex(value))
     return Const(float(value) if dtype.is_float else bool(value) if dtype is DType.BOOL else int(value))
 
 

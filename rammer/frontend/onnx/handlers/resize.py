@@ -194,8 +194,8 @@ def _resize(
                 n, n.cast(x, DType.F32 if not dtype.is_float else dtype), rule.matrix(positions, extent, scale), axis
             )
     if outside is not None and outside.any():
-        beyond = rule.extrapolation if x == n.tensor(0) else (rule.extrapolation, 0.0)
-        x = n.add("where", n.constant(outside), n.like_array(np.array(beyond), x), x)
+        there = np.array([rule.extrapolation, 0.0][: 1 + n.dtype().is_complex])
+        x = n.add("where", n.constant(outside), n.like_array(there, x), x)
     return whole(n, x if n.type(x).dtype is dtype else _back(n, x, dtype), n.dtype())
 
 
