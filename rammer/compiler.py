@@ -48,6 +48,7 @@ Model: TypeAlias = (
     " | torch.nn.Module | torch.export.ExportedProgram | torch.onnx.ONNXProgram"
 )
 
+COMPILING = ("onnx", "networkx")  # packages that compiling takes, and running a saved program does not
 SEARCH_S = 60.0  # of a budget for measuring: from here on the search for tilings is wider
 SEARCHED = 4  # tilings of a product that are then measured
 
@@ -115,7 +116,7 @@ def _load(
 
 def require_compiler() -> None:
     """Raise RammerError where only what runs saved programs is installed."""
-    if missing := [name for name in ("onnx", "networkx") if find_spec(name) is None]:
+    if missing := [name for name in COMPILING if find_spec(name) is None]:
         raise RammerError(
             f"compiling a model needs the package {missing[0]}, which is not installed",
             hint="pip install rammer; rammer-run only runs saved programs",

@@ -11,7 +11,7 @@ from onnx.backend import test as onnx_tests
 from rich.console import Console
 
 import rammer
-from rammer import files, measure, viz
+from rammer import files, measure, tables, viz
 from rammer.errors import RammerError
 from rammer.ir.evaluate import evaluate_graph
 from rammer.scheduler.timeline import simulate
@@ -69,7 +69,7 @@ def run(out: Console, html: Path, seconds: float, progress: Progress) -> None:
             worst = max(_error(p.run(inputs), wanted) for p in programs.values())
             if not worst < TOLERANCE:
                 raise RammerError(f"{title}: results differ from NumPy's by {worst:.1e} of the largest output")
-            table = measure.policy_table(programs, measure.interleaved(programs, seconds))
+            table = tables.policy_table(programs, measure.interleaved(programs, seconds))
             table.title = title
             out.print(table)
             out.print(f"results equal NumPy's within {worst:.1e} of the largest output\n", highlight=False)

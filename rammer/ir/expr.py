@@ -217,6 +217,11 @@ def result_dtype(value: Scalar, dtype_of: Mapping[str, DType]) -> DType | None:
             return DType.BOOL
         case Call("where", (_, then, other)) | Select(_, then, other):
             return result_dtype(then, dtype_of) or result_dtype(other, dtype_of)
+        case Call("real" | "imag", (arg,)):
+            whole = result_dtype(arg, dtype_of)
+            return whole and whole.part
+        case Call("complex", (arg, _)):
+            return DType.C64 if result_dtype(arg, dtype_of) is DType.F32 else DType.C128
         case Call(_, args):
             return next((d for a in args if (d := result_dtype(a, dtype_of)) is not None), None)
     raise TypeError(f"not a scalar expression: {value!r}")

@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A scalar function; operands and result share one type unless its name is in expr.COMPARISONS."""
+    """A scalar function; operands and result share one type, but for expr.COMPARISONS and what takes numbers apart."""
 
     name: str
     arity: int
@@ -77,6 +77,14 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
 
 
+def _complex(real: Any, imag: Any) -> Any:
+    """A sum with a product by i would make NaN of an infinite part."""
+    real, imag = np.broadcast_arrays(real, imag)
+    both = np.empty(real.shape, np.complex128)
+    both.real, both.imag = real, imag
+    return both
+
+
 FUNCTIONS: dict[str, Function] = {
     f.name: f
     for f in (
@@ -122,5 +130,8 @@ FUNCTIONS: dict[str, Function] = {
         Function("shift_left", 2, _shift_left),
         Function("shift_right", 2, _shift_right),
         Function("where", 3, np.where),
+        Function("real", 1, np.real),
+        Function("imag", 1, np.imag),
+        Function("complex", 2, _complex),
     )
 }

@@ -83,6 +83,11 @@ class DType(StrEnum):
     def is_complex(self) -> bool:
         return self in (DType.C64, DType.C128)
 
+    @property
+    def part(self) -> DType:
+        """The type of a complex number's two parts; any other type itself."""
+        return {DType.C64: DType.F32, DType.C128: DType.F64}.get(self, self)
+
     @cached_property
     def epsilon(self) -> float:
         """Of a float: the step from 1 to the next number."""

@@ -39,6 +39,16 @@ tensors whose bytes are known before it runs, on devices that have no strings; w
 before a model (tokenizers) or behind it. Do that part in Python, and compile what begins with its numbers:
 `onnx.utils.extract_model` cuts a model there.
 """
+COMPLEX = """
+## Complex numbers
+
+complex64 and complex128 are taken, on all vDevices but IPUs, by every operator whose types admit them. These compute,
+with both parts as real numbers: {computing}; of reductions max and min
+take the number with the larger or smaller real part, or imaginary part where these are equal, as NumPy does. These
+move them: {moving}. `tests/frontend/test_complex_numbers.py` holds each against ONNX's reference.
+DFT, STFT and what else computes spectra have pairs of real numbers, as the standard says.
+"""
+COMPUTING = ("BitCast", "Col2Im", "GridSample", "Resize", "ScatterElements", "ScatterND", "Upsample")
 ABSENT = """
 ## Operators that are not there
 
@@ -74,7 +84,7 @@ def table(runs: Sequence[Mapping[str, Any]], version: str, commit: str = "") -> 
     columns = COLUMNS.format(" | ".join(f"`{d}`" for d in by_device), "---|" * len(by_device))
     refused = "\n## What does not pass\n\n" + "".join(_refusals(by_device))
     absent = ABSENT.format(version=version, operators=", ".join(_absent()))
-    return head + columns + "".join(rows) + refused + _strings(by_device) + absent
+    return head + columns + "".join(rows) + refused + _complex_numbers() + _strings(by_device) + absent
 
 
 def _file(device: str) -> str:
@@ -117,6 +127,16 @@ def _strings(by_device: Mapping[str, Mapping[str, Cases]]) -> str:
     """The operators that are not there because they compute strings."""
     names = sorted({op for found in by_device.values() for op, types in found.items() if "string" in types})
     return STRINGS.format(operators=", ".join(names)) if names else ""
+
+
+def _complex_numbers() -> str:
+    """The operators that admit them."""
+    from onnx import defs
+
+    ports = ((s.name, port) for s in defs.get_all_schemas() if not s.domain for port in (*s.inputs, *s.outputs))
+    admit = {name for name, port in ports if any("complex64" in kind for kind in port.types)} | {"Scatter"}
+    moving = sorted(admit - {*COMPUTING} - {*_absent()})
+    return COMPLEX.format(computing=", ".join(COMPUTING), moving=", ".join(moving))
 
 
 def _absent() -> Iterator[str]:

@@ -47,7 +47,7 @@ CTYPE = {
     DType.U2: "uint8_t",
     DType.U4: "uint8_t",
     **dict.fromkeys(MINIFLOATS, "uint8_t"),
-    DType.C64: "uint64_t",  # complex numbers are only moved
+    DType.C64: "uint64_t",  # of both parts
     DType.C128: "_Complex double",
 }
 FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "atan", "pow", "fmod", "mod"}
@@ -60,7 +60,6 @@ class CFamilyPrinter(VectorLoops):
     restrict, loop_type = "restrict", "long"
     align = "__attribute__((aligned(64)))"
     ctype: Mapping[DType, str] = CTYPE
-    complex128 = "__builtin_complex"  # makes one of two numbers
     unrolled = frozenset({Kind.UNROLLED})  # kinds of loops that compilers are asked to unroll
     most_numbers: tuple[float, float] = (inf, inf)  # stored one by one, and gathered, up to which they are asked
 
@@ -404,6 +403,8 @@ class CFamilyPrinter(VectorLoops):
             a, b = (self.spread(t, kind) if wide else t[0] for t in texts)
             return f"{'v' if wide else 's'}{fn}c({a}, {b})", wide
         plain = [t for t, _ in texts]
+        if fn in ("real", "imag", "complex"):
+            return f"c{2 * kind.part.bits}_{fn}({', '.join(plain)})", False
         if kind is DType.BOOL or fn in LOGIC or fn == "not":
             return self.logic(fn, texts, wide, self._mask(call) or DType.F32), wide
         if kind.is_float:
@@ -507,10 +508,8 @@ class CFamilyPrinter(VectorLoops):
     def literal(self, v: float | int | bool, kind: DType) -> str:
         if kind in MINIFLOATS:
             return str(int(np.asarray(v, kind.numpy).view(np.uint8)))
-        if kind is DType.C64:
-            return f"{int(np.asarray(v, kind.numpy).view(np.uint64))}UL"
-        if kind is DType.C128:
-            return f"{self.complex128}({self.literal(v.real, DType.F64)}, {self.literal(v.imag, DType.F64)})"
+        if kind.is_complex:
+            return f"c{kind.bits}_complex({self.literal(v, kind.part)}, 0)"
         if not kind.is_float:
             if v == np.iinfo(np.int64).min:
                 return "INT64_MIN"

@@ -27,6 +27,13 @@ INLINE int ssel_i(int m, int a, int b) { return m ? a : b; }
 INLINE int ssplat_i(int x) { return x; }
 """
 
+# Complex numbers: complex64 lies in 8 bytes, complex128 is a type C128 of each language.
+COMPLEX = """\
+INLINE float c64_real(uint64_t x) { return sfloat((int)(uint32_t)x); }
+INLINE float c64_imag(uint64_t x) { return sfloat((int)(uint32_t)(x >> 32)); }
+INLINE uint64_t c64_complex(float re, float im) { return (uint64_t)(uint32_t)sbits(im) << 32 | (uint32_t)sbits(re); }
+"""
+
 # Of a type of half floats, HALF.
 HALF_BITS = """\
 INLINE int hbits(float x) { union { HALF h; uint16_t i; } u; u.h = (HALF)x; return u.i; }

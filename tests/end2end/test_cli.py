@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import rammer
-from rammer.__main__ import main
+from rammer.cli.commands import main
 from rammer.demo import lstm_stack
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import rammer
-from rammer.errors import DeviceError, InputError, ModelError, TypeMismatch
+from rammer.errors import DeviceError, InputError, TypeMismatch
 from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
 from rammer.ir.evaluate import evaluate_graph
@@ -318,66 +317,6 @@ def test_elements_that_are_only_stored_are_moved(execute: Callable[..., Any]) ->
         np.testing.assert_array_equal(seen[name].astype(np.float64), value, err_msg=name)
 
 
-def complex_numbers(dtype: DType) -> Array:
-    parts = np.random.default_rng(0).standard_normal((2, 6, 35))
-    return np.asarray(parts[0] + 1j * parts[1], dtype.numpy)
-
-
-def moved(dtype: DType) -> tuple[ModelProto, dict[str, Array], dict[str, Array]]:
-    """Complex numbers where the standard has them: in what only moves elements. A model, inputs and outputs."""
-    x, keep = complex_numbers(dtype), np.random.default_rng(1).random((35, 1)) < 0.5
-    last, fields = x[-1:] * 1j, ("float_data", "double_data")[COMPLEX.index(dtype)]
-    row = TensorProto(name="row", data_type=CODES[dtype], dims=last.shape)
-    getattr(row, fields).extend(last.view(last.real.dtype).ravel().tolist())  # pairs of real numbers
-    node, tensor = helper.make_node, numpy_helper.from_array
-    nodes = [
-        node("Concat", ["x", "row"], ["long"], axis=0),
-        node("Transpose", ["long"], ["turned"], perm=[1, 0]),
-        node("Where", ["keep", "turned", "other"], ["chosen"]),
-        node("Pad", ["chosen", "pads", "fill"], ["padded"]),
-        node("Gather", ["long", "places"], ["rows"], axis=0),
-        node("Slice", ["rows", "ends", "starts", "axes", "steps"], ["reversed"]),
-    ]
-    made = model(nodes, {"x": x, "keep": keep, "places": np.zeros(3, np.int64)}, {"padded": dtype, "reversed": dtype})
-    constants = {"pads": [1, 0, 2, 3], "ends": [-1], "starts": [-(1 << 31)], "axes": [1], "steps": [-2]}
-    made.graph.initializer.extend([row, *(tensor(np.array(v), name) for name, v in constants.items())])
-    made.graph.initializer.extend(
-        [tensor(np.array(2j, dtype.numpy), "other"), tensor(np.array(1.5, dtype.numpy), "fill")]
-    )
-    places = np.array([6, 0, -2])
-    long = np.concatenate([x, last])
-    padded = np.pad(np.where(keep, long.T, 2j), ((1, 2), (0, 3)), constant_values=1.5).astype(dtype.numpy)
-    return made, {"x": x, "keep": keep, "places": places}, {"padded": padded, "reversed": long[places][:, ::-2]}
-
-
-@everywhere
-@pytest.mark.parametrize("dtype", COMPLEX)
-def test_complex_numbers_are_moved(dtype: DType, execute: Callable[..., Any]) -> None:
-    made, inputs, wanted = moved(dtype)
-    seen = execute(rammer.load(made), inputs)
-    for name, value in wanted.items():
-        assert seen[name].dtype == value.dtype
-        np.testing.assert_array_equal(seen[name], value)
-
-
-@pytest.mark.parametrize("dtype", COMPLEX)
-def test_complex_numbers_are_saved_and_refused_for_others(dtype: DType, tmp_path: Path) -> None:
-    made, inputs, wanted = moved(dtype)
-    with rammer.compile(made, "cpu", device=2, tune_seconds=0) as program:
-        program.save(tmp_path / "p.rammer")
-    with rammer.load_program(tmp_path / "p.rammer") as program:
-        np.testing.assert_array_equal(program.run(inputs)["padded"], wanted["padded"])
-        with pytest.raises(InputError, match=f"dtype float32, the program takes {dtype.value}"):
-            program.run(inputs | {"x": inputs["x"].real.astype(np.float32)})
-    for to in (CODES[DType.F32], CODES[COMPLEX[dtype is DType.C64]]):
-        cast = model([helper.make_node("Cast", ["x"], ["y"], to=to)], {"x": inputs["x"]}, {"y": dtype})
-        cast.graph.output[0].type.tensor_type.elem_type = to
-        with pytest.raises(ModelError, match=r"Cast.*complex"):
-            rammer.load(cast)
-    with pytest.raises(DeviceError, match=f"an IPU has no type for {dtype.value}"):
-        rammer.compile(made, "ipu", device="emulator", arch="gc200:16", tune_seconds=0)
-
-
 @pytest.mark.parametrize("dtype", [*STORED, *COMPLEX])
 @pytest.mark.parametrize("kind", ["add", "max", "equal", "matmul"])
 def test_there_is_no_arithmetic_of_types_that_are_only_stored(kind: str, dtype: DType) -> None:
@@ -411,12 +350,6 @@ def test_other_vdevices_convert_alike(target: str, options: dict[str, str]) -> N
         seen = program.run(inputs)
     for name, value in evaluate_graph(graph, inputs).items():
         np.testing.assert_array_equal(seen[name].astype(np.float64), value.astype(np.float64), err_msg=name)
-    for dtype in COMPLEX if target != "ipu" else ():
-        made, given, wanted = moved(dtype)
-        with rammer.compile(made, target, policy="sequential", tune_seconds=0, **chosen) as program:
-            seen = program.run(given)
-        for name, value in wanted.items():
-            np.testing.assert_array_equal(seen[name], value, err_msg=name)
 
 
 def test_an_ipu_refuses_integers_that_it_has_no_type_for() -> None:

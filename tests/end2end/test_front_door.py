@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
-from rammer.__main__ import main
+from rammer.cli.commands import main
 from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, ModelError
 

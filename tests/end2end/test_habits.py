@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 import rammer
-from rammer.__main__ import main
+from rammer.cli.commands import main
 from rammer.demo import lstm_stack
 from rammer.errors import InputError, ModelError
 

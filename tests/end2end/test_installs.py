@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import rammer
+from rammer.cli.commands import main as whole
+from rammer.cli.run_only import ELSEWHERE
 from rammer.demo import lstm_stack
 from rammer.errors import ModelError
 
@@ -22,6 +24,8 @@ from importlib.machinery import PathFinder
 needed = {*sys.stdlib_module_names, "rammer", "numpy", "ml_dtypes", "pluggy"}
 find = PathFinder.find_spec
 PathFinder.find_spec = lambda name, *rest: find(name, *rest) if name.partition(".")[0] in needed else None
+"""
+USE = """
 import numpy as np, rammer
 with rammer.load_program(sys.argv[1]) as program:
     print(program(np.load(sys.argv[2]))[0].sum())
@@ -34,30 +38,71 @@ for use in (rammer.load, rammer.compile, rammer.Session):
 """
 
 
-def test_running_a_saved_program_takes_little(tmp_path: Path) -> None:
-    """As the wheel rammer-run has it; whatever else is installed cannot be imported."""
-    x = np.ones((1, 3, 16), np.float32)
+def run_only(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script where there is what the wheel rammer-run brings; whatever else is installed cannot be imported."""
+    command = [sys.executable, "-c", RUN_ONLY + script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, np.ndarray]:
+    """Files of a program and of its input, and what it computes."""
+    folder = tmp_path_factory.mktemp("saved")
     with rammer.compile(lstm_stack(1, 3, 16), "cpu", device=2, tune_seconds=0) as program:
-        program.save(tmp_path / "p.rammer")
+        program.save(folder / "p.rammer")
         x = np.ones(program.inputs[0].shape, np.float32)
-        wanted = program(x)
-    np.save(tmp_path / "x.npy", x)
-    command = [sys.executable, "-c", RUN_ONLY, str(tmp_path / "p.rammer"), str(tmp_path / "x.npy")]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        np.save(folder / "x.npy", x)
+        return str(folder / "p.rammer"), str(folder / "x.npy"), np.asarray(program(x))
+
+
+def test_running_a_saved_program_takes_little(saved: tuple[str, str, np.ndarray]) -> None:
+    done = run_only(USE, *saved[:2])
     assert done.returncode == 0, done.stderr
     first, *errors = done.stdout.splitlines()
-    assert float(first) == pytest.approx(float(np.asarray(wanted)[0].sum()), rel=1e-6)
+    assert float(first) == pytest.approx(float(saved[2][0].sum()), rel=1e-6)
     assert errors == 3 * [
         "compiling a model needs the package onnx, which is not installed",
         "  hint: pip install rammer; rammer-run only runs saved programs",
     ]
 
 
+def test_the_command_line_of_an_install_that_only_runs(saved: tuple[str, str, np.ndarray], tmp_path: Path) -> None:
+    """It runs saved programs, says what is not there and how to get it, and never ends in a traceback."""
+    program, x, wanted = saved
+    command = "import runpy; runpy.run_module('rammer', run_name='__main__')"
+
+    def call(*arguments: str, code: int = 0) -> str:
+        done = run_only(command, *arguments)
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+        return done.stdout + done.stderr
+
+    for asked in ([], ["--help"]):
+        text = call(*asked)
+        assert "one command, `run`" in text and all(name in text for name in ELSEWHERE) and "pip install rammer" in text
+    assert rammer.__version__ in call("--version")
+    assert "policy wavefront" in call("-v", "run", program, "--input", f"x={x}", "--save", str(tmp_path / "out"))
+    np.testing.assert_allclose(np.load(tmp_path / "out/0.npy"), wanted, rtol=1e-6)
+    header, row = call("run", program, "--seed", "3").splitlines()
+    assert header.split() == ["output", "shape", "dtype", "min", "mean", "max"] and row.split()[1] == "3×1×16"
+    for name in ELSEWHERE:
+        text = call(name, "model.onnx", "-o", "x", "--help", code=1)
+        assert f"no `rammer {name}` here" in text and "pip install rammer" in text
+    for arguments, message in (
+        (["model.onnx"], "compiling a model needs the package onnx, which is not installed"),
+        ([str(tmp_path / "none.rammer")], "none.rammer"),
+        ([program, "--input", "x"], "--input x is not NAME=FILE"),
+        ([program, "--input", "x=none.npy"], "cannot read none.npy"),
+    ):
+        assert message in call("run", *arguments, code=1)
+    assert "unknown: --frob" in call("run", program, "--frob", code=2)
+    assert set(ELSEWHERE) | {"run"} == set(whole.commands)
+
+
 def test_the_wheel_that_only_runs_is_of_this_version() -> None:
-    run, whole = (tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"] for p in ("wheels/run", "."))
-    assert run["version"] == whole["version"] == rammer.__version__
+    run, complete = (tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"] for p in ("wheels/run", "."))
+    assert run["version"] == complete["version"] == rammer.__version__
     assert {d.partition(">")[0] for d in run["dependencies"]} == {"numpy", "ml_dtypes", "pluggy"}
-    assert set(run["dependencies"]) <= set(whole["dependencies"])
+    assert set(run["dependencies"]) <= set(complete["dependencies"]) and run["scripts"] == complete["scripts"]
 
 
 def keras(folder: Path, activation: str) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import rammer
-from rammer.__main__ import main
+from rammer.cli.commands import main
 from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, UnsuitableError
 from rammer.frontend.builder import GraphBuilder

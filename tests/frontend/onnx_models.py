@@ -20,6 +20,8 @@ CODES = {
     "int8": TensorProto.INT8,
     "uint8": TensorProto.UINT8,
     "bool": TensorProto.BOOL,
+    "complex64": TensorProto.COMPLEX64,
+    "complex128": TensorProto.COMPLEX128,
 }
 
 
@@ -56,3 +58,20 @@ def node(
     """A node; it is called `n` unless told otherwise."""
     made: NodeProto = helper.make_node(op, list(inputs), list(outputs), name=name, **attrs)
     return made
+
+
+def tensor(**fields: Any) -> TensorProto:
+    return TensorProto(name="w", **fields)
+
+
+def with_weight(weight: TensorProto) -> ModelProto:
+    made = model([node("Add", ["x", "w"])], {"x": (2,)})
+    made.graph.initializer.append(weight)
+    return made
+
+
+def external(**entries: str) -> ModelProto:
+    weight = tensor(data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    for key, value in entries.items():
+        weight.external_data.add(key=key, value=value)
+    return with_weight(weight)

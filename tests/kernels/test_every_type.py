@@ -46,7 +46,7 @@ WITH_ATTRIBUTES = {
         "gru_cell",
     ),
     *("layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "pad", "prelu", "probe_fill", "reduce"),
-    *("reshape", "slice", "softmax", "transpose", "unfold", "update", "where"),
+    *("reshape", "slice", "softmax", "transpose", "unfold", "update", "view_as_complex", "where"),
 }
 BINARY = {
     *("bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"),
@@ -85,6 +85,7 @@ def operations(dtype: DType) -> Iterator[Operation]:
         yield from made("batch_norm", t(*shape), *(t(*shape[1:2] or (1,)),) * 4)
         yield from made("expand", t(*shape), shape=(2, *shape))
         yield from made("reshape", t(*shape), shape=shape[::-1])
+        yield from made("view_as_complex", t(*shape, 2))
         yield from made("probe_fill", shape=shape, value=1, dtype=dtype)
         rank = len(shape)
         yield from made("transpose", t(*shape), perm=tuple(range(rank))[::-1])

@@ -109,11 +109,16 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy"},
     ),
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
-    "rammer.measure": ({"program", "report", "vdevice.base", "ir"}, {"numpy", "rich"}),
+    "rammer.measure": ({"program", "vdevice.base", "ir"}, {"numpy"}),
+    "rammer.tables": ({"measure", "program", "report"}, {"rich"}),
     "rammer.distributed": ({"", "program", "ir", "errors"}, {"dask"}),
-    "rammer.cache_commands": ({"files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
+    "rammer.__main__": ({"compiler", "cli"}, set()),
+    "rammer.cli": ({"*"}, {"click", "numpy", "rich"}),
+    "rammer.cli.cache": ({"files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),
+    "rammer.cli.running": ({"files", "measure", "program", "ir", "errors"}, {"numpy"}),
+    "rammer.cli.run_only": ({"", "cli.running", "artifact", "compiler", "errors"}, set()),
     "rammer.demo": (
-        {"", "measure", "viz", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
+        {"", "measure", "tables", "viz", "errors", "files", "scheduler.timeline", "vdevice.base", "ir"},
         {"numpy", "onnx", "rich"},
     ),
     "rammer.testing": (
@@ -137,7 +142,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.testing.onnx_cases": ({"backend", "frontend", "errors"}, {"numpy", "onnx"}),
     "rammer.testing.onnx_suite": ({"testing.onnx_cases"}, set()),
     "rammer.testing.operator_table": ({"frontend"}, {"onnx"}),
-    "rammer": ({"*"}, {"click", "numpy", "rich"}),  # __init__ re-exports; __main__ is the command line
+    "rammer": ({"*"}, set()),  # __init__ re-exports
 }
 
 

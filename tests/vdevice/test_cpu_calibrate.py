@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from rammer import config
-from rammer.__main__ import main
+from rammer.cli.commands import main
 from rammer.vdevice.cpu import calibrate as calibration
 from rammer.vdevice.cpu.calibrate import (
     CALIBRATIONS,

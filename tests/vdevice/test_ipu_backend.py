@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import rammer
 from rammer import viz
-from rammer.__main__ import main
+from rammer.cli.commands import main
 from rammer.demo import lstm_stack
 from rammer.errors import ArtifactError, DeviceError, LoweringError
 from rammer.frontend.builder import GraphBuilder

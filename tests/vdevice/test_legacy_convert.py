@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from legacy_kernels import MATMUL, REVERSE, SOFTMAX, TANH, matmul_data
 
-from rammer.__main__ import main
+from rammer.cli.commands import main
 from rammer.errors import LoweringError
 from rammer.vdevice.simt.legacy.convert import Launch, convert
 from rammer.vdevice.simt.legacy.source import read_source

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from legacy_kernels import MATMUL, TANH, matmul_data, record, reverse_data, softmax_data, tanh_data, tensor
 
 from rammer import config
-from rammer.__main__ import main
+from rammer.cli.commands import main
 from rammer.errors import ArtifactError, LoweringError, RammerError
 from rammer.vdevice.simt.legacy import store, verify
 from rammer.vdevice.simt.legacy.nnfusion import read_any

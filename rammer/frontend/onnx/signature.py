@@ -70,7 +70,8 @@ def signature(op: str, opset: int, domain: str) -> Signature | None:
         types={
             c.type_param_str: frozenset(_TYPE_NAMES[t] for t in _values(c) if t in _TYPE_NAMES)
             for c in schema.type_constraints
-        },
+        }
+        | {p.type_str: frozenset({_TYPE_NAMES[p.type_str]}) for p in schema.inputs if p.type_str in _TYPE_NAMES},
         lists=frozenset(
             c.type_param_str for c in schema.type_constraints if any(t.startswith("seq(") for t in _values(c))
         ),

@@ -135,7 +135,7 @@ def _clip(x: TensorType, *, low: float | None = None, high: float | None = None)
 
 def _cast(x: TensorType, *, dtype: DType) -> TensorExpr:
     plain = x.dtype is dtype or not (x.dtype.is_complex or dtype.is_complex)
-    require(plain, f"cast: {x} to {dtype.value}", "complex numbers are only moved; take them apart before the model")
+    require(plain, f"cast: {x} to {dtype.value}", "take complex numbers apart before the model")
     return pointwise("cast", [("x", x)], lambda value: value if x.dtype is dtype else Cast(value, dtype), dtype)
 
 
@@ -143,8 +143,6 @@ def _bit_cast(x: TensorType, *, dtype: DType) -> TensorExpr:
     """The bits of x, read as another type of their width."""
     require(x.dtype.itemsize == dtype.itemsize, f"bit_cast: {x} to {dtype.value}", "both need the same width")
     require(DType.BOOL not in (x.dtype, dtype), f"bit_cast: {x} to {dtype.value}", "a bool is no number; add a cast")
-    plain = not (x.dtype.is_complex or dtype.is_complex)
-    require(plain, f"bit_cast: {x} to {dtype.value}", "complex numbers are only moved")
     return pointwise("bit_cast", [("x", x)], lambda value: Cast(value, dtype, bits=True), dtype)
 
 

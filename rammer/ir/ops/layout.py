@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from rammer.ir.expr import Dynamic, Load, Range, Scalar, Select, Stage, TensorExpr
+from rammer.ir.expr import Const, Dynamic, Load, Range, Scalar, Select, Stage, TensorExpr
 from rammer.ir.index import Index, simplify, var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import (
     broadcast,
     broadcast_index,
+    call,
     expression,
     listed,
     normal_axis,
@@ -100,7 +101,7 @@ def _concat(*xs: TensorType, axis: int) -> TensorExpr:
     return expression("concat", inputs, [Stage("out", axes, tree(parts), dtype=dtype)])
 
 
-def _pad(x: TensorType, *, pads: Shape, mode: str = "constant", value: float = 0) -> TensorExpr:
+def _pad(x: TensorType, *, pads: Shape, mode: str = "constant", value: complex = 0) -> TensorExpr:
     """x with `pads` (begin…, end…) more elements on each side; negative ones crop, before anything is added."""
     given = f"pad: {x} by {pads} in mode {mode!r}"
     require(len(pads) == 2 * x.rank, given, f"x has {x.rank} dimensions: pads needs twice as many numbers")
@@ -115,7 +116,7 @@ def _pad(x: TensorType, *, pads: Shape, mode: str = "constant", value: float = 0
             Range(at, 0, e) for at, e, b, f in zip(places, x.shape, begin, end, strict=True) if b > 0 or f > 0
         )
         load = Load("x", places)
-        body: Scalar = Select(guards, load, number(value, x.dtype)) if guards else load
+        body: Scalar = Select(guards, load, _literal(value, x.dtype)) if guards else load
         return expression("pad", [("x", x)], [Stage("out", axes, body, dtype=x.dtype)])
     changed = [p for p in range(x.rank) if begin[p] or end[p]]
     stages: list[Stage] = []
@@ -161,6 +162,14 @@ def _gather(x: TensorType, idx: TensorType, *, axis: int = 0) -> TensorExpr:
     chosen = Dynamic(p, Load("idx", here[p : p + idx.rank]), x.shape[p])
     body = Load("x", (*here[:p], Index(), *here[p + idx.rank :]), (chosen,))
     return expression("gather", [("x", x), ("idx", idx)], [Stage("out", axes, body, dtype=x.dtype)])
+
+
+def _literal(value: complex, dtype: DType) -> Scalar:
+    """Of a complex type made of its parts."""
+    if dtype.is_complex:
+        return call("complex", Const(value.real, dtype.part), Const(value.imag, dtype.part))
+    require(not isinstance(value, complex), f"pad: {value} among {dtype.value}", "give a real number")
+    return number(value.real, dtype)
 
 
 def _expand(x: TensorType, *, shape: Shape) -> TensorExpr:

@@ -122,12 +122,7 @@ def narrowed(value: Scalar, dtype: DType) -> Scalar:
 
 def number(value: float, dtype: DType) -> Const:
     """An untyped literal, written as `dtype` has it."""
-    if dtype.is_complex:
-        require(complex(value).imag == 0, f"a constant {value} in an expression", "real ones are supported")
-        value = complex(value).real
-    return Const(
-        float(value) if dtype.is_float or dtype.is_complex else bool(value) if dtype is DType.BOOL else int(value)
-    )
+    return Const(float(value) if dtype.is_float else bool(value) if dtype is DType.BOOL else int(value))
 
 
 def summed(axes: Axes, body: Scalar, reduce: Axes, dtype: DType, combine: str = "sum") -> tuple[Stage, ...]:

@@ -71,9 +71,9 @@ def sample(
     return Sample(inputs, places, stored_at(expr, inputs, places), wanted, tuple(_allowance(expr, w) for w in wanted))
 
 
-def _numbers(values: Array) -> NDArray[np.float64]:
-    """As float64; of complex numbers, which are only moved and thus equal or wrong, the real parts."""
-    return np.asarray(values.real, np.float64)
+def _numbers(values: Array) -> Array:
+    """As float64, or complex128."""
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def _places(expr: TensorExpr, seed: int) -> Places:
@@ -114,7 +114,7 @@ def _inputs(
     }
     values: dict[str, Seeded] = {}
     for n, ((name, _), kind, static) in enumerate(zip(expr.inputs, kinds, operation.static, strict=True)):
-        if kind.dtype.is_float:
+        if kind.dtype.part.is_float:
             small = kind.rank > 1 and (static or n == len(expr.inputs) - 1)
             exponent = round(-log2(max(depth, 1)) / 2) if small else 0
             values[name] = seeds.floats(kind, n, exponent, positive, narrow)
@@ -131,14 +131,14 @@ def _inputs(
 def _allowance(expr: TensorExpr, wanted: Array) -> float:
     """What rounding explains: grows with the depth of the sums, and with the largest value."""
     dtype = DType(wanted.dtype.name)
-    if not dtype.is_float:
+    if not dtype.part.is_float:
         return 0.0
-    finite = wanted.astype(np.float64)
+    finite = _numbers(wanted)
     scale = float(np.abs(finite[np.isfinite(finite)]).max(initial=0.0))
-    if dtype.only_stored:
+    if dtype.only_stored and not dtype.is_complex:
         return dtype.epsilon * scale  # a step, where what is rounded to it was off by a little
     depth = sum(prod(e for _, e in s.reduce) for s in expr.stages if s.reduce)
-    kinds = [k.dtype for _, k in (*expr.inputs, *expr.outputs)]
+    kinds = [k.dtype.part for _, k in (*expr.inputs, *expr.outputs)]
     narrow = min((d.itemsize for d in kinds if d.is_float and not d.only_stored), default=4)
     epsilon = {2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}[narrow]
     return float((64 + depth**0.5 * 8 if narrow < 8 else 256 + depth) * epsilon * max(scale, 1e-3))
@@ -157,8 +157,8 @@ def _off(got: Array, number: int, expr: TensorExpr, sample: Sample) -> NDArray[n
         random = np.random.default_rng(0)
         for _ in range(MOVED if off.any() else 0):
             inputs = {name: _moved(value, random) for name, value in sample.inputs.items()}
-            moved = evaluate_at(expr, inputs, sample.places[off])[number].astype(np.float64)
-            allowed[off] = np.fmax(allowed[off], SLACK * np.abs(moved - still[off]))
+            moved = evaluate_at(expr, inputs, sample.places[off])[number]
+            allowed[off] = np.fmax(allowed[off], SLACK * np.abs(_numbers(moved) - still[off]))
             off[off] = ~(np.abs(found[off] - still[off]) <= allowed[off])
             if not off.any():
                 break

@@ -93,6 +93,8 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
     return (
         HEAD.replace("LANES", str(lanes)).replace("VBYTES", str(4 * lanes)).replace("HBYTES", str(2 * lanes))
         + functions.BITS
+        + functions.COMPLEX
+        + COMPLEX128
         + functions.HALF_BITS.replace("HALF", "_Float16")
         + functions.instance(before, "vf", "vi", "v")
         + f"{POWER}#else\n{power}#endif\n".replace("LANES", str(lanes))
@@ -282,6 +284,11 @@ FOLD_(min, a < b || a != a ? a : b)
 #undef FOLD_
 """
 
+COMPLEX128 = """\
+INLINE double c128_real(_Complex double x) { return __real__ x; }
+INLINE double c128_imag(_Complex double x) { return __imag__ x; }
+INLINE _Complex double c128_complex(double re, double im) { return __builtin_complex(re, im); }
+"""
 MATH_OF_DOUBLES = """\
 INLINE vl vl_mask(int x) { return (vl){0} - (x != 0); }
 INLINE vl vd_is_nan(vd x) { return x != x; }

@@ -119,12 +119,16 @@ class Seeds:
     def floats(
         self, kind: TensorType, order: int, exponent: int, positive: bool, narrow: DType | None = None
     ) -> Seeded:
-        """Numbers of a normal distribution times a power of two; those that a `narrow` type holds as well."""
+        """Numbers (both parts of complex ones) of a normal distribution times a power of two.
+
+        Those that a `narrow` type holds as well.
+        """
         encoding = kind.layout.encoding if kind.layout is not None and not padded(kind) else None
 
         def draw() -> Array:
             normal = np.abs(self._normal) + 0.1 if positive else self._normal
-            return np.ldexp(normal, exponent).astype((narrow or kind.dtype).numpy).astype(kind.dtype.numpy)
+            drawn = np.ldexp(normal, exponent).astype((narrow or kind.dtype.part).numpy).astype(kind.dtype.numpy)
+            return drawn + 1j * np.roll(drawn, 1) if kind.dtype.is_complex else drawn
 
         key = kind.dtype, exponent, positive, narrow, encoding
         return self._seeded(kind, order, self._numbers(key, draw, encoding))

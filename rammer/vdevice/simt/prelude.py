@@ -209,6 +209,13 @@ INLINE float stanh(float x) {  // an odd polynomial near 0, where 1 - 2 / (e^2x 
 }
 """
 
+COMPLEX128 = """\
+struct c128 { double re, im; };
+INLINE double c128_real(c128 x) { return x.re; }
+INLINE double c128_imag(c128 x) { return x.im; }
+INLINE c128 c128_complex(double re, double im) { c128 v; v.re = re; v.im = im; return v; }
+"""
+
 # Functions of vectors apply those of scalars to every lane, so that tails equal bodies.
 VECTORS = """\
 struct __align__(16) vf {  // 16 bytes: the widest access of a thread
@@ -216,8 +223,6 @@ struct __align__(16) vf {  // 16 bytes: the widest access of a thread
   __device__ __forceinline__ float &operator[](int i) { return (&x)[i]; }
 };
 struct vi { int x, y, z, w; };
-struct c128 { double re, im; };  // complex, only moved
-INLINE c128 mk_c128(double re, double im) { c128 v; v.re = re; v.im = im; return v; }
 #define V(place) (*(vf *)&(place))
 INLINE vf mk_vf(float x, float y, float z, float w) { vf v; v.x = x; v.y = y; v.z = z; v.w = w; return v; }
 INLINE vi mk_vi(int x, int y, int z, int w) { vi v; v.x = x; v.y = y; v.z = z; v.w = w; return v; }
@@ -283,6 +288,8 @@ INLINE vf vround_b(vf a) {
 COMMON = (
     "typedef uint16_t bf16;\n"
     + functions.BITS
+    + functions.COMPLEX
+    + COMPLEX128
     + HALF
     + functions.HALF_BITS.replace("HALF", "f16")
     + functions.library(("floor", "ceil", "round", "sqrt", "abs", "exp", "log", "erf", "sin", "cos", "atan"))

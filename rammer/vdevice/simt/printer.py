@@ -109,7 +109,6 @@ class SimtPrinter(CFamilyPrinter):
 
     restrict, loop_type, align = "__restrict__", "int", ""
     ctype: Mapping[DType, str] = {**CTYPE, DType.F16: "f16", DType.C128: "c128"}
-    complex128 = "mk_c128"
     vectors: Mapping[DType, str] = dict.fromkeys(SINGLE, "vf")  # 16 bytes hold two numbers of the others
     narrow: Mapping[DType, str] = {}
     unrolled = frozenset({Kind.UNROLLED, Kind.VECTOR})  # registers have no addresses: their indices must be constants

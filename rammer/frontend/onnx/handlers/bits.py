@@ -35,7 +35,7 @@ def bit_cast(n: Node) -> TensorId:
     target = element_type(n.attrs["to"], "attribute 'to'", node=n.label, op=n.op)
     if source.itemsize != target.itemsize:
         raise n.fail(f"{source.value} has other bits than {target.value}", hint="both need the same width")
-    if source.is_float or target.is_float:
+    if source.part.is_float or target.part.is_float:
         return x if source is target else n.add("bit_cast", x, dtype=target)
     if target is DType.BOOL and source is not DType.BOOL:
         raise n.fail("a bool has no other bits than those of 0 and 1", hint="use Cast")

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from rammer.frontend.onnx.handlers.complex_numbers import channels, of_channels
 from rammer.frontend.onnx.handlers.indexing import inside
 from rammer.frontend.onnx.handlers.scatter import scattered
 from rammer.frontend.onnx.node import Node, handles
@@ -44,10 +45,12 @@ def col2im(n: Node) -> TensorId:
         raise n.fail(f"{rounds} blocks meet at each of {list(image)} pixels", hint="raise Limits.fold_bytes")
     index, known = np.zeros((rounds, prod(image)), np.int64), np.zeros((rounds, prod(image)), bool)
     index[turn, target], known[turn, target] = source, True
-    channels = shape[1] // inner
-    found = n.add("gather", n.reshape(x, (shape[0] * channels, inner * shape[2])), n.constant(index), axis=1)
+    x = channels(n, x)
+    planes = n.type(x).shape[1] // inner
+    found = n.add("gather", n.reshape(x, (shape[0] * planes, inner * shape[2])), n.constant(index), axis=1)
     found = n.add("where", n.constant(known), found, n.like(0, found))
-    return n.reshape(n.reduce(found, "sum", (1,), keepdims=False), (shape[0], channels, *image))
+    found = n.reshape(n.reduce(found, "sum", (1,), keepdims=False), (shape[0], planes, *image))
+    return of_channels(n, found, n.dtype())
 
 
 @handles("MaxUnpool", since=9)

@@ -7,6 +7,7 @@ from math import floor
 
 import numpy as np
 
+from rammer.frontend.onnx.handlers.complex_numbers import parts, whole
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import Array, DType, TensorId
 
@@ -168,8 +169,7 @@ def _resize(
     sizes: Sequence[int],
     roi: Sequence[tuple[float, float]],
 ) -> TensorId:
-    x = n.tensor(0)
-    dtype = n.type(x).dtype
+    x, dtype = parts(n, n.tensor(0)), n.dtype().part
     if any(not s > 0 or not np.isfinite(s) for s in scales) or any(s < 0 for s in sizes):
         raise n.fail(f"scales {list(scales)} and sizes {list(sizes)} must be positive")
     if not n.type(x).size or 0 in sizes:
@@ -194,8 +194,9 @@ def _resize(
                 n, n.cast(x, DType.F32 if not dtype.is_float else dtype), rule.matrix(positions, extent, scale), axis
             )
     if outside is not None and outside.any():
-        x = n.add("where", n.constant(outside), n.like(rule.extrapolation, x), x)
-    return x if n.type(x).dtype is dtype else _back(n, x, dtype)
+        there = np.array([rule.extrapolation, 0.0][: 1 + n.dtype().is_complex])
+        x = n.add("where", n.constant(outside), n.like_array(there, x), x)
+    return whole(n, x if n.type(x).dtype is dtype else _back(n, x, dtype), n.dtype())
 
 
 def _along(n: Node, x: TensorId, matrix: Array, axis: int) -> TensorId:

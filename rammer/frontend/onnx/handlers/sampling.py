@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from rammer.frontend.onnx.handlers.complex_numbers import channels, of_channels
 from rammer.frontend.onnx.handlers.neural import windows
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, Shape, TensorId
@@ -45,8 +46,9 @@ def grid_sample(n: Node) -> TensorId:
         at = n.add("add", n.add("mul", at, n.like(scale, at)), n.like((extent - 1) / 2, at))
         places.append(n.add("round", at) if mode == "nearest" else at)
     first = n.constant(np.arange(batch) * prod(spatial))
-    taps = _weighted(n, _rows(n, n.tensor(0)), tuple(spatial), first, places, mode, padding, corners)
-    return _images(n, n.reduce(taps, "sum", (2,), keepdims=False), grid[1:-1])
+    rows = _rows(n, channels(n, n.tensor(0)))
+    taps = _weighted(n, rows, tuple(spatial), first, places, mode, padding, corners)
+    return of_channels(n, _images(n, n.reduce(taps, "sum", (2,), keepdims=False), grid[1:-1]), n.dtype())
 
 
 @handles("RoiAlign")

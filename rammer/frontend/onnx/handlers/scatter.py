@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from rammer.frontend.onnx.handlers.complex_numbers import combined, folded
 from rammer.frontend.onnx.handlers.indexing import check_indices, check_size, places_along
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import Array, DType, Shape, TensorId
 
-_REDUCTIONS = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
+_REDUCTIONS = ("add", "mul", "max", "min")
 MAX_ROUNDS = 256  # how often a reducing scatter may meet the same place
 
 
@@ -48,7 +49,7 @@ def scatter(n: Node) -> TensorId:
     for turn in range(int(occurrence.max()) + 1):
         chosen = np.flatnonzero(occurrence == turn)
         old = n.add("gather", flat, n.constant(targets[chosen]), axis=0)
-        new = n.add(_REDUCTIONS[reduction], old, n.add("gather", given, n.constant(chosen), axis=0))
+        new = combined(n, reduction, old, n.add("gather", given, n.constant(chosen), axis=0))
         flat = _replaced(n, flat, targets[chosen], new)
     return n.reshape(flat, shape)
 
@@ -151,8 +152,7 @@ def scattered(n: Node, data: TensorId, index: TensorId, updates: TensorId, reduc
         met = n.add("equal", n.reshape(index, (lines, 1, count, 1)), n.constant(np.arange(places).reshape(-1, 1, 1)))
         neutral = n.constant(_neutral(reduction, dtype), dtype)
         terms = n.add("where", met, n.reshape(updates, (lines, 1, count, rest)), neutral)
-        fn = {"add": "sum", "mul": "prod"}.get(reduction, reduction)
-        return n.add(_REDUCTIONS[reduction], data, n.reduce(terms, fn, (2,), keepdims=False))
+        return combined(n, reduction, data, folded(n, reduction, terms, 2))
     last = n.add("last_equal", n.cast(index, DType.I32), count=places)
     zero = n.constant(0, DType.I32)
     met = n.add("less_equal", zero, last)
@@ -164,6 +164,7 @@ def scattered(n: Node, data: TensorId, index: TensorId, updates: TensorId, reduc
 def _neutral(reduction: str, dtype: DType) -> Any:
     if reduction in ("add", "mul"):
         return int(reduction == "mul")
-    if dtype.is_float:
-        return -np.inf if reduction == "max" else np.inf
+    if dtype.part.is_float:
+        end = -np.inf if reduction == "max" else np.inf
+        return complex(end, end) if dtype.is_complex else end
     return dtype.info.min if reduction == "max" else dtype.info.max

@@ -1,0 +1,1 @@
+"""The `rammer` command: argument parsing and printing only, one file for each family of commands."""

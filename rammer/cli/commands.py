@@ -1,0 +1,41 @@
+"""The whole command line: the group of all commands."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+import rammer
+from rammer import demo, files
+from rammer.cli.cache import cache
+from rammer.cli.console import Group, out, progress_bar
+from rammer.cli.doctor import doctor
+from rammer.cli.kernels import convert, kernels
+from rammer.cli.models import bench, check_command, compile_command, run
+from rammer.cli.plans import show
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-v", "--verbose", count=True, help="Say more: -v phases and notes, -vv tracebacks.")
+@click.version_option(rammer.__version__)
+@click.pass_context
+def main(context: click.Context, verbose: int) -> None:
+    """Compile neural networks into static plans of tile-sized tasks, run them, and look at the plans."""
+    context.obj = verbose
+    logging.basicConfig(level=logging.WARNING - 10 * min(verbose, 2), format="%(name)s: %(message)s")
+
+
+@main.command("demo")
+@click.option("--html", default="rammer-demo.html", show_default=True, help="Where to write the timeline.")
+@click.option("--seconds", default=2.0, show_default=True, help="Time to measure, per network.")
+def demo_command(html: str, seconds: float) -> None:
+    """Compile and run real networks, check them, and compare sequential with wavefront scheduling."""
+    files.check_new(html)
+    with progress_bar() as show_progress:
+        demo.run(out, Path(html), seconds, show_progress)
+
+
+for command in (compile_command, run, check_command, bench, show, doctor, cache, convert, kernels):
+    main.add_command(command)

@@ -1,0 +1,64 @@
+"""`rammer doctor`: what there is on this machine."""
+
+from __future__ import annotations
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from rammer import config
+from rammer.cli.console import out, progress_bar
+from rammer.errors import RammerError
+from rammer.plugins import PluginRegistry
+
+
+@click.command()
+@click.option("--calibrate", is_flag=True, help="Measure what this machine can do, for better estimates: some seconds.")
+def doctor(calibrate: bool) -> None:
+    """Say which vDevices, policies and plugins there are, and why one is unavailable."""
+    registry = PluginRegistry()
+    if calibrate:
+        _calibrate(registry)
+    table = Table("vDevice", "plugin", "state", "what to know", title="vDevices")
+    for info in registry.devices():
+        state = "[green]ready[/]" if info.available else "[yellow]unavailable[/]"
+        known = [info.summary if info.available else "", info.reason, info.hint]
+        table.add_row(info.name, info.plugin, state, escape("\n".join(k for k in known if k)))
+    out.print(table)
+    out.print(_policies(registry))
+    for fault in registry.faults:
+        out.print(f"[red]plugin {escape(fault.plugin)}[/] of {escape(fault.distribution)}: {escape(fault.reason)}")
+    from rammer.vdevice import toolchain
+
+    out.print(f"C compiler: {escape(toolchain.describe())}", highlight=False)
+    try:
+        out.print(f"cache: {escape(config.describe_cache())}", highlight=False)
+    except RammerError as error:
+        out.print(f"[red]cache:[/] {escape(str(error))}", highlight=False)
+    set_flags = {name: value for name in config.FLAGS if (value := config.get(name)) != config.FLAGS[name].default}
+    out.print("flags set: " + escape(", ".join(f"{n}={v}" for n, v in set_flags.items()) or "none"), highlight=False)
+
+
+def _calibrate(registry: PluginRegistry) -> None:
+    """Measure all vDevices that can be, and print what was found beside what is usual."""
+    for name, (_, entry) in registry.vdevices().items():
+        if entry.calibrate is None or not entry.probe().ok:
+            continue
+        with progress_bar() as show:
+            found = entry.calibrate(show)
+        table = Table("number", "usual", "measured", title=f"{name}: rates in 1e9 per second, times in µs")
+        for number, usual, measured in found:
+            table.add_row(number, f"{usual:g}", f"{measured:g}")
+        out.print(table)
+
+
+def _policies(registry: PluginRegistry) -> Table:
+    """Every policy with what can be chosen of it."""
+    table = Table("policy", "option", "what it means", title="policies")
+    for name, options in sorted(registry.policy_options().items()):
+        table.add_row(name)
+        for option in options:
+            for value, meaning in option.values.items():
+                default = " (default)" if value == option.default else ""
+                table.add_row("", f"{option.name}={escape(value)}{default}", escape(meaning))
+    return table

@@ -1,0 +1,142 @@
+"""`rammer compile`, `run`, `check` and `bench`: a model, or a program that was saved."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+import rammer
+from rammer import artifact, files, measure, tables
+from rammer.cli.console import err, out, progress_bar
+from rammer.cli.options import compile_options, loaded, open_program, pairs, refuse_options
+from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
+from rammer.errors import InputError
+from rammer.program import Program
+from rammer.scheduler.policy_options import split_policies
+
+POLICIES = "sequential,wavefront"  # that `bench` compares
+
+
+@click.command("compile")
+@click.argument("model")
+@click.option("-o", "--output", required=True, help="The file to write.")
+@click.option("--state", multiple=True, callback=pairs, help="An output that is an input of the next run: OUT=IN.")
+@compile_options
+@click.pass_obj
+def compile_command(verbose: int, /, model: str, output: str, state: dict[str, str], **options: Any) -> None:
+    """Compile MODEL (ONNX) into a file that runs without the compiler."""
+    files.check_new(output, sources=[model])
+    arches = (options.pop("arch") or "").split(",")
+    with progress_bar() as show, ExitStack() as stack:
+        programs = [
+            stack.enter_context(rammer.compile(model, state=state, progress=show, arch=arch or None, **loaded(options)))
+            for arch in dict.fromkeys(arches)
+        ]
+        if len(programs) == 1:
+            programs[0].save(output, progress=show)
+        else:
+            programs.sort(key=lambda p: (p.plan.spec.peak_gflops, len(p.plan.spec.instructions)), reverse=True)
+            rammer.save_together(programs, output)
+        for program in programs:
+            out.print(escape(str(program.report())), highlight=False)
+    out.print(f"wrote {escape(output)} ({Path(output).stat().st_size / 1e6:.1f} MB)", highlight=False)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--input", "given", multiple=True, callback=pairs, help="An input from a .npy file: NAME=FILE.")
+@click.option("--save", "folder", help="Write every output as FOLDER/<number>.npy.")
+@click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
+@compile_options
+@click.pass_obj
+def run(verbose: int, /, model: str, given: dict[str, str], folder: str | None, seed: int, **options: Any) -> None:
+    """Run MODEL (ONNX or a compiled program) once and describe its outputs."""
+    sources = [model, *given.values()]
+    if folder:
+        check_folder(folder, sources)
+    with open_program(model, **options) as program:
+        if verbose:
+            err.print(escape(str(program.report())), highlight=False)
+        outputs = program.run(inputs_of(program, given, seed))
+    table = Table(*COLUMNS)
+    for row in described(outputs):
+        table.add_row(*map(escape, row))
+    if folder:
+        save(outputs, folder, sources)
+    out.print(table)
+
+
+@click.command("check")
+@click.argument("model")
+@click.option("--every", is_flag=True, help="Compare every operator, also where the outputs agree.")
+@click.option("--seed", default=0, help="Seed of the random inputs.  [default: 0]")
+@compile_options
+@click.pass_obj
+def check_command(verbose: int, /, model: str, every: bool, seed: int, **options: Any) -> None:
+    """Compile MODEL (ONNX), and compare what it computes with what it means: outputs, and the operator that differs."""
+    from rammer.checking import check_model, require_agreement
+
+    with progress_bar() as show:
+        rows = check_model(model, every=every, seed=seed, progress=show, **loaded(options))
+    table = Table("tensor", "", "against", "")
+    for row in rows:
+        table.add_row(escape(row.tensor), row.found, escape(row.reference), escape(row.differs) or "agrees")
+    out.print(table)
+    require_agreement(rows)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--policies", help=f"Policies to compare.  [default: {POLICIES}]")
+@click.option(
+    "--seconds", default=2.0, show_default=True, help="Time to measure runs, and again to measure their parts."
+)
+@click.option("--operators", default=15, show_default=True, help="Rows of the table of operators.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@compile_options
+@click.pass_obj
+def bench(
+    verbose: int,
+    /,
+    model: str,
+    policies: str | None,
+    seconds: float,
+    operators: int,
+    as_json: bool,
+    policy: str | None,
+    **options: Any,
+) -> None:
+    """Time MODEL under several policies, interleaved, and list its most expensive operators.
+
+    A compiled program is timed as it is: under the policy that it was compiled with.
+    """
+    names = [policy] if policy else split_policies(POLICIES if policies is None else policies)
+    if not names:
+        raise InputError(f"--policies {policies!r} names no policy", hint=f"for example --policies {POLICIES}")
+    programs: dict[str, Program] = {}
+    try:
+        if artifact.is_archive(model):
+            refuse_options(model, policies=policies)
+            program = open_program(model, policy=policy, **options)
+            names = [program.report().policy]
+            programs[names[0]] = program
+        else:
+            for name in names:
+                programs[name] = open_program(model, policy=name, **options)
+        samples = measure.interleaved(programs, seconds)
+        measure.profile(programs, seconds)
+        if as_json:
+            data = {n: {**samples[n].summary(), "report": programs[n].report().to_json()} for n in names}
+            click.echo(json.dumps(data, indent=1))
+            return
+        out.print(tables.policy_table(programs, samples))
+        out.print(tables.operator_table(programs[names[-1]], operators))
+    finally:
+        for program in programs.values():
+            program.close()

@@ -1,0 +1,96 @@
+"""Options of commands that compile, and the program that they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+import rammer
+from rammer import artifact
+from rammer.cli.console import progress_bar
+from rammer.cli.running import array
+from rammer.errors import InputError
+from rammer.program import Program
+
+
+def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for value in values:
+        name, equals, rest = value.rpartition("=")
+        if not equals or not name or not rest:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
+        found[name] = rest
+    return found
+
+
+def _parsed(convert: Callable[[str], Any], example: str) -> Callable[..., dict[str, Any]]:
+    def parse(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+        try:
+            return {name: convert(text) for name, text in pairs(context, parameter, values).items()}
+        except ValueError:
+            raise click.BadParameter(example) from None
+
+    return parse
+
+
+_shapes = _parsed(lambda text: tuple(map(int, text.split("x"))), "a shape looks like input=1x3x224x224")
+_extents = _parsed(int, "a dimension looks like batch=8")
+
+
+def compile_options(command: Any) -> Any:
+    """The options that say how to compile."""
+    for option in (
+        click.option(
+            "--shape", "shapes", multiple=True, callback=_shapes, help="Fix an input's shape: NAME=1x3x224x224."
+        ),
+        click.option("--dim", "dims", multiple=True, callback=_extents, help="Fix a symbolic dimension: NAME=8."),
+        click.option(
+            "--constant", "constants", multiple=True, callback=pairs, help="Fix an input's value: NAME=FILE.npy."
+        ),
+        click.option("--device", help="Which device of the target; for cpu the number of vEUs."),
+        click.option(
+            "--arch",
+            help="Compile for this architecture instead of the one found; `rammer compile` takes several: A,B.",
+        ),
+        click.option(
+            "--tune-seconds",
+            type=click.FloatRange(min=0),
+            help="Time to measure rKernels; from 60 on, tilings are searched.  [default: RAMMER_TUNE_SECONDS or 20]",
+        ),
+        click.option("--precision", help="Round operands of products, for matrix units: tf32, bf16.  [default: fp32]"),
+        click.option(
+            "--policy",
+            help="Scheduling policy, maybe with options: wavefront:selection=fastest,beyond=off. `rammer doctor` lists "
+            "them.  [default: RAMMER_POLICY or wavefront]",
+        ),
+        click.option("--target", help="vDevice to compile for.  [default: RAMMER_VDEVICE or cpu]"),
+    ):
+        command = option(command)
+    return command
+
+
+def open_program(path: str, **options: Any) -> Program:
+    """Load a saved program, or compile a model. What a file begins with tells which it is, whatever its name."""
+    if artifact.is_archive(path) or (Path(path).suffix == ".rammer" and not Path(path).exists()):
+        refuse_options(path, **options)
+        return rammer.load_program(path, device=options.get("device"))
+    with progress_bar() as show:
+        return rammer.compile(path, progress=show, **loaded(options))
+
+
+def refuse_options(path: str, **options: Any) -> None:
+    """Refuse what a saved program cannot be given any more."""
+    if ignored := [name for name, value in options.items() if (value or value == 0) and name != "device"]:
+        option = {"shapes": "shape", "dims": "dim", "constants": "constant"}.get(
+            ignored[0], ignored[0].replace("_", "-")
+        )
+        raise InputError(f"{path} is a compiled program: --{option} has no effect on it", hint="compile the model")
+
+
+def loaded(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a compilation, the values of its constants read."""
+    constants = {name: array("--constant", name, file) for name, file in (options.get("constants") or {}).items()}
+    return {**options, "constants": constants}

@@ -1,0 +1,91 @@
+"""The command line of an install that only runs saved programs: without a compiler, and without click and rich."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+
+import rammer
+from rammer.artifact import is_archive
+from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
+from rammer.compiler import require_compiler
+from rammer.errors import RammerError
+
+ELSEWHERE = ("bench", "cache", "check", "compile", "convert", "demo", "doctor", "kernels", "show")
+WHOLE = f"`pip install rammer` has {', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]}, too."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit status."""
+    parser = _parser()
+    given, rest = parser.parse_known_args(arguments)
+    if given.absent:
+        print(
+            f"error: there is no `rammer {given.absent}` here: this install only runs saved programs", file=sys.stderr
+        )
+        print(f"  hint: {WHOLE}", file=sys.stderr)
+        return 1
+    if rest:
+        parser.error(f"unknown: {' '.join(rest)}")
+    if not given.run:
+        parser.print_help()
+        return 0
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    try:
+        _run(given)
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except RammerError as error:
+        if given.verbose > 1:
+            raise
+        print("\n  ".join([f"error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    about = "Runs programs that rammer has compiled. This install has one command, `run`."
+    parser = argparse.ArgumentParser(prog="rammer", description=about, epilog=WHOLE)
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more: -v the report, -vv tracebacks")
+    parser.add_argument("--version", action="version", version=f"rammer, version {rammer.__version__} (run-only)")
+    parser.set_defaults(run=False, absent="")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    run = commands.add_parser("run", help="run a compiled program once and describe its outputs")
+    run.add_argument("program", help="a file that `rammer compile` or Program.save has written")
+    run.add_argument("--input", action="append", default=[], metavar="NAME=FILE", help="an input from a .npy file")
+    run.add_argument("--save", metavar="FOLDER", help="write every output as FOLDER/<number>.npy")
+    run.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
+    run.add_argument("--device", help="which device of the target; for cpu the number of vEUs")
+    run.set_defaults(run=True)
+    for name in ELSEWHERE:
+        commands.add_parser(name, add_help=False).set_defaults(absent=name)
+    return parser
+
+
+def _run(given: argparse.Namespace) -> None:
+    pairs = dict(_pair(text) for text in given.input)
+    sources = [given.program, *pairs.values()]
+    if given.save:
+        check_folder(given.save, sources)
+    if not is_archive(given.program) and not given.program.endswith(".rammer"):
+        require_compiler()
+    with rammer.load_program(given.program, device=given.device) as program:
+        if given.verbose:
+            print(program.report(), file=sys.stderr)
+        outputs = program.run(inputs_of(program, pairs, given.seed))
+    if given.save:
+        save(outputs, given.save, sources)
+    rows = [COLUMNS, *described(outputs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, file = text.rpartition("=")
+    if not (name and equals and file):
+        raise RammerError(f"--input {text} is not NAME=FILE", hint="for example --input x=x.npy")
+    return name, file

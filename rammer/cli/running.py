@@ -1,0 +1,55 @@
+"""One run of a program from the command line: inputs from files, outputs described and saved. Needs NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from rammer import files, measure
+from rammer.errors import InputError, RammerError
+from rammer.ir.tensor import Array
+from rammer.program import Program
+
+COLUMNS = ("output", "shape", "dtype", "min", "mean", "max")
+
+
+def array(option: str, name: str, file: str) -> Array:
+    """The array in a .npy file that an option names. Raises InputError."""
+    try:
+        with files.open_plain(file) as opened:
+            return np.asarray(np.load(opened, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{option} {name}: cannot read {file}: {error}", hint="write it with numpy.save") from error
+
+
+def inputs_of(program: Program, given: Mapping[str, str], seed: int) -> dict[str, Array]:
+    """The inputs given as .npy files, and seeded random values for the others."""
+    arrays = measure.random_inputs(program.inputs, seed)
+    return arrays | {name: array("--input", name, file) for name, file in given.items()}
+
+
+def described(outputs: Mapping[str, Array]) -> Iterator[tuple[str, ...]]:
+    """A row of COLUMNS for each output; of complex numbers how large they are."""
+    for name, value in outputs.items():
+        size, kind = (np.abs(value), f"|{value.dtype}|") if value.dtype.kind == "c" else (value, str(value.dtype))
+        wide = size.astype(np.float64)
+        numbers = (f"{f(wide):.6g}" if value.size else "-" for f in (np.min, np.mean, np.max))
+        yield name, "×".join(map(str, value.shape)), kind, *numbers
+
+
+def check_folder(folder: str, sources: Collection[str]) -> None:
+    """Make the folder that outputs are to be written into. Raises RammerError where that cannot be."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RammerError(f"cannot make the folder {folder}: {error.strerror}", hint="name another one") from error
+    files.check_new(Path(folder, "0.npy"), sources=sources)
+
+
+def save(outputs: Mapping[str, Array], folder: str, sources: Collection[str]) -> None:
+    """Write every output as FOLDER/<number>.npy."""
+    for number, value in enumerate(outputs.values()):
+        with files.new_file(Path(folder) / f"{number}.npy", sources=sources) as file:
+            np.save(file, value)

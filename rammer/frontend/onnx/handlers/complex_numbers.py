@@ -1,0 +1,76 @@
+"""Complex numbers in handlers: as pairs of real ones, of which what is linear computes each part."""
+
+from __future__ import annotations
+
+from rammer.frontend.onnx.node import Node
+from rammer.ir.tensor import DType, TensorId
+
+
+def parts(n: Node, x: TensorId) -> TensorId:
+    """Complex numbers as pairs along a last dimension of 2; others as they are."""
+    return n.add("view_as_real", x) if n.type(x).dtype.is_complex else x
+
+
+def whole(n: Node, x: TensorId, dtype: DType) -> TensorId:
+    """What `parts` makes of a tensor of type `dtype`, put together."""
+    return n.add("view_as_complex", x) if dtype.is_complex else x
+
+
+def channels(n: Node, x: TensorId) -> TensorId:
+    """[batch, channels, …] complex numbers as twice as many real channels, of all real parts first."""
+    if not n.type(x).dtype.is_complex:
+        return x
+    batch, count, *rest = n.type(x).shape
+    apart = n.transpose(parts(n, x), (0, len(rest) + 2, *range(1, len(rest) + 2)))
+    return n.reshape(apart, (batch, 2 * count, *rest))
+
+
+def of_channels(n: Node, x: TensorId, dtype: DType) -> TensorId:
+    """What `channels` makes of a tensor of type `dtype`, put together."""
+    if not dtype.is_complex:
+        return x
+    batch, count, *rest = n.type(x).shape
+    pairs = n.transpose(n.reshape(x, (batch, 2, count // 2, *rest)), (0, *range(2, len(rest) + 3), 1))
+    return whole(n, pairs, dtype)
+
+
+def combined(n: Node, fn: str, a: TensorId, b: TensorId) -> TensorId:
+    """add, mul, max or min of two tensors of one type; of complex numbers the larger real part decides, as in NumPy."""
+    dtype = n.type(a).dtype
+    if not dtype.is_complex:
+        return n.add(fn, a, b)
+    if fn == "add":
+        return whole(n, n.add("add", parts(n, a), parts(n, b)), dtype)
+    (a_real, a_imag), (b_real, b_imag) = (_apart(n, x) for x in (a, b))
+    if fn == "mul":
+        real = n.add("sub", n.add("mul", a_real, b_real), n.add("mul", a_imag, b_imag))
+        imag = n.add("add", n.add("mul", a_real, b_imag), n.add("mul", a_imag, b_real))
+        return whole(n, n.stack([real, imag], len(n.type(real).shape)), dtype)
+    beyond, level = ("greater", "greater_equal") if fn == "max" else ("less", "less_equal")
+    equal = n.add("and", n.add("equal", a_real, b_real), n.add(level, a_imag, b_imag))
+    first = n.add("or", n.add(beyond, a_real, b_real), equal)
+    a_nan, b_nan = (n.add("or", *(n.add("is_nan", p) for p in pair)) for pair in ((a_real, a_imag), (b_real, b_imag)))
+    return n.add("where", n.add("or", a_nan, n.add("and", n.add("not", b_nan), first)), a, b)
+
+
+def folded(n: Node, fn: str, x: TensorId, axis: int) -> TensorId:
+    """All elements along an axis combined, by halves; the axis goes. Real ones in one reduction."""
+    if not n.type(x).dtype.is_complex:
+        return n.reduce(x, {"add": "sum", "mul": "prod"}.get(fn, fn), (axis,), keepdims=False)
+    while (extent := (shape := list(n.type(x).shape))[axis]) > 1:
+        half = extent // 2
+        shape[axis] = half
+        starts = [[part * half if d == axis else 0 for d in range(len(shape))] for part in range(3)]
+        both = combined(n, fn, *(n.slice(x, starts[part], shape) for part in range(2)))
+        if extent % 2:
+            shape[axis] = 1
+            both = n.concat([both, n.slice(x, starts[2], shape)], axis)
+        x = both
+    return n.reshape(x, [e for d, e in enumerate(n.type(x).shape) if d != axis])
+
+
+def _apart(n: Node, x: TensorId) -> tuple[TensorId, TensorId]:
+    """The real and the imaginary parts."""
+    shape, pairs = n.type(x).shape, parts(n, x)
+    real, imag = (n.slice(pairs, (*(0,) * len(shape), part), (*shape, 1)) for part in range(2))
+    return n.reshape(real, shape), n.reshape(imag, shape)
