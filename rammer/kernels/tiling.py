@@ -28,7 +28,7 @@ def task_counts(problem: Problem) -> list[int]:
 
 
 def least_us(spec: VDeviceSpec) -> float:
-    """What an operation takes on one vEU, at least, for a second task to pay: half of it, for a barrier on both sides."""
+    """What an operation takes on one vEU at least if a second task pays: half of it saves a barrier on both sides."""
     return 4 * spec.barrier_us
 
 
