@@ -1,4 +1,4 @@
-"""The scalar functions of expressions: name, arity, NumPy meaning."""
+"""The scalar functions of expressions: name and NumPy meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ class Function:
     """A scalar function; operands and result share one type unless its name is in expr.COMPARISONS."""
 
     name: str
-    arity: int
     numpy: Callable[..., Any]
 
 
@@ -80,47 +79,47 @@ def _sigmoid(x: Any) -> Any:
 FUNCTIONS: dict[str, Function] = {
     f.name: f
     for f in (
-        Function("add", 2, np.add),
-        Function("sub", 2, np.subtract),
-        Function("mul", 2, np.multiply),
-        Function("div", 2, _divide),
-        Function("mod", 2, _mod),
-        Function("fmod", 2, np.fmod),
-        Function("pow", 2, _power),
-        Function("max", 2, np.maximum),
-        Function("min", 2, np.minimum),
-        Function("neg", 1, np.negative),
-        Function("abs", 1, np.abs),
-        Function("sign", 1, np.sign),
-        Function("floor", 1, np.floor),
-        Function("ceil", 1, np.ceil),
-        Function("round", 1, np.rint),
-        Function("sqrt", 1, np.sqrt),
-        Function("exp", 1, np.exp),
-        Function("log", 1, np.log),
-        Function("sin", 1, np.sin),
-        Function("cos", 1, np.cos),
-        Function("atan", 1, np.arctan),
-        Function("erf", 1, _erf),
-        Function("tanh", 1, np.tanh),
-        Function("sigmoid", 1, _sigmoid),
-        Function("equal", 2, np.equal),
-        Function("less", 2, np.less),
-        Function("less_equal", 2, np.less_equal),
-        Function("greater", 2, np.greater),
-        Function("greater_equal", 2, np.greater_equal),
-        Function("is_nan", 1, np.isnan),
-        Function("is_inf", 1, np.isinf),
-        Function("and", 2, np.logical_and),
-        Function("or", 2, np.logical_or),
-        Function("xor", 2, np.logical_xor),
-        Function("not", 1, np.logical_not),
-        Function("bit_and", 2, np.bitwise_and),
-        Function("bit_or", 2, np.bitwise_or),
-        Function("bit_xor", 2, np.bitwise_xor),
-        Function("bit_not", 1, np.bitwise_not),
-        Function("shift_left", 2, _shift_left),
-        Function("shift_right", 2, _shift_right),
-        Function("where", 3, np.where),
+        Function("add", np.add),
+        Function("sub", np.subtract),
+        Function("mul", np.multiply),
+        Function("div", _divide),
+        Function("mod", _mod),
+        Function("fmod", np.fmod),
+        Function("pow", _power),
+        Function("max", np.maximum),
+        Function("min", np.minimum),
+        Function("neg", np.negative),
+        Function("abs", np.abs),
+        Function("sign", np.sign),
+        Function("floor", np.floor),
+        Function("ceil", np.ceil),
+        Function("round", np.rint),
+        Function("sqrt", np.sqrt),
+        Function("exp", np.exp),
+        Function("log", np.log),
+        Function("sin", np.sin),
+        Function("cos", np.cos),
+        Function("atan", np.arctan),
+        Function("erf", _erf),
+        Function("tanh", np.tanh),
+        Function("sigmoid", _sigmoid),
+        Function("equal", np.equal),
+        Function("less", np.less),
+        Function("less_equal", np.less_equal),
+        Function("greater", np.greater),
+        Function("greater_equal", np.greater_equal),
+        Function("is_nan", np.isnan),
+        Function("is_inf", np.isinf),
+        Function("and", np.logical_and),
+        Function("or", np.logical_or),
+        Function("xor", np.logical_xor),
+        Function("not", np.logical_not),
+        Function("bit_and", np.bitwise_and),
+        Function("bit_or", np.bitwise_or),
+        Function("bit_xor", np.bitwise_xor),
+        Function("bit_not", np.bitwise_not),
+        Function("shift_left", _shift_left),
+        Function("shift_right", _shift_right),
+        Function("where", np.where),
     )
 }

@@ -108,7 +108,8 @@ class Probe:
 
         with _on(self._cpus[0]) as first, _on(self._cpus[1]) as second:
             both = [worker.submit(take_turns, side) for side, worker in enumerate((first, second))]
-            return min(max(pair) for pair in zip(*(one.result() for one in both), strict=True)) / (2 * TURNS) * 1e6
+            windows = zip(*(one.result() for one in both), strict=True)
+            return float(min(map(max, windows))) / (2 * TURNS) * 1e6
 
 
 def _whole(nbytes: int) -> int:
