@@ -6,6 +6,7 @@ import datetime
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -20,11 +21,16 @@ def by_model(
     line: Callable[[str, str, Any], str],
     options: Mapping[str, Any],
     output: Path | None,
-) -> None:
-    """Print a line for each model and backend when it is there; the file holds all that there are so far."""
-    entries: dict[str, Any] = {}
+    earlier: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Print a line for each model and backend when it is there; the file holds all that there are so far.
+
+    `earlier` are models that are known already.
+    """
+    entries = dict(earlier)
     for model in models:
-        entries[model] = compare(model)
+        if model not in earlier:
+            entries[model] = compare(model)
         for backend, found in entries[model].items():
             click.echo(line(model, backend, found))
         if output:
@@ -36,3 +42,4 @@ def by_model(
                 "models": entries,
             }
             files.write(output, json.dumps(content, indent=1))
+    return entries

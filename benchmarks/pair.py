@@ -1,4 +1,4 @@
-"""Saved programs of one model, of two commits say, in one process and in turn: is anything slower than before?
+"""Saved programs of one model, of two precisions say, in one process and in turn. For commits: `benchmarks.before`.
 
 python -m benchmarks.pair [--seconds 8] MODEL=BEFORE.rammer,AFTER.rammer…
 """

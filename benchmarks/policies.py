@@ -53,15 +53,19 @@ def in_turn(programs: Sequence[Program], inputs: Mapping[str, Array], names: Seq
             blocks[which].append(float(np.median(row)))
             least[which] = min(least[which], *row)
         turn += 1
-    first, second = map(np.asarray, blocks)
-    random = np.random.default_rng(0)
-    picks = random.integers(0, turn, (RESAMPLES, turn))
-    ratios = np.median(first[picks], axis=1) / np.median(second[picks], axis=1)
-    low, high = np.percentile(ratios, [2.5, 97.5])
+    ratio, low, high = ratio_of_medians(*blocks)
     texts = [f"{p} min {m:.3f} median {np.median(b):.3f} ms" for p, m, b in zip(names, least, blocks, strict=True)]
-    ratio, fastest = np.median(first) / np.median(second), least[0] / least[1]
+    fastest = least[0] / least[1]
     spread = f"ratio {ratio:.4f} [{low:.4f}, {high:.4f}], of minima {fastest:.4f}"
     return f"n={RUNS * turn}; {texts[0]}; {texts[1]}; {spread}"
+
+
+def ratio_of_medians(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
+    """The median of `first` over that of `second`, and its 95 % interval by bootstrap; both in the order of rounds."""
+    pair = np.asarray([first, second])  # [2, rounds]
+    picks = np.random.default_rng(0).integers(0, pair.shape[1], (RESAMPLES, pair.shape[1]))
+    low, high = np.percentile(np.divide(*np.median(pair[:, picks], axis=2)), [2.5, 97.5])
+    return float(np.divide(*np.median(pair, axis=1))), float(low), float(high)
 
 
 @click.command()

@@ -32,7 +32,6 @@ class Access:
     loops: tuple[tuple[int, For], ...]  # outermost first, numbered
     path: Path
     register: bool = False  # of a buffer that each thread has to itself
-    phase: int = 0  # how many Syncs stand before it
     more: tuple[tuple[str, int], ...] = ()
     role: Role = ()
     threads: tuple[tuple[str, Index], ...] = ()
@@ -71,7 +70,7 @@ class Accesses:
         self._arguments = {b.name for b in program.arguments}
         self.found: list[Access] = []
         self.hints: list[tuple[Prefetch, Access]] = []
-        self._statements = self._loops = self._syncs = 0
+        self._statements = self._loops = 0
         self._names: dict[str, str] = {}
         self._walk(program.body, (), ())
 
@@ -91,7 +90,7 @@ class Accesses:
                     self._walk(inner, loops, path)
                     self._names[buffer.name] = shadowed or buffer.name
                 case Sync():
-                    self._syncs += 1
+                    pass
                 case Store() | Apply():
                     self._statements += 1
                     for access in self._of(stmt, loops, path):
@@ -131,8 +130,8 @@ class Accesses:
             threads: tuple[tuple[str, Index], ...] = (),
         ) -> Access:
             name = self._names.get(buffer, buffer)
-            around = (loops, (*path, *where), name in self.registers, self._syncs)
-            return Access(name, index, write, self._statements, *around, more, role, threads)
+            path_there, register = (*path, *where), name in self.registers
+            return Access(name, index, write, self._statements, loops, path_there, register, more, role, threads)
 
         match stmt:
             case Store(buffer, index, value, dynamic):

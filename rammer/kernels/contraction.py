@@ -47,7 +47,7 @@ def blocks(problem: Problem, width: int, height: int) -> list[Block]:
     found: list[tuple[float, int, Block]] = []
     for vectors in range(1, min(MAX_VECTORS, width) + 1):
         for rows in range(1, min(16, height) + 1):
-            if vectors * rows + vectors + 1 > limit or vectors * rows > 26:
+            if vectors * rows + vectors + 1 > limit:
                 continue
             rest = height % rows
             cost = 0.0

@@ -25,7 +25,6 @@ ACCUMULATORS = 16  # enough to hide the latency of adding, and as many streams a
 MOST_GATES = 4
 ENOUGH_ROWS = 8  # sums for each weight, of which reading the weights costs little beside arithmetic
 SOME_ROWS = 4  # sums for each weight, of which arithmetic takes as long as reading the weights
-WORTH_BARRIERS = 5  # barriers that an operation must outlast, for its second task to pay
 
 
 class Cell(NamedTuple):
@@ -63,9 +62,7 @@ def _counts(cell: Cell) -> list[int]:
     """How many tasks to aim for, the best guess first."""
     problem = cell.problem
     counts = task_counts(problem)
-    if counts == [1] and problem.microseconds > WORTH_BARRIERS * problem.spec.barrier_us:
-        counts = [1, problem.rtasks]  # tiny, but a step of a long chain: nothing else runs beside it
-    elif counts != [1] and _stay(problem, cell.products.values()):
+    if counts != [1] and _stay(problem, cell.products.values()):
         counts = [counts[0], 1]  # chains side by side, one on each vEU, do without barriers
     if counts != [1] and any(len(s.axes) and _reads_all(problem, s.name) for s in problem.placed):
         counts = [counts[0], 1]  # every task would repeat what all of them need

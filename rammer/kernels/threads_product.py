@@ -318,7 +318,10 @@ def tiles(staging: Staging) -> list[Tile]:
     ranked = sorted(found.values(), key=lambda t: alone_us(t, spec))[:REFINED]
     if efficient is not None and efficient not in ranked:
         ranked.append(efficient)
-    refined = (_soonest(staging, t.steps, t.points, t.split, chunks(staging, t.split)) for t in ranked)
+    refined = (
+        soonest(_fitted(staging, t.steps, t.points, t.split, chunk) for chunk in chunks(staging, t.split))
+        for t in ranked
+    )
     return [tile for tile in refined if tile is not None]
 
 
@@ -421,14 +424,6 @@ def chunks(staging: Staging, split: int) -> list[int]:
     return sorted(chunk for chunk in found if padded[chunk] <= MOST_PADDING * min(padded.values()))
 
 
-def _soonest(
-    staging: Staging, steps: dict[str, int], points: tuple[int, int], split: int, sizes: Iterable[int]
-) -> Tile | None:
-    """The tile with the chunk of these `sizes` that it is done soonest with."""
-    ways = (_fitted(staging, steps, points, split, chunk) for chunk in sizes)
-    return soonest([way for way in ways if way is not None])
-
-
 def shorter(staging: Staging, tile: Tile, places: int) -> Tile | None:
     """The tile with a shorter chunk, of which so many fit where one of its own does not; None if there is none."""
     if places * staging.nbytes(tile.steps, tile.chunk) <= staging.room:
@@ -437,10 +432,11 @@ def shorter(staging: Staging, tile: Tile, places: int) -> Tile | None:
     return _fitted(staging, tile.steps, tile.points, tile.split, fits[-1]) if fits else None
 
 
-def soonest(ways: Sequence[T]) -> T | None:
-    """The tile that takes least, or with less scratch hardly more."""
-    best = min((way.us for way in ways), default=0.0)
-    return min((way for way in ways if way.us <= ALIKE * best), key=lambda way: way.chunk, default=None)
+def soonest(ways: Iterable[T | None]) -> T | None:
+    """Of those that fit, the tile that takes least, or with less scratch hardly more."""
+    fitting = [way for way in ways if way is not None]
+    best = min((way.us for way in fitting), default=0.0)
+    return min((way for way in fitting if way.us <= ALIKE * best), key=lambda way: way.chunk, default=None)
 
 
 def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:

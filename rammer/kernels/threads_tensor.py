@@ -6,7 +6,7 @@ computes blocks of points as large as the instruction's, and each of its threads
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product as combinations
 from math import prod
@@ -70,7 +70,7 @@ def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
         if tile is not None and (tile.tasks not in found or tile.us < found[tile.tasks].us):
             found[tile.tasks] = tile
     ranked = sorted(found.values(), key=lambda t: -(-t.tasks // spec.num_veus) * t.us)[:REFINED]
-    refined = [_soonest(staging, unit, t.waves, t.blocks, every) for t in ranked]
+    refined = (soonest(_fitted(staging, unit, t.waves, t.blocks, chunk) for chunk in every) for t in ranked)
     return [tile for tile in refined if tile is not None]
 
 
@@ -115,12 +115,6 @@ def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chun
 def together(steps: int, blocks: Pair) -> int:
     """How many steps of a chunk are one piece of code: loads of one hide behind the products of another."""
     return next((n for n in (4, 2) if steps % n == 0 and n * prod(blocks) <= MOST_APPLIED), 1)
-
-
-def _soonest(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, sizes: Iterable[int]) -> Blocks | None:
-    """The tile with the chunk of these `sizes` that it is done soonest with."""
-    ways = (_fitted(staging, unit, waves, blocks, chunk) for chunk in sizes)
-    return soonest([way for way in ways if way is not None])
 
 
 def chunks(staging: Staging, unit: Instruction) -> list[int]:

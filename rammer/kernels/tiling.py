@@ -17,15 +17,19 @@ from rammer.kernels.schedule import At, Loop
 MAX_UNROLLED = 80  # statements of a register block whose window is unrolled too
 SLACK = 1.05  # of the busiest vEU: to cut a second axis for less, operands are read again and tasks begun too often
 WHOLE = 1.15  # the same if the first axis, which saves traffic, stays whole: measured at 1.33 alone (ViT's three heads)
-TINY_US = 1.3  # below this an operation is not worth a second task
 
 
 def task_counts(problem: Problem) -> list[int]:
     """How many tasks to aim for: one per vEU first (or as many as are asked for), then finer; one if it is tiny."""
     want = problem.rtasks
-    if problem.microseconds < TINY_US or want == 1:
+    if want == 1 or problem.microseconds < least_us(problem.spec):
         return [1]
-    return [want, 4 * want] if problem.microseconds > 8 * TINY_US else [want]
+    return [want, 4 * want] if problem.microseconds > 8 * least_us(problem.spec) else [want]
+
+
+def least_us(spec: VDeviceSpec) -> float:
+    """What an operation takes on one vEU at least if a second task pays: half of it saves a barrier on both sides."""
+    return 4 * spec.barrier_us
 
 
 def cut(axes: Sequence[tuple[str, int, int]], want: int, veus: int = 1) -> tuple[Loop, ...]:

@@ -19,7 +19,7 @@ from rammer.kernels import contraction
 from rammer.kernels.contraction import Block, blocks
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import TINY_US, cut, task_counts
+from rammer.kernels.tiling import cut, least_us, task_counts
 from rammer.kernels.winograd import TAPS, Convolution, convolution, rewritten
 
 TILE = 4  # outputs of a tile along each side
@@ -82,7 +82,7 @@ def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
     if convolution(apart) is None or (direct := next(contraction.schedules(problem), None)) is None:
         return [], False
     direct_us = problem.alone_us(direct, problem.spec.num_veus)
-    if direct_us < TINY_US:
+    if direct_us < least_us(problem.spec):
         return [], False
     forms = schedules(apart, direct_us, max(search, MAX_SCHEDULES))
     made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]

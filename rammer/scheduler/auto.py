@@ -11,7 +11,7 @@ from rammer.ir.device import SyncModel
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.critical_path import ListPolicy
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
-from rammer.scheduler.judge import Judge
+from rammer.scheduler.judge import PLANS, Judge
 from rammer.scheduler.policy import Policy, Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.sequential import SequentialPolicy
@@ -30,13 +30,7 @@ class AutoPolicy:
     finer: ClassVar[tuple[int, ...]] = GraphTurboPolicy.finer
     images_apart: ClassVar[bool] = GraphTurboPolicy.images_apart
 
-    plans: Literal["measured", "priced"] = field(
-        default="measured",
-        metadata={
-            "measured": "of plans whose prices are close, the one that runs faster, where the device can run them",
-            "priced": "by price alone",
-        },
-    )
+    plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         judge = Judge(problem, self.plans == "measured")

@@ -14,6 +14,10 @@ from rammer.scheduler.timeline import simulate
 # measured ones in half of all cases, within 20 % in nine of ten (docs/measurements.md; python -m benchmarks.cost), and
 # plans of one graph share most of what is wrong.
 SURE = 1.1
+PLANS = {
+    "measured": "of plans whose prices are close, the one that runs faster, where the device can run them",
+    "priced": "by price alone",
+}  # the option of policies that says which
 
 
 class Judged:

@@ -8,7 +8,7 @@ from typing import Literal
 from rammer.ir.device import SyncModel
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.algorithm1 import algorithm_1
-from rammer.scheduler.judge import Judge
+from rammer.scheduler.judge import PLANS, Judge
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import SelectBy
@@ -37,13 +37,7 @@ class WavefrontPolicy:
             "off": "Algorithm 1 as the paper prints it",
         },
     )
-    plans: Literal["measured", "priced"] = field(
-        default="measured",
-        metadata={
-            "measured": "of plans whose prices are close, the one that runs faster, where the device can run them",
-            "priced": "by price alone",
-        },
-    )
+    plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
     sync: Literal["fine", "global"] = field(
         default="fine",
         metadata={

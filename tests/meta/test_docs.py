@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,20 @@ def test_pages_that_follow_an_operator_show_real_graphs_and_expressions(
     assert expressions
     for block in expressions:
         assert block in listed
+
+
+def test_every_number_that_chooses_says_its_source() -> None:
+    table = [line.split("|")[2] for line in read("docs/cost.md").splitlines() if line.startswith("|")]
+    known = set(re.findall(r"\b[A-Z_]{3,}\b", " ".join(table)))
+    found = {name for part in ("cost", "kernels", "scheduler") for name in numbers(ROOT / "rammer" / part)}
+    assert found == known
+
+
+def numbers(folder: Path) -> Iterator[str]:
+    """Constants of modules that are numbers, or hold some."""
+    for path in folder.rglob("*.py"):
+        for stmt in ast.parse(path.read_text(encoding="utf-8")).body:
+            match stmt:
+                case ast.Assign([ast.Name(name)], value) if re.fullmatch(r"[A-Z][A-Z_]+", name):
+                    if any(isinstance(n, ast.Constant) and type(n.value) in (int, float) for n in ast.walk(value)):
+                        yield name

@@ -100,7 +100,7 @@ class _Fuser:
             joined = here != n
             if joined and not (small or group in strict):
                 continue
-            merged = self._merge(group, here, n, op)
+            merged = self._merge(group, here, op)
             here = here if merged is None else merged
 
     def _feeds(self, tensor: TensorId, producer: int, shape: Shape) -> bool:
@@ -120,8 +120,8 @@ class _Fuser:
             for t in self.operators[n].outputs
         )
 
-    def _merge(self, group: int, here: int, n: int, op: ROperator) -> int | None:
-        """Contract `group` with the group `here` that holds operator `n`, within all limits."""
+    def _merge(self, group: int, here: int, op: ROperator) -> int | None:
+        """Contract `group` with the group `here`, to which operator `op` belongs, within all limits."""
         a, b = self.groups[group], self.groups[here]
         count = len(self.clusters.members[group]) + len(self.clusters.members[here])
         if a.cores + b.cores > 1 or count > MAX_MEMBERS:

@@ -18,6 +18,7 @@ SHARES = {f"x{n}": n for n in (1, 2)}  # vEUs on a multiprocessor, as they are n
 # Of every multiprocessor here, by the CUDA C++ Programming Guide (compute capabilities) and AMD's ISA guides: four
 # schedulers (SIMDs), and 32 banks of shared memory (LDS) that give 4 bytes each in a clock.
 SCHEDULERS, BANKS = 4, 32
+PENDING = 8  # loads of 16 bytes: a block's 30 KiB, the least that NVRTC's code has under way (docs/cuda.md)
 SCRATCH_CYCLES = 24  # of a load from shared memory: 19 to 29 from Volta to Hopper (Jia et al. 2018, Luo et al. 2024)
 
 
@@ -105,6 +106,7 @@ def gpu_spec(
             latency=SCRATCH_CYCLES,
             schedulers=SCHEDULERS,
             banks=BANKS,
+            pending=PENDING,
         ),
         launch_us=launch_us,
         barrier_us=barrier_us,
