@@ -18,6 +18,7 @@ from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
+from rammer.passes.quantized.block_weights import block_weights
 from rammer.passes.quantized.dequantize_apart import dequantize_apart
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
@@ -48,6 +49,9 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
 
     def weights(graph: Graph) -> Graph:
         return weights_as_bytes(graph, spec)
+
+    def blocks(graph: Graph) -> Graph:
+        return block_weights(graph, spec)
 
     def products(graph: Graph) -> Graph:
         # threads read neighbours: there a matrix that lies turned is read badly
@@ -82,6 +86,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         move_first,
         integers,
         weights,
+        blocks,
         cells,
         fold_constants,
         simplify,

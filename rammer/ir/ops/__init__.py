@@ -6,8 +6,21 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rammer.ir.operator import OpDef
-from rammer.ir.ops import conv, elementwise, layout, matmul, normalize, pool, probe, recurrent, reduce, sort, update
+from rammer.ir.ops import (
+    block_weights,
+    conv,
+    elementwise,
+    layout,
+    matmul,
+    normalize,
+    pool,
+    probe,
+    recurrent,
+    reduce,
+    sort,
+    update,
+)
 
-_MODULES = (elementwise, matmul, conv, pool, reduce, sort, normalize, layout, recurrent, probe, update)
+_MODULES = (elementwise, matmul, block_weights, conv, pool, reduce, sort, normalize, layout, recurrent, probe, update)
 
 OPS: Mapping[str, OpDef] = MappingProxyType({d.name: d for module in _MODULES for d in module.DEFINITIONS})

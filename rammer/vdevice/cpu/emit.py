@@ -107,8 +107,9 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + _typed(LOADS, "vb", "uint8_t", lanes, 1)
         + _typed(LOADS, "vs", "int16_t", lanes, 2)
         + _typed(LOADS, "vt", "uint16_t", lanes, 2)
-        + _typed(LOADS + MATH_OF_ALL, "vl", "int64_t", lanes, 8)
-        + _typed(LOADS + MATH_OF_ALL, "vi", "int", lanes, 4)
+        + _typed(LOADS + MATH_OF_ALL + SHIFTS, "vl", "int64_t", lanes, 8)
+        + _typed(LOADS + MATH_OF_ALL + SHIFTS, "vi", "int", lanes, 4)
+        + LOW_BITS.replace("LANES", str(lanes))
         + _typed(LOADS + double, "vd", "double", lanes, 8)
         + _transpose(lanes)
         + "".join(texts).replace("LANES", str(lanes))
@@ -277,6 +278,26 @@ FOLD_(mul, a * b)
 FOLD_(max, a > b || a != a ? a : b)
 FOLD_(min, a < b || a != a ? a : b)
 #undef FOLD_
+"""
+
+SHIFTS = """\
+INLINE T_ T__far(T_ b) { return (b < 0) | (b > 8 * SIZE - 1); }  /* by a negative amount, or by all bits and more */
+INLINE T_ T__shift_left(T_ a, T_ b) { T_ far = T__far(b); return (a << (b & ~far)) & ~far; }
+INLINE T_ T__shift_right(T_ a, T_ b) { T_ far = T__far(b); return a >> T__sel(far, T__splat(8 * SIZE - 1), b); }
+"""
+
+# Numbers of up to four bits, less a constant: a vector of 16 floats holds all that they may be.
+LOW_BITS = """\
+#if defined(__AVX512F__) && LANES == 16
+INLINE vf vlow_bits(vi x, int mask, float zero) {
+  vf all;
+  #pragma unroll
+  for (int n = 0; n < 16; n++) all[n] = (float)(n & mask) - zero;
+  return __builtin_ia32_permvarsf512(all, x);
+}
+#else
+INLINE vf vlow_bits(vi x, int mask, float zero) { return __builtin_convertvector(x & mask, vf) - zero; }
+#endif
 """
 
 MATH_OF_DOUBLES = """\

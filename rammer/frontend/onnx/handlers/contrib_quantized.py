@@ -9,6 +9,8 @@ from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, shifte
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
+_FEW = {2: DType.U2, 4: DType.U4, 8: DType.U8}
+
 
 def _optional(n: Node, position: int) -> TensorId | None:
     return n.tensor(position) if n.has(position) else None
@@ -86,19 +88,31 @@ def matmul_n_bits(n: Node) -> TensorId:
     count = -(-depth // block)
     if n.shape(1) != (columns, count, block * bits // 8) or n.type(n.tensor(2)).size != columns * count:
         raise n.fail(f"weights {n.type(n.tensor(1))} and scales {n.type(n.tensor(2))} do not fit {count} blocks")
-    dtype = n.dtype()
-    weights = n.cast(_unpacked(n, n.tensor(1), bits), dtype)
-    zero: TensorId = n.constant(1 << (bits - 1), dtype)
+    dtype, numbers = n.dtype(), _numbers(n, n.tensor(1), bits)
+    zero: TensorId = n.constant(1 << (bits - 1), DType.I32)
     if n.has(3):
         given = n.tensor(3)
         if n.dtype(3) is DType.U8:
             given = _unpacked(n, n.reshape(given, (columns, n.type(given).size // columns)), bits)
-            given = n.cast(n.slice(given, (0, 0), (columns, count)), dtype)
+            given = n.cast(n.slice(given, (0, 0), (columns, count)), DType.I32)
         zero = n.reshape(given, (columns, count, 1))
-    weights = n.add("mul", n.add("sub", weights, zero), n.reshape(n.tensor(2), (columns, count, 1)))
+    exact = n.type(zero).dtype
+    weights = n.cast(n.add("sub", n.cast(n.reshape(numbers, (columns, count, block)), exact), zero), dtype)
+    weights = n.add("mul", weights, n.reshape(n.tensor(2), (columns, count, 1)))
     weights = n.slice(n.reshape(weights, (columns, count * block)), (0, 0), (columns, depth))
     found = n.product(x, weights, trans_b=True)
     return n.add("add", found, n.tensor(5)) if n.has(5) else found
+
+
+def _numbers(n: Node, packed: TensorId, bits: int) -> TensorId:
+    """The numbers of `bits` bits in the bytes of the last axis; if they are known, as a constant for passes to keep."""
+    value = n.builder.value(packed)
+    if value is None:
+        return _unpacked(n, packed, bits)
+    parts = value[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
+    kept = n.builder.constant(parts.reshape(*value.shape[:-1], -1).astype(_FEW[bits].numpy))
+    n.builder.keep(kept)
+    return kept
 
 
 def _unpacked(n: Node, packed: TensorId, bits: int) -> TensorId:
