@@ -72,6 +72,13 @@ def _shift_right(a: Any, b: Any) -> Any:
     return np.where(inside, np.right_shift(a, np.where(inside, b, dtype.type(0))), gone)
 
 
+def _dot_bytes(a: Any, b: Any) -> Any:
+    """Of int32: the sum of the products of their four bytes, those of the first unsigned, of the second signed."""
+    a, b = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
+    pairs = ((a >> n & 255) * (b >> n).astype(np.int8).astype(np.int32) for n in (0, 8, 16, 24))
+    return sum(pairs, np.zeros(a.shape, np.int32))
+
+
 def _sigmoid(x: Any) -> Any:
     x = np.asarray(x)
     return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
@@ -121,6 +128,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("bit_not", 1, np.bitwise_not),
         Function("shift_left", 2, _shift_left),
         Function("shift_right", 2, _shift_right),
+        Function("dot_bytes", 2, _dot_bytes),
         Function("where", 3, np.where),
     )
 }

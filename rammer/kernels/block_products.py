@@ -16,11 +16,12 @@ from rammer.ir.tile import Kind, Scope
 from rammer.kernels.contraction import epilogue_packing
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, task_counts
+from rammer.kernels.tiling import cut, place_one, task_counts
 
-MOST_SUMS = 12  # of a block, in registers: as many again hold what is added up over blocks
+MOST_SUMS = 24  # of a block, in registers: what is added up over blocks goes through memory if it is as many
 MOST_VECTORS = 8
 DECODING = 2.5  # slots that a vector of weights takes before it is multiplied
+DECODING_BYTES = 1.5  # and one of four terms in each lane
 LATENCY = 4.0  # cycles after which a sum can be added to again
 UNROLLED = 8  # terms: those that a word of four bits each holds
 
@@ -32,25 +33,28 @@ class BlockProduct(NamedTuple):
     lane: str
     row: str | None
     blocks: str
-    terms: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether parts are sums of whole numbers."""
+        return not self.part.dtype.is_float
 
 
 def block_product(problem: Problem) -> BlockProduct | None:
     """The operation as a product with blocks of weights, or None."""
     root = problem.root
-    if len(problem.placed) != 1 or len(root.reduce) != 1 or not isinstance(root.body, Call) or root.body.fn != "mul":
+    if len(root.reduce) != 1 or not isinstance(root.body, Call) or root.body.fn != "mul":
         return None
-    (part,), ((blocks, _),) = problem.placed, root.reduce
-    read = [ld for ld, _ in loads(root.body) if ld.tensor == part.name]
-    if len(part.reduce) != 1 or part.combine != "sum" or len(read) != 1 or var(blocks) not in read[0].index:
-        return None
-    words = [ld for ld, _ in loads(part.body) if ld.tensor in problem.static and len(ld.index) > 1]
-    lanes = {a for a, _ in root.axes for ld in words if ld.index[-1] == var(a)}
-    if len(lanes) != 1 or not words:
-        return None
-    (lane,) = lanes
-    rows = [a for a, e in root.axes if a != lane and e > 1]
-    return BlockProduct(part, lane, rows[-1] if rows else None, blocks, part.reduce[0][0])
+    ((blocks, _),) = root.reduce
+    read = {ld.tensor: ld for ld, _ in loads(root.body)}
+    for part in problem.placed:
+        words = [ld for ld, _ in loads(part.body) if ld.tensor in problem.static and len(ld.index) > 1]
+        lanes = {a for a, _ in root.axes for ld in words if ld.index[-1] == var(a)}
+        if len(lanes) == 1 and part.combine == "sum" and part.name in read and var(blocks) in read[part.name].index:
+            (lane,) = lanes
+            rows = [a for a, e in root.axes if a != lane and e > 1]
+            return BlockProduct(part, lane, rows[-1] if rows else None, blocks)
+    return None
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
@@ -68,31 +72,52 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
     extents, lanes = dict(problem.root.axes), problem.lanes
     height, width = extents.get(p.row or "", 1), -(-extents[p.lane] // lanes)
-    vectors, rows = _register_block(height, -(-width // want))
+    vectors, rows = _register_block(height, -(-width // want), p.exact)
     panel = vectors * lanes
     others = [(a, e, problem.span(a)) for a, e in problem.root.axes if a not in (p.lane, p.row) and e > 1]
     by_row = [(p.row, height, -(-rows // problem.span(p.row)) * problem.span(p.row))] if p.row else []
     tasks = cut([(p.lane, extents[p.lane], panel), *others, *by_row], want, problem.spec.num_veus)
-    outer = (Loop(p.lane, panel), *(Loop(a) for a, _, _ in others), *((Loop(p.row, rows),) if p.row else ()))
+    strip = _strip(problem, p, tasks, rows)
+    outer = (*(Loop(a) for a, _, _ in others), *strip)
+    panels = (Loop(p.lane, panel), *((Loop(p.row, rows),) if p.row else ()))
     sums = (
         *((Loop(p.row, 1, Kind.UNROLLED),) if p.row else ()),
         Loop(p.lane, lanes, Kind.UNROLLED),
         Loop(p.lane, 1, Kind.VECTOR),
     )
-    around = (*tasks, *outer, Loop(p.blocks))
-    steps = tuple(Loop(p.terms, step, Kind.UNROLLED if step < UNROLLED else Kind.SERIAL) for step in (UNROLLED, 4, 1))
-    part = At(p.part.name, len(around) - 1, (*steps, *sums), Scope.REGISTER)
+    around = (*tasks, *outer, *panels, Loop(p.blocks))
+    part = At(p.part.name, len(around) - 1, (*_terms(p.part), *sums), Scope.REGISTER)
+    before = [place_one(problem, s, around, len(tasks) + len(outer) - 1) for s in problem.placed if s is not p.part]
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
     name = f"{problem.operation.kind}_{rows}x{panel}_t{count}"
     packing = (*_panels(problem, p, panel), *epilogue_packing(problem, problem.root, p.lane, panel))
-    return Schedule(name, (*around, *sums), (part,), packing)
+    return Schedule(name, (*around, *sums), (*before, part), packing)
 
 
-def _register_block(height: int, width: int) -> tuple[int, int]:
+def _terms(part: Stage) -> tuple[Loop, ...]:
+    """Loops over the terms of a block: those that a word holds are unrolled."""
+    if len(part.reduce) == 1:
+        ((terms, _),) = part.reduce
+        return tuple(Loop(terms, n, Kind.UNROLLED if n < UNROLLED else Kind.SERIAL) for n in (UNROLLED, 4, 1))
+    (words, _), *within = part.reduce
+    return (Loop(words), *(Loop(a, 1, Kind.UNROLLED) for a, _ in within))
+
+
+def _strip(problem: Problem, p: BlockProduct, tasks: tuple[Loop, ...], rows: int) -> tuple[Loop, ...]:
+    """A loop over as many rows as what is computed before them leaves room for; none if there is room for all."""
+    before = [s for s in problem.placed if s is not p.part and p.row in dict(s.axes)]
+    each = sum(prod(e for a, e in s.axes if a != p.row) * s.dtype.itemsize for s in before)
+    whole = min((dict(problem.root.axes)[p.row or ""], *(lp.step for lp in tasks if lp.axis == p.row))) if each else 0
+    most = max(problem.spec.scratch_bytes * 3 // 4 // max(each, 1) // rows, 1) * rows
+    return (Loop(str(p.row), most),) if most < whole else ()
+
+
+def _register_block(height: int, width: int, exact: bool) -> tuple[int, int]:
     """Vectors and rows of a register block for so many of both, by what it issues."""
+    decoding = DECODING_BYTES if exact else DECODING
 
     def cost(vectors: int, rows: int) -> float:
-        step = max((DECODING + rows) * vectors / 2, LATENCY)
+        step = max((decoding + rows) * vectors / 2, LATENCY)
         return -(-height // rows) * -(-width // vectors) * step
 
     found = [

@@ -16,6 +16,7 @@ from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
 from rammer.passes.clean.fold_constants import MOVES
 from rammer.passes.editor import Editor
+from rammer.passes.quantized.narrow_products import multiplies_bytes
 from rammer.passes.structure import known_tensors
 
 BYTES = 4  # of a word
@@ -51,7 +52,7 @@ def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
         if w not in known or w in editor.constants or x in known or attrs.get("trans_a") or editor.types[w].rank != 2:
             continue
         weights = dequantised(editor, w)
-        made = _product(editor, op, weights) if weights else None
+        made = _product(editor, op, weights, multiplies_bytes(spec)) if weights else None
         if made is not None:
             editor.remove(n)
             editor.replace_result(op.outputs[0], made)
@@ -105,14 +106,16 @@ def _known(editor: Editor, tensor: TensorId) -> Array | None:
     return None if found is None else _moved(op, found)
 
 
-def _product(editor: Editor, op: ROperator, weights: Dequantised) -> TensorId | None:
+def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool) -> TensorId | None:
     numbers, zero, scale = (x.T if op.operation.keywords.get("trans_b") else x for x in weights[:3])
     bits, (depth, columns) = weights.bits, numbers.shape
-    block = _block(bits, zero, scale)
+    rounded = editor.maker(op.inputs[0], "round_blocks") if narrow else None
+    whole = rounded.operation.attr("block") if rounded else 0
+    block = _block(bits, zero, scale, whole)
     if block is None or (zero < 0).any() or (zero >= 1 << bits).any():
         return None
     count = -(-depth // block)
-    x, missing = op.inputs[0], count * block - depth
+    x, missing = rounded.inputs[0] if rounded else op.inputs[0], count * block - depth
     if missing:
         lead = (0,) * (editor.types[x].rank - 1)
         x = editor.define(op.name, "pad", x, pads=(*lead, 0, *lead, missing), value=0.0)
@@ -125,16 +128,19 @@ def _product(editor: Editor, op: ROperator, weights: Dequantised) -> TensorId | 
     zeros = zero[::block].astype(np.uint8)
     if (zeros != 1 << (bits - 1)).any():
         operands.append(editor.constant(bytes_of(zeros, bits), op.inputs[1]))
-    return editor.define(op.name, "block_matmul", x, *operands, bits=bits, block=block)
+    return editor.define(op.name, "block_matmul", x, *operands, bits=bits, block=block, narrow=rounded is not None)
 
 
-def _block(bits: int, zero: Array, scale: Array) -> int | None:
-    """Terms that share zero and scale, in whole words, and no more than LARGEST of them; None if these are too few."""
+def _block(bits: int, zero: Array, scale: Array, wanted: int) -> int | None:
+    """Terms that share zero and scale, in whole words, no more than LARGEST of them, and `wanted` if that is not 0.
+
+    None if these are too few.
+    """
     depth = len(scale)
     changes = np.flatnonzero((np.diff(scale, axis=0) != 0).any(1) | (np.diff(zero, axis=0) != 0).any(1)) + 1
     size = gcd(*map(int, changes)) if len(changes) else -(-depth // SMALLEST) * SMALLEST
     per = 8 * BYTES // bits
-    fitting = [b for b in range(per, min(size, LARGEST) + 1, per) if size % b == 0]
+    fitting = [b for b in range(per, min(size, LARGEST) + 1, per) if size % b == 0 and b in (wanted, wanted or b)]
     return fitting[-1] if fitting and fitting[-1] >= SMALLEST else None
 
 

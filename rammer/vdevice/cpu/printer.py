@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import Call, Cast, Const, Scalar
+from rammer.ir.expr import Call, Cast, Const, Load, Scalar
 from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import place
 from rammer.ir.tensor import DType, Encoding, TensorType
-from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, TileProgram, children, statements
+from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, Store, TileProgram, children, statements
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
 from rammer.vdevice.vectors import depends
@@ -46,6 +46,14 @@ class CpuPrinter(CFamilyPrinter):
 
     def end(self) -> list[str]:
         return ["  rammer_unit_end();"] if self._on_unit else []
+
+    def store(self, s: Store, lane: str | None, count: int = 0) -> str:
+        match s.value:
+            case Call("add", (Load(s.buffer, (s.index,)) as held, Call("dot_bytes", (a, b)))) if lane:
+                if s.buffer in self.wide and count in (0, self.lanes):
+                    sums, *pair = (self.wide_text(x, lane, count, DType.I32) for x in (held, a, b))
+                    return f"{sums} = vadd_dot_bytes({sums}, {', '.join(pair)});"
+        return super().store(s, lane, count)
 
     def scalar(self, value: Scalar, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
         if lane and (found := _low_bits(value)):

@@ -9,6 +9,9 @@ from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, shifte
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
+BYTES_WILL_DO = (
+    4  # accuracy level of MatMulNBits from which on its operand may be rounded to bytes, as other runtimes do
+)
 _FEW = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 
 
@@ -99,7 +102,14 @@ def matmul_n_bits(n: Node) -> TensorId:
     exact = n.type(zero).dtype
     weights = n.cast(n.add("sub", n.cast(n.reshape(numbers, (columns, count, block)), exact), zero), dtype)
     weights = n.add("mul", weights, n.reshape(n.tensor(2), (columns, count, 1)))
-    weights = n.slice(n.reshape(weights, (columns, count * block)), (0, 0), (columns, depth))
+    weights = n.reshape(weights, (columns, count * block))
+    if a["accuracy_level"] == BYTES_WILL_DO and dtype is DType.F32:
+        lead = (0,) * (len(n.shape()) - 1)
+        if depth % block:
+            x = n.add("pad", x, pads=(*lead, 0, *lead, count * block - depth), value=0.0)
+        x = n.add("round_blocks", x, block=block)
+    else:
+        weights = n.slice(weights, (0, 0), (columns, depth))
     found = n.product(x, weights, trans_b=True)
     return n.add("add", found, n.tensor(5)) if n.has(5) else found
 
