@@ -67,12 +67,12 @@ def dequantised(editor: Editor, tensor: TensorId) -> Dequantised | None:
     if op.kind in _MOVED:
         found = dequantised(editor, op.inputs[0])
         return found.moved(op) if found else None
-    scale = editor.constants.get(op.inputs[1]) if op.kind == "mul" else None
+    scale = _known(editor, op.inputs[1]) if op.kind == "mul" else None
     widened = editor.maker(op.inputs[0], "cast") if scale is not None else None
     if scale is None or widened is None or widened.operation.inputs[0].dtype is not DType.I32:
         return None
     difference = editor.maker(widened.inputs[0], "sub")
-    zero = editor.constants.get(difference.inputs[1]) if difference else np.zeros((), np.int32)
+    zero = _known(editor, difference.inputs[1]) if difference else np.zeros((), np.int32)
     cast = editor.maker(difference.inputs[0] if difference else widened.inputs[0], "cast")
     numbers = _known(editor, cast.inputs[0]) if cast else None
     if numbers is None or zero is None or cast is None or numbers.shape != editor.types[tensor].shape:
