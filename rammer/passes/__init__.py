@@ -22,6 +22,7 @@ from rammer.passes.quantized.block_weights import block_weights
 from rammer.passes.quantized.dequantize_apart import dequantize_apart
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
+from rammer.passes.quantized.packed_tables import packed_tables
 from rammer.passes.quantized.requantize import requantize
 from rammer.passes.quantized.weights_as_bytes import weights_as_bytes
 from rammer.passes.quantized.wide_weights import wide_weights
@@ -62,6 +63,9 @@ def passes(
 
     def blocks(graph: Graph) -> Graph:
         return block_weights(graph, spec)
+
+    def tables(graph: Graph) -> Graph:
+        return packed_tables(graph, spec)
 
     def widened(graph: Graph) -> Graph:
         for note in wide_weights(graph):
@@ -105,6 +109,7 @@ def passes(
         widened,
         cells,
         fold_constants,
+        tables,
         simplify,
         products,
         merge_slices,

@@ -69,6 +69,18 @@ def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
     return expression("round_blocks", [("x", x)], (largest, out))
 
 
+def _unpack_bits(x: TensorType, *, dtype: DType, extent: int) -> TensorExpr:
+    """The `extent` integers of few bits that the bytes of the last dimension hold, the first in the low bits."""
+    few = dtype.bits < 8 and not dtype.is_float and x.dtype is DType.U8
+    per = 8 // dtype.bits
+    require(few and x.rank > 0 and x.shape[-1] == -(-extent // per), f"unpack_bits: {x} to {extent} of {dtype.value}")
+    axes = (*((f"b{p}", n) for p, n in enumerate(x.shape[:-1])), ("d", extent))
+    lead, d = tuple(var(a) for a, _ in axes[:-1]), var("d")
+    value = _bits(Cast(Load("x", (*lead, d // per)), DType.I32), d % per * dtype.bits, dtype.bits)
+    out = Stage("out", axes, Cast(value, dtype), dtype=dtype)
+    return expression("unpack_bits", [("x", x)], (out,))
+
+
 def _rows(x: TensorType) -> tuple[tuple[str, int], ...]:
     return (*((f"b{p}", n) for p, n in enumerate(x.shape[:-2])), *((("i", x.shape[-2]),) if x.rank > 1 else ()))
 
@@ -138,4 +150,8 @@ def _bits(value: Scalar, first: Index, bits: int, *, each_byte: bool = False) ->
     return call("bit_and", shifted, mask if mask < 1 << 31 else mask - (1 << 32))
 
 
-DEFINITIONS = (OpDef("block_matmul", _block_matmul), OpDef("round_blocks", _round_blocks))
+DEFINITIONS = (
+    OpDef("block_matmul", _block_matmul),
+    OpDef("round_blocks", _round_blocks),
+    OpDef("unpack_bits", _unpack_bits),
+)

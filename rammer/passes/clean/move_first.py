@@ -16,13 +16,32 @@ def move_first(graph: Graph) -> Graph:
     editor, known = Editor(graph), known_tensors(graph)
     for n in list(editor.operators):
         op = editor.operators[n]
-        if op.kind not in _MOVES or op.inputs[0] not in known or not _is_computed(editor, op.inputs[0]):
+        if op.kind not in _MOVES or op.inputs[0] not in known:
+            continue
+        if op.kind == "gather":
+            n, op = _before_reshape(editor, n, op)
+        if not _is_computed(editor, op.inputs[0]):
             continue
         if op.operation.outputs[0].size > op.operation.inputs[0].size:
             continue
         editor.remove(n)
         editor.replace_result(op.outputs[0], _moved(editor, op, op.inputs[0]))
     return editor.finish()
+
+
+def _before_reshape(editor: Editor, n: int, op: ROperator) -> tuple[int, ROperator]:
+    """A gather of rows before what only gives each of them another shape, if it comes after; else as it is."""
+    shaped = editor.maker(op.inputs[0], "reshape")
+    if shaped is None or op.operation.keywords.get("axis", 0) != 0:
+        return n, op
+    whole, given = shaped.operation.outputs[0].shape, editor.types[shaped.inputs[0]].shape
+    if not given or given[:1] != whole[:1] or not _is_computed(editor, shaped.inputs[0]):
+        return n, op
+    rows = editor.define(op.name, "gather", shaped.inputs[0], op.inputs[1], axis=0)
+    editor.remove(n)
+    editor.replace_result(op.outputs[0], editor.define(op.name, "reshape", rows, shape=op.operation.outputs[0].shape))
+    moved = editor.producer[rows]
+    return moved, editor.operators[moved]
 
 
 def _is_computed(editor: Editor, tensor: TensorId) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rammer.frontend.onnx.handlers.contrib import contrib
+from rammer.frontend.onnx.handlers.indexing import check_indices
 from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, shifted
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
@@ -112,6 +113,29 @@ def matmul_n_bits(n: Node) -> TensorId:
         weights = n.slice(weights, (0, 0), (columns, depth))
     found = n.product(x, weights, trans_b=True)
     return n.add("add", found, n.tensor(5)) if n.has(5) else found
+
+
+@contrib("GatherBlockQuantized", inputs=(3, 4), gather_axis=0, quantize_axis=1, block_size=128, bits=4)
+def gather_block_quantized(n: Node) -> TensorId:
+    """Rows of a table of few bits a number, in blocks along an axis that have a scale and a zero point."""
+    data, rank, a = n.tensor(0), len(n.shape()), n.attrs
+    bytes_given, bits = n.dtype() is DType.U8, a["bits"] if n.dtype() is DType.U8 else n.dtype().bits
+    axis, gathered = n.axis(a["quantize_axis"], rank), n.axis(a["gather_axis"], rank)
+    if bits not in _FEW or gathered or axis != rank - 1:
+        hint = "rows of 2, 4 or 8 bits a number, quantised along the last axis, are supported"
+        raise n.fail(f"{n.type(data)} gathered along axis {gathered}, quantised along {axis}", hint=hint)
+    if bytes_given:
+        data = _numbers(n, data, bits)
+    else:
+        n.builder.keep(data)
+    zero = _optional(n, 3)
+    if bytes_given and zero is not None:
+        zero = n.slice(_unpacked(n, zero, bits), (0,) * rank, n.shape(2))
+    elif bytes_given:
+        zero = n.constant(1 << (bits - 1), DType.I32)
+    check_indices(n, n.tensor(1), n.shape()[0])
+    table = dequantize(n, data, n.tensor(2), zero, axis)
+    return n.add("gather", table, n.tensor(1), axis=0)
 
 
 def _numbers(n: Node, packed: TensorId, bits: int) -> TensorId:
