@@ -27,8 +27,9 @@ UNROLLED = 8  # terms: those that a word of four bits each holds
 
 
 class BlockProduct(NamedTuple):
-    """A sum over `blocks` of a part, the sum over `terms` of x and decoded weights, times a scale."""
+    """A stage that sums over `blocks` a part, which is a sum of products of x and decoded weights, times a scale."""
 
+    stage: Stage
     part: Stage
     lane: str
     row: str | None
@@ -41,19 +42,28 @@ class BlockProduct(NamedTuple):
 
 
 def block_product(problem: Problem) -> BlockProduct | None:
-    """The operation as a product with blocks of weights, or None."""
-    root = problem.root
-    if len(root.reduce) != 1 or not isinstance(root.body, Call) or root.body.fn != "mul":
+    """The operation as a product with blocks of weights, or None.
+
+    It is the root, or an output that a point-wise root reads at its own position.
+    """
+    shown = [s for s in problem.placed if s.name in dict(problem.expr.outputs)]
+    stage = problem.root if problem.root.reduce else shown[0] if len(shown) == 1 else None
+    if stage is None or stage.axes != problem.root.axes or (shown and stage is problem.root):
         return None
-    ((blocks, _),) = root.reduce
-    read = {ld.tensor: ld for ld, _ in loads(root.body)}
+    if len(stage.reduce) != 1 or not isinstance(stage.body, Call) or stage.body.fn != "mul":
+        return None
+    own = tuple(var(a) for a, _ in stage.axes)
+    if shown and any(ld.tensor == stage.name and ld.index != own for ld, _ in loads(problem.root.body)):
+        return None
+    ((blocks, _),) = stage.reduce
+    read = {ld.tensor: ld for ld, _ in loads(stage.body)}
     for part in problem.placed:
         words = [ld for ld, _ in loads(part.body) if ld.tensor in problem.static and len(ld.index) > 1]
-        lanes = {a for a, _ in root.axes for ld in words if ld.index[-1] == var(a)}
+        lanes = {a for a, _ in stage.axes for ld in words if ld.index[-1] == var(a)}
         if len(lanes) == 1 and part.combine == "sum" and part.name in read and var(blocks) in read[part.name].index:
             (lane,) = lanes
-            rows = [a for a, e in root.axes if a != lane and e > 1]
-            return BlockProduct(part, lane, rows[-1] if rows else None, blocks)
+            rows = [a for a, e in stage.axes if a != lane and e > 1]
+            return BlockProduct(stage, part, lane, rows[-1] if rows else None, blocks)
     return None
 
 
@@ -85,13 +95,19 @@ def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
         Loop(p.lane, lanes, Kind.UNROLLED),
         Loop(p.lane, 1, Kind.VECTOR),
     )
-    around = (*tasks, *outer, *panels, Loop(p.blocks))
-    part = At(p.part.name, len(around) - 1, (*_terms(p.part), *sums), Scope.REGISTER)
-    before = [place_one(problem, s, around, len(tasks) + len(outer) - 1) for s in problem.placed if s is not p.part]
+    around, blocks = (*tasks, *outer, *panels), Loop(p.blocks)
+    own = (p.stage, p.part)
+    stages = [place_one(problem, s, around, len(tasks) + len(outer) - 1) for s in problem.placed if s not in own]
+    if p.stage is problem.root:
+        around = (*around, blocks)
+        stages.append(At(p.part.name, len(around) - 1, (*_terms(p.part), *sums), Scope.REGISTER))
+    else:  # a register block is stored, and what reads it follows
+        stages.append(At(p.stage.name, len(around) - 1, (blocks, *sums)))
+        stages.append(At(p.part.name, 0, (*_terms(p.part), *sums), Scope.REGISTER, inside=p.stage.name))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
     name = f"{problem.operation.kind}_{rows}x{panel}_t{count}"
-    packing = (*_panels(problem, p, panel), *epilogue_packing(problem, problem.root, p.lane, panel))
-    return Schedule(name, (*around, *sums), (*before, part), packing)
+    packing = (*_panels(problem, p, panel), *epilogue_packing(problem, p.stage, p.lane, panel))
+    return Schedule(name, (*around, *sums), tuple(stages), packing)
 
 
 def _terms(part: Stage) -> tuple[Loop, ...]:
@@ -105,7 +121,7 @@ def _terms(part: Stage) -> tuple[Loop, ...]:
 
 def _strip(problem: Problem, p: BlockProduct, tasks: tuple[Loop, ...], rows: int) -> tuple[Loop, ...]:
     """A loop over as many rows as what is computed before them leaves room for; none if there is room for all."""
-    before = [s for s in problem.placed if s is not p.part and p.row in dict(s.axes)]
+    before = [s for s in problem.placed if s not in (p.part, p.stage) and p.row in dict(s.axes)]
     each = sum(prod(e for a, e in s.axes if a != p.row) * s.dtype.itemsize for s in before)
     whole = min((dict(problem.root.axes)[p.row or ""], *(lp.step for lp in tasks if lp.axis == p.row))) if each else 0
     most = max(problem.spec.scratch_bytes * 3 // 4 // max(each, 1) // rows, 1) * rows
@@ -129,7 +145,7 @@ def _register_block(height: int, width: int, exact: bool) -> tuple[int, int]:
 def _panels(problem: Problem, p: BlockProduct, panel: int) -> tuple[tuple[str, Layout], ...]:
     """Static operands by panels of columns, in the order in which a panel reads them."""
     found: dict[str, Layout] = {}
-    for stage in (p.part, problem.root):
+    for stage in (p.part, p.stage):
         for load, _ in loads(stage.body):
             if problem.packable(load, p.lane) and load.tensor not in found:
                 found[load.tensor] = _panel(load, p.lane, panel)
