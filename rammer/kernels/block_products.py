@@ -16,7 +16,7 @@ from rammer.ir.tile import Kind, Scope
 from rammer.kernels.contraction import epilogue_packing
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.kernels.tiling import cut, place_one, task_counts
+from rammer.kernels.tiling import cut, stage_loops, task_counts
 
 MOST_SUMS = 24  # of a block, in registers: what is added up over blocks goes through memory if it is as many
 MOST_VECTORS = 8
@@ -82,12 +82,14 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
     extents, lanes = dict(problem.root.axes), problem.lanes
     height, width = extents.get(p.row or "", 1), -(-extents[p.lane] // lanes)
-    vectors, rows = _register_block(height, -(-width // want), p.exact)
+    room = _room(problem, p)
+    vectors, rows = _register_block(min(height, room), -(-width // want), p.exact)
     panel = vectors * lanes
     others = [(a, e, problem.span(a)) for a, e in problem.root.axes if a not in (p.lane, p.row) and e > 1]
     by_row = [(p.row, height, -(-rows // problem.span(p.row)) * problem.span(p.row))] if p.row else []
     tasks = cut([(p.lane, extents[p.lane], panel), *others, *by_row], want, problem.spec.num_veus)
-    strip = _strip(problem, p, tasks, rows)
+    whole = min((height, *(lp.step for lp in tasks if lp.axis == p.row)))
+    strip = (Loop(str(p.row), room // rows * rows),) if room < whole else ()
     outer = (*(Loop(a) for a, _, _ in others), *strip)
     panels = (Loop(p.lane, panel), *((Loop(p.row, rows),) if p.row else ()))
     sums = (
@@ -97,7 +99,8 @@ def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
     )
     around, blocks = (*tasks, *outer, *panels), Loop(p.blocks)
     own = (p.stage, p.part)
-    stages = [place_one(problem, s, around, len(tasks) + len(outer) - 1) for s in problem.placed if s not in own]
+    before = len(tasks) + len(outer) - 1
+    stages = [At(s.name, before, _along_terms(problem, s)) for s in problem.placed if s not in own]
     if p.stage is problem.root:
         around = (*around, blocks)
         stages.append(At(p.part.name, len(around) - 1, (*_terms(p.part), *sums), Scope.REGISTER))
@@ -110,6 +113,12 @@ def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
     return Schedule(name, (*around, *sums), tuple(stages), packing)
 
 
+def _along_terms(problem: Problem, stage: Stage) -> tuple[Loop, ...]:
+    """The nest of a stage that prepares x: vectors lie along what is summed later, or here."""
+    lane, _ = (*stage.axes, *stage.reduce)[-1]
+    return stage_loops(problem, stage, lane)
+
+
 def _terms(part: Stage) -> tuple[Loop, ...]:
     """Loops over the terms of a block: those that a word holds are unrolled."""
     if len(part.reduce) == 1:
@@ -119,13 +128,11 @@ def _terms(part: Stage) -> tuple[Loop, ...]:
     return (Loop(words), *(Loop(a, 1, Kind.UNROLLED) for a, _ in within))
 
 
-def _strip(problem: Problem, p: BlockProduct, tasks: tuple[Loop, ...], rows: int) -> tuple[Loop, ...]:
-    """A loop over as many rows as what is computed before them leaves room for; none if there is room for all."""
+def _room(problem: Problem, p: BlockProduct) -> int:
+    """Rows of which scratch holds what is computed before they are multiplied; at least one."""
     before = [s for s in problem.placed if s not in (p.part, p.stage) and p.row in dict(s.axes)]
     each = sum(prod(e for a, e in s.axes if a != p.row) * s.dtype.itemsize for s in before)
-    whole = min((dict(problem.root.axes)[p.row or ""], *(lp.step for lp in tasks if lp.axis == p.row))) if each else 0
-    most = max(problem.spec.scratch_bytes * 3 // 4 // max(each, 1) // rows, 1) * rows
-    return (Loop(str(p.row), most),) if most < whole else ()
+    return max(problem.spec.scratch_bytes * 3 // 4 // each, 1) if each else dict(problem.root.axes).get(p.row or "", 1)
 
 
 def _register_block(height: int, width: int, exact: bool) -> tuple[int, int]:
