@@ -237,10 +237,10 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("update-scalar", "update", t(6, dtype=DType.I8), t(dtype=DType.I8), places(1), moves=(-1,), how="vectors")
     add("last_equal", "last_equal", t(3, 37, dtype=DType.I32), count=70)
     static = ("words", "scales", "zeros")
-    for how, bits, block, zeros in (("", 4, 32, 0), ("-two", 2, 16, 3), ("-eight", 8, 32, 0), ("-zeros", 4, 16, 6)):
-        weights = t(192 * bits // 32, 33, dtype=DType.I32), t(192 // block, 33)
+    for how, bits, size, zeros in (("", 4, 32, 0), ("-two", 2, 16, 3), ("-eight", 8, 32, 0), ("-zeros", 4, 16, 6)):
+        weights = t(192 * bits // 32, 33, dtype=DType.I32), t(192 // size, 33)
         more = (t(zeros, 33, dtype=DType.U8),) if zeros else ()
-        add(f"block_matmul{how}", "block_matmul", t(5, 192), *weights, *more, static=static, bits=bits, block=block)
+        add(f"block_matmul{how}", "block_matmul", t(5, 192), *weights, *more, static=static, bits=bits, block=size)
     weights = t(24, 70, dtype=DType.I32), t(6, 70), t(3, 70, dtype=DType.U8)
     add("block_matmul-narrow", "block_matmul", t(2, 5, 192), *weights, static=static, bits=4, block=32, narrow=True)
     add("round_blocks", "round_blocks", t(5, 96), block=32)

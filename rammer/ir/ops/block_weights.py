@@ -35,23 +35,27 @@ def _block_matmul(
     _whole_blocks("block_matmul", x, block, blocks)
     rows = _rows(x)
     lead, g, j = tuple(var(a) for a, _ in rows), var("g"), var("j")
-    zero = _zero(g, j, bits) if zeros else Const(1 << (bits - 1), DType.I32)
+    middle = 1 << (bits - 1)
     axes = (*rows, ("j", columns), ("g", blocks))
+    part: Scalar = Load("part", (*lead, j, g))
+    sums = Load("sums", (*lead, g))
     if narrow:
         before = _bytes(rows, blocks, block)
         terms = (("w", block * bits // 32), ("r", 8 // bits))
         bytes_of_x = Load("joined", (*lead, g * (block // BYTES) + var("w") * (8 // bits) + var("r")))
         weight = _bits(Load("words", (g * (block * bits // 32) + var("w"), j)), var("r") * bits, bits, each_byte=True)
         parts = Stage("part", axes, Call("dot_bytes", (weight, bytes_of_x)), terms, dtype=DType.I32)
-        shift = Call("mul", (zero, Load("sums", (*lead, g))))
-        part = Cast(Call("sub", (Load("part", (*lead, j, g)), shift)), DType.F32)
-        total: Scalar = part * (Load("largest", (*lead, g)) * (1 / MOST) * Load("scales", (g, j)))
+        zero = _zero(g, j, bits) if zeros else Const(middle, DType.I32)
+        part = Cast(Call("sub", (part, Call("mul", (zero, sums)))), DType.F32)
+        scale: Scalar = Load("largest", (*lead, g)) * (1 / MOST) * Load("scales", (g, j))
     else:
-        before = ()
-        weight = Cast(_weight(g, var("k"), bits, block), DType.F32)
-        factor = Call("sub", (weight, Cast(zero, DType.F32) if zeros else Const(float(1 << (bits - 1)))))
-        parts = Stage("part", axes, Load("x", (*lead, g * block + var("k"))) * factor, (("k", block),))
-        total = Load("part", (*lead, j, g)) * Load("scales", (g, j))
+        term, k = Load("x", (*lead, g * block + var("k"))), (("k", block),)
+        before = (Stage("sums", (*rows, ("g", blocks)), term, k),) if zeros else ()
+        parts = Stage("part", axes, term * (Cast(_weight(g, var("k"), bits, block), DType.F32) - float(middle)), k)
+        if zeros:
+            part = part - Cast(call("sub", _zero(g, j, bits), middle), DType.F32) * sums
+        scale = Load("scales", (g, j))
+    total = part * scale
     out = Stage("out", (*rows, ("j", columns)), total, (("g", blocks),))
     given = [("x", x), ("words", words), ("scales", scales), *(("zeros", kind) for kind in zeros)]
     return expression("block_matmul", given, (*before, parts, out))

@@ -67,7 +67,9 @@ def _operand(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
     if editor.types[tensor].size == 1:
         return editor.define(move.name, "reshape", tensor, shape=()) if shape else tensor
     lead = (1,) * (len(whole) - len(shape))
-    return _apply(editor, move, editor.define(move.name, "reshape", tensor, shape=(*lead, *shape)) if lead else tensor)
+    if not lead:
+        return _moved(editor, move, tensor)
+    return _apply(editor, move, editor.define(move.name, "reshape", tensor, shape=(*lead, *shape)))
 
 
 def _apply(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
@@ -88,4 +90,8 @@ def _apply(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
     if shape[axis] == 1 and move.operation.inputs[0].shape[axis] > 1:
         ones = (1,) * move.operation.inputs[1].rank
         return editor.define(move.name, "reshape", tensor, shape=(*shape[:axis], *ones, *shape[axis + 1 :]))
+    shaped = editor.maker(tensor, "reshape")
+    if shaped is not None and axis == 0 and editor.types[shaped.inputs[0]].shape[:1] == shape[:1]:  # rows stay rows
+        rows = editor.define(move.name, "gather", shaped.inputs[0], move.inputs[1], axis=0)
+        return editor.define(move.name, "reshape", rows, shape=(*move.operation.inputs[1].shape, *shape[1:]))
     return editor.define(move.name, "gather", tensor, move.inputs[1], **attrs)

@@ -98,12 +98,14 @@ def _moved(op: ROperator, value: Array) -> Array:
 
 
 def _known(editor: Editor, tensor: TensorId) -> Array | None:
-    """A constant, with its elements moved."""
+    """A constant, with its elements moved and widened."""
     op = editor.maker(tensor)
-    if op is None or op.kind not in _MOVED:
+    if op is None or op.kind not in (*_MOVED, "cast"):
         return editor.constants.get(tensor)
     found = _known(editor, op.inputs[0])
-    return None if found is None else _moved(op, found)
+    if found is None:
+        return None
+    return found.astype(op.operation.outputs[0].dtype.numpy) if op.kind == "cast" else _moved(op, found)
 
 
 def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool) -> TensorId | None:

@@ -130,7 +130,7 @@ def gather_block_quantized(n: Node) -> TensorId:
         n.builder.keep(data)
     zero = _optional(n, 3)
     if bytes_given and zero is not None:
-        zero = n.slice(_unpacked(n, zero, bits), (0,) * rank, n.shape(2))
+        zero = n.slice(_numbers(n, zero, bits), (0,) * rank, n.shape(2))
     elif bytes_given:
         zero = n.constant(1 << (bits - 1), DType.I32)
     check_indices(n, n.tensor(1), n.shape()[0])

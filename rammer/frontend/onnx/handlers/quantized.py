@@ -48,6 +48,8 @@ def dequantize(
     shape, value = n.type(x).shape, x
     if apart := _apart(n, shape, n.type(scale).shape, axis):  # nothing is repeated
         ones = [1 if d == n.axis(axis, len(shape)) + 1 else e for d, e in enumerate(apart)]
+        if zero is not None and n.type(zero).size > 1:  # rows of it may be found
+            n.builder.keep(zero)
         value, scale = n.reshape(x, apart), n.reshape(scale, ones)
         zero = zero if zero is None or n.type(zero).size == 1 else n.reshape(zero, ones)
     else:
