@@ -1,6 +1,7 @@
 """Quantised networks against those in float32, and against ONNX Runtime: called in turn.
 
-Small ones are made here; `mobilenet`, `minilm`, `hifi_gan` and `lstm` are quantised by ONNX Runtime's own tools.
+Small ones are made here; `mobilenet`, `minilm`, `hifi_gan` and `lstm` are quantised by ONNX Runtime's own tools, and
+`llama_4bit_32` and the like have weights of four bits in blocks.
 
 python -m benchmarks.quantized [--networks mlp_64,…] [--turns 15] [--device 2] [--clock wall] [--json r.json]
 """
@@ -94,9 +95,10 @@ def small(name: str, threads: int) -> tuple[dict[str, Callable[[], dict[str, Arr
 
 
 def large(name: str, threads: int) -> tuple[dict[str, Callable[[], dict[str, Array]]], dict[str, float]]:
-    """One of MODELS: its programs, and how far the results of those of bytes are from float32's."""
+    """One of MODELS: its programs, and how far the results of each are from what float32 gives."""
     made = quantise(name)
-    runs = programs({"fp32": made.plain.read_bytes(), "int8": made.quantised}, lambda _: made.inputs, threads)
+    models = {"fp32": made.plain.read_bytes(), f"int{made.bits}": made.quantised}
+    runs = programs(models, lambda _: made.inputs, threads)
     return runs, {kind: error(run(), made.wanted) for kind, run in runs.items()}
 
 

@@ -1,4 +1,7 @@
-"""Models of the catalogue, quantised by ONNX Runtime's own tools: statically from seeded samples, or dynamically."""
+"""Models of the catalogue, quantised by ONNX Runtime's own tools.
+
+Statically from seeded samples, dynamically, or only the weights of products, to four bits in blocks.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,35 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 
 from benchmarks import catalog
 from rammer.ir.tensor import Array
 
-MODELS = {  # name: of the catalogue, and how it is quantised
+# Name: of the catalogue, and how it is quantised; of blocks their terms, and whether products may be those of bytes.
+BLOCKS = {
+    f"{name}_4bit_{block}{'_bytes' * narrow}": (of_catalogue, f"blocks {block} {4 * narrow}")
+    for name, of_catalogue in (("llama", "today_llama_256"), ("minilm", "today_minilm_32"))
+    for narrow in (False, True)
+    for block in (32, 128)
+}
+MODELS = {
     "mobilenet": ("today_mobilenet_v2", "static"),
     "minilm": ("today_minilm_128", "dynamic"),
     "minilm_static": ("today_minilm_128", "static"),
     "hifi_gan": ("today_vocoder", "static"),
     "lstm": ("lstm_tc_lstm", "dynamic"),
+    **BLOCKS,
 }
 SAMPLES = 4  # inputs that ranges are taken from
 
 
 class Quantised(NamedTuple):
-    """A model in float32 and in bytes, with inputs, and what the one in float32 makes of them."""
+    """A model in float32 and in bits, with inputs, and what the one in float32 makes of them."""
 
     plain: Path
     quantised: bytes
+    bits: int
     inputs: dict[str, Array]
     wanted: dict[str, Array]
 
@@ -65,13 +78,28 @@ def quantise(name: str) -> Quantised:
     with tempfile.TemporaryDirectory() as folder:
         ready, made = Path(folder) / "ready.onnx", Path(folder) / "made.onnx"
         quant_pre_process(str(built.path), str(ready), skip_symbolic_shape=True)
+        if name in BLOCKS:
+            packed = _in_blocks(ready, *map(int, how.split()[1:]))
+            return Quantised(built.path, packed, 4, built.inputs, built.outputs)
         if how == "dynamic":
             quantization.quantize_dynamic(ready, made, weight_type=kinds.QInt8)
         else:
             options = {"quant_format": quantization.QuantFormat.QDQ, "per_channel": True}
             types = {"activation_type": kinds.QUInt8, "weight_type": kinds.QInt8}
             quantization.quantize_static(ready, made, _Samples(built.inputs), **options, **types)
-        return Quantised(built.path, made.read_bytes(), built.inputs, built.outputs)
+        return Quantised(built.path, made.read_bytes(), 8, built.inputs, built.outputs)
+
+
+def _in_blocks(path: Path, block: int, level: int) -> bytes:
+    """The model with MatMulNBits for products with constants: four bits, zero points by block."""
+    from onnxruntime.quantization.matmul_nbits_quantizer import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+        MatMulNBitsQuantizer,
+    )
+
+    quantizer = MatMulNBitsQuantizer(onnx.load(path), block_size=block, accuracy_level=level)
+    quantizer.process()
+    made: bytes = quantizer.model.model.SerializeToString()
+    return made
 
 
 def error(results: dict[str, Array], wanted: dict[str, Array]) -> float:

@@ -173,10 +173,14 @@ def compile(
         trace.graph("imported", graph)
         graph, in_place = update_in_place(graph, pairs if vdevice.spec.updates else {})
         verify = config.integer("RAMMER_VERIFY") or 0
+        widened: list[str] = []
         with clock("passes"):
             verify_pass = _verify_pass(graph)
             watch = verify_pass if verify >= 2 else unwatched
-            graph = optimize(graph, vdevice.spec, images_apart=wants_images_apart(chosen), watch=watch)
+            apart = wants_images_apart(chosen)
+            graph = optimize(graph, vdevice.spec, images_apart=apart, watch=watch, tell=widened.append)
+        for note in widened:
+            trace.warn(note)
             if verify:
                 verify_pass("", graph)
         trace.graph("graph", graph)
@@ -209,7 +213,7 @@ def compile(
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
         gain = _search_gain(plan, registry, candidates, profiler) if searching else []
-        notes = (*prover.notes, *gain, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
+        notes = (*widened, *prover.notes, *gain, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
             trace.say(CHOICES, note)

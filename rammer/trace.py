@@ -35,6 +35,10 @@ class Trace:
         else:
             _LOG.log(logging.INFO if level <= TIMES else logging.DEBUG, text)
 
+    def warn(self, text: str) -> None:
+        """Tell whoever listens to the logger "rammer", which is everybody who does not silence it."""
+        _LOG.warning(text)
+
     def graph(self, what: str, graph: Graph) -> None:
         """Keep a graph as text. Raises RammerError if the dump folder cannot be written to."""
         if self._folder:

@@ -71,6 +71,13 @@ def _shift_right(a: Any, b: Any) -> Any:
     return np.where(inside, np.right_shift(a, np.where(inside, b, dtype.type(0))), gone)
 
 
+def _dot_bytes(a: Any, b: Any) -> Any:
+    """Of int32: the sum of the products of their four bytes, those of the first unsigned, of the second signed."""
+    a, b = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
+    pairs = ((a >> n & 255) * (b >> n).astype(np.int8).astype(np.int32) for n in (0, 8, 16, 24))
+    return sum(pairs, np.zeros(a.shape, np.int32))
+
+
 def _sigmoid(x: Any) -> Any:
     x = np.asarray(x)
     return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
@@ -132,5 +139,6 @@ FUNCTIONS: dict[str, Function] = {
         Function("real", np.real),
         Function("imag", np.imag),
         Function("complex", _complex),
+        Function("dot_bytes", _dot_bytes),
     )
 }

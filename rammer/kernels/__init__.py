@@ -11,7 +11,16 @@ from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
-from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, update, winograd_schedule
+from rammer.kernels import (
+    block_products,
+    contraction,
+    generic,
+    matrix_unit,
+    recurrent,
+    threads,
+    update,
+    winograd_schedule,
+)
 from rammer.kernels.problem import USUAL, Granularity, Problem
 from rammer.kernels.schedule import Schedule
 
@@ -63,6 +72,7 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.
     for schedules, count in (
+        (block_products.schedules, few),
         (contraction.schedules, few),
         (recurrent.schedules, MAX_CANDIDATES),
         (generic.schedules, MAX_CANDIDATES * (1 + len(problem.root.axes)) if problem.wanted.every_axis else few),

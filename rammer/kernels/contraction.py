@@ -13,7 +13,7 @@ from math import lcm, prod
 from rammer.cost.issue import pass_cycles
 from rammer.cost.work import Issued
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Load, loads
+from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import bounds, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, Layout
@@ -159,7 +159,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int
     packing = []
     if problem.packable(p.w, p.lane):
         packing.append((p.w.tensor, _panels(p, panel, digits)))
-    packing += _epilogue_packing(problem, p, panel)
+    packing += epilogue_packing(problem, p.stage, p.lane, panel)
     if shown:  # a register block is stored, and what reads it follows while it is near
         stages: tuple[At, ...] = (At(stage.name, len(outer_loops) - 1, (*reduce, *inner)),)
     else:
@@ -449,14 +449,13 @@ def _panels(p: Product, panel: int, digits: tuple[Digit, ...]) -> Layout:
     return Layout((*rest, Digit(lane, panel), *digits, Digit(lane, 1, panel)))
 
 
-def _epilogue_packing(problem: Problem, p: Product, panel: int) -> list[tuple[str, Layout]]:
+def epilogue_packing(problem: Problem, stage: Stage, lane: str, panel: int) -> list[tuple[str, Layout]]:
     """Static vectors along the lane axis, padded to whole panels, so that a last panel needs no guard."""
-    extent = dict(p.stage.axes)[p.lane]
-    if p.stage.epilogue is None or extent % panel == 0:
+    if stage.epilogue is None or dict(stage.axes)[lane] % panel == 0:
         return []
     found = {}
-    for load, _ in loads(p.stage.epilogue):
-        alone = load.index == (var(p.lane),) and not load.dynamic
+    for load, _ in loads(stage.epilogue):
+        alone = load.index == (var(lane),) and not load.dynamic
         if load.tensor in problem.static and alone and dict(problem.expr.inputs)[load.tensor].layout is None:
             found[load.tensor] = Layout((Digit(0, panel), Digit(0, 1, panel)))
     return list(found.items())

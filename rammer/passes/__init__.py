@@ -18,11 +18,14 @@ from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
+from rammer.passes.quantized.block_weights import block_weights
 from rammer.passes.quantized.dequantize_apart import dequantize_apart
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
+from rammer.passes.quantized.packed_tables import packed_tables
 from rammer.passes.quantized.requantize import requantize
 from rammer.passes.quantized.weights_as_bytes import weights_as_bytes
+from rammer.passes.quantized.wide_weights import wide_weights
 from rammer.passes.recurrent.cut_rows import cut_rows
 from rammer.passes.recurrent.gates import gather_gates, join_sums
 from rammer.passes.recurrent.open_cells import open_cells
@@ -37,7 +40,16 @@ def silent(name: str, graph: Graph) -> None:
     """The watcher that shows nothing."""
 
 
-def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Graph], Graph], ...]:
+Passes = tuple[Callable[[Graph], Graph], ...]
+
+
+def untold(note: str) -> None:
+    """Nobody listens."""
+
+
+def passes(
+    spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold
+) -> tuple[Callable[[Graph], Graph], ...]:
     """The passes for a vDevice, in order."""
 
     def layouts(graph: Graph) -> Graph:
@@ -48,6 +60,17 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
 
     def weights(graph: Graph) -> Graph:
         return weights_as_bytes(graph, spec)
+
+    def blocks(graph: Graph) -> Graph:
+        return block_weights(graph, spec)
+
+    def tables(graph: Graph) -> Graph:
+        return packed_tables(graph, spec)
+
+    def widened(graph: Graph) -> Graph:
+        for note in wide_weights(graph):
+            tell(note)
+        return graph
 
     def products(graph: Graph) -> Graph:
         # threads read neighbours: there a matrix that lies turned is read badly
@@ -82,8 +105,11 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         move_first,
         integers,
         weights,
+        blocks,
+        widened,
         cells,
         fold_constants,
+        tables,
         simplify,
         products,
         merge_slices,
@@ -110,12 +136,20 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
     )
 
 
-def optimize(graph: Graph, spec: VDeviceSpec, *, images_apart: bool = False, watch: Watch = silent) -> Graph:
+def optimize(
+    graph: Graph,
+    spec: VDeviceSpec,
+    *,
+    images_apart: bool = False,
+    watch: Watch = silent,
+    tell: Callable[[str], None] = untold,
+) -> Graph:
     """Fold, clean, fuse, choose layouts and place tensors. The result has the same inputs, outputs and meaning.
 
     `images_apart`: what belongs to an image of a batch shall lie together, for policies that take image by image.
+    `tell` is called with what a user should know.
     """
-    for run in passes(spec, images_apart):
+    for run in passes(spec, images_apart, tell):
         graph = run(graph)
         watch(getattr(run, "__name__", "pass"), graph)
     return graph

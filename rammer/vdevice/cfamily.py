@@ -51,7 +51,9 @@ CTYPE = {
     DType.C128: "_Complex double",
 }
 FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "atan", "pow", "fmod", "mod"}
-INT_MATH = frozenset({"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right"})
+INT_MATH = frozenset(
+    {"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right", "dot_bytes"}
+)
 
 
 class CFamilyPrinter(VectorLoops):

@@ -176,6 +176,11 @@ INLINE int64_t ipow(int64_t a, int64_t b) {
   for (; b > 0; b >>= 1, x *= x) if (b & 1) r *= x;
   return (int64_t)r;
 }
+INLINE int32_t idot_bytes(int64_t a, int64_t b) {
+  int32_t sum = 0;
+  for (int n = 0; n < 32; n += 8) sum += (int32_t)(a >> n & 255) * (int8_t)(b >> n);
+  return sum;
+}
 #define umax imax
 #define umin imin
 #define usign(a) ((a) > 0)

@@ -25,7 +25,23 @@ VECTOR = {**dict.fromkeys(SINGLE, "vf"), DType.F64: "vd", DType.I32: "vi", DType
 # vectors that are converted as they are loaded
 NARROW = {DType.I8: "vc", DType.U8: "vb", DType.I16: "vs", DType.U16: "vt"}
 NARROW |= dict.fromkeys((DType.I2, DType.I4), "vc") | dict.fromkeys((DType.U2, DType.U4, *MINIFLOATS), "vb")
-VECTOR_INT_MATH = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "sign", "bit_not", *BITWISE})
+VECTOR_INT_MATH = frozenset(
+    {
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "max",
+        "min",
+        "abs",
+        "sign",
+        "bit_not",
+        "shift_left",
+        "shift_right",
+        "dot_bytes",
+        *BITWISE,
+    }
+)
 
 
 class VectorLoops:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from rammer.ir.operator import OpDef
 from rammer.ir.ops import (
+    block_weights,
     complex_numbers,
     conv,
     elementwise,
@@ -21,6 +22,20 @@ from rammer.ir.ops import (
     update,
 )
 
-_MODULES = (elementwise, matmul, conv, pool, reduce, sort, normalize, layout, recurrent, probe, update, complex_numbers)
+_MODULES = (
+    elementwise,
+    matmul,
+    block_weights,
+    conv,
+    pool,
+    reduce,
+    sort,
+    normalize,
+    layout,
+    recurrent,
+    probe,
+    update,
+    complex_numbers,
+)
 
 OPS: Mapping[str, OpDef] = MappingProxyType({d.name: d for module in _MODULES for d in module.DEFINITIONS})

@@ -20,7 +20,7 @@ MAX_BYTES = 64 << 20  # memory that all folded results may take together
 FREE_BYTES = 4096
 
 # Operators that only move elements, done by NumPy without a copy.
-_MOVES: dict[str, Callable[..., Array]] = {
+MOVES: dict[str, Callable[..., Array]] = {
     "reshape": lambda x, shape: x.reshape(shape),
     "transpose": lambda x, perm: x.transpose(perm),
     "expand": lambda x, shape: np.broadcast_to(x, shape),
@@ -39,7 +39,7 @@ def fold_constants(graph: Graph) -> Graph:
             continue
         operation = op.operation
         nbytes = sum(t.nbytes for t in operation.outputs)
-        moves, needed = operation.kind in _MOVES, flops(operation.expr)
+        moves, needed = operation.kind in MOVES, flops(operation.expr)
         product = needed > MAX_FLOPS and all(is_contraction(s) for s in operation.expr.stages if s.reduce)
         bound = min(MAX_PRODUCT_FLOPS, work) if product else MAX_FLOPS
         if not moves and (needed > bound or (nbytes > FREE_BYTES and nbytes > budget)):
@@ -59,8 +59,8 @@ def fold_constants(graph: Graph) -> Graph:
 
 def compute(operation: Operation, values: list[Array]) -> list[Any]:
     """The results of an operation."""
-    if operation.kind in _MOVES:
-        return [_MOVES[operation.kind](values[0], **operation.keywords)]
+    if operation.kind in MOVES:
+        return [MOVES[operation.kind](values[0], **operation.keywords)]
     names = [name for name, _ in operation.expr.inputs]
     return evaluate_expr(operation.expr, dict(zip(names, values, strict=True)))
 

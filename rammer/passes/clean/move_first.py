@@ -16,13 +16,32 @@ def move_first(graph: Graph) -> Graph:
     editor, known = Editor(graph), known_tensors(graph)
     for n in list(editor.operators):
         op = editor.operators[n]
-        if op.kind not in _MOVES or op.inputs[0] not in known or not _is_computed(editor, op.inputs[0]):
+        if op.kind not in _MOVES or op.inputs[0] not in known:
+            continue
+        if op.kind == "gather":
+            n, op = _before_reshape(editor, n, op)
+        if not _is_computed(editor, op.inputs[0]):
             continue
         if op.operation.outputs[0].size > op.operation.inputs[0].size:
             continue
         editor.remove(n)
         editor.replace_result(op.outputs[0], _moved(editor, op, op.inputs[0]))
     return editor.finish()
+
+
+def _before_reshape(editor: Editor, n: int, op: ROperator) -> tuple[int, ROperator]:
+    """A gather of rows before what only gives each of them another shape, if it comes after; else as it is."""
+    shaped = editor.maker(op.inputs[0], "reshape")
+    if shaped is None or op.operation.keywords.get("axis", 0) != 0:
+        return n, op
+    whole, given = shaped.operation.outputs[0].shape, editor.types[shaped.inputs[0]].shape
+    if not given or given[:1] != whole[:1] or not _is_computed(editor, shaped.inputs[0]):
+        return n, op
+    rows = editor.define(op.name, "gather", shaped.inputs[0], op.inputs[1], axis=0)
+    editor.remove(n)
+    editor.replace_result(op.outputs[0], editor.define(op.name, "reshape", rows, shape=op.operation.outputs[0].shape))
+    moved = editor.producer[rows]
+    return moved, editor.operators[moved]
 
 
 def _is_computed(editor: Editor, tensor: TensorId) -> bool:
@@ -48,7 +67,9 @@ def _operand(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
     if editor.types[tensor].size == 1:
         return editor.define(move.name, "reshape", tensor, shape=()) if shape else tensor
     lead = (1,) * (len(whole) - len(shape))
-    return _apply(editor, move, editor.define(move.name, "reshape", tensor, shape=(*lead, *shape)) if lead else tensor)
+    if not lead:
+        return _moved(editor, move, tensor)
+    return _apply(editor, move, editor.define(move.name, "reshape", tensor, shape=(*lead, *shape)))
 
 
 def _apply(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
@@ -69,4 +90,8 @@ def _apply(editor: Editor, move: ROperator, tensor: TensorId) -> TensorId:
     if shape[axis] == 1 and move.operation.inputs[0].shape[axis] > 1:
         ones = (1,) * move.operation.inputs[1].rank
         return editor.define(move.name, "reshape", tensor, shape=(*shape[:axis], *ones, *shape[axis + 1 :]))
+    shaped = editor.maker(tensor, "reshape")
+    if shaped is not None and axis == 0 and editor.types[shaped.inputs[0]].shape[:1] == shape[:1]:  # rows stay rows
+        rows = editor.define(move.name, "gather", shaped.inputs[0], move.inputs[1], axis=0)
+        return editor.define(move.name, "reshape", rows, shape=(*move.operation.inputs[1].shape, *shape[1:]))
     return editor.define(move.name, "gather", tensor, move.inputs[1], **attrs)

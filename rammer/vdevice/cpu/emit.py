@@ -109,8 +109,9 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + _typed(LOADS, "vb", "uint8_t", lanes, 1)
         + _typed(LOADS, "vs", "int16_t", lanes, 2)
         + _typed(LOADS, "vt", "uint16_t", lanes, 2)
-        + _typed(LOADS + MATH_OF_ALL, "vl", "int64_t", lanes, 8)
-        + _typed(LOADS + MATH_OF_ALL, "vi", "int", lanes, 4)
+        + _typed(LOADS + MATH_OF_ALL + SHIFTS, "vl", "int64_t", lanes, 8)
+        + _typed(LOADS + MATH_OF_ALL + SHIFTS, "vi", "int", lanes, 4)
+        + BITS_OF_WEIGHTS.replace("LANES", str(lanes))
         + _typed(LOADS + double, "vd", "double", lanes, 8)
         + _transpose(lanes)
         + "".join(texts).replace("LANES", str(lanes))
@@ -289,6 +290,38 @@ INLINE double c128_real(_Complex double x) { return __real__ x; }
 INLINE double c128_imag(_Complex double x) { return __imag__ x; }
 INLINE _Complex double c128_complex(double re, double im) { return __builtin_complex(re, im); }
 """
+
+SHIFTS = """\
+INLINE T_ T__far(T_ b) { return (b < 0) | (b > 8 * SIZE - 1); }  /* by a negative amount, or by all bits and more */
+INLINE T_ T__shift_left(T_ a, T_ b) { T_ far = T__far(b); return (a << (b & ~far)) & ~far; }
+INLINE T_ T__shift_right(T_ a, T_ b) { T_ far = T__far(b); return a >> T__sel(far, T__splat(8 * SIZE - 1), b); }
+"""
+
+# Numbers of up to four bits, less a constant: a vector of 16 floats holds all that they may be. And sums of products of
+# the four bytes of each number, unsigned ones of b and signed ones of c; they come to what is summed already.
+BITS_OF_WEIGHTS = """\
+#if defined(__AVX512F__) && LANES == 16
+INLINE vf vlow_bits(vi x, int mask, float zero) {
+  vf all;
+  #pragma unroll
+  for (int n = 0; n < 16; n++) all[n] = (float)(n & mask) - zero;
+  return __builtin_ia32_permvarsf512(all, x);
+}
+#else
+INLINE vf vlow_bits(vi x, int mask, float zero) { return __builtin_convertvector(x & mask, vf) - zero; }
+#endif
+#if defined(__AVX512VNNI__) && LANES == 16
+INLINE vi vadd_dot_bytes(vi a, vi b, vi c) { __asm__("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(b), "v"(c)); return a; }
+#else
+INLINE vi vadd_dot_bytes(vi a, vi b, vi c) {
+  #pragma unroll
+  for (int n = 0; n < 32; n += 8) a += (b >> n & 255) * (c << (24 - n) >> 24);
+  return a;
+}
+#endif
+INLINE vi vi_dot_bytes(vi b, vi c) { return vadd_dot_bytes(vi_splat(0), b, c); }
+"""
+
 MATH_OF_DOUBLES = """\
 INLINE vl vl_mask(int x) { return (vl){0} - (x != 0); }
 INLINE vl vd_is_nan(vd x) { return x != x; }

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rammer.errors import LoweringError
+from rammer.ir.expr import Call, Cast, Const, Load, Scalar
 from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import place
-from rammer.ir.tensor import Encoding, TensorType
-from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, TileProgram, children, statements
+from rammer.ir.tensor import DType, Encoding, TensorType
+from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, Store, TileProgram, children, statements
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
+from rammer.vdevice.vectors import depends
 
 MAX_STEPS = 64  # stores of an unrolled body
 # Vectors that an unrolled body loads. Beyond, a core's prefetcher sees too many streams: a cell that loads 16 in a step
@@ -44,6 +46,22 @@ class CpuPrinter(CFamilyPrinter):
 
     def end(self) -> list[str]:
         return ["  rammer_unit_end();"] if self._on_unit else []
+
+    def store(self, s: Store, lane: str | None, count: int = 0) -> str:
+        match s.value:
+            case Call("add", (Load(s.buffer, (s.index,)) as held, Call("dot_bytes", (a, b)))) if lane:
+                if s.buffer in self.wide and count in (0, self.lanes):
+                    sums, *pair = (self.wide_text(x, lane, count, DType.I32) for x in (held, a, b))
+                    return f"{sums} = vadd_dot_bytes({sums}, {', '.join(pair)});"
+        return super().store(s, lane, count)
+
+    def scalar(self, value: Scalar, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
+        if lane and (found := _low_bits(value)):
+            number, mask, zero = found
+            if self.type_of(number) is DType.I32 and depends(number, lane):
+                bits = self.wide_text(number, lane, count, DType.I32)
+                return f"vlow_bits({bits}, {mask}, {self.literal(zero, DType.F32)})", True
+        return super().scalar(value, lane, count, like)
 
     def apply(self, s: Apply) -> list[str]:
         if s.instruction.copies:
@@ -180,6 +198,19 @@ def _loops_inside(body: Body) -> Iterator[For]:
             yield s
         else:
             yield from _loops_inside(children(s))
+
+
+def _low_bits(value: Scalar) -> tuple[Scalar, int, float] | None:
+    """The integer of which up to four low bits are taken, these as a mask, and what they are less in float32."""
+    match value:
+        case Call("sub", (Cast() as bits, Const(zero))):
+            pass
+        case bits:
+            zero = 0.0
+    match bits:
+        case Cast(Call("bit_and", (number, Const(mask))), DType.F32, bits=False) if mask in (1, 3, 7, 15):
+            return number, int(mask), float(zero)
+    return None
 
 
 def _apart(index: Index, name: str) -> tuple[Index, Index]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from rammer.frontend.onnx.handlers.contrib import contrib
+from rammer.frontend.onnx.handlers.indexing import check_indices
 from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, shifted
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
+
+BYTES_WILL_DO = (
+    4  # accuracy level of MatMulNBits from which on its operand may be rounded to bytes, as other runtimes do
+)
+_FEW = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 
 
 def _optional(n: Node, position: int) -> TensorId | None:
@@ -86,19 +92,61 @@ def matmul_n_bits(n: Node) -> TensorId:
     count = -(-depth // block)
     if n.shape(1) != (columns, count, block * bits // 8) or n.type(n.tensor(2)).size != columns * count:
         raise n.fail(f"weights {n.type(n.tensor(1))} and scales {n.type(n.tensor(2))} do not fit {count} blocks")
-    dtype = n.dtype()
-    weights = n.cast(_unpacked(n, n.tensor(1), bits), dtype)
-    zero: TensorId = n.constant(1 << (bits - 1), dtype)
+    dtype, numbers = n.dtype(), _numbers(n, n.tensor(1), bits)
+    zero: TensorId = n.constant(1 << (bits - 1), DType.I32)
     if n.has(3):
         given = n.tensor(3)
         if n.dtype(3) is DType.U8:
             given = _unpacked(n, n.reshape(given, (columns, n.type(given).size // columns)), bits)
-            given = n.cast(n.slice(given, (0, 0), (columns, count)), dtype)
+            given = n.cast(n.slice(given, (0, 0), (columns, count)), DType.I32)
         zero = n.reshape(given, (columns, count, 1))
-    weights = n.add("mul", n.add("sub", weights, zero), n.reshape(n.tensor(2), (columns, count, 1)))
-    weights = n.slice(n.reshape(weights, (columns, count * block)), (0, 0), (columns, depth))
+    exact = n.type(zero).dtype
+    weights = n.cast(n.add("sub", n.cast(n.reshape(numbers, (columns, count, block)), exact), zero), dtype)
+    weights = n.add("mul", weights, n.reshape(n.tensor(2), (columns, count, 1)))
+    weights = n.reshape(weights, (columns, count * block))
+    if a["accuracy_level"] == BYTES_WILL_DO and dtype is DType.F32:
+        lead = (0,) * (len(n.shape()) - 1)
+        if depth % block:
+            x = n.add("pad", x, pads=(*lead, 0, *lead, count * block - depth), value=0.0)
+        x = n.add("round_blocks", x, block=block)
+    else:
+        weights = n.slice(weights, (0, 0), (columns, depth))
     found = n.product(x, weights, trans_b=True)
     return n.add("add", found, n.tensor(5)) if n.has(5) else found
+
+
+@contrib("GatherBlockQuantized", inputs=(3, 4), gather_axis=0, quantize_axis=1, block_size=128, bits=4)
+def gather_block_quantized(n: Node) -> TensorId:
+    """Rows of a table of few bits a number, in blocks along an axis that have a scale and a zero point."""
+    data, rank, a = n.tensor(0), len(n.shape()), n.attrs
+    bytes_given, bits = n.dtype() is DType.U8, a["bits"] if n.dtype() is DType.U8 else n.dtype().bits
+    axis, gathered = n.axis(a["quantize_axis"], rank), n.axis(a["gather_axis"], rank)
+    if bits not in _FEW or gathered or axis != rank - 1:
+        hint = "rows of 2, 4 or 8 bits a number, quantised along the last axis, are supported"
+        raise n.fail(f"{n.type(data)} gathered along axis {gathered}, quantised along {axis}", hint=hint)
+    if bytes_given:
+        data = _numbers(n, data, bits)
+    else:
+        n.builder.keep(data)
+    zero = _optional(n, 3)
+    if bytes_given and zero is not None:
+        zero = n.slice(_numbers(n, zero, bits), (0,) * rank, n.shape(2))
+    elif bytes_given:
+        zero = n.constant(1 << (bits - 1), DType.I32)
+    check_indices(n, n.tensor(1), n.shape()[0])
+    table = dequantize(n, data, n.tensor(2), zero, axis)
+    return n.add("gather", table, n.tensor(1), axis=0)
+
+
+def _numbers(n: Node, packed: TensorId, bits: int) -> TensorId:
+    """The numbers of `bits` bits in the bytes of the last axis; if they are known, as a constant for passes to keep."""
+    value = n.builder.value(packed)
+    if value is None:
+        return _unpacked(n, packed, bits)
+    parts = value[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
+    kept = n.builder.constant(parts.reshape(*value.shape[:-1], -1).astype(_FEW[bits].numpy))
+    n.builder.keep(kept)
+    return kept
 
 
 def _unpacked(n: Node, packed: TensorId, bits: int) -> TensorId:

@@ -13,6 +13,7 @@ from rammer.frontend.onnx.tensors import element_type
 from rammer.ir.tensor import DType, TensorId
 
 _INTEGERS = frozenset(d for d in DType if not d.is_float and d is not DType.BOOL and d.bits <= 16)
+_FEW_BITS = frozenset(d for d in _INTEGERS if d.bits <= 8)
 _FLOATS = frozenset((DType.F16, DType.BF16, DType.F32))  # what the standard computes quantisation in
 
 
@@ -44,10 +45,29 @@ def dequantize(
     """(x - zero) * scale, in the type of the scale if no other is given."""
     dtype = dtype or n.type(scale).dtype
     exact = DType.F32 if n.type(x).dtype.is_float else DType.I32
-    value = n.cast(x, exact)
+    shape, value = n.type(x).shape, x
+    if apart := _apart(n, shape, n.type(scale).shape, axis):  # nothing is repeated
+        ones = [1 if d == n.axis(axis, len(shape)) + 1 else e for d, e in enumerate(apart)]
+        if zero is not None and n.type(zero).size > 1:  # rows of it may be found
+            n.builder.keep(zero)
+        value, scale = n.reshape(x, apart), n.reshape(scale, ones)
+        zero = zero if zero is None or n.type(zero).size == 1 else n.reshape(zero, ones)
+    else:
+        scale, zero = _along(n, scale, x, axis), zero and _along(n, zero, x, axis)
+    value = n.cast(value, exact)
     if zero is not None:
-        value = n.add("sub", value, n.cast(_along(n, zero, x, axis), exact))
-    return n.add("mul", n.cast(value, dtype), n.cast(_along(n, scale, x, axis), dtype))
+        value = n.add("sub", value, n.cast(zero, exact))
+    return n.reshape(n.add("mul", n.cast(value, dtype), n.cast(scale, dtype)), shape)
+
+
+def _apart(n: Node, shape: Sequence[int], blocks: Sequence[int], axis: int) -> list[int] | None:
+    """The shape with an axis cut into blocks that have parameters each; None where it is not whole blocks."""
+    size = n.attrs.get("block_size") or 0
+    if not size or len(blocks) != len(shape):
+        return None
+    axis = n.axis(axis, len(shape))
+    whole = [e * size if d == axis else e for d, e in enumerate(blocks)] == list(shape)
+    return [*blocks[: axis + 1], size, *blocks[axis + 1 :]] if whole else None
 
 
 def quantize(
@@ -87,7 +107,7 @@ def _optional(n: Node, position: int) -> TensorId | None:
 @handles("DequantizeLinear")
 def dequantize_linear(n: Node) -> TensorId:
     axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
-    if n.dtype() in (DType.I8, DType.U8) and n.type(n.tensor(0)).rank > 1:  # weights: they may be multiplied as bytes
+    if n.dtype() in _FEW_BITS and n.type(n.tensor(0)).rank > 1:  # weights: they may be multiplied as they are
         n.builder.keep(n.tensor(0))
     dtype = _named(n, "output_dtype") or n.dtype(1)
     if dtype not in _FLOATS:

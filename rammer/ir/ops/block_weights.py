@@ -1,0 +1,161 @@
+"""Matrix products with weights of a few bits, in blocks along the sum that have a scale and a zero point each.
+
+Weights lie in words of 32 bits: in each of its four bytes a word has one term after another, the first in the low bits,
+so that bytes of equal rank are neighbours in the sum. Zero points of consecutive blocks share a byte.
+"""
+
+from __future__ import annotations
+
+from rammer.ir.expr import Call, Cast, Const, Iota, Load, Scalar, Stage, TensorExpr
+from rammer.ir.index import Index, var
+from rammer.ir.operator import OpDef
+from rammer.ir.ops.operands import call, expression, listed, require
+from rammer.ir.tensor import DType, TensorType
+
+BYTES = 4  # of a word
+MOST = 127.0  # of a signed byte
+LEAST = 1e-30  # the largest number of a block from which on it is more than zeros
+
+
+def _block_matmul(
+    x: TensorType,
+    words: TensorType,
+    scales: TensorType,
+    *zeros: TensorType,
+    bits: int,
+    block: int,
+    narrow: bool = False,
+) -> TensorExpr:
+    """out[…, j] = sum over blocks g of scales[g, j] · sum over k of x[…, g·block + k] (weight[g·block + k, j] - zero).
+
+    `words`: int32[terms·bits/32, columns]. `zeros`: uint8[blocks·bits/8, columns]; if not given all are the middle of
+    what `bits` bits hold. `narrow`: blocks of x are rounded as `round_blocks` does, and products are those of bytes.
+    """
+    blocks, columns = _blocks("block_matmul", (x, words, scales, *zeros), bits, block)
+    _whole_blocks("block_matmul", x, block, blocks)
+    rows = _rows(x)
+    lead, g, j = tuple(var(a) for a, _ in rows), var("g"), var("j")
+    middle = 1 << (bits - 1)
+    axes = (*rows, ("j", columns), ("g", blocks))
+    part: Scalar = Load("part", (*lead, j, g))
+    sums = Load("sums", (*lead, g))
+    if narrow:
+        before = _bytes(rows, blocks, block)
+        terms = (("w", block * bits // 32), ("r", 8 // bits))
+        bytes_of_x = Load("joined", (*lead, g * (block // BYTES) + var("w") * (8 // bits) + var("r")))
+        weight = _bits(Load("words", (g * (block * bits // 32) + var("w"), j)), var("r") * bits, bits, each_byte=True)
+        parts = Stage("part", axes, Call("dot_bytes", (weight, bytes_of_x)), terms, dtype=DType.I32)
+        zero = _zero(g, j, bits) if zeros else Const(middle, DType.I32)
+        part = Cast(Call("sub", (part, Call("mul", (zero, sums)))), DType.F32)
+        scale: Scalar = Load("largest", (*lead, g)) * (1 / MOST) * Load("scales", (g, j))
+    else:
+        term, k = Load("x", (*lead, g * block + var("k"))), (("k", block),)
+        before = (Stage("sums", (*rows, ("g", blocks)), term, k),) if zeros else ()
+        parts = Stage("part", axes, term * (Cast(_weight(g, var("k"), bits, block), DType.F32) - float(middle)), k)
+        if zeros:
+            part = part - Cast(call("sub", _zero(g, j, bits), middle), DType.F32) * sums
+        scale = Load("scales", (g, j))
+    total = part * scale
+    out = Stage("out", (*rows, ("j", columns)), total, (("g", blocks),))
+    given = [("x", x), ("words", words), ("scales", scales), *(("zeros", kind) for kind in zeros)]
+    return expression("block_matmul", given, (*before, parts, out))
+
+
+def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
+    """Each block along the last dimension rounded to whole multiples of a 127th of its largest number."""
+    blocks = x.shape[-1] // block if x.rank else 0
+    _whole_blocks("round_blocks", x, block, blocks)
+    rows = _rows(x)
+    lead, d = tuple(var(a) for a, _ in rows), var("d")
+    largest = _largest(rows, blocks, block)
+    rounded = _rounded(lead, d, d // block) * (Load("largest", (*lead, d // block)) * (1 / MOST))
+    out = Stage("out", (*rows, ("d", x.shape[-1])), rounded)
+    return expression("round_blocks", [("x", x)], (largest, out))
+
+
+def _unpack_bits(x: TensorType, *, dtype: DType, extent: int) -> TensorExpr:
+    """The `extent` integers of few bits that the bytes of the last dimension hold, the first in the low bits."""
+    few = dtype.bits < 8 and not dtype.is_float and x.dtype is DType.U8
+    per = 8 // dtype.bits
+    require(few and x.rank > 0 and x.shape[-1] == -(-extent // per), f"unpack_bits: {x} to {extent} of {dtype.value}")
+    axes = (*((f"b{p}", n) for p, n in enumerate(x.shape[:-1])), ("d", extent))
+    lead, d = tuple(var(a) for a, _ in axes[:-1]), var("d")
+    value = _bits(Cast(Load("x", (*lead, d // per)), DType.I32), d % per * dtype.bits, dtype.bits)
+    out = Stage("out", axes, Cast(value, dtype), dtype=dtype)
+    return expression("unpack_bits", [("x", x)], (out,))
+
+
+def _rows(x: TensorType) -> tuple[tuple[str, int], ...]:
+    return (*((f"b{p}", n) for p, n in enumerate(x.shape[:-2])), *((("i", x.shape[-2]),) if x.rank > 1 else ()))
+
+
+def _whole_blocks(kind: str, x: TensorType, block: int, blocks: int) -> None:
+    whole = x.rank > 0 and x.dtype is DType.F32 and x.shape[-1] == blocks * block
+    require(whole, f"{kind}: {x} in {blocks} blocks of {block} terms", "pad x with zeros up to whole blocks")
+
+
+def _blocks(kind: str, types: tuple[TensorType, ...], bits: int, block: int) -> tuple[int, int]:
+    """How many blocks there are, and columns. Raises TypeMismatch."""
+    _, words, scales, *zeros = types
+    per = 8 * BYTES // bits
+    require(bits in (2, 4, 8) and block % per == 0, f"{kind}: blocks of {block} weights of {bits} bits")
+    fits = scales.rank == 2 and scales.dtype is DType.F32
+    fits = fits and (words.dtype, words.shape) == (DType.I32, (scales.shape[0] * block // per, scales.shape[1]))
+    wanted = (-(-scales.shape[0] * bits // 8), scales.shape[1]) if fits else ()
+    fits = fits and all((z.dtype, z.shape) == (DType.U8, wanted) for z in zeros)
+    require(fits and len(zeros) < 2, f"{kind}: {listed(types)}, {bits} bits in blocks of {block}")
+    return scales.shape[0], scales.shape[1]
+
+
+def _largest(rows: tuple[tuple[str, int], ...], blocks: int, block: int) -> Stage:
+    """The largest absolute number of each block."""
+    at = (*(var(a) for a, _ in rows), var("g") * block + var("k"))
+    return Stage("largest", (*rows, ("g", blocks)), call("abs", Load("x", at)), (("k", block),), "max")
+
+
+def _rounded(lead: tuple[Index, ...], d: Index, g: Index) -> Scalar:
+    """An element of x in 127ths of the largest one of its block, rounded."""
+    by = call("div", MOST, call("max", Load("largest", (*lead, g)), LEAST))
+    return call("min", call("max", call("round", Load("x", (*lead, d)) * by), -MOST), MOST)
+
+
+def _bytes(rows: tuple[tuple[str, int], ...], blocks: int, block: int) -> tuple[Stage, ...]:
+    """Blocks of x rounded to bytes, four of which are joined to a word, and their sums."""
+    lead, g, d, w = tuple(var(a) for a, _ in rows), var("g"), var("d"), var("w")
+    rounded = Stage("rounded", (*rows, ("d", blocks * block)), Cast(_rounded(lead, d, d // block), DType.I8))
+    rounded = Stage(rounded.name, rounded.axes, rounded.body, dtype=DType.I8)
+    term = Cast(Load("rounded", (*lead, g * block + var("k"))), DType.I32)
+    sums = Stage("sums", (*rows, ("g", blocks)), term, (("k", block),), dtype=DType.I32)
+    word: Scalar = Const(0, DType.I32)
+    for n in range(BYTES):
+        byte = Cast(Cast(Load("rounded", (*lead, w * BYTES + n)), DType.U8), DType.I32)
+        word = byte if n == 0 else call("bit_or", word, call("shift_left", byte, 8 * n))
+    joined = Stage("joined", (*rows, ("w", blocks * block // BYTES)), word, dtype=DType.I32)
+    return _largest(rows, blocks, block), rounded, sums, joined
+
+
+def _weight(g: Index, k: Index, bits: int, block: int) -> Scalar:
+    """The weight of term k of block g, in int32."""
+    per = 8 * BYTES // bits
+    word = Load("words", (g * (block // per) + k // per, var("j")))
+    return _bits(word, k % BYTES * 8 + k % per // BYTES * bits, bits)
+
+
+def _zero(g: Index, j: Index, bits: int) -> Scalar:
+    """The zero point of block g, in int32."""
+    per = 8 // bits
+    return _bits(Cast(Load("zeros", (g // per, j)), DType.I32), g % per * bits, bits)
+
+
+def _bits(value: Scalar, first: Index, bits: int, *, each_byte: bool = False) -> Scalar:
+    """Some bits of an int32, or of each of its bytes, the lowest of them `first`."""
+    mask = ((1 << bits) - 1) * (0x01010101 if each_byte else 1)
+    shifted = Call("shift_right", (value, Cast(Iota(first), DType.I32))) if first.terms else value
+    return call("bit_and", shifted, mask if mask < 1 << 31 else mask - (1 << 32))
+
+
+DEFINITIONS = (
+    OpDef("block_matmul", _block_matmul),
+    OpDef("round_blocks", _round_blocks),
+    OpDef("unpack_bits", _unpack_bits),
+)

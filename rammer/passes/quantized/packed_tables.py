@@ -1,0 +1,54 @@
+"""Tables of few bits a number, of which some rows are read, stay packed: a row is unpacked once it is found."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import Array, DType, TensorId
+from rammer.passes.editor import Editor
+
+
+def packed_tables(graph: Graph, spec: VDeviceSpec) -> Graph:
+    """Gather bytes that hold several integers each, and unpack what was gathered; on devices of few threads."""
+    if spec.massively_parallel:
+        return graph
+    editor = Editor(graph)
+    packed: dict[TensorId, TensorId] = {}
+    for n in list(editor.operators):
+        op = editor.operators[n]
+        if op.kind == "gather" and _of_few_bits(editor, op):
+            table, axis = op.inputs[0], op.operation.keywords.get("axis", 0)
+            if table not in packed:
+                packed[table] = editor.constant(pack_bits(editor.constants[table]), table)
+            rows = editor.define(op.name, "gather", packed[table], op.inputs[1], axis=axis)
+            kind = editor.types[table]
+            editor.remove(n)
+            found = editor.define(op.name, "unpack_bits", rows, dtype=kind.dtype, extent=kind.shape[-1])
+            editor.replace_result(op.outputs[0], found)
+    return editor.finish()
+
+
+def _of_few_bits(editor: Editor, op: ROperator) -> bool:
+    """Whether a gather finds whole rows of a constant of integers with less than 8 bits."""
+    table, axis = op.inputs[0], op.operation.keywords.get("axis", 0)
+    kind = editor.types[table]
+    few = kind.dtype.bits < 8 and not kind.dtype.is_float and kind.dtype is not DType.BOOL
+    return table in editor.constants and few and axis % kind.rank < kind.rank - 1
+
+
+def pack_bits(values: Array) -> Array:
+    """Integers of few bits in bytes along the last dimension, as `unpack_bits` reads them."""
+    per = _PER[values.dtype.name]
+    bits = 8 // per
+    *lead, extent = values.shape
+    whole = np.zeros((*lead, -(-extent // per) * per), np.uint8)
+    whole[..., :extent] = values.astype(np.int8).view(np.uint8) & np.uint8((1 << bits) - 1)
+    shifts = bits * np.arange(per, dtype=np.uint8)
+    joined: Array = np.bitwise_or.reduce(whole.reshape(*lead, -1, per) << shifts, axis=-1)
+    return joined
+
+
+_PER = {d.value: 8 // d.bits for d in (DType.I2, DType.I4, DType.U2, DType.U4)}

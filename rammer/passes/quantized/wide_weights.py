@@ -1,0 +1,37 @@
+"""Which quantised weights nothing keeps as they are: they take the room of float32, and a compilation says so."""
+
+from __future__ import annotations
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import DType, TensorId
+from rammer.passes.structure import known_tensors
+
+FEWEST = 1 << 12  # weights
+
+
+def wide_weights(graph: Graph) -> list[str]:
+    """A line for each large constant of 8 bits and fewer that an operator reads as floats."""
+    known, makers = known_tensors(graph), {t: op for op in graph.operators for t in op.outputs}
+    found: dict[TensorId, str] = {}
+    for op in graph.operators:
+        for tensor in op.inputs if not known.issuperset(op.outputs) else ():
+            narrow = _source(graph, makers, tensor) if tensor in known and tensor not in graph.constants else None
+            if narrow is not None and graph.types[tensor].dtype.is_float:
+                kind = graph.types[narrow]
+                found.setdefault(
+                    narrow,
+                    f"{op.name} ({op.kind}) has no product of {kind.dtype.bits} bits: "
+                    f"its weights {kind} take the room of {graph.types[tensor].dtype.value}",
+                )
+    return list(found.values())
+
+
+def _source(graph: Graph, makers: dict[TensorId, ROperator], tensor: TensorId) -> TensorId | None:
+    """The largest constant of few bits that a known tensor is computed from, if it is as large."""
+    if tensor in graph.constants:
+        kind = graph.types[tensor]
+        few = kind.dtype.bits <= 8 and kind.dtype is not DType.BOOL and kind.size >= FEWEST
+        return tensor if few else None
+    sources = (_source(graph, makers, t) for t in makers[tensor].inputs)
+    return max((t for t in sources if t is not None), key=lambda t: graph.types[t].size, default=None)

@@ -1,0 +1,216 @@
+"""Models whose weights alone are quantised: they stay as narrow as the file has them, and what does not is named."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import rammer
+from rammer.ir.tensor import Array
+
+ARCHES = ("x86-64-avx512vnni@here", "x86-64-avx2@here")
+DOMAIN = "com.microsoft"
+Constant = Array | onnx.TensorProto
+
+
+def model(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, Array], constants: Mapping[str, Constant]
+) -> onnx.ModelProto:
+    """A model whose result is y."""
+    ports = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in inputs.items()
+    ]
+    weights = [
+        value if isinstance(value, onnx.TensorProto) else numpy_helper.from_array(np.asarray(value), name)
+        for name, value in constants.items()
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(list(nodes), "weights", ports, [result], weights)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def few_bits(kind: int, *shape: int, name: str = "w") -> onnx.TensorProto:
+    low = -8 if kind == TensorProto.INT4 else 0
+    values = np.random.default_rng(shape).integers(low, low + 16, shape)
+    return helper.make_tensor(name, kind, shape, values.ravel().tolist())
+
+
+def draw(*shape: int) -> Array:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def scales(*shape: int) -> Array:
+    return np.random.default_rng(shape).uniform(0.01, 0.03, shape).astype(np.float32)
+
+
+def in_bytes(*shape: int) -> Array:
+    return np.random.default_rng(shape).integers(0, 256, shape).astype(np.uint8)
+
+
+def run(made: onnx.ModelProto, inputs: Mapping[str, Array], arch: str = ARCHES[0]) -> tuple[Array, int]:
+    """The result, and how many bytes the program's constants have."""
+    with rammer.compile(made, "cpu", arch=arch, device=2, tune_seconds=0) as program:
+        return np.asarray(program.run(dict(inputs))["y"]), program.report().weight_bytes
+
+
+def close(got: Array, wanted: Array, part: float = 5e-6) -> None:
+    assert got.shape == wanted.shape and got.dtype == wanted.dtype
+    assert np.abs(got - wanted).max() <= part * np.abs(wanted).max()
+
+
+def packed_product(x: Array, columns: int, block: int, bits: int, zeros: bool, level: int) -> tuple[Any, Array]:
+    """MatMulNBits, and what ONNX Runtime makes of it."""
+    depth = x.shape[-1]
+    blocks = -(-depth // block)
+    constants = {"w": in_bytes(columns, blocks, block * bits // 8), "s": scales(columns, blocks)}
+    if zeros:
+        constants["z"] = in_bytes(columns, -(-blocks * bits // 8))
+    attrs = {"K": depth, "N": columns, "bits": bits, "block_size": block, "accuracy_level": level}
+    nodes = [helper.make_node("MatMulNBits", ["x", *constants], ["y"], domain=DOMAIN, **attrs)]
+    made = model(nodes, {"x": x}, constants)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return made, np.asarray(session.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize(
+    ("shape", "columns", "block", "bits", "zeros"),
+    [
+        ((1, 256), 96, 32, 4, False),
+        ((1, 256), 96, 128, 4, True),
+        ((75, 100), 33, 32, 4, True),  # the last block is cut
+        ((3, 5, 48), 33, 16, 4, False),
+        ((3, 96), 40, 32, 8, True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("level", [0, 4])
+def test_products_of_packed_weights(
+    shape: tuple[int, ...], columns: int, block: int, bits: int, zeros: bool, level: int, arch: str
+) -> None:
+    """Also where the operand is rounded to bytes, as ONNX Runtime does it."""
+    made, wanted = packed_product(x := draw(*shape), columns, block, bits, zeros, level)
+    rounds = level == 4 and bits == 4  # bytes it rounds only on some CPUs
+    got, _ = run(made, {"x": x}, arch)
+    close(got, wanted, 5e-6 if level == 0 or rounds else 2e-2)
+
+
+def test_rounding_to_bytes_costs_what_it_costs_onnx_runtime() -> None:
+    """Against the product in float32: no more than its own error."""
+    x = draw(8, 576)
+    (exact, wanted), (narrow, others) = (packed_product(x, 96, 32, 4, True, level) for level in (0, 4))
+    size = np.abs(wanted).max()
+    close(run(exact, {"x": x})[0], wanted)
+    got, _ = run(narrow, {"x": x})
+    assert 1e-4 < np.abs(got - wanted).max() / size <= 1.1 * np.abs(others - wanted).max() / size
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("how", ["by columns", "turned", "gemm", "by rows"])
+def test_products_with_dequantised_blocks(kind: int, zeros: bool, how: str) -> None:
+    """DequantizeLinear of weights as they are multiplied, or turned; their bits are all that is stored."""
+    rows, depth, columns, block = 3, 160, 96, 32
+    axis = 0 if how == "by columns" else 1
+    shape = (depth, columns) if axis == 0 else (columns, depth)
+    blocks = tuple(n // block if d == axis else n for d, n in enumerate(shape))
+    if how == "by rows":  # one scale for a whole sum
+        blocks = (columns,)
+    constants: dict[str, Constant] = {"w": few_bits(kind, *shape), "s": scales(*blocks)}
+    if zeros:
+        constants["z"] = few_bits(kind, *blocks, name="z")
+    attrs = {"axis": 0} if how == "by rows" else {"axis": axis, "block_size": block}
+    nodes = [helper.make_node("DequantizeLinear", list(constants), ["d"], **attrs)]
+    if how == "gemm":
+        constants["b"] = draw(columns)
+        nodes.append(helper.make_node("Gemm", ["x", "d", "b"], ["y"], transB=1))
+    elif axis == 1:
+        nodes += [
+            helper.make_node("Transpose", ["d"], ["t"], perm=[1, 0]),
+            helper.make_node("MatMul", ["x", "t"], ["y"]),
+        ]
+    else:
+        nodes.append(helper.make_node("MatMul", ["x", "d"], ["y"]))
+    made = model(nodes, inputs := {"x": draw(rows, depth)}, constants)
+    got, nbytes = run(made, inputs)
+    close(got, np.asarray(ReferenceEvaluator(made).run(None, inputs)[0]))
+    assert nbytes <= depth * columns // 2 + 4 * columns * (depth // block) * 1.25 + 4 * columns
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_packed_tables(bits: int, zeros: bool) -> None:
+    """GatherBlockQuantized: exactly what ONNX Runtime gives."""
+    count, width, block = 300, 96, 32
+    constants: dict[str, Constant] = {"w": in_bytes(count, width * bits // 8), "s": scales(count, width // block)}
+    if zeros:
+        constants["z"] = in_bytes(count, -(-width // block * bits // 8))
+    names = ["w", "i", *list(constants)[1:]]
+    node = helper.make_node("GatherBlockQuantized", names, ["y"], domain=DOMAIN, block_size=block, bits=bits)
+    made = model([node], inputs := {"i": np.array([[3, -1, 299], [0, 17, 3]])}, constants)
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    got, nbytes = run(made, inputs)
+    np.testing.assert_array_equal(got, session.run(None, inputs)[0])
+    assert nbytes <= sum(np.asarray(value).nbytes for value in constants.values()) * 1.05
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8])
+def test_a_model_takes_no_more_room_than_its_file(kind: int) -> None:
+    """An embedding, and layers of several widths: whole panels are all that is added."""
+    count, widths, block = 500, (96, 192, 64, 33), 32
+    bits = 8 if kind == TensorProto.INT8 else 4
+
+    def weights(name: str, *shape: int) -> Constant:
+        whole = np.random.default_rng(shape).integers(-128, 128, shape).astype(np.int8)
+        return whole if bits == 8 else few_bits(kind, *shape, name=name)
+
+    constants: dict[str, Constant] = {"t": weights("t", count, widths[0]), "ts": scales(count, widths[0] // block)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["t", "ts"], ["table"], axis=1, block_size=block),
+        helper.make_node("Gather", ["table", "i"], ["h0"], axis=0),
+    ]
+    padded = [count * widths[0] * bits // 8 + 4 * count * widths[0] // block]
+    for n, (depth, columns) in enumerate(pairwise(widths)):
+        constants |= {f"w{n}": weights(f"w{n}", depth, columns), f"s{n}": scales(depth // block, columns)}
+        nodes.append(helper.make_node("DequantizeLinear", [f"w{n}", f"s{n}"], [f"d{n}"], axis=0, block_size=block))
+        nodes.append(helper.make_node("MatMul", [f"h{n}", f"d{n}"], ["y" if columns == widths[-1] else f"h{n + 1}"]))
+        whole = -(-columns // 16) * 16
+        padded.append(whole * (depth * bits // 8 + 4 * (depth // block)))
+    made = model(nodes, inputs := {"i": np.array([3, 499, 7, 3])}, constants)
+    got, nbytes = run(made, inputs)
+    close(got, np.asarray(ReferenceEvaluator(made).run(None, inputs)[0]))
+    assert nbytes <= sum(padded) * 1.02 + 4096
+
+
+def test_what_becomes_float32_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """By the operator that reads it; what stays narrow is not."""
+    whole = np.random.default_rng(0).integers(-128, 128, (64, 32, 3, 3)).astype(np.int8)
+    constants: dict[str, Constant] = {"w": whole, "s": scales(64), "v": few_bits(TensorProto.INT4, 144, 64, name="v")}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0),
+        helper.make_node("Conv", ["x", "d"], ["c"], name="the_conv", pads=[1] * 4),
+        helper.make_node("Reshape", ["c", "shape"], ["r"]),
+        helper.make_node("DequantizeLinear", ["v", "s"], ["e"], axis=1),
+        helper.make_node("MatMul", ["r", "e"], ["y"], name="the_product"),
+    ]
+    constants["shape"] = np.array([64, 144])
+    made = model(nodes, {"x": draw(1, 32, 12, 12)}, constants)
+    with caplog.at_level(logging.WARNING, "rammer"), rammer.compile(made, "cpu", tune_seconds=0) as program:
+        assert program.plan is not None
+        notes = [note for note in program.plan.notes if "take the room of float32" in note]
+    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warned == notes
+    (note,) = notes
+    assert note.startswith("the_conv") and "int8[64×32×3×3]" in note
