@@ -22,7 +22,7 @@ WHOLE = 1.15  # the same if the first axis, which saves traffic, stays whole: me
 def task_counts(problem: Problem) -> list[int]:
     """How many tasks to aim for: one per vEU first (or as many as are asked for), then finer; one if it is tiny."""
     want = problem.rtasks
-    if want == 1 or problem.microseconds < least_us(problem.spec):
+    if want == 1 or problem.microseconds <= least_us(problem.spec):
         return [1]
     return [want, 4 * want] if problem.microseconds > 8 * least_us(problem.spec) else [want]
 
