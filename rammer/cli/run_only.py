@@ -22,9 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     given, rest = parser.parse_known_args(arguments)
     if given.absent:
-        print(
-            f"error: there is no `rammer {given.absent}` here: this install only runs saved programs", file=sys.stderr
-        )
+        print(f"error: no `rammer {given.absent}` here: this install only runs saved programs", file=sys.stderr)
         print(f"  hint: {WHOLE}", file=sys.stderr)
         return 1
     if rest:

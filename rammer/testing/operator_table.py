@@ -59,9 +59,9 @@ maps and pictures in files belong before a model or behind it; Gradient is PyTor
 ## A new operator
 
 An operator is one function below `@handles("Name")` in `rammer/frontend/onnx/handlers`: it makes rOperators that
-exist, so that every vDevice has it, and every proof and pass. GridSample is 20 lines, with all modes and paddings
-and images of any rank, and shares 76 with RoiAlign and DeformConv; nothing was written for it in a kernel, a pass
-or a backend. Operators of other domains are registered in the same way, from outside of rammer, too.
+exist, so that every vDevice has it, and every proof and pass. GridSample is 21 lines, with all modes and paddings,
+images of any rank and complex numbers, and shares 76 with RoiAlign and DeformConv; nothing was written for it in a
+kernel, a pass or a backend. Operators of other domains are registered in the same way, from outside of rammer, too.
 """
 COLUMNS = "| operator | {} |\n|---|{}\n"
 
