@@ -55,10 +55,11 @@ class Program(Stateful):
 
     With `state`, a run's outputs that are the next run's inputs stay where they were written. Nobody gives such inputs,
     and such outputs are given only if they are named: `run(["y", "h_out"], {…})`; `stream()` begins another state.
+    `image` is what was built: files by name, ports, and the plan if it was compiled here.
     """
 
     def __init__(self, image: Image, vdevice: VDevice, report: Report, *, sources: Sequence[str] = ()) -> None:
-        self._image = image
+        self.image = image
         self._vdevice = vdevice
         self._executable: Executable = vdevice.load(image)
         self._report = report
@@ -77,44 +78,44 @@ class Program(Stateful):
     @property
     def target(self) -> str:
         """The name of the vDevice."""
-        return self._image.target
+        return self.image.target
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        return self._image.ports[0]
+        return self.image.ports[0]
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        return self._image.ports[1]
+        return self.image.ports[1]
 
     @property
     def state_pairs(self) -> Mapping[str, str]:
         """Outputs that are inputs of the next run."""
-        return self._image.state
+        return self.image.state
 
     @property
     def plan(self) -> ExecutionPlan:
         """The execution plan. Raises ArtifactError for a loaded program: it was compiled elsewhere."""
-        if self._image.plan is None:
+        if self.image.plan is None:
             raise ArtifactError(
                 "a loaded program keeps an outline of its plan alone",
                 hint="outline() can be drawn; compile for the plan",
             )
-        return self._image.plan
+        return self.image.plan
 
     def outline(self) -> tuple[ExecutionPlan, Timeline]:
         """The plan for drawing (rammer.viz), and the timeline that the scheduler believed in.
 
         A loaded program's plan has names where graph and rKernels were. Raises ArtifactError if it was saved without.
         """
-        if self._image.plan is not None:
-            return self._image.plan, simulate(self._image.plan)
-        return unpack(self._image.file(OUTLINE), self._report)
+        if self.image.plan is not None:
+            return self.image.plan, simulate(self.image.plan)
+        return unpack(self.image.file(OUTLINE), self._report)
 
     @property
     def is_loaded(self) -> bool:
         """Whether the program was compiled elsewhere, and so keeps an outline of its plan alone."""
-        return self._image.plan is None
+        return self.image.plan is None
 
     @property
     def executable(self) -> Executable:
@@ -172,7 +173,7 @@ class Program(Stateful):
 
     def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """These outputs of a run of the stream that has this memory, and holds its turn."""
-        pairs = self._image.state
+        pairs = self.image.state
         if not pairs and self._fits(inputs):
             found = self._execute(inputs)
             return {n: found[n] for n in outputs}
@@ -190,8 +191,8 @@ class Program(Stateful):
         self, executable: KeepsState, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]
     ) -> dict[str, Any]:
         """A run that reads the state where it lies, and writes the next one beside it, or changes it there."""
-        pairs = {o: n for o, n in self._image.state.items() if self._ports[n].type.size}
-        changed = {o: n for o, n in pairs.items() if o in self._image.in_place}
+        pairs = {o: n for o, n in self.image.state.items() if self._ports[n].type.size}
+        changed = {o: n for o, n in pairs.items() if o in self.image.in_place}
         kinds = {n: self._ports[n].type for n in pairs.values()}
         reads = {n: memory.room(n, executable) for n in kinds if n not in inputs}
         fresh = [n for n in kinds if reads.get(n) is None]
@@ -221,14 +222,14 @@ class Program(Stateful):
 
         `outputs` are none that are state.
         """
-        executable, pairs = self._executable, self._image.state
+        executable, pairs = self._executable, self.image.state
         if not isinstance(executable, KeepsState) or not all(p.type.size for p in self.outputs):
             return None
         reads = {name: memory.room(name, executable) for name in pairs.values()}
         if any(room is None for room in reads.values()) or not pairs:
             return None
         arrays = {name: _as_array(name, value, self._ports[name]) for name, value in inputs.items()}
-        writes = {o: executable.room(self._ports[n].type) for o, n in pairs.items() if o not in self._image.in_place}
+        writes = {o: executable.room(self._ports[n].type) for o, n in pairs.items() if o not in self.image.in_place}
         sized = {name: array for name, array in arrays.items() if array.size}
 
         def run(changed: Mapping[str, Array], places: Mapping[str, Any]) -> dict[str, Array]:
@@ -270,7 +271,7 @@ class Program(Stateful):
         """Whether all inputs are NumPy arrays just as the vDevice takes them."""
         return (
             len(inputs) == len(self._exact)
-            and self._image.signature is None
+            and self.image.signature is None
             and all(
                 type(array := inputs.get(name)) is np.ndarray and array.dtype == dtype and array.shape == shape
                 for name, dtype, shape in self._exact
@@ -284,7 +285,7 @@ class Program(Stateful):
 
     def _all_outputs(self, found: dict[str, Any]) -> dict[str, Any]:
         """In the model's order, with those that have no elements, of which the vDevice knows nothing."""
-        if self._image.signature is None:
+        if self.image.signature is None:
             return found
         empty = {p.name: np.zeros(p.type.shape, p.type.dtype.numpy) for p in self.outputs if not p.type.size}
         return {p.name: empty[p.name] if p.name in empty else found[p.name] for p in self.outputs}
@@ -327,9 +328,9 @@ class Program(Stateful):
         equal programs are equal files. Raises ArtifactError, also for a path that is no plain file or the model's own.
         """
         files.check_new(path, sources=self._sources, raises=ArtifactError)
-        sealed = self._vdevice.seal(self._image, progress=progress)
-        if sealed.files and self._image.plan is not None:
-            sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(self._image.plan)})
+        sealed = self._vdevice.seal(self.image, progress=progress)
+        if sealed.files and self.image.plan is not None:
+            sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(self.image.plan)})
         artifact.save(sealed, path, self._report.to_save(), sources=self._sources)
 
     def close(self) -> None:
@@ -350,7 +351,7 @@ class Program(Stateful):
         def ports(items: Sequence[Port]) -> str:
             return ", ".join(map(str, items))
 
-        state = "".join(f", {output} → {taker}" for output, taker in self._image.state.items())
+        state = "".join(f", {output} → {taker}" for output, taker in self.image.state.items())
         return f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)}){state}>"
 
 

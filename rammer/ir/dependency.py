@@ -38,7 +38,7 @@ MAX_POINTS = 1 << 20  # points of one group of axes that are enumerated; beyond 
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class AxisGroup:
     """Dimensions of a load, and conditions on it, that share no axis with the others: enumerated apart."""
 
     axes: tuple[str, ...]
@@ -95,7 +95,7 @@ class BoxReader:
         self._kind = kernel.input_types()[position]
         self._strides = _strides(self._kind)
         accesses, extents = _accesses(kernel.operation, output, most_roles)
-        self.loads: dict[tuple[tuple[Index, ...], Role], list[tuple[Group, ...]]] = defaultdict(list)
+        self.loads: dict[tuple[tuple[Index, ...], Role], list[tuple[AxisGroup, ...]]] = defaultdict(list)
         for index, groups, role in accesses.get(name, []):
             self.loads[index, role].append(groups)
         self._loops = {axis: (0, extent) for axis, extent in extents.items()}
@@ -115,10 +115,10 @@ class BoxReader:
         spans = {**self._loops, **box}
         return {load: self._read(found, spans) for load, found in self.loads.items()}
 
-    def _read(self, found: list[tuple[Group, ...]], spans: Spans) -> Intervals:
+    def _read(self, found: list[tuple[AxisGroup, ...]], spans: Spans) -> Intervals:
         return union([sumset([self._offsets(g, spans) for g in groups]) for groups in found])
 
-    def _offsets(self, group: Group, spans: Spans) -> Intervals:
+    def _offsets(self, group: AxisGroup, spans: Spans) -> Intervals:
         key = (id(group), *(spans[a] for a in group.axes))
         if key not in self._found:
             self._found[key] = _offsets(group, spans, self._kind.shape, self._strides)
@@ -333,7 +333,7 @@ def _per_box(
 @lru_cache(maxsize=1 << 12)
 def _accesses(
     operation: Operation, output: str | None, most_roles: int = 0
-) -> tuple[dict[str, list[tuple[tuple[Index, ...], tuple[Group, ...], Role]]], dict[str, int]]:
+) -> tuple[dict[str, list[tuple[tuple[Index, ...], tuple[AxisGroup, ...], Role]]], dict[str, int]]:
     """How an operation (or one output) reads each input from its root's axes and others; the extents of all these axes.
 
     Stages are walked from the root down. Each is asked for at index expressions and under conditions; what it loads is
@@ -394,11 +394,11 @@ def _path(path: Path, limits: Mapping[str, tuple[int, int]]) -> Path | None:
     return tuple(kept)
 
 
-def _groups(index: tuple[Index, ...], path: Path) -> tuple[Group, ...]:
+def _groups(index: tuple[Index, ...], path: Path) -> tuple[AxisGroup, ...]:
     groups = []
     for axes, dims, where in apart(((variables(ix), d) for d, ix in enumerate(index)), path):
         dims.sort()
-        groups.append(Group(tuple(sorted(axes)), tuple(dims), tuple(index[d] for d in dims), where))
+        groups.append(AxisGroup(tuple(sorted(axes)), tuple(dims), tuple(index[d] for d in dims), where))
     return tuple(groups)
 
 
@@ -414,7 +414,9 @@ def _strides(kind: TensorType) -> list[Strides]:
     return [tuple(digits) for digits in found]
 
 
-def _offsets(group: Group, spans: Spans, shape: tuple[int, ...], strides: Sequence[Strides]) -> tuple[Intervals, bool]:
+def _offsets(
+    group: AxisGroup, spans: Spans, shape: tuple[int, ...], strides: Sequence[Strides]
+) -> tuple[Intervals, bool]:
     """Positions in memory that a group contributes while its axes run over `spans`; whether they are exact."""
     sizes = [spans[a][1] - spans[a][0] for a in group.axes]
     if any(n <= 0 for n in sizes):
@@ -439,7 +441,7 @@ def _offsets(group: Group, spans: Spans, shape: tuple[int, ...], strides: Sequen
     return merged(points, points + 1), True
 
 
-def _affine(group: Group, spans: Spans, extent: int) -> Intervals | None:
+def _affine(group: AxisGroup, spans: Spans, extent: int) -> Intervals | None:
     """Values of one affine index, without enumerating its points; None if the group is not that simple."""
     (index,) = group.index
     if not all(isinstance(atom, str) for atom, _ in index.terms):

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 from rammer.cost.residency import levels
 from rammer.ir.device import SyncModel
 from rammer.ir.plan import ExecutionPlan
-from rammer.scheduler.critical_path import ListPolicy
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
 from rammer.scheduler.judge import PLANS, Judge
+from rammer.scheduler.list_policy import ListPolicy
 from rammer.scheduler.policy import Policy, Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.sequential import SequentialPolicy

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from rammer.hookspecs import hookimpl
 from rammer.scheduler.auto import AutoPolicy
-from rammer.scheduler.critical_path import ListPolicy
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
+from rammer.scheduler.list_policy import ListPolicy
 from rammer.scheduler.policy import Policy
 from rammer.scheduler.round_robin import RoundRobinPolicy
 from rammer.scheduler.sequential import SequentialPolicy

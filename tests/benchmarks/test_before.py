@@ -92,8 +92,13 @@ def test_this_checkout_against_itself(built: BuiltModel, calibrations: Path) -> 
 
 def test_verdict_names_what_is_slower_takes_longer_or_failed() -> None:
     def entry(medians: float, minima: float, compiling: float) -> dict[str, Any]:
-        figures = {"by_medians": medians, "by_minima": minima, "compile_ratio": compiling, "compile_cpu_ratio": 1.0}
-        return {"versions": figures}
+        figures = {
+            "by_medians": medians,
+            "by_minima": minima,
+            "compile_ratio": compiling,
+            "compile_cpu_ratio": compiling,
+        }
+        return {"versions": {**figures, "compile_cpu_ratio": compiling}}
 
     models = {"slow": entry(0.5, 0.9, 1.0), "disturbed": entry(0.5, 1.0, 1.3), "bad": {"versions": {"failed": "why"}}}
     means, slower, longer, failed = before.verdict(models).splitlines()

@@ -61,7 +61,7 @@ def build(target: str, names: list[str]) -> Results:
 
         def execute(graph: Graph, inputs: Mapping[str, Array], arch: str = arch) -> Mapping[str, Array]:
             with rammer.compile(graph, target, arch=arch, tune_seconds=0) as program:
-                resources = json.loads(program._image.files[RESOURCES])
+                resources = json.loads(program.image.files[RESOURCES])
             unwanted = {name: n for name, n in resources.items() if n and ("spill" in name or name == "stack_bytes")}
             assert not unwanted, f"{arch}: {unwanted}"
             with rammer.compile(graph, target, arch=arch, device="emulator:2", tune_seconds=0) as program:

@@ -137,9 +137,9 @@ def test_veus_that_share_a_multiprocessor(shares: int) -> None:
     assert spec.peak_gflops == pytest.approx(alone.peak_gflops / shares, rel=1e-3)
     with rammer.compile(lstm_stack(1, 4, 64), "cuda", arch=f"sm_90:x{shares}", tune_seconds=0) as program:
         assert program.plan.spec.num_veus == shares * 132
-        needs = json.loads(program._image.files[RESOURCES])
+        needs = json.loads(program.image.files[RESOURCES])
         assert needs["registers"] <= 65536 // (256 * shares) and needs["spill_bytes"] == 0
-        assert f"__launch_bounds__(256, {shares})" in program._image.file(SOURCE).decode()
+        assert f"__launch_bounds__(256, {shares})" in program.image.file(SOURCE).decode()
     for name in ("sm_90:x4", "sm_90:2"):
         with pytest.raises(DeviceError, match=r"no NVIDIA arch(.|\n)*x1, x2"):
             choose_gpu(name)

@@ -36,7 +36,7 @@ def test_models_at_full_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setenv("RAMMER_VERIFY", "0")  # verified elsewhere; here it would take most of the time
     with rammer.compile(build(name).path, "cuda", arch="sm_90", tune_seconds=0) as program:
-        image = program._image
+        image = program.image
         resources = json.loads(image.files[RESOURCES])
         assert resources["spill_bytes"] == 0
         assert 0 < resources["code_bytes"] < MIB

@@ -48,7 +48,7 @@ def placed(program: rammer.Program, arch: str = ARCH) -> Placement:
 
 def rounds(program: rammer.Program) -> list[int]:
     """Of every loop in the emitted program."""
-    return [int(n) for n in re.findall(r"^repeat (\d+)", program._image.files["plan.txt"].decode(), re.M)]
+    return [int(n) for n in re.findall(r"^repeat (\d+)", program.image.files["plan.txt"].decode(), re.M)]
 
 
 def check(program: rammer.Program, graph: Graph) -> None:

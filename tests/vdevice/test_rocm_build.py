@@ -155,10 +155,10 @@ def test_compile_for_a_gpu_that_is_not_here(arch: str, tmp_path: Path) -> None:
         with pytest.raises(DeviceError, match=f"the program is for {arch}: this machine has no AMD GPU"):
             program(x)
         program.save(path)
-        needs = json.loads(program._image.files[RESOURCES])
+        needs = json.loads(program.image.files[RESOURCES])
         assert needs["spilled_vgprs"] == needs["stack_bytes"] == 0 and needs["wave"] == FAMILIES[arch].wave
-        assert arch_of(program._image.files[HSACO]) == arch
-        assert program._image.fingerprint == f"rocm-abi3-{arch}"
+        assert arch_of(program.image.files[HSACO]) == arch
+        assert program.image.fingerprint == f"rocm-abi3-{arch}"
     with rammer.load_program(path, device="emulator") as again:
         assert again(x).shape == (2, 1, 8)
 

@@ -217,7 +217,7 @@ def test_memory_is_named_and_block_syncs_empty_no_cache(arch: str) -> None:
     where two CUs could share a block a compiler would do so at every block sync.
     """
     with rammer.compile(lstm_stack(2, 4, 128), "rocm", arch=arch, tune_seconds=0) as program:
-        text = program._image.file(SOURCE).decode()
+        text = program.image.file(SOURCE).decode()
     lines = [line.strip() for line in hip_compiler().assembly(text, arch).splitlines()]
     assert not [line for line in lines if line.startswith("flat_")]
     emptied = [line for line in lines if re.match(r"buffer_gl0_inv|buffer_wbinvl1_vol|buffer_inv|global_inv", line)]

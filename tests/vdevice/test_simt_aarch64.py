@@ -73,7 +73,7 @@ def test_programs_compute_the_same_in_every_order_of_threads(name: str, tmp_path
     shape = graph.types["x"].shape
     x: Array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     with rammer.compile(graph, target, device="emulator:3", tune_seconds=0, **options) as program:
-        image, here = program._image, program(x)
+        image, here = program.image, program(x)
     binary = build(image, tmp_path)
     found = []
     for seed in range(4):

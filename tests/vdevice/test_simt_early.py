@@ -162,7 +162,7 @@ def test_nothing_spills() -> None:
         program = _compiled()
     except ToolchainError as error:
         pytest.skip(str(error))
-    text = program._image.file(images.SOURCE).decode()
+    text = program.image.file(images.SOURCE).decode()
     resources = compile_cubin(text, "sm_90").resources
     assert text.count("if (mk_stopped(pc") > 4 and resources.spill_bytes == resources.stack_bytes == 0
     assert resources.registers <= 255 and any(n.startswith("early:") for n in program.report().notes)

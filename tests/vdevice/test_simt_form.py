@@ -25,7 +25,7 @@ def test_both_forms_compute_the_same(target: str, policy: str, tmp_path: object)
     with rammer.compile(MODEL, target, **options) as table:
         wanted = table(X)
     with rammer.compile(MODEL, target, form="branches", **options) as branches:
-        text = branches._image.files[SOURCE].decode()
+        text = branches.image.files[SOURCE].decode()
         assert "veu == 2) {" in text and "switch (fn)" not in text and "ring" not in text
         assert isinstance(branches.executable, EmulatorExecutable)
         branches.executable.poison = True
@@ -43,7 +43,7 @@ def test_branches_compile_without_spills(arch: str) -> None:
     except ToolchainError as error:
         pytest.skip(str(error))
     with rammer.compile(MODEL, "cuda", arch=arch, form="branches", tune_seconds=0) as program:
-        resources = json.loads(program._image.files[RESOURCES])
+        resources = json.loads(program.image.files[RESOURCES])
         assert resources["spill_bytes"] == 0 and resources["code_bytes"] < 1 << 20
 
 

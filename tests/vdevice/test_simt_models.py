@@ -38,7 +38,7 @@ def build(model: Any, arch: str) -> tuple[dict[str, int], int]:
     except ToolchainError as error:
         pytest.skip(str(error))
     with rammer.compile(model, "cuda", arch=arch, tune_seconds=0) as program:
-        return json.loads(program._image.files[RESOURCES]), program.plan.num_rtasks
+        return json.loads(program.image.files[RESOURCES]), program.plan.num_rtasks
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])

@@ -80,7 +80,7 @@ def check_build(name: str, scale: Scale, target: str, arch: str, cache: Path) ->
         except ToolchainError as error:
             pytest.skip(str(error))
     with rammer.compile(build(name, scale=scale, cache=cache).path, target, arch=arch, tune_seconds=0) as program:
-        resources: dict[str, int] = json.loads(program._image.files[RESOURCES])
+        resources: dict[str, int] = json.loads(program.image.files[RESOURCES])
     unwanted = {what: n for what, n in resources.items() if n and ("spill" in what or what == "stack_bytes")}
     assert not unwanted
     return resources

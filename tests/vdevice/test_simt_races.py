@@ -81,14 +81,14 @@ static __device__ void mirror_32(void *const *args, char *scratch, int rtask, in
 def test_silent_on_a_model(policy: str) -> None:
     with rammer.compile(lstm_stack(1, 3, 16), "cuda", device="emulator:2", policy=policy, tune_seconds=0) as program:
         assert any("resident" in note for note in program.report().notes) == (policy == "wavefront")
-        assert find_races(program._image, {"x": np.ones((3, 1, 16), np.float32)}) == ""
+        assert find_races(program.image, {"x": np.ones((3, 1, 16), np.float32)}) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", rammer_policies())
 def test_silent_on_every_policy_on_amd(policy: str) -> None:
     with rammer.compile(lstm_stack(1, 2, 8), "rocm", device="emulator:2", policy=policy, tune_seconds=0) as program:
-        assert find_races(program._image, {"x": np.ones((2, 1, 8), np.float32)}) == ""
+        assert find_races(program.image, {"x": np.ones((2, 1, 8), np.float32)}) == ""
 
 
 def test_without_a_compiler_it_says_so() -> None:

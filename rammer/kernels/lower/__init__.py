@@ -33,7 +33,7 @@ from rammer.kernels.lower import multiply
 from rammer.kernels.lower.bands import Nest, cut, looped, under
 from rammer.kernels.lower.context import Context
 from rammer.kernels.lower.reduce import Reduction, Target
-from rammer.kernels.lower.stages import Placement
+from rammer.kernels.lower.stages import PlacedStages
 from rammer.kernels.schedule import Schedule
 
 
@@ -58,7 +58,7 @@ def draft(
     ctx = Context(expr, schedule, stages, folds)
     root = ctx.root
     nest = cut(ctx, root, schedule.loops, {a: Index() for a, _ in root.axes}, dict(root.axes))
-    nests = _Nests(ctx, Placement(ctx, nest))
+    nests = _Nests(ctx, PlacedStages(ctx, nest))
     body: Body = ()
     if all(extent for _, extent in root.axes):
         body = nests.attached("", -1) + nests.lowered(root, nest)
@@ -76,7 +76,7 @@ def draft(
 class _Nests:
     """The bodies of stages, each with those of the stages computed inside of it."""
 
-    def __init__(self, ctx: Context, placed: Placement) -> None:
+    def __init__(self, ctx: Context, placed: PlacedStages) -> None:
         self.ctx, self.placed = ctx, placed
 
     def attached(self, host: str, depth: int) -> Body:

@@ -24,7 +24,7 @@ class Hull(NamedTuple):
     whole: bool = False
 
 
-class Placement:
+class PlacedStages:
     """Places all stages but the root, whose nest is given. `copies` are by an instruction, all others have a nest."""
 
     def __init__(self, ctx: Context, root: Nest) -> None:

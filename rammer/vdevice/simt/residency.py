@@ -21,7 +21,7 @@ Pointer: TypeAlias = tuple[int, int]  # number of a constant, byte offset
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class KeptRows:
     """Rows of a constant to bring into shared memory; `run.target` counts from the start of the scratch."""
 
     constant: int
@@ -32,7 +32,7 @@ class Load:
 class Residency:
     """What is loaded before which rTask, and where rTasks find copies of their operands."""
 
-    loads: dict[TaskUid, list[Load]] = field(default_factory=dict)
+    loads: dict[TaskUid, list[KeptRows]] = field(default_factory=dict)
     copies: dict[TaskUid, dict[int, int]] = field(default_factory=dict)  # input position -> bytes from the scratch
     end: int = 0  # bytes of shared memory, from the start of the scratch
     nbytes: int = 0  # of all copies on all vEUs
@@ -125,7 +125,7 @@ def _keep(found: Residency, where: tuple[int, int], wanted: list[_Wanted], base:
         constant, begin = w.source
         for run in w.part.runs(w.rtask):
             moved = replace(run, source=run.source + begin, target=run.target + w.offset)
-            found.loads.setdefault(w.readers[0][1], []).append(Load(constant, moved))
+            found.loads.setdefault(w.readers[0][1], []).append(KeptRows(constant, moved))
         for _, uid, position in w.readers:
             found.copies.setdefault(uid, {})[position] = w.offset
         found.end = max(found.end, w.offset + w.part.nbytes)
