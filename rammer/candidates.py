@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -25,6 +25,18 @@ PROVEN, BROKEN, UNSHOWN = "proven", "broken", "not shown"
 MAX_NOTES = 8  # of one kind
 Candidates: TypeAlias = Mapping[Operation, Sequence[RKernel]]
 Kept: TypeAlias = dict[Operation, list[RKernel]]
+
+
+def generated(operations: Sequence[Operation], make: Callable[[Operation], Sequence[RKernel]]) -> Kept:
+    """What `make` offers for operations, on all cores."""
+
+    def marked(operation: Operation) -> list[tuple[RKernel, bool]]:
+        return [(kernel, kernel.operation is operation) for kernel in make(operation)]
+
+    return {  # from another process they bring copies of their operation
+        operation: [replace(k, operation=operation) if own and k.operation is not operation else k for k, own in made]
+        for operation, made in zip(operations, computed(marked, operations), strict=True)
+    }
 
 
 class Prover:

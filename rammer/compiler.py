@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rammer import artifact, config
-from rammer.candidates import Prover, compare_with_meaning, drop_refused, drop_spilled, drop_wrong, few
+from rammer.candidates import Prover, compare_with_meaning, drop_refused, drop_spilled, drop_wrong, few, generated
 from rammer.cost.price import fit
 from rammer.errors import ArtifactError, DeviceError, ModelError, RammerError, UnsuitableError, VerificationError
 from rammer.ir.dependency import Dependencies
@@ -251,13 +251,10 @@ def find_candidates(
 
     Raises DeviceError naming all operations nobody can compute.
     """
-    found: dict[Operation, list[RKernel]] = {}
-    nobody: dict[str, str] = {}
-    for op in graph.operators:
-        if op.operation not in found:
-            found[op.operation] = registry.rkernels(op.operation, vdevice.spec, search, finer)
-            if not found[op.operation]:
-                nobody[op.kind] = op.name
+    names = {op.operation: op.name for op in reversed(graph.operators)}  # of the first operator of each
+    operations = list(dict.fromkeys(op.operation for op in graph.operators))
+    found = generated(operations, lambda operation: registry.rkernels(operation, vdevice.spec, search, finer))
+    nobody = {operation.kind: names[operation] for operation, kernels in reversed(found.items()) if not kernels}
     if nobody:
         listed = ", ".join(f"{kind} (node {name!r})" for kind, name in sorted(nobody.items()))
         raise DeviceError(

@@ -19,7 +19,6 @@ from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
 from rammer.vdevice.cpu.spec import Host, find_arch
 from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import (
-    FLAGS,
     Compiler,
     c_compiler,
     fingerprint,
@@ -73,7 +72,7 @@ class KernelCompiler:
         self._flags = arch_flags(spec.arch, self._compiler.family, host)
         self.toolchain = f"{self._compiler.version} {' '.join(self._flags)}"
         self._context = fingerprint(
-            self._compiler.version, self._compiler.family, *FLAGS, *self._flags, headers_fingerprint()
+            self._compiler.version, self._compiler.family, *self._compiler.flags, *self._flags, headers_fingerprint()
         )
         self._prelude = fingerprint(self._context, translation_unit([], spec), minifloats.TEMPLATES)
         self._sources: dict[RKernel, Source] = {}  # since the latest build: what is built was tried out and measured

@@ -12,7 +12,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tile import NEXT, TileProgram
 from rammer.vdevice import functions, minifloats
-from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
+from rammer.vdevice.cfamily import CTYPE
 from rammer.vdevice.cpu import amx, dots, vnni
 from rammer.vdevice.cpu.prefetch import capacity, prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
@@ -43,7 +43,7 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
     return function(CpuPrinter(prefetched(kernel.body, spec.lanes), spec.lanes))
 
 
-def function(printer: CFamilyPrinter) -> EmittedKernel:
+def function(printer: CpuPrinter) -> EmittedKernel:
     """A worker with restrict parameters, which compilers believe, and the entry of fixed signature that calls it.
 
     If it asks for what runs next, the worker gets that, too.
@@ -59,9 +59,16 @@ def function(printer: CFamilyPrinter) -> EmittedKernel:
     if lines_ahead:
         parameters += f"const rammer_ahead *restrict {NEXT}, "
         arguments += "&((const rammer_context *)status)->next, "
+        names.append(NEXT)
+    nests = printer.share(f"{PLACEHOLDER}_", ", ".join([*names, "scratch", "status"]))
     body = [*printer.scratch(), *printer.body(program.body, 1), *printer.end()]
     large = len(body) >= LARGE
-    lines = [
+    lines = []
+    for nest in nests:
+        numbers = "".join(f", long {n}" for n in nest.numbers)
+        head = f"{parameters}char *restrict scratch, int *restrict status{numbers}"
+        lines += [f"static {APART}void {nest.name}({head}) {{", *printer.scratch(), *nest.lines, "}"]
+    lines += [
         f"static {APART * large}void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, "
         "int *restrict status) {",
         *body,

@@ -10,7 +10,7 @@ from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import place
 from rammer.ir.tensor import DType, Encoding, TensorType
 from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, Store, TileProgram, children, statements
-from rammer.vdevice.cfamily import CFamilyPrinter
+from rammer.vdevice.cpu.nests import Nest, NestPrinter
 from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
 from rammer.vdevice.vectors import depends
 
@@ -24,7 +24,7 @@ FEW_GATHERED = 128  # numbers gathered into vectors by an unrolled loop: clang l
 MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
 
 
-class CpuPrinter(CFamilyPrinter):
+class CpuPrinter(NestPrinter):
     """Prints one tile program for a core with caches.
 
     Names of its own begin with `rammer_`: operands of plugins have names, too, which must not be shadowed.
@@ -40,6 +40,9 @@ class CpuPrinter(CFamilyPrinter):
         self._sums = _sums(program.body, 1)
         self._many = max(self._sums.values(), default=0)
         self._asking = ""  # the variable of the loop that asks for what runs next
+
+    def share(self, prefix: str, handed: str) -> list[Nest]:
+        return [] if self._on_unit else super().share(prefix, handed)  # its tiles are this function's
 
     def scratch(self) -> list[str]:
         return [*super().scratch(), *(["  rammer_unit_begin();"] if self._on_unit else [])]
