@@ -33,7 +33,7 @@ class WavefrontPolicy:
     beyond: Literal["on", "off"] = field(
         default="on",
         metadata={
-            "on": "beyond the paper: the cheapest of all selections, chains side by side, what stays near, measured plans",
+            "on": "beyond the paper: the cheapest of all selections, chains side by side, what stays, measured plans",
             "off": "Algorithm 1 as the paper prints it",
         },
     )
