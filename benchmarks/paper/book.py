@@ -100,7 +100,7 @@ def _missing(figure: Figure, points: Points) -> list[str]:
         few = ", ".join(keys[:6]) + (", …" if len(keys) > 6 else "")
         how = f"`{COMMAND} {figure.name}{' --measure' * bool(target)}`"
         why = WANTS.get(target, f"on a machine with a {target} device")
-        lines += [f"**Not made yet** ({len(keys)} parts: {few}): run {how}{why}.", ""]
+        lines += [f"**Not made yet** ({len(keys)} part{'s' * (len(keys) > 1)}: {few}): run {how}{why}.", ""]
     return lines
 
 
