@@ -49,8 +49,8 @@ def connect(scheduler: str | None = None, *, workers: int | None = None) -> Iter
             yield client
         return
     count = workers or len(os.sched_getaffinity(0))
-    with (
-        LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+    with (  # at any free port: there may be another cluster
+        LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         yield client

@@ -9,6 +9,11 @@ from benchmarks.paper.figure import Figure, Points
 from rammer import files
 
 COMMAND = "python -m benchmarks.paper --only"
+WANTS = {  # of what is not made, by the device it is measured on
+    "": "",
+    "cpu": " on a machine that does nothing else",
+    "cuda": " where there is an NVIDIA GPU; where the other parts were made, there is none",
+}
 HEAD = """\
 # The papers' evaluation
 
@@ -71,10 +76,7 @@ def _page(figure: Figure, points: Points, tables: Mapping[str, list[tuple[str, .
     if points and drawn:
         lines += [f"![{figure.title}]({figure.name}.svg)", ""]
     lines += [f"* {line}" for line in sources(points)] + [""] * bool(points)
-    if missing := [job for job in figure.jobs() if job.key not in points]:
-        few = ", ".join(job.key for job in missing[:6]) + (", …" if len(missing) > 6 else "")
-        alone = " --measure` on a machine that does nothing else" if any(job.target for job in missing) else "`"
-        lines += [f"**Not made yet** ({len(missing)} parts: {few}): run `{COMMAND} {figure.name}{alone}.", ""]
+    lines += _missing(figure, points)
     if figure.claims:
         lines += ["## The paper's numbers and ours", ""]
         lines += _table([("", "paper", "here"), *((c.what, c.paper, c.ours(points) or "–") for c in figure.claims)])
@@ -85,6 +87,21 @@ def _page(figure: Figure, points: Points, tables: Mapping[str, list[tuple[str, .
     for title, rows in tables.items():
         lines += [f"## {title}", "", *_table(rows)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _missing(figure: Figure, points: Points) -> list[str]:
+    """What is not made, and what making it takes: a GPU, a machine that does nothing else, or only the command."""
+    jobs: dict[str, list[str]] = {}
+    for job in figure.jobs():
+        if job.key not in points:
+            jobs.setdefault(job.target, []).append(job.key)
+    lines = []
+    for target, keys in sorted(jobs.items()):
+        few = ", ".join(keys[:6]) + (", …" if len(keys) > 6 else "")
+        how = f"`{COMMAND} {figure.name}{' --measure' * bool(target)}`"
+        why = WANTS.get(target, f"on a machine with a {target} device")
+        lines += [f"**Not made yet** ({len(keys)} part{'s' * (len(keys) > 1)}: {few}): run {how}{why}.", ""]
+    return lines
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -182,6 +182,8 @@ FIGURE = Figure(
         "Cells are all different, and there are few small ones: so more of these are irregular than of the paper's.",
         "By the specs a barrier of single rTasks costs as much as one of all vEUs, and an rProgram's end may be the "
         "better barrier: where rTasks wait for many others one by one, fine barriers lose.",
+        "Beyond the paper plans are chosen by times that count what weights cost which caches lose; the times here do "
+        "not, so some cells (20 of 5,000 on the V100's spec) come out up to 5 % slower than as printed.",
         "On the GC2 most convolutions fill all 1,216 tiles by themselves: nothing is left to run beside them.",
     ),
     absent=(("fine over global barriers on GC2", "an IPU has no other than global barriers (BSP)"),),

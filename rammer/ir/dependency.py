@@ -223,6 +223,21 @@ def overlaps(consumer: RKernel, position: int, producer: RKernel, output: int, s
     return np.stack([left, right], 1)
 
 
+@lru_cache(maxsize=1 << 15)
+def surely_follows(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> bool:
+    """Whether the first rTask of `consumer` is known to read what `producer` writes, without a look at the others.
+
+    False says nothing: `overlaps` knows.
+    """
+    if producer.operation.expr.into or not consumer.num_rtasks:
+        return False
+    reader = BoxReader(consumer, position)
+    box = consumer.box(0)
+    read = reader.of_box(box) if all(low < high for low, high in box.values()) else NOTHING
+    size = prod(producer.operation.outputs[output].physical_shape)  # all of it is written, padding included
+    return reader.exact and bool(len(within(read, -shift, size - shift)))
+
+
 @lru_cache(maxsize=1 << 12)
 def followed_axes(operation: Operation) -> tuple[tuple[int | None, ...], ...]:
     """For every input, and each of its dimensions, the number of the root's axis that it moves with, also in strides,
@@ -284,14 +299,30 @@ class Dependencies:
         """(producer's number, pairs of rTasks) for every input that some operator computes."""
         kernel = self.kernels[operator_id]
         found = []
+        for position, producer, output, shift in self._read(operator_id):
+            pairs = overlaps(kernel, position, self.kernels[producer], output, shift)
+            if len(pairs):
+                found.append((producer, pairs))
+        return found
+
+    def producers(self, operator_id: int) -> dict[int, bool]:
+        """Operators that may write what an operator reads; True: its first rTask surely reads something of theirs.
+
+        `edges` says which rTasks do, and takes long where there are many.
+        """
+        kernel, found = self.kernels[operator_id], dict[int, bool]()
+        for position, producer, output, shift in self._read(operator_id):
+            sure = surely_follows(kernel, position, self.kernels[producer], output, shift)
+            found[producer] = found.get(producer, False) or sure
+        return found
+
+    def _read(self, operator_id: int) -> Iterator[tuple[int, int, int, int]]:
+        """(input, producer, output of it, elements from the input's first one to the output's)."""
         for position, tensor in enumerate(self.graph.operators[operator_id].inputs):
             offset = self.graph.storage(tensor).offset
             for producer, output, start in self.writers(tensor):
                 if producer != operator_id:
-                    pairs = overlaps(kernel, position, self.kernels[producer], output, offset - start)
-                    if len(pairs):
-                        found.append((producer, pairs))
-        return found
+                    yield position, producer, output, offset - start
 
     def of(self, operator_id: int) -> Sequence[tuple[TaskUid, ...]]:
         """For each rTask of an operator, the rTasks it must wait for, ascending."""

@@ -15,6 +15,13 @@ from rammer.scheduler.select import SelectBy, Selection, count, explain, select_
 
 def algorithm_1(problem: Problem, selection: SelectBy, policy: str) -> ExecutionPlan:
     """Schedule(G, D): lines 1 to 11. P1 grows in place, and is taken back if P2 wins."""
+    plan = algorithm_1_below(float("inf"), problem, selection, policy)
+    assert plan is not None
+    return plan
+
+
+def algorithm_1_below(limit_us: float, problem: Problem, selection: SelectBy, policy: str) -> ExecutionPlan | None:
+    """The same, or None as soon as it is known to take `limit_us` or longer."""
     draft = Draft(problem)
     current = Assembly(problem.spec)
     plans: list[RProgram] = []
@@ -32,6 +39,8 @@ def algorithm_1(problem: Problem, selection: SelectBy, policy: str) -> Execution
                 plans.append(current.build())
                 done_us += before_us
                 current, chosen = apart, chosen_apart
+        if done_us + current.time_us >= limit_us:
+            return None
         draft.kernels.update(chosen.kernels)
         reasons.append(chosen.reason)
         explain(len(reasons), joins and before_us > 0, len(plans), problem.graph, chosen, current.time_us)

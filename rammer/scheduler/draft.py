@@ -130,7 +130,14 @@ class Draft:
 
     def _needs_sync(self, operator_id: int, rtasks: RTaskIds, assembly: Assembly) -> bool:
         """Whether some of the rTasks needs one that no global barrier lies behind."""
-        return any(
+        open_ones = 0
+        for producer, sure in self.dependencies.producers(operator_id).items():
+            count = self.kernels[producer].num_rtasks
+            later = sum(not assembly.is_synced(TaskUid(producer, n)) for n in range(count))
+            if sure and later == count and 0 in rtasks[:1]:
+                return True
+            open_ones += later
+        return open_ones > 0 and any(
             not assembly.is_synced(TaskUid(producer, needed))
             for producer, pairs in self._edges(operator_id, rtasks)
             for needed in sorted(set(pairs[:, 1].tolist()))

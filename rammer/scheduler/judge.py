@@ -33,6 +33,11 @@ class Judged:
         if prices := self._problem.profiler.prices(self.plan.kernels):
             self.plan = replace(self.plan, memory=self.plan.memory or plan_memory(self.plan))
             return simulate(replace(self.plan, prices=prices)).total_us
+        return self.plain_us
+
+    @cached_property
+    def plain_us(self) -> float:
+        """Microseconds by one time of each rKernel, wherever operands lie."""
         return simulate(self.plan).total_us
 
 
@@ -47,6 +52,10 @@ class Judge:
     def believed(self, plan: ExecutionPlan) -> Judged:
         """What a plan takes on paper."""
         return Judged(self._problem, plan)
+
+    def plain_us_below(self, known: Judged) -> float:
+        """What another plan must take less than to be worth a comparison: following operands takes long."""
+        return known.plain_us / self._problem.profiler.noise
 
     def prefers(self, other: Judged, known: Judged, what: str) -> bool:
         """Whether the other plan is faster, more than noise; `what` says how it is different."""

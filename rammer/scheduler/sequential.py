@@ -11,7 +11,7 @@ from rammer.scheduler.draft import Draft
 from rammer.scheduler.judge import Judge
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
-from rammer.scheduler.waves import draw_with_chains
+from rammer.scheduler.waves import draw_best
 
 
 @dataclass
@@ -31,7 +31,7 @@ class SequentialPolicy:
     def schedule(self, problem: Problem) -> ExecutionPlan:
         draft = Draft(problem)
         if self.kernels == "selected":
-            selected = draw_with_chains(problem, self.name, Judge(problem, measures=True)).plan
+            selected = draw_best(problem, self.name, Judge(problem, measures=True)).plan
             draft.kernels.update(enumerate(selected.kernels))
         else:
             options = (draft.market.options(op.operation) for op in problem.graph.operators)

@@ -13,7 +13,7 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import SelectBy
 from rammer.scheduler.sequential import SequentialPolicy
-from rammer.scheduler.waves import draw, draw_with_chains
+from rammer.scheduler.waves import draw, draw_best
 
 
 @dataclass
@@ -33,7 +33,7 @@ class WavefrontPolicy:
     beyond: Literal["on", "off"] = field(
         default="on",
         metadata={
-            "on": "what goes beyond the paper: chains side by side, weights and operands that stay, measured plans",
+            "on": "beyond the paper: the cheapest of all selections, chains side by side, what stays, measured plans",
             "off": "Algorithm 1 as the paper prints it",
         },
     )
@@ -59,9 +59,9 @@ class WavefrontPolicy:
         return replace(plan, spec=spec, memory=plan.memory if problem.spec is spec else None)
 
     def _best(self, problem: Problem, policy: str) -> ExecutionPlan:
-        """Waves, chains side by side, or one operator after another: branches may push each other out of caches."""
+        """The cheapest waves, or one operator after another: branches may push each other out of caches."""
         judge = Judge(problem, self.plans == "measured")
-        best = draw_with_chains(problem, policy, judge)
+        best = draw_best(problem, policy, judge)
         plan = best.plan
         if _is_crowded(problem) and problem.profiler.prices(plan.kernels):
             baseline = SequentialPolicy().schedule(problem)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
+from rammer.scheduler.algorithm1 import algorithm_1_below
 from rammer.scheduler.assembly import Assembly, Undone
 from rammer.scheduler.chains import chains, feeders, ran_alone
 from rammer.scheduler.draft import Draft, Placement
@@ -15,23 +16,47 @@ from rammer.scheduler.judge import Judge, Judged
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Options, SelectBy, count, explain, select_rkernels, wave_bound_us
 
+INTERPLAY: SelectBy = "interplay"
+SELECTIONS: tuple[SelectBy, ...] = (INTERPLAY, "efficient", "fastest")
 Held: TypeAlias = Mapping[int, Options]  # operators with nothing to choose
 
 
-def draw_with_chains(problem: Problem, policy: str, judge: Judge) -> Judged:
-    """Waves with rKernels by interplay; and again for steps of long chains, where that is better.
+def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
+    """The cheapest of plans with rKernels by interplay, and by one selection in all waves: ours, and Algorithm 1's.
+
+    A wave decides by the rProgram that ends with it, and does not know what its vEUs will lack in those that follow.
+    """
+    market = Market(problem)
+    weighed = [market.options(op.operation) for op in problem.graph.operators]
+    best, by = judge.believed(draw(problem, policy, market=market)), INTERPLAY
+    alike = {best.plan.kernels}
+    selections = SELECTIONS if any(len({o.fastest, o.efficient, o.whole, o.first}) > 1 for o in weighed) else ()
+    for other in selections:
+        if other != INTERPLAY and (kernels := tuple(getattr(o, other).kernel for o in weighed)) not in alike:
+            alike.add(kernels)
+            plan = draw_below(judge.plain_us_below(best), problem, policy, other, market=market)
+            if plan and judge.prefers(found := judge.believed(plan), best, f"with the {other} rKernels in all waves"):
+                best, by = found, other
+    best = _with_chains(problem, policy, judge, market, best, by)
+    for printed in selections or (INTERPLAY,):
+        plan = algorithm_1_below(judge.plain_us_below(best), problem, printed, policy)
+        if plan and judge.prefers(found := judge.believed(plan), best, f"by Algorithm 1 as printed, {printed}"):
+            best = found
+    return best
+
+
+def _with_chains(problem: Problem, policy: str, judge: Judge, market: Market, best: Judged, by: SelectBy) -> Judged:
+    """Waves again for steps of long chains, where that is better.
 
     What is best for one step after another keeps every vEU busy with one chain. So that chains run side by side, all
     their steps must take an rKernel of few rTasks: tried for each such operation. While only the first chain runs, or
     the last, its steps choose as ever.
     """
-    market = Market(problem)
-    best = judge.believed(draw(problem, policy, market=market))
     held: Held = {}
     for steps in chains(problem, market):
         ways = []
         for way in _ways(problem, market, steps):
-            plan = draw(problem, policy, market=market, held={**held, **way})
+            plan = draw(problem, policy, by, market=market, held={**held, **way})
             if not _same(plan, best.plan):
                 ways.append((judge.believed(plan), {**held, **way}))
         if not ways:
@@ -39,7 +64,7 @@ def draw_with_chains(problem: Problem, policy: str, judge: Judge) -> Judged:
         side_by_side, tried = min(ways, key=lambda found: found[0].us)
         if alone := ran_alone(side_by_side.plan):
             tried = {n: options for n, options in tried.items() if n not in alone}
-            again = judge.believed(draw(problem, policy, market=market, held=tried))
+            again = judge.believed(draw(problem, policy, by, market=market, held=tried))
             side_by_side = min(side_by_side, again, key=lambda found: found.us)
         kind = problem.graph.operators[steps[0]].kind
         if judge.prefers(side_by_side, best, f"with chains of {kind} side by side"):
@@ -72,7 +97,22 @@ def draw(
     market: Market | None = None,
     held: Held | None = None,
 ) -> ExecutionPlan:
-    """The plan of one pass over the waves.
+    """The plan of one pass over the waves: `draw_below` without a limit."""
+    plan = draw_below(float("inf"), problem, policy, by, market=market, held=held)
+    assert plan is not None
+    return plan
+
+
+def draw_below(
+    limit_us: float,
+    problem: Problem,
+    policy: str,
+    by: SelectBy,
+    *,
+    market: Market | None = None,
+    held: Held | None = None,
+) -> ExecutionPlan | None:
+    """The plan of one pass over the waves, or None as soon as it is known to take `limit_us` or longer.
 
     The paper builds P1 = ScheduleWave(W, Pcurr) and P2 = ScheduleWave(W, {}) for each wave and compares them. Here P1
     grows in place and is taken back if P2 wins: a wave's operators do not depend on each other, so scheduling one reads
@@ -96,6 +136,8 @@ def draw(
                 programs.append(current.build())
                 done_us += before_us
                 trial, current, before_us = alone, alone.assembly, 0.0
+        if done_us + current.time_us >= limit_us:
+            return None
         trial.accept()
         trials.append(trial)
         explain(len(trials), before_us > 0, len(programs), problem.graph, trial.chosen, current.time_us)

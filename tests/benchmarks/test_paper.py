@@ -70,7 +70,8 @@ def test_a_run_goes_on_where_it_stopped(counter: Counter, tmp_path: Path) -> Non
     run = CliRunner().invoke(command.main, ["--only", "figure99"])
     assert run.exit_code == 1 and "b cannot be made" in run.output and "1 parts are to be measured" in run.output
     page = (tmp_path / "figure99.md").read_text()
-    assert "Not made yet" in page and "2 parts: b, c" in page and "on a machine that does nothing else" in page
+    assert "**Not made yet** (1 part: b): run `python -m benchmarks.paper --only figure99`." in page
+    assert "(1 part: c): run `python -m benchmarks.paper --only figure99 --measure` on a machine that does" in page
     assert "| a | 1 | 97 |" in page and "counted: fingers" in page and "![Figure 99](figure99.svg)" in page
     counter.broken.clear()
     assert CliRunner().invoke(command.main, ["--only", "figure99", "--measure"]).exit_code == 0
@@ -101,7 +102,7 @@ def test_workers_make_what_is_not_measured(counter: Counter, monkeypatch: pytest
 
     @contextmanager
     def connect(scheduler: str | None, *, workers: int) -> Iterator[Any]:
-        with dask.Client(processes=False, n_workers=workers, threads_per_worker=1, dashboard_address=None) as client:
+        with dask.Client(processes=False, n_workers=workers, threads_per_worker=1, dashboard_address=":0") as client:
             yield client
 
     monkeypatch.setattr(runner, "connect", connect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from rammer.errors import RammerError
 from rammer.ir import dependency
-from rammer.ir.dependency import Dependencies, overlaps, read_elements, writers, writes
+from rammer.ir.dependency import Dependencies, overlaps, read_elements, surely_follows, writers, writes
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Call, Load, Stage, TensorExpr
 from rammer.ir.graph import Graph, View
@@ -118,6 +119,10 @@ def test_exact(label: str) -> None:
     found = overlaps(consumer, position, producer, 0, 0)
     assert set(map(tuple, found.tolist())) == poisoned(consumer, position, producer)
     assert read_elements(consumer, position).exact
+    size = prod(operation.inputs[position].shape)
+    for shift in (0, 1, size // 2, size - 1, size, -1, -size // 2, 1 - size, -size):
+        first = 0 in overlaps(consumer, position, producer, 0, shift)[:, 0]
+        assert surely_follows(consumer, position, producer, 0, shift) == first
 
 
 def test_layouts_change_addresses_not_dependencies() -> None:
