@@ -71,6 +71,11 @@ def _shift_right(a: Any, b: Any) -> Any:
     return np.where(inside, np.right_shift(a, np.where(inside, b, dtype.type(0))), gone)
 
 
+def _join_bytes(*parts: Any) -> Any:
+    """An int32 of the low bytes of four numbers, the first one lowest."""
+    return sum((np.asarray(p, np.int32) & 255) << np.int32(8 * n) for n, p in enumerate(parts))
+
+
 def _dot_bytes(a: Any, b: Any) -> Any:
     """Of int32: the sum of the products of their four bytes, those of the first unsigned, of the second signed."""
     a, b = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
@@ -140,5 +145,6 @@ FUNCTIONS: dict[str, Function] = {
         Function("imag", np.imag),
         Function("complex", _complex),
         Function("dot_bytes", _dot_bytes),
+        Function("join_bytes", _join_bytes),
     )
 }

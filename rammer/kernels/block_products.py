@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import var, variables
-from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.contraction import epilogue_packing
 from rammer.kernels.problem import Problem
@@ -27,13 +27,16 @@ UNROLLED = 8  # terms: those that a word of four bits each holds
 
 
 class BlockProduct(NamedTuple):
-    """A stage that sums over `blocks` a part, which is a sum of products of x and decoded weights, times a scale."""
+    """A stage that sums over `blocks` a part, which is a sum of products of x and decoded weights, times a scale.
+
+    Without `blocks` there is one.
+    """
 
     stage: Stage
     part: Stage
     lane: str
     row: str | None
-    blocks: str
+    blocks: str | None
 
     @property
     def exact(self) -> bool:
@@ -47,20 +50,21 @@ def block_product(problem: Problem) -> BlockProduct | None:
     It is the root, or an output that a point-wise root reads at its own position.
     """
     shown = [s for s in problem.placed if s.name in dict(problem.expr.outputs)]
-    stage = problem.root if problem.root.reduce else shown[0] if len(shown) == 1 else None
-    if stage is None or stage.axes != problem.root.axes or (shown and stage is problem.root):
+    stage = shown[0] if shown and not problem.root.reduce else problem.root
+    if len(shown) > 1 or stage.axes != problem.root.axes or (shown and stage is problem.root):
         return None
-    if len(stage.reduce) != 1 or not isinstance(stage.body, Call) or stage.body.fn != "mul":
+    if len(stage.reduce) > 1 or (stage.reduce and not (isinstance(stage.body, Call) and stage.body.fn == "mul")):
         return None
     own = tuple(var(a) for a, _ in stage.axes)
     if shown and any(ld.tensor == stage.name and ld.index != own for ld, _ in loads(problem.root.body)):
         return None
-    ((blocks, _),) = stage.reduce
-    read = {ld.tensor: ld for ld, _ in loads(stage.body)}
+    blocks = stage.reduce[0][0] if stage.reduce else None
+    read = {ld.tensor for ld, _ in loads(stage.body)}
     for part in problem.placed:
         words = [ld for ld, _ in loads(part.body) if ld.tensor in problem.static and len(ld.index) > 1]
         lanes = {a for a, _ in stage.axes for ld in words if ld.index[-1] == var(a)}
-        if len(lanes) == 1 and part.combine == "sum" and part.name in read and var(blocks) in read[part.name].index:
+        integers = all(dict(problem.expr.inputs)[ld.tensor].dtype is DType.I32 for ld in words)
+        if len(lanes) == 1 and integers and part.reduce and part.combine == "sum" and part.name in read:
             (lane,) = lanes
             rows = [a for a, e in stage.axes if a != lane and e > 1]
             return BlockProduct(stage, part, lane, rows[-1] if rows else None, blocks)
@@ -97,16 +101,16 @@ def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
         Loop(p.lane, lanes, Kind.UNROLLED),
         Loop(p.lane, 1, Kind.VECTOR),
     )
-    around, blocks = (*tasks, *outer, *panels), Loop(p.blocks)
+    around, blocks = (*tasks, *outer, *panels), (Loop(p.blocks),) if p.blocks else ()
     own = (p.stage, p.part)
     before = len(tasks) + len(outer) - 1
     stages = [At(s.name, before, _along_terms(problem, s)) for s in problem.placed if s not in own]
     if p.stage is problem.root:
-        around = (*around, blocks)
+        around = (*around, *blocks)
         stages.append(At(p.part.name, len(around) - 1, (*_terms(p.part), *sums), Scope.REGISTER))
     else:  # a register block is stored, and what reads it follows
-        stages.append(At(p.stage.name, len(around) - 1, (blocks, *sums)))
-        stages.append(At(p.part.name, 0, (*_terms(p.part), *sums), Scope.REGISTER, inside=p.stage.name))
+        stages.append(At(p.stage.name, len(around) - 1, (*blocks, *sums)))
+        stages.append(At(p.part.name, len(blocks) - 1, (*_terms(p.part), *sums), Scope.REGISTER, inside=p.stage.name))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
     name = f"{problem.operation.kind}_{rows}x{panel}_t{count}"
     packing = (*_panels(problem, p, panel), *epilogue_packing(problem, p.stage, p.lane, panel))

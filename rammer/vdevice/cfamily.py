@@ -52,7 +52,7 @@ CTYPE = {
 }
 FLOAT_MATH = FLOAT32_MATH | {"sin", "cos", "atan", "pow", "fmod", "mod"}
 INT_MATH = frozenset(
-    {"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right", "dot_bytes"}
+    {"max", "min", "abs", "sign", "mod", "fmod", "div", "pow", "shift_left", "shift_right", "dot_bytes", "join_bytes"}
 )
 
 

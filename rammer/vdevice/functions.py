@@ -181,6 +181,9 @@ INLINE int32_t idot_bytes(int64_t a, int64_t b) {
   for (int n = 0; n < 32; n += 8) sum += (int32_t)(a >> n & 255) * (int8_t)(b >> n);
   return sum;
 }
+INLINE int32_t ijoin_bytes(int32_t a, int32_t b, int32_t c, int32_t d) {
+  return (int32_t)((uint32_t)(a & 255) | (uint32_t)(b & 255) << 8 | (uint32_t)(c & 255) << 16 | (uint32_t)d << 24);
+}
 #define umax imax
 #define umin imin
 #define usign(a) ((a) > 0)

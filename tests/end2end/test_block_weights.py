@@ -93,6 +93,7 @@ def packed_product(x: Array, columns: int, block: int, bits: int, zeros: bool, l
         ((75, 100), 33, 32, 4, True),  # the last block is cut
         ((3, 5, 48), 33, 16, 4, False),
         ((3, 96), 40, 32, 8, True),
+        ((3, 32), 40, 32, 4, True),  # one block
     ],
     ids=str,
 )

@@ -42,9 +42,12 @@ def _block_matmul(
     if narrow:
         before = _bytes(rows, blocks, block)
         terms = (("w", block * bits // 32), ("r", 8 // bits))
-        bytes_of_x = Load("joined", (*lead, g * (block // BYTES) + var("w") * (8 // bits) + var("r")))
+        first = (var("w") * (8 // bits) + var("r")) * BYTES
+        four = (Cast(Load("rounded", (*lead, g, first + n)), DType.I32) for n in range(BYTES))
         weight = _bits(Load("words", (g * (block * bits // 32) + var("w"), j)), var("r") * bits, bits, each_byte=True)
-        parts = Stage("part", axes, Call("dot_bytes", (weight, bytes_of_x)), terms, dtype=DType.I32)
+        parts = Stage(
+            "part", axes, Call("dot_bytes", (weight, Call("join_bytes", tuple(four)))), terms, dtype=DType.I32
+        )
         zero = _zero(g, j, bits) if zeros else Const(middle, DType.I32)
         part = Cast(Call("sub", (part, Call("mul", (zero, sums)))), DType.F32)
         scale: Scalar = Load("largest", (*lead, g)) * (1 / MOST) * Load("scales", (g, j))
@@ -120,18 +123,13 @@ def _rounded(lead: tuple[Index, ...], d: Index, g: Index) -> Scalar:
 
 
 def _bytes(rows: tuple[tuple[str, int], ...], blocks: int, block: int) -> tuple[Stage, ...]:
-    """Blocks of x rounded to bytes, four of which are joined to a word, and their sums."""
-    lead, g, d, w = tuple(var(a) for a, _ in rows), var("g"), var("d"), var("w")
-    rounded = Stage("rounded", (*rows, ("d", blocks * block)), Cast(_rounded(lead, d, d // block), DType.I8))
-    rounded = Stage(rounded.name, rounded.axes, rounded.body, dtype=DType.I8)
-    term = Cast(Load("rounded", (*lead, g * block + var("k"))), DType.I32)
+    """Blocks of x rounded to bytes, and their sums."""
+    lead, g, k = tuple(var(a) for a, _ in rows), var("g"), var("k")
+    value = Cast(_rounded(lead, g * block + k, g), DType.I8)
+    rounded = Stage("rounded", (*rows, ("g", blocks), ("k", block)), value, dtype=DType.I8)
+    term = Cast(Load("rounded", (*lead, g, k)), DType.I32)
     sums = Stage("sums", (*rows, ("g", blocks)), term, (("k", block),), dtype=DType.I32)
-    word: Scalar = Const(0, DType.I32)
-    for n in range(BYTES):
-        byte = Cast(Cast(Load("rounded", (*lead, w * BYTES + n)), DType.U8), DType.I32)
-        word = byte if n == 0 else call("bit_or", word, call("shift_left", byte, 8 * n))
-    joined = Stage("joined", (*rows, ("w", blocks * block // BYTES)), word, dtype=DType.I32)
-    return _largest(rows, blocks, block), rounded, sums, joined
+    return _largest(rows, blocks, block), rounded, sums
 
 
 def _weight(g: Index, k: Index, bits: int, block: int) -> Scalar:

@@ -143,7 +143,8 @@ def _block(bits: int, zero: Array, scale: Array, wanted: int) -> int | None:
     size = gcd(*map(int, changes)) if len(changes) else -(-depth // SMALLEST) * SMALLEST
     per = 8 * BYTES // bits
     fitting = [b for b in range(per, min(size, LARGEST) + 1, per) if size % b == 0 and b in (wanted, wanted or b)]
-    return fitting[-1] if fitting and fitting[-1] >= SMALLEST else None
+    several = [b for b in fitting if b < depth or b == wanted]  # else the one sum is none of parts
+    return several[-1] if several and several[-1] >= SMALLEST else None
 
 
 def words(numbers: Array, bits: int) -> Array:

@@ -326,6 +326,7 @@ INLINE vi vadd_dot_bytes(vi a, vi b, vi c) {
   return a;
 }
 #endif
+INLINE int four_bytes(const void *p) { int n; memcpy(&n, p, 4); return n; }  /* every CPU has the first one lowest */
 INLINE vi vi_dot_bytes(vi b, vi c) { return vadd_dot_bytes(vi_splat(0), b, c); }
 """
 

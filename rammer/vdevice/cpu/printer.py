@@ -64,7 +64,19 @@ class CpuPrinter(NestPrinter):
             if self.type_of(number) is DType.I32 and depends(number, lane):
                 bits = self.wide_text(number, lane, count, DType.I32)
                 return f"vlow_bits({bits}, {mask}, {self.literal(zero, DType.F32)})", True
+        if (first := self._four_bytes(value, lane)) is not None:
+            return f"four_bytes(&{self.place(first.tensor, self.index(first.index[0]), 4)})", False
         return super().scalar(value, lane, count, like)
+
+    def _four_bytes(self, value: Scalar, lane: str | None) -> Load | None:
+        """The first of four neighbours in memory that are joined to a word."""
+        match value:
+            case Call("join_bytes", (Cast(Load(buffer, (start,), ()) as first), *_) as parts):
+                neighbours = [Load(buffer, (start + n,)) for n in range(len(parts))]
+                same = [p.arg for p in parts if isinstance(p, Cast)] == neighbours and not depends(first, lane or "")
+                kept = buffer not in self.wide and self.dtypes[buffer] in (DType.I8, DType.U8)
+                return first if same and kept else None
+        return None
 
     def apply(self, s: Apply) -> list[str]:
         if s.instruction.copies:
