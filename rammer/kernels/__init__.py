@@ -11,7 +11,7 @@ from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
-from rammer.kernels import contraction, generic, matrix_unit, recurrent, threads, update, winograd_schedule
+from rammer.kernels import chain, contraction, generic, matrix_unit, recurrent, threads, update, winograd_schedule
 from rammer.kernels.problem import USUAL, Granularity, Problem
 from rammer.kernels.schedule import Schedule
 
@@ -56,6 +56,8 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
     if not all(extent for _, extent in problem.root.axes):  # there is nothing to compute
         yield [problem.kernel(s) for s in islice(generic.schedules(problem), 1)]
         return
+    if rows := chain.chained(problem):
+        yield _kernels(rows, chain.schedules, MAX_CANDIDATES)
     others, certain = winograd_schedule.kernels(problem, search)
     if certain and not search:
         yield others

@@ -14,6 +14,7 @@ from rammer.passes.clean.mark_static import mark_static
 from rammer.passes.clean.move_first import move_first
 from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
+from rammer.passes.fusion.chains import fuse_chains
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.moves import merge_slices, split_activations
@@ -52,6 +53,9 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
     def products(graph: Graph) -> Graph:
         # threads read neighbours: there a matrix that lies turned is read badly
         return simplify_products(graph, as_it_lies=not spec.massively_parallel)
+
+    def chains(graph: Graph) -> Graph:
+        return fuse_chains(graph, spec)
 
     def narrow(graph: Graph) -> Graph:
         return narrow_products(graph, spec)
@@ -104,6 +108,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         project,
         dequantize_apart,
         fuse,
+        chains,
         layouts,
         place,
         mark_static,
