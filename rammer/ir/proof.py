@@ -31,7 +31,7 @@ MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners 
 INNER_LOOPS = 4  # of a store, both ends of each of which are traced
 MOST_ELEMENTS = 96  # that are traced together
 FEW_ELEMENTS = 16  # of those that are computed in thousands of statements
-FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three
+FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three and then one
 NEVER = 64  # a round that no store with so many instances comes to
 SWEEP = 24  # values of each of them that are traced in the middle of the others
 MAX_STATES = 1 << 20  # values of the loops around an access that are told apart
@@ -407,8 +407,13 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
         stores = [a for a in evidence.by_buffer.get(names[position], ()) if a.write]
         if kernel.form is not None:
             stores = stores[:1] + stores[1:][-1:]
+        most = MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS
         try:
-            elements, sources = _traced(flow, stores, kind, MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS)
+            try:
+                elements, sources = _traced(flow, stores, kind, most)
+            except Untraceable:  # sums of sums, read in several roles: all roles as one
+                flow = Flow(evidence.accesses, names[program.num_outputs :], most_roles=1)
+                elements, sources = _traced(flow, stores, kind, most)
         except Untraceable as error:
             yield Finding("R207", f"where {names[position]} comes from: {error}", False)
             continue
@@ -442,9 +447,9 @@ def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -
 
 
 def _rounds(count: int) -> Points:
-    """When each of a store's instances is left out, where there are too many; the last ones never are."""
+    """When each of a store's instances is left out, where there are too many; the first one never is."""
     rounds, left = np.zeros(count, np.int64), np.arange(count)
-    while len(left) > FEWEST:
+    while len(left) > 1:
         left = left[::FEWER]
         rounds[left] += 1
     rounds[left] = NEVER

@@ -7,16 +7,18 @@ the vEU's own cache. The matrices pass by once for each block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from math import prod
 
 from rammer.ir.expr import loads
+from rammer.ir.index import var
 from rammer.ir.tile import Kind
 from rammer.kernels.contraction import Block, blocks
 from rammer.kernels.normal import cleaned
 from rammer.kernels.problem import Problem, worth_keeping
-from rammer.kernels.product import Product, product
-from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.product import Product, axes_of, product
+from rammer.kernels.schedule import At, Loop, Schedule, copied
 from rammer.kernels.tiling import cut, kept_bytes, place_one, task_counts
 
 MOST_ROWS = 48  # of a block: enough arithmetic to hide fetching both matrices
@@ -59,30 +61,47 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
     own, inner = (_block(problem, p, min(extents[row], MOST_ROWS)) for p in (last, first))
     grain = max(own.rows, inner.rows)
     batch = [a for a in extents if a not in (row, last.lane) and extents[a] > 1]
-    alone = dict.fromkeys(batch, 1)
-    rows = max(
-        (n for n in range(grain, MOST_ROWS + 1, grain) if _kept(problem, {**alone, row: n}) <= problem.spec.scratch_bytes),
-        default=0,
-    )
+    turned = problem.lane_stride(first.w.tensor, first.w.index, first.lane, first.stage) != 1
+    whole = prod(e for a, e in (*first.stage.axes, *first.stage.reduce) if a in axes_of(first.w) and a not in batch)
+    room = problem.spec.scratch_bytes
+    ahead = turned and _rows(problem, row, batch, grain, room - 4 * whole) > 0  # is turned once for all rows
+    rows = _rows(problem, row, batch, grain, room - 4 * whole * ahead)
     if not rows:
         return None
     axes = [*((a, extents[a], problem.span(a)) for a in batch), (row, extents[row], grain)]
     tasks = cut(axes, want, problem.spec.num_veus)
     around = (*tasks, *(Loop(a) for a in batch), Loop(row, rows))
     depth = len(around) - 1
-    stages = tuple(
-        At(s.name, depth, _nest(problem, first, inner))
+    stages = [
+        At(s.name, depth, _nest(problem, first, inner, batch))
         if s.name == first.stage.name
         else place_one(problem, s, around, depth)
         for s in problem.placed
-    )
+    ]
+    if turned:
+        at = At(first.w.tensor, depth - 1) if ahead else At(first.w.tensor, 0, inside=first.stage.name)
+        stages.append(_turned(problem, first, at))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
     name = f"{problem.operation.kind}_{rows}x{own.vectors * lanes}_t{count}"
-    return Schedule(name, (*around, *_nest(problem, last, own, {*batch})), stages)
+    return Schedule(name, (*around, *_nest(problem, last, own, batch)), tuple(stages))
 
 
-def _kept(problem: Problem, steps: dict[str, int]) -> int:
-    return kept_bytes(problem.placed, steps)
+def _rows(problem: Problem, row: str, batch: list[str], grain: int, room: int) -> int:
+    """How many rows go through the stages together: as many of a multiple as have room, 0 if none have."""
+    most = max(MOST_ROWS, grain)
+    sizes = (kept_bytes(problem.placed, {**dict.fromkeys(batch, 1), row: n}) for n in range(grain, most + 1, grain))
+    return grain * sum(size <= room for size in sizes)
+
+
+def _turned(problem: Problem, p: Product, at: At) -> At:
+    """The copy of a matrix whose lanes lie apart, in squares: each line that is fetched is used at once."""
+    copy = copied(p.w.tensor, problem.expr.type_of(p.w.tensor))
+    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
+    axes, lanes = [a for a, _ in copy.axes], problem.lanes
+    others = [a for d, a in enumerate(axes) if d != lane]
+    square = (Loop(axes[lane], lanes), Loop(others[-1], lanes), Loop(others[-1], 1, Kind.UNROLLED))
+    loops = (*(Loop(a) for a in others[:-1]), *square, Loop(axes[lane], 1, Kind.VECTOR))
+    return replace(at, loops=loops, order=(*(axes.index(a) for a in others), lane))
 
 
 def _block(problem: Problem, p: Product, rows: int) -> Block:
@@ -90,12 +109,11 @@ def _block(problem: Problem, p: Product, rows: int) -> Block:
     return blocks(problem, -(-dict(p.stage.axes)[p.lane] // problem.lanes), rows)[0]
 
 
-def _nest(problem: Problem, p: Product, block: Block, around: set[str] | None = None) -> tuple[Loop, ...]:
+def _nest(problem: Problem, p: Product, block: Block, around: Collection[str] = ()) -> tuple[Loop, ...]:
     """Rows pass by panels of a matrix: in each panel all rows, as they are near."""
     assert p.row is not None
-    batch = [a for a, _ in p.stage.axes if a not in (p.row, p.lane) and a not in (around or ())]
     return (
-        *(Loop(a) for a in batch),
+        *(Loop(a) for a, e in p.stage.axes if a not in (p.row, p.lane, *around) and e > 1),
         Loop(p.lane, block.vectors * problem.lanes),
         Loop(p.row, block.rows),
         *(Loop(a) for a, _ in p.stage.reduce),

@@ -11,6 +11,7 @@ from rammer.passes.clean.eliminate_dead import eliminate_dead
 from rammer.passes.clean.fold_constants import fold_constants
 from rammer.passes.clean.fold_norms import fold_norms
 from rammer.passes.clean.mark_static import mark_static
+from rammer.passes.clean.merge_transposes import merge_transposes
 from rammer.passes.clean.move_first import move_first
 from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
@@ -103,6 +104,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False) -> tuple[Callable[[Gra
         gather_gates,
         sums,
         stack,
+        merge_transposes,
         simplify,
         eliminate_common,
         project,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Call, Load, Stage, TensorExpr, loads, substitute_axes
@@ -13,8 +14,8 @@ from rammer.ir.tensor import DType, TensorId
 from rammer.passes.editor import Editor
 from rammer.passes.fusion.compose import Member, Ref, compose, fused_kind
 
-ROWS = 12  # fewer share too little of what they are multiplied by
 KEPT = 2  # scores, and their exponentials
+ROWS = 16  # at least as many that go through all stages together must fit
 
 
 def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
@@ -22,7 +23,7 @@ def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
 
     Rows are divided by their sums when they have been multiplied: there are fewer results than weights.
     """
-    if spec.execution is not Execution.SIMD or spec.lanes == 1:
+    if spec.execution is not Execution.SIMD or spec.massively_parallel:
         return graph
     editor = Editor(graph)
     for n in [n for n, op in editor.operators.items() if op.kind == "softmax"]:
@@ -37,39 +38,36 @@ def _fuse(editor: Editor, n: int, spec: VDeviceSpec) -> None:
     if first is None or second is None or editor.only_reader(soft.inputs[0]) != n:
         return
     scores, values = editor.operators[first], editor.operators[second]
+    if not _is_product(scores) or not _is_product(values) or values.inputs.index(soft.outputs[0]):
+        return
     *_, rows, length = kind.shape
-    fits = ROWS * KEPT * length * kind.dtype.itemsize <= spec.scratch_bytes
     last = soft.operation.attr("axis") % kind.rank == kind.rank - 1
-    if kind.dtype is not DType.F32 or kind.rank < 3 or rows < ROWS or not last or not fits:
+    room = spec.scratch_bytes - min(rows, ROWS) * KEPT * length * kind.dtype.itemsize
+    if kind.dtype is not DType.F32 or kind.rank < 3 or rows < 2 or not last or room < 0:
         return
-    if not _is_product(scores) or not _is_product(values) or values.inputs.index(soft.outputs[0]) or second == n:
-        return
-    chain = [first, n, second]
-    if not _large(kind.nbytes, spec):
-        return
-    chain = [*_moved(editor, scores, 0), *_moved(editor, values, 1), *chain]
+    moved = [*_moved(editor, scores, 0), *_moved(editor, scores, 1, room), *_moved(editor, values, 1)]
+    chain = [*moved, first, n, second]
     after = editor.only_reader(values.outputs[0])
     if after is not None and editor.operators[after].kind == "transpose":
         chain.append(after)
     _join(editor, chain)
 
 
-def _large(nbytes: int, spec: VDeviceSpec) -> bool:
-    """Whether the scores do not stay in the vEUs' own caches from one operator to the next."""
-    return nbytes > spec.own_cache * spec.num_veus // 2
-
-
 def _is_product(op: ROperator) -> bool:
     return op.kind.split("+")[0] == "matmul" and len(op.outputs) == 1
 
 
-def _moved(editor: Editor, op: ROperator, slot: int) -> list[int]:
-    """The transposition of an operand that the operator alone reads, if rows stay rows: it may read them where they are."""
+def _moved(editor: Editor, op: ROperator, slot: int, room: int = 0) -> list[int]:
+    """The transposition of an operand that the operator alone reads: it may read rows where they are.
+
+    One that turns the matrix itself only if that has `room`, to be turned once for all rows.
+    """
     maker = editor.maker(op.inputs[slot], "transpose")
     if maker is None or editor.only_reader(op.inputs[slot]) is None:
         return []
-    perm = maker.operation.attr("perm")
-    return [editor.producer[op.inputs[slot]]] if perm[-1] == len(perm) - 1 else []
+    kind, perm = editor.types[op.inputs[slot]], maker.operation.attr("perm")
+    rows_stay = perm[-1] == len(perm) - 1
+    return [editor.producer[op.inputs[slot]]] if rows_stay or prod(kind.shape[-2:]) * 4 <= room else []
 
 
 def _join(editor: Editor, chain: list[int]) -> None:
