@@ -56,13 +56,13 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
     if not all(extent for _, extent in problem.root.axes):  # there is nothing to compute
         yield [problem.kernel(s) for s in islice(generic.schedules(problem), 1)]
         return
-    if rows := chain.chained(problem):
-        yield _kernels(rows, chain.schedules, MAX_CANDIDATES)
     others, certain = winograd_schedule.kernels(problem, search)
     if certain and not search:
         yield others
         others = []
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
+    if rows := chain.chained(problem):
+        yield _kernels(rows, chain.schedules, few)
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.
     for schedules, count in (
         (contraction.schedules, few),

@@ -1,4 +1,4 @@
-"""Schedules for a product whose rows were computed from those of another product: attention, with its weights in scratch.
+"""Schedules for a product whose rows were computed from another product's: attention, its weights in scratch.
 
 A block of rows goes through all stages before the next one begins, so that what lies between the two products stays in
 the vEU's own cache. The matrices pass by once for each block.
@@ -25,16 +25,17 @@ MOST_ROWS = 48  # of a block: enough arithmetic to hide fetching both matrices
 
 
 def chained(problem: Problem) -> Problem | None:
-    """The operation, with everything kept that several stages read behind a reduction; None if it has no two sums."""
+    """The operation, with what is reduced behind a sum computed once before; None if it has no two sums."""
     expr = cleaned(problem.operation.expr)
     if sum(s.combine == "sum" and bool(s.reduce) for s in expr.stages) < 2:
         return None
-    readers = Counter(name for s in expr.stages for name in {ld.tensor for ld, _ in loads(s.body)})
-    behind: set[str] = set()
+    behind: set[str] = set()  # a sum, or some other reduction
     for stage in expr.stages:
         if stage.reduce or any(ld.tensor in behind for ld, _ in loads(stage.body)):
             behind.add(stage.name)
-    keep = {s.name for s in expr.stages if s.name in behind and not s.reduce and readers[s.name] > 1}
+    reduced = {ld.tensor for s in expr.stages if s.reduce for ld, _ in loads(s.body)}
+    readers = Counter(name for s in expr.stages for name in {ld.tensor for ld, _ in loads(s.body)})
+    keep = {s.name for s in expr.stages if s.name in behind & reduced and not s.reduce and readers[s.name] > 1}
     return Problem.of(problem.operation, problem.spec, keep=worth_keeping(expr) | keep, wanted=problem.wanted)
 
 
