@@ -14,14 +14,16 @@ from math import prod
 from rammer.ir.expr import loads
 from rammer.ir.index import var
 from rammer.ir.tile import Kind
-from rammer.kernels.contraction import Block, blocks
+from rammer.kernels.contraction import Block, blocks, cycles
 from rammer.kernels.normal import cleaned
 from rammer.kernels.problem import Problem, worth_keeping
-from rammer.kernels.product import Product, axes_of, product
+from rammer.kernels.product import Product, axes_of, product, terms
 from rammer.kernels.schedule import At, Loop, Schedule, copied
 from rammer.kernels.tiling import cut, kept_bytes, place_one, task_counts
 
-MOST_ROWS = 48  # of a block: enough arithmetic to hide fetching both matrices
+LEAST_ROWS = 16  # of a block, if there are as many
+MOST_ROWS = 64  # of a block: enough arithmetic to hide fetching both matrices
+FETCHED = 1  # vectors of them that come from a cache in a cycle
 
 
 def chained(problem: Problem) -> Problem | None:
@@ -59,18 +61,20 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
     """The two products with blocks of their own. None where scratch has no room for the rows of a block."""
     row, lanes, extents = last.row, problem.lanes, dict(problem.root.axes)
     assert row is not None
-    own, inner = (_block(problem, p, min(extents[row], MOST_ROWS)) for p in (last, first))
-    grain = max(own.rows, inner.rows)
     batch = [a for a in extents if a not in (row, last.lane) and extents[a] > 1]
+    axes = [(a, extents[a], problem.span(a)) for a in (*batch, row)]
+    tasks = cut(axes, want, problem.spec.num_veus)
+    height = min({lp.axis: lp.step for lp in tasks}.get(row, extents[row]), extents[row])
     turned = problem.lane_stride(first.w.tensor, first.w.index, first.lane, first.stage) != 1
     whole = prod(e for a, e in (*first.stage.axes, *first.stage.reduce) if a in axes_of(first.w) and a not in batch)
     room = problem.spec.scratch_bytes
-    ahead = turned and _rows(problem, row, batch, grain, room - 4 * whole) > 0  # is turned once for all rows
-    rows = _rows(problem, row, batch, grain, room - 4 * whole * ahead)
+    least = min(height, LEAST_ROWS)
+    ahead = turned and _most_rows(problem, row, batch, room - 4 * whole) >= least  # is turned once for all rows
+    most = _most_rows(problem, row, batch, room - 4 * whole * ahead)
+    rows = _rows(problem, (first, last), height, most) if most >= least else 0
     if not rows:
         return None
-    axes = [*((a, extents[a], problem.span(a)) for a in batch), (row, extents[row], grain)]
-    tasks = cut(axes, want, problem.spec.num_veus)
+    own, inner = (_block(problem, p, rows) for p in (last, first))
     around = (*tasks, *(Loop(a) for a in batch), Loop(row, rows))
     depth = len(around) - 1
     stages = [
@@ -87,11 +91,44 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
     return Schedule(name, (*around, *_nest(problem, last, own, batch)), tuple(stages))
 
 
-def _rows(problem: Problem, row: str, batch: list[str], grain: int, room: int) -> int:
-    """How many rows go through the stages together: as many of a multiple as have room, 0 if none have."""
-    most = max(MOST_ROWS, grain)
-    sizes = (kept_bytes(problem.placed, {**dict.fromkeys(batch, 1), row: n}) for n in range(grain, most + 1, grain))
-    return grain * sum(size <= room for size in sizes)
+def _most_rows(problem: Problem, row: str, batch: list[str], room: int) -> int:
+    """How many rows scratch has room for."""
+    one = dict.fromkeys(batch, 1)
+    sizes = (kept_bytes(problem.placed, {**one, row: n}) for n in range(1, MOST_ROWS + 1))
+    return sum(size <= room for size in sizes)
+
+
+def _rows(problem: Problem, products: tuple[Product, ...], height: int, most: int) -> int:
+    """How many of a task's rows go through all stages together: few blocks more than there are rows, of many sums.
+
+    0 if register blocks would reach past what has room.
+    """
+
+    def cost(rows: int) -> tuple[int, int]:
+        total, sums = 0.0, 0
+        for p in products:
+            block, width, depth = _block(problem, p, rows), _vectors(problem, p), terms(p)
+            whole, rest = divmod(height, rows)
+            total += depth * (
+                whole * cycles(problem.spec, block, width, rows) + cycles(problem.spec, block, width, rest)
+            )
+            total += depth * -(-height // rows) * width / FETCHED
+            sums += block.vectors * block.rows
+        return round(total), -sums
+
+    def fits(rows: int) -> bool:
+        return all(-(-rows // n) * n <= most for n in (_block(problem, p, rows).rows for p in products))
+
+    return min(filter(fits, range(min(height, most), min(height, most) // 2, -1)), key=cost, default=0)
+
+
+def _block(problem: Problem, p: Product, rows: int) -> Block:
+    """The register block of a product of so many rows."""
+    return blocks(problem, _vectors(problem, p), rows)[0]
+
+
+def _vectors(problem: Problem, p: Product) -> int:
+    return -(-dict(p.stage.axes)[p.lane] // problem.lanes)
 
 
 def _turned(problem: Problem, p: Product, at: At) -> At:
@@ -103,11 +140,6 @@ def _turned(problem: Problem, p: Product, at: At) -> At:
     square = (Loop(axes[lane], lanes), Loop(others[-1], lanes), Loop(others[-1], 1, Kind.UNROLLED))
     loops = (*(Loop(a) for a in others[:-1]), *square, Loop(axes[lane], 1, Kind.VECTOR))
     return replace(at, loops=loops, order=(*(axes.index(a) for a in others), lane))
-
-
-def _block(problem: Problem, p: Product, rows: int) -> Block:
-    """The register block of a product of so many rows."""
-    return blocks(problem, -(-dict(p.stage.axes)[p.lane] // problem.lanes), rows)[0]
 
 
 def _nest(problem: Problem, p: Product, block: Block, around: Collection[str] = ()) -> tuple[Loop, ...]:
