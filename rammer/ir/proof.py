@@ -401,7 +401,7 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
     if kernel.form is not None:
         kernel = replace(kernel, operation=replace(kernel.operation, expr=kernel.form))
     names = [b.name for b in program.arguments]
-    flow = Flow(evidence.accesses, names[program.num_outputs :])
+    inputs = names[program.num_outputs :]
     for position, (output, kind) in enumerate(kernel.operation.expr.outputs):
         reference = Reference(kernel, output, kind)
         stores = [a for a in evidence.by_buffer.get(names[position], ()) if a.write]
@@ -409,20 +409,32 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
             stores = stores[:1] + stores[1:][-1:]
         most = MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS
         try:
-            try:
-                elements, sources = _traced(flow, stores, kind, most)
-            except Untraceable:  # sums of sums, read in several roles: all roles as one
-                flow = Flow(evidence.accesses, names[program.num_outputs :], most_roles=1)
-                elements, sources = _traced(flow, stores, kind, most)
+            traces = _traces(evidence.accesses, inputs, stores, kind, most)
         except Untraceable as error:
             yield Finding("R207", f"where {names[position]} comes from: {error}", False)
             continue
-        if flow.unwritten:
-            yield Finding("R205", f"{names[position]} is computed from {flow.unwritten}, which nothing wrote")
-        elif wrong := reference.differs(elements, sources, flow.roles):
-            yield Finding("R207", f"{names[position]}{wrong[0]}", wrong[1])
-        elif miscounted := reference.miscounts(elements, flow.terms):
-            yield Finding("R207", f"{names[position]}{miscounted}", False)  # or of sums that are added in the end
+        for flow, elements, sources in traces:
+            if flow.unwritten:
+                yield Finding("R205", f"{names[position]} is computed from {flow.unwritten}, which nothing wrote")
+            elif wrong := reference.differs(elements, sources, flow.roles):
+                yield Finding("R207", f"{names[position]}{wrong[0]}", wrong[1])
+            elif miscounted := reference.miscounts(elements, flow.terms):
+                yield Finding("R207", f"{names[position]}{miscounted}", False)  # or of sums that are added in the end
+
+
+def _traces(
+    accesses: Accesses, inputs: Sequence[str], stores: Sequence[Access], kind: TensorType, most: int
+) -> list[tuple[Flow, Points, dict[str, Points]]]:
+    """What `_traced` says of all stores together, or of each, with all roles as one, where sums are of sums.
+
+    Raises Untraceable.
+    """
+    flow = Flow(accesses, inputs)
+    try:
+        return [(flow, *_traced(flow, stores, kind, most))]
+    except Untraceable:
+        flows = [Flow(accesses, inputs, most_roles=1) for _ in stores]
+        return [(own, *_traced(own, [store], kind, most)) for own, store in zip(flows, stores, strict=True)]
 
 
 def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -> tuple[Points, dict[str, Points]]:
