@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from attentions import Attention, drawn
-from cpus import CPUS, runnable
+from cpus import CPUS, MadeUp, runnable
 from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
 from mutations import mutants
 
+import rammer
+from rammer import measure
 from rammer.ir.device import VDeviceSpec
+from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.proof import prove, settled
@@ -53,19 +57,30 @@ def test_attention_is_proven(seed: int) -> None:
 
 
 def test_the_longest_sums_of_sums_are_proven() -> None:
-    """1500 weights, each of 64 terms, for one element: of the last elements that are traced, in all roles as one."""
+    """1500 weights, each of 64 terms, for one element."""
     for kernel in candidates(operation(ENCODER), SPEC):
         assert not prove(kernel)
 
 
 @pytest.mark.parametrize("cpu", CPUS, ids=str)
 @pytest.mark.parametrize("attention", [ENCODER, Attention(1, 3, 197, 197, 64, 64), Attention(64, 3, 49, 49, 32, 32)])
-def test_weights_stay_in_scratch(attention: Attention, cpu: object) -> None:
-    """Blocks of rows, and no piece of it twice: the first product has as many terms as the matrix product has."""
-    spec = CPUS[CPUS.index(cpu)].spec  # type: ignore[arg-type]
+def test_weights_stay_in_scratch(attention: Attention, cpu: MadeUp) -> None:
+    """By blocks of rows, on every CPU."""
+    spec = cpu.spec
     for kernel in candidates(operation(attention, spec), spec):
         assert kernel.fits(spec)
         assert 8 <= whole_rows(kernel, attention) <= max(attention.rows, 80)
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpreter"])
+def test_programs_compute_attention(target: str) -> None:
+    for seed in (4, 11, 21):
+        graph = drawn(seed).graph()
+        with rammer.compile(graph, target, tune_seconds=0) as program:
+            inputs = measure.random_inputs(program.inputs, seed)
+            np.testing.assert_allclose(
+                program.run(inputs)["y"], evaluate_graph(graph, inputs)["y"], rtol=1e-4, atol=1e-5
+            )
 
 
 def test_a_changed_number_is_found() -> None:
