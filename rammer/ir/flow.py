@@ -35,11 +35,12 @@ class Flow:
     """Traces of one tile program; `inputs` are the buffers at which they end.
 
     After a trace, `terms` says how many terms the sums in each register buffer have, by tag, `unwritten` names an
-    element that was read and that no statement had written, and `roles` are those in which inputs were read. Of very
-    many the first one stands for all.
+    element that was read and that no statement had written, and `roles` are those in which inputs were read. Of more
+    than `most_roles` the first one stands for all.
     """
 
-    def __init__(self, accesses: Accesses, inputs: Sequence[str]) -> None:
+    def __init__(self, accesses: Accesses, inputs: Sequence[str], most_roles: int = MOST_ROLES) -> None:
+        self._most_roles = most_roles
         self.terms: dict[str, Points] = {}
         self.unwritten = ""
         self.roles: list[Role] = [()]
@@ -149,7 +150,7 @@ class Flow:
         numbers = np.zeros(len(self.roles), np.int64)
         for number in np.flatnonzero(np.bincount(outer)).tolist():
             whole = (*self.roles[number], *role)
-            if whole not in self._numbers and len(self.roles) < MOST_ROLES:
+            if whole not in self._numbers and len(self.roles) < self._most_roles:
                 self._numbers[whole] = len(self.roles)
                 self.roles.append(whole)
             numbers[number] = self._numbers.get(whole, 0)

@@ -31,7 +31,7 @@ MAX_RTASKS = 64  # that are looked at one by one; of more, those at the corners 
 INNER_LOOPS = 4  # of a store, both ends of each of which are traced
 MOST_ELEMENTS = 96  # that are traced together
 FEW_ELEMENTS = 16  # of those that are computed in thousands of statements
-FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three
+FEWER, FEWEST = 3, 3  # of a store's instances, where there are too many: each third one, down to three and then one
 NEVER = 64  # a round that no store with so many instances comes to
 SWEEP = 24  # values of each of them that are traced in the middle of the others
 MAX_STATES = 1 << 20  # values of the loops around an access that are told apart
@@ -401,23 +401,40 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
     if kernel.form is not None:
         kernel = replace(kernel, operation=replace(kernel.operation, expr=kernel.form))
     names = [b.name for b in program.arguments]
-    flow = Flow(evidence.accesses, names[program.num_outputs :])
+    inputs = names[program.num_outputs :]
     for position, (output, kind) in enumerate(kernel.operation.expr.outputs):
         reference = Reference(kernel, output, kind)
         stores = [a for a in evidence.by_buffer.get(names[position], ()) if a.write]
         if kernel.form is not None:
             stores = stores[:1] + stores[1:][-1:]
+        most = MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS
         try:
-            elements, sources = _traced(flow, stores, kind, MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS)
+            traces = _traces(evidence.accesses, inputs, stores, kind, most)
         except Untraceable as error:
             yield Finding("R207", f"where {names[position]} comes from: {error}", False)
             continue
-        if flow.unwritten:
-            yield Finding("R205", f"{names[position]} is computed from {flow.unwritten}, which nothing wrote")
-        elif wrong := reference.differs(elements, sources, flow.roles):
-            yield Finding("R207", f"{names[position]}{wrong[0]}", wrong[1])
-        elif miscounted := reference.miscounts(elements, flow.terms):
-            yield Finding("R207", f"{names[position]}{miscounted}", False)  # or of sums that are added in the end
+        for flow, elements, sources in traces:
+            if flow.unwritten:
+                yield Finding("R205", f"{names[position]} is computed from {flow.unwritten}, which nothing wrote")
+            elif wrong := reference.differs(elements, sources, flow.roles):
+                yield Finding("R207", f"{names[position]}{wrong[0]}", wrong[1])
+            elif miscounted := reference.miscounts(elements, flow.terms):
+                yield Finding("R207", f"{names[position]}{miscounted}", False)  # or of sums that are added in the end
+
+
+def _traces(
+    accesses: Accesses, inputs: Sequence[str], stores: Sequence[Access], kind: TensorType, most: int
+) -> list[tuple[Flow, Points, dict[str, Points]]]:
+    """What `_traced` says of all stores together, or of each, with all roles as one, where sums are of sums.
+
+    Raises Untraceable.
+    """
+    flow = Flow(accesses, inputs)
+    try:
+        return [(flow, *_traced(flow, stores, kind, most))]
+    except Untraceable:
+        flows = [Flow(accesses, inputs, most_roles=1) for _ in stores]
+        return [(own, *_traced(own, [store], kind, most)) for own, store in zip(flows, stores, strict=True)]
 
 
 def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -> tuple[Points, dict[str, Points]]:
@@ -442,9 +459,9 @@ def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -
 
 
 def _rounds(count: int) -> Points:
-    """When each of a store's instances is left out, where there are too many; the last ones never are."""
+    """When each of a store's instances is left out, where there are too many; the first one never is."""
     rounds, left = np.zeros(count, np.int64), np.arange(count)
-    while len(left) > FEWEST:
+    while len(left) > 1:
         left = left[::FEWER]
         rounds[left] += 1
     rounds[left] = NEVER

@@ -13,6 +13,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.tensor import DType
 from rammer.kernels import (
     block_products,
+    chain,
     contraction,
     generic,
     matrix_unit,
@@ -70,6 +71,8 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
         yield others
         others = []
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
+    if rows := chain.chained(problem):
+        yield _kernels(rows, chain.schedules, few)
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.
     for schedules, count in (
         (block_products.schedules, few),

@@ -49,14 +49,18 @@ def blocks(problem: Problem, width: int, height: int) -> list[Block]:
         for rows in range(1, min(16, height) + 1):
             if vectors * rows + vectors + 1 > limit:
                 continue
-            rest = height % rows
-            cost = 0.0
-            for r, times in ((rows, height // rows), (rest, 1 if rest else 0)):
-                cost += times * -(-width // vectors) * _step(problem.spec, vectors, r) if times else 0.0
-            cost *= 1.03 if rest else 1.0  # a second copy of the code
-            found.append((round(cost, 6), -vectors * rows, Block(vectors, rows)))
+            block = Block(vectors, rows)
+            cost = cycles(problem.spec, block, width, height) * (1.03 if height % rows else 1.0)  # the code comes twice
+            found.append((round(cost, 6), -vectors * rows, block))
     found.sort(key=lambda item: item[:2])
     return [b for _, _, b in found]
+
+
+def cycles(spec: VDeviceSpec, block: Block, width: int, height: int) -> float:
+    """Cycles of one step of the reduction for so many vectors and rows, in such blocks."""
+    whole, rest = divmod(height, block.rows)
+    steps = whole * _step(spec, block.vectors, block.rows) + (_step(spec, block.vectors, rest) if rest else 0.0)
+    return steps * -(-width // block.vectors)
 
 
 def _step(spec: VDeviceSpec, vectors: int, rows: int) -> float:

@@ -42,7 +42,7 @@ def _live(stages: list[Stage], expr: TensorExpr) -> list[Stage]:
 
 
 def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
-    """Merge a point-wise stage into the reduction that it reads at its own position."""
+    """Merge a point-wise stage into the one reduction that it reads at its own position."""
     reductions = {s.name: s for s in stages if s.reduce and s.name not in keep}
     readers: dict[str, set[str]] = {}
     for stage in stages:
@@ -51,8 +51,10 @@ def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
     done: list[Stage] = []
     for stage in stages:
         reads = {ld for ld, _ in loads(stage.body) if ld.tensor in reductions}
-        load = next(iter(reads)) if len(reads) == 1 else None
-        if stage.reduce or load is None or len(readers[load.tensor]) > 1 or not _at_own_position(load, stage):
+        near = {ld for ld in reads if _at_own_position(ld, stage)}
+        load = next(iter(near)) if len(near) == 1 else None
+        again = load is not None and sum(ld.tensor == load.tensor for ld in reads) > 1
+        if stage.reduce or load is None or again or len(readers[load.tensor]) > 1:
             done.append(stage)
             continue
         first = reductions.pop(load.tensor)

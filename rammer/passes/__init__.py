@@ -11,9 +11,11 @@ from rammer.passes.clean.eliminate_dead import eliminate_dead
 from rammer.passes.clean.fold_constants import fold_constants
 from rammer.passes.clean.fold_norms import fold_norms
 from rammer.passes.clean.mark_static import mark_static
+from rammer.passes.clean.merge_transposes import merge_transposes
 from rammer.passes.clean.move_first import move_first
 from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
+from rammer.passes.fusion.chains import fuse_chains
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.moves import merge_slices, split_activations
@@ -76,6 +78,9 @@ def passes(
         # threads read neighbours: there a matrix that lies turned is read badly
         return simplify_products(graph, as_it_lies=not spec.massively_parallel)
 
+    def chains(graph: Graph) -> Graph:
+        return fuse_chains(graph, spec)
+
     def narrow(graph: Graph) -> Graph:
         return narrow_products(graph, spec)
 
@@ -125,11 +130,13 @@ def passes(
         gather_gates,
         sums,
         stack,
+        merge_transposes,
         simplify,
         eliminate_common,
         project,
         dequantize_apart,
         fuse,
+        chains,
         layouts,
         place,
         mark_static,

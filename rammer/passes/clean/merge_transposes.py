@@ -1,0 +1,53 @@
+"""One transposition instead of two: exporters turn keys for heads, and again for their product."""
+
+from __future__ import annotations
+
+from math import prod
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import Shape
+from rammer.passes.editor import Editor
+
+
+def merge_transposes(graph: Graph) -> Graph:
+    """Let a transposition of what was transposed before read the first one's operand.
+
+    Between them there may be a reshape that joins neighbouring dimensions: those then move together.
+    """
+    editor = Editor(graph)
+    for n, op in list(editor.operators.items()):
+        if op.kind == "transpose":
+            _merge(editor, n, op)
+    return editor.finish()
+
+
+def _merge(editor: Editor, n: int, op: ROperator) -> None:
+    (read,) = op.inputs
+    between = editor.maker(read, "reshape")
+    first = editor.maker(between.inputs[0] if between else read, "transpose")
+    joined = _joined(first.operation.outputs[0].shape, editor.types[read].shape) if first else None
+    if first is None or joined is None:
+        return
+    inner = first.operation.attr("perm")
+    perm = tuple(inner[d] for p in op.operation.attr("perm") for d in joined[p])
+    editor.remove(n)
+    wanted = op.operation.outputs[0].shape
+    if tuple(editor.types[first.inputs[0]].shape[d] for d in perm) == wanted:
+        editor.define(op.name, "transpose", first.inputs[0], outputs=op.outputs, perm=perm)
+    else:
+        turned = editor.define(op.name, "transpose", first.inputs[0], perm=perm)
+        editor.define(op.name, "reshape", turned, outputs=op.outputs, shape=wanted)
+
+
+def _joined(shape: Shape, seen: Shape) -> list[list[int]] | None:
+    """Of each dimension that a reshape makes those that it joins, in order; None if it cuts one."""
+    runs: list[list[int]] = []
+    left = list(range(len(shape)))
+    for extent in seen:
+        runs.append([])
+        while left and prod(shape[d] for d in runs[-1]) < extent:
+            runs[-1].append(left.pop(0))
+        if prod(shape[d] for d in runs[-1]) != extent:
+            return None
+    return [*runs[:-1], runs[-1] + left] if runs else None  # the rest are dimensions of one place

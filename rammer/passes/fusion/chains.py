@@ -1,0 +1,125 @@
+"""Attention as one operator: what lies between its two products then need not leave the vEU that computes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from rammer.ir.device import Execution, VDeviceSpec
+from rammer.ir.expr import Call, Load, Stage, TensorExpr, loads, substitute_axes
+from rammer.ir.graph import Graph
+from rammer.ir.index import var, variables
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import DType, TensorId
+from rammer.passes.editor import Editor
+from rammer.passes.fusion.compose import Member, Ref, compose, fused_kind
+
+ROWS = 16  # that must have room to go through all stages together
+KEPT = 2  # of a row, scores and their exponentials
+ALONE = 64  # bytes of a row's extremum and sum, at most
+
+
+def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
+    """A product, the softmax of its rows, and their product with another matrix, as one operator.
+
+    Rows are divided by their sums when they have been multiplied: there are fewer results than weights.
+    """
+    if spec.execution is not Execution.SIMD or spec.massively_parallel:
+        return graph  # rows that are one rTask now were work for many
+    editor = Editor(graph)
+    for n in [n for n, op in editor.operators.items() if op.kind == "softmax"]:
+        if chain := _chain(editor, n, spec.scratch_bytes):
+            _join(editor, chain)
+    return editor.finish()
+
+
+def _chain(editor: Editor, n: int, scratch_bytes: int) -> list[int]:
+    """The operators around a softmax that may be one, each before its reader; none if their rows are too long."""
+    soft = editor.operators[n]
+    kind = soft.operation.outputs[0]
+    first, second = editor.producer.get(soft.inputs[0]), editor.only_reader(soft.outputs[0])
+    if first is None or second is None or editor.only_reader(soft.inputs[0]) != n:
+        return []
+    scores, values = editor.operators[first], editor.operators[second]
+    if kind.dtype is not DType.F32 or kind.rank < 2 or soft.operation.attr("axis") % kind.rank != kind.rank - 1:
+        return []
+    if not _is_product(scores) or not _is_product(values) or not _takes_rows(values, soft.outputs[0]):
+        return []
+    *_, rows, length = kind.shape
+    room = scratch_bytes - min(rows, ROWS) * (KEPT * length * kind.dtype.itemsize + ALONE)
+    if rows < 2 or room < 0:
+        return []
+    moved = [*_moved(editor, scores, 0), *_moved(editor, scores, 1, room), *_moved(editor, values, 1)]
+    after = editor.only_reader(values.outputs[0])
+    last = [after] if after is not None and editor.operators[after].kind == "transpose" else []
+    return [*dict.fromkeys(moved), first, n, second, *last]
+
+
+def _is_product(op: ROperator) -> bool:
+    return op.kind.split("+")[0] == "matmul" and len(op.outputs) == 1
+
+
+def _takes_rows(op: ROperator, tensor: TensorId) -> bool:
+    """Whether each row of a product's result is computed from the same row of a tensor, which it reads once."""
+    if op.inputs.count(tensor) != 1:
+        return False
+    name, kind = op.operation.expr.inputs[op.inputs.index(tensor)]
+    found = [(s, ld) for s in op.operation.expr.stages for ld, _ in loads(s.body) if ld.tensor == name]
+    return all(
+        s.shape[:-1] == kind.shape[:-1]
+        and ld.index[:-1] == tuple(var(a) for a, _ in s.axes[:-1])
+        and [ld.index[-1]] == [var(a) for a, _ in s.reduce]
+        for s, ld in found
+    )
+
+
+def _moved(editor: Editor, op: ROperator, slot: int, room: int = 0) -> list[int]:
+    """The transposition of an operand that the operator alone reads: it may read rows where they are.
+
+    One that turns the matrix itself only if that has `room`, to be turned once for all rows.
+    """
+    maker = editor.maker(op.inputs[slot], "transpose")
+    if maker is None or editor.only_reader(op.inputs[slot]) is None:
+        return []
+    kind, perm = editor.types[op.inputs[slot]], maker.operation.attr("perm")
+    stays = perm[-1] == len(perm) - 1
+    return [editor.producer[op.inputs[slot]]] if stays or prod(kind.shape[-2:]) * kind.dtype.itemsize <= room else []
+
+
+def _join(editor: Editor, chain: list[int]) -> None:
+    """One operator instead of these, whose results only later ones of them read."""
+    place: dict[TensorId, Ref] = {}
+    inputs: dict[TensorId, int] = {}
+    members: list[Member] = []
+    removed = [editor.remove(n) for n in chain]
+    for op in removed:
+        refs = tuple(place[t] if t in place else (-1, inputs.setdefault(t, len(inputs))) for t in op.inputs)
+        place |= {t: (len(members), slot) for slot, t in enumerate(op.outputs)}
+        members.append(Member(op.operation, refs))
+    wired, outputs = tuple(members), ((len(members) - 1, 0),)
+    key = ("chain", wired, outputs)
+    operation = editor.interner.wrap(fused_kind(wired), key, lambda: divided_last(compose(wired, outputs)))
+    editor.add(removed[0].name, operation, inputs, removed[-1].outputs)
+
+
+def divided_last(expr: TensorExpr) -> TensorExpr:
+    """Sums of products with quotients, whose divisor is one for all terms of a sum: the sums are divided instead."""
+    stages = {s.name: s for s in expr.stages}
+    return replace(expr, stages=tuple(part for s in expr.stages for part in _divided(s, stages)))
+
+
+def _divided(stage: Stage, stages: dict[str, Stage]) -> tuple[Stage, ...]:
+    match stage.body:
+        case Call("mul", (Load(name, index, ()), other)) if name in stages and not stages[name].reduce:
+            at = dict(zip((a for a, _ in stages[name].axes), index, strict=True))
+            quotient = substitute_axes(stages[name].body, at)
+        case _:
+            return (stage,)
+    if not stage.reduce or stage.combine != "sum" or not isinstance(quotient, Call) or quotient.fn != "div":
+        return (stage,)
+    over, by = quotient.args
+    if any(variables(ix) & {a for a, _ in stage.reduce} for ld, _ in loads(by) for ix in ld.index):
+        return (stage,)
+    whole = replace(stage, name=f"{stage.name}_whole", body=Call("mul", (over, other)))
+    own = Load(whole.name, tuple(var(a) for a, _ in stage.axes))
+    return whole, Stage(stage.name, stage.axes, own / by, dtype=stage.dtype)

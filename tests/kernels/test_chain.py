@@ -1,0 +1,90 @@
+"""Attention in one rKernel: right at odd sizes on several CPUs, proven, and its weights only in scratch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attentions import Attention, drawn
+from cpus import CPUS, MadeUp, runnable
+from kernel_harness import SLOW_SPEC, SPEC, check_compiled, compile_all
+from mutations import mutants
+
+import rammer
+from rammer import measure
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
+from rammer.ir.proof import prove, settled
+from rammer.ir.tile import TileProgram
+from rammer.kernels import candidates
+from rammer.kernels.problem import Granularity
+from rammer.passes import optimize
+
+NARROW = replace(SLOW_SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16, scratch_bytes=1 << 15)
+ENCODER = Attention(1, 6, 1500, 1500, 64, 64)
+
+
+def operation(attention: Attention, spec: VDeviceSpec = SPEC) -> Operation:
+    (op,) = (op.operation for op in optimize(attention.graph(), spec).operators if "softmax" in op.kind)
+    return op
+
+
+def whole_rows(kernel: RKernel, attention: Attention) -> int:
+    """How many rows of weights scratch holds."""
+    assert isinstance(kernel.body, TileProgram)
+    return max(b.size for b in kernel.body.scratch) // attention.length
+
+
+@pytest.mark.parametrize("spec", [SPEC, SLOW_SPEC, NARROW], ids=["two vEUs", "three", "small"])
+def test_attention_is_right(spec: VDeviceSpec) -> None:
+    """Every access of every rTask is checked, and rTasks write what is theirs."""
+    cases = {str(seed): operation(drawn(seed), spec) for seed in range(10)}
+    kernels = {name: (op, candidates(op, spec)) for name, op in cases.items()}
+    built = compile_all(kernels, spec, check=True)
+    for name in kernels:
+        check_compiled(built, name)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_attention_is_proven(seed: int) -> None:
+    for spec in (SPEC, SLOW_SPEC, NARROW):
+        for kernel in candidates(operation(drawn(seed), spec), spec, Granularity(rtasks=spec.num_veus * 2)):
+            assert not settled(kernel)[1], f"{kernel.name}: {settled(kernel)[1][0]}"
+            assert kernel.fits(spec)
+
+
+def test_the_longest_sums_of_sums_are_proven() -> None:
+    """1500 weights, each of 64 terms, for one element."""
+    for kernel in candidates(operation(ENCODER), SPEC):
+        assert not prove(kernel)
+
+
+@pytest.mark.parametrize("cpu", CPUS, ids=str)
+@pytest.mark.parametrize("attention", [ENCODER, Attention(1, 3, 197, 197, 64, 64), Attention(64, 3, 49, 49, 32, 32)])
+def test_weights_stay_in_scratch(attention: Attention, cpu: MadeUp) -> None:
+    """By blocks of rows, on every CPU."""
+    spec = cpu.spec
+    for kernel in candidates(operation(attention, spec), spec):
+        assert kernel.fits(spec)
+        assert 8 <= whole_rows(kernel, attention) <= max(attention.rows, 80)
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpreter"])
+def test_programs_compute_attention(target: str) -> None:
+    for seed in (4, 11, 21):
+        graph = drawn(seed).graph()
+        with rammer.compile(graph, target, tune_seconds=0) as program:
+            inputs = measure.random_inputs(program.inputs, seed)
+            np.testing.assert_allclose(
+                program.run(inputs)["y"], evaluate_graph(graph, inputs)["y"], rtol=1e-4, atol=1e-5
+            )
+
+
+def test_a_changed_number_is_found() -> None:
+    kernel = candidates(operation(Attention(1, 2, 26, 37, 16, 16, mask="all")), SLOW_SPEC)[0]
+    changed = list(mutants(kernel, 60, seed=1))
+    found = sum(bool(settled(mutant)[1]) for _, mutant in changed)
+    assert found >= 0.9 * len(changed)
