@@ -88,7 +88,10 @@ def var(name: str) -> Index:
 def variables(index: Index) -> set[str]:
     names: set[str] = set()
     for atom, _ in index.terms:
-        names |= {atom} if isinstance(atom, str) else variables(atom.arg)
+        if isinstance(atom, str):
+            names.add(atom)
+        else:
+            names |= variables(atom.arg)
     return names
 
 

@@ -14,7 +14,7 @@ from rammer.vdevice.cpu.nests import Nest, NestPrinter
 from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
 from rammer.vdevice.vectors import depends
 
-MAX_STEPS = 64  # stores of an unrolled body
+MAX_STEPS = 32  # stores of an unrolled body: twice as many won nothing, and took clang a fifth longer
 # Vectors that an unrolled body loads. Beyond, a core's prefetcher sees too many streams: a cell that loads 16 in a step
 # took 2.1 or 4.0 us unrolled, by where its code happened to lie, and 2.1 in a loop as it is.
 MAX_LOADED = 16
@@ -145,7 +145,7 @@ class CpuPrinter(NestPrinter):
         count = loop.stop - loop.start
         if stores < 4 or has_pieces(loop.body):
             return 1
-        most = min((MAX_STEPS // 4 if self.pieced else MAX_STEPS) // stores, MAX_LOADED // max(loaded(loop.body), 1))
+        most = min((MAX_STEPS // 2 if self.pieced else MAX_STEPS) // stores, MAX_LOADED // max(loaded(loop.body), 1))
         return next((n for n in (4, 2) if count % n == 0 and n <= most and n * gathered <= FEW_GATHERED), 1)
 
     def prefetch(self, s: Prefetch) -> list[str]:
