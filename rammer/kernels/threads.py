@@ -26,7 +26,7 @@ from rammer.kernels.tiling import cut, output_order
 MAX_CANDIDATES = 6
 MOST_PRODUCTS = 4
 MOST_TENSOR = 3
-MOST_CELLS = 4
+MOST_CELLS = 5
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
 PLACES = 3  # of passes in scratch: one is used, the others are under way
 KEPT = 4  # results of a reduction that one thread holds at once
@@ -40,6 +40,7 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
         apart, most = Problem.of(operation, spec, flat=False), most_threads(spec)
         found = ranked(apart, threads_cell.schedules(apart, most))[:MOST_CELLS]
         found = found or fitting(apart, threads_moves.schedules(apart, most))
+        found = found or fitting(apart, threads_cell.sums(apart, most))
     if len(found) < MOST_PRODUCTS:
         found += fitting(problem, schedules(problem))
     if not found:

@@ -15,10 +15,12 @@ from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.schedule import At, Loop, Schedule, group
+from rammer.kernels.threads_product import powers
 from rammer.kernels.threads_terms import largest, packed_terms, term_lanes
 
 MOST_SUMS = 16  # of a thread, each of them a vector where terms are loaded by vectors
-UNITS = (4, 8, 16, 32, 64)  # of a task
+UNITS = (4, 8, 16, 20, 32, 64)  # of a task: 256 make 13 of 20, for vEUs that are too few for 16
+BETWEEN = (20, 32)  # units of a task of plain sums, beside the powers of two that `threads` offers
 
 
 def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
@@ -33,6 +35,8 @@ def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
     sums = sum(prod(e for _, e in s.axes) // max(units, 1) for s in products)
     if sums > MOST_SUMS or not all(_own(problem, s) for s in products):
         return
+    if any(name == s.name for s in products for name, _ in problem.expr.outputs):
+        return  # a sum that is a result, too, would have to leave the registers
     combined = {unit.meaning.root.combine for unit in problem.spec.folds}
     if any(s.dtype.accumulator is not DType.F32 or s.combine not in combined for s in products):
         return  # threads would fold them in scratch, where those of all units have one place
@@ -48,6 +52,37 @@ def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
             continue
         seen.add(step)
         yield _schedule(problem, products, packing, beside, rows, lane, step, threads, sharing)
+
+
+def sums(problem: Problem, most: int) -> Iterator[Schedule]:
+    """For tasks of all gates' sums of some units each, if the root is such a product of one row with constants."""
+    root, types = problem.root, dict(problem.expr.inputs)
+    if len(problem.stages) > 1 or len(root.reduce) != 1 or not problem.spec.folds or not root.axes:
+        return
+    lane, units = root.axes[-1]
+    gates = prod(e for _, e in root.axes[:-1])
+    weights = largest(problem, root)
+    plain = root.dtype is DType.F32 and root.epilogue is None and not any(ld.dynamic for ld, _ in loads(root.body))
+    if (
+        not plain
+        or root.combine != "sum"
+        or not 1 < gates <= MOST_SUMS
+        or weights is None
+        or weights.tensor not in problem.static
+    ):
+        return
+    if types[weights.tensor].size != gates * units * root.reduce[0][1]:
+        return  # of several rows
+    packing = _packing(problem, [root])
+    for step in BETWEEN:
+        sharing = _sharing(problem, [root], packing, step, most)
+        threads = min(step * sharing, most)
+        if sharing > 1 and step < units and threads % problem.spec.wave == 0:
+            name = f"{problem.operation.kind}_sum{step}_s{sharing}_x{threads}_t{-(-units // step)}"
+            together = (Loop(lane, threads // sharing),) if step * sharing > threads else ()
+            loops = (Loop(lane, step, Kind.TASK), *together, Loop(lane, 1, Kind.THREAD))
+            loops += _terms(problem, root, packing, sharing, whole=True)
+            yield Schedule(name, loops, (), tuple(packing.items()), threads=threads)
 
 
 def _schedule(
@@ -98,19 +133,25 @@ def _packing(problem: Problem, products: list[Stage]) -> dict[str, Layout]:
     return found
 
 
-def _terms(problem: Problem, stage: Stage, packing: Mapping[str, Layout], sharing: int) -> tuple[Loop, ...]:
-    """The nest of a product: terms dealt out to threads in vectors, all sums of a unit beside each other."""
+def _terms(
+    problem: Problem, stage: Stage, packing: Mapping[str, Layout], sharing: int, whole: bool = False
+) -> tuple[Loop, ...]:
+    """The nest of a product: terms dealt out to threads in vectors, all sums of a unit beside each other. `whole`: it
+    is all that there is, and loops around it go along the units.
+    """
     wide = term_lanes(problem, stage, packing)
     ((axis, _),) = stage.reduce
-    held = tuple(Loop(a, 1, Kind.UNROLLED) for a, e in stage.axes if e > 1)
+    held = tuple(Loop(a, 1, Kind.UNROLLED) for a, e in stage.axes if e > 1 and not (whole and a == stage.axes[-1][0]))
     vector = (Loop(axis, 1, Kind.VECTOR),) if wide > 1 else ()
     return (Loop(axis, wide, Kind.THREAD), Loop(axis, wide * sharing), *held, *vector)
 
 
 def _sharing(problem: Problem, products: list[Stage], packing: Mapping[str, Layout], units: int, most: int) -> int:
-    """How many threads share each of so many units: as many as there are, as a wave has, and as have terms to load."""
+    """How many threads share each of so many units, a power of two: as many as there are, as a wave has, and as have
+    terms to load.
+    """
     deep = min(s.reduce[0][1] // term_lanes(problem, s, packing) for s in products)
-    return min(problem.spec.wave, max(most // units, 1), 1 << (max(deep, 1).bit_length() - 1))
+    return min(problem.spec.wave, powers(max(most // units, 1))[-1], powers(max(deep, 1))[-1])
 
 
 def _own(problem: Problem, stage: Stage) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import compress
 from typing import TypeAlias
 
 from rammer.ir.kernel import RKernel
@@ -97,23 +98,44 @@ class _Homes:
         self._draft = Draft(problem)
         self._draft.kernels.update(kernels)
         self._weights = {n: weights for weights, numbers in groups.items() for n in numbers}
-        self._saved_us: dict[int, float] = {}
+        self._times_us: dict[tuple[RKernel, bool], float] = {}
         self.veus: dict[Tile, int] = {}
         self._resident: set[Tile] = set()
         loads_us, nbytes = self._deal(groups)
         self.most_bytes = max(nbytes, default=0)
-        self.bound_us = max(max(loads_us, default=0.0), self._path_us())
+        # A chain of operators finds its vEUs busy with others: about as long as the fullest one is.
+        self.bound_us = max(loads_us, default=0.0) + self._path_us()
 
     def of(self, task: TaskUid) -> int | None:
         """The vEU of an rTask's weights, if they have one."""
         return self.veus.get(self._tile(task))
 
     def rtask_us(self, task: TaskUid) -> float:
-        """The rTask's time, less what it saves by weights in its vEU's own memory."""
-        us = self._draft.rtask_us(task.operator_id)
-        if self._tile(task) not in self._resident:
-            return us
-        return max(us - self._draft.reload_us(task.operator_id), 0.1 * us)
+        """The rTask's time, with its weights in its vEU's own memory if they are there."""
+        return self._tile_us(task.operator_id, self._tile(task) in self._resident)
+
+    def _tile_us(self, operator: int, resident: bool) -> float:
+        key = self._kernels[operator], resident
+        if key not in self._times_us:
+            self._times_us[key] = self._priced_us(operator, resident)
+        return self._times_us[key]
+
+    def _priced_us(self, operator: int, resident: bool) -> float:
+        """An estimate has all operands near, though a weight may come from far; what was measured had it from there.
+
+        What threads load from their vEU's own memory they wait for once, however much it is.
+        """
+        spec, us = self._problem.spec, self._draft.rtask_us(operator)
+        kernel = self._kernels[operator]
+        near = [m.read_gbps for m in spec.memory if m.owner == "veu" and m.read_gbps]
+        far = [m.read_gbps for m in spec.memory if m.owner != "veu" and m.read_gbps]
+        if not near or not far or not spec.load_us:
+            return max(us - self._draft.reload_us(operator), 0.1 * us) if resident else us
+        static = compress(kernel.input_types(), kernel.operation.static)
+        kilobytes = sum(t.nbytes for t in static) / kernel.num_rtasks / 1e3
+        if resident:
+            return min(us, kilobytes / near[-1] + spec.load_us)
+        return max(us, kilobytes * spec.num_veus / far[0] + spec.load_us)
 
     def _tile(self, task: TaskUid) -> Tile:
         n, rtask = task
@@ -122,13 +144,16 @@ class _Homes:
     def _deal(self, groups: Mapping[Weights, Sequence[int]]) -> tuple[list[float], list[int]]:
         """Tiles to vEUs, the largest loads first; the load in time and bytes of every vEU."""
         spec, types = self._problem.spec, self._problem.graph.types
-        room = spec.scratch_bytes - max((k.scratch_bytes for k in self._kernels.values()), default=0)
+        own = (self._kernels[n].scratch_bytes for numbers in groups.values() for n in numbers)
+        room = spec.scratch_bytes - max(own, default=0)  # others have the memory before and after
         tiles: dict[Tile, float] = {}
+        far: dict[Tile, float] = {}  # what they take where their weights have no room
         for numbers in groups.values():
             for n in numbers:
                 for r in range(self._kernels[n].num_rtasks):
                     tile = self._tile(TaskUid(n, r))
-                    tiles[tile] = tiles.get(tile, 0.0) + self._draft.rtask_us(n)
+                    tiles[tile] = tiles.get(tile, 0.0) + self._tile_us(n, True)
+                    far[tile] = far.get(tile, 0.0) + self._tile_us(n, False)
         loads_us, nbytes = [0.0] * spec.num_veus, [0] * spec.num_veus
         queue = [(0.0, veu) for veu in range(spec.num_veus)]
         for tile, us in sorted(tiles.items(), key=lambda item: -item[1]):
@@ -145,7 +170,7 @@ class _Homes:
             _, veu = heappop(queue)
             self.veus[tile] = veu
             nbytes[veu] += size if tile in self._resident else 0
-            loads_us[veu] += us
+            loads_us[veu] += us if tile in self._resident else far[tile]
             for entry in (*full, (loads_us[veu], veu)):
                 heappush(queue, entry)
         return loads_us, nbytes
@@ -163,5 +188,6 @@ class _Homes:
                 count = self._kernels[n].num_rtasks
                 times = rounds.get((self._weights.get(n, ()), count), -(-count // spec.num_veus))
                 before = max((ends[m] for m in graph.dfg.predecessors(n)), default=0.0)
-                ends[n] = before + times * self._draft.rtask_us(n) + spec.barrier_us
+                us = max(self.rtask_us(TaskUid(n, r)) for r in range(count))
+                ends[n] = before + times * us + spec.barrier_us
         return max(ends.values(), default=0.0)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+import onnx.parser
 import pytest
 from kernel_harness import operation
 from simt_harness import GPU, build, check
 from test_every_operator import t
 
+import rammer
+from rammer.demo import lstm_stack
 from rammer.ir.operator import Operation
 from rammer.ir.proof import prove
 from rammer.kernels import candidates
+from rammer.passes import optimize
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.printer import emit
 
@@ -60,3 +65,35 @@ def test_products_of_one_row_fold_too() -> None:
     for kernel in candidates(op, GPU):
         assert kernel.num_block_syncs == 0, kernel.name
         assert "V(a[" in emit(kernel, CUDA, 256).text, kernel.name
+
+
+@pytest.mark.parametrize("units", [75, 100])
+def test_sums_of_all_gates_in_tasks_of_twenty_units(units: int) -> None:
+    """Where tasks of 16 are too many for all vEUs, and of 32 more than they have room for."""
+    graph = optimize(rammer.load(lstm_stack(2, 3, units)), GPU)
+    products = {op.operation for op in graph.operators if op.kind == "gate_matmul"}
+    assert products
+    for op in products:
+        kernels = [k for k in candidates(op, GPU) if "_sum" in k.name]
+        assert {-(-units // k.num_rtasks) for k in kernels} == {-(-units // -(-units // n)) for n in (20, 32)}
+        assert all(k.num_block_syncs == 0 and prove(k) == () for k in kernels)
+        check(build({"sums": (op, kernels)}), "sums", boxes=False)
+
+
+def test_a_sum_that_is_a_result_leaves_its_registers() -> None:
+    """Statistics: a sum, and what is made of it; as a cell it was never stored."""
+    text = """<ir_version: 10, opset_import: ["" : 24]> pool (float[1, 192] a, float[1, 192, 300] x)
+        => (float[1, 192] mean, float[1, 192] deviation) {
+          axes = Constant <value_ints = [2]> ()
+          mean = ReduceSum <keepdims = 0> (x, axes)
+          squared = Mul (mean, mean)
+          left = Sub (a, squared)
+          deviation = Sqrt (left) }"""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 192, 300), np.float32)
+    a = np.float32(1) + x.sum(2) ** 2
+    with rammer.compile(onnx.parser.parse_model(text), "cuda", device="emulator:4", tune_seconds=0) as program:
+        assert any("sqrt" in op.kind and len(op.outputs) == 2 for op in program.plan.graph.operators), "not fused"
+        found = program.run({"a": a, "x": x})
+    np.testing.assert_allclose(found["mean"], x.sum(2), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found["deviation"], np.ones((1, 192)), rtol=1e-2)

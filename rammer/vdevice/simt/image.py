@@ -92,7 +92,8 @@ def make_program(
     kept = Residency(end=base)
     if resident:
         inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
-        kept = make_resident(plan, inputs_of, base, spec.scratch_bytes)
+        bases = [base if told else aligned(k.scratch_bytes) for k in plan.kernels]  # what is taken lies at one place
+        kept = make_resident(plan, inputs_of, bases, spec.scratch_bytes)
     counts = [len(m.places[0]) + len(x.tells) + 2 * len(x.takes) for m, x in zip(operands, exchanges, strict=True)]
     max_args = max(counts + [KEEP_ARGS] * bool(kept.loads), default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])

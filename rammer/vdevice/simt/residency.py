@@ -69,27 +69,33 @@ class _Wanted:
         return (len(self.readers) - 1) / (self.last - self.first + 1)
 
 
-def make_resident(plan: ExecutionPlan, sources: Sequence[Sequence[Pointer]], base: int, room: int) -> Residency:
-    """Choose what stays, between bytes `base` and `room` from the start of the scratch.
+def make_resident(
+    plan: ExecutionPlan, sources: Sequence[Sequence[Pointer]], bases: Sequence[int], room: int
+) -> Residency:
+    """Choose what stays, before byte `room` from the start of the scratch, behind what rTasks use of it meanwhile:
+    `bases` has its end, by operator.
 
     `sources` has, by operator, the begin of each input. Only parts that several operators read are kept: what rTasks of
     one operator share is read in short order, and found in a cache.
     """
-    found = Residency(end=base)
+    found = Residency(end=max(bases, default=0))
+    least = min(bases, default=0)
     parts: dict[tuple[RKernel, int], tuple[Slice, list[int]] | None] = {}
     for p, program in enumerate(plan.programs):
         for veu, lane in enumerate(program.lanes):
             wanted: dict[object, _Wanted] = {}
+            used = [0] * len(lane)
             for order, slot in enumerate(lane):
                 if not isinstance(slot, RTask):
                     continue
                 n, rtask = slot.uid
+                used[order] = bases[n]
                 kernel = plan.kernels[n]
                 for position, static in enumerate(kernel.operation.static):
                     if not static:
                         continue
                     if (kernel, position) not in parts:
-                        parts[kernel, position] = _part(kernel, position, room - base)
+                        parts[kernel, position] = _part(kernel, position, room - least)
                     if (known := parts[kernel, position]) is None:
                         continue
                     part, starts = known
@@ -98,7 +104,7 @@ def make_resident(plan: ExecutionPlan, sources: Sequence[Sequence[Pointer]], bas
                     if key not in wanted:
                         wanted[key] = _Wanted(source, part, rtask)
                     wanted[key].readers.append((order, slot.uid, position))
-            _keep(found, (p, veu), list(wanted.values()), base, room)
+            _keep(found, (p, veu), list(wanted.values()), used, room)
     return found
 
 
@@ -109,12 +115,15 @@ def _part(kernel: RKernel, position: int, room: int) -> tuple[Slice, list[int]] 
     return part, [part.start(r) for r in range(kernel.num_rtasks)]
 
 
-def _keep(found: Residency, where: tuple[int, int], wanted: list[_Wanted], base: int, room: int) -> None:
-    """Place parts where they overlap with none that is needed at the same time, the most useful first."""
+def _keep(found: Residency, where: tuple[int, int], wanted: list[_Wanted], used: Sequence[int], room: int) -> None:
+    """Place parts where they overlap with none that is needed at the same time, the most useful first.
+
+    `used`: bytes of the scratch that each slot of the lane takes.
+    """
     several = [w for w in wanted if len({uid.operator_id for _, uid, _ in w.readers}) > 1]
     kept: list[_Wanted] = []
     for w in sorted(several, key=lambda w: (-w.gain, -w.part.nbytes, w.first)):
-        offset = base
+        offset = max(used[w.first : w.last + 1])
         for other in sorted(kept, key=lambda o: o.offset):
             if other.first <= w.last and w.first <= other.last and other.offset < offset + w.part.nbytes:
                 offset = max(offset, other.offset + other.part.nbytes)
