@@ -11,7 +11,7 @@ from rammer import files
 COMMAND = "python -m benchmarks.paper --only"
 WANTS = {  # of what is not made, by the device it is measured on
     "": "",
-    "cpu": " on a machine that does nothing else",
+    "cpu": " on a machine that does nothing else (compilers take minutes for each model)",
     "cuda": " where there is an NVIDIA GPU; where the other parts were made, there is none",
 }
 HEAD = """\
