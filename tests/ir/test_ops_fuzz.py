@@ -32,6 +32,7 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     "lstm_cell": (4, 5),
     "gru_cell": (3, 4),
     "probe_fill": (0, 0),
+    "block_matmul": (3, 4),
 }
 ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "clip": {"low": NUMBER, "high": NUMBER},
@@ -39,6 +40,9 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "bit_cast": {"dtype": st.sampled_from(DType)},
     "gelu": {"approximate": st.sampled_from(("none", "tanh", "exact"))},
     "matmul": {"trans_a": st.booleans(), "trans_b": st.booleans()},
+    "block_matmul": {"bits": st.sampled_from((2, 3, 4, 8)), "block": st.integers(-1, 32), "narrow": st.booleans()},
+    "round_blocks": {"block": st.integers(-1, 5)},
+    "unpack_bits": {"dtype": st.sampled_from(DType), "extent": st.integers(-1, 9)},
     "conv": {**WINDOW, "group": st.integers(-1, 4)},
     "max_pool": {**WINDOW, "kernel": FEW, "indices": st.booleans(), "storage_order": st.integers(0, 1)},
     "average_pool": {**WINDOW, "kernel": FEW, "count_include_pad": st.booleans(), "ceil_extra": FEW},

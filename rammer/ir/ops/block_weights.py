@@ -66,7 +66,7 @@ def _block_matmul(
 
 def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
     """Each block along the last dimension rounded to whole multiples of a 127th of its largest number."""
-    blocks = x.shape[-1] // block if x.rank else 0
+    blocks = x.shape[-1] // block if x.rank and block > 0 else 0
     _whole_blocks("round_blocks", x, block, blocks)
     rows = _rows(x)
     lead, d = tuple(var(a) for a, _ in rows), var("d")
@@ -78,8 +78,8 @@ def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
 
 def _unpack_bits(x: TensorType, *, dtype: DType, extent: int) -> TensorExpr:
     """The `extent` integers of few bits that the bytes of the last dimension hold, the first in the low bits."""
-    few = dtype.bits < 8 and not dtype.is_float and x.dtype is DType.U8
-    per = 8 // dtype.bits
+    few = dtype.bits < 8 and not dtype.is_float and x.dtype is DType.U8 and extent >= 0
+    per = max(8 // dtype.bits, 1)
     require(few and x.rank > 0 and x.shape[-1] == -(-extent // per), f"unpack_bits: {x} to {extent} of {dtype.value}")
     axes = (*((f"b{p}", n) for p, n in enumerate(x.shape[:-1])), ("d", extent))
     lead, d = tuple(var(a) for a, _ in axes[:-1]), var("d")
@@ -93,15 +93,16 @@ def _rows(x: TensorType) -> tuple[tuple[str, int], ...]:
 
 
 def _whole_blocks(kind: str, x: TensorType, block: int, blocks: int) -> None:
-    whole = x.rank > 0 and x.dtype is DType.F32 and x.shape[-1] == blocks * block
+    whole = x.rank > 0 and x.dtype is DType.F32 and block > 0 and x.shape[-1] == blocks * block
     require(whole, f"{kind}: {x} in {blocks} blocks of {block} terms", "pad x with zeros up to whole blocks")
 
 
 def _blocks(kind: str, types: tuple[TensorType, ...], bits: int, block: int) -> tuple[int, int]:
     """How many blocks there are, and columns. Raises TypeMismatch."""
     _, words, scales, *zeros = types
-    per = 8 * BYTES // bits
-    require(bits in (2, 4, 8) and block % per == 0, f"{kind}: blocks of {block} weights of {bits} bits")
+    known = bits in (2, 4, 8) and block > 0
+    per = 8 * BYTES // bits if known else 1
+    require(known and block % per == 0, f"{kind}: blocks of {block} weights of {bits} bits")
     fits = scales.rank == 2 and scales.dtype is DType.F32
     fits = fits and (words.dtype, words.shape) == (DType.I32, (scales.shape[0] * block // per, scales.shape[1]))
     wanted = (-(-scales.shape[0] * bits // 8), scales.shape[1]) if fits else ()
