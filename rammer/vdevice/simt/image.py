@@ -126,8 +126,8 @@ def make_program(
         "alone": ports_alone(graph, memory),
         "weights": list(weights),
     }
-    base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
-    streams = Streams(header, **arrays, arg_base=base.astype(np.int32), arg_offset=offset)
+    arg_base, offset = np.array(calls.args, np.int64).reshape(-1, 2).T
+    streams = Streams(header, **arrays, arg_base=arg_base.astype(np.int32), arg_offset=offset)
     if branches:
         text = branches_text(calls.kernels, dialect, block, streams)
     else:
