@@ -38,6 +38,7 @@ WITH_ATTRIBUTES = {
         "average_pool",
         "batch_norm",
         "bit_cast",
+        "block_matmul",
         "cast",
         "concat",
         "conv",
@@ -46,7 +47,8 @@ WITH_ATTRIBUTES = {
         "gru_cell",
     ),
     *("layer_norm", "log_softmax", "lrn", "lstm_cell", "matmul", "max_pool", "pad", "prelu", "probe_fill", "reduce"),
-    *("reshape", "slice", "softmax", "transpose", "unfold", "update", "view_as_complex", "where"),
+    *("reshape", "round_blocks", "slice", "softmax", "transpose", "unfold", "unpack_bits", "update"),
+    *("view_as_complex", "where"),
 }
 BINARY = {
     *("bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"),
@@ -113,6 +115,13 @@ def operations(dtype: DType) -> Iterator[Operation]:
     for at, moves, how in places:
         for width in (1, 70):
             yield from made("update", t(4, 6, width), t(3, 5, width), at, moves=moves, how=how)
+    for few in (DType.I4, DType.U2):
+        yield from made("unpack_bits", t(3, 9), dtype=few, extent=17 if few is DType.I4 else 35)
+    for rows in ((), (1,), (3, 5)):
+        yield from made("round_blocks", t(*rows, 96), block=32)
+        for bits in (2, 4, 8):
+            weights = t(96 * bits // 32, 33, dtype=DType.I32), t(3, 33)
+            yield from made("block_matmul", t(*rows, 96), *weights, bits=bits, block=32)
     for a, b in PRODUCTS:
         yield from made("matmul", t(*a), t(*b))
         yield from made("matmul", t(*a), t(*b), static=("b",))

@@ -312,7 +312,11 @@ INLINE vf vlow_bits(vi x, int mask, float zero) {
   vf all;
   #pragma unroll
   for (int n = 0; n < 16; n++) all[n] = (float)(n & mask) - zero;
+#if defined(__clang__)
   return __builtin_ia32_permvarsf512(all, x);
+#else
+  return __builtin_shuffle(all, x);
+#endif
 }
 #else
 INLINE vf vlow_bits(vi x, int mask, float zero) { return __builtin_convertvector(x & mask, vf) - zero; }
