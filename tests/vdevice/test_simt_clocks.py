@@ -58,10 +58,10 @@ def test_clocks_of_veus_are_put_on_one_scale() -> None:
 
 
 def test_the_report_says_that_it_is_emulated() -> None:
-    x = np.random.default_rng(0).standard_normal((2, 1, 8)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((4, 1, 8)).astype(np.float32)
     used = {}
     for policy in ("sequential", "wavefront"):
-        with rammer.compile(lstm_stack(1, 2, 8), "cuda", device="emulator:3", policy=policy, tune_seconds=0) as program:
+        with rammer.compile(lstm_stack(2, 4, 8), "cuda", device="emulator:3", policy=policy, tune_seconds=0) as program:
             used[policy] = program.profile({"x": x}, seconds=0)
             assert used[policy].emulated and "emulated" in str(program.report())
             assert 0 < used[policy].in_rtasks <= 1 and 0 <= used[policy].scheduling < 1
