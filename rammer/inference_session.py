@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -182,9 +183,9 @@ class InferenceSession(Runnable):
         return [next((name for name, target in PROVIDERS.items() if target == self.target), self.target)]
 
     @property
+    @abstractmethod
     def target(self) -> str:
         """The name of the vDevice."""
-        raise NotImplementedError
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """None are left to say."""

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
+from rammer.cost.issue import pass_cycles
+from rammer.cost.work import Issued
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Load, Stage, loads
 from rammer.ir.index import var, variables
 from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind, Scope
-from rammer.kernels.contraction import epilogue_packing
+from rammer.kernels.contraction import MAX_VECTORS, epilogue_packing
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.tiling import cut, stage_loops, task_counts
 
-MOST_SUMS = 24  # of a block, in registers: what is added up over blocks goes through memory if it is as many
-MOST_VECTORS = 8
-DECODING = 2.5  # slots that a vector of weights takes before it is multiplied
-DECODING_BYTES = 1.5  # and one of four terms in each lane
-LATENCY = 4.0  # cycles after which a sum can be added to again
+DECODING = 2.5  # instructions for a vector of weights before it is multiplied
+DECODING_BYTES = 1.5  # and for one of four terms in each lane
 UNROLLED = 8  # terms: those that a word of four bits each holds
 
 
@@ -87,7 +87,7 @@ def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:
     extents, lanes = dict(problem.root.axes), problem.lanes
     height, width = extents.get(p.row or "", 1), -(-extents[p.lane] // lanes)
     room = _room(problem, p)
-    vectors, rows = _register_block(min(height, room), -(-width // want), p.exact)
+    vectors, rows = _register_block(problem.spec, min(height, room), -(-width // want), p.exact)
     panel = vectors * lanes
     others = [(a, e, problem.span(a)) for a, e in problem.root.axes if a not in (p.lane, p.row) and e > 1]
     by_row = [(p.row, height, -(-rows // problem.span(p.row)) * problem.span(p.row))] if p.row else []
@@ -139,17 +139,17 @@ def _room(problem: Problem, p: BlockProduct) -> int:
     return max(problem.spec.scratch_bytes * 3 // 4 // each, 1) if each else dict(problem.root.axes).get(p.row or "", 1)
 
 
-def _register_block(height: int, width: int, exact: bool) -> tuple[int, int]:
+def _register_block(spec: VDeviceSpec, height: int, width: int, exact: bool) -> tuple[int, int]:
     """Vectors and rows of a register block for so many of both, by what it issues."""
     decoding = DECODING_BYTES if exact else DECODING
+    sums = spec.registers * 3 // 4  # the others hold what is decoded; what is added up over blocks goes through memory
 
     def cost(vectors: int, rows: int) -> float:
-        step = max((decoding + rows) * vectors / 2, LATENCY)
+        step = pass_cycles(Issued(arithmetic=(decoding + rows) * vectors), spec, sums=True)
         return -(-height // rows) * -(-width // vectors) * step
 
-    found = [
-        (v, r) for v in range(1, MOST_VECTORS + 1) for r in range(1, min(MOST_SUMS // v, height) + 1) if v <= width
-    ]
+    most = min(MAX_VECTORS, width)
+    found = [(v, r) for v in range(1, most + 1) for r in range(1, min(sums // v, height) + 1)]
     return min(found, key=lambda block: (cost(*block), -block[0]))
 
 

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from math import prod
 
+from rammer.cost.issue import pass_cycles
+from rammer.cost.work import Issued
 from rammer.ir.expr import loads
 from rammer.ir.index import var
 from rammer.ir.tile import Kind
@@ -23,7 +25,6 @@ from rammer.kernels.tiling import cut, kept_bytes, place_one, task_counts
 
 LEAST_ROWS = 16  # of a block, if there are as many
 MOST_ROWS = 64  # of a block: enough arithmetic to hide fetching both matrices
-FETCHED = 1  # vectors of them that come from a cache in a cycle
 
 
 def chained(problem: Problem) -> Problem | None:
@@ -112,7 +113,8 @@ def _rows(problem: Problem, products: tuple[Product, ...], height: int, most: in
             total += depth * (
                 whole * cycles(problem.spec, block, width, rows) + cycles(problem.spec, block, width, rest)
             )
-            total += depth * -(-height // rows) * width / FETCHED
+            matrix = 4.0 * depth * width * problem.lanes  # comes again for each block of rows
+            total += -(-height // rows) * pass_cycles(Issued(), problem.spec, sums=False, streamed=matrix)
             sums += block.vectors * block.rows
         return round(total), -sums
 

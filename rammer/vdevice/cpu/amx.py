@@ -23,9 +23,7 @@ SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matric
 GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
 
 
-def _unit(
-    encoding: Encoding, precision: str, gain: float, ending: str = "", wake_us: float = 0.0
-) -> tuple[Instruction, ...]:
+def _unit(encoding: Encoding, precision: str, gain: float, ending: str = "") -> tuple[Instruction, ...]:
     """A copy of rows, and two products; `gain`: of tall blocks of sums. Columns lie in pairs of terms."""
     rows = Layout((Digit(0, 16), Digit(1, TERMS), Digit(0, 1, 16), Digit(1, 1, TERMS)), encoding)
     made = [copy(f"split_rows{ending}", (16, TERMS), rows, GIVEN, precision, gain=gain / ENCODING)]
@@ -33,13 +31,13 @@ def _unit(
         blocks, pairs = (Digit(0, TERMS), Digit(1, 16, width // 16)), (Digit(0, 2, TERMS // 2), Digit(1, 1, 16))
         layouts = SUMS, rows, Layout((*blocks, *pairs, Digit(0, 1, 2)), encoding)
         name, sizes = f"{height}x{width}{ending}", (height, width, TERMS)
-        made.append(replace(multiply(name, sizes, layouts, precision=precision, gain=rate), wake_us=wake_us))
+        made.append(replace(multiply(name, sizes, layouts, precision=precision, gain=rate), wake_us=WAKE_US))
     return tuple(made)
 
 
 AMX = (
-    *_unit(BF16X3, "fp32", 1.5, wake_us=WAKE_US),  # measured
-    *_unit(BF16, "bf16", 7.0, "_bf16", WAKE_US),  # estimated: a product for six, with more loads for each
+    *_unit(BF16X3, "fp32", 1.5),  # measured
+    *_unit(BF16, "bf16", 7.0, "_bf16"),  # estimated: a product for six, with more loads for each
 )
 
 TEXT = """\
