@@ -36,17 +36,27 @@ def urgent(priority: int) -> Iterator[None]:
     if not priority:
         yield
         return
-    _schedule(os.SCHED_RR, priority)
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    _schedule(os.SCHED_RR, os.sched_param(priority))
     try:
         yield
     finally:
-        _schedule(os.SCHED_OTHER, 0)
+        _schedule(*before)
 
 
-def _schedule(policy: int, priority: int) -> None:
+def permitted(priority: int) -> int:
+    """A real-time priority if this process may take it, else 0."""
+    try:
+        with urgent(priority):
+            return priority
+    except PermissionError:
+        return 0
+
+
+def _schedule(policy: int, parameters: os.sched_param) -> None:
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # it has just ended
-            os.sched_setscheduler(int(thread), policy, os.sched_param(priority))
+            os.sched_setscheduler(int(thread), policy, parameters)
 
 
 class Apart:

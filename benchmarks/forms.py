@@ -15,13 +15,13 @@ from rammer.errors import RammerError
 
 KNOWN = CACHE / "forms.json"
 ROUNDS = 4
-VISIT = Visit(runs=50, seconds=0.4)
+RUNS, SECONDS = 50, 0.4
 
 
-def choose(task: Task, timeout_s: float, say: Callable[[str], None], again: bool) -> Task:
+def choose(task: Task, timeout_s: float, say: Callable[[str], None], again: bool, priority: int = 0) -> Task:
     """`task` in its peer's fastest form, measured unless it is known. Raises RammerError if it did not load in time.
 
-    `again` forgets what is known.
+    `again` forgets what is known. `priority`: of timed runs.
     """
     known = {} if again else _known().get(_key(task), {})
     if known.get("patience_s", 0) >= timeout_s:
@@ -29,7 +29,8 @@ def choose(task: Task, timeout_s: float, say: Callable[[str], None], again: bool
     if "form" in known:
         return replace(task, form=known["form"])
     forms = PEERS[task.peer].forms(stored(Path(task.path)))
-    times = _measure([replace(task, form=form) for form in forms], timeout_s, say) if len(forms) > 1 else {}
+    visit = Visit(RUNS, SECONDS, priority)
+    times = _measure([replace(task, form=form) for form in forms], timeout_s, visit, say) if len(forms) > 1 else {}
     best = min(times, key=lambda form: times[form], default=forms[0])  # if all fail, the first one says why
     _keep(task, {"form": best, "ms": times})
     return replace(task, form=best)
@@ -53,7 +54,7 @@ def _keep(task: Task, found: dict[str, Any]) -> None:
     KNOWN.write_text(json.dumps({**_known(), _key(task): found}, indent=1))
 
 
-def _measure(tasks: list[Task], timeout_s: float, say: Callable[[str], None]) -> dict[str, float]:
+def _measure(tasks: list[Task], timeout_s: float, visit: Visit, say: Callable[[str], None]) -> dict[str, float]:
     """Least milliseconds of the forms that work, visited in turns."""
     workers: dict[str, Worker] = {}
     times: dict[str, float] = {}
@@ -65,7 +66,7 @@ def _measure(tasks: list[Task], timeout_s: float, say: Callable[[str], None]) ->
         for _ in range(ROUNDS):
             for form in list(workers):
                 least = times.setdefault(form, float("inf"))
-                answer = _works(workers, form, lambda worker: worker.visit(VISIT, timeout_s))
+                answer = _works(workers, form, lambda worker: worker.visit(visit, timeout_s))
                 times[form] = min([least, *answer])
     finally:
         for worker in workers.values():

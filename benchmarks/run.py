@@ -39,7 +39,7 @@ DEFAULT_PEERS = ("rammer", "rammer-sequential", "onnxruntime", "openvino", "torc
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to measure; `runs` and `seconds` bound the timed runs per peer and model."""
+    """How to measure; `runs` and `seconds` bound the timed runs per peer and model, `priority` is theirs alone."""
 
     scale: Scale
     threads: int
@@ -48,6 +48,7 @@ class Options:
     load_timeout_s: float
     cold: bool
     again: bool
+    priority: int = 0
 
 
 class Comparison:
@@ -67,7 +68,7 @@ class Comparison:
             cold = options.cold and peer == OWN
             task = Task(peer, path, self._entry.module, options.scale, options.threads, cold=cold)
             try:
-                task = forms.choose(task, options.load_timeout_s, self._say, options.again)
+                task = forms.choose(task, options.load_timeout_s, self._say, options.again, options.priority)
             except RammerError as failure:
                 self.results[peer] = {"failed": failure.what}
                 continue
@@ -79,7 +80,7 @@ class Comparison:
     def visit(self, number: int) -> None:
         """One round, in rotating order."""
         options = self._options
-        visit = Visit(max(1, -(-options.runs // VISITS)), options.seconds / VISITS)
+        visit = Visit(max(1, -(-options.runs // VISITS)), options.seconds / VISITS, options.priority)
         hopeful = self._hopeful() if number >= TRIAL else list(self._workers)
         self._say(f"round {number + 1} of {VISITS}, {len(hopeful)} peers")
         turn = number % max(1, len(hopeful))
@@ -225,6 +226,7 @@ def suite(name: str) -> list[str]:
 @click.option(
     "--again", is_flag=True, help="Forget which form of a peer is fastest, and which one did not load in time."
 )
+@click.option("--priority", default=0, show_default=True, help="Real-time priority of timed runs, but not of loading.")
 @click.option("--resume", is_flag=True, help="Keep what the result file has already of models with all these peers.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Result file instead of benchmarks/results/.")
 def main(models: str, suite_name: str, peers: str, resume: bool, output: Path | None, **values: Any) -> None:

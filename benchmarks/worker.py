@@ -10,7 +10,7 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.apart import end
+from benchmarks.apart import end, urgent
 from benchmarks.memory import forget_peak, peak_mb
 from benchmarks.peers import PEERS, Task, worst_error
 from benchmarks.store import Arrays, stored
@@ -25,10 +25,14 @@ class Overdue(RammerError):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Run once untimed, then up to `runs` times but no longer than `seconds` (once at least)."""
+    """Run once untimed, then up to `runs` times but no longer than `seconds` (once at least).
+
+    `priority`: a real-time one of all its threads meanwhile, 0: as they are.
+    """
 
     runs: int
     seconds: float
+    priority: int = 0
 
 
 def serve(pipe: connection.Connection, task: Task) -> None:
@@ -45,7 +49,9 @@ def serve(pipe: connection.Connection, task: Task) -> None:
         known = {"form": task.form} if task.form else {}
         pipe.send({**known, **prepared.known, "load_s": load_s, "error": _checked(outputs, built.outputs)})
         while (visit := pipe.recv()) is not None:
-            pipe.send({"samples_ms": _visit(loaded.run, built.inputs, visit)})
+            with urgent(visit.priority):
+                samples = _visit(loaded.run, built.inputs, visit)
+            pipe.send({"samples_ms": samples})
         memory = {"peak_mb": peak_mb(), "model_mb": peak_mb() - before_mb}
         error = _checked(loaded.run(built.inputs), built.outputs)  # it may go wrong after many runs
         pipe.send({"last_error": error, **memory, **loaded.observe(built.inputs)})
