@@ -258,8 +258,7 @@ def main(
     revision: str, models: str, suite_name: str, seconds: float, compilations: int, output: Path | None, resume: bool
 ) -> None:
     """Compare REVISION with this checkout as it is; ratios above 1 mean faster now."""
-    known = [*catalog.paper_names(), *catalog.today_names(), *catalog.light_names()]
-    names = chosen(models, known, "model") or suite(suite_name)
+    names = chosen(models, catalog.names(), "model") or suite(suite_name)
     before = _git("rev-parse", "--verify", f"{revision}^{{commit}}")
     earlier = kept(output, before) if resume and output and output.exists() else {}
     calibrations = calibration()

@@ -1,4 +1,4 @@
-"""Every model by name: the paper's, those of today (`today_`), and the onnx package's (`light_`)."""
+"""Every model by name: the paper's, today's (`today_`), GraphTurbo's (`batched_`), the onnx package's (`light_`)."""
 
 from __future__ import annotations
 
@@ -37,6 +37,13 @@ def today_names() -> list[str]:
 
 def light_names() -> list[str]:
     return [LIGHT + name for name in light.NAMES]
+
+
+def names() -> list[str]:
+    """Those of all suites, and what is run with batches alone."""
+    from benchmarks.models import CATALOG
+
+    return [*CATALOG, *light_names()]
 
 
 def prepare(name: str, batch: int = 1, scale: Scale = "full") -> Entry:

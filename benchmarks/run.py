@@ -232,8 +232,7 @@ def suite(name: str) -> list[str]:
 def main(models: str, suite_name: str, peers: str, resume: bool, output: Path | None, **values: Any) -> None:
     """Measure, write a JSON file and print tables."""
     options = Options(**values)
-    known = [*catalog.paper_names(), *catalog.today_names(), *catalog.light_names()]
-    names = chosen(models, known, "model") or suite(suite_name)
+    names = chosen(models, catalog.names(), "model") or suite(suite_name)
     selected = chosen(peers, list(PEERS), "peer")
     limit_threads(options.threads)
     console = wide_console()

@@ -8,7 +8,7 @@ import onnx
 import torch
 
 from benchmarks import fold
-from benchmarks.models import alexnet, nasnet, recorder, resnext, rnn, spec
+from benchmarks.models import alexnet, batched, nasnet, recorder, resnext, rnn, spec
 from benchmarks.models.spec import ModelSpec
 from benchmarks.models.today import blocks, dense, model, sequence, speech, text, vision, voice
 from benchmarks.store import CACHE, Arrays, BuiltModel, Scale, reuse, source_digest
@@ -19,12 +19,12 @@ TODAY_FAMILIES = (speech, voice, vision, dense, text, sequence)
 
 PAPER: dict[str, ModelSpec] = {model.name: model for family in PAPER_FAMILIES for model in family.MODELS}
 TODAY: dict[str, ModelSpec] = {model.name: model for family in TODAY_FAMILIES for model in family.MODELS}
-CATALOG = PAPER | TODAY
+GRAPHTURBO: dict[str, ModelSpec] = {model.name: model for model in batched.MODELS}
+CATALOG = PAPER | TODAY | GRAPHTURBO
 
 SHARED = [Path(str(module.__file__)) for module in (spec, fold, recorder, blocks, model)]
-HOME = {
-    model.name: Path(str(family.__file__)) for family in (*PAPER_FAMILIES, *TODAY_FAMILIES) for model in family.MODELS
-}
+FAMILIES = (*PAPER_FAMILIES, *TODAY_FAMILIES, batched)
+HOME = {model.name: Path(str(family.__file__)) for family in FAMILIES for model in family.MODELS}
 
 
 def find(name: str) -> ModelSpec:

@@ -1,4 +1,4 @@
-"""Today's models: ONNX Runtime and rammer agree with torch on every output, and every input matters."""
+"""Today's models and GraphTurbo's: ONNX Runtime and rammer agree with torch on every output; every input matters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="the comparison needs on
 
 import rammer  # noqa: E402
 from benchmarks.floors import count  # noqa: E402
-from benchmarks.models import TODAY, build, find  # noqa: E402
+from benchmarks.models import GRAPHTURBO, TODAY, build, find  # noqa: E402
 from benchmarks.models.spec import Integers  # noqa: E402
 from benchmarks.peers import worst_error  # noqa: E402
 from benchmarks.store import BuiltModel  # noqa: E402
 
-QUICK = ("today_vad", "today_wake_word", "today_gru4rec_torchscript", "today_gpt2_64")
-NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TODAY]
+QUICK = ("batched_densenet121", "today_vad", "today_wake_word", "today_gru4rec_torchscript", "today_gpt2_64")
+KNOWN = (*TODAY, *GRAPHTURBO)
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KNOWN]
 TOLERANCE = 2e-5  # of sums in another order; the models are small
 
 
@@ -52,7 +53,7 @@ def test_rammer_agrees_with_torch(name: str, small: BuiltModel) -> None:
         assert worst_error(program.run(small.inputs), small.outputs) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", TODAY)
+@pytest.mark.parametrize("name", KNOWN)
 def test_every_input_matters(name: str) -> None:
     """Otherwise a wrong state, or a wrong weight on its way, would go unseen."""
     spec = find(name)
