@@ -318,8 +318,11 @@ def test_network_of_a_graph() -> None:
 # ---- plans
 
 
-def tower(batch: int, size: int, channels: int = 16) -> Graph:
-    """Two convolutions and a pooling, three times: as networks begin, with tensors that shrink."""
+def tower(batch: int, size: int, channels: int = 16, joined: bool = False) -> Graph:
+    """Two convolutions and a pooling, three times: as networks begin, with tensors that shrink.
+
+    Joined: both convolutions' channels go on, as in DenseNet.
+    """
     nodes = []
     for stage in range(3):
         for half in range(2):
@@ -328,10 +331,15 @@ def tower(batch: int, size: int, channels: int = 16) -> Graph:
                 node("Conv", [source, f"w{stage}{half}"], [f"c{stage}{half}"], pads=[1] * 4),
                 node("Relu", [f"c{stage}{half}"], [f"r{stage}{half}"]),
             ]
-        nodes.append(
-            node("MaxPool", [f"r{stage}1"], [f"p{stage}" if stage < 2 else "y"], kernel_shape=[2, 2], strides=[2, 2])
-        )
-    weights = {f"w{stage}{half}": (channels, channels, 3, 3) for stage in range(3) for half in range(2)}
+        if joined:
+            nodes.append(node("Concat", [f"r{stage}0", f"r{stage}1"], [f"j{stage}"], axis=1))
+        last, result = f"j{stage}" if joined else f"r{stage}1", f"p{stage}" if stage < 2 else "y"
+        nodes.append(node("MaxPool", [last], [result], kernel_shape=[2, 2], strides=[2, 2]))
+    weights = {}
+    for stage in range(3):
+        for half in range(2):
+            inputs = 2 * channels if joined and stage and not half else channels
+            weights[f"w{stage}{half}"] = (channels, inputs, 3, 3)
     return loaded((batch, channels, size, size), nodes, **weights)
 
 
@@ -377,14 +385,15 @@ class TestPlans:
         cost, least = (sum(n * us for n, us in zip(m.values(), rates, strict=True)) for m in (search, best))
         assert cost <= least
 
-    def test_memory_in_pieces(self) -> None:
+    @pytest.mark.parametrize(("joined", "share"), [(False, 0.7), (True, 0.85)])
+    def test_memory_in_pieces(self, joined: bool, share: float) -> None:
         """A few images at a time in less memory than layer by layer; right in any interleaving, and as it is proven."""
-        graph = optimize(tower(5, 24), self.spec, images_apart=True)
+        graph = optimize(tower(5, 24, joined=joined), self.spec, images_apart=True)
         plan = PluginRegistry(third_party=False).policy("graphturbo").schedule(self.problem(graph, "graphturbo"))
         assert plan.memory is not None and plan.memory.pieces
         verify_plan(plan)
         whole = plan_memory(plan)
-        assert plan.memory.arena_bytes < 0.7 * whole.arena_bytes
+        assert plan.memory.arena_bytes < share * whole.arena_bytes
         x = {"x": np.random.default_rng(0).standard_normal((5, 16, 24, 24), np.float32)}
         wanted = evaluate_graph(graph, x)["y"]
         for seed in range(3):
