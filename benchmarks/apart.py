@@ -44,15 +44,6 @@ def urgent(priority: int) -> Iterator[None]:
         _schedule(*before)
 
 
-def permitted(priority: int) -> int:
-    """A real-time priority if this process may take it, else 0."""
-    try:
-        with urgent(priority):
-            return priority
-    except PermissionError:
-        return 0
-
-
 def _schedule(policy: int, parameters: os.sched_param) -> None:
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # it has just ended

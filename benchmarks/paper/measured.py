@@ -24,7 +24,7 @@ GPU_PEERS = {
     "torch": "PyTorch",
     "torch-max": "Inductor",
 }
-SECONDS, THREADS, LOAD_S, PRIORITY = 1.0, 2, 600.0, 25
+SECONDS, THREADS, LOAD_S = 1.0, 2, 600.0
 GPU_RUNS = 200
 
 
@@ -42,16 +42,13 @@ def jobs(models: Iterable[str], gpu: bool = True, compilers: bool = True) -> Ite
 
 def on_cpu(model: str, peers: Sequence[str] = tuple(PEERS)) -> tuple[Source, Values]:
     """`benchmarks.run` of one model: milliseconds of every peer in turns, and how the vEUs were used."""
-    from benchmarks.apart import permitted
     from benchmarks.run import Options, machine, measure_model
 
-    priority = permitted(PRIORITY)
-    options = Options("full", THREADS, 1000, SECONDS, LOAD_S, cold=False, again=False, priority=priority)
+    options = Options("full", THREADS, 1000, SECONDS, LOAD_S, cold=False, again=False)
     entry, _ = measure_model(model, list(peers), options, lambda what: None)
     found = {name: _few(results) for name, results in entry["peers"].items()}
     n = max((results.get("n", 0) for results in found.values()), default=0)
-    on = f"cpu: {machine()['cpu']}, {THREADS} threads{', real-time priority' * bool(priority)}"
-    return Source("measured", on), {"n": n, "peers": found}
+    return Source("measured", f"cpu: {machine()['cpu']}, {THREADS} threads"), {"n": n, "peers": found}
 
 
 def _few(found: Values) -> Values:
