@@ -16,7 +16,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.proof import settled
 from rammer.ir.tensor import Array, DType
-from rammer.ir.tile import TileProgram
+from rammer.ir.tile import TileProgram, statements
 from rammer.program import Program
 from rammer.vdevice.base import Progress, VDevice
 from rammer.vdevice.profiles import profile_store, recipe_keys
@@ -137,11 +137,16 @@ def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple
     store = profile_store("any", "proof")
     known = store.verdicts(recipes.values())
     unknown = {key: kernel for kernel, key in reversed(recipes.items()) if key not in known}  # the first of equals
-    fresh = dict(zip(unknown, computed(_proof, list(unknown.values())), strict=True))
+    longest = sorted(unknown, key=lambda key: -_num_statements(unknown[key]))
+    fresh = dict(zip(longest, computed(_proof, [unknown[key] for key in longest]), strict=True))
     if fresh:
         store.put_verdicts(fresh)
     parts = {k: (known | fresh)[key].split("\0", 2) for k, key in recipes.items()}
     return {k: (verdict, bool(overreads), what) for k, (verdict, overreads, what) in parts.items()}
+
+
+def _num_statements(kernel: RKernel) -> int:
+    return sum(1 for _ in statements(kernel.body.body)) if isinstance(kernel.body, TileProgram) else 0
 
 
 def _proof(kernel: RKernel) -> str:

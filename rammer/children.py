@@ -9,7 +9,7 @@ import selectors
 import signal
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -17,6 +17,8 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 FEWEST = 4  # items for each process: to fork takes some of their time
+MOST_TICKETS = 1 << 12  # that a pipe holds
+TICKET_BYTES = 2
 PATIENCE = 5.0  # times as long as this process works on its own part may a child take, and
 PATIENCE_S = 10.0  # these seconds on top
 SIZE_BYTES = 8  # of the number before results
@@ -27,24 +29,52 @@ log = logging.getLogger(__name__)
 def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int | None = None) -> list[Made]:
     """`work` of every item, in their order: in up to `processes` (one for each CPU) where there are many items.
 
-    Results of children are pickled. What a child does not bring in time is computed here, so what `work` raises is
-    raised here.
+    Whoever is ready takes the next item, so what takes longest should come first. Results of children are pickled. What
+    a child does not bring in time is computed here, so what `work` raises is raised here.
     """
     count = max(min(processes or _cpus(), len(items) // FEWEST), 1) if hasattr(os, "fork") else 1
+    if count == 1:
+        return [work(item) for item in items]
     began = time.monotonic()
+    tickets = _Tickets(len(items))
     children: list[_Child[Made]] = []
+    found: dict[int, Made] = {}
     try:
-        for n in range(1, count):
-            children.append(_Child(work, items[n::count]))
-        parts: list[list[Made]] = [[work(item) for item in items[::count]]]
+        for _ in range(1, count):
+            children.append(_Child(work, items, tickets))
+        found |= _taken(work, items, tickets)
         deadline = time.monotonic() + PATIENCE * (time.monotonic() - began) + PATIENCE_S
-        for n, child in enumerate(children, 1):
-            found = child.results(deadline)
-            parts.append([work(item) for item in items[n::count]] if found is None else found)
+        for child in children:
+            found |= child.results(deadline)
     finally:
+        tickets.close()
         for child in children:
             child.end()
-    return [parts[n % count][n // count] for n in range(len(items))]
+    return [found[n] if n in found else work(item) for n, item in enumerate(items)]
+
+
+def _taken(work: Callable[[Item], Made], items: Sequence[Item], tickets: _Tickets) -> dict[int, Made]:
+    """The results of those items that this process took, by number."""
+    return {n: work(items[n]) for numbers in tickets for n in numbers}
+
+
+class _Tickets:
+    """The numbers of items that nobody has taken, in a pipe that processes share."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._tickets = count, min(count, MOST_TICKETS)
+        self._pipe, writing = os.pipe()
+        with os.fdopen(writing, "wb") as file:
+            file.write(b"".join(n.to_bytes(TICKET_BYTES, "little") for n in range(self._tickets)))
+        os.set_blocking(self._pipe, False)  # a child of another thread may have the end for writing, too
+
+    def __iter__(self) -> Iterator[range]:
+        with suppress(BlockingIOError):
+            while ticket := os.read(self._pipe, TICKET_BYTES):
+                yield range(int.from_bytes(ticket, "little"), self._count, self._tickets)
+
+    def close(self) -> None:
+        os.close(self._pipe)
 
 
 def _cpus() -> int:
@@ -52,9 +82,9 @@ def _cpus() -> int:
 
 
 class _Child(Generic[Made]):
-    """A forked process that computes a part of the items, and writes their results into a pipe."""
+    """A forked process that computes what it takes of the items, and writes their results into a pipe."""
 
-    def __init__(self, work: Callable[[Item], Made], items: Sequence[Item]) -> None:
+    def __init__(self, work: Callable[[Item], Made], items: Sequence[Item], tickets: _Tickets) -> None:
         self._pipe, writing = os.pipe()
         with warnings.catch_warnings():  # it takes no lock that another thread may have held
             warnings.simplefilter("ignore")
@@ -62,15 +92,15 @@ class _Child(Generic[Made]):
         if self._number == 0:
             try:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends it
-                data = pickle.dumps([work(item) for item in items], pickle.HIGHEST_PROTOCOL)
+                data = pickle.dumps(_taken(work, items, tickets), pickle.HIGHEST_PROTOCOL)
                 with os.fdopen(writing, "wb") as file:
                     file.write(len(data).to_bytes(SIZE_BYTES, "little") + data)
             finally:
                 os._exit(0)  # whatever was raised: the parent computes it again
         os.close(writing)
 
-    def results(self, deadline: float) -> list[Made] | None:
-        """What it wrote; None where it ended without, or has not ended at the deadline (seconds, monotonic)."""
+    def results(self, deadline: float) -> dict[int, Made]:
+        """What it wrote; nothing where it ended without, or has not ended at the deadline (seconds, monotonic)."""
         data = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)
@@ -79,8 +109,8 @@ class _Child(Generic[Made]):
         size = int.from_bytes(data[:SIZE_BYTES], "little")
         if not data or len(data) != SIZE_BYTES + size:
             log.warning("a child that computes beside this process brought no results: they are computed here")
-            return None
-        found: list[Made] = pickle.loads(data[SIZE_BYTES:])
+            return {}
+        found: dict[int, Made] = pickle.loads(data[SIZE_BYTES:])
         return found
 
     def end(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -39,12 +40,36 @@ def nobody_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             os.waitpid(number, os.WNOHANG)
 
 
+class Meeting:
+    """Lets work begin only when so many processes have taken an item: none takes them all."""
+
+    def __init__(self, processes: int) -> None:
+        self._barrier, self._met = multiprocessing.get_context("fork").Barrier(processes), False
+
+    def __call__(self) -> None:
+        if not self._met:
+            self._barrier.wait(60)
+        self._met = True
+
+
 @pytest.mark.parametrize("items", [0, 1, 7, 8, 9, 41])
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_results_are_in_order_and_children_have_their_part(items: int, processes: int) -> None:
-    found = computed(squared, range(items), processes)
+    count = max(min(processes, items // children.FEWEST), 1)
+    meeting = Meeting(count)
+
+    def work(number: int) -> tuple[int, int]:
+        meeting()
+        return squared(number)
+
+    found = computed(work, range(items), processes)
     assert [value for value, _ in found] == [n * n for n in range(items)]
-    assert len({pid for _, pid in found}) == min(processes, max(items // children.FEWEST, 1), items)
+    assert len({pid for _, pid in found}) == min(count, items)
+
+
+def test_more_items_than_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "MOST_TICKETS", 5)
+    assert [value for value, _ in computed(squared, range(23), 2)] == [n * n for n in range(23)]
 
 
 def test_results_may_be_larger_than_a_pipe() -> None:
@@ -53,7 +78,7 @@ def test_results_may_be_larger_than_a_pipe() -> None:
 
 
 def killed(number: int) -> int:
-    if os.getpid() != PARENT and number == 5:
+    if os.getpid() != PARENT:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
@@ -73,19 +98,30 @@ def test_what_a_child_does_not_bring_is_computed_here(
     work: Callable[[int], object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(children, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(children, "PATIENCE", 0.0)
+    meeting = Meeting(2)
+
+    def met(number: int) -> object:
+        meeting()
+        return work(number)
+
     with caplog.at_level(logging.WARNING):
-        assert computed(work, range(9), 2) == list(range(9))
+        assert computed(met, range(9), 2) == list(range(9))
     assert "brought no results" in caplog.text
 
 
-@pytest.mark.parametrize("failing", [4, 5])  # of this process, and of the child
-def test_what_work_raises_is_raised_here(failing: int) -> None:
+@pytest.mark.parametrize("here", [True, False])  # in this process, or in the child first
+def test_what_work_raises_is_raised_here(here: bool) -> None:
+    meeting, failed = Meeting(2), multiprocessing.get_context("fork").Event()
+
     def work(number: int) -> int:
-        if number == failing:
+        meeting()
+        if failed.is_set() or (os.getpid() == PARENT) is here:
+            failed.set()
             raise ValueError(f"no {number}")
         return number
 
-    with pytest.raises(ValueError, match=f"no {failing}"):
+    with pytest.raises(ValueError, match=r"no [0-7]"):
         computed(work, range(8), 2)
 
 

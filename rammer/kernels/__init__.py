@@ -18,6 +18,7 @@ from rammer.kernels import (
     generic,
     matrix_unit,
     recurrent,
+    rounded_chain,
     threads,
     update,
     winograd_schedule,
@@ -112,5 +113,5 @@ def _searched(problem: Problem, known: list[RKernel], most: int) -> list[RKernel
 
 def _on_matrix_unit(problem: Problem) -> list[Schedule]:
     """Schedules for the vEU's matrix units that suit the operation."""
-    families = (matrix_unit.schedules, recurrent.schedules)
+    families = (matrix_unit.schedules, recurrent.schedules, rounded_chain.schedules)
     return [s for unit in matrix_unit.units_of(problem.spec) for family in families for s in family(problem, unit)]

@@ -44,18 +44,25 @@ def chained(problem: Problem) -> Problem | None:
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no such product; else one schedule per task count."""
-    last = product(problem, problem.root)
-    if last is None or last.row is None or last.x.tensor not in problem.stages:
-        return
-    found = [p for s in problem.placed if (p := product(problem, s)) is not None]
-    if len(found) != 1 or found[0].row != last.row or any(last.row not in dict(s.axes) for s in problem.placed):
+    if (both := products(problem)) is None:
         return
     seen = set()
     for want in task_counts(problem):
-        schedule = _schedule(problem, found[0], last, want)
+        schedule = _schedule(problem, *both, want)
         if schedule is not None and schedule.loops not in seen:
             seen.add(schedule.loops)
             yield schedule
+
+
+def products(problem: Problem) -> tuple[Product, Product] | None:
+    """The root, and the product from whose rows its own are computed; None if it is no such product."""
+    last = product(problem, problem.root)
+    if last is None or last.row is None or last.x.tensor not in problem.stages:
+        return None
+    found = [p for s in problem.placed if (p := product(problem, s)) is not None]
+    if len(found) != 1 or found[0].row != last.row or any(last.row not in dict(s.axes) for s in problem.placed):
+        return None
+    return found[0], last
 
 
 def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Schedule | None:

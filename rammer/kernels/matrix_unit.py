@@ -87,6 +87,15 @@ def units_of(spec: VDeviceSpec) -> list[Unit]:
     return list(found.values())
 
 
+def copy_of_columns(spec: VDeviceSpec, block: Instruction) -> Instruction | None:
+    """What copies panels of the columns that a product takes, so that these need not be static."""
+    own = block.lines(True)
+    if own is None:
+        return None
+    panels = replace(own, digits=(Digit(0, block.extent("column")), *own.digits))
+    return next((i for i in spec.instructions if i.copies and i.meaning.outputs[0][1].layout == panels), None)
+
+
 class Side(NamedTuple):
     """An operand of a product, the axis that moves through it alone, and what an instruction calls that."""
 
@@ -180,7 +189,7 @@ def suits(problem: Problem, p: Product, unit: Unit) -> bool:
     packable = all(ix == var(n) for ix in still.load.index for n in variables(ix))
     packable = packable and problem.packable(still.load, still.axis)
     fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= problem.spec.scratch_bytes // 2
-    rows = bool(fitting(problem, p, unit)) and _in_rows(problem, p, unit)
+    rows = bool(fitting(problem, p, unit)) and in_rows(problem, p, unit)
     return whole and packable and readers == 1 and fits and rows
 
 
@@ -238,7 +247,7 @@ def _dims(p: Product, side: Side) -> tuple[int, int]:
     return side.load.index.index(var(side.axis)), side.load.index.index(var(deep))
 
 
-def _in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
+def in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
     """Whether rows are equally far apart, and terms too, or beside each other: all of a row's, or those of a block."""
     ((deep, _),), (side, _) = p.stage.reduce, sides(p, unit)
     moving = [ix for ix in side.load.index if variables(ix) & {side.axis, deep}]

@@ -53,7 +53,7 @@ def members(axis: str) -> tuple[str, ...]:
 
 
 def copied(tensor: str, kind: TensorType) -> Stage:
-    """The stage that an At of an input puts in front of its readers. Its axes are the input's dimensions."""
+    """The stage that an At puts in front of those who read a tensor. Its axes are the tensor's dimensions."""
     axes = tuple((f"{tensor}{d}", extent) for d, extent in enumerate(kind.shape))
     return Stage(f"{tensor}_s", axes, Load(tensor, tuple(var(a) for a, _ in axes)), dtype=kind.dtype)
 
@@ -62,6 +62,7 @@ def copied(tensor: str, kind: TensorType) -> Stage:
 class At:
     """Compute a stage (or copy an input, see `copied`) inside loop number `depth` of its host, just the box read there.
 
+    A stage that an instruction copies has another At, for itself; products by instructions read the copy.
     The host is the root, or the stage `inside`. `gap`: elements left free after each plane of the buffer's two
     innermost dimensions, so that planes used side by side do not fall on the same sets of a cache.
     """

@@ -88,13 +88,16 @@ class _Nests:
         sync: Body = (Sync(),) if ctx.threads > 1 else ()
         body: Body = ()
         fresh: set[str] = set()
-        for name in [n for n in self.placed.copies if self._stands(n, host, depth)]:
-            body += self.placed.copies[name]
+        copies = [n for n in self.placed.copies if self._stands(n, host, depth)]
+        for name in copies:
+            body += self.placed.copies[name] if name not in ctx.copied else ()
         for name in self._here(host, depth, own=False):
             stage = ctx.stages[name]
             if not fresh or fresh & {ld.tensor for ld, _ in loads(stage.body)}:
                 body, fresh = body + sync, set()
             body, fresh = body + self.lowered(stage, self.placed.nests[name]), fresh | {name}
+            for copy in [c for c in copies if ctx.copied.get(c) == name]:
+                body += self.placed.copies[copy]
         own: Body = ()
         for name in self._here(host, depth, own=True):
             if name not in ctx.outputs:

@@ -49,10 +49,17 @@ class Context:
         self.expr, self.schedule, self.threads, self.folds = expr, schedule, schedule.threads, tuple(folds)
         self.outputs = dict(expr.outputs)
         inputs = dict(expr.inputs)
-        copies = {at.stage: copied(at.stage, inputs[at.stage]) for at in schedule.stages if at.stage in inputs}
-        copy_of = {tensor: stage.name for tensor, stage in copies.items()}
-        self.at = {copy_of.get(at.stage, at.stage): at for at in schedule.stages}
-        self.stages = {s.name: s for s in (*copies.values(), *(_reading(s, copy_of) for s in stages))}
+        made = [at for at in schedule.stages if at.stage in inputs or (at.instruction and at.instruction.copies)]
+        copies = [copied(at.stage, expr.type_of(at.stage)) for at in made]
+        copy_of = {at.stage: copy.name for at, copy in zip(made, copies, strict=True)}
+        self.at = {copy.name: at for at, copy in zip(made, copies, strict=True)}
+        self.at |= {at.stage: at for at in schedule.stages if at not in made}
+        self.copied = {copy.name: at.stage for at, copy in zip(made, copies, strict=True) if at.stage not in inputs}
+        whole = {name: copy for name, copy in copy_of.items() if name in inputs}  # what is left of it reads the stage
+        self.stages = {s.name: s for s in copies}
+        for s in stages:
+            unit = self.at[s.name].instruction if s.name in self.at else schedule.instruction
+            self.stages[s.name] = _reading(s, copy_of if s.reduce and unit else whole)
         self.root = self.stages[expr.root.name]
         if homeless := [n for n in self.stages if n not in self.at and n != self.root.name]:
             raise LoweringError(

@@ -105,7 +105,7 @@ class PlacedStages:
         return Home(buffer, corner, tuple(natural[order.index(p)] for p in range(len(order))), whole=whole)
 
     def _encoded(self, stage: Stage, source: str, instruction: Instruction, box: list[Hull]) -> Home:
-        """A place for the box of an input that an instruction copies; the order of its At names rows and columns.
+        """A place for the box of what an instruction copies; the order of its At names rows and columns.
 
         Strides hold from one block of the copy's layout to the next.
         """

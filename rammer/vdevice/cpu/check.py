@@ -36,6 +36,7 @@ MOST_MAPPED = 1 << 34  # bytes of an rKernel's tensors, of which only what is wr
 MOST_WRITTEN = 1 << 30  # bytes of them that are
 MOST_SUMMED = 1 << 26  # numbers that one element is a sum of
 PATIENCE_S = 30.0  # how long one rKernel may take
+COARSE = 2.0**-6  # of the largest value, where numbers that an rKernel has computed are rounded to bf16
 MOVED, SLACK = 32, 8.0  # at most so many runs of rounded inputs; a value may be so many times farther off than it moves
 HEADER = 64  # bytes of the shared memory: which trial is on, and what a kernel says of itself
 
@@ -144,12 +145,15 @@ def _allowance(expr: TensorExpr, wanted: Array) -> float:
     return float((64 + depth**0.5 * 8 if narrow < 8 else 256 + depth) * epsilon * max(scale, 1e-3))
 
 
-def _off(got: Array, number: int, expr: TensorExpr, sample: Sample) -> NDArray[np.bool_]:
+def _off(got: Array, number: int, expr: TensorExpr, sample: Sample, coarse: bool) -> NDArray[np.bool_]:
     """Which values of an output are not what they should be, and do not come near when inputs move by a rounding.
 
-    The logarithm of a sum near 1 moves by all there is.
+    The logarithm of a sum near 1 moves by all there is. `coarse`: numbers in between are rounded.
     """
     wanted, allowed = sample.wanted[number], np.full(len(got), sample.allowed[number])
+    if coarse:
+        finite = np.abs(_numbers(wanted))
+        allowed = np.fmax(allowed, COARSE * finite[np.isfinite(finite)].max(initial=0.0))
     with np.errstate(all="ignore"):
         off: NDArray[np.bool_] = ~((got == wanted) | ((got != got) & (wanted != wanted) & ~_unwritten(got)))
         found, still = _numbers(got), _numbers(wanted)
@@ -269,6 +273,15 @@ def _rounding(kernel: RKernel) -> DType | None:
     return DType.BF16 if precisions - {"fp32"} else None  # a tf32 number has more digits
 
 
+def _rounds_results(kernel: RKernel) -> bool:
+    """Whether instructions round what the rKernel has computed itself."""
+    if not isinstance(kernel.body, TileProgram):
+        return False
+    own = {b.name for b in kernel.body.scratch}
+    copies = [s for s in statements(kernel.body.body) if isinstance(s, Apply) and s.instruction.copies]
+    return any(s.operands[-1].buffer in own and s.instruction.precision != "fp32" for s in copies)
+
+
 def _rtasks(kernel: RKernel, places: Places) -> list[int]:
     """The rTasks whose boxes hold the places."""
     axes = [a for a, _ in kernel.operation.expr.root.axes]
@@ -382,7 +395,7 @@ def _differs(trial: Trial, outputs: Sequence[Array]) -> str:
     """The first sampled element that is not what it should be."""
     expr = trial.kernel.operation.expr
     for n, (name, _) in enumerate(expr.outputs):
-        off = _off(outputs[n], n, expr, trial.sample)
+        off = _off(outputs[n], n, expr, trial.sample, _rounds_results(trial.kernel))
         if off.any():
             first = int(np.argmax(off))
             place, want = trial.sample.places[first].tolist(), trial.sample.wanted[n][first]

@@ -28,7 +28,7 @@ from rammer.vdevice.toolchain import (
     parallel_jobs,
 )
 
-BATCH = 32  # kernels of one compiler call, at most: fewer calls, but progress is seen
+BATCH = 12  # kernels of one compiler call, at most: to start one takes 30 ms, and the last one ends alone
 KERNEL_S = 20  # of computing, for one kernel: a hundred times what most take
 MORE_S = 4  # for each other kernel of a call
 GROUP = 8  # kernels of one object of a saved program: a fixed number, as the file must not depend on the machine

@@ -1,7 +1,7 @@
 """Instructions of AVX512-BF16, which multiply pairs of bf16 numbers and sum in float32: a table, and their C text.
 
-Rows are rounded as they are copied; weights lie rounded. Sums of a block stay in registers for all of its terms. Where
-the compiler's target lacks the instruction, the same is done by vectors of float32.
+Rows are rounded as they are copied; weights lie rounded, or columns are copied, too. Sums of a block stay in registers
+for all of its terms. Where the compiler's target lacks the instruction, the same is done by vectors of float32.
 """
 
 from __future__ import annotations
@@ -14,21 +14,30 @@ ROUNDED = Encoding(DType.BF16, 1, ROWS * TERMS)
 COPIED = 0.25  # elements rounded in the time of a float32 multiply-add: measured on Zen 5, 0.17 to 0.28
 GIVEN = Layout((Digit(0), Digit(1, LANES), Digit(1, 1, LANES)))  # rows, and columns of 16 wherever they are
 BY_ROWS = Layout((Digit(0, ROWS), Digit(1, TERMS), Digit(0, 1, ROWS), Digit(1, 1, TERMS)), ROUNDED)
+WIDTH = 32  # of the block whose columns may be copied: panels of it hold 64 columns, and 1,500 almost
+WHEREVER = Layout((Digit(0), Digit(1), Digit(1, 1, 1)))  # columns and terms, either of which lie beside each other
 SUMS = Layout((Digit(0, ROWS), Digit(0, 1, ROWS), Digit(1)))
 BLOCKS = ((3, 2.0), (2, 2.0), (1, 1.3))  # vectors of columns, and gains: measured on Zen 5, 384 terms, operands near
 
 
+def _panel(vectors: int) -> tuple[Digit, ...]:
+    """How [column, term] lies in blocks of terms: in pairs of these."""
+    across = (Digit(0, LANES, vectors),) if vectors > 1 else ()
+    return Digit(1, TERMS), *across, Digit(1, 2, TERMS // 2), Digit(0, 1, LANES), Digit(1, 1, 2)
+
+
 def _block(vectors: int, gain: float) -> Instruction:
     """A product whose columns lie in pairs of terms; sums, a vector of each column and one of a row fill registers."""
-    panel = (Digit(1, LANES, vectors),) if vectors > 1 else ()
-    digits = Digit(0, TERMS), *panel, Digit(0, 2, TERMS // 2), Digit(1, 1, LANES), Digit(0, 1, 2)
+    digits = tuple(Digit(1 - d.dim, d.div, d.mod) for d in _panel(vectors))
     sizes = ROWS, LANES * vectors, TERMS
     layouts = SUMS, BY_ROWS, Layout(digits, ROUNDED)
     return multiply(f"{sizes[0]}x{sizes[1]}_bf16", sizes, layouts, precision="bf16", gain=gain)
 
 
+BY_COLUMNS = Layout((Digit(0, WIDTH), *_panel(WIDTH // LANES)), ROUNDED)
 AVX512_BF16 = (
     copy("rounded_rows", (ROWS, TERMS), BY_ROWS, GIVEN, "bf16", gain=COPIED),
+    copy("rounded_columns", (WIDTH, TERMS), BY_COLUMNS, WHEREVER, "bf16", gain=COPIED),
     *(_block(*block) for block in BLOCKS),
 )
 
@@ -43,6 +52,7 @@ INLINE void add_pairs(vf *sums, vu a, vu b) {
 }
 INLINE vw rounded(vf x) { return vbf16(x); }
 #endif
+INLINE vf some(const float *x, long count) { return count < 16 ? vload(x, imax(count, 0)) : V(*x); }  /* zeros behind */
 typedef uint32_t pair __attribute__((may_alias));
 #define EACH(n, count) _Pragma("unroll") for (int n = 0; n < count; n++)
 #define ROUNDED_BLOCK(form, vectors) \\
@@ -71,9 +81,35 @@ INLINE void rammer_unit_end(void) {}
 static void rammer_rounded_rows(
     bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
   for (long r = 0; r < rows; r++) {
-    bf16 *row = to + 256 * (r / 8 * (depth / 32)) + r % 8 * 32;
-    for (long k = 0; k < depth; k += 16)
+    bf16 *row = to + 256 * (r / 8 * ((depth + 31) / 32)) + r % 8 * 32;
+    long k = 0;
+    for (; k + 16 <= depth; k += 16)
       *(vw *)&row[k / 32 * 256 + k % 32] = rounded(V(from[r * step + k / 16 * next]));
+    for (; k < (depth + 31) / 32 * 32; k += 16)
+      *(vw *)&row[k / 32 * 256 + k % 32] = rounded(some(&from[r * step + k / 16 * next], depth - k));
+  }
+}
+INLINE vu pairs(vf low, vf high) {
+  return __builtin_convertvector(rounded(low), vu) | __builtin_convertvector(rounded(high), vu) << 16;
+}
+/* Panels of 32 columns, by pairs of terms; `step` from column to column, `next` from term to term: one of them is 1. */
+static void rammer_rounded_columns(
+    bf16 *restrict to, const float *restrict from, long step, long next, long columns, long depth) {
+  const long blocks = (depth + 31) / 32;
+  for (long c = 0; c < (columns + 31) / 32 * 32; c += 16) for (long k = 0; k < depth; k += 32) {
+    bf16 *part = to + (c / 32 * blocks + k / 32) * 1024 + c % 32 * 32;
+    const float *start = &from[c * step + k * next];
+    const long wide = columns - c, deep = depth - k;
+    if (step == 1) for (int n = 0; n < 32; n += 2) {
+      vf low = some(&start[n * next], n < deep ? wide : 0);
+      *(vu *)&part[16 * n] = pairs(low, some(&start[(n + 1) * next], n + 1 < deep ? wide : 0));
+    } else {
+      bf16 column[16][32];
+      for (int i = 0; i < 16; i++) for (int n = 0; n < 32; n += 16)
+        *(vw *)&column[i][n] = rounded(some(&start[i * step + n], i < wide ? deep - n : 0));
+      for (int n = 0; n < 32; n += 2) for (int i = 0; i < 16; i++)
+        *(pair *)&part[16 * n + 2 * i] = *(const pair *)&column[i][n];
+    }
   }
 }
 #undef EACH

@@ -107,7 +107,7 @@ def in_blocks(stmt: Apply) -> bool:
 
 def steps(product: Apply) -> For:
     """The loop over blocks of terms that a product by an instruction goes through."""
-    return For("rammer_block", 0, product.extents[-1] // product.instruction.axes[-1][1], Kind.SERIAL, ())
+    return For("rammer_block", 0, -(-product.extents[-1] // product.instruction.axes[-1][1]), Kind.SERIAL, ())
 
 
 def register_block(body: Body) -> int:
@@ -234,8 +234,8 @@ class _Prefetcher:
         assert kind.layout is not None and kind.layout.encoding is not None
         encoding = kind.layout.encoding
         moving = [n for n, (_, lp) in enumerate(outer) if panel.at.coef(lp.var)]
-        if not moving or moving[-1] == len(outer) - 1:
-            return  # each panel is used once, in the order in which they lie
+        if panel.buffer not in self.inputs or not moving or moving[-1] == len(outer) - 1:
+            return  # it was copied here just now; or each panel is used once, in the order in which they lie
         walk = outer[moving[-1]].loop.var
         turns = [lp for _, lp in (*outer[moving[-1] + 1 :], blocks)]
         line = LINE_BYTES // encoding.dtype.itemsize
