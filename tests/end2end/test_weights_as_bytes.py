@@ -1,0 +1,88 @@
+"""Filters and recurrent matrices of which the file has bytes: they stay bytes, and results are those of float32."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from rammer.ir.tensor import Array
+from tests.weights import ARCHES, Constant, close, draw, in_bytes, model, run, scales
+
+FILTERS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "3x3": ("Conv", (1, 32, 17, 15), (64, 32, 3, 3), {"pads": [1] * 4}),
+    "Winograd's form": ("Conv", (1, 128, 28, 28), (128, 128, 3, 3), {"pads": [1] * 4}),
+    "of a batch, by strides": ("Conv", (3, 20, 23, 21), (50, 20, 5, 3), {"strides": [2, 3], "pads": [0, 1, 2, 1]}),
+    "1x1": ("Conv", (1, 100, 9, 11), (75, 100, 1, 1), {}),
+    "of groups": ("Conv", (1, 64, 13, 13), (96, 16, 3, 3), {"group": 4, "dilations": [2, 2]}),
+    "depthwise": ("Conv", (1, 640, 7, 9), (640, 1, 3, 3), {"group": 640, "pads": [1] * 4}),
+    "in one dimension": ("Conv", (3, 33, 75), (130, 33, 5), {"pads": [4, 0]}),
+    "transposed": ("ConvTranspose", (1, 96, 25), (96, 33, 4), {"strides": [2], "pads": [1, 1]}),
+    "transposed, by odd phases": ("ConvTranspose", (1, 33, 7, 9), (33, 48, 3, 3), {"strides": [2, 2]}),
+    "transposed groups": ("ConvTranspose", (1, 64, 9, 5), (64, 24, 4, 4), {"strides": [2, 2], "group": 4}),
+}
+
+
+def convolution(x: Array, w: Array, strides: Any = (), pads: Any = (), dilations: Any = (), group: int = 1) -> Array:
+    """Tap by tap, in float64."""
+    rank = w.ndim - 2
+    strides, pads, dilations = strides or [1] * rank, pads or [0] * 2 * rank, dilations or [1] * rank
+    x = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+    counts = [
+        (n - d * (t - 1) - 1) // s + 1 for n, t, d, s in zip(x.shape[2:], w.shape[2:], dilations, strides, strict=True)
+    ]
+    x, w = x.reshape(len(x), group, -1, *x.shape[2:]), w.reshape(group, -1, *w.shape[1:])
+    total = np.zeros((len(x), group, w.shape[1], *counts))
+    for tap in np.ndindex(*w.shape[3:]):
+        at = [
+            slice(t * d, t * d + s * (n - 1) + 1, s) for t, d, s, n in zip(tap, dilations, strides, counts, strict=True)
+        ]
+        total += np.einsum("bgc...,goc->bgo...", x[(..., *at)], w[(..., *tap)])
+    return total.reshape(len(x), -1, *counts)
+
+
+def transposed_convolution(x: Array, w: Array, strides: Any = (), pads: Any = (), group: int = 1) -> Array:
+    """Each number of x adds to its window of the result."""
+    rank = w.ndim - 2
+    strides, pads = strides or [1] * rank, pads or [0] * 2 * rank
+    counts = x.shape[2:]
+    x, w = x.reshape(len(x), group, -1, *counts), w.reshape(group, -1, *w.shape[1:]).astype(np.float64)
+    extents = [s * (n - 1) + t for n, s, t in zip(counts, strides, w.shape[3:], strict=True)]
+    total = np.zeros((len(x), group, w.shape[2], *extents))
+    for tap in np.ndindex(*w.shape[3:]):
+        at = [slice(t, t + s * (n - 1) + 1, s) for t, s, n in zip(tap, strides, counts, strict=True)]
+        total[(..., *at)] += np.einsum("bgc...,gco->bgo...", x, w[(..., *tap)])
+    inside = [slice(first, n - last) for first, last, n in zip(pads[:rank], pads[rank:], extents, strict=True)]
+    return total.reshape(len(x), -1, *extents)[(..., *inside)]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters(name: str, zeros: bool, arch: str) -> None:
+    """Whole phases and panels are all that is added to the bytes; numbers from 0 on have their zero at 128."""
+    kind, shape, w, attrs = FILTERS[name]
+    axis = int(kind == "ConvTranspose")
+    group, phases = attrs.get("group", 1), attrs.get("strides", [1]) if axis else [1]
+    outputs, inner = w[axis] * group**axis, w[1 - axis] // group**axis
+    bias, count = draw(outputs), w[axis]
+    numbers = in_bytes(*w)
+    constants: dict[str, Constant] = {"w": numbers if zeros else (numbers.astype(int) - 128).astype(np.int8)}
+    constants |= {"s": scales(count), **({"z": np.full(count, 128, np.uint8)} if zeros else {})}
+    nodes = [
+        helper.make_node("DequantizeLinear", list(constants), ["d"], axis=axis),
+        helper.make_node(kind, ["x", "d", "b"], ["c"], **attrs),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    made = model(nodes, inputs := {"x": draw(*shape)}, constants | {"b": bias})
+    got, nbytes = run(made, inputs, arch)
+    scale, ones = np.asarray(constants["s"], np.float64), [1] * len(w[2:])
+    weights = (numbers.astype(np.float64) - 128) * scale.reshape([*[1] * axis, -1, *[1] * (1 - axis), *ones])
+    sums = (transposed_convolution if axis else convolution)(inputs["x"], weights, **attrs)
+    close(got, np.maximum(sums + bias.reshape(-1, *ones), 0).astype(np.float32), 1e-5)
+    taps = np.prod([-(-t // p) for t, p in zip_longest(w[2:], phases, fillvalue=1)], dtype=int)
+    padded = outputs * np.prod(phases, dtype=int) + 127  # by the last panel
+    assert nbytes <= padded * (inner * taps + 8) + 1024
