@@ -6,6 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import helper
 
@@ -86,3 +87,37 @@ def test_filters(name: str, zeros: bool, arch: str) -> None:
     taps = np.prod([-(-t // p) for t, p in zip_longest(w[2:], phases, fillvalue=1)], dtype=int)
     padded = outputs * np.prod(phases, dtype=int) + 127  # by the last panel
     assert nbytes <= padded * (inner * taps + 8) + 1024
+
+
+LAYERS: dict[str, tuple[str, tuple[int, int, int, int], str, dict[str, Any]]] = {
+    "LSTM": ("LSTM", (5, 1, 80, 128), "forward", {}),
+    "LSTM of a batch": ("LSTM", (3, 3, 75, 130), "bidirectional", {}),
+    "LSTM of large steps": ("LSTM", (2, 1, 100, 640), "reverse", {}),
+    "GRU": ("GRU", (4, 1, 64, 256), "forward", {}),
+    "GRU, reset late": ("GRU", (3, 3, 75, 131), "bidirectional", {"linear_before_reset": 1}),
+    "RNN": ("RNN", (5, 3, 75, 129), "bidirectional", {}),
+}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("each", [False, True], ids=["one scale", "a scale for each unit"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_recurrent_layers(name: str, each: bool, arch: str) -> None:
+    """Against ONNX Runtime, which makes float32 of both matrices; no step has a copy of its own."""
+    kind, (steps, batch, depth, hidden), direction, attrs = LAYERS[name]
+    gates, directions = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind], 1 + (direction == "bidirectional")
+    units = gates * hidden
+    constants: dict[str, Constant] = {"b": draw(directions, 2 * units) / 10}
+    nodes = []
+    for matrix, width in (("w", depth), ("r", hidden)):
+        constants[f"{matrix}q"] = in_bytes(directions, units, width)
+        constants[f"{matrix}s"] = scales(*[units] * each) / 16
+        constants[f"{matrix}z"] = np.full([units] * each, 128, np.uint8)
+        nodes.append(helper.make_node("DequantizeLinear", [f"{matrix}{n}" for n in "qsz"], [matrix], axis=1))
+    nodes.append(helper.make_node(kind, ["x", "w", "r", "b"], ["y"], hidden_size=hidden, direction=direction, **attrs))
+    made = model(nodes, inputs := {"x": draw(steps, batch, depth)}, constants)
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    got, nbytes = run(made, inputs, arch)
+    close(got, session.run(None, inputs)[0], 1e-5)
+    padded = directions * gates * (hidden + 127)  # by the last panel
+    assert nbytes <= padded * (depth + hidden + 24) + 1024
