@@ -32,7 +32,8 @@ def weights_as_bytes(graph: Graph, spec: VDeviceSpec) -> Graph:
         return graph
     narrower, known = _Narrower(Editor(graph)), known_tensors(graph)
     floats = any(i.operands == (DType.F32, DType.F32) for i in spec.multipliers)
-    for n, op in list(narrower.editor.operators.items()):
+    for n in list(narrower.editor.operators):
+        op = narrower.editor.operators[n]
         if any(kind.dtype is not DType.F32 for kind in op.operation.inputs):
             continue
         if op.kind in CELLS and op.inputs[CELLS[op.kind]] in known:
