@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+import rammer
 from rammer.ir.tensor import Array
 from tests.weights import ARCHES, Constant, close, draw, in_bytes, model, run, scales
 
@@ -131,9 +132,8 @@ def test_recurrent_layers(name: str, each: bool, arch: str) -> None:
     assert nbytes <= padded * (depth + hidden + 24) + 1024
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-def test_a_network_takes_no_more_room_than_its_file(arch: str) -> None:
-    """Inverted residuals, then an LSTM over their columns, and a product: one layer reads what the other gives."""
+def network() -> tuple[onnx.ModelProto, dict[str, Array], int]:
+    """Inverted residuals, an LSTM over their columns, and a product; inputs; and bytes of constants."""
     counts, steps, hidden = (64, 160), 15, 96
     constants: dict[str, Constant] = {"turned": np.array([steps, 1, -1])}
     nodes = []
@@ -159,7 +159,25 @@ def test_a_network_takes_no_more_room_than_its_file(arch: str) -> None:
     matrices = [weights("w", 1, 1, 4 * hidden, 7 * narrow), weights("r", 1, 1, 4 * hidden, hidden)]
     nodes.append(helper.make_node("LSTM", ["rows", *matrices], ["", "last"], hidden_size=hidden))
     nodes.append(helper.make_node("MatMul", ["last", weights("head", 1, hidden, 80)], ["y"]))
-    made = model(nodes, inputs := {"x": draw(1, narrow, 7, steps)}, constants)
+    inputs = {"x": draw(1, narrow, 7, steps)}
+    return model(nodes, inputs, constants), inputs, sum(np.asarray(value).nbytes for value in constants.values())
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_network_takes_no_more_room_than_its_file(arch: str) -> None:
+    """One layer reads what the other gives."""
+    made, inputs, in_file = network()
     got, nbytes = run(made, inputs, arch)
     close(got, in_float32(made, inputs), 1e-5)
-    assert nbytes <= sum(np.asarray(value).nbytes for value in constants.values()) * 1.05 + 4096
+    assert nbytes <= in_file * 1.05 + 4096
+
+
+@pytest.mark.parametrize(("target", "arch", "kept"), [("ipu", "gc2:16", True), ("cuda", None, False)])
+def test_tiles_keep_bytes_and_threads_name_what_they_do_not(target: str, arch: str | None, kept: bool) -> None:
+    made, inputs, in_file = network()
+    with rammer.compile(made, target, arch=arch, device="emulator", tune_seconds=0) as program:
+        close(np.asarray(program.run(inputs)["y"]), in_float32(made, inputs), 1e-5)
+        assert program.plan is not None
+        wide = [note for note in program.plan.notes if "take the room of float32" in note]
+        nbytes = program.report().weight_bytes
+    assert (len(wide) == 0 and nbytes <= in_file * 1.05 + 4096) if kept else (len(wide) == 7 and nbytes > 3.5 * in_file)
