@@ -1,6 +1,7 @@
 """Models of the catalogue, quantised by ONNX Runtime's own tools.
 
-Statically from seeded samples, dynamically, or only the weights of products, to four bits in blocks.
+Statically from seeded samples, dynamically, or only the weights of products, to four bits in blocks. Or, as these tools
+do not, only the weights of all layers, to bytes by channel or unit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from benchmarks import catalog
 from rammer.ir.tensor import Array
@@ -30,8 +32,11 @@ MODELS = {
     "minilm_static": ("today_minilm_128", "static"),
     "hifi_gan": ("today_vocoder", "static"),
     "lstm": ("lstm_tc_lstm", "dynamic"),
+    "mobilenet_weights": ("today_mobilenet_v2", "weights"),
+    "lstm_weights": ("lstm_tc_lstm", "weights"),
     **BLOCKS,
 }
+WEIGHTS = {"Conv": ((1, 0),), "Gemm": ((1, 0),), "LSTM": ((1, 1), (2, 1))}  # operands, and their axis of scales
 SAMPLES = 4  # inputs that ranges are taken from
 
 
@@ -81,6 +86,8 @@ def quantise(name: str) -> Quantised:
         if name in BLOCKS:
             packed = _in_blocks(ready, *map(int, how.split()[1:]))
             return Quantised(built.path, packed, 4, built.inputs, built.outputs)
+        if how == "weights":
+            return Quantised(built.path, _weights_alone(ready), 8, built.inputs, built.outputs)
         if how == "dynamic":
             quantization.quantize_dynamic(ready, made, weight_type=kinds.QInt8)
         else:
@@ -100,6 +107,36 @@ def _in_blocks(path: Path, block: int, level: int) -> bytes:
     quantizer.process()
     made: bytes = quantizer.model.model.SerializeToString()
     return made
+
+
+def _weights_alone(path: Path) -> bytes:
+    """The model with weights as bytes, each dequantised where it is used."""
+    model = onnx.load(path)
+    graph, ready = model.graph, []
+    constants = {t.name: t for t in graph.initializer}
+    for node in graph.node:
+        for position, axis in WEIGHTS.get(node.op_type, ()):
+            name = node.input[position]
+            if name not in constants:
+                continue
+            values = numpy_helper.to_array(constants[name])
+            others = tuple(d for d in range(values.ndim) if d != axis)
+            scale = np.maximum(np.abs(values).max(others, keepdims=True), 1e-12) / 127
+            whole = np.round(values / scale).astype(np.int8)
+            made = {f"{name}_bytes": whole, f"{name}_scale": scale.astype(np.float32).ravel()}
+            graph.initializer.extend(numpy_helper.from_array(value, key) for key, value in made.items())
+            ready.append(onnx.helper.make_node("DequantizeLinear", [*made], [f"{name}_float"], axis=axis))
+            node.input[position] = f"{name}_float"
+        ready.append(node)
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ready]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    used = {name for node in nodes for name in node.input}
+    kept = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer if t.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    serialised: bytes = model.SerializeToString()
+    return serialised
 
 
 def error(results: dict[str, Array], wanted: dict[str, Array]) -> float:

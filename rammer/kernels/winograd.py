@@ -42,6 +42,7 @@ from rammer.kernels.problem import Problem
 from rammer.kernels.product import Product, product
 
 TAPS = 3
+EXACT = (DType.I8, DType.I16)  # integers that float32 holds: transformed once they are widened
 STAGES = frozenset({"wt", "wu", "xt", "xv", "xm", "yt", "y"})
 AXES = ("gg", "cc", "kk", "aa", "tt", "ty", "jj", "pp", "qq", "ii", "rr", "ss")
 
@@ -102,6 +103,7 @@ class Convolution:
 
     root: Stage
     x: Scalar  # the factor that is read through the window
+    weight: Scalar  # the other one: w, perhaps widened
     w: Load
     batch: tuple[str, ...]
     o: str
@@ -135,10 +137,11 @@ def convolution(problem: Problem) -> Convolution | None:
     p = product(problem, root)
     if p is None or not problem.packable(p.w, p.lane):
         return None
-    if any(problem.expr.type_of(ld.tensor).dtype is not DType.F32 for ld in (p.x, p.w)):
+    x_type, w_type = (problem.expr.type_of(ld.tensor).dtype for ld in (p.x, p.w))
+    if x_type is not DType.F32 or not (w_type is DType.F32 or w_type in EXACT):
         return None
     assert isinstance(root.body, Call)
-    x = next(a for a in root.body.args if all(ld != p.w for ld, _ in loads(a)))
+    x, weight = (next(a for a in root.body.args if any(ld == of for ld, _ in loads(a))) for of in (p.x, p.w))
     sides = _sides(root, p, x)
     extents = {**dict(root.axes), **dict(root.reduce)}
     if sides is None or any(ld.tensor == p.w.tensor for ld, _ in loads(x)) or {*extents} & {*AXES}:
@@ -157,7 +160,7 @@ def convolution(problem: Problem) -> Convolution | None:
     if problem.lane_stride(root.name, own, p.lane, root) != 1:
         return None
     batch = tuple(a for a, _ in root.axes if a not in (p.lane, rows.axis, columns.axis))
-    return Convolution(root, x, p.w, batch, p.lane, c, rows, columns, groups)
+    return Convolution(root, x, weight, p.w, batch, p.lane, c, rows, columns, groups)
 
 
 def _sides(root: Stage, p: Product, x: Scalar) -> tuple[Side, Side] | None:
@@ -272,7 +275,7 @@ def _filter(conv: Convolution, channel: Index, piece: Index) -> Scalar:
     """The weight of tap (rr, ss) of a piece; zero beyond the last tap."""
     kh = conv.rows.place(0, var("aa"), var("rr"))
     kw = conv.columns.place(0, piece, var("ss"))
-    weight = substitute_axes(conv.w, {conv.c: channel, conv.rows.tap: kh, conv.columns.tap: kw})
+    weight = substitute_axes(conv.weight, {conv.c: channel, conv.rows.tap: kh, conv.columns.tap: kw})
     return Select((Range(kh, 0, conv.rows.taps), Range(kw, 0, conv.columns.taps)), weight, Const(0.0))
 
 

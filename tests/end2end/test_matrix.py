@@ -96,10 +96,36 @@ def attention() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
+def weights_as_bytes() -> onnx.ModelProto:
+    """A convolution, an LSTM and a product of which the file has bytes."""
+    random, node = np.random.default_rng(5), helper.make_node
+    nodes, weights = [], [numpy_helper.from_array(np.array([6, 1, -1]), "shape")]
+
+    def weight(name: str, axis: int, *shape: int) -> str:
+        scale = np.full(shape[axis], 0.01 * (np.prod(shape) / shape[axis]) ** -0.5, np.float32)
+        values = {f"{name}_q": random.integers(-127, 128, shape).astype(np.int8), f"{name}_s": scale}
+        weights.extend(numpy_helper.from_array(value, key) for key, value in values.items())
+        nodes.append(node("DequantizeLinear", [*values], [name], axis=axis))
+        return name
+
+    nodes.append(node("Conv", ["x", weight("filter", 0, 33, 16, 3, 3)], ["c"], pads=[1] * 4))
+    nodes += [node("Transpose", ["c"], ["t"], perm=[3, 0, 1, 2]), node("Reshape", ["t", "shape"], ["rows"])]
+    matrices = [weight("w", 1, 1, 160, 165), weight("r", 1, 1, 160, 40)]
+    nodes.append(node("LSTM", ["rows", *matrices], ["", "last"], hidden_size=40))
+    nodes.append(node("MatMul", ["last", weight("head", 1, 40, 110)], ["y"]))
+    ports = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 5, 6]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 110]),
+    ]
+    graph = helper.make_graph(nodes, "bytes", ports[:1], ports[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "lstm": lambda: lstm_stack(2, 4, 16),
     "cnn": branchy_cnn,
     "attention": attention,
+    "weights as bytes": weights_as_bytes,
 }
 
 

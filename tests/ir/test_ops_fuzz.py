@@ -29,8 +29,8 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     **dict.fromkeys(("conv", "layer_norm"), (2, 3)),
     **dict.fromkeys(("where", "update"), (3, 3)),
     "batch_norm": (5, 5),
-    "lstm_cell": (4, 5),
-    "gru_cell": (3, 4),
+    "lstm_cell": (4, 6),
+    "gru_cell": (3, 5),
     "probe_fill": (0, 0),
     "block_matmul": (3, 4),
 }

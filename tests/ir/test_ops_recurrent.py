@@ -107,6 +107,25 @@ def test_half_cells_hold_their_sums_in_float32() -> None:
     np.testing.assert_allclose(h.astype("f"), h_wide, atol=2e-3)
 
 
+@pytest.mark.parametrize("whole", [np.int8, np.int16, np.uint8])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kind", ["lstm_cell", "gru_cell"])
+def test_matrices_of_whole_numbers_are_scaled_by_units(kind: str, late: bool, whole: Any) -> None:
+    """With peepholes, or a bias, or without."""
+    gates, states = (4, 2) if kind == "lstm_cell" else (3, 1)
+    r, rs = RNG.integers(0, 128, (gates, 8, 8)).astype(whole), normal(gates, 8) / 100
+    before, last = [normal(2, gates, 8), *(normal(2, 8) for _ in range(states))], [normal(3, 8)] * late
+    attrs = {"linear_before_reset": late} if kind == "gru_cell" else {}
+    for narrow, wide in zip(
+        *(
+            np.atleast_3d(evaluate(kind, *before, *matrix, *last, **attrs))
+            for matrix in ((r, rs), (r * rs[..., None],))
+        ),
+        strict=True,
+    ):
+        np.testing.assert_allclose(narrow, wide, rtol=1e-5, atol=1e-6)
+
+
 def test_the_new_hidden_state_is_the_root() -> None:
     types = [TensorType(s) for s in ((1, 4, 8), (1, 8), (1, 8), (4, 8, 8))]
     expr = express("lstm_cell", *types)
@@ -134,6 +153,9 @@ BAD: list[tuple[str, tuple[TensorType, ...], dict[str, Any]]] = [
     ("lstm_cell", (LSTM[0], F((8,)), *LSTM[2:]), {}),
     ("lstm_cell", LSTM, {"activations": ("sigmoid", "tanh")}),
     ("lstm_cell", LSTM, {"activations": ("sigmoid", "tanh", "tahn")}),
+    ("lstm_cell", (*LSTM[:3], F((4, 8, 8), DType.I8)), {}),
+    ("lstm_cell", (*LSTM[:3], F((4, 8, 8), DType.I32), F((4, 8))), {}),
+    ("gru_cell", (*GRU[:2], F((3, 8, 8), DType.I8), F((3, 8, 1))), {}),
     ("gru_cell", (*GRU, F((8,))), {}),
     ("gru_cell", (*GRU[:2], F((3, 8, 8), DType.F16)), {}),
     ("gru_cell", GRU, {"activations": ("sigmoid",)}),

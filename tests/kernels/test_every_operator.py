@@ -290,6 +290,13 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("gru_cell-b27", "gru_cell", t(27, 3, 40), t(27, 40), t(3, 40, 40), static=("r",), linear_before_reset=True)
     add("gru_cell", "gru_cell", t(2, 3, 48), t(2, 48), t(3, 48, 48), t(3, 48), static=("r",), linear_before_reset=True)
     add("gru_cell-reset", "gru_cell", t(2, 3, 48), t(2, 48), t(3, 48, 48), static=("r",), linear_before_reset=False)
+    whole = t(4, 48, 48, dtype=DType.I8)
+    add("lstm_cell-bytes", "lstm_cell", t(3, 4, 48), t(3, 48), t(3, 48), whole, t(4, 48), static=("r", "rs"))
+    whole = t(3, 40, 40, dtype=DType.I8)
+    add("gru_cell-bytes", "gru_cell", t(2, 3, 40), t(2, 40), whole, t(3, 40), static=("r", "rs"))
+    for name, (depth, attrs) in {"": (20, {}), "-depthwise": (1, {"group": 48})}.items():
+        x, w = t(1, depth * attrs.get("group", 1), 9, 11), t(48, depth, 3, 3, dtype=DType.I8)
+        add(f"conv-bytes{name}", "conv", x, w, pads=(1,) * 4, dtype=DType.F32, static=("w",), **attrs)
     add("probe_fill", "probe_fill", shape=(3, 4), value=2.5)
     add("probe_sum", "probe_sum", t(3, 4), t(3, 4))
     add("probe_spin", "probe_spin", t(40), rounds=3)

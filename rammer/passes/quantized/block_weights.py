@@ -6,7 +6,6 @@ A step of a decoder takes as long as its weights take to come: an eighth of what
 from __future__ import annotations
 
 from math import gcd
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,28 +13,13 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
-from rammer.passes.clean.fold_constants import MOVES
 from rammer.passes.editor import Editor
+from rammer.passes.quantized.dequantised import Dequantised, dequantised
 from rammer.passes.quantized.narrow_products import multiplies_bytes
 from rammer.passes.structure import known_tensors
 
 BYTES = 4  # of a word
-BITS = (2, 4, 8)
 SMALLEST, LARGEST = 16, 512  # terms of a block
-
-
-class Dequantised(NamedTuple):
-    """Weights (numbers - zero) * scale, all three of one shape, perhaps broadcast; they have a few `bits` each."""
-
-    numbers: Array
-    zero: Array
-    scale: Array
-    bits: int
-
-    def moved(self, op: ROperator) -> Dequantised:
-        """The same, with elements moved as an operator moves them."""
-        numbers, zero, scale = (_moved(op, x) for x in self[:3])
-        return self._replace(numbers=numbers, zero=zero, scale=scale)
 
 
 def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
@@ -57,55 +41,6 @@ def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
             editor.remove(n)
             editor.replace_result(op.outputs[0], made)
     return editor.finish()
-
-
-def dequantised(editor: Editor, tensor: TensorId) -> Dequantised | None:
-    """What a tensor was dequantised from, if it was, with what moves its elements since."""
-    op = editor.maker(tensor)
-    if op is None or editor.types[tensor].dtype is not DType.F32:
-        return None
-    if op.kind in _MOVED:
-        found = dequantised(editor, op.inputs[0])
-        return found.moved(op) if found else None
-    scale = _known(editor, op.inputs[1]) if op.kind == "mul" else None
-    widened = editor.maker(op.inputs[0], "cast") if scale is not None else None
-    if scale is None or widened is None or widened.operation.inputs[0].dtype is not DType.I32:
-        return None
-    difference = editor.maker(widened.inputs[0], "sub")
-    zero = _known(editor, difference.inputs[1]) if difference else np.zeros((), np.int32)
-    cast = editor.maker(difference.inputs[0] if difference else widened.inputs[0], "cast")
-    numbers = _known(editor, cast.inputs[0]) if cast else None
-    if numbers is None or zero is None or cast is None or numbers.shape != editor.types[tensor].shape:
-        return None
-    kind = cast.operation.inputs[0].dtype
-    if kind.bits not in BITS or kind.is_float or kind is DType.BOOL:
-        return None
-    first = int(kind.info.min)
-    numbers = (numbers.astype(np.int16) - first).astype(np.uint8)
-    shape = numbers.shape
-    return Dequantised(numbers, np.broadcast_to(zero - first, shape), np.broadcast_to(scale, shape), kind.bits)
-
-
-_MOVED = frozenset({*MOVES, "slice"})
-
-
-def _moved(op: ROperator, value: Array) -> Array:
-    attrs = op.operation.keywords
-    if op.kind == "slice":
-        where = zip(attrs["starts"], attrs["steps"], attrs["shape"], strict=True)
-        return value[tuple(np.s_[s : s + n * step if s + n * step >= 0 else None : step] for s, step, n in where)]
-    return MOVES[op.kind](value, **attrs)
-
-
-def _known(editor: Editor, tensor: TensorId) -> Array | None:
-    """A constant, with its elements moved and widened."""
-    op = editor.maker(tensor)
-    if op is None or op.kind not in (*_MOVED, "cast"):
-        return editor.constants.get(tensor)
-    found = _known(editor, op.inputs[0])
-    if found is None:
-        return None
-    return found.astype(op.operation.outputs[0].dtype.numpy) if op.kind == "cast" else _moved(op, found)
 
 
 def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool) -> TensorId | None:

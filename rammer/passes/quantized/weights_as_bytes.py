@@ -6,50 +6,121 @@ A step of a decoder takes as long as its weights take to come: a quarter of what
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import DType, TensorId
-from rammer.passes.clean.fold_constants import known_value
+from rammer.ir.tensor import Array, DType, Shape, TensorId
 from rammer.passes.editor import Editor
-from rammer.passes.quantized.integer_products import dequantised, scales_of
+from rammer.passes.quantized.dequantised import dequantised
 from rammer.passes.structure import known_tensors
 
 FEW_ROWS = 32  # where instructions multiply float32, they take float32
 FEWEST = 1 << 12  # weights
+BYTE = 8  # bits; matrices of fewer stay so, in blocks
+
+
+CELLS = {"lstm_cell": 3, "gru_cell": 2}  # and which operand multiplies the state
 
 
 def weights_as_bytes(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Leave weights of products as whole numbers of 8 or 16 bits, except where threads load what they multiply."""
-    if spec.massively_parallel:
+    if spec.execution is Execution.SIMT:
         return graph
-    editor, known = Editor(graph), known_tensors(graph)
+    narrower, known = _Narrower(Editor(graph)), known_tensors(graph)
     floats = any(i.operands == (DType.F32, DType.F32) for i in spec.multipliers)
-    for n in list(editor.operators):
-        op = editor.operators[n]
-        if op.kind != "matmul" or any(kind.dtype is not DType.F32 for kind in op.operation.inputs):
+    for n in list(narrower.editor.operators):
+        op = narrower.editor.operators[n]
+        if any(kind.dtype is not DType.F32 for kind in op.operation.inputs):
             continue
-        x, w = op.inputs
-        few = prod(editor.types[x].shape[:-1]) <= FEW_ROWS or not floats
-        if few and w in known and x not in known and editor.types[w].size >= FEWEST:
-            made = _product(editor, op)
-            if made is not None:
-                editor.remove(n)
-                editor.replace_result(op.outputs[0], made)
-    return editor.finish()
+        if op.kind in CELLS and op.inputs[CELLS[op.kind]] in known:
+            narrower.cell(n, op, CELLS[op.kind])
+        elif op.kind in ("matmul", "conv"):
+            x, w = op.operation.inputs[:2]
+            few = op.kind == "conv" or prod(x.shape[:-1]) <= FEW_ROWS or not floats
+            if few and op.inputs[1] in known and op.inputs[0] not in known and w.size >= FEWEST:
+                narrower.product(n, op)
+    return narrower.editor.finish()
 
 
-def _product(editor: Editor, op: ROperator) -> TensorId | None:
-    x, w = op.inputs
-    scaled = dequantised(editor, w)
-    shape = scales_of(editor, op, scaled) if scaled else None
-    numbers = known_value(editor, scaled.numbers) if scaled else None
-    if scaled is None or shape is None or numbers is None:
+class Whole(NamedTuple):
+    """Weights as whole numbers of 8 or 16 bits, and what sums of products with them are multiplied by."""
+
+    numbers: Array
+    scale: Array  # with an extent of 1 in dimensions that are summed
+
+
+def whole_weights(editor: Editor, tensor: TensorId, summed: tuple[int, ...], least_bits: int = 0) -> Whole | None:
+    """A dequantised constant with one scale for each sum over the dimensions `summed`, if it is one."""
+    found = dequantised(editor, tensor)
+    if found is None or found.bits < least_bits:
         return None
+    scale = found.scale[tuple(np.s_[:1] if d in summed else np.s_[:] for d in range(found.scale.ndim))]
+    if (found.scale != scale).any():
+        return None
+    numbers = found.numbers.astype(np.int16) - found.zero.astype(np.int16)
     fits = bool(((numbers >= -128) & (numbers < 128)).all())
-    weights = editor.constant(np.ascontiguousarray(numbers.astype(np.int8 if fits else np.int16)), w)
-    sums = editor.define(op.name, "matmul", x, weights, **op.operation.keywords | {"dtype": DType.F32})
-    return editor.define(op.name, "mul", sums, editor.define(op.name, "reshape", scaled.scale, shape=shape))
+    return Whole(numbers.astype(np.int8, order="C") if fits else numbers, np.ascontiguousarray(scale))
+
+
+class _Narrower:
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
+        self.made: dict[tuple[TensorId, Shape], tuple[TensorId, TensorId] | None] = {}  # numbers and scale
+
+    def product(self, n: int, op: ROperator) -> None:
+        """Define a product with dequantised weights anew."""
+        x, w, *biases = op.inputs
+        attrs, rank = op.operation.keywords, self.editor.types[w].rank
+        if op.kind == "conv":
+            found = self._weights(w, tuple(range(1, rank)))
+        elif min(rank, self.editor.types[x].rank) > 1:
+            found = self._weights(w, (rank - (1 if attrs.get("trans_b") else 2),), BYTE)
+        else:
+            found = None
+        if found is None:
+            return
+        numbers, scale = found
+        self.editor.remove(n)
+        total = self.editor.define(op.name, op.kind, x, numbers, **attrs | {"dtype": DType.F32})
+        total = self.editor.define(op.name, "mul", total, self._across(op, scale))
+        for bias in biases:
+            total = self.editor.define(op.name, "add", total, self._across(op, bias))
+        self.editor.replace_result(op.outputs[0], total)
+
+    def cell(self, n: int, op: ROperator, position: int) -> None:
+        """Define a cell with a dequantised matrix anew."""
+        before, r, rest = op.inputs[:position], op.inputs[position], op.inputs[position + 1 :]
+        found = self._weights(r, (2,)) if self.editor.types[r].size >= FEWEST else None
+        if found is None:
+            return
+        numbers, scale = found
+        by_unit = self.editor.define(op.name, "reshape", scale, shape=self.editor.types[scale].shape[:2])
+        inputs = (*before, numbers, by_unit, *rest)
+        types = tuple(self.editor.types[t] for t in inputs)
+        operation = self.editor.interner.define(op.kind, types, op.operation.attrs)
+        self.editor.remove(n)
+        self.editor.add(op.name, operation, inputs, op.outputs)
+
+    def _weights(self, tensor: TensorId, summed: Shape, least_bits: int = 0) -> tuple[TensorId, TensorId] | None:
+        if (tensor, summed) not in self.made:
+            found = whole_weights(self.editor, tensor, summed, least_bits)
+            made = (
+                (self.editor.constant(found.numbers, tensor), self.editor.constant(found.scale, tensor))
+                if found
+                else None
+            )
+            self.made[tensor, summed] = made
+        return self.made[tensor, summed]
+
+    def _across(self, op: ROperator, values: TensorId) -> TensorId:
+        """Numbers for the columns, or channels, of a product, as they are broadcast to it."""
+        kind, rank = self.editor.types[values], op.operation.outputs[0].rank
+        if op.kind == "conv":
+            shape = (kind.size, *(1 for _ in range(rank - 2)))
+        else:
+            shape = (*kind.shape[:-2], 1, prod(kind.shape[-2:]))
+        return self.editor.define(op.name, "reshape", values, shape=shape)

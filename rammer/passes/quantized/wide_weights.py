@@ -5,7 +5,7 @@ from __future__ import annotations
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import DType, TensorId
-from rammer.passes.structure import known_tensors
+from rammer.passes.structure import is_pointwise, known_tensors
 
 FEWEST = 1 << 12  # weights
 
@@ -33,5 +33,7 @@ def _source(graph: Graph, makers: dict[TensorId, ROperator], tensor: TensorId) -
         kind = graph.types[tensor]
         few = kind.dtype.bits <= 8 and kind.dtype is not DType.BOOL and kind.size >= FEWEST
         return tensor if few else None
+    if not is_pointwise(makers[tensor].operation):  # a sum of many of them is no weight
+        return None
     sources = (_source(graph, makers, t) for t in makers[tensor].inputs)
     return max((t for t in sources if t is not None), key=lambda t: graph.types[t].size, default=None)

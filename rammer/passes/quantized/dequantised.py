@@ -1,0 +1,94 @@
+"""What dequantised constants were made of, however their elements were moved since."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import Array, DType, TensorId
+from rammer.passes.clean.fold_constants import MOVES
+from rammer.passes.editor import Editor
+
+BITS = (2, 4, 8)
+
+
+class Dequantised(NamedTuple):
+    """Weights (numbers - zero) * scale, all three of one shape, perhaps broadcast; they have a few `bits` each."""
+
+    numbers: Array
+    zero: Array
+    scale: Array
+    bits: int
+
+    def moved(self, op: ROperator) -> Dequantised:
+        """The same, with elements moved as an operator moves them; where it adds zeros, numbers are their zero."""
+        if op.kind != "pad":
+            numbers, zero, scale = (_moved(op, x) for x in self[:3])
+            return self._replace(numbers=numbers, zero=zero, scale=scale)
+        pads, rank = op.operation.attr("pads"), self.numbers.ndim
+        around = list(zip(pads[:rank], pads[rank:], strict=True))
+        added = np.pad(np.zeros(self.numbers.shape, bool), around, constant_values=True)
+        zero, scale = (np.pad(x, around, mode="edge") for x in (self.zero, self.scale))
+        numbers = np.where(added, zero, np.pad(self.numbers, around)).astype(self.numbers.dtype)
+        return self._replace(numbers=numbers, zero=zero, scale=scale)
+
+
+def dequantised(editor: Editor, tensor: TensorId) -> Dequantised | None:
+    """What a tensor was dequantised from, if it was, with what moves its elements since."""
+    op = editor.maker(tensor)
+    if op is None or editor.types[tensor].dtype is not DType.F32:
+        return None
+    if op.kind in _MOVED or _adds_zeros(op):
+        found = dequantised(editor, op.inputs[0])
+        return found.moved(op) if found else None
+    scale = _known(editor, op.inputs[1]) if op.kind == "mul" else None
+    widened = editor.maker(op.inputs[0], "cast") if scale is not None else None
+    if scale is None or widened is None or widened.operation.inputs[0].dtype is not DType.I32:
+        return None
+    difference = editor.maker(widened.inputs[0], "sub")
+    zero = _known(editor, difference.inputs[1]) if difference else np.zeros((), np.int32)
+    cast = editor.maker(difference.inputs[0] if difference else widened.inputs[0], "cast")
+    numbers = _known(editor, cast.inputs[0]) if cast else None
+    if numbers is None or zero is None or cast is None or numbers.shape != editor.types[tensor].shape:
+        return None
+    kind = cast.operation.inputs[0].dtype
+    if kind.bits not in BITS or kind.is_float or kind is DType.BOOL:
+        return None
+    first = int(kind.info.min)
+    numbers = (numbers.astype(np.int16) - first).astype(np.uint8)
+    shape = numbers.shape
+    return Dequantised(numbers, np.broadcast_to(zero - first, shape), np.broadcast_to(scale, shape), kind.bits)
+
+
+_MOVED = frozenset({*MOVES, "slice"})
+
+
+def _adds_zeros(op: ROperator) -> bool:
+    attrs = op.operation.keywords
+    return (
+        op.kind == "pad"
+        and attrs.get("mode", "constant") == "constant"
+        and not attrs.get("value")
+        and min(attrs["pads"]) >= 0
+    )
+
+
+def _moved(op: ROperator, value: Array) -> Array:
+    attrs = op.operation.keywords
+    if op.kind == "slice":
+        where = zip(attrs["starts"], attrs["steps"], attrs["shape"], strict=True)
+        return value[tuple(np.s_[s : s + n * step if s + n * step >= 0 else None : step] for s, step, n in where)]
+    return MOVES[op.kind](value, **attrs)
+
+
+def _known(editor: Editor, tensor: TensorId) -> Array | None:
+    """A constant, with its elements moved and widened."""
+    op = editor.maker(tensor)
+    if op is None or op.kind not in (*_MOVED, "cast"):
+        return editor.constants.get(tensor)
+    found = _known(editor, op.inputs[0])
+    if found is None:
+        return None
+    return found.astype(op.operation.outputs[0].dtype.numpy) if op.kind == "cast" else _moved(op, found)
