@@ -16,7 +16,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.pipeline import pipelined
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, TileProgram
-from rammer.kernels import threads_cell, threads_moves, threads_product, threads_tensor
+from rammer.kernels import threads_cell, threads_group, threads_moves, threads_product, threads_tensor
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule, group
 from rammer.kernels.threads_product import STAGED, Staging, most_threads, padded, powers, sides
@@ -67,6 +67,9 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     if unit := threads_tensor.instruction_for(staging):
         chosen = threads_tensor.tiles(staging, unit)
         found += ranked(problem, (threads_tensor.schedule(staging, unit, tile) for tile in chosen))[:MOST_TENSOR]
+    if matrices := threads_group.product(problem):
+        groups = threads_group.tiles(matrices)
+        found += ranked(problem, (threads_group.schedule(matrices, tile) for tile in groups))[:MOST_TENSOR]
     tiles = threads_product.tiles(staging)
     shorter = (threads_product.shorter(staging, t, PLACES) for t in tiles) if problem.spec.copies_later else ()
     plain = map(partial(threads_product.schedule, staging), (*tiles, *(t for t in shorter if t is not None)))
