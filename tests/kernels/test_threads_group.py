@@ -195,7 +195,7 @@ def test_machine_code(precision: str, kind: str) -> None:
     assert not any(r.spilled_bytes for r in read_registers(cubin).values())
     for listing in listings(text).values():
         kinds = [i.opcode for i in listing.code]
-        assert any(k.startswith("HGMMA") for k in kinds)
+        assert all(kind in k for k in kinds if k.startswith("HGMMA.64x"))
         stores = [k for k in kinds if re.match(r"STS(?!\.(64|128))", k)]
         assert not stores and any(k.startswith("LDG.E.128") for k in kinds)
         fences = [n for n, k in enumerate(kinds) if k.startswith("FENCE.VIEW.ASYNC")]
