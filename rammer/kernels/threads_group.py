@@ -17,8 +17,9 @@ from rammer.cost.work import Issued, Work
 from rammer.ir.expr import Load
 from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
+from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import Digit, DType, Layout
-from rammer.ir.tile import Kind
+from rammer.ir.tile import Apply, Kind, TileProgram, statements
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule
 from rammer.kernels.threads_product import REFINED, STAGED, Sides, copied_axes, sides
@@ -99,6 +100,14 @@ def product(problem: Problem) -> Product | None:
             return None
         operands.append(Rows(load, across, deep, problem.packable(load, term)))
     return Product(problem, p, row, column, term, (operands[0], operands[1]))
+
+
+def in_groups(kernel: RKernel) -> bool:
+    """Whether an rKernel is one of these."""
+    body = kernel.body
+    return isinstance(body, TileProgram) and any(
+        isinstance(s, Apply) and s.instruction.staged for s in statements(body.body)
+    )
 
 
 def tiles(p: Product) -> list[Tile]:
