@@ -21,6 +21,7 @@ from rammer.cost.functions import parts_of, slots_of
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Iota, Load, Range, Scalar, Select, Table, loads, nodes
 from rammer.ir.index import Bounds, Index, bounds, evaluate, variables
+from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, Store, Sync, TileProgram
 
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
@@ -30,6 +31,7 @@ APART = 0.5  # loads or stores for each lane of a vector whose elements lie apar
 PICKED = 2.0  # loads for a vector whose elements are all in one of memory
 DIVISION = 4.0  # instructions of an address's division: multiply high, shift, multiply and subtract
 PARTS = 3.0  # instructions that take one float32 apart for a unit that multiplies parts
+ROUNDED = {2: 0.5, 4: 2.0}  # instructions that round one to a type of so many bytes
 BANK_BYTES = 4
 
 
@@ -216,10 +218,14 @@ class _Counter:
         unit = stmt.instruction
         sizes = zip(stmt.extents, (extent for _, extent in unit.axes), strict=True)
         made = prod(-(-n // whole) * whole if unit.multiplies else n for n, whole in sizes)  # blocks are computed whole
-        found.issued += Issued(made=made / unit.gain * _times(block))
+        found.issued += Issued(made=made / unit.gain * _times(block) * self.share(unit))
         for operand, (_, kind) in zip(stmt.operands, stmt.instruction.types(stmt.sizes), strict=True):
             if operand.buffer in self._in_memory:
                 self.note(operand.buffer, operand.at, block, found, kind.size)
+
+    def share(self, unit: Instruction) -> float:
+        """Of what an instruction makes, the part that this counts."""
+        return 1.0
 
     def issue(self, index: Index, block: tuple[For, ...], vector: For | None, dynamic: bool) -> float:
         """Instructions of an access in a register block."""
@@ -271,6 +277,9 @@ class _OfWaves(_Counter):
 
     def stored(self, stmt: Store, block: tuple[For, ...], vector: For | None) -> Issued:
         count, transfers, divisions = self.moved(stmt.buffer, stmt.index, block)
+        if encoding := self.buffers[stmt.buffer].encoding:  # of scratch: whole vectors
+            made = count * self.spec.lanes * (PARTS if encoding.parts > 1 else ROUNDED[encoding.nbytes])
+            return Issued(divisions + made, stores=count * transfers * encoding.nbytes / BANK_BYTES)
         return Issued(arithmetic=divisions, stores=count * transfers)
 
     def apply(self, stmt: Apply, block: tuple[For, ...], found: _Pass) -> None:
@@ -281,6 +290,9 @@ class _OfWaves(_Counter):
             if stmt.instruction.parts:  # once for all products of a block
                 held = stmt.instruction.registers(name) * _places({operand.at}, block)
                 found.issued += Issued(arithmetic=PARTS * held)
+
+    def share(self, unit: Instruction) -> float:
+        return self.spec.wave / unit.threads
 
     def awaited(self, found: _Pass) -> None:
         found.rounds += ceil(found.far / self.spec.issue.pending)

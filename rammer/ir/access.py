@@ -188,25 +188,31 @@ def _applied(stmt: Apply) -> Iterator[_Touched]:
 
 
 def _applied_by_wave(stmt: Apply, loops: tuple[tuple[int, For], ...]) -> Iterator[_Touched]:
-    """What one thread of many does: of its own registers it writes the result, and it reads those of other threads."""
-    instruction = stmt.instruction
+    """What one thread of many does: of its own registers it writes the result, and it reads those of other threads.
+
+    Or scratch, where inputs are staged.
+    """
+    instruction, terms = stmt.instruction, _terms(stmt)
     roles, (result, _) = _roles(instruction), instruction.tensors[0]
     digits = [lp for _, lp in loops if lp.kind is Kind.THREAD and lp.stride < instruction.threads]
     env = {lp.var: (lp.start, lp.stop - 1) for lp in digits}
     env |= {axis: (0, extent - 1) for axis, extent in (*instruction.axes, ("own", instruction.registers(result)))}
     thread = sum((var(lp.var) * lp.stride for lp in digits), Index()) % instruction.threads
     element = instruction.held(result, thread, var("own"))
-    at = dict(zip(instruction.axes_of(result), element, strict=True)) | {a: var(a) for a, _ in _terms(instruction)}
+    at = dict(zip(instruction.axes_of(result), element, strict=True)) | {a: var(a) for a, _ in terms}
     registers = ("own", instruction.registers(result))
-    for operand, (name, _) in zip(stmt.operands, instruction.tensors, strict=True):
+    for operand, (name, kind) in zip(stmt.operands, instruction.types(stmt.sizes), strict=True):
         index = operand.at + var("own")
-        if name in roles:
+        if name in roles and instruction.staged:
+            spot = place(kind.layout, kind.shape, [at[a] for a in instruction.axes_of(name)], operand.steps)
+            yield _Touched(operand.buffer, operand.at + spot, False, (registers, *terms), (), roles[name])
+        elif name in roles:
             holder, register = instruction.holder(name, [at[a] for a in instruction.axes_of(name)])
             index = operand.at + simplify_index(register, env)
             threads = tuple((lp.var, simplify_index(_moved(lp, holder, instruction.threads), env)) for lp in digits)
-            yield _Touched(operand.buffer, index, False, (registers, *_terms(instruction)), (), roles[name], threads)
+            yield _Touched(operand.buffer, index, False, (registers, *terms), (), roles[name], threads)
         elif instruction.accumulates:  # once for each term, which it adds
-            yield _Touched(operand.buffer, index, False, (registers, *_terms(instruction)))
+            yield _Touched(operand.buffer, index, False, (registers, *terms))
     yield _Touched(stmt.operands[0].buffer, stmt.operands[0].at + var("own"), True, (registers,))
 
 
@@ -220,5 +226,5 @@ def _roles(instruction: Instruction) -> dict[str, Role]:
     return {ld.tensor: role for ld, _, role in loads_in_role(instruction.meaning.root.body)}
 
 
-def _terms(instruction: Instruction) -> Axes:
-    return instruction.meaning.root.reduce
+def _terms(stmt: Apply) -> Axes:
+    return tuple((axis, stmt.sizes[axis]) for axis, _ in stmt.instruction.meaning.root.reduce)

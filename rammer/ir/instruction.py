@@ -11,7 +11,7 @@ from math import prod
 
 from rammer.ir.expr import Axes, Call, Cast, Load, Scalar, Stage, TensorExpr, loads
 from rammer.ir.index import Index, var, variables
-from rammer.ir.tensor import Digit, DType, Layout, Shape, TensorType
+from rammer.ir.tensor import Digit, DType, Encoding, Layout, Shape, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class Instruction:
     """What hardware does as a whole: `meaning`, a tensor expression of one stage; `name` is what a backend knows it by.
 
     The layouts of the meaning's tensors say how operands lie in their buffers. If many `threads` run it together,
-    their number comes first in each layout, and the rest is a register of that thread's own. What an output's layout
-    pads is written too.
+    their number comes first in each layout, and the rest is a register of that thread's own; but inputs that are
+    `staged` lie in scratch. What an output's layout pads is written too.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Instruction:
         ""  # what it rounds each of the two parts to that it makes of an operand; three of their products count
     )
     later: bool = False  # what it writes is there at a block sync that awaits it, and the thread goes on
+    staged: bool = False  # of many threads: its inputs lie in scratch, as their layouts say, and not in registers
 
     @property
     def axes(self) -> Axes:
@@ -65,6 +66,12 @@ class Instruction:
     def operands(self) -> tuple[DType, ...]:
         """The element types of its inputs."""
         return tuple(kind.dtype for _, kind in self.meaning.inputs)
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """Of its first input."""
+        layout = self.meaning.inputs[0][1].layout
+        return layout.encoding if layout else None
 
     def lines(self, columns: bool) -> Layout | None:
         """How the rows of a product lie, or its columns, as if these came before their terms."""
@@ -157,6 +164,7 @@ def multiply(
     accumulates: bool = False,
     precision: str = "fp32",
     gain: float = 1.0,
+    staged: bool = False,
 ) -> Instruction:
     """A product: `sizes` of rows, columns and terms; layouts and element types of the sums, of their rows, of columns.
 
@@ -171,7 +179,7 @@ def multiply(
     factors = tuple(x if kind is sums else Cast(x, sums) for x, kind in zip(places, narrow, strict=True))
     stage = Stage("sums", (("row", rows), ("column", columns)), Call("mul", factors), (("term", terms),), dtype=sums)
     meaning = TensorExpr("multiply", tuple(kinds[1:]), (stage,), (kinds[0],))
-    return Instruction(name, meaning, threads, accumulates, precision, gain)
+    return Instruction(name, meaning, threads, accumulates, precision, gain, staged=staged)
 
 
 def fold(name: str, combine: str, wave: int, terms: int, beside: int = 1, gain: float = 1.0) -> Instruction:

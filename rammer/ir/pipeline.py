@@ -78,7 +78,10 @@ def _loop(stmt: For, program: TileProgram) -> _Loop | None:
     copies, rest = stmt.body[1 : syncs[1]], stmt.body[syncs[1] + 1 :]
     arguments, scratch = ({b.name: b for b in some} for some in (program.arguments, program.scratch))
     stores = [s for s in statements(copies) if isinstance(s, Store)]
-    plain = all(_is_plain(s.value, arguments) and s.buffer in scratch and not s.dynamic for s in stores)
+    plain = all(
+        _is_plain(s.value, arguments) and s.buffer in scratch and not scratch[s.buffer].encoding and not s.dynamic
+        for s in stores
+    )
     nests = all(isinstance(s, Store | For | If) for s in statements(copies))
     if not stores or not plain or not nests or contains(rest, Sync):
         return None

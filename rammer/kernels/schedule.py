@@ -76,10 +76,14 @@ class At:
     gap: int = 0
     pad: int = 0  # elements left free after each row: of the innermost dimension
     instruction: Instruction | None = None  # that computes the stage, or copies the input
+    layout: Layout | None = None  # of the box, instead of an order of its dimensions
 
     def __str__(self) -> str:
         loops = " ".join(map(str, self.loops))
         rest = f"{self.scope.value} {self.order} {self.gap} {self.pad} {_name(self.instruction)}"
+        if self.layout:
+            digits = " ".join(f"{d.dim}/{d.div}%{d.mod}" for d in self.layout.digits)
+            rest += f"({digits}) {self.layout.encoding or ''}"
         return f"{self.stage} in {self.inside or 'root'}[{self.depth}]: {loops}, {rest}"
 
 

@@ -16,7 +16,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.pipeline import pipelined
 from rammer.ir.tensor import DType, Layout
 from rammer.ir.tile import Kind, TileProgram
-from rammer.kernels import threads_cell, threads_moves, threads_product, threads_tensor
+from rammer.kernels import threads_cell, threads_group, threads_moves, threads_product, threads_tensor
 from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop, Schedule, group
 from rammer.kernels.threads_product import STAGED, Staging, most_threads, padded, powers, sides
@@ -26,6 +26,7 @@ from rammer.kernels.tiling import cut, output_order
 MAX_CANDIDATES = 6
 MOST_PRODUCTS = 4
 MOST_TENSOR = 3
+MOST_GROUP = 2  # on top: their tiles are large, and finer ones must stay
 MOST_CELLS = 5
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
 PLACES = 3  # of passes in scratch: one is used, the others are under way
@@ -33,7 +34,7 @@ KEPT = 4  # results of a reduction that one thread holds at once
 
 
 def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """One to six rKernels of `operation`, the best guess first. Raises LoweringError if none fits the vDevice."""
+    """One to eight rKernels of `operation`, the best guess first. Raises LoweringError if none fits the vDevice."""
     problem = Problem.of(operation, spec)
     found = products(operation, spec)
     if not found:
@@ -53,7 +54,7 @@ def candidates(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
             f"{operation.kind}: no tiling fits {spec.scratch_bytes} bytes of scratch",
             hint="give the vDevice more scratch, or split the operator",
         )
-    return found[:MAX_CANDIDATES]
+    return found[: MAX_CANDIDATES + sum(map(threads_group.in_groups, found))]
 
 
 def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
@@ -67,6 +68,9 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     if unit := threads_tensor.instruction_for(staging):
         chosen = threads_tensor.tiles(staging, unit)
         found += ranked(problem, (threads_tensor.schedule(staging, unit, tile) for tile in chosen))[:MOST_TENSOR]
+    if matrices := threads_group.product(problem):
+        groups = threads_group.tiles(matrices)
+        found += ranked(problem, (threads_group.schedule(matrices, tile) for tile in groups))[:MOST_GROUP]
     tiles = threads_product.tiles(staging)
     shorter = (threads_product.shorter(staging, t, PLACES) for t in tiles) if problem.spec.copies_later else ()
     plain = map(partial(threads_product.schedule, staging), (*tiles, *(t for t in shorter if t is not None)))

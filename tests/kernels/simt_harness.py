@@ -130,6 +130,41 @@ static void mk_mma_tf32x3(float *c, const float *a, const float *b) {
   mma(c, less_x, y, 2, as_it_is), mma(c, x, less_y, 2, as_it_is), mma(c, x, y, 2, tf32);
 }
 static void mk_mma_bf16(float *c, const float *a, const float *b) { mma(c, a, b, 4, bfloat); }
+static void mk_show_units() {}
+template <class V> static void mk_put_bf16x1(uint16_t *p, int at, V v) {
+  for (int n = 0; n < 4; n++) { unsigned u; float f = bfloat(v[n]); memcpy(&u, &f, 4); p[at + n] = u >> 16; }
+}
+template <class V> static void mk_put_f32x1(float *p, int at, V v) {
+  for (int n = 0; n < 4; n++) p[at + n] = tf32(v[n]);
+}
+template <class V> static void mk_put_f32x2(float *p, int at, V v) {  // 32 first parts, 32 others
+  p += at / 32 * 64 + at % 32;
+  for (int n = 0; n < 4; n++) p[n] = tf32(v[n]), p[32 + n] = v[n] - p[n];
+}
+static float wide(uint16_t h) { unsigned u = h << 16; float f; memcpy(&f, &u, 4); return f; }
+static float wide(float x) { return cut(x); }
+template <class T> struct matrix {  // pieces of 8 lines of 16 bytes
+  const T *p; int along, down;  // bytes from piece to piece
+  float operator()(int line, int term) const {
+    enum { W = 16 / sizeof(T) };
+    return wide(p[(line / 8 * down + term / W * along) / sizeof(T) + line % 8 * W + term % W]);
+  }
+};
+template <class T> static void wgmma(float *c, int columns, int k, matrix<T> a, matrix<T> b) {
+  int t = current % 128, row = t / 32 * 16 + t % 32 / 4;
+  for (int n = 0; n < columns / 8; n++) for (int h = 0; h < 2; h++) for (int e = 0; e < 2; e++)
+    for (int i = 0; i < k; i++) c[4 * n + 2 * h + e] += a(row + 8 * h, i) * b(8 * n + t % 4 * 2 + e, i);
+}
+#define WGMMA(name, n) \\
+template <int S, int AK, int AM, int BK, int BN> \\
+static void mk_wgmma_##name##_n##n(float *c, const void *a, const void *b)
+#define WGMMAS(n) \\
+WGMMA(bf16, n) { wgmma<uint16_t>(c, n, 16 * S, {(uint16_t *)a, AK, AM}, {(uint16_t *)b, BK, BN}); } \\
+WGMMA(tf32, n) { wgmma<float>(c, n, 8 * S, {(float *)a, AK, AM}, {(float *)b, BK, BN}); } \\
+WGMMA(tf32x2, n) { \\
+  matrix<float> x{(float *)a, AK, AM}, y{(float *)b, BK, BN}, less_x{x.p + 32, AK, AM}, less_y{y.p + 32, BK, BN}; \\
+  wgmma(c, n, 8 * S, less_x, y), wgmma(c, n, 8 * S, x, less_y), wgmma(c, n, 8 * S, x, y); }
+WGMMAS(64) WGMMAS(128) WGMMAS(256)
 LATER_COPIES
 static simt_later laters[1024];
 static void simt_copy_later(void *to, const void *from, int n) { simt_later_copy(&laters[current], to, from, n); }

@@ -14,7 +14,7 @@ from rammer.errors import LoweringError
 from rammer.ir.expr import Call, Const, Load, Range, Scalar, Select, Stage, TensorExpr
 from rammer.ir.index import Index, var
 from rammer.ir.operator import Operation
-from rammer.ir.tensor import DType, TensorType, channel_blocked
+from rammer.ir.tensor import Digit, DType, Layout, TensorType, channel_blocked
 from rammer.ir.tile import Alloc, Body, For, If, Kind, Scope, TileProgram
 from rammer.kernels import candidates
 from rammer.kernels.lower import lower
@@ -253,7 +253,7 @@ def test_schedules_that_differ_have_different_texts() -> None:
     loops += [replace(base, loops=(Loop("i", 8), Loop("j"))), replace(base, loops=(Loop("j"), Loop("i", 4)))]
     changes = {
         "stage": "max", "depth": 1, "loops": (), "scope": Scope.REGISTER, "order": (1, 0), "inside": "max",
-        "gap": 1, "pad": 1, "instruction": SM_80[0],
+        "gap": 1, "pad": 1, "instruction": SM_80[0], "layout": Layout((Digit(0),)),
     }  # fmt: skip
     assert changes.keys() == {f.name for f in fields(At)}
     placed = [replace(base, stages=(replace(stage, **{name: value}),)) for name, value in changes.items()]  # type: ignore[arg-type]

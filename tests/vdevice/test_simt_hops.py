@@ -55,6 +55,13 @@ def test_more_warps_take_turns() -> None:
     assert many.compute + many.tail > 1.8 * (few.compute + few.tail) - OTHERS
 
 
+def test_products_of_four_warps_are_awaited() -> None:
+    """Two groups share the units of a multiprocessor, which take two columns in a clock."""
+    code = ("HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0", "EXIT")
+    one, two = (walked(listing(*code[:1] * 4, *code[1:]), warps, ()) for warps in (4, 8))
+    assert 256 <= one.compute + one.tail <= 270 and 512 <= two.compute + two.tail <= 530
+
+
 def test_the_hand_overs_of_the_longest_chain() -> None:
     with rammer.compile(lstm_stack(2, 5, 64), "cuda", device="emulator:8", tune_seconds=0) as program:
         chain = hops_of(program.plan)

@@ -130,7 +130,8 @@ class _Nests:
         unit = ctx.at[host].instruction if host else ctx.schedule.instruction
         if unit is None:
             return reduction.lowered(before)
-        return (multiply.block if unit.threads == 1 else multiply.wave)(reduction, unit, before)
+        how = multiply.block if unit.threads == 1 else multiply.staged if unit.staged else multiply.wave
+        return how(reduction, unit, before)
 
 
 def _misses(body: Body, conditional: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Reductions whose products an instruction makes: of one thread, on blocks in memory, or of a wave, in registers."""
+"""Reductions whose products an instruction makes: of one thread, on blocks in memory, or of waves, in registers."""
 
 from __future__ import annotations
 
@@ -52,15 +52,43 @@ def _of_block(sums: Reduction, unit: Instruction, start: Values) -> Apply:
 
 def wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
     """The nest of a sum by a wave's instruction. Raises LoweringError if not all its threads come."""
+    return _together(sums, _of_wave(sums, unit, before), before)
+
+
+def staged(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
+    """The nest of a sum by an instruction of waves that reads operands from scratch: all terms of a chunk at once.
+
+    Raises LoweringError if not all its threads come.
+    """
+    loops, ctx = _Loops.of(sums, unit), sums.ctx
+    *_, terms = loops.inner
+    still = {**loops.still, terms.var: Index()}
+    values = {axis: simplify_index(substitute(ix, still), ctx.env) for axis, ix in sums.values.items()}
+    places = [Operand(sums.acc.name, substitute(sums.at, {b.var: Index() for b in loops.inner}))]
+    for arg in _rows_first(sums):
+        ((load, _),) = loads(arg)
+        at = ctx.flatten(load.tensor, [substitute(ix, values) for ix in load.index])
+        places.append(Operand(load.tensor, simplify_index(at, ctx.env), ctx.home[load.tensor].strides))
+    (_, rows), (_, columns), _ = unit.axes
+    body = looped(list(loops.blocks), (Apply(unit, tuple(places), (rows, columns, terms.extent)),))
+    first = sums.inner[: -2 - len(loops.inner)]
+    return _together(sums, looped(first, body, lambda n: before(sums.first + n)), before)
+
+
+def _together(sums: Reduction, products: Body, before: Callable[[int], Body]) -> Body:
+    """The nest around products that threads make together."""
     if sums.needed or sums.sharing or sums.everywhere:
         raise sums.ctx.fail(sums.stage, "threads of a wave cannot multiply together under a condition")
     total = Load(sums.acc.name, (sums.at,))
-    body = (
-        *sums.started(),
-        *_of_wave(sums, unit, before),
-        *looped(sums.kept, sums.target.stored(sums.result(total))),
-    )
+    body = (*sums.started(), *products, *looped(sums.kept, sums.target.stored(sums.result(total))))
     return looped(sums.outer, (Alloc(sums.acc, body),), before)
+
+
+def _rows_first(sums: Reduction) -> list[Scalar]:
+    """The factors. The operand that is copied first has the rows."""
+    assert isinstance(sums.term, Call)
+    copied = next(iter(sums.ctx.at))
+    return sorted(sums.term.args, key=lambda arg: all(ld.tensor != copied for ld, _ in loads(arg)))
 
 
 class _Loops(NamedTuple):
@@ -79,7 +107,8 @@ class _Loops(NamedTuple):
     def of(sums: Reduction, unit: Instruction) -> _Loops:
         (out, _), (rows, _), _ = unit.tensors
         across, own = unit.digits(out)
-        deep = sorted((d.div for digits in unit.digits(rows) for d in digits if d.dim == 1), reverse=True)
+        held = () if unit.staged else unit.digits(rows)
+        deep = sorted((d.div for digits in held for d in digits if d.dim == 1), reverse=True) or [1]
         steps = [*(extent for _, extent in unit.axes[:2]), *(d.div for d in own), *deep]
         bands = sums.inner[-len(steps) :]
         threads = [b for b in sums.nest.bands if b.loop.kind is Kind.THREAD][-len(across) :]
@@ -96,15 +125,12 @@ def _mismatch(sums: Reduction, unit: Instruction, needs: str, loops: list[Band])
 
 
 def _of_wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
-    """Both operands into registers of the threads, then all products. The operand that is copied first has the rows."""
+    """Both operands into registers of the threads, then all products."""
     loops = _Loops.of(sums, unit)
-    assert isinstance(sums.term, Call)
-    copied = next(iter(sums.ctx.at))
-    args = sorted(sums.term.args, key=lambda arg: all(ld.tensor != copied for ld, _ in loads(arg)))
     held: list[Buffer] = []
     copies: list[Stmt] = []
     places = [Operand(sums.acc.name, substitute(sums.at, {b.var: Index() for b in loops.inner}))]
-    for dim, arg in enumerate(args):
+    for dim, arg in enumerate(_rows_first(sums)):
         name, kind = unit.meaning.inputs[dim]
         block, size = loops.blocks[dim], unit.registers(name)
         registers = Buffer(f"{sums.acc.name}_{name}", block.extent * size, Scope.REGISTER, kind.dtype)

@@ -95,13 +95,18 @@ class PlacedStages:
     def _kept(self, stage: Stage, box: list[Hull]) -> Home:
         """A buffer for a box."""
         at = self.ctx.at[stage.name]
+        whole = frozenset(p for p, hull in enumerate(box) if hull.whole)
+        corner = tuple(hull.corner for hull in box)
+        if at.layout is not None:
+            shape = at.layout.physical_shape(tuple(hull.extent for hull in box))
+            buffer = Buffer(stage.name, prod(shape), at.scope, stage.dtype, at.layout.encoding)
+            self.ctx.scratch.append(buffer)
+            return Home(buffer, corner, strides(shape), at.layout, whole)
         order = at.order or tuple(range(len(box)))
         natural = strides(tuple(box[p].extent for p in order), at.gap, at.pad)
         size = natural[0] * box[order[0]].extent if box else 1
         buffer = Buffer(stage.name, size, at.scope, stage.dtype)
         (self.ctx.registers if at.scope is Scope.REGISTER else self.ctx.scratch).append(buffer)
-        whole = frozenset(p for p, hull in enumerate(box) if hull.whole)
-        corner = tuple(hull.corner for hull in box)
         return Home(buffer, corner, tuple(natural[order.index(p)] for p in range(len(order))), whole=whole)
 
     def _encoded(self, stage: Stage, source: str, instruction: Instruction, box: list[Hull]) -> Home:

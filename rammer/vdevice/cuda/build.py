@@ -17,6 +17,7 @@ from rammer.vdevice.toolchain import fingerprint, object_store
 CUBIN = "program.cubin"
 INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
 OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--diag-suppress=177")
+OWN = {"sm_90": "sm_90a"}  # with what only this arch has: machine code is made for one anyway
 REGISTERS_OF_SM, THREADS_OF_SM = 65536, 2048
 _KERNEL = re.compile(  # name, bytes of stack, of spill stores, of spill loads, registers
     r"Compiling entry function '(\w+)'(?:(?!Compiling entry).)*?"
@@ -85,7 +86,7 @@ def compile_cubin(text: str, arch: str) -> Cubin:
 def _compile(text: str, arch: str) -> tuple[bytes, bytes]:
     """What NVRTC says, and the machine code. Raises ToolchainError."""
     bindings = nvrtc()
-    options = [o.encode() for o in (f"-arch={arch}", *OPTIONS)]
+    options = [o.encode() for o in (f"-arch={OWN.get(arch, arch)}", *OPTIONS)]
     _, program = bindings.nvrtcCreateProgram(text.encode(), b"program.cu", 0, [], [])
     try:
         (status,) = bindings.nvrtcCompileProgram(program, len(options), options)

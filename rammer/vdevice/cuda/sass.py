@@ -22,7 +22,8 @@ SCHEDULERS = 4  # of a multiprocessor: each issues an instruction per clock
 LATENCY = {"LDG": 270, "LD": 270, "LDS": 29, "SHFL": 24, "MUFU": 23, "BAR": 30, "S2R": 20, "LDC": 30, "ULDC": 10}
 OTHERS = 5
 MEMORY = {"LDG", "LD", "LDS", "STS", "STG", "SHFL", "LDGSTS"}  # one pipe of a multiprocessor: 128 bytes in a clock
-_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)\s*([^;]*);")
+_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Zx0-9_.]*)\s*([^;]*);")
+_GROUP = re.compile(r"HGMMA\.64x(\d+)x")  # four waves' product: two columns in a clock, where their unit has no other
 _LABEL = re.compile(r"^\s*(\.L_\w+):")
 _REGISTER = re.compile(r"\b(U?R|U?P)(\d+)\b")
 
@@ -122,10 +123,10 @@ def walked(listing: Listing, warps: int, trips: Sequence[int], synced: bool = Fa
     loops = dict(zip(inside, trips, strict=False))
     ready: dict[str, int] = {}
     slot = max(warps / SCHEDULERS, 1.0)
-    now, pipe, sums = 0.0, 0.0, dict[str, int]()
+    now, pipe, unit, sums = 0.0, 0.0, 0.0, dict[str, int]()
 
     def run(begin: int, end: int) -> None:
-        nonlocal now, pipe, synced
+        nonlocal now, pipe, unit, synced
         n = begin
         while n < end:
             inner = next(
@@ -149,14 +150,19 @@ def walked(listing: Listing, warps: int, trips: Sequence[int], synced: bool = Fa
             if instr.kind in MEMORY:
                 pipe = max(pipe, now) + warps * (4 if ".128" in instr.opcode else 2 if ".64" in instr.opcode else 1)
                 done += int(max(pipe - now - warps, 0))
+            if group := _GROUP.match(instr.opcode):
+                unit = max(unit, now) + int(group[1]) / 2 * warps / 4
+                done = int(unit)
+            elif instr.opcode.startswith("WARPGROUP.DEPBAR"):
+                now = max(now, unit)
             ready.update(dict.fromkeys(instr.sets, done))
             if instr.kind == "BAR":
                 now = done
                 if synced:
-                    now, pipe, synced = 0.0, 0.0, False
+                    now, pipe, unit, synced = 0.0, 0.0, 0.0, False
                     ready.clear()
                     sums.clear()
-            if instr.kind in ("FFMA", "SHFL", "HMMA"):
+            if instr.kind in ("FFMA", "SHFL", "HMMA", "HGMMA"):
                 sums[instr.kind] = done
             n += 1
 

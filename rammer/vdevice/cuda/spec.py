@@ -7,6 +7,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.simt.gpu import Gpu, find_model, gpu_spec
 from rammer.vdevice.simt.mma import LATER, SM_80, SM_80_FP32
+from rammer.vdevice.simt.wgmma import SM_90, SM_90_FP32
 
 TENSOR_ARCH = 80  # whose tensor cores take tf32 and bf16
 
@@ -60,7 +61,10 @@ def of_device(name: str, arch: str, num_sms: int, shared_bytes: int, l2_bytes: i
 def _instructions(arch: str) -> tuple[Instruction, ...]:
     if int(arch.removeprefix("sm_")) < TENSOR_ARCH:
         return ()
-    return (*SM_80, *((SM_80_FP32,) if config.get("RAMMER_MATRIX_UNIT") == "1" else ()), LATER)
+    own = SM_90, SM_90_FP32
+    groups, exact = own if arch == "sm_90" else ((), ())
+    fp32 = (*exact, SM_80_FP32) if config.get("RAMMER_MATRIX_UNIT") == "1" else ()
+    return (*groups, *SM_80, *fp32, LATER)
 
 
 def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:

@@ -6,6 +6,7 @@ from math import log2
 
 from rammer.ir.index import Div, Index, simplify, var
 from rammer.ir.instruction import Instruction, fold
+from rammer.ir.tensor import DType
 
 # How a fold combines `a` with `b`, another thread's, by reducer.
 STEPS = {"sum": "a + b", "max": "smax(a, b)", "min": "smin(a, b)"}
@@ -67,7 +68,66 @@ template <int GROUPS> INLINE void mk_await() { simt_await(GROUPS); }
 """
 
 
+# Of units that read scratch themselves: what a descriptor of PTX says, without a swizzle.
+EMULATED_STAGED = """\
+INLINE unsigned mk_scratch_at(const void *p) { return (unsigned)((const char *)p - simt_arena()); }
+INLINE void mk_show_units() {}
+INLINE void mk_put_bf16x1(bf16 *p, int at, vf v) {
+  for (int n = 0; n < 4; n++) p[at + n] = to_bf16(v[n]);
+}
+INLINE void mk_put_f32x1(float *p, int at, vf v) {
+  for (int n = 0; n < 4; n++) p[at + n] = simt_tf32(v[n]);
+}
+INLINE void mk_put_f32x2(float *p, int at, vf v) {
+  for (int n = 0; n < 4; n++) {
+    float *to = p + at / 32 * 64 + at % 32 + n;
+    to[0] = simt_tf32(v[n]);
+    to[32] = v[n] - to[0];
+  }
+}
+INLINE float simt_taken(bf16 x) { return from_bf16(x); }
+INLINE float simt_taken(float x) { return simt_tf32_cut(x); }
+template <class T> INLINE float simt_number(uint64_t matrix, int line, int term) {
+  enum { TERMS = 16 / sizeof(T) };  // of a line of a piece
+  const uint64_t start = matrix & 0x3fff, along = matrix >> 16 & 0x3fff, down = matrix >> 32 & 0x3fff;
+  const uint64_t at = start + along * (term / TERMS) + down * (line / 8) + line % 8;
+  return simt_taken(((const T *)(simt_arena() + 16 * at))[term % TERMS]);
+}
+"""
+
+
 def emulated(unit: Instruction) -> str:
+    """A product of a wave, or of several."""
+    return _emulated_staged(unit) if unit.staged else _emulated(unit)
+
+
+def _emulated_staged(unit: Instruction) -> str:
+    """Each thread computes the sums that it holds, of what lies where descriptors say."""
+    sums, encoding = "sums", unit.encoding
+    assert encoding is not None
+    env = {axis: (0, extent - 1) for axis, extent in (*unit.axes, ("lane", unit.threads), ("r", unit.registers(sums)))}
+    row, column = (_text(simplify(index, env)) for index in unit.held(sums, var("lane"), var("r")))
+    kind = "bf16" if encoding.dtype is DType.BF16 else "float"
+    parts = "{0, 0}" if encoding.parts == 1 else "{8, 0}, {0, 8}, {0, 0}"
+    return f"""\
+template <int STEPS, int A_TERMS, int A_LINES, int B_TERMS, int B_LINES>
+INLINE void mk_{unit.name}(float *c, const void *a, const void *b) {{
+  const int lane = (int)threadIdx.x % {unit.threads};
+  const int parts[][2] = {{{parts}}};
+  for (int n = 0; n < STEPS; n++) for (const auto &part : parts) {{
+    const uint64_t x = mk_matrix<A_TERMS, A_LINES>(a) + n * (A_TERMS >> 3) + part[0];
+    const uint64_t y = mk_matrix<B_TERMS, B_LINES>(b) + n * (B_TERMS >> 3) + part[1];
+    for (int r = 0; r < {unit.registers(sums)}; r++) {{
+      const int row = {row}, column = {column};
+      for (int term = 0; term < {unit.extent("term")}; term++)
+        c[r] += simt_number<{kind}>(x, row, term) * simt_number<{kind}>(y, column, term);
+    }}
+  }}
+}}
+"""
+
+
+def _emulated(unit: Instruction) -> str:
     """A product of a wave: threads lay down their operands, meet, and each computes the sums that it holds."""
     (sums, _), (a, _), (b, _) = unit.tensors
     wave, size = unit.threads, unit.registers(a)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from rammer.ir.instruction import Instruction
 from rammer.vdevice import functions, minifloats
-from rammer.vdevice.simt import mma
-from rammer.vdevice.simt.instructions import EMULATED_COPIES, FOLDS, emulated, emulated_swap
+from rammer.vdevice.simt import mma, wgmma
+from rammer.vdevice.simt.instructions import EMULATED_COPIES, EMULATED_STAGED, FOLDS, emulated, emulated_swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,9 @@ void mk_release(), mk_acquire()  // of every thread, before and after a block sy
 void mk_pause()  // in a spin
 void mk_copy_later<BYTES>(void *, const void *, bool)  // see `Store.later`; false: zeros
 void mk_await<GROUPS>()  // see `Sync.pending`
+void mk_show_units()  // of staged instructions: they see what this thread has stored in scratch, behind a block sync
+unsigned mk_scratch_at(const void *)  // where in the block's memory
+void mk_put_ENCODING(type *, int at, vf)  // four elements, as parts in scratch
 void mk_ahead(const char *)  // soon this will be read: a hint, if the dialect asks ahead
 unsigned long long mk_now_ns(), mk_clock()  // the same everywhere; as fine as can be, but each vEU's own
 float mk_half_to_float(unsigned short); unsigned short mk_float_to_half(float)
@@ -177,8 +180,8 @@ INLINE void *mk_global(void *p) {  // so that loads are of global memory, and no
     tells=True,
     fits=48,  # of densenet121 68 such tiles, drawn by lot, need 187 registers at most, of 255
     inline_limit=40_000,
-    instructions=(*mma.SM_80, mma.SM_80_FP32),
-    units=mma.TEXT,
+    instructions=(*mma.SM_80, mma.SM_80_FP32, *wgmma.SM_90, *wgmma.SM_90_FP32),
+    units=mma.TEXT + wgmma.TEXT,
 )
 
 HALF = """\
@@ -308,5 +311,8 @@ def prelude(dialect: Dialect) -> str:
     host = emulated_swap(dialect.wave) + EMULATED_COPIES
     text = f"#ifndef SIMT_HOST\n{dialect.primitives}#else\n{host}#endif\n{COMMON}{FOLDS}"
     if units := [i for i in dialect.instructions if i.multiplies]:
-        text += f"#ifdef SIMT_HOST\n{''.join(map(emulated, units))}#else\n{dialect.units}#endif\n"
+        host = "".join(map(emulated, units))
+        if any(i.staged for i in units):
+            host = EMULATED_STAGED + wgmma.DESCRIPTOR + host
+        text += f"#ifdef SIMT_HOST\n{host}#else\n{dialect.units}#endif\n"
     return text

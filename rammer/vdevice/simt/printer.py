@@ -10,7 +10,7 @@ from rammer.errors import LoweringError
 from rammer.ir.expr import Load, Range, Scalar, Select, loads, rewrite
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.tensor import DType
+from rammer.ir.tensor import DType, Encoding
 from rammer.ir.tile import Apply, For, Kind, Store, Sync, TileProgram, block_syncs, statements
 from rammer.vdevice.cfamily import CTYPE, CFamilyPrinter
 from rammer.vdevice.simt.ahead import element_text
@@ -140,6 +140,9 @@ class SimtPrinter(CFamilyPrinter):
             self.extra_syncs = 0
         part = self.leaves and dialect.partial_sync
         self.sync_text = "" if threads == 1 else f"mk_sync_part({threads});" if part else "mk_sync();"
+        self.encodings = {b.name: b.encoding for b in program.scratch if b.encoding}
+        if any(isinstance(s, Apply) and s.instruction.staged for s in statements(program.body)):
+            self.sync_text = f"mk_show_units(); {self.sync_text}"
 
     def sync(self, pending: int | None) -> str:
         return self.sync_text if pending is None else f"mk_await<{pending}>(); {self.sync_text}"
@@ -175,7 +178,7 @@ class SimtPrinter(CFamilyPrinter):
         """Declarations of the scratch buffers. Other threads write them: restrict would be a lie."""
         offset, lines = 0, []
         for b in self.program.scratch:
-            kind = self.ctype[b.dtype]
+            kind = self.ctype[b.encoding.dtype if b.encoding else b.dtype]
             lines.append(f"  {kind} *{b.name} = ({kind} *)(scratch + {offset});")
             offset += -(-b.nbytes // 64) * 64
         return lines
@@ -188,10 +191,21 @@ class SimtPrinter(CFamilyPrinter):
         return None
 
     def apply(self, s: Apply) -> list[str]:
-        return [f"mk_{s.instruction.name}({', '.join(f'{o.buffer} + {self.index(o.at)}' for o in s.operands)});"]
+        unit, (sums, *inputs) = s.instruction, s.operands
+        if not unit.staged:
+            return [f"mk_{unit.name}({', '.join(f'{o.buffer} + {self.index(o.at)}' for o in s.operands)});"]
+        assert unit.encoding is not None
+        apart = (n * unit.encoding.nbytes for o in inputs for n in o.steps[:2])  # along terms, along the other axis
+        numbers = s.sizes["term"] // unit.extent("term"), *apart
+        places = (f"{o.buffer} + {self.index(o.at * unit.encoding.parts)}" for o in inputs)
+        operands = ", ".join((f"{sums.buffer} + {self.index(sums.at)}", *places))
+        return [f"mk_{unit.name}<{', '.join(map(str, numbers))}>({operands});"]
 
     def store(self, s: Store, lane: str | None, count: int = 0) -> str:
-        text = self.copied_later(s, lane, count) if s.later else super().store(s, lane, count)
+        if encoding := self.encodings.get(s.buffer):
+            text = self.encoded(s, encoding, lane, count)
+        else:
+            text = self.copied_later(s, lane, count) if s.later else super().store(s, lane, count)
         if s.buffer in self.told:
             lanes = range(count or LANES) if lane else range(1)
             at = [self.index(substitute(s.index, {lane: Index(n)}) if lane else s.index) for n in lanes]
@@ -199,6 +213,14 @@ class SimtPrinter(CFamilyPrinter):
             text = " ".join([f"{{ {text}", *(f"mk_tell({words} + {i}, {s.buffer}[{i}]);" for i in at), "}"])
         guarded = self.shares_syncs and s.buffer in self.memory
         return f"if (tid < {self.program.num_threads}) {{ {text} }}" if guarded else text
+
+    def encoded(self, s: Store, encoding: Encoding, lane: str | None, count: int) -> str:
+        """A vector to scratch, in parts. Raises LoweringError for less than one."""
+        start = s.index - var(lane or "")
+        if lane is None or count not in (0, LANES) or s.index.coef(lane) != 1 or not self.one_access(s.buffer, start):
+            raise LoweringError(f"{self.program.name}: {s.buffer} holds {encoding} and takes whole vectors")
+        value = self.wide_text(s.value, lane, count, DType.F32)
+        return f"mk_put_{encoding}({s.buffer}, {self.index(start)}, {value});"
 
     def copied_later(self, s: Store, lane: str | None, count: int) -> str:
         """A copy that goes on by itself; at once where the argument lies in the block's own memory."""
