@@ -55,8 +55,9 @@ class Issued:
 class Work:
     """A loop, or a whole rTask: `own` is issued in each of `trips` passes, and `inside` are the loops within.
 
-    `sums` tells whether a pass waits for the one before. `once` is touched by a pass, `whole` by all of them. Of SIMT
-    all passes together have `syncs`, and wait `rounds` times for arguments; another sync awaits the `far` loads left.
+    `sums` tells whether a pass waits for the one before. `once` is touched by a pass, `whole` by all of them, of which
+    they change what is `stored`. Of SIMT all passes together have `syncs`, and wait `rounds` times for arguments;
+    another sync awaits the `far` loads left.
     """
 
     trips: int
@@ -68,6 +69,7 @@ class Work:
     syncs: int = 0
     rounds: int = 0
     far: float = 0.0
+    stored: frozenset[str] = frozenset()
 
 
 def work(program: TileProgram, spec: VDeviceSpec) -> Work:
@@ -79,6 +81,11 @@ def work(program: TileProgram, spec: VDeviceSpec) -> Work:
 def apart(lanes: int) -> float:
     """Loads, or stores, of a vector whose elements lie apart."""
     return max(APART * lanes, 1.0)
+
+
+def line_words(spec: VDeviceSpec) -> int:
+    """Words that a cache gives the threads of a wave at once, if they lie together."""
+    return max(spec.issue.banks, spec.line_bytes // BANK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,7 @@ class _Pass:
     issued: Issued = Issued()
     inside: list[Work] = field(default_factory=list)
     accesses: list[_Access] = field(default_factory=list)
+    stored: set[str] = field(default_factory=set)
     sums: bool = False
     syncs: int = 0
     rounds: int = 0
@@ -133,7 +141,8 @@ class _Counter:
         if found.syncs:
             self.awaited(found)
         waits = trips * found.syncs, trips * found.rounds, trips * found.far
-        return Work(trips, found.issued, tuple(found.inside), found.sums, once, whole, *waits), moved
+        stored = frozenset(found.stored)
+        return Work(trips, found.issued, tuple(found.inside), found.sums, once, whole, *waits, stored), moved
 
     def body(self, body: Body, block: tuple[For, ...], found: _Pass) -> None:
         """Add a body's statements; `block` are the unrolled and vector loops around."""
@@ -153,6 +162,7 @@ class _Counter:
                         self.awaited(found)
                     found.inside.append(inner)
                     found.accesses += accesses
+                    found.stored |= inner.stored
                     found.syncs, found.rounds = found.syncs + inner.syncs, found.rounds + inner.rounds
                     found.far += inner.far
                 case For(kind=Kind.TASK):
@@ -190,6 +200,7 @@ class _Counter:
                 self.note(load.tensor, load.index[0], block, found)
         if stmt.buffer in self._in_memory:
             issued += self.stored(stmt, block, vector)
+            found.stored.add(stmt.buffer)
             self.note(stmt.buffer, stmt.index, block, found)
         found.far = far if stmt.later else found.far
         found.issued += issued
@@ -220,6 +231,8 @@ class _Counter:
         for operand, (_, kind) in zip(stmt.operands, stmt.instruction.types(stmt.sizes), strict=True):
             if operand.buffer in self._in_memory:
                 self.note(operand.buffer, operand.at, block, found, kind.size)
+        if (made_in := stmt.operands[0].buffer) in self._in_memory:
+            found.stored.add(made_in)
 
     def issue(self, index: Index, block: tuple[For, ...], vector: For | None, dynamic: bool) -> float:
         """Instructions of an access in a register block."""
@@ -306,7 +319,7 @@ class _OfWaves(_Counter):
     def transfers(self, buffer: str, index: Index, joined: int) -> int:
         """How often memory is asked until all of a wave have `joined` neighbours each.
 
-        Scratch gives one element of every bank at once, a cache as many that lie in one line.
+        Scratch gives one element of every bank at once, a cache a line, or as much as that.
         """
         banks, size = self.spec.issue.banks, self.buffers[buffer].dtype.itemsize
         names = dict.fromkeys(variables(index), 0)
@@ -316,7 +329,7 @@ class _OfWaves(_Counter):
         starts = set((evaluate(index, {**names, **own}) + 0 * threads).tolist())
         words = {(start + n) * size // BANK_BYTES for start, n in product(starts, range(joined))}
         if self.buffers[buffer].scope is Scope.ARGUMENT:
-            return len({word // banks for word in words})
+            return len({word // line_words(self.spec) for word in words})
         return max(Counter(word % banks for word in words).values())
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rammer import config
 from rammer.errors import DeviceError, did_you_mean
-from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.cpu import amx, dots, vnni
 from rammer.vdevice.cpu.calibrate import Calibration
@@ -131,6 +131,8 @@ class Host:
     ghz: float
     caches: tuple[int, int, int]  # bytes of L1d and L2 (of a core), and L3
     quota: Quota | None = None  # of CPU time
+    line_bytes: int = 64  # of the caches
+    l3_cores: int = 0  # of the mask that share an L3; 0: all
 
     def runs(self, arch: Arch) -> bool:
         """Whether kernels for `arch` run here."""
@@ -156,7 +158,8 @@ def host() -> Host:
     features -= _disabled()
     if "amx_tile" in features and not _matrix_unit_granted():
         features -= _AMX
-    return Host(f"{model} {ghz} GHz", machine, features, cpus, cores, ghz, _caches(), cpu_quota())
+    name, line, beside = f"{model} {ghz} GHz", _line_bytes(), _cores_of_l3(cpus[:cores])
+    return Host(name, machine, features, cpus, cores, ghz, _caches(), cpu_quota(), line, beside)
 
 
 def choose_arch(name: str | None, here: Host) -> Arch:
@@ -229,6 +232,12 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
         shared_share=L3_SHARE,
         written_gbps=round(4 * here.ghz, 1),
         handover_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
+        ghz=here.ghz,
+        own_write_gbps=round(line / 2, 1),  # a line that is stored to goes out again: as much once more
+        shared_all_write_gbps=round(5 * here.ghz * here.num_cores, 1),
+        memory_all_write_gbps=20.0,
+        shared_latency_us=0.015,  # measured by others on x86 servers of ten years: 10-25 ns, and 80-120
+        memory_latency_us=0.1,
     )
 
 
@@ -237,7 +246,12 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
     l1, l2, l3 = here.caches
     found = measured or usual_numbers(here, arch.lanes)
     widest = max((a.lanes for a in ARCHES.values() if here.runs(a)), default=arch.lanes)  # as it was measured
-    peak_gflops = found.gflops * min(arch.lanes / widest, 1.0) if measured else found.gflops
+    gflops = found.gflops * min(arch.lanes / widest, 1.0) if measured else found.gflops
+    begun = gflops / (2 * arch.lanes * found.ghz)  # multiply-adds in a cycle; two loads and a store go with two of them
+    vector_gbps = 4 * arch.lanes * begun * found.ghz
+    sharing = here.l3_cores or here.num_cores
+    group = sharing if sharing < here.num_cores else 0
+    part = group / here.num_cores if group else 1.0  # of what all cores have
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,
@@ -248,14 +262,49 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         instructions=arch.instructions,
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
-            MemoryLevel("L1", l1, "veu", round(2 * peak_gflops, 1)),  # two vectors in a cycle, and two multiply-adds
-            MemoryLevel("L2", l2, "veu", found.own_gbps, usable=L2_SHARE, written_gbps=found.written_gbps),
             MemoryLevel(
-                "L3", l3, "device", found.shared_all_gbps, veu_gbps=found.shared_gbps, usable=found.shared_share
+                "L1",
+                l1,
+                "veu",
+                round(vector_gbps, 1),
+                write_gbps=round(vector_gbps / 2, 1),
+                line_bytes=here.line_bytes,
             ),
-            MemoryLevel("DRAM", _ram_bytes(), "device", found.memory_all_gbps, veu_gbps=found.memory_gbps),
+            MemoryLevel(
+                "L2",
+                l2,
+                "veu",
+                found.own_gbps,
+                usable=L2_SHARE,
+                written_gbps=found.written_gbps,
+                write_gbps=found.own_write_gbps,
+                line_bytes=here.line_bytes,
+            ),
+            MemoryLevel(
+                "L3",
+                l3,
+                "group" if group else "device",
+                found.shared_all_gbps * part,
+                veu_gbps=found.shared_gbps,
+                usable=found.shared_share,
+                write_gbps=found.shared_all_write_gbps * part,
+                latency_us=found.shared_latency_us,
+                line_bytes=here.line_bytes,
+                group=group,
+            ),
+            MemoryLevel(
+                "DRAM",
+                _ram_bytes(),
+                "device",
+                found.memory_all_gbps,
+                veu_gbps=found.memory_gbps,
+                write_gbps=found.memory_all_write_gbps,
+                latency_us=found.memory_latency_us,
+                line_bytes=here.line_bytes,
+            ),
         ),
-        peak_gflops=peak_gflops,
+        clock_ghz=found.ghz,
+        issue=Issue(begun, begun, begun / 2),
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
         barrier_us=found.handover_us,
         direct_bytes=DIRECT_BYTES,
@@ -343,6 +392,21 @@ def _caches() -> tuple[int, int, int]:
         if data and unit and size[:-1].isdecimal() and level in ("1", "2", "3"):
             sizes[int(level)] = int(size[:-1]) * unit
     return sizes[1], sizes[2], sizes[3]
+
+
+@lru_cache(maxsize=1)
+def _line_bytes() -> int:
+    """Bytes of a line of the caches, with a usual size where the system does not tell."""
+    if sys.platform == "darwin":
+        return int(_sysctl("hw.cachelinesize") or 64)
+    return int(_read("/sys/devices/system/cpu/cpu0/cache/index0/coherency_line_size") or 64)
+
+
+def _cores_of_l3(cores: tuple[int, ...]) -> int:
+    """How many of some cores share the first one's L3; 0 where the system does not tell."""
+    shared = _read(f"/sys/devices/system/cpu/cpu{cores[0]}/cache/index3/shared_cpu_list").strip()
+    spans = [span.partition("-") for span in shared.split(",") if span]
+    return sum(any(int(low) <= cpu <= int(high or low) for low, _, high in spans) for cpu in cores)
 
 
 def _ram_bytes() -> int:
