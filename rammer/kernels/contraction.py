@@ -31,6 +31,7 @@ MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
 MAX_WHOLE = 2  # nearest caches that the channels of a panel fill before rows are cut for it: sums cost time as well
 MANY_ROWS = 16  # of a task: several register blocks
 MOST_BLOCKS = 4  # that a search tries, the cheapest by the issue model
+MOST_ORDERS = 3  # of loops, beginning with the one that rules choose
 APART_BYTES = 4096  # between rows of weights: as far apart they fall on few sets of a cache, and on pages of their own
 APART_ROWS = 64  # uses of such a panel that pay for copying it
 
@@ -83,13 +84,17 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 
 
 def every(problem: Problem) -> Iterator[Schedule]:
-    """Those schedules, and more: by other register blocks and numbers of tasks, each cut by rows and by lanes."""
+    """Those schedules, and more: by other register blocks, numbers of tasks and orders, each cut by rows and by lanes.
+
+    Orders of loops differ by up to a tenth in time, and by nothing in counted work: only a measurement ranks them.
+    """
     p = product(problem, problem.root) or _shown(problem)
     if p is None or not pays(problem, p):
         return
     counts = dict.fromkeys((*task_counts(problem), 1, *(problem.rtasks * n for n in (1, 2, 4))))
     yield from _distinct(
-        _schedule(problem, p, want, second, choice)
+        _schedule(problem, p, want, second, choice, order)
+        for order in range(MOST_ORDERS)
         for choice in range(MOST_BLOCKS)
         for want in counts
         for second in (False, True)
@@ -129,8 +134,12 @@ def _shown(problem: Problem) -> Product | None:
     return product(problem, placed[0]) if output and all(ld.index == own and not ld.dynamic for ld in found) else None
 
 
-def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int = 0) -> Schedule | None:
-    """`second`: cut by the other axis; `choice`: of register blocks, the cheapest is 0. None if there is none."""
+def _schedule(
+    problem: Problem, p: Product, want: int, second: bool, choice: int = 0, order: int = 0
+) -> Schedule | None:
+    """`second`: cut by the other axis; `choice`: of register blocks, the cheapest is 0; `order`: of loops, that of the
+    rules is 0. None if there is none.
+    """
     stage, lanes = p.stage, problem.lanes
     extents = dict(stage.axes)
     width = -(-min(extents[p.lane], p.group) // lanes)
@@ -157,7 +166,11 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int
     plain = [a for a in outer if a not in batch]
     shown = _is_shown(problem, p)
     within = (*(Loop(a) for a in plain), *row_loops)
-    middle = _order(problem, p, panel, () if shown else reduce, steps, block, lane_outer, within)
+    around = problem, p, panel, () if shown else reduce, steps, block, lane_outer, within
+    orders = [_order(*around)] if order == 0 else _orders(*around)
+    if order >= len(orders):
+        return None
+    middle = orders[order]
     outer_loops = (*tasks, *(Loop(a) for a in batch), *middle)
     loops = (*outer_loops, *inner) if shown else (*outer_loops, *reduce, *inner)
     packing = []
@@ -175,7 +188,7 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int
         elif _copies_panels(problem, p, panel, steps):
             stages = (*stages, _panel_copy(problem, p, max(n for n, lp in enumerate(outer_loops) if lp not in within)))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}"
+    name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}" + (f"_o{order}" if order else "")
     return Schedule(name, loops, stages, tuple(packing))
 
 
@@ -305,6 +318,26 @@ def _order(
     if far and chunk and len(lane_outer) == 1:
         return (*chunk[:-1], *lane_outer, *chunk[-1:], *left)
     return (*lane_outer, *chunk, *left)
+
+
+def _orders(
+    problem: Problem,
+    p: Product,
+    panel: int,
+    reduce: tuple[Loop, ...],
+    steps: dict[str, int],
+    block: Block,
+    lane_outer: tuple[Loop, ...],
+    within: tuple[Loop, ...],
+) -> list[tuple[Loop, ...]]:
+    """The order that `_order` chooses, and then the others that it chooses from."""
+    found = [_order(problem, p, panel, reduce, steps, block, lane_outer, within), (*lane_outer, *within)]
+    for far in (False, True):
+        if chunk := _chunk(problem, p, panel, reduce, steps, block, far):
+            found.append((*lane_outer, *chunk, *(lp for lp in within if lp not in chunk)))
+    if problem.packable(p.w, p.lane) and (strips := _strips(problem, p, panel, steps, within)):
+        found.append((*lane_outer[:-1], *strips))
+    return list(dict.fromkeys(found))
 
 
 def _strips(

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import inf, log
 
 import numpy as np
@@ -287,7 +287,8 @@ def calibrate(
 def known_calibration(machine: str) -> Calibration | None:
     """What was measured on this `machine` (a name of its CPU), if it was; None, too, for what no machine can do."""
     try:
-        found = Calibration(**json.loads((config.cache_dir() / CALIBRATIONS).read_text())[machine])
+        known = json.loads((config.cache_dir() / CALIBRATIONS).read_text())[machine]
+        found = Calibration(**{field.name: known[field.name] for field in fields(Calibration)})  # others may know more
         sound = all(0 <= value < inf for value in asdict(found).values())
     except (OSError, ValueError, KeyError, TypeError):  # none, or a file of another form: it is measured when asked for
         return None
