@@ -23,9 +23,7 @@ FEWEST = 1 << 12  # weights
 
 
 def weights_as_bytes(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """Leave weights of products as whole numbers of 8 or 16 bits, except where threads load what they multiply."""
-    if spec.massively_parallel:
-        return graph
+    """Leave weights of products as whole numbers of 8 or 16 bits."""
     editor, known = Editor(graph), known_tensors(graph)
     floats = any(i.operands == (DType.F32, DType.F32) for i in spec.multipliers)
     for n in list(editor.operators):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from fnmatch import filter as matching
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from rammer import config
@@ -45,44 +45,36 @@ _AVX2 = _SSE | {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _VNNI, _BF16, _AMX = {"avx512_vnni"}, {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
 
-_WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 
-# Levels and no "native": an artifact says exactly what it needs. Clang halves 64-byte vectors on many CPUs with
-# AVX-512, Sapphire Rapids among them, unless told not to.
+def _with_512_bits(
+    name: str, features: frozenset[str], names: tuple[str, ...] = (), *instructions: Instruction
+) -> Arch:
+    """An arch of 512-bit vectors. Clang halves them on many CPUs, Sapphire Rapids among them, unless told not to."""
+    zig = "".join(["-mcpu=x86_64_v4", *(f"+{n}" for n in names), "-prefer_256_bit"])
+    cc = ("-march=x86-64-v4", "-mprefer-vector-width=512", *(f"-m{n.replace('_', '-')}" for n in names))
+    return Arch(name, "x86_64", 16, 32, features, (zig,), cc, instructions)
+
+
+# Levels and no "native": an artifact says exactly what it needs.
 ARCHES: dict[str, Arch] = {
     a.name: a
     for a in (
-        Arch(
+        _with_512_bits(
             "x86-64-amx",
-            "x86_64",
-            16,
-            32,
             _AVX512 | _VNNI | _BF16 | _AMX,
-            ("-mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_bf16-prefer_256_bit",),
-            (*_WIDE, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
-            instructions=amx.AMX + vnni.VNNI,
+            ("avx512vnni", "avx512bf16", "amx_tile", "amx_bf16"),
+            *amx.AMX,
+            *vnni.VNNI,
         ),
-        Arch(
+        _with_512_bits(
             "x86-64-avx512bf16",
-            "x86_64",
-            16,
-            32,
             _AVX512 | _VNNI | _BF16,
-            ("-mcpu=x86_64_v4+avx512vnni+avx512bf16-prefer_256_bit",),
-            (*_WIDE, "-mavx512vnni", "-mavx512bf16"),
-            instructions=dots.AVX512_BF16 + vnni.VNNI,
+            ("avx512vnni", "avx512bf16"),
+            *dots.AVX512_BF16,
+            *vnni.VNNI,
         ),
-        Arch(
-            "x86-64-avx512vnni",
-            "x86_64",
-            16,
-            32,
-            _AVX512 | _VNNI,
-            ("-mcpu=x86_64_v4+avx512vnni-prefer_256_bit",),
-            (*_WIDE, "-mavx512vnni"),
-            instructions=vnni.VNNI,
-        ),
-        Arch("x86-64-avx512", "x86_64", 16, 32, _AVX512, ("-mcpu=x86_64_v4-prefer_256_bit",), _WIDE),
+        _with_512_bits("x86-64-avx512vnni", _AVX512 | _VNNI, ("avx512vnni",), *vnni.VNNI),
+        _with_512_bits("x86-64-avx512", _AVX512),
         Arch("x86-64-avx2", "x86_64", 8, 16, _AVX2, ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",)),
         Arch("x86-64-sse4", "x86_64", 4, 16, _SSE, ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",)),
         Arch("x86-64", "x86_64", 4, 16, frozenset(), ("-mcpu=x86_64",), ("-march=x86-64",)),
@@ -249,9 +241,9 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
     gflops = found.gflops * min(arch.lanes / widest, 1.0) if measured else found.gflops
     begun = gflops / (2 * arch.lanes * found.ghz)  # multiply-adds in a cycle; two loads and a store go with two of them
     vector_gbps = 4 * arch.lanes * begun * found.ghz
-    sharing = here.l3_cores or here.num_cores
-    group = sharing if sharing < here.num_cores else 0
+    group = here.l3_cores if here.l3_cores < here.num_cores else 0  # of cores that share an L3
     part = group / here.num_cores if group else 1.0  # of what all cores have
+    level = partial(MemoryLevel, line_bytes=here.line_bytes)
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,
@@ -262,15 +254,8 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         instructions=arch.instructions,
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
-            MemoryLevel(
-                "L1",
-                l1,
-                "veu",
-                round(vector_gbps, 1),
-                write_gbps=round(vector_gbps / 2, 1),
-                line_bytes=here.line_bytes,
-            ),
-            MemoryLevel(
+            level("L1", l1, "veu", round(vector_gbps, 1), write_gbps=round(vector_gbps / 2, 1)),
+            level(
                 "L2",
                 l2,
                 "veu",
@@ -278,9 +263,8 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
                 usable=L2_SHARE,
                 written_gbps=found.written_gbps,
                 write_gbps=found.own_write_gbps,
-                line_bytes=here.line_bytes,
             ),
-            MemoryLevel(
+            level(
                 "L3",
                 l3,
                 "group" if group else "device",
@@ -289,10 +273,9 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
                 usable=found.shared_share,
                 write_gbps=found.shared_all_write_gbps * part,
                 latency_us=found.shared_latency_us,
-                line_bytes=here.line_bytes,
                 group=group,
             ),
-            MemoryLevel(
+            level(
                 "DRAM",
                 _ram_bytes(),
                 "device",
@@ -300,7 +283,6 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
                 veu_gbps=found.memory_gbps,
                 write_gbps=found.memory_all_write_gbps,
                 latency_us=found.memory_latency_us,
-                line_bytes=here.line_bytes,
             ),
         ),
         clock_ghz=found.ghz,
