@@ -29,19 +29,13 @@ def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
 
     First where it is read, then where it is written. What another vEU has written comes as slowly for either.
     """
-    return np.array(
-        [
-            [
-                spec.byte_us(level, veus, stores)
-                if level.owner != "veu"
-                else 1e-3 / level.written_gbps
-                if written and level.written_gbps
-                else 0.0
-                for level, written in levels(spec)
-            ]
-            for stores in (False, True)
-        ]
-    )
+    found = np.zeros((2, len(levels(spec))))
+    for n, (level, written) in enumerate(levels(spec)):
+        if level.owner != "veu":
+            found[:, n] = spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)
+        elif written and level.written_gbps:
+            found[:, n] = 1e-3 / level.written_gbps
+    return found
 
 
 class Fetching:
@@ -71,12 +65,11 @@ def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states_us: tuple[
     """
     touched, in_use = touches_alone(kernel)
     fetching, caches = Fetching(spec, 1), Residency(spec, in_use)
-    cold, warm = np.zeros(0), np.zeros(0)
-    for sweep in range(SWEEPS if len(levels(spec)) else 0):  # the last one finds what all others leave
-        warm = np.mean(
-            [fetching(caches.fetch(0, touch))[0] for touch in touched] or [np.zeros(len(levels(spec)))], axis=0
-        )
-        cold = warm if sweep == 0 else cold
+    nothing = np.zeros(len(levels(spec)))
+    cold, *_, warm = (  # the last one finds what all others leave
+        sum((fetching(caches.fetch(0, touch))[0] for touch in touched), nothing) / max(len(touched), 1)
+        for _ in range(SWEEPS)
+    )
     cold_us, between_us = float(cold[-1:].sum()), float(warm[:-1].sum())
     if states_us is None:
         fetching_us = float(warm.sum())

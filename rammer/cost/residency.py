@@ -38,10 +38,7 @@ class Residency:
         shared = [m for m, _ in found if m.owner != "veu"]
         self._own = [_Cache(own[0].usable_bytes, in_use) for _ in range(spec.num_veus)] if own else []
         self._shared = [
-            (
-                m.sharing(spec.num_veus),
-                [_Cache(m.usable_bytes, in_use) for _ in range(0, spec.num_veus, m.sharing(spec.num_veus))],
-            )
+            (size := m.sharing(spec.num_veus), [_Cache(m.usable_bytes, in_use) for _ in range(0, spec.num_veus, size)])
             for m in shared[:-1]
         ]
         self._writer = np.full(len(in_use), -1, np.int32)
