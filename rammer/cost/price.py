@@ -18,7 +18,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
 
-MUCH = 0.1  # of a time in turn that must be fetching, so that it says something about stalls
+TELLING = 0.1  # of a time in turn that must be fetching, so that it says something about stalls
 SWEEPS = 4  # over a kernel's rTasks, until caches hold what they will
 MOST_FETCHING = 0.8  # of a time in turn, whatever the rates say
 MOST_STALL = 4.0  # times the rates: more is a disturbed measurement
@@ -78,7 +78,7 @@ def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states_us: tuple[
     near_us, far_us = min(states_us[0], in_turn_us), states_us[1]  # more near than in turn is a disturbed measurement
     memory_stall = _bounded((far_us - near_us) / cold_us) if cold_us else 1.0
     shared_stall = min(memory_stall, 1.0)
-    if between_us > MUCH * in_turn_us:
+    if between_us > TELLING * in_turn_us:
         shared_stall = _bounded((in_turn_us - near_us - memory_stall * float(warm[-1])) / between_us)
     return Price(near_us, shared_stall, memory_stall)
 
