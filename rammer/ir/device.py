@@ -153,6 +153,11 @@ class VDeviceSpec:
         return next((m.line_bytes for m in self.memory if m.managed == "cache"), 64)
 
     @property
+    def near_bytes(self) -> int:
+        """Bytes of the nearest memory that a vEU has for itself, if the spec says; else its scratch."""
+        return next((m.nbytes for m in self.memory if m.owner == "veu"), self.scratch_bytes)
+
+    @property
     def own_cache(self) -> int:
         """Bytes of the farthest cache that a vEU has for itself; a usual size if the spec does not say."""
         return next((m.nbytes for m in reversed(self.memory) if m.owner == "veu"), 1 << 20)

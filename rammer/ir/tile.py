@@ -14,7 +14,7 @@ from typing import TypeAlias, assert_never
 from rammer.ir.expr import REDUCERS, Call, Dynamic, Iota, Load, Range, Scalar, Select, Table, nodes
 from rammer.ir.index import Index, var, variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import DType, Encoding
+from rammer.ir.tensor import DType, Encoding, aligned_bytes
 
 FOLDS = frozenset(fn for fn, _ in REDUCERS.values())
 
@@ -297,5 +297,5 @@ class TileProgram:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of local memory, each buffer on a 64-byte boundary."""
-        return sum(-(-b.nbytes // 64) * 64 for b in self.scratch)
+        """Bytes of local memory, each buffer aligned."""
+        return sum(aligned_bytes(b.nbytes) for b in self.scratch)

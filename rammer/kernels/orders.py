@@ -12,7 +12,6 @@ from rammer.ir.index import var, variables
 from rammer.kernels.problem import Problem
 from rammer.kernels.product import Product, axes_of, terms
 from rammer.kernels.schedule import Loop
-from rammer.kernels.tiling import nearest_bytes
 
 MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
 MAX_WHOLE = 2  # nearest caches that the channels of a panel fill before rows are cut for it: sums cost time as well
@@ -138,7 +137,7 @@ class Orders:
         """
         if (piece := self._piece) is None:
             return ()
-        near, rows, item = nearest_bytes(self.problem.spec), dict(self._sharing), 4 * self.panel
+        near, rows, item = self.problem.spec.near_bytes, dict(self._sharing), 4 * self.panel
         room = min(near, self.problem.spec.own_cache // 2 // (4 * terms(self.p)) * item) if far else near
         held = prod(rows.values()) * item
         if held > room and dict(self.p.stage.reduce)[piece.axis] * item <= MAX_WHOLE * near:
@@ -160,7 +159,7 @@ class Orders:
 
         None if the panel fits as it is, or where no such piece divides the reduction.
         """
-        near = nearest_bytes(self.problem.spec)
+        near = self.problem.spec.near_bytes
         if self._panel_bytes <= near * 2 / 3 or not self.reduce:
             return None
         first = self.reduce[0]
