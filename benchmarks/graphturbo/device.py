@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.scheduler.graphturbo.network import Network
 from rammer.scheduler.graphturbo.scratchpad import Memories, Moved
 
@@ -21,7 +21,8 @@ STCP920 = VDeviceSpec(
     num_veus=8,
     arch="one of four clusters, simulated",
     scratch_bytes=NEAR_KIB << 10,
-    peak_gflops=4000.0,  # of a core, in numbers of two bytes: assumed
+    clock_ghz=1.0,  # assumed, as is the rate of multiply-adds, of numbers of two bytes: 4 Tflop/s of a core
+    issue=Issue(arithmetic=2000.0),
     memory=(
         MemoryLevel("LB", NEAR_KIB << 10, "veu", managed="scratch"),
         MemoryLevel("LLB", 8 << 20, managed="scratch", read_gbps=272.0),  # eight times the share of DDR: assumed

@@ -23,14 +23,15 @@ from rammer.ir.tile import TileProgram
 def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     """Microseconds of one rTask on one vEU."""
     body = kernel.program
-    nbytes = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs))
-    gbps = rate_gbps(nbytes, spec)
+    read, stored = (sum(t.nbytes for t in some) for some in (kernel.input_types(), kernel.operation.outputs))
+    read_us, store_us = byte_us(read + stored, spec)
     if isinstance(body, TileProgram) and spec.execution is Execution.SIMT:
         found = work(body, spec)
-        fetched = sum(found.whole.get(b.name, 0.0) for b in body.arguments)
-        return near_us(found, spec, body.num_threads) + (fetched / (gbps * 1e3) if gbps else 0.0)
+        fetched = ((b.name, found.whole.get(b.name, 0.0)) for b in body.arguments)
+        fetching_us = sum(size * (store_us if name in found.stored else read_us) for name, size in fetched)
+        return near_us(found, spec, body.num_threads) + fetching_us
     share = _tile_share(kernel)
-    fetching_us = nbytes * share / (gbps * 1e3) if gbps else 0.0  # its tile, and its share of every input, at least
+    fetching_us = (read * read_us + stored * store_us) * share  # its tile, and its share of every input, at least
     if isinstance(body, TileProgram):
         return max(near_us(work(body, spec), spec), fetching_us)
     return max(arithmetic_us(kernel.operation.expr.stages, spec) * share, fetching_us)
@@ -46,16 +47,14 @@ def arithmetic_us(stages: Iterable[Stage], spec: VDeviceSpec) -> float:
     return 2 * slots / (max(spec.peak_gflops, 1e-9) * 1e3)  # a multiply-add is two of its operations
 
 
-def rate_gbps(nbytes: int, spec: VDeviceSpec) -> float:
-    """What one vEU gets from the nearest level that holds `nbytes`; 0 if the spec does not say."""
-    veus = max(spec.num_veus, 1)
-    rate = 0.0
+def byte_us(nbytes: int, spec: VDeviceSpec) -> tuple[float, float]:
+    """What a byte takes that one of all vEUs reads, or stores, in the nearest level that holds `nbytes`."""
+    veus, found = max(spec.num_veus, 1), (0.0, 0.0)
     for level in spec.memory:
-        private = level.owner == "veu"
-        rate = level.read_gbps if private else level.read_gbps / veus
-        if level.nbytes * (veus if private else 1) >= nbytes:
+        found = spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)
+        if level.nbytes * veus // level.sharing(veus) >= nbytes:
             break
-    return rate
+    return found
 
 
 def _tile_share(kernel: RKernel) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log2
 
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
 
@@ -32,6 +33,11 @@ def slots_of(value: Scalar) -> float:
 def slots_of_term(stage: Stage) -> float:
     """Slots of one term of a stage, added to its sum if it has one."""
     return slots_of(Call("add", (Load(stage.name, ()), stage.body)) if stage.reduce else stage.body)
+
+
+def slots_of_fold(fn: str, lanes: int) -> float:
+    """Slots until the lanes of a vector are one: by halves, each of which is brought to the other and combined."""
+    return log2(lanes) * (1 + slots_of(Call(fn, (Load("upper", ()), Load("lower", ())))))
 
 
 def parts_of(value: Scalar) -> Iterator[tuple[Scalar, float]]:

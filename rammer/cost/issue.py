@@ -9,7 +9,7 @@ from rammer.cost.work import Issued, Work, work
 from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
 from rammer.ir.tile import TileProgram
 
-LOOP_CYCLES = 0.25  # of a pass of a loop: its counter and jump mostly fit beside what it issues
+LOOP = 0.5  # multiply-adds in the time of a pass's counter and jump: mostly they fit beside what it issues
 
 
 def cycles(work: Work, spec: VDeviceSpec, waves: int = 1) -> float:
@@ -27,22 +27,24 @@ def pass_cycles(own: Issued, spec: VDeviceSpec, sums: bool, streamed: float = 0.
     turn with others there, and it waits for what it loads by itself.
     """
     issue = spec.issue
-    arithmetic = own.arithmetic + own.made / _width(spec)
+    arithmetic, loop = own.arithmetic + own.made / spec.width, LOOP / issue.arithmetic
     busy = max(arithmetic / issue.arithmetic, own.loads / issue.loads, own.stores / issue.stores)
     if spec.execution is Execution.SIMT:
         alone = min(waves, issue.schedulers) * busy + (issue.latency if own.loads or sums else 0.0)
-        return LOOP_CYCLES + max(waves * busy, alone)
-    caches = _own_caches(spec)
-    if streamed and caches and caches[-1].read_gbps:
-        busy = max(busy, streamed / (caches[-1].read_gbps * 1e3) / cycle_us(spec))
-    return LOOP_CYCLES + (max(busy, issue.latency) if sums else busy)
+        return loop + max(waves * busy, alone)
+    if streamed and (caches := _own_caches(spec)):
+        busy = max(busy, streamed * spec.byte_us(caches[-1], 1) / spec.cycle_us)
+    return loop + (max(busy, issue.latency) if sums else busy)
 
 
-def filled_bytes(work: Work, nbytes: float) -> float:
-    """Bytes that come into a cache of some bytes: what stays from pass to pass of a loop comes once."""
+def filled(work: Work, nbytes: float) -> tuple[float, float]:
+    """Bytes that come into a cache of some bytes, and those of them that are stored to: what stays from pass to pass of
+    a loop comes once.
+    """
     if not work.inside or sum(work.once.values()) <= nbytes:
-        return sum(work.whole.values())
-    return work.trips * sum(filled_bytes(w, nbytes) for w in work.inside)
+        return sum(work.whole.values()), sum(size for name, size in work.whole.items() if name in work.stored)
+    each = [filled(w, nbytes) for w in work.inside]
+    return work.trips * sum(every for every, _ in each), work.trips * sum(stored for _, stored in each)
 
 
 def near_us(work: Work, spec: VDeviceSpec, threads: int = 1) -> float:
@@ -50,26 +52,17 @@ def near_us(work: Work, spec: VDeviceSpec, threads: int = 1) -> float:
     if spec.execution is Execution.SIMT:
         waves = -(-threads // spec.wave)
         rounds = work.rounds + ceil(work.far / spec.issue.pending)
-        return cycles(work, spec, waves) * cycle_us(spec) + work.syncs * spec.sync_us + rounds * spec.load_us
+        return cycles(work, spec, waves) * spec.cycle_us + work.syncs * spec.sync_us + rounds * spec.load_us
     filling_us = 0.0
     for near, far in pairwise(_own_caches(spec)):
-        filling_us += filled_bytes(work, near.usable_bytes) / (far.read_gbps * 1e3) if far.read_gbps else 0.0
-    return max(cycles(work, spec) * cycle_us(spec), filling_us)
+        every, stored = filled(work, near.usable_bytes)
+        filling_us += (every - stored) * spec.byte_us(far, 1) + stored * spec.byte_us(far, 1, stores=True)
+    return max(cycles(work, spec) * spec.cycle_us, filling_us)
 
 
 def alone_us(program: TileProgram, spec: VDeviceSpec) -> float:
     """Microseconds of all rTasks of one thread on vEUs that do nothing else."""
     return near_us(work(program, spec), spec) * -(-program.num_rtasks // spec.num_veus)
-
-
-def cycle_us(spec: VDeviceSpec) -> float:
-    """Microseconds of a cycle, in which a vEU at its peak begins as many multiply-adds as it can."""
-    return 2 * _width(spec) * spec.issue.arithmetic / (max(spec.peak_gflops, 1e-9) * 1e3)
-
-
-def _width(spec: VDeviceSpec) -> int:
-    """Multiply-adds of an instruction."""
-    return spec.wave if spec.execution is Execution.SIMT else spec.lanes
 
 
 def _own_caches(spec: VDeviceSpec) -> list[MemoryLevel]:

@@ -1,6 +1,6 @@
 """The price of an rTask: what it takes with its operands near, and what fetching them from farther adds.
 
-    us = max(near_us + sum over levels of stall * bytes / rate, sum over levels of bytes / rate)
+    us = max(near_us + sum over levels of stall * (bytes / rate + latency), sum over levels of bytes / rate)
 
 Times with operands near and the stalls belong to the rKernel, rates are the spec's. A kernel whose loads are awaited
 one by one stalls for more than the rates say, one that computes while lines are on their way for less (docs/cost.md).
@@ -18,22 +18,42 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
 
-MUCH = 0.1  # of a time in turn that must be fetching, so that it says something about stalls
+TELLING = 0.1  # of a time in turn that must be fetching, so that it says something about stalls
 SWEEPS = 4  # over a kernel's rTasks, until caches hold what they will
 MOST_FETCHING = 0.8  # of a time in turn, whatever the rates say
 MOST_STALL = 4.0  # times the rates: more is a disturbed measurement
 
 
 def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
-    """What a byte from each of `residency.levels` takes one of `veus` vEUs that fetch at the same time."""
-    found = []
-    for level, written in levels(spec):
-        if level.owner == "veu":
-            gbps = level.written_gbps if written else 0.0
-        else:
-            gbps = min(level.read_gbps / veus, level.veu_gbps or level.read_gbps / spec.num_veus)
-        found.append(1e-3 / gbps if gbps else 0.0)
-    return np.array(found)
+    """What a byte from each of `residency.levels` takes one of `veus` vEUs that all move some: [2, levels].
+
+    First where it is read, then where it is written. What another vEU has written comes as slowly for either.
+    """
+    found = np.zeros((2, len(levels(spec))))
+    for n, (level, written) in enumerate(levels(spec)):
+        if level.owner != "veu":
+            found[:, n] = spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)
+        elif written and level.written_gbps:
+            found[:, n] = 1e-3 / level.written_gbps
+    return found
+
+
+class Fetching:
+    """What one of `veus` vEUs takes to have bytes from each of `residency.levels`: by the rates, and the first line's
+    latency, which nothing hides.
+    """
+
+    def __init__(self, spec: VDeviceSpec, veus: int) -> None:
+        found = levels(spec)
+        self._us_per_byte = us_per_byte(spec, veus)
+        self._per_line = np.array([1.0 / level.line_bytes for level, _ in found])
+        self._latency_us = np.array([0.0 if level.owner == "veu" else level.latency_us for level, _ in found])
+
+    def __call__(self, moved: Bytes) -> tuple[NDArray[np.float64], float]:
+        """Microseconds for each level, and the least that all take together."""
+        by_rate = (moved * self._us_per_byte).sum(axis=0)
+        waits = np.minimum(moved.sum(axis=0) * self._per_line, 1.0) * self._latency_us
+        return by_rate + waits, float(by_rate.sum())
 
 
 def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states_us: tuple[float, float] | None) -> Price:
@@ -44,22 +64,21 @@ def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states_us: tuple[
     all in turn once, with operands in main memory before. None if nobody measured these: then rates are believed.
     """
     touched, in_use = touches_alone(kernel)
-    rates = us_per_byte(spec, 1)
-    caches = Residency(spec, in_use)
-    for _ in range(SWEEPS):  # the last one finds what all others leave
-        before = caches.moved.copy()
-        for touch in touched:
-            caches.fetch(0, touch)
-    warm = (caches.moved - before) * rates / max(len(touched), 1)
-    cold_us = float(in_use.sum() * rates[-1]) / max(len(touched), 1) if len(rates) else 0.0
+    fetching, caches = Fetching(spec, 1), Residency(spec, in_use)
+    nothing = np.zeros(len(levels(spec)))
+    cold, *_, warm = (  # the last one finds what all others leave
+        sum((fetching(caches.fetch(0, touch))[0] for touch in touched), nothing) / max(len(touched), 1)
+        for _ in range(SWEEPS)
+    )
+    cold_us, between_us = float(cold[-1:].sum()), float(warm[:-1].sum())
     if states_us is None:
         fetching_us = float(warm.sum())
         stall = min(1.0, MOST_FETCHING * in_turn_us / fetching_us) if fetching_us else 1.0
         return Price(in_turn_us - stall * fetching_us, stall, stall)
     near_us, far_us = min(states_us[0], in_turn_us), states_us[1]  # more near than in turn is a disturbed measurement
     memory_stall = _bounded((far_us - near_us) / cold_us) if cold_us else 1.0
-    shared_stall, between_us = min(memory_stall, 1.0), float(warm[:-1].sum())
-    if between_us > MUCH * in_turn_us:
+    shared_stall = min(memory_stall, 1.0)
+    if between_us > TELLING * in_turn_us:
         shared_stall = _bounded((in_turn_us - near_us - memory_stall * float(warm[-1])) / between_us)
     return Price(near_us, shared_stall, memory_stall)
 
@@ -79,17 +98,19 @@ class Meter:
         self.fetched: dict[TaskUid, Bytes] = {}
         self._touched = pieces.touched
         self._caches = Residency(plan.spec, pieces.in_use)
-        self._rates = us_per_byte(plan.spec, plan.spec.num_veus)
+        self._fetching = Fetching(plan.spec, plan.spec.num_veus)
         costs = {}
         for kernel in dict.fromkeys(plan.kernels):
             price = plan.prices[kernel]
-            stalls = np.full(len(self._rates), price.shared_stall)
+            stalls = np.full(len(levels(plan.spec)), price.shared_stall)
             stalls[-1:] = price.memory_stall
-            costs[kernel] = price.near_us, self._rates * stalls
+            costs[kernel] = price.near_us, stalls
         self._costs = [costs[kernel] for kernel in plan.kernels]
 
     def __call__(self, veu: int, task: TaskUid) -> float:
         """Microseconds of the next rTask of a vEU."""
-        moved = self.fetched[task] = self._caches.fetch(veu, self._touched[task.operator_id][task.rtask_id])
-        near_us, stalled = self._costs[task.operator_id]
-        return max(near_us + float(moved @ stalled), float(moved @ self._rates))
+        moved = self._caches.fetch(veu, self._touched[task.operator_id][task.rtask_id])
+        self.fetched[task] = moved.sum(axis=0)
+        near_us, stalls = self._costs[task.operator_id]
+        us, least_us = self._fetching(moved)
+        return max(near_us + float(us @ stalls), least_us)

@@ -27,7 +27,7 @@ def levels(spec: VDeviceSpec) -> list[tuple[MemoryLevel, bool]]:
 
 
 class Residency:
-    """The caches of a device, by what is to be expected of them. `moved` counts bytes from each of `levels`.
+    """The caches of a device, by what is to be expected of them.
 
     `in_use`: the bytes of each piece that some rTask touches.
     """
@@ -37,25 +37,37 @@ class Residency:
         own = [m for m, written in found if m.owner == "veu" and not written]
         shared = [m for m, _ in found if m.owner != "veu"]
         self._own = [_Cache(own[0].usable_bytes, in_use) for _ in range(spec.num_veus)] if own else []
-        self._shared = [_Cache(m.usable_bytes, in_use) for m in shared[:-1]]
+        self._shared = [
+            (size := m.sharing(spec.num_veus), [_Cache(m.usable_bytes, in_use) for _ in range(0, spec.num_veus, size)])
+            for m in shared[:-1]
+        ]
         self._writer = np.full(len(in_use), -1, np.int32)
-        self.moved: Bytes = np.zeros(len(found))
+        self._levels = len(found)
 
     def fetch(self, veu: int, touch: Touch) -> Bytes:
-        """Bytes that an rTask on `veu` has from each level; they are near then, and what it writes is its vEU's."""
-        moved = np.zeros_like(self.moved)
+        """Bytes that an rTask on `veu` has from each level, of what it reads and of what it writes: [2, levels].
+
+        They are near then, and what it writes is its vEU's.
+        """
+        moved = np.zeros((2, self._levels))
         pieces, nbytes = touch.pieces, touch.nbytes.astype(np.float64)
+        reads = len(pieces) - len(touch.written)
+
+        def count(level: int, found: Bytes) -> None:
+            moved[0, level] += found[:reads].sum()
+            moved[1, level] += found[reads:].sum()
+
         first = 0
         if self._own:
             left = self._own[veu].take(pieces, nbytes)
-            moved[0] = touch.total_bytes - left.sum()
+            count(0, nbytes - left)
             first = 2
             if left.any():
                 writers = self._writer[pieces]
                 for other, cache in enumerate(self._own):
                     if other != veu and (theirs := writers == other).any():
                         there = np.where(theirs, left * cache.share(pieces), 0.0)
-                        moved[1] += there.sum()
+                        count(1, there)
                         left = left - there
             for other, cache in enumerate(self._own):
                 if other != veu:
@@ -63,13 +75,11 @@ class Residency:
             self._writer[touch.written] = veu
         else:
             left = nbytes
-        for level, cache in enumerate(self._shared, first):
-            before = left.sum()
-            left = cache.take(pieces, left)
-            moved[level] = before - left.sum()
-        if len(moved):
-            moved[-1] += left.sum()
-        self.moved += moved
+        for level, (sharing, caches) in enumerate(self._shared, first):
+            before, left = left, caches[veu // sharing].take(pieces, left)
+            count(level, before - left)
+        if self._levels:
+            count(-1, left)
         return moved
 
 

@@ -50,12 +50,12 @@ def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int) -> float:
 def _fetch_us(spec: VDeviceSpec, passed: int, veus: int) -> float:
     """Microseconds of a byte after others have `passed`, a part of them by each of `veus` vEUs that fetch at once."""
     found, left = 0.0, 1.0
-    rates: Iterable[float] = us_per_byte(spec, veus)
+    rates: Iterable[float] = us_per_byte(spec, veus)[0]
     known = list(zip(levels(spec), rates, strict=True))
     for n, ((level, written), us) in enumerate(known):
         if written:
             continue
-        through = passed / veus if level.owner == "veu" else passed
+        through = passed * level.sharing(veus) / veus
         there = 1.0 if n == len(known) - 1 else kept(through, level.usable_bytes)
         found += left * there * us
         left *= 1 - there

@@ -17,12 +17,13 @@ from typing import TypeAlias, assert_never
 
 import numpy as np
 
-from rammer.cost.functions import parts_of, slots_of
+from rammer.cost.functions import parts_of, slots_of, slots_of_fold
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Iota, Load, Range, Scalar, Select, Table, loads, nodes
 from rammer.ir.index import Bounds, Index, bounds, evaluate, variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, Store, Sync, TileProgram
+from rammer.ir.tensor import DType
+from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, Store, Sync, TileProgram, folded
 
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
 
@@ -57,8 +58,9 @@ class Issued:
 class Work:
     """A loop, or a whole rTask: `own` is issued in each of `trips` passes, and `inside` are the loops within.
 
-    `sums` tells whether a pass waits for the one before. `once` is touched by a pass, `whole` by all of them. Of SIMT
-    all passes together have `syncs`, and wait `rounds` times for arguments; another sync awaits the `far` loads left.
+    `sums` tells whether a pass waits for the one before. `once` is touched by a pass, `whole` by all of them, of which
+    they change what is `stored`. Of SIMT all passes together have `syncs`, and wait `rounds` times for arguments;
+    another sync awaits the `far` loads left.
     """
 
     trips: int
@@ -70,6 +72,7 @@ class Work:
     syncs: int = 0
     rounds: int = 0
     far: float = 0.0
+    stored: frozenset[str] = frozenset()
 
 
 def work(program: TileProgram, spec: VDeviceSpec) -> Work:
@@ -81,6 +84,11 @@ def work(program: TileProgram, spec: VDeviceSpec) -> Work:
 def apart(lanes: int) -> float:
     """Loads, or stores, of a vector whose elements lie apart."""
     return max(APART * lanes, 1.0)
+
+
+def line_words(spec: VDeviceSpec) -> int:
+    """Words that a cache gives the threads of a wave at once, if they lie together."""
+    return max(spec.issue.banks, spec.line_bytes // BANK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,7 @@ class _Pass:
     issued: Issued = Issued()
     inside: list[Work] = field(default_factory=list)
     accesses: list[_Access] = field(default_factory=list)
+    stored: set[str] = field(default_factory=set)
     sums: bool = False
     syncs: int = 0
     rounds: int = 0
@@ -114,6 +123,7 @@ class _Counter:
         self.buffers = {b.name: b for b in (*program.arguments, *program.scratch)}
         self._in_memory = {b.name for b in self.buffers.values() if b.scope is not Scope.REGISTER}
         self._spans: dict[str, tuple[int, int]] = {}  # of variables around a statement, in the first rTask
+        self._types: dict[str, DType] = {}  # of registers
         self._walking = ""  # the variable of the innermost serial loop
         self.digits: list[For] = []  # of the thread's number, around a statement
 
@@ -135,7 +145,8 @@ class _Counter:
         if found.syncs:
             self.awaited(found)
         waits = trips * found.syncs, trips * found.rounds, trips * found.far
-        return Work(trips, found.issued, tuple(found.inside), found.sums, once, whole, *waits), moved
+        stored = frozenset(found.stored)
+        return Work(trips, found.issued, tuple(found.inside), found.sums, once, whole, *waits, stored), moved
 
     def body(self, body: Body, block: tuple[For, ...], found: _Pass) -> None:
         """Add a body's statements; `block` are the unrolled and vector loops around."""
@@ -147,6 +158,7 @@ class _Counter:
                     if all(self._meets(where) for where in stmt.where):
                         self.body(stmt.then, block, found)
                 case Alloc():
+                    self._types[stmt.buffer.name] = stmt.buffer.dtype
                     self.body(stmt.body, block, found)
                 case For(kind=Kind.SERIAL):
                     self._spans[stmt.var] = stmt.start, stmt.stop - 1
@@ -155,6 +167,7 @@ class _Counter:
                         self.awaited(found)
                     found.inside.append(inner)
                     found.accesses += accesses
+                    found.stored |= inner.stored
                     found.syncs, found.rounds = found.syncs + inner.syncs, found.rounds + inner.rounds
                     found.far += inner.far
                 case For(kind=Kind.TASK):
@@ -165,6 +178,9 @@ class _Counter:
                     self.digits.append(stmt)
                     self.body(stmt.body, block, found)
                     self.digits.pop()
+                case For() if fold := self.fold(stmt):
+                    found.issued += Issued(_times(block) * slots_of_fold(fold, self.spec.lanes))
+                    found.sums = True
                 case For():
                     self._spans[stmt.var] = stmt.start, stmt.stop - 1
                     self.body(stmt.body, (*block, stmt), found)
@@ -179,6 +195,11 @@ class _Counter:
                 case _:
                     assert_never(stmt)
 
+    def fold(self, loop: For) -> str:
+        """By what a loop combines the lanes of a vector in registers, if it does."""
+        buffer, _, fn = folded(loop, self.spec.lanes) or ("", None, "")
+        return fn if self._types.get(buffer) is DType.F32 and self.spec.execution is Execution.SIMD else ""
+
     def _meets(self, where: Range) -> bool:
         low, high = bounds(where.index, self._spans)
         return low < where.high and high >= where.low
@@ -192,6 +213,7 @@ class _Counter:
                 self.note(load.tensor, load.index[0], block, found)
         if stmt.buffer in self._in_memory:
             issued += self.stored(stmt, block, vector)
+            found.stored.add(stmt.buffer)
             self.note(stmt.buffer, stmt.index, block, found)
         found.far = far if stmt.later else found.far
         found.issued += issued
@@ -222,6 +244,8 @@ class _Counter:
         for operand, (_, kind) in zip(stmt.operands, stmt.instruction.types(stmt.sizes), strict=True):
             if operand.buffer in self._in_memory:
                 self.note(operand.buffer, operand.at, block, found, kind.size)
+        if (made_in := stmt.operands[0].buffer) in self._in_memory:
+            found.stored.add(made_in)
 
     def share(self, unit: Instruction) -> float:
         """Of what an instruction makes, the part that this counts."""
@@ -318,7 +342,7 @@ class _OfWaves(_Counter):
     def transfers(self, buffer: str, index: Index, joined: int) -> int:
         """How often memory is asked until all of a wave have `joined` neighbours each.
 
-        Scratch gives one element of every bank at once, a cache as many that lie in one line.
+        Scratch gives one element of every bank at once, a cache a line, or as much as that.
         """
         banks, size = self.spec.issue.banks, self.buffers[buffer].dtype.itemsize
         names = dict.fromkeys(variables(index), 0)
@@ -328,7 +352,7 @@ class _OfWaves(_Counter):
         starts = set((evaluate(index, {**names, **own}) + 0 * threads).tolist())
         words = {(start + n) * size // BANK_BYTES for start, n in product(starts, range(joined))}
         if self.buffers[buffer].scope is Scope.ARGUMENT:
-            return len({word // banks for word in words})
+            return len({word // line_words(self.spec) for word in words})
         return max(Counter(word % banks for word in words).values())
 
 

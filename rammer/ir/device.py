@@ -31,9 +31,11 @@ class Execution(Enum):
 class MemoryLevel:
     """One level of the memory hierarchy, nearest first in a spec.
 
-    `owner` is "veu" (private) or "device" (shared); `read_gbps` is per owner, and what one vEU alone has of a shared
-    level is `veu_gbps`, if that is less. `managed`: "cache" or "scratch". `usable`: the share of a cache that a plan
-    can count on. `written_gbps`: what a vEU has of lines that another one has just written into this level of its own.
+    `owner` is "veu" (private), "group" (each `group` vEUs have one) or "device" (all share it). Rates are an owner's;
+    what one vEU alone reads of a level that others share is `veu_gbps`, if that is less. `write_gbps`: of stores, with
+    whatever moves for them; 0: as it is read. `latency_us`: until a line is there that nobody asked for before; bytes
+    move by lines of `line_bytes`. `managed`: "cache" or "scratch". `usable`: the share of a cache that a plan can count
+    on. `written_gbps`: what a vEU has of lines that another one has just written into this level of its own.
     """
 
     name: str
@@ -44,10 +46,18 @@ class MemoryLevel:
     veu_gbps: float = 0.0
     usable: float = 1.0
     written_gbps: float = 0.0
+    write_gbps: float = 0.0
+    latency_us: float = 0.0
+    line_bytes: int = 64
+    group: int = 0
 
     @property
     def usable_bytes(self) -> int:
         return int(self.nbytes * self.usable)
+
+    def sharing(self, veus: int) -> int:
+        """How many of some vEUs share one."""
+        return {"veu": 1, "group": min(self.group or veus, veus)}.get(self.owner, veus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class VDeviceSpec:
-    """A vDevice as data. Times are microseconds, `peak_gflops` is fp32 of one vEU.
+    """A vDevice as data. Times are microseconds.
 
     `massively_parallel`: one operator seldom keeps all vEUs busy, they are so many or have so many threads. Operators
     that run side by side are then worth more than larger ones: passes join none that would wait for each other.
@@ -91,12 +101,11 @@ class VDeviceSpec:
     scratch_bytes: int = 1 << 20  # local memory of a vEU that an rTask may use
     memory: tuple[MemoryLevel, ...] = ()
     sync: SyncModel = SyncModel.FINE
-    peak_gflops: float = 1.0
+    clock_ghz: float = 1.0
     issue: Issue = Issue()
     launch_us: float = 0.0  # cost of one device invocation (an rProgram)
     barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
     sync_us: float = 0.0  # cost of one block sync, of SIMT
-    load_us: float = 0.0  # until data from main memory are there, if threads of SIMT wait for them
     instructions: tuple[Instruction, ...] = ()  # beside those that every language has
     direct_bytes: int | None = None  # inputs and outputs from so many on stay where the caller has them; None: none
     updates: bool = True  # whether rTasks can store where data say: state is then changed in place
@@ -108,6 +117,45 @@ class VDeviceSpec:
                 f"vDevice {self.name!r} has blocks of {self.max_threads} threads, and one thread for an rTask (SIMD)",
                 hint="say execution=Execution.SIMT, or leave max_threads out",
             )
+
+    @property
+    def cycle_us(self) -> float:
+        return 1e-3 / self.clock_ghz
+
+    @property
+    def width(self) -> int:
+        """Multiply-adds of a vector instruction: a vector's, or a wave's."""
+        return self.wave if self.execution is Execution.SIMT else self.lanes
+
+    @property
+    def peak_gflops(self) -> float:
+        """fp32 of one vEU, a multiply-add as two."""
+        return 2 * self.width * self.issue.arithmetic * self.clock_ghz
+
+    @property
+    def load_us(self) -> float:
+        """Until what a thread of SIMT loads from beyond its vEU is there; one that is alone computes meanwhile: 0."""
+        shared = (m.latency_us for m in self.memory if m.owner != "veu")
+        return next(shared, 0.0) if self.execution is Execution.SIMT else 0.0
+
+    def byte_us(self, level: MemoryLevel, veus: int, stores: bool = False) -> float:
+        """Microseconds of a byte that one of `veus` vEUs reads from a level or stores to it; 0 if nobody knows."""
+        gbps = min(
+            level.read_gbps / level.sharing(veus), level.veu_gbps or level.read_gbps / level.sharing(self.num_veus)
+        )
+        if stores and level.write_gbps and level.read_gbps:
+            gbps *= level.write_gbps / level.read_gbps
+        return 1e-3 / gbps if gbps else 0.0
+
+    @property
+    def line_bytes(self) -> int:
+        """Of the nearest cache."""
+        return next((m.line_bytes for m in self.memory if m.managed == "cache"), 64)
+
+    @property
+    def near_bytes(self) -> int:
+        """Bytes of the nearest memory that a vEU has for itself, if the spec says; else its scratch."""
+        return next((m.nbytes for m in self.memory if m.owner == "veu"), self.scratch_bytes)
 
     @property
     def own_cache(self) -> int:

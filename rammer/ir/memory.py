@@ -12,7 +12,7 @@ from rammer.ir.order import HappensBefore, Slots
 from rammer.ir.pieces import arguments, cuts
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import Layout, TensorId
+from rammer.ir.tensor import ALIGNMENT, Layout, TensorId
 
 PAGE = 4096
 
@@ -135,7 +135,7 @@ def extents(graph: Graph, owners: Sequence[TensorId], firsts: NDArray[np.int64])
 
 
 def plan_memory(
-    plan: ExecutionPlan, alignment: int = 64, alone: Collection[TensorId] = (), *, least_piece: int = 0
+    plan: ExecutionPlan, alignment: int = ALIGNMENT, alone: Collection[TensorId] = (), *, least_piece: int = 0
 ) -> MemoryPlan:
     """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet.
 

@@ -13,7 +13,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.program import RProgram
-from rammer.ir.tensor import TensorId
+from rammer.ir.tensor import ALIGNMENT, TensorId
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class MemoryPlan:
 
     offsets: Mapping[TensorId, int]
     arena_bytes: int
-    alignment: int = 64
+    alignment: int = ALIGNMENT
     pieces: Mapping[TensorId, Pieces] = field(default_factory=dict)
 
     def bases(self, owner: TensorId, itemsize: int, elements: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,6 +17,12 @@ TensorId: TypeAlias = str
 Shape: TypeAlias = tuple[int, ...]
 Symbols: TypeAlias = tuple[str | None, ...]  # names of dimensions, or nothing
 Array: TypeAlias = NDArray[Any]
+ALIGNMENT = 64  # bytes, of every buffer in memory: the widest vector
+
+
+def aligned_bytes(nbytes: int) -> int:
+    """Bytes until the next buffer may begin."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class DType(StrEnum):

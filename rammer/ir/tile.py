@@ -11,10 +11,12 @@ from enum import Enum
 from math import prod
 from typing import TypeAlias, assert_never
 
-from rammer.ir.expr import Dynamic, Iota, Load, Range, Scalar, Select, Table, nodes
-from rammer.ir.index import Index, variables
+from rammer.ir.expr import REDUCERS, Call, Dynamic, Iota, Load, Range, Scalar, Select, Table, nodes
+from rammer.ir.index import Index, var, variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import DType, Encoding
+from rammer.ir.tensor import DType, Encoding, aligned_bytes
+
+FOLDS = frozenset(fn for fn, _ in REDUCERS.values())
 
 
 class Kind(Enum):
@@ -183,6 +185,16 @@ def contains(body: Body, kind: type[Stmt]) -> bool:
     return any(isinstance(s, kind) for s in statements(body))
 
 
+def folded(loop: For, lanes: int) -> tuple[str, Index, str] | None:
+    """The buffer, index and function of a loop that combines `lanes` neighbours in a buffer into the first of them."""
+    match loop:
+        case For(v, 1, stop, Kind.UNROLLED, (Store(buffer, index, Call(fn, (Load(b1, (i1,)), Load(b2, (i2,))))),)):
+            same = buffer == b1 == b2 and index == i1 and i2 == index + var(v)
+            if stop == lanes and same and fn in FOLDS and index.const % lanes == 0:
+                return buffer, index, fn
+    return None
+
+
 def indices(stmt: Stmt) -> Iterator[Index]:
     """Every index of a statement itself: of what it touches, of its conditions and of numbers that it computes."""
     match stmt:
@@ -285,5 +297,5 @@ class TileProgram:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of local memory, each buffer on a 64-byte boundary."""
-        return sum(-(-b.nbytes // 64) * 64 for b in self.scratch)
+        """Bytes of local memory, each buffer aligned."""
+        return sum(aligned_bytes(b.nbytes) for b in self.scratch)

@@ -13,26 +13,24 @@ from math import lcm, prod
 from rammer.cost.issue import pass_cycles
 from rammer.cost.work import Issued
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.expr import Load, Stage, loads
+from rammer.ir.expr import Stage, loads
 from rammer.ir.index import bounds, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
+from rammer.kernels.orders import Orders
 from rammer.kernels.problem import Problem
-from rammer.kernels.product import Product, axes_of, copyable, pays, product, terms
+from rammer.kernels.product import Product, copyable, pays, product
 from rammer.kernels.schedule import At, Loop, Schedule, copied
-from rammer.kernels.tiling import cut, nearest_bytes, place, stage_loops, task_counts
+from rammer.kernels.tiling import cut, place, stage_loops, task_counts
 
 MAX_VECTORS = 8
 MAX_PICKED = 32  # steps of a reduction that are unrolled so that vectors picked from x are shared
 MAX_PICKED_ROWS = 8  # sums beside as many vectors picked from x: both stay in registers
-MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
-MAX_WHOLE = 2  # nearest caches that the channels of a panel fill before rows are cut for it: sums cost time as well
 MANY_ROWS = 16  # of a task: several register blocks
 MOST_BLOCKS = 4  # that a search tries, the cheapest by the issue model
-APART_BYTES = 4096  # between rows of weights: as far apart they fall on few sets of a cache, and on pages of their own
-APART_ROWS = 64  # uses of such a panel that pay for copying it
+MOST_ORDERS = 3  # of loops, beginning with the one that rules choose
 
 
 @dataclass(frozen=True)
@@ -83,13 +81,17 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
 
 
 def every(problem: Problem) -> Iterator[Schedule]:
-    """Those schedules, and more: by other register blocks and numbers of tasks, each cut by rows and by lanes."""
+    """Those schedules, and more: by other register blocks, numbers of tasks and orders, each cut by rows and by lanes.
+
+    Orders of loops differ by up to a tenth in time, and by nothing in counted work: only a measurement ranks them.
+    """
     p = product(problem, problem.root) or _shown(problem)
     if p is None or not pays(problem, p):
         return
     counts = dict.fromkeys((*task_counts(problem), 1, *(problem.rtasks * n for n in (1, 2, 4))))
     yield from _distinct(
-        _schedule(problem, p, want, second, choice)
+        _schedule(problem, p, want, second, choice, order)
+        for order in range(MOST_ORDERS)
         for choice in range(MOST_BLOCKS)
         for want in counts
         for second in (False, True)
@@ -129,8 +131,12 @@ def _shown(problem: Problem) -> Product | None:
     return product(problem, placed[0]) if output and all(ld.index == own and not ld.dynamic for ld in found) else None
 
 
-def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int = 0) -> Schedule | None:
-    """`second`: cut by the other axis; `choice`: of register blocks, the cheapest is 0. None if there is none."""
+def _schedule(
+    problem: Problem, p: Product, want: int, second: bool, choice: int = 0, order: int = 0
+) -> Schedule | None:
+    """`second`: cut by the other axis; `choice`: of register blocks, the cheapest is 0; `order`: of loops, that of the
+    rules is 0. None if there is none.
+    """
     stage, lanes = p.stage, problem.lanes
     extents = dict(stage.axes)
     width = -(-min(extents[p.lane], p.group) // lanes)
@@ -157,7 +163,11 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int
     plain = [a for a in outer if a not in batch]
     shown = _is_shown(problem, p)
     within = (*(Loop(a) for a in plain), *row_loops)
-    middle = _order(problem, p, panel, () if shown else reduce, steps, block, lane_outer, within)
+    orders = Orders(problem, p, panel, block.rows, () if shown else reduce, steps, lane_outer, within)
+    known = orders.every() if order else [orders.best()]
+    if order >= len(known):
+        return None
+    middle = known[order]
     outer_loops = (*tasks, *(Loop(a) for a in batch), *middle)
     loops = (*outer_loops, *inner) if shown else (*outer_loops, *reduce, *inner)
     packing = []
@@ -172,10 +182,10 @@ def _schedule(problem: Problem, p: Product, want: int, second: bool, choice: int
         depth = loops.index(Loop(p.lane, panel))
         if problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) != 1:
             stages = (*stages, *_transposed(problem, p, depth))
-        elif _copies_panels(problem, p, panel, steps):
+        elif orders.copies_panels:
             stages = (*stages, _panel_copy(problem, p, max(n for n, lp in enumerate(outer_loops) if lp not in within)))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
-    name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}"
+    name = f"{problem.operation.kind}_{block.rows}x{panel}_t{count}" + (f"_o{order}" if order else "")
     return Schedule(name, loops, stages, tuple(packing))
 
 
@@ -269,151 +279,6 @@ def _multiple(grain: int, rows: int) -> int:
     return size
 
 
-def _order(
-    problem: Problem,
-    p: Product,
-    panel: int,
-    reduce: tuple[Loop, ...],
-    steps: dict[str, int],
-    block: Block,
-    lane_outer: tuple[Loop, ...],
-    within: tuple[Loop, ...],
-) -> tuple[Loop, ...]:
-    """Loops around a register block: rows pass by a panel of weights, or all panels by the rows of a block.
-
-    Rows come first where x is large, so that it is read once, and where the output is row-major: a panel at a time
-    would write pieces of it that are a whole row apart, which fall on few sets of the caches and which no core fetches
-    ahead. Weights then come from the vEU's own cache in the order in which they lie, about as fast as from the nearest.
-    """
-    if _rows(p, steps) < MIN_BLOCKS * block.rows:
-        return (*lane_outer, *within)
-    packed = problem.packable(p.w, p.lane)
-    if _copies_panels(problem, p, panel, steps) and terms(p) * panel * 4 <= problem.spec.own_cache / 4:
-        return (*lane_outer, *within)
-    kind = dict(problem.expr.outputs).get(p.stage.name)
-    row_major = packed and kind is not None and kind.layout is None and p.stage.axes[-1][0] == p.lane
-    far = _share(problem, p.x, steps) > problem.spec.own_cache / 2
-    strips = _strips(problem, p, panel, steps, within) if packed and (far or row_major) else ()
-    chunk = () if row_major and strips else _chunk(problem, p, panel, reduce, steps, block, far)
-    if row_major and len(chunk) > 1:
-        chunk = ()  # measured: slower than weights from the second cache
-    if strips and not chunk:
-        return (*lane_outer[:-1], *strips)
-    if far and not packed and not chunk and len(lane_outer) == 1:
-        return (*_deep(problem, p, panel, reduce, steps, block), *lane_outer, *within)
-    left = tuple(lp for lp in within if lp not in chunk)
-    if far and chunk and len(lane_outer) == 1:
-        return (*chunk[:-1], *lane_outer, *chunk[-1:], *left)
-    return (*lane_outer, *chunk, *left)
-
-
-def _strips(
-    problem: Problem, p: Product, panel: int, steps: dict[str, int], within: tuple[Loop, ...]
-) -> tuple[Loop, ...]:
-    """Rows, and inside of them panels: of all lanes, or of strips of lanes whose weights stay in a vEU's own cache.
-
-    Empty if these are single panels.
-    """
-    depth = terms(p)
-    panels = -(-min(steps.get(p.lane, dict(p.stage.axes)[p.lane]), p.group) // panel)
-    most = max(problem.spec.own_cache // 2 // (4 * depth * panel), 1)
-    size = max(n for n in range(1, panels + 1) if panels % n == 0 and n <= most)
-    if size == 1:
-        return ()
-    strip = (Loop(p.lane, size * panel),) if size < panels else ()
-    return (*strip, *within, Loop(p.lane, panel))
-
-
-def _chunk(
-    problem: Problem,
-    p: Product,
-    panel: int,
-    reduce: tuple[Loop, ...],
-    steps: dict[str, int],
-    block: Block,
-    far: bool,
-) -> tuple[Loop, ...]:
-    """Cut the reduction so that the weights of a panel stay in the nearest cache while all rows pass by.
-
-    Sums of all rows then wait in a buffer beside it. Rows whose sums would push the weights out are cut, if there are
-    so many channels that this pays. Empty if the panel fits as it is. Rows of which x comes from `far` are so few that
-    their x stays in the vEU's cache for all panels.
-    """
-    piece = _piece(problem, p, panel, reduce)
-    if piece is None:
-        return ()
-    near = nearest_bytes(problem.spec)
-    item, depth = 4 * panel, terms(p)
-    whole = dict(p.stage.reduce)[piece.axis] * item
-    rows = {a: min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in axes_of(p.w)}
-    room = min(near, problem.spec.own_cache // 2 // (4 * depth) * item) if far else near
-    held = prod(rows.values()) * item
-    if held > room and whole <= MAX_WHOLE * near:
-        return ()
-    loops: list[Loop] = []
-    for axis, extent in rows.items():
-        if held <= room or extent == 1:
-            continue
-        grain = block.rows if axis == p.row else 1
-        size = max(int(extent * room / held) // grain * grain, grain)
-        if size < extent:
-            loops.append(Loop(axis, size))
-            held = held // extent * size
-    if prod({**rows, **{lp.axis: lp.step for lp in loops}}.values()) < MIN_BLOCKS * block.rows:
-        return ()
-    return (*loops, piece)
-
-
-def _piece(problem: Problem, p: Product, panel: int, reduce: tuple[Loop, ...]) -> Loop | None:
-    """A loop over pieces of the reduction of which a panel's weights fill half of the nearest cache.
-
-    None if the panel fits as it is, or where no such piece divides the reduction.
-    """
-    near = nearest_bytes(problem.spec)
-    item, depth = 4 * panel, terms(p)
-    if depth * item <= near * 2 / 3 or not reduce:
-        return None
-    first = reduce[0]
-    extent = dict(p.stage.reduce)[first.axis]
-    unit = depth // extent * first.step * item
-    units = extent // first.step
-    fitting = [u for u in range(1, units) if units % u == 0 and u * unit <= near / 2]
-    if extent % first.step or not fitting or fitting[-1] * unit < 64 * item:
-        return None
-    return Loop(first.axis, fitting[-1] * first.step)
-
-
-def _deep(
-    problem: Problem, p: Product, panel: int, reduce: tuple[Loop, ...], steps: dict[str, int], block: Block
-) -> tuple[Loop, ...]:
-    """Cut a reduction so deep that not even the rows of a few blocks stay near: pieces outside, x is read once.
-
-    All sums of a task wait meanwhile, in as many rows as stay in the vEU's own cache. Empty if there is one piece, or
-    where they would be too few.
-    """
-    piece = _piece(problem, p, panel, reduce)
-    if piece is None or p.row is None or terms(p) * 4 * MIN_BLOCKS * block.rows <= problem.spec.own_cache / 2:
-        return ()
-    extents = dict(p.stage.axes)
-    height, width = (min(steps.get(a, extents[a]), extents[a]) for a in (p.row, p.lane))
-    held = problem.spec.own_cache // 2 // (4 * width) // block.rows * block.rows
-    if height <= held:
-        return (piece,)
-    return (Loop(p.row, held), piece) if held >= MIN_BLOCKS * block.rows else ()
-
-
-def _rows(p: Product, steps: dict[str, int]) -> int:
-    """Points of a task that share weights."""
-    return prod(min(steps.get(a, e), e) for a, e in p.stage.axes if a != p.lane and a not in axes_of(p.w))
-
-
-def _share(problem: Problem, load: Load, steps: dict[str, int]) -> float:
-    """Bytes of a tensor that a task reads."""
-    extents = dict((*problem.root.axes, *problem.root.reduce))
-    moving = [a for a in steps if any(a in variables(ix) for ix in load.index)]
-    return problem.expr.type_of(load.tensor).nbytes * prod(min(steps[a] / extents[a], 1.0) for a in moving)
-
-
 def _reduction(problem: Problem, p: Product) -> tuple[tuple[Loop, ...], tuple[Digit, ...]]:
     """Reduction loops outermost first, and the same order as digits of the packed weights.
 
@@ -468,20 +333,6 @@ def epilogue_packing(problem: Problem, stage: Stage, lane: str, panel: int) -> l
 def _transposed(problem: Problem, p: Product, depth: int) -> tuple[At, ...]:
     """A copy of a panel of weights in scratch, lanes innermost."""
     return (_panel_copy(problem, p, depth),) if copyable(problem, p) else ()
-
-
-def _copies_panels(problem: Problem, p: Product, panel: int, steps: dict[str, int]) -> bool:
-    """Whether a panel of weights made at run time has its rows so far apart that a copy side by side is faster.
-
-    Lanes lie side by side in it already.
-    """
-    kinds = dict(problem.expr.inputs)
-    if problem.packable(p.w, p.lane) or p.w.tensor not in kinds or p.w.index[-1] != var(p.lane):
-        return False
-    kind = kinds[p.w.tensor]
-    plain = all(ix == var(a) for ix in p.w.index for a in variables(ix)) and kind.layout is None
-    apart = kind.shape[-1] > panel and kind.shape[-1] * kind.dtype.itemsize >= APART_BYTES
-    return plain and apart and _rows(p, steps) >= APART_ROWS
 
 
 def _panel_copy(problem: Problem, p: Product, depth: int) -> At:

@@ -14,7 +14,6 @@ from rammer.kernels.tiling import (
     cut,
     kept_bytes,
     lane_packing,
-    nearest_bytes,
     output_order,
     place,
     stage_loops,
@@ -91,7 +90,7 @@ def _together(problem: Problem, axis: str, lane: str | None, steps: Mapping[str,
     if lane is None or not any(lane_axis(problem, s, one) in dict(s.reduce) for s in problem.placed):
         return 1
     rows = min(extents[axis], steps.get(axis, extents[axis]))
-    fitting = nearest_bytes(problem.spec) // 4 // (extents[lane] * root.dtype.itemsize)
+    fitting = problem.spec.near_bytes // 4 // (extents[lane] * root.dtype.itemsize)
     return max(1, min(rows, FOLDED, fitting))
 
 
@@ -163,7 +162,7 @@ def _block(
     if lane is not None and lane in shared:
         extent = min(dict(problem.root.axes)[lane], steps.get(lane, 1 << 62))
         piece = {a: tile[1] if tile and a == tile[0] else 1 for a in shared} | {lane: width}
-        vectors = max(nearest_bytes(problem.spec) // 2 // max(kept_bytes(problem.placed, piece), 1), 1)
+        vectors = max(problem.spec.near_bytes // 2 // max(kept_bytes(problem.placed, piece), 1), 1)
         if lane in steps:  # the next piece may be another task's
             vectors = next((n for n in range(vectors, 1, -1) if extent % (n * width) == 0), 1)
         if vectors * width < extent:

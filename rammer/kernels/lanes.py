@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log2, prod
+from math import prod
 from types import MappingProxyType
 
-from rammer.cost.functions import slots_of_term
+from rammer.cost.functions import slots_of_fold, slots_of_term
 from rammer.cost.work import apart
-from rammer.ir.expr import Load, Stage, loads
+from rammer.ir.expr import REDUCERS, Load, Stage, loads
 from rammer.ir.index import var, variables
 from rammer.kernels.problem import Problem, all_loads
 
@@ -33,7 +33,7 @@ def instructions(problem: Problem, stage: Stage, axis: str, here: Mapping[str, i
     if axis in dict(stage.reduce):  # lanes are added in the end
         results = extents[axis] / (terms * vectors)
         in_memory = 2.0 if extents[axis] % problem.lanes else 0.0  # sums of a part of a vector are no register
-        folds = 2 * log2(problem.lanes)  # each half is brought to the other, and added
+        folds = slots_of_fold(REDUCERS[stage.combine][0], problem.lanes)
         arithmetic, stores = arithmetic + results * folds + in_memory, results
     else:
         stores = stored(problem, stage, axis) / terms

@@ -11,7 +11,7 @@ from rammer.cost.estimate import arithmetic_us
 from rammer.cost.functions import slots_of
 from rammer.cost.issue import alone_us
 from rammer.errors import LoweringError
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import RKernel
@@ -107,10 +107,11 @@ class Problem:
 
     @cached_property
     def microseconds(self) -> float:
-        """At least so long it takes on one vEU: its arithmetic, and its bytes at the nearest cache's rate."""
-        traffic = sum(t.nbytes for _, t in (*self.expr.inputs, *self.expr.outputs))
-        rate = next((m.read_gbps for m in self.spec.memory if m.read_gbps), 50.0)
-        return arithmetic_us(self.stages.values(), self.spec) + traffic / (1e3 * rate)
+        """At least so long it takes on one vEU: its arithmetic, and its bytes at the nearest memory's rates."""
+        read, stored = (sum(t.nbytes for _, t in some) for some in (self.expr.inputs, self.expr.outputs))
+        near = next((m for m in self.spec.memory if m.read_gbps), MemoryLevel("usual", 0, "veu", 50.0))
+        moving_us = read * self.spec.byte_us(near, 1) + stored * self.spec.byte_us(near, 1, stores=True)
+        return arithmetic_us(self.stages.values(), self.spec) + moving_us
 
     def span(self, axis: str) -> int:
         return max(self.spans.get(axis, 1), 1)  # an axis of a tensor without elements spans 0

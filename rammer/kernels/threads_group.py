@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product as combinations
 from math import ceil, prod
 
-from rammer.cost.estimate import rate_gbps
+from rammer.cost.estimate import byte_us
 from rammer.cost.issue import near_us
 from rammer.cost.work import Issued, Work
 from rammer.ir.expr import Load
@@ -159,9 +159,9 @@ def _us(p: Product, tile: Tile) -> float:
     rounds = count * ceil(vectors / spec.issue.pending)
     whole = Work(1, Issued(stores=stores), (loop,), False, {}, {}, 2 * count, rounds)
     kinds = (*p.problem.expr.inputs, *p.problem.expr.outputs)
-    gbps = rate_gbps(sum(t.nbytes for _, t in kinds), spec)
+    read_us, _ = byte_us(sum(t.nbytes for _, t in kinds), spec)
     moved = (rows + columns) * p.extents[p.term] * DType.F32.itemsize
-    return near_us(whole, spec, tile.threads) + (moved / (gbps * 1e3) if gbps else 0.0)
+    return near_us(whole, spec, tile.threads) + moved * read_us
 
 
 def schedule(p: Product, tile: Tile) -> Schedule:

@@ -13,9 +13,9 @@ from itertools import product as combinations
 from math import ceil, prod
 from typing import NamedTuple, Protocol, TypeVar
 
-from rammer.cost.estimate import rate_gbps
+from rammer.cost.estimate import byte_us
 from rammer.cost.issue import near_us
-from rammer.cost.work import DIVISION, Issued, Work
+from rammer.cost.work import DIVISION, Issued, Work, line_words
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Const, Load, Range, Scalar, Select, Stage, loads
 from rammer.ir.index import bounds, simplify, substitute, var, variables
@@ -205,7 +205,7 @@ class Staging:
         self.passes = prod(e for a, e in p.stage.reduce if a != self.deep)  # for each term of the deepest axis
         self.copies = [self._copied(*side) for side in ((p.a, p.slow), (p.b, p.fast))]
         nbytes = sum(t.nbytes for _, t in (*problem.expr.inputs, *problem.expr.outputs))
-        self._gbps = rate_gbps(nbytes, problem.spec)
+        self._byte_us, _ = byte_us(nbytes, problem.spec)
         self.room = int(problem.spec.scratch_bytes * STAGED)
         self._boxes: dict[object, tuple[int, ...]] = {}
         self._steps: dict[tuple[tuple[str, ...], int], dict[str, int]] = {}
@@ -256,7 +256,7 @@ class Staging:
             run = self.run(staged, extents, threads) or extents[staged.along]
             each = -(-extents[staged.along] // run) * -(-(size // extents[staged.along] * run) // threads)
             count = each / joined
-            lines = max(spec.wave * joined / min(extents[staged.along], spec.issue.banks), 1.0)  # of one load
+            lines = max(spec.wave * joined / min(extents[staged.along], line_words(spec)), 1.0)  # of one load
             words = each * max(spec.wave / spec.issue.banks, 1.0)
             copies += Issued(DIVISION * len(staged.order) * count, lines * count, words)
             far += count
@@ -264,7 +264,7 @@ class Staging:
         rounds = chunks * ceil(far / spec.issue.pending)
         loop = Work(chunks, copies, (product,), True, {}, {})
         whole = Work(1, after, (loop,), False, {}, {}, 2 * chunks + syncs, rounds)
-        return near_us(whole, spec, threads) + (moved / (self._gbps * 1e3) if self._gbps else 0.0)
+        return near_us(whole, spec, threads) + moved * self._byte_us
 
     def run(self, staged: Staged, extents: tuple[int, ...], threads: int) -> int:
         """Neighbours in memory that threads copy together from each row of a turned operand; 0 if it is not turned."""

@@ -8,7 +8,7 @@ from math import prod
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Stage, loads
 from rammer.ir.index import var, variables
-from rammer.ir.tensor import Digit, Layout
+from rammer.ir.tensor import Digit, Layout, aligned_bytes
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
 from rammer.kernels.problem import Problem
@@ -187,9 +187,4 @@ def place_one(problem: Problem, stage: Stage, loops: Sequence[Loop], depth: int)
 def kept_bytes(stages: Iterable[Stage], steps: Mapping[str, int]) -> int:
     """Bytes of scratch that stages take where no more than `steps` of some axes are computed at a time."""
     sizes = (prod(min(e, steps.get(a, e)) for a, e in s.axes) * s.dtype.itemsize for s in stages)
-    return sum(-(-size // 64) * 64 for size in sizes)
-
-
-def nearest_bytes(spec: VDeviceSpec) -> int:
-    """Bytes of the nearest memory that a vEU has for itself, if the spec says; else its scratch."""
-    return next((m.nbytes for m in spec.memory if m.owner == "veu"), spec.scratch_bytes)
+    return sum(map(aligned_bytes, sizes))

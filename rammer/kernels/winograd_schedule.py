@@ -162,9 +162,12 @@ def _parts(problem: Problem, conv: Convolution) -> Iterator[tuple[Order, int, in
     for chunk in chunks:
         yield Order.STRIPS, chunk, chunk
         yield Order.PARTS, chunk, chunk
-    near = next((level.nbytes for level in problem.spec.memory if level.owner == "veu"), 32 << 10)
     if conv.rows.pieces == 1 == conv.columns.pieces:
-        held = [n for n in (16, 8, 4, 2) if depth % n == 0 and n < depth and 4 * PLANES * n * lanes <= near / 2]
+        held = [
+            n
+            for n in (16, 8, 4, 2)
+            if depth % n == 0 and n < depth and 4 * PLANES * n * lanes <= problem.spec.near_bytes / 2
+        ]
         yield from ((Order.NEAR, depth, n) for n in held[:1])
 
 

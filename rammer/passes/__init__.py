@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.passes.clean.eliminate_common import eliminate_common
 from rammer.passes.clean.eliminate_dead import eliminate_dead
@@ -42,102 +43,65 @@ def silent(name: str, graph: Graph) -> None:
     """The watcher that shows nothing."""
 
 
-Passes = tuple[Callable[[Graph], Graph], ...]
+Pass = Callable[[Graph], Graph]
 
 
 def untold(note: str) -> None:
     """Nobody listens."""
 
 
-def passes(
-    spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold
-) -> tuple[Callable[[Graph], Graph], ...]:
+def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold) -> tuple[Pass, ...]:
     """The passes for a vDevice, in order."""
+    many = spec.massively_parallel
 
-    def layouts(graph: Graph) -> Graph:
-        return choose_layouts(graph, spec, images_apart)
-
-    def integers(graph: Graph) -> Graph:
-        return integer_products(graph, spec)
-
-    def weights(graph: Graph) -> Graph:
-        return weights_as_bytes(graph, spec)
-
-    def blocks(graph: Graph) -> Graph:
-        return block_weights(graph, spec)
-
-    def tables(graph: Graph) -> Graph:
-        return packed_tables(graph, spec)
+    def given(run: Callable[..., Graph], *more: object, **named: object) -> Pass:
+        """A pass that knows more than its graph."""
+        return wraps(run)(lambda graph: run(graph, *more, **named))
 
     def widened(graph: Graph) -> Graph:
         for note in wide_weights(graph):
             tell(note)
         return graph
 
-    def products(graph: Graph) -> Graph:
-        # threads read neighbours: there a matrix that lies turned is read badly
-        return simplify_products(graph, as_it_lies=not spec.massively_parallel)
-
-    def chains(graph: Graph) -> Graph:
-        return fuse_chains(graph, spec)
-
-    def narrow(graph: Graph) -> Graph:
-        return narrow_products(graph, spec)
-
-    def stack(graph: Graph) -> Graph:
-        # a product of all steps waits for all of them: layers no longer run side by side
-        return stack_rows(graph, across_waves=not spec.massively_parallel)
-
-    def cells(graph: Graph) -> Graph:
-        return open_cells(graph) if spec.massively_parallel else graph
-
-    def cut(graph: Graph) -> Graph:
-        return cut_rows(graph) if spec.massively_parallel else graph
-
-    def begin(graph: Graph) -> Graph:
-        # products with a state that is zero, which come to light when [x, h] · W is taken apart
-        return fold_constants(graph) if spec.massively_parallel else graph
-
-    def sums(graph: Graph) -> Graph:
-        return join_sums(graph) if spec.massively_parallel else graph
-
-    def project(graph: Graph) -> Graph:
-        # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
-        return graph if spec.massively_parallel else join_projections(graph)
+    def only(where: bool, *runs: Pass) -> tuple[Pass, ...]:
+        return runs if where else ()
 
     return (
         eliminate_dead,
         move_first,
-        integers,
-        weights,
-        blocks,
+        given(integer_products, spec),
+        # threads load what they multiply as it is
+        *only(spec.execution is not Execution.SIMT, given(weights_as_bytes, spec)),
+        *only(not many, given(block_weights, spec)),
         widened,
-        cells,
+        *only(many, open_cells),
         fold_constants,
-        tables,
+        *only(not many, packed_tables),
         simplify,
-        products,
+        given(simplify_products, as_it_lies=not many),  # threads read neighbours: turned matrices are read badly
         merge_slices,
         fold_norms,
         split_activations,
         eliminate_common,
-        narrow,
+        given(narrow_products, spec),
         requantize,
         split_products,
-        cut,
-        begin,
+        # products with a state that is zero come to light when [x, h] · W is taken apart
+        *only(many, cut_rows, fold_constants),
         simplify,
         gather_gates,
-        sums,
-        stack,
+        *only(many, join_sums),
+        # a product of all steps waits for all of them: layers no longer run side by side
+        given(stack_rows, across_waves=not many),
         merge_transposes,
         simplify,
         eliminate_common,
-        project,
+        # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
+        *only(not many, join_projections),
         dequantize_apart,
         fuse,
-        chains,
-        layouts,
+        given(fuse_chains, spec),
+        given(choose_layouts, spec, images_apart),
         place,
         mark_static,
     )

@@ -61,13 +61,14 @@ class Draft:
         """What an rTask pays for reading its static weights from the shared memory, and not from its vEU's own."""
         kernel = self.kernels[operator_id]
         if (found := self._reload_us.get(kernel)) is None:
-            private = [m.read_gbps for m in self.spec.memory if m.owner == "veu" and m.read_gbps]
-            shared = [m.read_gbps for m in self.spec.memory if m.owner != "veu" and m.read_gbps]
+            private = [m for m in self.spec.memory if m.owner == "veu" and m.read_gbps]
+            shared = [m for m in self.spec.memory if m.owner != "veu" and m.read_gbps]
             found = 0.0
             if private and shared and kernel.num_rtasks:
                 static = compress(kernel.input_types(), kernel.operation.static)
                 nbytes = sum(t.nbytes for t in static) / kernel.num_rtasks
-                found = max(0.0, nbytes / 1e3 * (self.spec.num_veus / shared[0] - 1 / private[-1]))
+                near_us, far_us = (self.spec.byte_us(m, self.spec.num_veus) for m in (private[-1], shared[0]))
+                found = max(0.0, nbytes * (far_us - near_us))
             self._reload_us[kernel] = found
         return found
 

@@ -127,15 +127,15 @@ class _Homes:
         """
         spec, us = self._problem.spec, self._draft.rtask_us(operator)
         kernel = self._kernels[operator]
-        near = [m.read_gbps for m in spec.memory if m.owner == "veu" and m.read_gbps]
-        far = [m.read_gbps for m in spec.memory if m.owner != "veu" and m.read_gbps]
+        near = [m for m in spec.memory if m.owner == "veu" and m.read_gbps]
+        far = [m for m in spec.memory if m.owner != "veu" and m.read_gbps]
         if not near or not far or not spec.load_us:
             return max(us - self._draft.reload_us(operator), 0.1 * us) if resident else us
         static = compress(kernel.input_types(), kernel.operation.static)
-        kilobytes = sum(t.nbytes for t in static) / kernel.num_rtasks / 1e3
+        nbytes = sum(t.nbytes for t in static) / kernel.num_rtasks
         if resident:
-            return min(us, kilobytes / near[-1] + spec.load_us)
-        return max(us, kilobytes * spec.num_veus / far[0] + spec.load_us)
+            return min(us, nbytes * spec.byte_us(near[-1], spec.num_veus) + spec.load_us)
+        return max(us, nbytes * spec.byte_us(far[0], spec.num_veus) + spec.load_us)
 
     def _tile(self, task: TaskUid) -> Tile:
         n, rtask = task

@@ -22,7 +22,7 @@ from rammer.ir.expr import (
     Select,
 )
 from rammer.ir.index import Index, bounds, var, variables
-from rammer.ir.tensor import DType
+from rammer.ir.tensor import DType, aligned_bytes
 from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Store, Sync, TileProgram, uses
 from rammer.vdevice.minifloats import MINIFLOATS
 from rammer.vdevice.vectors import BITWISE, FLOAT32_MATH, INFIX, LOGIC, POWERS, SINGLE, VectorLoops
@@ -71,12 +71,12 @@ class CFamilyPrinter(VectorLoops):
         self.first_lane = 0  # of the vector loop that is printed: those before it stay as they are
 
     def scratch(self) -> list[str]:
-        """Declarations of the scratch buffers, each on a 64-byte boundary."""
+        """Declarations of the scratch buffers, each aligned."""
         offset, lines = 0, []
         for b in self.program.scratch:
             kind = self.ctype[b.encoding.dtype if b.encoding else b.dtype]
             lines.append(f"  {kind} *{self.restrict} {b.name} = ({kind} *)(scratch + {offset});")
-            offset += -(-b.nbytes // 64) * 64
+            offset += aligned_bytes(b.nbytes)
         return lines
 
     def wait(self) -> str:

@@ -26,7 +26,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.order import HappensBefore, PlanPosition
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import BarrierRTask, RProgram, TaskUid
-from rammer.ir.tensor import Array, DType, TensorId
+from rammer.ir.tensor import Array, DType, TensorId, aligned_bytes
 from rammer.ir.tile import TaskDigit
 from rammer.vdevice.base import Executable, Image, VDevice, VDeviceEntry
 
@@ -131,7 +131,7 @@ class _Memory(Memory):
         if plan.memory is not None:
             self.plan = plan.memory
         else:
-            starts = np.cumsum([0, *(-(-max(n, 1) // 64) * 64 for n in nbytes.values())]).tolist()
+            starts = np.cumsum([0, *(aligned_bytes(max(n, 1)) for n in nbytes.values())]).tolist()
             self.plan = MemoryPlan(dict(zip(owners, starts, strict=False)), starts[-1])
         self.room = max((nbytes[t] for t in self.plan.pieces), default=0)
         self.arena: Bytes = np.zeros(self.plan.arena_bytes + 2 * self.room, np.uint8)

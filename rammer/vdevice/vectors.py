@@ -10,7 +10,22 @@ from typing import assert_never
 from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, loads, result_dtype, rewrite
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
-from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Prefetch, Scope, Stmt, Store, Sync, TileProgram
+from rammer.ir.tile import (
+    Alloc,
+    Apply,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kind,
+    Prefetch,
+    Scope,
+    Stmt,
+    Store,
+    Sync,
+    TileProgram,
+    folded,
+)
 from rammer.vdevice.minifloats import MINIFLOATS
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
@@ -268,15 +283,8 @@ class VectorLoops:
 
     def folded_vector(self, loop: For) -> tuple[str, Index, str] | None:
         """The buffer, index and function of a loop that combines the lanes of a vector into lane 0."""
-        match loop:
-            case For(
-                v, 1, self.lanes, Kind.UNROLLED, (Store(buffer, index, Call(fn, (Load(b1, (i1,)), Load(b2, (i2,))))),)
-            ):
-                same = buffer == b1 == b2 and index == i1 and i2 == index + var(v)
-                known = buffer in self.wide and fn in ("add", "mul", "max", "min")
-                if same and known and index.const % self.lanes == 0:
-                    return buffer, index, fn
-        return None
+        found = folded(loop, self.lanes)
+        return found if found and found[0] in self.wide else None
 
     def numbers(self, body: Body) -> tuple[int, int]:
         """Stores of single numbers that unrolling makes of a body, and numbers gathered into vectors one by one."""

@@ -58,25 +58,25 @@ def test_single_pieces_are_expected_to_be_where_they_are(seed: int) -> None:
         veu = rng.randrange(3)
         chosen = rng.sample(range(40), rng.randrange(1, 5))
         cut = rng.randrange(len(chosen) + 1)
-        want = [0.0, 0.0, 0.0, 0.0]
+        want = np.zeros((2, 4))  # of what is read, and of what is written
         lefts = []
         missed = own[veu].take([(piece, 1.0) for piece in chosen])
-        for piece, left in zip(chosen, missed, strict=True):
-            want[0] += 1 - left
+        for n, (piece, left) in enumerate(zip(chosen, missed, strict=True)):
+            want[int(n >= cut), 0] += 1 - left
             if (other := writer.get(piece, veu)) != veu:
                 there = left * own[other].share(piece)
-                want[1] += there
+                want[int(n >= cut), 1] += there
                 left -= there
             lefts.append((piece, left))
         for piece in chosen[cut:]:
             for other in {0, 1, 2} - {veu}:
                 own[other].drop(piece)
             writer[piece] = veu
-        want[3] = sum(shared.take(lefts))
-        want[2] = sum(left for _, left in lefts) - want[3]
+        for n, ((_, left), far) in enumerate(zip(lefts, shared.take(lefts), strict=True)):
+            want[int(n >= cut), 2:] += left - far, far
         got = caches.fetch(veu, touch(chosen[:cut], chosen[cut:]))
-        assert got.tolist() == pytest.approx([PIECE * n for n in want], abs=1e-6)
-        assert sum(want) == pytest.approx(len(chosen))
+        assert got == pytest.approx(PIECE * want, abs=1e-6)
+        assert want.sum(axis=1) == pytest.approx([cut, len(chosen) - cut])
 
 
 class Single:
@@ -109,7 +109,7 @@ def test_loops_lose_more_the_larger_they_are(pieces: int, least: float, most: fl
     """Of pieces read over and over: what fits stays, of one and a half caches some is lost, of five nearly all."""
     caches = Residency(spec_of(1), whole(pieces))
     for _ in range(50):
-        near = sum(caches.fetch(0, touch([p], []))[0] for p in range(pieces))
+        near = sum(caches.fetch(0, touch([p], []))[0, 0] for p in range(pieces))
     assert least <= 1 - near / (PIECE * pieces) <= most
 
 
@@ -120,7 +120,7 @@ def test_what_a_loop_keeps_is_known_without_going_round(tenths: int) -> None:
     memory = (MemoryLevel("L2", 1000 * PIECE, "veu", 100.0), MemoryLevel("DRAM", 1 << 30, "device", 10.0))
     caches = Residency(VDeviceSpec("made up", 1, memory=memory), whole(pieces))
     for _ in range(60):
-        near = sum(caches.fetch(0, touch([p], []))[0] for p in range(pieces))
+        near = sum(caches.fetch(0, touch([p], []))[0, 0] for p in range(pieces))
     assert kept(PIECE * pieces, 1000 * PIECE) == pytest.approx(near / (PIECE * pieces) if pieces else 1.0, abs=0.01)
     assert kept(PIECE * (pieces + 1), 0) == 0.0
 
@@ -135,8 +135,8 @@ def test_what_another_veu_wrote_comes_from_there_once() -> None:
         (0, [], [1], [1, 0, 0, 0]),
         (1, [1, 2], [], [1, 1, 0, 0]),
     ):
-        assert caches.fetch(veu, touch(reads, writes)).tolist() == pytest.approx([PIECE * n for n in want], abs=1e-3)
-    assert caches.moved.tolist() == pytest.approx([4 * PIECE, 3 * PIECE, 0, 2 * PIECE], abs=1e-3)
+        moved = caches.fetch(veu, touch(reads, writes)).sum(axis=0).tolist()
+        assert moved == pytest.approx([PIECE * n for n in want], abs=1e-3)
 
 
 def test_parts_of_a_piece_come_one_by_one() -> None:
@@ -144,14 +144,30 @@ def test_parts_of_a_piece_come_one_by_one() -> None:
     large = replace(spec_of(1), memory=tuple(replace(m, nbytes=1 << 40) for m in spec_of(1).memory))
     caches = Residency(large, whole(1))
     quarter = Touch(np.array([0]), np.array([PIECE // 4]), np.zeros(0, np.int64), PIECE // 4)
-    near = [caches.fetch(0, quarter)[0] / (PIECE // 4) for _ in range(12)]
+    near = [caches.fetch(0, quarter)[0, 0] / (PIECE // 4) for _ in range(12)]
     assert near[0] == 0.0 and near[1] == pytest.approx(0.25) and near[-1] > 0.9
     assert sorted(near) == near
 
 
+def test_a_group_shares_a_cache_and_its_rate() -> None:
+    """Of four vEUs each two have an L3: what the one half has read is far from the other."""
+    l3 = MemoryLevel("L3", 1 << 20, "group", 40.0, group=2)
+    spec = VDeviceSpec("two groups", 4, memory=(l3, MemoryLevel("DRAM", 1 << 30, "device", 10.0)))
+    caches = Residency(spec, whole(2))
+    assert [caches.fetch(veu, touch([0], []))[0].tolist() for veu in (0, 1, 2, 3)] == [
+        [0, PIECE],
+        [PIECE, 0],
+        [0, PIECE],
+        [PIECE, 0],
+    ]
+    assert [spec.byte_us(l3, veus) for veus in (1, 2, 4)] == [
+        1e-3 / 20
+    ] * 3  # of no rate for one alone its share counts
+
+
 def test_without_caches_everything_is_in_main_memory() -> None:
     spec = VDeviceSpec("plain", 2, memory=(MemoryLevel("DRAM", 1 << 30, "device", 10.0),))
-    assert Residency(spec, whole(4)).fetch(1, touch([0, 1], [2])).tolist() == [3 * PIECE]
+    assert Residency(spec, whole(4)).fetch(1, touch([0, 1], [2])).tolist() == [[2 * PIECE], [PIECE]]
 
 
 def test_pieces_count_every_byte_once() -> None:
@@ -184,7 +200,7 @@ def test_of_a_table_as_much_is_touched_as_is_read(rows: int) -> None:
     """Whichever rows these are: an equal part of each piece, and not the whole table."""
     types = TensorType((1000, 48)), TensorType((rows,), DType.I64)
     op = Operations(OPS).define("gather", types, attributes(axis=0))
-    kernel, *_ = candidates(op, replace(spec_of(2), languages=("c",), lanes=8, registers=16, peak_gflops=64.0))
+    kernel, *_ = candidates(op, replace(spec_of(2), languages=("c",), lanes=8, registers=16, clock_ghz=2.0))
     touched, in_use = touches_alone(kernel)
     wanted = rows * (48 * 4 + 8 + 48 * 4)
     pieces = -(-1000 * 48 * 4 // LEAST_BYTES)

@@ -21,10 +21,9 @@ SPEC = VDeviceSpec(
     max_threads=256,
     wave=32,
     scratch_bytes=100 << 10,
-    memory=(MemoryLevel("L2", 50 << 20, "device", 5000.0),),
-    peak_gflops=500.0,
+    memory=(MemoryLevel("L2", 50 << 20, "device", 5000.0, latency_us=0.3),),
+    clock_ghz=3.9,
     sync_us=0.02,
-    load_us=0.3,
 )
 
 

@@ -8,7 +8,7 @@ from math import prod
 import pytest
 from cpus import CPUS
 
-from rammer.cost.issue import cycles, filled_bytes, near_us
+from rammer.cost.issue import cycles, filled, near_us
 from rammer.cost.work import Issued, Work, work
 from rammer.ir.dependency import read_elements, written_elements
 from rammer.ir.device import MemoryLevel, VDeviceSpec
@@ -16,7 +16,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import TensorType
-from rammer.ir.tile import Apply, TileProgram, contains
+from rammer.ir.tile import Apply, For, Kind, TileProgram, contains, folded, statements
 from rammer.kernels import candidates
 
 SPEC = VDeviceSpec(
@@ -25,7 +25,7 @@ SPEC = VDeviceSpec(
     languages=("c",),
     lanes=8,
     registers=16,
-    peak_gflops=64.0,  # 2 GHz
+    clock_ghz=2.0,
     memory=(
         MemoryLevel("L1", 32 << 10, "veu", 128.0),
         MemoryLevel("L2", 1 << 20, "veu", 64.0),
@@ -84,7 +84,7 @@ def test_smaller_caches_are_filled_more_often() -> None:
     for kernel in matmul(75, 129, 48):
         assert isinstance(kernel.body, TileProgram)
         found = work(kernel.body, SPEC)
-        by_size = [filled_bytes(found, nbytes) for nbytes in (1 << 8, 1 << 12, 1 << 15, 1 << 20)]
+        by_size = [filled(found, nbytes)[0] for nbytes in (1 << 8, 1 << 12, 1 << 15, 1 << 20)]
         assert by_size == sorted(by_size, reverse=True) and by_size[-1] == sum(found.whole.values()) < by_size[0]
 
 
@@ -116,3 +116,16 @@ def test_an_instruction_touches_whole_blocks() -> None:
         assert isinstance(kernel.body, TileProgram)
         whole, weights = work(kernel.body, spec).whole, kernel.body.arguments[2]
         assert whole[weights.name] >= 0.99 * weights.nbytes / kernel.num_rtasks, kernel.name
+
+
+@pytest.mark.parametrize(("fn", "slots"), [("sum", 1), ("max", 3)])
+def test_lanes_are_folded_by_halves(fn: str, slots: int) -> None:
+    """As the text does: three steps for eight lanes, each a shuffle and what combines; not seven of single numbers."""
+    operation = Operations(OPS).define("reduce", (TensorType((1, 64)),), attributes(fn=fn, axes=(1,), keepdims=False))
+    for kernel in candidates(operation, SPEC):
+        assert isinstance(kernel.body, TileProgram)
+        loops = [s for s in statements(kernel.body.body) if isinstance(s, For)]
+        unrolled = sum(lp.kind is Kind.UNROLLED and lp.start == 1 and not folded(lp, 8) for lp in loops)
+        combined = 8 + (3 if unrolled else 0)  # vectors, and those of unrolled sums
+        found = issued(work(kernel.body, SPEC)).arithmetic
+        assert any(folded(lp, 8) for lp in loops) and found == combined * slots + 3 * (slots + 1), kernel.name

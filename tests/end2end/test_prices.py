@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import rammer
 from rammer.frontend.builder import GraphBuilder
@@ -62,3 +64,16 @@ def test_a_search_says_what_it_won() -> None:
         usual = {k.schedule for k in PluginRegistry().rkernels(kernel.operation, program.plan.spec)}
         won = "search: 1 operations take other tilings, each alone "
         assert note.startswith("search: no operation takes another tiling" if kernel.schedule in usual else won)
+
+
+def test_compile_changes_no_vdevice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another precision is another vDevice: the one that was opened is as it was, and so is what it compiles then."""
+    registry = PluginRegistry()
+    device = registry.open("cpu", arch="x86-64-amx@here", device=2)
+    monkeypatch.setattr(registry, "open", lambda *_, **__: device)
+    monkeypatch.setattr(type(device), "close", lambda self: None)
+    before = dict(vars(device))
+    for precision in ("bf16", None):
+        with rammer.compile(network(), "cpu", precision=precision, tune_seconds=0, registry=registry) as program:
+            assert program.plan.spec == replace(before["spec"], precision=precision or "fp32")
+        assert {name: vars(device)[name] for name in before} == before  # it may know more: its compiler

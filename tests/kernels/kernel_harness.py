@@ -47,10 +47,10 @@ SPEC = VDeviceSpec(
     lanes=16,
     registers=32,
     memory=(MemoryLevel("L1", 48 << 10, "veu", 500.0), MemoryLevel("L2", 2 << 20, "veu", 250.0)),
-    peak_gflops=140.0,
+    clock_ghz=2.2,
 )
 
-SLOW_SPEC = replace(SPEC, num_veus=3, peak_gflops=1e-3)  # so slow that nothing is too small to be cut into tasks
+SLOW_SPEC = replace(SPEC, num_veus=3, clock_ghz=1e-5)  # so slow that nothing is too small to be cut into tasks
 
 
 def operation(

@@ -37,7 +37,7 @@ GPU = VDeviceSpec(
     wave=32,
     scratch_bytes=48 << 10,
     memory=(MemoryLevel("L2", 50 << 20, "device", 5500.0),),
-    peak_gflops=450.0,
+    clock_ghz=3.5,
     instructions=(*SM_80, LATER, *folds(32)),
 )
 SMALL = VDeviceSpec(

@@ -21,7 +21,7 @@ from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.emit import emit, translation_unit
 from rammer.vdevice.cpu.prefetch import LINE_BYTES
 
-UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.AMX, peak_gflops=1.0)
+UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.AMX, clock_ghz=1 / 64)
 PACE = 32  # lines of a block: sums of 128 products, a line for 4 of them
 MARGIN = 1 << 20  # bytes: a kernel asks for the panel after its last one, too, wherever that is
 

@@ -45,7 +45,7 @@ from rammer.vdevice.interpreter import run_plan
 
 LEVELS = (
     MemoryLevel("near", 24 << 10, "veu", 90.0),
-    MemoryLevel("middle", 768 << 10, "device", 60.0, veu_gbps=30.0),
+    MemoryLevel("middle", 768 << 10, "device", 60.0, veu_gbps=30.0, latency_us=0.3),
     MemoryLevel("far", 8 << 30, "device", 9.0),
 )
 
@@ -65,7 +65,7 @@ ALONE = VDeviceSpec(
     registers=12,
     scratch_bytes=16 << 10,
     memory=LEVELS,
-    peak_gflops=1.0,
+    clock_ghz=1 / 16,
     barrier_us=0.2,
     instructions=BLOCK,
 )
@@ -96,10 +96,9 @@ WAVES = VDeviceSpec(
     wave=8,
     scratch_bytes=16 << 10,
     memory=LEVELS,
-    peak_gflops=7.0,
+    clock_ghz=7 / 32,
     barrier_us=0.2,
     sync_us=0.05,
-    load_us=0.3,
     instructions=IN_WAVES,
 )
 

@@ -44,7 +44,7 @@ from rammer.vdevice.placement import arrange
 from rammer.vdevice.toolchain import c_compiler
 
 # so slow that every product is worth waking the unit
-UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.AMX, peak_gflops=1.0)
+UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.AMX, clock_ghz=1 / 64)
 BLOCKED = channel_blocked(4, 16)
 FAR_SPEC = replace(UNIT_SPEC, memory=(MemoryLevel("L2", 32 << 10, "veu", 250.0),))  # weights do not stay near
 STRIP_SPEC = replace(FAR_SPEC, scratch_bytes=48 << 10)  # nor do all rows of a task

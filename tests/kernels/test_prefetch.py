@@ -233,7 +233,7 @@ def unit_product() -> RKernel:
     """Rows pass by panels of encoded weights, for each of which the next one is asked for."""
     op = operation("matmul", TensorType((192, 64)), TensorType((64, 160)), static=["b"])
     near = MemoryLevel("L2", 32 << 10, "veu", 250.0)  # in which the weights do not stay
-    spec = replace(SPEC, instructions=amx.AMX, peak_gflops=1.0, memory=(near,))
+    spec = replace(SPEC, instructions=amx.AMX, clock_ghz=1 / 64, memory=(near,))
     return next(k for k in candidates(op, spec) if any(s.encoding for s in prefetches(hinted(k))))
 
 

@@ -40,6 +40,7 @@ def test_the_cheapest_of_many_are_passed_on(kind: str, cpu: MadeUp) -> None:
         if problem.own_packing(s) is not None
     }
     assert len(considered) >= 16
+    assert kind == "conv" or any(s.name.endswith("_o1") for s in contraction.every(problem)), "orders, too"
     known = {k.schedule for k in usual}
     assert [k.schedule for k in searched if k.schedule in known] == [k.schedule for k in usual]
     more = {k.schedule for k in searched} - known
@@ -56,7 +57,7 @@ def test_drafts_count_about_as_what_they_become(kind: str, cpu: MadeUp) -> None:
         program = problem.kernel(schedule).body
         assert isinstance(program, TileProgram)
         full_us = alone_us(program, cpu.spec)
-        assert 0.99 * full_us <= problem.alone_us(schedule, cpu.num_veus) <= 1.5 * full_us, schedule.name
+        assert 0.99 * full_us <= problem.alone_us(schedule, cpu.num_veus) <= 1.6 * full_us, schedule.name
 
 
 @pytest.mark.parametrize("kind", ["matmul", "conv"])

@@ -381,7 +381,7 @@ class TestPlans:
         breadth, depth, best, search = (self.moved(f"graphturbo:{policy}", problem) for policy in policies)
         assert depth["DRAM"] < breadth["DRAM"] < 0.85 * wavefront["DRAM"]
         assert best == depth
-        rates = us_per_byte(self.spec, 2).tolist()
+        rates = us_per_byte(self.spec, 2)[0].tolist()
         cost, least = (sum(n * us for n, us in zip(m.values(), rates, strict=True)) for m in (search, best))
         assert cost <= least
 

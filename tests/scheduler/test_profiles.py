@@ -20,9 +20,9 @@ def one_kernel(num_rtasks: int = 4) -> tuple[object, ...]:
 def test_estimates_follow_the_slower_of_arithmetic_and_memory() -> None:
     _, kernel = one_kernel()  # 4 rTasks: 20 slots, each of two operations, and 32 bytes in all
     slots = 4 * 4 + 4
-    spec = VDeviceSpec("x", 2, peak_gflops=0.001)
+    spec = VDeviceSpec("x", 2, clock_ghz=0.00025)
     assert EstimatingProfiler(spec).rtask_us(kernel) == pytest.approx(2 * slots / 4)
-    slow = replace(spec, peak_gflops=1e9, memory=(MemoryLevel("DRAM", 1 << 30, "device", 0.004),))
+    slow = replace(spec, clock_ghz=2.5e8, memory=(MemoryLevel("DRAM", 1 << 30, "device", 0.004),))
     assert EstimatingProfiler(slow).rtask_us(kernel) == pytest.approx(32 / 4 / (0.004 / 2 * 1e3))
     near = replace(slow, memory=(MemoryLevel("L2", 1 << 20, "veu", 8.0), *slow.memory))
     assert EstimatingProfiler(near).rtask_us(kernel) == pytest.approx(32 / 4 / 8e3)
@@ -31,7 +31,7 @@ def test_estimates_follow_the_slower_of_arithmetic_and_memory() -> None:
 
 def test_overhanging_tiles_cost_whole_tiles() -> None:
     operation, _ = one_kernel(4)
-    profiler = EstimatingProfiler(VDeviceSpec("x", 2, peak_gflops=0.001))
+    profiler = EstimatingProfiler(VDeviceSpec("x", 2, clock_ghz=0.00025))
     two, three = make_kernel(operation, 2), make_kernel(operation, 3)  # 4 points in three tiles of 2: one is empty
     assert profiler.rtask_us(three) == profiler.rtask_us(two)
 

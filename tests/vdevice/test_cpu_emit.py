@@ -18,9 +18,9 @@ from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.emit import emit, prelude, translation_unit
 from rammer.vdevice.cpu.printer import MAX_NUMBERS
 
-SPEC = VDeviceSpec("cpu", num_veus=2, languages=("c",), lanes=16, registers=32, peak_gflops=100.0)
-UNIT = replace(SPEC, instructions=amx.AMX, peak_gflops=1.0)
-NEON = VDeviceSpec("cpu", num_veus=4, languages=("c",), lanes=4, registers=32, peak_gflops=30.0)
+SPEC = VDeviceSpec("cpu", num_veus=2, languages=("c",), lanes=16, registers=32, clock_ghz=1.6)
+UNIT = replace(SPEC, instructions=amx.AMX, clock_ghz=1 / 64)
+NEON = VDeviceSpec("cpu", num_veus=4, languages=("c",), lanes=4, registers=32, clock_ghz=1.9)
 
 
 def matmul(rows: int) -> Operation:

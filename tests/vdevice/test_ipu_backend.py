@@ -94,7 +94,7 @@ def test_an_irregular_set_has_no_pattern() -> None:
 
 def test_padded_convolution_has_one_codelet_with_constant_distances(ipu: VDevice) -> None:
     """rTasks at the edges share the class of those inside: their fields hang over the tensor."""
-    spec = replace(ipu.spec, peak_gflops=1e-6)
+    spec = replace(ipu.spec, clock_ghz=1e-6)
     builder = GraphBuilder()
     x = builder.input("x", (1, 4, 16, 16))
     w = builder.constant(np.ones((8, 4, 3, 3), np.float32))

@@ -23,9 +23,7 @@ SMALLEST, LARGEST = 16, 512  # terms of a block
 
 
 def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """Leave weights of products as words that hold several, except where many threads load what they multiply."""
-    if spec.massively_parallel:
-        return graph
+    """Leave weights of products as words that hold several."""
     editor, known = Editor(graph), known_tensors(graph)
     for n in list(editor.operators):
         op = editor.operators[n]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, TensorId
 from rammer.passes.editor import Editor
 
 
-def packed_tables(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """Gather bytes that hold several integers each, and unpack what was gathered; on devices of few threads."""
-    if spec.massively_parallel:
-        return graph
+def packed_tables(graph: Graph) -> Graph:
+    """Gather bytes that hold several integers each, and unpack what was gathered."""
     editor = Editor(graph)
     packed: dict[TensorId, TensorId] = {}
     for n in list(editor.operators):

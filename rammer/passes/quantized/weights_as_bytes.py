@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rammer.ir.device import Execution, VDeviceSpec
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import Array, DType, Shape, TensorId
@@ -27,9 +27,7 @@ CELLS = {"lstm_cell": 3, "gru_cell": 2}  # and which operand multiplies the stat
 
 
 def weights_as_bytes(graph: Graph, spec: VDeviceSpec) -> Graph:
-    """Leave weights of products as whole numbers of 8 or 16 bits, except where threads load what they multiply."""
-    if spec.execution is Execution.SIMT:
-        return graph
+    """Leave weights of products as whole numbers of 8 or 16 bits."""
     narrower, known = _Narrower(Editor(graph)), known_tensors(graph)
     floats = any(i.operands == (DType.F32, DType.F32) for i in spec.multipliers)
     for n in list(narrower.editor.operators):

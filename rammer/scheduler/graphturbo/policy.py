@@ -139,7 +139,7 @@ def _near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
     room = [int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]]
     if not room:
         return {"the vEUs' own memory": Memories(spec.num_veus, spec.own_cache * spec.num_veus, 0)}
-    rates = us_per_byte(spec, spec.num_veus)[-len(caches[1:]) :].tolist() if len(caches) > 1 else [1.0]
+    rates = us_per_byte(spec, spec.num_veus)[0, -len(caches[1:]) :].tolist() if len(caches) > 1 else [1.0]
     cost = rates[0] / rates[-1] if rates[-1] else 1.0
     beyond = [*room[1:], room[-1]]
     return {
@@ -233,7 +233,7 @@ def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
     if prices := problem.profiler.prices(plan.kernels):
         return _Judged(simulate(replace(plan, prices=prices)).total_us, plan)
     timeline = simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}))
-    rates = us_per_byte(problem.spec, problem.spec.num_veus).tolist()
+    rates = us_per_byte(problem.spec, problem.spec.num_veus)[0].tolist()
     return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)
 
 

@@ -1,4 +1,4 @@
-// What a core does when nothing holds it up: multiply-adds, reads, and lines that another core has just written.
+// What a core does when nothing holds it up: cycles, multiply-adds, reads, stores, and lines of another core.
 
 typedef unsigned long long u64;
 typedef long long i64;
@@ -43,6 +43,38 @@ EXPORT double rammer_read(const char *buffer, i64 bytes, i64 passes, float *sink
   for (int c = 1; c < 8; c++) acc[0] += acc[c];
   *sink = acc[0][0];
   return (double)bytes * passes;
+}
+
+// Cycles of `iterations` rounds of additions that wait for each other, one in a cycle.
+EXPORT double rammer_count(i64 iterations, i64 *sink) {
+  i64 x = 0, one = 1;
+  __asm__ volatile("" : "+r"(one));  // a register: some cores add constants in no time
+  for (i64 n = 0; n < iterations; n++)
+#pragma GCC unroll 64
+    for (int c = 0; c < 64; c++) {
+      x += one;
+      __asm__ volatile("" : "+r"(x));
+    }
+  *sink = x;
+  return 64.0 * iterations;
+}
+
+// Bytes stored by `passes` over a buffer of `bytes`, a multiple of 8 vectors.
+EXPORT double rammer_fill(char *buffer, i64 bytes, i64 passes, float *sink) {
+  vec v = {*sink};
+  for (i64 p = 0; p < passes; p++) {
+    for (i64 i = 0; i < bytes / BYTES; i++) ((vec *)buffer)[i] = v;
+    __asm__ volatile("" ::: "memory");
+  }
+  return (double)bytes * passes;
+}
+
+// Loads that wait for each other: each line of `buffer` says at which byte the next one begins.
+EXPORT double rammer_chase(const char *buffer, i64 steps, i64 *at) {
+  i64 here = *at;
+  for (i64 n = 0; n < steps; n++) here = *(const volatile i64 *)(buffer + here);
+  *at = here;
+  return steps;
 }
 
 EXPORT void rammer_write(char *buffer, i64 bytes) {

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import inf, log
 
 import numpy as np
@@ -50,6 +50,12 @@ class Calibration:
     shared_share: float  # of the shared cache that one plan may fill: the rest is others', or lost to collisions
     written_gbps: float  # of lines that another core has just written
     handover_us: float  # until a core sees what another one has just written
+    ghz: float  # of one core
+    own_write_gbps: float
+    shared_all_write_gbps: float
+    memory_all_write_gbps: float
+    shared_latency_us: float  # of a line that nobody asked for before
+    memory_latency_us: float
 
 
 class Probe:
@@ -61,6 +67,9 @@ class Probe:
         pointer, i64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         self._multiply_add = library.function("rammer_multiply_add", number, i64, pointer)
         self._read = library.function("rammer_read", number, pointer, i64, i64, pointer)
+        self._count = library.function("rammer_count", number, i64, pointer)
+        self._fill = library.function("rammer_fill", number, pointer, i64, i64, pointer)
+        self._chase = library.function("rammer_chase", number, pointer, i64, pointer)
         self._write = library.function("rammer_write", None, pointer, i64)
         self._take_turns = library.function("rammer_take_turns", None, pointer, i64, i64)
 
@@ -73,9 +82,31 @@ class Probe:
 
         return steady_rate([job() for _ in range(cores)], 1, self._cpus)
 
+    def ghz(self) -> float:
+        """Cycles of one core."""
+        sink = allocate(64)
+        return steady_rate([lambda repeats: float(self._count(repeats << 8, sink.ctypes.data))], 1, self._cpus)
+
     def read_gbps(self, nbytes: int, cores: int) -> float:
         """Bytes that some cores read at once, each over and over `nbytes` of its own."""
-        return steady_rate([_Reader(self._read, _whole(nbytes)).read for _ in range(cores)], 1, self._cpus)
+        return steady_rate([_Mover(self._read, _whole(nbytes)).move for _ in range(cores)], 1, self._cpus)
+
+    def write_gbps(self, nbytes: int, cores: int) -> float:
+        """The same of stores."""
+        return steady_rate([_Mover(self._fill, _whole(nbytes)).move for _ in range(cores)], 1, self._cpus)
+
+    def latency_us(self, nbytes: int, line_bytes: int) -> float:
+        """Until a line is there, of `nbytes` whose lines are asked for one by one, in no order."""
+        lines = nbytes // line_bytes
+        order = np.random.default_rng(0).permutation(lines)
+        data, at = allocate(lines * line_bytes), allocate(64)
+        data.view(np.int64)[order * (line_bytes // 8)] = np.roll(order, -1) * line_bytes
+        at[:] = 0
+
+        def chase(repeats: int) -> float:
+            return float(self._chase(data.ctypes.data, repeats << 6, at.ctypes.data))
+
+        return 1e-3 / steady_rate([chase], 1, self._cpus)
 
     def written_gbps(self, nbytes: int) -> float:
         """Bytes that one core reads of what another one has just written."""
@@ -127,24 +158,24 @@ def _stay_on(cpu: int) -> None:
         os.sched_setaffinity(0, {cpu})
 
 
-class _Reader:
-    """Reads a buffer over and over, at most MAX_STRIDE_BYTES at a time so that a chunk stays short."""
+class _Mover:
+    """Reads or fills a buffer over and over, at most MAX_STRIDE_BYTES at a time so that a chunk stays short."""
 
-    def __init__(self, read: Callable[..., float], nbytes: int) -> None:
-        self._read, self._sink = read, allocate(64)
+    def __init__(self, move: Callable[..., float], nbytes: int) -> None:
+        self._move, self._sink = move, allocate(64)
         self._stride = min(nbytes, MAX_STRIDE_BYTES)
         self._data = allocate(nbytes // self._stride * self._stride)
         self._data[:] = 1  # memory of its own
         self._at = 0
 
-    def read(self, repeats: int) -> float:
-        """Bytes read."""
+    def move(self, repeats: int) -> float:
+        """Bytes moved."""
         address, sink = self._data.ctypes.data, self._sink.ctypes.data
         if self._stride == self._data.size:
-            return float(self._read(address, self._stride, repeats, sink))
+            return float(self._move(address, self._stride, repeats, sink))
         done = 0.0
         for _ in range(repeats):
-            done += self._read(address + self._at, self._stride, 1, sink)
+            done += self._move(address + self._at, self._stride, 1, sink)
             self._at = (self._at + self._stride) % self._data.size
         return done
 
@@ -211,7 +242,9 @@ def _run_together(
     return timelines
 
 
-def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: Progress = silent) -> Calibration:
+def calibrate(
+    probe: Probe, caches: tuple[int, int, int], cores: int, progress: Progress = silent, line_bytes: int = 64
+) -> Calibration:
     """Measure with all `cores`; takes some seconds. `caches`: bytes of L1d and L2 of a core, and of L3."""
     _, l2, l3 = caches
     shared = max(min(8 * l2, l3 // (2 * cores)), 2 * l2)  # well past the own cache
@@ -235,9 +268,18 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
         ("shared_share", shared_share),
         ("written_gbps", lambda: probe.written_gbps(l2 // 4) if cores > 1 else 0.0),
         ("handover_us", lambda: probe.handover_us() if cores > 1 else 0.0),
+        ("ghz", probe.ghz),
+        ("own_write_gbps", lambda: probe.write_gbps(l2 * 3 // 4, 1)),
+        ("shared_all_write_gbps", lambda: probe.write_gbps(shared, cores)),
+        ("memory_all_write_gbps", lambda: probe.write_gbps(memory, cores)),
+        (
+            "shared_latency_us",
+            lambda: probe.latency_us(2 * l2, line_bytes),
+        ),  # of more, others that share it leave little
+        ("memory_latency_us", lambda: probe.latency_us(memory, line_bytes)),
     ]
     for done, (name, measure) in enumerate(steps):
-        found[name] = round(measure(), 3)
+        found[name] = round(measure(), 4)
         progress("calibrate", done + 1, len(steps))
     return Calibration(cores, **found)
 
@@ -245,7 +287,8 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
 def known_calibration(machine: str) -> Calibration | None:
     """What was measured on this `machine` (a name of its CPU), if it was; None, too, for what no machine can do."""
     try:
-        found = Calibration(**json.loads((config.cache_dir() / CALIBRATIONS).read_text())[machine])
+        known = json.loads((config.cache_dir() / CALIBRATIONS).read_text())[machine]
+        found = Calibration(**{field.name: known[field.name] for field in fields(Calibration)})  # others may know more
         sound = all(0 <= value < inf for value in asdict(found).values())
     except (OSError, ValueError, KeyError, TypeError):  # none, or a file of another form: it is measured when asked for
         return None

@@ -9,12 +9,12 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from fnmatch import filter as matching
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from rammer import config
 from rammer.errors import DeviceError, did_you_mean
-from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.ir.instruction import Instruction
 from rammer.vdevice.cpu import amx, dots, vnni
 from rammer.vdevice.cpu.calibrate import Calibration
@@ -45,44 +45,36 @@ _AVX2 = _SSE | {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _VNNI, _BF16, _AMX = {"avx512_vnni"}, {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
 
-_WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 
-# Levels and no "native": an artifact says exactly what it needs. Clang halves 64-byte vectors on many CPUs with
-# AVX-512, Sapphire Rapids among them, unless told not to.
+def _with_512_bits(
+    name: str, features: frozenset[str], names: tuple[str, ...] = (), *instructions: Instruction
+) -> Arch:
+    """An arch of 512-bit vectors. Clang halves them on many CPUs, Sapphire Rapids among them, unless told not to."""
+    zig = "".join(["-mcpu=x86_64_v4", *(f"+{n}" for n in names), "-prefer_256_bit"])
+    cc = ("-march=x86-64-v4", "-mprefer-vector-width=512", *(f"-m{n.replace('_', '-')}" for n in names))
+    return Arch(name, "x86_64", 16, 32, features, (zig,), cc, instructions)
+
+
+# Levels and no "native": an artifact says exactly what it needs.
 ARCHES: dict[str, Arch] = {
     a.name: a
     for a in (
-        Arch(
+        _with_512_bits(
             "x86-64-amx",
-            "x86_64",
-            16,
-            32,
             _AVX512 | _VNNI | _BF16 | _AMX,
-            ("-mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_bf16-prefer_256_bit",),
-            (*_WIDE, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
-            instructions=amx.AMX + vnni.VNNI,
+            ("avx512vnni", "avx512bf16", "amx_tile", "amx_bf16"),
+            *amx.AMX,
+            *vnni.VNNI,
         ),
-        Arch(
+        _with_512_bits(
             "x86-64-avx512bf16",
-            "x86_64",
-            16,
-            32,
             _AVX512 | _VNNI | _BF16,
-            ("-mcpu=x86_64_v4+avx512vnni+avx512bf16-prefer_256_bit",),
-            (*_WIDE, "-mavx512vnni", "-mavx512bf16"),
-            instructions=dots.AVX512_BF16 + vnni.VNNI,
+            ("avx512vnni", "avx512bf16"),
+            *dots.AVX512_BF16,
+            *vnni.VNNI,
         ),
-        Arch(
-            "x86-64-avx512vnni",
-            "x86_64",
-            16,
-            32,
-            _AVX512 | _VNNI,
-            ("-mcpu=x86_64_v4+avx512vnni-prefer_256_bit",),
-            (*_WIDE, "-mavx512vnni"),
-            instructions=vnni.VNNI,
-        ),
-        Arch("x86-64-avx512", "x86_64", 16, 32, _AVX512, ("-mcpu=x86_64_v4-prefer_256_bit",), _WIDE),
+        _with_512_bits("x86-64-avx512vnni", _AVX512 | _VNNI, ("avx512vnni",), *vnni.VNNI),
+        _with_512_bits("x86-64-avx512", _AVX512),
         Arch("x86-64-avx2", "x86_64", 8, 16, _AVX2, ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",)),
         Arch("x86-64-sse4", "x86_64", 4, 16, _SSE, ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",)),
         Arch("x86-64", "x86_64", 4, 16, frozenset(), ("-mcpu=x86_64",), ("-march=x86-64",)),
@@ -131,6 +123,8 @@ class Host:
     ghz: float
     caches: tuple[int, int, int]  # bytes of L1d and L2 (of a core), and L3
     quota: Quota | None = None  # of CPU time
+    line_bytes: int = 64  # of the caches
+    l3_cores: int = 0  # of the mask that share an L3; 0: all
 
     def runs(self, arch: Arch) -> bool:
         """Whether kernels for `arch` run here."""
@@ -156,7 +150,8 @@ def host() -> Host:
     features -= _disabled()
     if "amx_tile" in features and not _matrix_unit_granted():
         features -= _AMX
-    return Host(f"{model} {ghz} GHz", machine, features, cpus, cores, ghz, _caches(), cpu_quota())
+    name, line, beside = f"{model} {ghz} GHz", _line_bytes(), _cores_of_l3(cpus[:cores])
+    return Host(name, machine, features, cpus, cores, ghz, _caches(), cpu_quota(), line, beside)
 
 
 def choose_arch(name: str | None, here: Host) -> Arch:
@@ -229,6 +224,12 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
         shared_share=L3_SHARE,
         written_gbps=round(4 * here.ghz, 1),
         handover_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
+        ghz=here.ghz,
+        own_write_gbps=round(line / 2, 1),  # a line that is stored to goes out again: as much once more
+        shared_all_write_gbps=round(5 * here.ghz * here.num_cores, 1),
+        memory_all_write_gbps=20.0,
+        shared_latency_us=0.015,  # measured by others on x86 servers of ten years: 10-25 ns, and 80-120
+        memory_latency_us=0.1,
     )
 
 
@@ -237,7 +238,12 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
     l1, l2, l3 = here.caches
     found = measured or usual_numbers(here, arch.lanes)
     widest = max((a.lanes for a in ARCHES.values() if here.runs(a)), default=arch.lanes)  # as it was measured
-    peak_gflops = found.gflops * min(arch.lanes / widest, 1.0) if measured else found.gflops
+    gflops = found.gflops * min(arch.lanes / widest, 1.0) if measured else found.gflops
+    begun = gflops / (2 * arch.lanes * found.ghz)  # multiply-adds in a cycle; two loads and a store go with two of them
+    vector_gbps = 4 * arch.lanes * begun * found.ghz
+    group = here.l3_cores if here.l3_cores < here.num_cores else 0  # of cores that share an L3
+    part = group / here.num_cores if group else 1.0  # of what all cores have
+    level = partial(MemoryLevel, line_bytes=here.line_bytes)
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,
@@ -248,14 +254,39 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         instructions=arch.instructions,
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
-            MemoryLevel("L1", l1, "veu", round(2 * peak_gflops, 1)),  # two vectors in a cycle, and two multiply-adds
-            MemoryLevel("L2", l2, "veu", found.own_gbps, usable=L2_SHARE, written_gbps=found.written_gbps),
-            MemoryLevel(
-                "L3", l3, "device", found.shared_all_gbps, veu_gbps=found.shared_gbps, usable=found.shared_share
+            level("L1", l1, "veu", round(vector_gbps, 1), write_gbps=round(vector_gbps / 2, 1)),
+            level(
+                "L2",
+                l2,
+                "veu",
+                found.own_gbps,
+                usable=L2_SHARE,
+                written_gbps=found.written_gbps,
+                write_gbps=found.own_write_gbps,
             ),
-            MemoryLevel("DRAM", _ram_bytes(), "device", found.memory_all_gbps, veu_gbps=found.memory_gbps),
+            level(
+                "L3",
+                l3,
+                "group" if group else "device",
+                found.shared_all_gbps * part,
+                veu_gbps=found.shared_gbps,
+                usable=found.shared_share,
+                write_gbps=found.shared_all_write_gbps * part,
+                latency_us=found.shared_latency_us,
+                group=group,
+            ),
+            level(
+                "DRAM",
+                _ram_bytes(),
+                "device",
+                found.memory_all_gbps,
+                veu_gbps=found.memory_gbps,
+                write_gbps=found.memory_all_write_gbps,
+                latency_us=found.memory_latency_us,
+            ),
         ),
-        peak_gflops=peak_gflops,
+        clock_ghz=found.ghz,
+        issue=Issue(begun, begun, begun / 2),
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
         barrier_us=found.handover_us,
         direct_bytes=DIRECT_BYTES,
@@ -343,6 +374,21 @@ def _caches() -> tuple[int, int, int]:
         if data and unit and size[:-1].isdecimal() and level in ("1", "2", "3"):
             sizes[int(level)] = int(size[:-1]) * unit
     return sizes[1], sizes[2], sizes[3]
+
+
+@lru_cache(maxsize=1)
+def _line_bytes() -> int:
+    """Bytes of a line of the caches, with a usual size where the system does not tell."""
+    if sys.platform == "darwin":
+        return int(_sysctl("hw.cachelinesize") or 64)
+    return int(_read("/sys/devices/system/cpu/cpu0/cache/index0/coherency_line_size") or 64)
+
+
+def _cores_of_l3(cores: tuple[int, ...]) -> int:
+    """How many of some cores share the first one's L3; 0 where the system does not tell."""
+    shared = _read(f"/sys/devices/system/cpu/cpu{cores[0]}/cache/index3/shared_cpu_list").strip()
+    spans = [span.partition("-") for span in shared.split(",") if span]
+    return sum(any(int(low) <= cpu <= int(high or low) for low, _, high in spans) for cpu in cores)
 
 
 def _ram_bytes() -> int:

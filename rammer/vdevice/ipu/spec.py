@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from rammer.errors import DeviceError, did_you_mean
-from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
+from rammer.ir.device import Issue, MemoryLevel, SyncModel, VDeviceSpec
 
 WORKERS = 6  # hardware contexts of a tile; each issues once in 6 cycles
 SYNC_CYCLES, EXCHANGE_SETUP_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 90, 100, 4
@@ -83,7 +83,7 @@ def parse_arch(text: str | None) -> Arch:
 def make_spec(arch: Arch) -> VDeviceSpec:
     """What kernels and policies see. A vEU is a tile, or one worker of it."""
     model = arch.model
-    workers = WORKERS / arch.veus_per_tile
+    macs = 1 / (CYCLES_PER_MAC * arch.veus_per_tile)  # of a vEU in a cycle, all its workers together
     sync_us = arch.microseconds(SYNC_CYCLES + EXCHANGE_SETUP_CYCLES)
     return VDeviceSpec(
         name="ipu",
@@ -106,7 +106,8 @@ def make_spec(arch: Arch) -> VDeviceSpec:
         ),
         sync=SyncModel.GLOBAL,
         updates=False,  # a vertex writes fields that are known when it is compiled
-        peak_gflops=round(2 * model.clock_ghz / CYCLES_PER_MAC * workers / WORKERS, 3),
+        clock_ghz=model.clock_ghz,
+        issue=Issue(macs, macs, macs / 2, latency=8 / macs),
         # Both end a compute set and cost the same. The difference breaks ties: the end of an rProgram needs no list of
         # all vEUs for each of them.
         launch_us=sync_us,

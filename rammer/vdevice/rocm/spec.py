@@ -23,10 +23,11 @@ class Family:
     max_waves: int  # of a SIMD
     lanes: int  # fp32 multiply-adds of a CU per clock
     simds: int = 4  # of a CU
+    line_bytes: int = 128
 
 
 FAMILIES: dict[str, Family] = {
-    "gfx906": Family(64, 256, 256, 4, 10, 64),
+    "gfx906": Family(64, 256, 256, 4, 10, 64, line_bytes=64),
     "gfx908": Family(64, 256, 256, 4, 10, 64),
     "gfx90a": Family(64, 512, 512, 8, 8, 64),
     "gfx942": Family(64, 512, 512, 8, 8, 128),
@@ -37,7 +38,9 @@ FAMILIES: dict[str, Family] = {
 
 
 def _gpu(name: str, arch: str, num_cus: int, l2_mib: float, dram_gib: int, dram_gbps: float, ghz: float) -> Gpu:
-    return Gpu(name, arch, num_cus, LDS_BYTES >> 10, l2_mib, dram_gib, dram_gbps, ghz, FAMILIES[arch].lanes)
+    family = FAMILIES[arch]
+    shared_kib = LDS_BYTES >> 10
+    return Gpu(name, arch, num_cus, shared_kib, l2_mib, dram_gib, dram_gbps, ghz, family.lanes, 1, family.line_bytes)
 
 
 # The first of an arch stands for it where no model is named and no device is there.

@@ -38,6 +38,7 @@ class Gpu:
     ghz: float
     fp32_lanes: int  # of a multiprocessor: multiply-adds per clock
     shares: int = 1
+    line_bytes: int = 128  # of L2: NVIDIA's Ampere tuning guide; AMD's CDNA and RDNA white papers
 
 
 def find_model(known: Mapping[str, Gpu], name: str, brand: str) -> Gpu:
@@ -72,7 +73,8 @@ def gpu_spec(
     """The spec that kernels and policies see: a vEU is one block, which has a multiprocessor, or its share of one.
 
     `registers_bytes`: of a multiprocessor; `l2_bytes`: what it gets from L2 in a clock; `memories`: what the platform
-    calls shared and device memory. Times are estimates.
+    calls shared and device memory. Times are estimates. Vendors publish one rate of a memory for both ways: it is
+    that of stores, too.
     """
     shares = gpu.shares
     shared = (
@@ -95,10 +97,17 @@ def gpu_spec(
         memory=(
             MemoryLevel("registers", registers_bytes // shares, "veu", round(gflops * 12, 1), "scratch"),
             MemoryLevel(memories[0], shared, "veu", round(gpu.ghz * 128 / shares, 1), "scratch"),
-            MemoryLevel("L2", int(gpu.l2_mib * 2**20), "device", round(l2_gbps, 1)),
-            MemoryLevel(memories[1], gpu.dram_gib << 30, "device", gpu.dram_gbps),
+            MemoryLevel(
+                "L2",
+                int(gpu.l2_mib * 2**20),
+                "device",
+                round(l2_gbps, 1),
+                latency_us=round(0.6 / gpu.ghz, 3),
+                line_bytes=gpu.line_bytes,
+            ),
+            MemoryLevel(memories[1], gpu.dram_gib << 30, "device", gpu.dram_gbps, line_bytes=gpu.line_bytes),
         ),
-        peak_gflops=round(2 * gflops, 1),
+        clock_ghz=gpu.ghz,
         issue=Issue(
             arithmetic=gpu.fp32_lanes / wave / shares,
             loads=BANKS / wave / shares,
@@ -111,7 +120,6 @@ def gpu_spec(
         launch_us=launch_us,
         barrier_us=barrier_us,
         sync_us=round(40e-3 / gpu.ghz, 4),
-        load_us=round(0.6 / gpu.ghz, 3),  # from L2
         instructions=(*instructions, *folds(wave)),
     )
 

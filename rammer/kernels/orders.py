@@ -1,0 +1,187 @@
+"""In which order the loops around a register block of a product go: over panels of weights, rows, pieces of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from rammer.ir.expr import Load
+from rammer.ir.index import var, variables
+from rammer.kernels.problem import Problem
+from rammer.kernels.product import Product, axes_of, terms
+from rammer.kernels.schedule import Loop
+
+MIN_BLOCKS = 4  # of rows: fewer pass by whole panels
+MAX_WHOLE = 2  # nearest caches that the channels of a panel fill before rows are cut for it: sums cost time as well
+LEAST_TERMS = 64  # of a piece: sums are loaded and stored for each
+APART_BYTES = 4096  # between rows of weights: as far apart they fall on few sets of a cache, and on pages of their own
+APART_ROWS = 64  # uses of such a panel that pay for copying it
+
+Loops = tuple[Loop, ...]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Orders of a task's loops. A task has `steps` of some axes, a register block `rows` and a `panel` of lanes;
+    `panels` go through those of a task, and `within` through the rows of one.
+    """
+
+    problem: Problem
+    p: Product
+    panel: int
+    rows: int
+    reduce: Loops
+    steps: Mapping[str, int]
+    panels: Loops
+    within: Loops
+
+    def best(self) -> Loops:
+        """Rows pass by a panel of weights, or all panels by the rows of a block: as rules choose.
+
+        Rows come first where x is large, so that it is read once, and where the output is row-major: a panel at a time
+        would write pieces of it that are a whole row apart, which fall on few sets of the caches and which no core
+        fetches ahead. Weights then come from the vEU's own cache in the order in which they lie, about as fast as from
+        the nearest. Counted work does not know one from another, measured times differ by up to a tenth.
+        """
+        problem, p, plain = self.problem, self.p, (*self.panels, *self.within)
+        if self._points < MIN_BLOCKS * self.rows:
+            return plain
+        packed, own = problem.packable(p.w, p.lane), problem.spec.own_cache
+        if self.copies_panels and self._panel_bytes <= own / 4:
+            return plain
+        kind = dict(problem.expr.outputs).get(p.stage.name)
+        row_major = packed and kind is not None and kind.layout is None and p.stage.axes[-1][0] == p.lane
+        far = self._share(p.x) > own / 2
+        strips = self._strips() if packed and (far or row_major) else ()
+        chunk = () if row_major and strips else self._chunk(far)
+        if row_major and len(chunk) > 1:
+            chunk = ()  # measured: slower than weights from the second cache
+        if strips and not chunk:
+            return (*self.panels[:-1], *strips)
+        if far and not packed and not chunk and len(self.panels) == 1:
+            return (*self._deep(), *plain)
+        if far and chunk and len(self.panels) == 1:
+            return (*chunk[:-1], *self.panels, *chunk[-1:], *self._left(chunk))
+        return (*self.panels, *chunk, *self._left(chunk))
+
+    def every(self) -> list[Loops]:
+        """The order that rules choose, and then the others that they choose from."""
+        found = [self.best(), (*self.panels, *self.within)]
+        found += [(*self.panels, *c, *self._left(c)) for c in map(self._chunk, (False, True)) if c]
+        if self.problem.packable(self.p.w, self.p.lane) and (strips := self._strips()):
+            found.append((*self.panels[:-1], *strips))
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def copies_panels(self) -> bool:
+        """Whether a panel of weights made at run time has its rows so far apart that a copy side by side is faster.
+
+        Lanes lie side by side in it already.
+        """
+        w, kinds = self.p.w, dict(self.problem.expr.inputs)
+        if self.problem.packable(w, self.p.lane) or w.tensor not in kinds or w.index[-1] != var(self.p.lane):
+            return False
+        kind = kinds[w.tensor]
+        plain = all(ix == var(a) for ix in w.index for a in variables(ix)) and kind.layout is None
+        apart = kind.shape[-1] > self.panel and kind.shape[-1] * kind.dtype.itemsize >= APART_BYTES
+        return plain and apart and self._points >= APART_ROWS
+
+    @cached_property
+    def _panel_bytes(self) -> int:
+        """Of the weights of a panel."""
+        return terms(self.p) * 4 * self.panel
+
+    @cached_property
+    def _sharing(self) -> dict[str, int]:
+        """Axes of a task's points that share weights."""
+        weights = axes_of(self.p.w)
+        axes = [(a, e) for a, e in self.p.stage.axes if a != self.p.lane and a not in weights]
+        return {a: min(self.steps.get(a, e), e) for a, e in axes}
+
+    @property
+    def _points(self) -> int:
+        return prod(self._sharing.values())
+
+    def _share(self, load: Load) -> float:
+        """Bytes of a tensor that a task reads."""
+        extents = dict((*self.problem.root.axes, *self.problem.root.reduce))
+        moving = [a for a in self.steps if any(a in variables(ix) for ix in load.index)]
+        nbytes = self.problem.expr.type_of(load.tensor).nbytes
+        return nbytes * prod(min(self.steps[a] / extents[a], 1.0) for a in moving)
+
+    def _left(self, chunk: Loops) -> Loops:
+        return tuple(loop for loop in self.within if loop not in chunk)
+
+    def _strips(self) -> Loops:
+        """Rows, and inside of them panels: of all lanes, or of strips of lanes whose weights stay in a vEU's own cache.
+
+        Empty if these are single panels.
+        """
+        lane = self.p.lane
+        panels = -(-min(self.steps.get(lane, dict(self.p.stage.axes)[lane]), self.p.group) // self.panel)
+        most = max(self.problem.spec.own_cache // 2 // self._panel_bytes, 1)
+        size = max(n for n in range(1, panels + 1) if panels % n == 0 and n <= most)
+        if size == 1:
+            return ()
+        strip = (Loop(lane, size * self.panel),) if size < panels else ()
+        return (*strip, *self.within, Loop(lane, self.panel))
+
+    def _chunk(self, far: bool) -> Loops:
+        """Cut the reduction so that the weights of a panel stay in the nearest cache while all rows pass by.
+
+        Sums of all rows then wait in a buffer beside it. Rows whose sums would push the weights out are cut, if there
+        are so many channels that this pays. Empty if the panel fits as it is. Rows of which x comes from `far` are so
+        few that their x stays in the vEU's cache for all panels.
+        """
+        if (piece := self._piece) is None:
+            return ()
+        near, rows, item = self.problem.spec.near_bytes, dict(self._sharing), 4 * self.panel
+        room = min(near, self.problem.spec.own_cache // 2 // (4 * terms(self.p)) * item) if far else near
+        held = prod(rows.values()) * item
+        if held > room and dict(self.p.stage.reduce)[piece.axis] * item <= MAX_WHOLE * near:
+            return ()
+        loops: list[Loop] = []
+        for axis, extent in self._sharing.items():
+            if held <= room or extent == 1:
+                continue
+            grain = self.rows if axis == self.p.row else 1
+            size = max(int(extent * room / held) // grain * grain, grain)
+            if size < extent:
+                loops.append(Loop(axis, size))
+                rows[axis], held = size, held // extent * size
+        return () if prod(rows.values()) < MIN_BLOCKS * self.rows else (*loops, piece)
+
+    @cached_property
+    def _piece(self) -> Loop | None:
+        """A loop over pieces of the reduction of which a panel's weights fill half of the nearest cache.
+
+        None if the panel fits as it is, or where no such piece divides the reduction.
+        """
+        near = self.problem.spec.near_bytes
+        if self._panel_bytes <= near * 2 / 3 or not self.reduce:
+            return None
+        first = self.reduce[0]
+        extent = dict(self.p.stage.reduce)[first.axis]
+        unit, units = self._panel_bytes // extent * first.step, extent // first.step
+        fitting = [u for u in range(1, units) if units % u == 0 and u * unit <= near / 2]
+        if extent % first.step or not fitting or fitting[-1] * unit < LEAST_TERMS * 4 * self.panel:
+            return None
+        return Loop(first.axis, fitting[-1] * first.step)
+
+    def _deep(self) -> Loops:
+        """Cut a reduction so deep that not even the rows of a few blocks stay near: pieces outside, x is read once.
+
+        All sums of a task wait meanwhile, in as many rows as stay in the vEU's own cache. Empty if there is one piece,
+        or where they would be too few.
+        """
+        piece, p, own = self._piece, self.p, self.problem.spec.own_cache
+        if piece is None or p.row is None or terms(p) * 4 * MIN_BLOCKS * self.rows <= own / 2:
+            return ()
+        extents = dict(p.stage.axes)
+        height, width = (min(self.steps.get(a, extents[a]), extents[a]) for a in (p.row, p.lane))
+        held = own // 2 // (4 * width) // self.rows * self.rows
+        if height <= held:
+            return (piece,)
+        return (Loop(p.row, held), piece) if held >= MIN_BLOCKS * self.rows else ()
