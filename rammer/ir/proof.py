@@ -20,7 +20,7 @@ from rammer.ir.evaluate import holds
 from rammer.ir.expr import decided_by
 from rammer.ir.flow import ROLE, TAG, Flow, Points, Untraceable
 from rammer.ir.footprint import Footprint, footprint, states
-from rammer.ir.index import evaluate, variables
+from rammer.ir.index import bounds, evaluate, variables
 from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.reference import Reference
@@ -299,8 +299,16 @@ def _defined(evidence: Evidence) -> Iterator[Finding]:
         # Past an edge threads sum what nobody wrote, as nobody stores it. R207 sees whether somebody does.
         if evidence.program.num_threads > 1:
             writes = [replace(w, path=()) for w in writes]
+        spans = [bounds(w.index, w.ranges) for w in writes]
+        known: set[tuple[object, ...]] = set()
         for read in reads:
-            before = [w for w in writes if w.statement < read.statement]
+            low, high = bounds(read.index, read.ranges)
+            near = [w for w, (first, last) in zip(writes, spans, strict=True) if first <= high and low <= last]
+            before = [w for w in near if w.statement < read.statement]
+            alike = read.index, read.path, read.more, tuple(n for n, _ in read.loops), tuple(map(id, before))
+            if alike in known:  # in the same loops, of what the same statements wrote
+                continue
+            known.add(alike)
             what = f"statement {read.statement} reads {name}{{}} before it is written"
             yield from _covered("R205", read, before, what)
 

@@ -145,7 +145,7 @@ def _allowance(expr: TensorExpr, wanted: Array) -> float:
     return float((64 + depth**0.5 * 8 if narrow < 8 else 256 + depth) * epsilon * max(scale, 1e-3))
 
 
-def _off(got: Array, number: int, expr: TensorExpr, sample: Sample, coarse: bool) -> NDArray[np.bool_]:
+def _off(got: Array, number: int, expr: TensorExpr, sample: Sample, coarse: bool = False) -> NDArray[np.bool_]:
     """Which values of an output are not what they should be, and do not come near when inputs move by a rounding.
 
     The logarithm of a sum near 1 moves by all there is. `coarse`: numbers in between are rounded.
