@@ -13,7 +13,7 @@ from onnx import helper
 
 import rammer
 from rammer.ir.tensor import Array
-from tests.weights import ARCHES, Constant, close, draw, in_bytes, model, run, scales
+from tests.weights import ARCHES, Constant, close, draw, few_bits, in_bytes, model, run, scales
 
 FILTERS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "3x3": ("Conv", (1, 32, 17, 15), (64, 32, 3, 3), {"pads": [1] * 4}),
@@ -89,6 +89,22 @@ def test_filters(name: str, zeros: bool, arch: str) -> None:
     taps = np.prod([-(-t // p) for t, p in zip_longest(w[2:], phases, fillvalue=1)], dtype=int)
     padded = outputs * np.prod(phases, dtype=int) + 127  # by the last panel
     assert nbytes <= padded * (inner * taps + 8) + 1024
+
+
+@pytest.mark.parametrize(("bits", "each"), [(4, 1), (8, 2)])
+def test_filters_of_four_bits_and_of_any_zero_points(bits: int, each: int) -> None:
+    """Four bits become bytes; differences from zero points anywhere take two."""
+    w = (64, 32, 3, 3)
+    constants: dict[str, Constant] = {"w": few_bits(onnx.TensorProto.INT4, *w) if bits == 4 else in_bytes(*w)}
+    constants |= {"s": scales(w[0]), **({"z": in_bytes(w[0])} if bits == 8 else {})}
+    nodes = [
+        helper.make_node("DequantizeLinear", list(constants), ["d"], axis=0),
+        helper.make_node("Conv", ["x", "d"], ["y"], pads=[1] * 4),
+    ]
+    made = model(nodes, inputs := {"x": draw(1, 32, 14, 14)}, constants)
+    got, nbytes = run(made, inputs)
+    close(got, in_float32(made, inputs), 1e-5)
+    assert nbytes <= each * int(np.prod(w)) + 1024
 
 
 def in_float32(made: onnx.ModelProto, inputs: dict[str, Array]) -> Array:
