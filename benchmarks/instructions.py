@@ -5,18 +5,21 @@
     python -m benchmarks.instructions --model today_llama_256    # how wide the loads of a model's rKernels are
 
 Counted in the innermost loop with the most products, or in all of a function that has no such loop. An HMMA of 16 x 8
-points and 8 terms is 32 FFMA of a warp; of float32 in parts three of them are. Least: the products, and the operands
-that the tile reads, by 16 bytes, or by 4 for tensor cores and three instructions to take each apart; for each exchange
-of sums two instructions.
+points and 8 terms is 32 FFMA of a warp, an HGMMA of 64 x 128 points and 16 terms, which four warps make, 1024; of
+float32 in parts three of them are. Least: the products, and the operands that the tile reads, by 16 bytes, or by 4 for
+HMMA, and three instructions to take each apart; what HGMMA reads is stored by 16 bytes; for each exchange of sums two
+instructions.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,7 @@ from rammer.vdevice.simt.printer import emit
 from rammer.vdevice.simt.ready import with_constants
 
 FFMA_OF_HMMA = 32  # of a warp: 16 x 8 points, 8 terms, 32 threads
+PRODUCTS = "HGMMA", "HMMA", "FFMA"
 SHARED, FAR = ("LDS", "STS"), ("LDG", "STG", "LDGSTS")
 SPLIT = 3  # instructions that take a float32 apart
 CONV: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
@@ -77,16 +81,11 @@ class Counts:
 
     task: str
     rkernel: str
-    products: int  # FFMA, or HMMA
-    tensor_parts: int  # HMMA for each product of float32: 0 for FFMA
+    ffma: float  # multiply-adds, as FFMA of a warp
+    tensor_parts: int  # instructions of tensor cores for each product of float32: 0 for FFMA
     kinds: dict[str, int]
     least: float  # instructions per FFMA of such a tile
     in_flight_kib: float  # that a block has asked main memory for, or copies of it, before it waits
-
-    @property
-    def ffma(self) -> float:
-        """Multiply-adds as FFMA of a warp."""
-        return self.products * FFMA_OF_HMMA / self.tensor_parts if self.tensor_parts else float(self.products)
 
     @property
     def each(self) -> float:
@@ -102,7 +101,7 @@ def hot(listing: Listing) -> Sequence[Instr]:
     """The innermost loop with the most products; all, if most of them are in none."""
 
     def products(loop: tuple[int, int]) -> int:
-        return sum(i.kind in ("FFMA", "HMMA") for i in listing.code[loop[0] : loop[1] + 1])
+        return sum(i.kind in PRODUCTS for i in listing.code[loop[0] : loop[1] + 1])
 
     every = (0, len(listing.code) - 1)
     loops = [lp for lp in listing.loops() if products(lp)]
@@ -135,13 +134,19 @@ def bits(instr: Instr) -> int:
 def counted(task: str, kernel: RKernel, listing: Listing) -> Counts:
     """The counts of a kernel's machine code."""
     code = hot(listing)
-    hmma = any(i.kind == "HMMA" for i in code)
-    product = "HMMA" if hmma else "FFMA"
+    product = next((kind for kind in PRODUCTS if any(i.kind == kind for i in code)), "FFMA")
     kinds = Counter(_kind(i, product) for i in code)
-    parts = (3 if "_fp32_" in kernel.name else 1) if hmma else 0
-    return Counts(
-        task, kernel.name, kinds[product], parts, dict(kinds), _least(kinds, product, parts), _kib(kernel, listing)
-    )
+    parts = (3 if "_fp32_" in kernel.name else 1) if product != "FFMA" else 0
+    ffma = sum(_ffma(i) for i in code if i.kind == product) / max(parts, 1)
+    least = _least(kinds, product, parts) / ffma if ffma else 0.0
+    return Counts(task, kernel.name, ffma, parts, dict(kinds), least, _kib(kernel, listing))
+
+
+def _ffma(instr: Instr) -> float:
+    """A product's multiply-adds, as FFMA of a warp."""
+    if group := re.match(r"HGMMA\.(\d+)x(\d+)x(\d+)", instr.opcode):
+        return prod(map(int, group.groups())) / 128
+    return FFMA_OF_HMMA if instr.kind == "HMMA" else 1
 
 
 def _kind(instr: Instr, product: str) -> str:
@@ -151,14 +156,19 @@ def _kind(instr: Instr, product: str) -> str:
 
 
 def _least(kinds: Counter[str], product: str, parts: int) -> float:
-    """Per FFMA: with the same operands by the widest loads that there are, and nothing else."""
-    words = {n: kinds[f"LDS.{n}"] * n // 32 for n in (32, 64, 128)}
-    held = sum(words.values())
-    far = sum(kinds[f"{kind}.{n}"] * n // 32 for kind in FAR for n in (32, 64, 128)) / 4
-    if parts:
-        own = held + (SPLIT * held if parts > 1 else 0) + kinds[product] + far
-        return own / (kinds[product] * FFMA_OF_HMMA / parts)
-    return (kinds[product] + held / 4 + far + 2 * kinds["SHFL"]) / kinds[product]
+    """With the same operands by the widest loads that there are, and nothing else."""
+
+    def words(*places: str) -> float:
+        return sum(kinds[f"{place}.{n}"] * n // 32 for place in places for n in (32, 64, 128))
+
+    own = kinds[product] + words(*FAR) / 4
+    if product == "HGMMA":
+        stored = words("STS")
+        return own + stored / 4 + (SPLIT * stored / 2 if parts > 1 else 0)
+    held = words("LDS")
+    if product == "HMMA":
+        return own + held + (SPLIT * held if parts > 1 else 0)
+    return own + held / 4 + 2 * kinds["SHFL"]
 
 
 def _kib(kernel: RKernel, listing: Listing) -> float:
@@ -216,7 +226,7 @@ def of_model(name: str, arch: str) -> list[Accesses]:
     rows = []
     for (k, n), e in zip(count.items(), emitted.values(), strict=True):
         listing, per_ffma = found[ENTRY + e.symbol], (0.0, 0.0)
-        if any(i.kind in ("FFMA", "HMMA") for i in hot(listing)):
+        if any(i.kind in PRODUCTS for i in hot(listing)):
             one = counted(k.operation.kind, k, listing)
             per_ffma = one.each, one.least
         kib = _kib(k, listing)
