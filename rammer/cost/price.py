@@ -1,6 +1,6 @@
 """The price of an rTask: what it takes with its operands near, and what fetching them from farther adds.
 
-    us = max(near_us + sum over levels of stall * (bytes / rate + latency), sum over levels of bytes / rate)
+    us = max(near_us + sum over levels of stall * bytes / rate, sum over levels of bytes / rate)
 
 Times with operands near and the stalls belong to the rKernel, rates are the spec's. A kernel whose loads are awaited
 one by one stalls for more than the rates say, one that computes while lines are on their way for less (docs/cost.md).
@@ -38,24 +38,6 @@ def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
     return found
 
 
-class Fetching:
-    """What one of `veus` vEUs takes to have bytes from each of `residency.levels`: by the rates, and the first line's
-    latency, which nothing hides.
-    """
-
-    def __init__(self, spec: VDeviceSpec, veus: int) -> None:
-        found = levels(spec)
-        self._us_per_byte = us_per_byte(spec, veus)
-        self._per_line = np.array([1.0 / level.line_bytes for level, _ in found])
-        self._latency_us = np.array([0.0 if level.owner == "veu" else level.latency_us for level, _ in found])
-
-    def __call__(self, moved: Bytes) -> tuple[NDArray[np.float64], float]:
-        """Microseconds for each level, and the least that all take together."""
-        by_rate = (moved * self._us_per_byte).sum(axis=0)
-        waits = np.minimum(moved.sum(axis=0) * self._per_line, 1.0) * self._latency_us
-        return by_rate + waits, float(by_rate.sum())
-
-
 def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states_us: tuple[float, float] | None) -> Price:
     """The price of a kernel, from times on one vEU, each the mean over its rTasks.
 
@@ -64,10 +46,10 @@ def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states_us: tuple[
     all in turn once, with operands in main memory before. None if nobody measured these: then rates are believed.
     """
     touched, in_use = touches_alone(kernel)
-    fetching, caches = Fetching(spec, 1), Residency(spec, in_use)
+    rates, caches = us_per_byte(spec, 1), Residency(spec, in_use)
     nothing = np.zeros(len(levels(spec)))
     cold, *_, warm = (  # the last one finds what all others leave
-        sum((fetching(caches.fetch(0, touch))[0] for touch in touched), nothing) / max(len(touched), 1)
+        sum(((caches.fetch(0, touch) * rates).sum(axis=0) for touch in touched), nothing) / max(len(touched), 1)
         for _ in range(SWEEPS)
     )
     cold_us, between_us = float(cold[-1:].sum()), float(warm[:-1].sum())
@@ -98,7 +80,7 @@ class Meter:
         self.fetched: dict[TaskUid, Bytes] = {}
         self._touched = pieces.touched
         self._caches = Residency(plan.spec, pieces.in_use)
-        self._fetching = Fetching(plan.spec, plan.spec.num_veus)
+        self._rates = us_per_byte(plan.spec, plan.spec.num_veus)
         costs = {}
         for kernel in dict.fromkeys(plan.kernels):
             price = plan.prices[kernel]
@@ -112,5 +94,5 @@ class Meter:
         moved = self._caches.fetch(veu, self._touched[task.operator_id][task.rtask_id])
         self.fetched[task] = moved.sum(axis=0)
         near_us, stalls = self._costs[task.operator_id]
-        us, least_us = self._fetching(moved)
-        return max(near_us + float(us @ stalls), least_us)
+        us = (moved * self._rates).sum(axis=0)
+        return max(near_us + float(us @ stalls), float(us.sum()))

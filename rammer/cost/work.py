@@ -22,7 +22,6 @@ from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Iota, Load, Range, Scalar, Select, Table, loads, nodes
 from rammer.ir.index import Bounds, Index, bounds, evaluate, variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import DType
 from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Scope, Store, Sync, TileProgram, folded
 
 Footprint: TypeAlias = Mapping[str, float]  # bytes by buffer
@@ -123,7 +122,6 @@ class _Counter:
         self.buffers = {b.name: b for b in (*program.arguments, *program.scratch)}
         self._in_memory = {b.name for b in self.buffers.values() if b.scope is not Scope.REGISTER}
         self._spans: dict[str, tuple[int, int]] = {}  # of variables around a statement, in the first rTask
-        self._types: dict[str, DType] = {}  # of registers
         self._walking = ""  # the variable of the innermost serial loop
         self.digits: list[For] = []  # of the thread's number, around a statement
 
@@ -158,7 +156,6 @@ class _Counter:
                     if all(self._meets(where) for where in stmt.where):
                         self.body(stmt.then, block, found)
                 case Alloc():
-                    self._types[stmt.buffer.name] = stmt.buffer.dtype
                     self.body(stmt.body, block, found)
                 case For(kind=Kind.SERIAL):
                     self._spans[stmt.var] = stmt.start, stmt.stop - 1
@@ -197,8 +194,8 @@ class _Counter:
 
     def fold(self, loop: For) -> str:
         """By what a loop combines the lanes of a vector in registers, if it does."""
-        buffer, _, fn = folded(loop, self.spec.lanes) or ("", None, "")
-        return fn if self._types.get(buffer) is DType.F32 and self.spec.execution is Execution.SIMD else ""
+        found = folded(loop, self.spec.lanes) if self.spec.execution is Execution.SIMD else None
+        return found[2] if found and found[0] not in self._in_memory else ""
 
     def _meets(self, where: Range) -> bool:
         low, high = bounds(where.index, self._spans)

@@ -33,9 +33,9 @@ class MemoryLevel:
 
     `owner` is "veu" (private), "group" (each `group` vEUs have one) or "device" (all share it). Rates are an owner's;
     what one vEU alone reads of a level that others share is `veu_gbps`, if that is less. `write_gbps`: of stores, with
-    whatever moves for them; 0: as it is read. `latency_us`: until a line is there that nobody asked for before; bytes
-    move by lines of `line_bytes`. `managed`: "cache" or "scratch". `usable`: the share of a cache that a plan can count
-    on. `written_gbps`: what a vEU has of lines that another one has just written into this level of its own.
+    whatever moves for them; 0: as it is read. `latency_us`: until a line of `line_bytes` is there, where threads of
+    SIMT wait for it. `managed`: "cache" or "scratch". `usable`: the share of a cache that a plan can count on.
+    `written_gbps`: what a vEU has of lines that another one has just written into this level of its own.
     """
 
     name: str

@@ -69,14 +69,6 @@ EXPORT double rammer_fill(char *buffer, i64 bytes, i64 passes, float *sink) {
   return (double)bytes * passes;
 }
 
-// Loads that wait for each other: each line of `buffer` says at which byte the next one begins.
-EXPORT double rammer_chase(const char *buffer, i64 steps, i64 *at) {
-  i64 here = *at;
-  for (i64 n = 0; n < steps; n++) here = *(const volatile i64 *)(buffer + here);
-  *at = here;
-  return steps;
-}
-
 EXPORT void rammer_write(char *buffer, i64 bytes) {
   for (i64 at = 0; at < bytes; at += LINE) *(volatile i64 *)(buffer + at) = at;
 }

@@ -54,8 +54,6 @@ class Calibration:
     own_write_gbps: float
     shared_all_write_gbps: float
     memory_all_write_gbps: float
-    shared_latency_us: float  # of a line that nobody asked for before
-    memory_latency_us: float
 
 
 class Probe:
@@ -69,7 +67,6 @@ class Probe:
         self._read = library.function("rammer_read", number, pointer, i64, i64, pointer)
         self._count = library.function("rammer_count", number, i64, pointer)
         self._fill = library.function("rammer_fill", number, pointer, i64, i64, pointer)
-        self._chase = library.function("rammer_chase", number, pointer, i64, pointer)
         self._write = library.function("rammer_write", None, pointer, i64)
         self._take_turns = library.function("rammer_take_turns", None, pointer, i64, i64)
 
@@ -94,19 +91,6 @@ class Probe:
     def write_gbps(self, nbytes: int, cores: int) -> float:
         """The same of stores."""
         return steady_rate([_Mover(self._fill, _whole(nbytes)).move for _ in range(cores)], 1, self._cpus)
-
-    def latency_us(self, nbytes: int, line_bytes: int) -> float:
-        """Until a line is there, of `nbytes` whose lines are asked for one by one, in no order."""
-        lines = nbytes // line_bytes
-        order = np.random.default_rng(0).permutation(lines)
-        data, at = allocate(lines * line_bytes), allocate(64)
-        data.view(np.int64)[order * (line_bytes // 8)] = np.roll(order, -1) * line_bytes
-        at[:] = 0
-
-        def chase(repeats: int) -> float:
-            return float(self._chase(data.ctypes.data, repeats << 6, at.ctypes.data))
-
-        return 1e-3 / steady_rate([chase], 1, self._cpus)
 
     def written_gbps(self, nbytes: int) -> float:
         """Bytes that one core reads of what another one has just written."""
@@ -242,9 +226,7 @@ def _run_together(
     return timelines
 
 
-def calibrate(
-    probe: Probe, caches: tuple[int, int, int], cores: int, progress: Progress = silent, line_bytes: int = 64
-) -> Calibration:
+def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: Progress = silent) -> Calibration:
     """Measure with all `cores`; takes some seconds. `caches`: bytes of L1d and L2 of a core, and of L3."""
     _, l2, l3 = caches
     shared = max(min(8 * l2, l3 // (2 * cores)), 2 * l2)  # well past the own cache
@@ -272,11 +254,6 @@ def calibrate(
         ("own_write_gbps", lambda: probe.write_gbps(l2 * 3 // 4, 1)),
         ("shared_all_write_gbps", lambda: probe.write_gbps(shared, cores)),
         ("memory_all_write_gbps", lambda: probe.write_gbps(memory, cores)),
-        (
-            "shared_latency_us",
-            lambda: probe.latency_us(2 * l2, line_bytes),
-        ),  # of more, others that share it leave little
-        ("memory_latency_us", lambda: probe.latency_us(memory, line_bytes)),
     ]
     for done, (name, measure) in enumerate(steps):
         found[name] = round(measure(), 4)

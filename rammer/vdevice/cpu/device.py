@@ -44,7 +44,7 @@ class CpuVDevice(VDevice):
 
     def calibrate(self, progress: Progress = silent) -> list[tuple[str, float, float]]:
         """Measure this machine's numbers and keep them for later specs: (name, what is usual, measured)."""
-        found = calibrate(self.probe(), self._host.caches, self._host.num_cores, progress, self._host.line_bytes)
+        found = calibrate(self.probe(), self._host.caches, self._host.num_cores, progress)
         keep_calibration(self._host.name, found)
         usual = asdict(usual_numbers(self._host, self._arch.lanes))
         return [(name, usual[name], value) for name, value in asdict(found).items()]

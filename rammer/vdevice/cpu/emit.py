@@ -107,7 +107,7 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + f"{POWER}#else\n{power}#endif\n".replace("LANES", str(lanes))
         + functions.instance(after, "vf", "vi", "v")
         + scalars
-        + _folds(lanes)
+        + _folds(lanes, "vf", "float")
         + functions.REMAINDERS
         + functions.DOUBLES
         + functions.INTEGERS
@@ -118,8 +118,11 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + _typed(LOADS, "vt", "uint16_t", lanes, 2)
         + _typed(LOADS + MATH_OF_ALL + SHIFTS, "vl", "int64_t", lanes, 8)
         + _typed(LOADS + MATH_OF_ALL + SHIFTS, "vi", "int", lanes, 4)
+        + _folds(lanes, "vl", "int64_t")
+        + _folds(lanes, "vi", "int")
         + BITS_OF_WEIGHTS.replace("LANES", str(lanes))
         + _typed(LOADS + double, "vd", "double", lanes, 8)
+        + _folds(lanes, "vd", "double")
         + _transpose(lanes)
         + "".join(texts).replace("LANES", str(lanes))
     )
@@ -131,11 +134,11 @@ def _typed(text: str, vector: str, element: str, lanes: int, size: int) -> str:
     return text.replace("LANES", str(lanes)).replace("SIZE", str(size)).replace("BYTES", str(size * lanes))
 
 
-def _folds(lanes: int) -> str:
+def _folds(lanes: int, vector: str, element: str) -> str:
     """A vector's lanes combined, in steps that each bring the upper half of what is left to the lower one."""
-    text = ""
-    for name, step in (("add", "a + b"), ("mul", "a * b"), ("max", "vmax(a, b)"), ("min", "vmin(a, b)")):
-        lines, left = [f"INLINE float fold_{name}(vf a) {{", "  vf b;"], lanes // 2
+    text, (own, of) = "", ("", "v") if vector == "vf" else (f"{vector}_", f"{vector}_")
+    for name, step in (("add", "a + b"), ("mul", "a * b"), ("max", f"{of}max(a, b)"), ("min", f"{of}min(a, b)")):
+        lines, left = [f"INLINE {element} {own}fold_{name}({vector} a) {{", f"  {vector} b;"], lanes // 2
         while left:
             upper = ", ".join(str((n + left) % lanes) for n in range(lanes))
             lines.append(f"  b = __builtin_shufflevector(a, a, {upper}); a = {step};")
@@ -282,14 +285,6 @@ INLINE T_ T__max(T_ a, T_ b) { return T__sel((a > b) | (a != a), a, b); }
 INLINE T_ T__min(T_ a, T_ b) { return T__sel((a < b) | (a != a), a, b); }
 INLINE T_ T__abs(T_ a) { return T__sel((a < 0) | (a == 0), 0 - a, a); }
 INLINE T_ T__sign(T_ a) { return T__sel(a > 0, T__splat(1), T__sel(a < 0, T__splat(-1), a)); }
-#define FOLD_(fn, step) INLINE E_ T__fold_##fn(T_ v) { E_ t[LANES]; memcpy(t, &v, sizeof t); \\
-  for (int k = LANES / 2; k; k /= 2) for (int i = 0; i < k; i++) { E_ a = t[i], b = t[i + k]; t[i] = step; } \\
-  return t[0]; }
-FOLD_(add, a + b)
-FOLD_(mul, a * b)
-FOLD_(max, a > b || a != a ? a : b)
-FOLD_(min, a < b || a != a ? a : b)
-#undef FOLD_
 """
 
 COMPLEX128 = """\

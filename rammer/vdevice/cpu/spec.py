@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from fnmatch import filter as matching
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 from rammer import config
@@ -123,7 +123,6 @@ class Host:
     ghz: float
     caches: tuple[int, int, int]  # bytes of L1d and L2 (of a core), and L3
     quota: Quota | None = None  # of CPU time
-    line_bytes: int = 64  # of the caches
     l3_cores: int = 0  # of the mask that share an L3; 0: all
 
     def runs(self, arch: Arch) -> bool:
@@ -150,8 +149,8 @@ def host() -> Host:
     features -= _disabled()
     if "amx_tile" in features and not _matrix_unit_granted():
         features -= _AMX
-    name, line, beside = f"{model} {ghz} GHz", _line_bytes(), _cores_of_l3(cpus[:cores])
-    return Host(name, machine, features, cpus, cores, ghz, _caches(), cpu_quota(), line, beside)
+    name, beside = f"{model} {ghz} GHz", _cores_of_l3(cpus[:cores])
+    return Host(name, machine, features, cpus, cores, ghz, _caches(), cpu_quota(), beside)
 
 
 def choose_arch(name: str | None, here: Host) -> Arch:
@@ -228,8 +227,6 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
         own_write_gbps=round(line / 2, 1),  # a line that is stored to goes out again: as much once more
         shared_all_write_gbps=round(5 * here.ghz * here.num_cores, 1),
         memory_all_write_gbps=20.0,
-        shared_latency_us=0.015,  # measured by others on x86 servers of ten years: 10-25 ns, and 80-120
-        memory_latency_us=0.1,
     )
 
 
@@ -243,7 +240,6 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
     vector_gbps = 4 * arch.lanes * begun * found.ghz
     group = here.l3_cores if here.l3_cores < here.num_cores else 0  # of cores that share an L3
     part = group / here.num_cores if group else 1.0  # of what all cores have
-    level = partial(MemoryLevel, line_bytes=here.line_bytes)
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,
@@ -254,8 +250,8 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         instructions=arch.instructions,
         scratch_bytes=max(l2 // 2, 64 << 10),
         memory=(
-            level("L1", l1, "veu", round(vector_gbps, 1), write_gbps=round(vector_gbps / 2, 1)),
-            level(
+            MemoryLevel("L1", l1, "veu", round(vector_gbps, 1), write_gbps=round(vector_gbps / 2, 1)),
+            MemoryLevel(
                 "L2",
                 l2,
                 "veu",
@@ -264,7 +260,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
                 written_gbps=found.written_gbps,
                 write_gbps=found.own_write_gbps,
             ),
-            level(
+            MemoryLevel(
                 "L3",
                 l3,
                 "group" if group else "device",
@@ -272,17 +268,15 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
                 veu_gbps=found.shared_gbps,
                 usable=found.shared_share,
                 write_gbps=found.shared_all_write_gbps * part,
-                latency_us=found.shared_latency_us,
                 group=group,
             ),
-            level(
+            MemoryLevel(
                 "DRAM",
                 _ram_bytes(),
                 "device",
                 found.memory_all_gbps,
                 veu_gbps=found.memory_gbps,
                 write_gbps=found.memory_all_write_gbps,
-                latency_us=found.memory_latency_us,
             ),
         ),
         clock_ghz=found.ghz,
@@ -374,14 +368,6 @@ def _caches() -> tuple[int, int, int]:
         if data and unit and size[:-1].isdecimal() and level in ("1", "2", "3"):
             sizes[int(level)] = int(size[:-1]) * unit
     return sizes[1], sizes[2], sizes[3]
-
-
-@lru_cache(maxsize=1)
-def _line_bytes() -> int:
-    """Bytes of a line of the caches, with a usual size where the system does not tell."""
-    if sys.platform == "darwin":
-        return int(_sysctl("hw.cachelinesize") or 64)
-    return int(_read("/sys/devices/system/cpu/cpu0/cache/index0/coherency_line_size") or 64)
 
 
 def _cores_of_l3(cores: tuple[int, ...]) -> int:
