@@ -23,6 +23,7 @@ from benchmarks.report import limits_table, wide_console
 from rammer.errors import RammerError
 
 Shapes = dict[str, tuple[int, ...]]
+IR_OF_CONSTANTS = 4  # in which an initializer may be no input; before, shapes of those that are none stay unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,14 @@ def count(path: Path) -> Work:
 
     Raises RammerError where a shape is not static.
     """
-    model = onnx.shape_inference.infer_shapes(fold_constants(onnx.load(path)), strict_mode=True, data_prop=True)
-    graph = model.graph
+    folded = fold_constants(onnx.load(path))
+    folded.ir_version = max(folded.ir_version, IR_OF_CONSTANTS)
+    graph = onnx.shape_inference.infer_shapes(folded, strict_mode=True, data_prop=True).graph
     shapes: Shapes = {t.name: tuple(t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
-        dims = value.type.tensor_type.shape.dim
-        if all(d.HasField("dim_value") for d in dims):
-            shapes[value.name] = tuple(d.dim_value for d in dims)
+        kind = value.type.tensor_type
+        if kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim):
+            shapes[value.name] = tuple(d.dim_value for d in kind.shape.dim)
     costly = [node for node in graph.node if node.op_type in MACS]
     for node in costly:
         unknown = [name for name in (*node.input, *node.output) if name and name not in shapes]

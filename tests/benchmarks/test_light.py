@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
 from benchmarks import light
+from benchmarks.floors import IR_OF_CONSTANTS, count
 from rammer.errors import RammerError
 
 
@@ -48,3 +51,13 @@ def test_output_is_not_one_number(model: onnx.ModelProto) -> None:
 def test_unknown_name_suggests_the_closest() -> None:
     with pytest.raises(RammerError, match="did you mean 'vgg19'"):
         light.load("vgg16")
+
+
+def test_multiply_adds_behind_folded_weights(tmp_path: Path) -> None:
+    """The scales of a BatchNormalization are unsqueezed in the graph, in an IR whose initializers are inputs."""
+    model = light.load("densenet121")
+    scale = [n.input[1] for n in model.graph.node if n.op_type == "Mul"]
+    unsqueezed = {n.output[0] for n in model.graph.node if n.op_type == "Unsqueeze"}
+    assert model.ir_version < IR_OF_CONSTANTS and unsqueezed.issuperset(scale)
+    onnx.save(model, tmp_path / "densenet121.onnx")
+    assert count(tmp_path / "densenet121.onnx").macs == pytest.approx(2.83e9, rel=0.01)
