@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, parent_process
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
@@ -14,12 +15,13 @@ from typing import Any
 from rammer.errors import RammerError
 
 Answer = dict[str, Any]
+PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
 
 
 def _serve(
     pipe: connection.Connection, make: Callable[..., Callable[[Any], Answer]], arguments: tuple[Any, ...]
 ) -> None:
-    os.setpgid(0, 0)  # what it starts, compilers above all, ends with it
+    alone()
     try:
         answer = make(*arguments)
         while True:
@@ -28,6 +30,18 @@ def _serve(
         return  # nobody asks any more
     except Exception as failure:  # whatever is raised is a result, and must not stop the others
         pipe.send({"failed": " ".join(f"{type(failure).__name__}: {failure}".split())[:600]})
+
+
+def alone() -> None:
+    """Make this process the first of a group, so that what it starts ends with it, and let it end with its parent.
+
+    A compiler that goes on after a benchmark was killed disturbs the next one.
+    """
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = parent_process()
+    if parent is not None and os.getppid() != parent.pid:  # it has ended before
+        os._exit(1)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.apart import end, urgent
+from benchmarks.apart import alone, end, urgent
 from benchmarks.memory import forget_peak, peak_mb
 from benchmarks.peers import PEERS, Task, worst_error
 from benchmarks.store import Arrays, stored
@@ -37,7 +36,7 @@ class Visit:
 
 def serve(pipe: connection.Connection, task: Task) -> None:
     """Child's main: answers a loaded-message, then samples per Visit; None ends it."""
-    os.setpgid(0, 0)  # what it starts, compilers above all, ends with it
+    alone()
     try:
         built = stored(Path(task.path))
         prepared = PEERS[task.peer].prepare(built, task)

@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,28 @@ def test_who_did_not_load_in_time_is_tried_again_only_with_more_time(
         forms.choose(task, 10, print, again=False)
     assert forms.choose(task, 20, print, again=False) == task
     assert json.loads(forms.KNOWN.read_text())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends a process with its parent")
+def test_nobody_goes_on_after_a_benchmark_was_killed() -> None:
+    text = (
+        "import multiprocessing, time; from benchmarks.apart import Apart; sleeper = Apart(time.sleep, 600);"
+        "print(multiprocessing.active_children()[0].pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", text], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        until(lambda: b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
+        parent.kill()
+    until(lambda: not Path(f"/proc/{child}/cmdline").exists() or not Path(f"/proc/{child}/cmdline").read_bytes())
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for it, a minute at most."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 @pytest.mark.slow
