@@ -59,7 +59,7 @@ INT_MATH = frozenset(
 class CFamilyPrinter(VectorLoops):
     """Prints one tile program. A new printer per program: it keeps the types and bounds of what is in scope."""
 
-    restrict, loop_type = "restrict", "long"
+    restrict, loop_type = "restrict ", "long"
     align = "__attribute__((aligned(64)))"
     ctype: Mapping[DType, str] = CTYPE
     unrolled = frozenset({Kind.UNROLLED})  # kinds of loops that compilers are asked to unroll
@@ -75,7 +75,7 @@ class CFamilyPrinter(VectorLoops):
         offset, lines = 0, []
         for b in self.program.scratch:
             kind = self.ctype[b.encoding.dtype if b.encoding else b.dtype]
-            lines.append(f"  {kind} *{self.restrict} {b.name} = ({kind} *)(scratch + {offset});")
+            lines.append(f"  {kind} *{self.restrict}{b.name} = ({kind} *)(scratch + {offset});")
             offset += aligned_bytes(b.nbytes)
         return lines
 

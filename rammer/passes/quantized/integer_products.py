@@ -34,7 +34,7 @@ def integer_products(graph: Graph, spec: VDeviceSpec) -> Graph:
     return editor.finish()
 
 
-class Dequantised(NamedTuple):
+class _Scaled(NamedTuple):
     """What a dequantised tensor is made of: it is numbers * scale."""
 
     numbers: TensorId  # int32
@@ -42,10 +42,10 @@ class Dequantised(NamedTuple):
 
 
 def _product(editor: Editor, op: ROperator, known: set[TensorId]) -> TensorId | None:
-    x, w = (dequantised(editor, t) for t in op.inputs[:2])
+    x, w = (_scaled(editor, t) for t in op.inputs[:2])
     if x is None or w is None or editor.types[x.scale].size > 1 or w.numbers not in known:
         return None
-    shape = scales_of(editor, op, w)
+    shape = _scales_of(editor, op, w)
     if shape is None or _terms(op) > MOST_TERMS:
         return None
     sums = editor.define(op.name, op.kind, x.numbers, w.numbers, **op.operation.keywords)
@@ -67,7 +67,7 @@ def _terms(op: ROperator) -> int:
     return prod(weights[1:]) if op.kind == "conv" else weights[int(bool(attrs.get("trans_b")))]
 
 
-def scales_of(editor: Editor, op: ROperator, w: Dequantised) -> Shape | None:
+def _scales_of(editor: Editor, op: ROperator, w: _Scaled) -> Shape | None:
     """The shape in which the weights' scales are those of the result; None if they change inside a sum."""
     weights, kind = editor.types[w.numbers].shape, editor.types[w.scale]
     attrs = op.operation.keywords
@@ -85,7 +85,7 @@ def scales_of(editor: Editor, op: ROperator, w: Dequantised) -> Shape | None:
     return shape if kind.shape == own else None
 
 
-def dequantised(editor: Editor, tensor: TensorId) -> Dequantised | None:
+def _scaled(editor: Editor, tensor: TensorId) -> _Scaled | None:
     """The bytes less zero, and their scale, if a tensor was dequantised."""
     scaling = editor.maker(tensor, "mul")
     widening = editor.maker(scaling.inputs[0], "cast") if scaling and len(scaling.inputs) == 2 else None
@@ -95,4 +95,4 @@ def dequantised(editor: Editor, tensor: TensorId) -> Dequantised | None:
     difference = editor.maker(numbers, "sub")
     cast = editor.maker(difference.inputs[0] if difference else numbers, "cast")
     bytes_only = cast is not None and cast.operation.inputs[0].dtype in (DType.U8, DType.I8)
-    return Dequantised(numbers, scaling.inputs[1]) if bytes_only else None
+    return _Scaled(numbers, scaling.inputs[1]) if bytes_only else None

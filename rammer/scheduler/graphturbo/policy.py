@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import ClassVar, Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rammer.cost.price import us_per_byte
 from rammer.cost.residency import levels
@@ -181,20 +178,19 @@ def _draw(
 ) -> ExecutionPlan:
     """The plan of instances one after the other, each operator by operator; rTasks go where they start first.
 
-    vEUs are no further apart than `BEHIND` stretches, so that what a stretch was done with is surely free then: an
-    instance, or so many of its operators that a near memory holds what they write.
+    vEUs are no further apart than `BEHIND` instances, so that what an instance was done with is surely free then.
     """
     draft = Draft(problem, market)
     draft.kernels.update(kernels)
     assembly = Assembly(problem.spec)
     reasons = []
-    ends: list[Mapping[int, int]] = []  # of lanes, before each stretch
-    for stretch in _stretches(problem, kernels, order):
+    ends: list[Mapping[int, int]] = []  # of lanes, before each instance
+    for instance in order:
         ends.append(assembly.ends)
         known = problem.spec.sync is SyncModel.GLOBAL or len(ends) < BEHIND
-        behind = {} if known else ends[-BEHIND]  # all before the end of that stretch
+        behind = {} if known else ends[-BEHIND]  # all before the end of that instance
         late = set(range(problem.spec.num_veus)) if behind else set()
-        for operator, rtasks in stretch:
+        for operator, rtasks in instance.rtasks.items():
             needs = draft.needs_of({operator: rtasks}, assembly)[operator]
             for rtask, need in zip(rtasks.tolist(), needs, strict=True):
                 place = select_veu(assembly, need)
@@ -205,24 +201,6 @@ def _draw(
                 reasons.append(place.reason)
     programs = [] if assembly.is_empty else [assembly.build()]
     return draft.finish(policy, programs, assembly.time_us, (*notes, f"vEUs by rTask: {count(reasons)}"))
-
-
-def _stretches(
-    problem: Problem, kernels: Mapping[int, RKernel], order: Sequence[Instance]
-) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
-    """Operators with their rTasks, by instance, and by what the largest near memory holds of what they write."""
-    room = max(memories.near for memories in _near_memories(problem.spec).values())
-    for instance in order:
-        stretch: list[tuple[int, NDArray[np.int64]]] = []
-        written = 0.0
-        for operator, rtasks in instance.rtasks.items():
-            nbytes = sum(t.nbytes for t in problem.graph.operators[operator].operation.outputs)
-            written += nbytes * len(rtasks) / kernels[operator].num_rtasks
-            if stretch and written > room:
-                yield stretch
-                stretch, written = [], 0.0
-            stretch.append((operator, rtasks))
-        yield stretch
 
 
 def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:

@@ -107,7 +107,8 @@ def in_language(kernels: Iterable[RKernel], dialect: Dialect) -> list[RKernel]:
 class SimtPrinter(CFamilyPrinter):
     """Prints one tile program for a block of threads."""
 
-    restrict, loop_type, align = "__restrict__", "int", ""
+    restrict = ""  # other threads write scratch: it would be a lie
+    loop_type, align = "int", ""
     ctype: Mapping[DType, str] = {**CTYPE, DType.F16: "f16", DType.C128: "c128"}
     vectors: Mapping[DType, str] = dict.fromkeys(SINGLE, "vf")  # 16 bytes hold two numbers of the others
     narrow: Mapping[DType, str] = {}
@@ -173,15 +174,6 @@ class SimtPrinter(CFamilyPrinter):
                 "  }",
             ]
         return [*lines, "  return mk_taken(status);", "}"]
-
-    def scratch(self) -> list[str]:
-        """Declarations of the scratch buffers. Other threads write them: restrict would be a lie."""
-        offset, lines = 0, []
-        for b in self.program.scratch:
-            kind = self.ctype[b.encoding.dtype if b.encoding else b.dtype]
-            lines.append(f"  {kind} *{b.name} = ({kind} *)(scratch + {offset});")
-            offset += -(-b.nbytes // 64) * 64
-        return lines
 
     def one_access(self, buffer: str, index: Index) -> bool:
         """Whether the vector lies at a multiple of 16 bytes, in memory."""
