@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,42 +28,76 @@ def findings(
     expr = kernel.operation.expr
     stores = [s for s in statements(program.body) if isinstance(s, Store)]
     body = expr.root.body
-    if len(stores) != 1 or len(writes) != 1 or not isinstance(body, Load) or body.dynamic:
-        yield f"{len(stores)} stores, where an update has one", True
+    if not stores or len(stores) != len(writes) or not isinstance(body, Load) or body.dynamic:
+        yield f"{len(stores)} stores, of which {len(writes)} are an update's", True
         return
-    (store,), (access,) = stores, writes
-    if not isinstance(store.value, Load) or store.value.tensor != body.tensor or store.value.dynamic:
+    if any(not isinstance(s.value, Load) or s.value.tensor != body.tensor or s.value.dynamic for s in stores):
         yield "what is stored is not an element of the updates", True
         return
     for rtask in rtasks:
-        ranges = access.ranges | {name: (at, at) for name, at in access.of_rtask(rtask).items()}
-        ranges = {lp.var: ranges[lp.var] for _, lp in access.loops}
-        if prod(high - low + 1 for low, high in ranges.values()) > MAX_POINTS:
+        moves = [_Moves.of(kernel, *pair, rtask) for pair in zip(stores, writes, strict=True)]
+        if None in moves:
             yield "an rTask moves too many elements for all of them to be looked at", False
             return
-        if what := _wrong(kernel, store, access, ranges, rtask):
+        if what := _wrong(kernel, [m for m in moves if m is not None], rtask):
             yield f"rTask {rtask} {what}", True
             return
 
 
-def _wrong(kernel: RKernel, store: Store, access: Access, ranges: Mapping[str, tuple[int, int]], rtask: int) -> str:
+class _Moves(NamedTuple):
+    """What a store of an rTask moves: the values of its loops, whether it happens, and numbers of the elements."""
+
+    store: Store
+    access: Access
+    loops: Mapping[str, Numbers]
+    inside: Any
+    elements: Numbers
+
+    @classmethod
+    def of(cls, kernel: RKernel, store: Store, access: Access, rtask: int) -> _Moves | None:
+        """None where there are too many."""
+        ranges = access.ranges | {name: (at, at) for name, at in access.of_rtask(rtask).items()}
+        ranges = {lp.var: ranges[lp.var] for _, lp in access.loops}
+        shape = [high - low + 1 for low, high in ranges.values()]
+        if prod(shape) > MAX_POINTS:
+            return None
+        grid = {
+            name: np.arange(low, high + 1).reshape([-1 if n == d else 1 for n in range(len(shape))])
+            for d, (name, (low, high)) in enumerate(ranges.items())
+        }
+        inside = happens(access.path, grid, shape)
+        loops = {name: np.broadcast_to(values, shape)[inside] for name, values in grid.items()}
+        assert isinstance(store.value, Load)
+        return cls(store, access, loops, inside, _values(store.value.index[0], loops, inside))
+
+
+def _wrong(kernel: RKernel, moves: list[_Moves], rtask: int) -> str:
     """What is wrong with the moves of one rTask."""
     expr = kernel.operation.expr
-    assert expr.into is not None and isinstance(store.value, Load) and isinstance(expr.root.body, Load)
-    shape = [high - low + 1 for low, high in ranges.values()]
-    grid = {
-        name: np.arange(low, high + 1).reshape([-1 if n == d else 1 for n in range(len(shape))])
-        for d, (name, (low, high)) in enumerate(ranges.items())
-    }
-    inside = happens(access.path, grid, shape)
-    loops = {name: np.broadcast_to(values, shape)[inside] for name, values in grid.items()}
+    assert isinstance(expr.root.body, Load)
     box, source = kernel.box(rtask), expr.type_of(expr.root.body.tensor)
-    moved = _values(store.value.index[0], loops, inside)
+    moved = np.concatenate([m.elements for m in moves])
     due = np.arange(source.size).reshape(source.shape)[tuple(slice(*box[a]) for a, _ in expr.root.axes)].ravel()
     if not np.array_equal(np.sort(moved), due):
         return f"moves {len(moved)} elements, which are not just the {len(due)} of its box"
-    places = np.unravel_index(moved, source.shape) if source.shape else ()
-    axes = dict(zip((a for a, _ in expr.root.axes), places, strict=True))
+    free = dict(free_axes(expr))
+    known = np.empty(0, np.int64)
+    for m in moves:
+        places = np.unravel_index(m.elements, source.shape) if source.shape else ()
+        axes = dict(zip((a for a, _ in expr.root.axes), places, strict=True))
+        if what := _misplaced(expr, m, axes, box):
+            return what
+        own = np.unique(_number(axes, free, len(m.elements)))
+        if len(np.intersect1d(known, own)):
+            return "stores elements that may have one place by several statements"
+        known = np.union1d(known, own)
+    return ""
+
+
+def _misplaced(expr: TensorExpr, moves: _Moves, axes: Mapping[str, Numbers], box: Mapping[str, tuple[int, int]]) -> str:
+    """What is wrong with where one store's elements go, and when."""
+    store, access, loops, inside, _ = moves
+    assert expr.into is not None
     if not np.array_equal(_values(store.index, loops, inside), _flat(expr, expr.into, axes, inside)):
         return "stores an element at another place than its own"
     strides = _strides(expr.type_of(expr.into.tensor).shape)
@@ -85,11 +119,8 @@ def _disorder(
     rows = [(a, e) for a, e in expr.root.axes if a not in free]
     if cut := [a for a, extent in rows if box[a] != (0, extent)]:
         return f"is one of several for elements along {cut[0]}, which may have one place"
-    number = np.zeros(inside.shape, np.int64)
-    for axis, extent in rows:
-        number = number * extent
-        number[inside] += axes[axis]
-    number[~inside] = -1
+    number = np.full(inside.shape, -1)
+    number[inside] = _number(axes, dict(rows), int(np.count_nonzero(inside)))
     kinds = [lp.kind for _, lp in access.loops]
     threads = [d for d, kind in enumerate(kinds) if kind is Kind.THREAD]
     serial = [d for d in range(len(kinds)) if d not in threads]
@@ -100,6 +131,14 @@ def _disorder(
     if threads and rows and not all(_alike(by_thread[n]) for n in range(len(by_thread))):
         return "gives elements that may have one place to several threads"
     return ""
+
+
+def _number(axes: Mapping[str, Numbers], extents: Mapping[str, int], elements: int) -> Numbers:
+    """One number for where elements are along some axes."""
+    number = np.zeros(elements, np.int64)
+    for axis, extent in extents.items():
+        number = number * extent + axes[axis]
+    return number
 
 
 def _alike(numbers: Numbers) -> bool:

@@ -18,7 +18,7 @@ from rammer.ir.intervals import expand
 from rammer.ir.operator import Operation
 from rammer.ir.proof import prove
 from rammer.ir.tensor import DType, TensorType
-from rammer.ir.tile import Kind, Store, TileProgram, rewrite_body, statements
+from rammer.ir.tile import For, Kind, Store, TileProgram, rewrite_body, statements
 from rammer.kernels import candidates
 
 CACHE, NEW, AT = TensorType((3, 4, 16, 8)), TensorType((3, 4, 2, 8)), TensorType((3,), DType.I64)
@@ -149,3 +149,24 @@ def test_threads_never_share_a_place() -> None:
         body = rewrite_body(kernel.body.body, side_by_side)  # type: ignore[arg-type]
         other = replace(kernel, body=replace(kernel.body, body=body, num_threads=4 * kernel.num_threads))
         assert any(f.broken for f in prove(other))
+
+
+def test_statements_share_an_rtask_but_no_place() -> None:
+    """Where points do not divide by threads the remainder is a store of its own; it may not take over a row."""
+    rows = operation(
+        "update", TensorType((9, 75)), TensorType((4, 75)), TensorType((4, 1), DType.I64), moves=(-1, 1), how="vectors"
+    )
+    (kernel,) = candidates(rows, SMALL)
+    assert not prove(kernel) and isinstance(kernel.body, TileProgram)
+    assert sum(isinstance(s, Store) for s in statements(kernel.body.body)) == 2
+    changed = list(mutants(kernel, 500, 0))
+    missed = {what for what, other in changed if not any(f.broken for f in prove(other))}
+    same = {what for what, _ in changed if what.startswith(("low of Range(index=Index(const=64", "lin2 ends earlier"))}
+    assert missed <= same and len(changed) > 30, missed - same  # threads from 75 on do nothing, whatever these say
+    (serial,) = candidates(rows, SLOW_SPEC)
+    assert isinstance(serial.body, TileProgram)
+    (loop,) = serial.body.body
+    assert isinstance(loop, For)
+    last_first = (replace(loop, start=2), replace(loop, stop=2))
+    findings = prove(replace(serial, body=replace(serial.body, body=last_first)))
+    assert any("by several statements" in f.what and f.broken for f in findings), findings
