@@ -385,16 +385,29 @@ class TestPlans:
         cost, least = (sum(n * us for n, us in zip(m.values(), rates, strict=True)) for m in (search, best))
         assert cost <= least
 
+    def test_what_no_cut_makes_cheaper_is_not_cut(self) -> None:
+        graph = optimize(tower(5, 24, joined=True), self.spec, images_apart=True)
+        problem = self.problem(graph, "graphturbo")
+        search, rules = (PluginRegistry(third_party=False).policy(p) for p in ("graphturbo", "graphturbo:rules=paper"))
+        whole, cut = search.schedule(problem), rules.schedule(problem)
+        assert whole.policy == "wavefront:plans=priced (chosen by graphturbo)" and "not cut" in whole.notes[0]
+        assert cut.policy == "graphturbo:rules=paper"
+        us = [
+            simulate(replace(p, prices={k: Price(us, 0.0, 0.0) for k, us in p.rtask_us.items()})).total_us
+            for p in (whole, cut)
+        ]
+        assert us[0] < us[1]
+
     @pytest.mark.parametrize(("joined", "share"), [(False, 0.7), (True, 0.85)])
     def test_memory_in_pieces(self, joined: bool, share: float) -> None:
         """A few images at a time in less memory than layer by layer; right in any interleaving, and as it is proven."""
-        graph = optimize(tower(5, 24, joined=joined), self.spec, images_apart=True)
+        graph = optimize(tower(5, 32, joined=joined), self.spec, images_apart=True)
         plan = PluginRegistry(third_party=False).policy("graphturbo").schedule(self.problem(graph, "graphturbo"))
         assert plan.memory is not None and plan.memory.pieces
         verify_plan(plan)
         whole = plan_memory(plan)
         assert plan.memory.arena_bytes < share * whole.arena_bytes
-        x = {"x": np.random.default_rng(0).standard_normal((5, 16, 24, 24), np.float32)}
+        x = {"x": np.random.default_rng(0).standard_normal((5, 16, 32, 32), np.float32)}
         wanted = evaluate_graph(graph, x)["y"]
         for seed in range(3):
             np.testing.assert_allclose(run_plan(plan, x, seed=seed)["y"], wanted, rtol=1e-4, atol=1e-3)

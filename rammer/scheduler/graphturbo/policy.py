@@ -29,6 +29,7 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import Market, Option, count, select_veu
 from rammer.scheduler.timeline import simulate
+from rammer.scheduler.wavefront import WavefrontPolicy
 
 # Of a cache, the room for an instance: three fifths of what it brought in first are still there at its end, as caches
 # push out at random (cost/residency.py). A quarter asks for more instances than kernels can be cut into.
@@ -70,7 +71,7 @@ class GraphTurboPolicy:
     rules: Literal["search", "paper"] = field(
         default="search",
         metadata={
-            "search": "cuts, factors and the order of operators in irregular cells by what is moved, weights included",
+            "search": "cuts, if they pay, and the order of operators in irregular cells by what is moved, with weights",
             "paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1",
         },
     )
@@ -94,7 +95,15 @@ class GraphTurboPolicy:
             order = [found[n] for n in ORDERS[cut.order](producers)]
             plan = _draw(problem, market, kernels, order, described(self, self.name), _notes(cut, len(found)))
             drawn.append(_judged(problem, plan))
+        if self.rules == "search":
+            drawn.append(_judged(problem, self._whole(problem)))
         return min(drawn, key=lambda judged: judged.us).plan
+
+    def _whole(self, problem: Problem) -> ExecutionPlan:
+        """The plan of a network that is not cut: wavefront's."""
+        plan = WavefrontPolicy(plans="priced").schedule(problem)
+        notes = ("groups: not cut, which costs least: wavefront's plan", *plan.notes)
+        return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 
     def _cuts(self, problem: Problem, network: Network) -> list[_Cut]:
         """For each near memory: by the rules, along one axis and as a grid; and by search, if that is asked for."""
