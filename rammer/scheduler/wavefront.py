@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -71,12 +72,16 @@ class WavefrontPolicy:
 
 
 def _is_crowded(problem: Problem) -> bool:
-    """Whether the caches of all vEUs are too small for what some wave reads and writes beside weights."""
+    """Whether the caches of all vEUs are too small for what some wave reads and writes beside weights of its own.
+
+    Weights that other waves read, too, as those of an LSTM's steps, count: between two steps they stay or do not.
+    """
     graph, room = problem.graph, problem.spec.own_cache * problem.spec.num_veus
+    readers = Counter(t for op in graph.operators for t in set(op.inputs))
     for wave in graph.wavefronts():
         operators = [graph.operators[n] for n in wave]
         tensors = {t for op in operators for t in (*op.inputs, *op.outputs)}
-        moving = (t for t in tensors if graph.storage(t).root not in graph.constants)
-        if sum(graph.types[t].nbytes for t in moving) > room:
+        again = (t for t in tensors if graph.storage(t).root not in graph.constants or readers[t] > 1)
+        if sum(graph.types[t].nbytes for t in again) > room:
             return True
     return False
