@@ -20,6 +20,7 @@ from rammer.kernels import (
     recurrent,
     rounded_chain,
     threads,
+    transposed,
     update,
     winograd_schedule,
 )
@@ -72,6 +73,7 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
         yield others
         others = []
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
+    others = [*others, *_kernels(problem, transposed.schedules, few)]
     if rows := chain.chained(problem):
         yield _kernels(rows, chain.schedules, few)
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.

@@ -47,6 +47,9 @@ def _schedules(problem: Problem, *, sparing: bool, first: str = "") -> Iterator[
         unroll = 4 if dict(root.reduce)[lane] >= 4 * problem.lanes else 1
     elif lane is not None and not root.reduce and not crossing and extents[lane] >= 2 * problem.lanes:
         unroll = 2
+    elif lane is not None and root.reduce and not _neighbours(problem, root, lane):
+        vectors = extents[lane] // problem.lanes // problem.rtasks
+        unroll = next((n for n in (4, 2) if n <= vectors), 1)  # sums side by side hide the latency of adding
     shared = _shared(problem, sparing)
     order.sort(key=lambda a: (a not in shared, a != first))
     rows = [a for a in shared if a != lane]
@@ -107,14 +110,17 @@ def _tile(problem: Problem, root: Stage, lane: str | None, steps: dict[str, int]
     """A register block of a reduction with vectors along an output axis: neighbours hide the latency of adding."""
     if not root.reduce or lane is None or lane in dict(root.reduce):
         return None
-    others = [(a, e) for a, e in root.axes if a != lane and e > 1]
-    if not others:
+    if not (others := _neighbours(problem, root, lane)):
         return None
     axis, extent = others[-1]
     extent = min(extent, steps.get(axis, extent))
-    if problem.span(axis) > 1:
-        return None
     return (axis, max(n for n in range(1, 9) if n <= extent and (extent % n == 0 or n == 4 or n < 4)))
+
+
+def _neighbours(problem: Problem, root: Stage, lane: str) -> list[tuple[str, int]]:
+    """Output axes beside the lanes, up to one whose neighbours can share a register block; none if it cannot."""
+    others = [(a, e) for a, e in root.axes if a != lane and e > 1]
+    return others if others and problem.span(others[-1][0]) == 1 else []
 
 
 def _crossing(problem: Problem) -> tuple[str, str] | None:
@@ -137,13 +143,20 @@ def _shared(problem: Problem, sparing: bool) -> list[str]:
     shared = [a for a, _ in problem.root.axes]
     kept = {s.name for s in problem.placed}
     for stage in problem.stages.values():
-        product = isinstance(stage.body, Call) and stage.body.fn == "mul" and stage.reduce
-        if stage.name in kept and product and not sparing and len({ld.tensor for ld, _ in loads(stage.body)}) > 1:
+        if stage.name in kept and not sparing and _is_product(stage):
             return []
         for load, _ in all_loads(stage):
             if load.tensor in kept:
                 shared = [a for a in shared if var(a) in load.index and not load.dynamic]
     return shared if problem.placed else []
+
+
+def _is_product(stage: Stage) -> bool:
+    """Whether a stage sums products of two tensors: a square of one, less its mean, is none."""
+    if not (stage.reduce and isinstance(stage.body, Call) and stage.body.fn == "mul"):
+        return False
+    a, b = ({load.tensor for load, _ in loads(factor)} for factor in stage.body.args)
+    return bool(a and b) and a.isdisjoint(b)
 
 
 def _block(

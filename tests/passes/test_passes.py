@@ -134,6 +134,31 @@ def test_convolutions_take_norms_activations_and_residuals() -> None:
     }
 
 
+def deviation(channels: int, shown: bool) -> Graph:
+    """The mean square of x less its mean; `shown`: what is squared is a result, too."""
+    builder = GraphBuilder("deviation")
+    x = builder.input("x", (2, channels, 75))
+    mean = builder.add("reduce", x, fn="mean", axes=(2,), keepdims=True)
+    apart = builder.add("sub", x, mean)
+    square = builder.add("mul", apart, apart)
+    builder.output(builder.add("sqrt", builder.add("reduce", square, fn="mean", axes=(2,), keepdims=True)), "y")
+    if shown:
+        builder.output(square, "square")
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("channels", "shown", "last"),
+    [(29, False, "sub+mul+reduce+sqrt"), (29, True, "reduce+sqrt"), (3, False, "reduce+sqrt")],
+)
+def test_reductions_compute_their_operand(channels: int, shown: bool, last: str) -> None:
+    """Unless others read it, or there are too few results for all vEUs to sum."""
+    before = deviation(channels, shown)
+    graph = optimize(before, SPEC)
+    assert_same(before, graph)
+    assert last in kinds(graph), kinds(graph)
+
+
 def test_many_steps_take_little_time() -> None:
     watched = []
     graph = optimize(lstm(steps=50, layers=4, width=16), SPEC, watch=lambda name, after: watched.append(name))

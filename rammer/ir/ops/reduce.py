@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from rammer.ir.expr import Axes, Const, Iota, Load, Scalar, Stage, TensorExpr
+from rammer.ir.expr import Axes, Cast, Const, Iota, Load, Scalar, Stage, TensorExpr
 from rammer.ir.index import Index, var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import (
@@ -83,13 +83,16 @@ def _arg(kind: str, combine: str) -> OpDef:
         hit: Scalar = call("equal", value, Load("top", variables_of(points)))
         if dtype.is_float:
             hit = call("or", hit, call("is_nan", value))
-        place = call("where", hit, Iota(var(f"k{p}")), Const(-1 if select_last_index else extent, DType.I64))
+        short = DType.I32 if extent < 1 << 31 else DType.I64  # vectors of it have as many lanes as those of float32
+        none = Const(-1 if select_last_index else extent, short)
+        place = call("where", hit, Cast(Iota(var(f"k{p}")), short), none)
         return expression(
             kind,
             [("x", x)],
             [
                 Stage("top", points, value, reduce, combine, dtype),
-                Stage("out", points, place, reduce, "max" if select_last_index else "min", DType.I64),
+                Stage("found", points, place, reduce, "max" if select_last_index else "min", short),
+                Stage("out", points, Cast(Load("found", variables_of(points)), DType.I64), dtype=DType.I64),
             ],
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
+from rammer.ir.expr import loads
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import DType, Shape, TensorId
@@ -18,6 +19,7 @@ SMALL = 1 << 14  # elements up to which a fused operator may have several output
 MAX_OUTPUTS = 4
 MAX_MEMBERS = 64
 MAX_WEIGHT = 128  # scalar nodes of one output once everything is substituted into it
+FEW = 32  # results of a reduction: below, more vEUs can compute the operand than can sum
 CHEAP = frozenset({"relu", "clip", "leaky_relu", "neg", "abs"})  # may be computed again at every load
 
 _BYTES = frozenset({DType.U8, DType.I8})
@@ -68,6 +70,8 @@ class _Fuser:
                 self._join_gate(n, op)
             elif is_elementwise(op.operation):
                 self._join(n, op)
+            elif op.kind == "reduce":
+                self._join_operand(n, op)
         editor = Editor(self.graph)
         for members in list(self.clusters.members.values()):
             for part in self._split(sorted(members)):
@@ -102,6 +106,24 @@ class _Fuser:
                 continue
             merged = self._merge(group, here, op)
             here = here if merged is None else merged
+
+    def _join_operand(self, n: int, op: ROperator) -> None:
+        """Let a reduction compute its operand element by element, if nobody else needs it: each is read once."""
+        expr, producer = op.operation.expr, self.graph.producers.get(op.inputs[0])
+        readers = sum(any(ld.tensor == "x" for ld, _ in loads(s.body)) for s in expr.stages)
+        if producer is None or readers != 1 or op.operation.outputs[0].size < FEW:
+            return
+        group = self.clusters.group_of[producer]
+        members = self.clusters.members[group]
+        plain = all(is_elementwise(self.operators[m].operation) for m in members) and not self.groups[group].gated
+        lone_move = len(members) == 1 and self.operators[producer].kind in _MOVES
+        if not plain or lone_move or not self._private(group, n):
+            return
+        merged = self.clusters.contract(group, n)
+        if merged is not None:
+            a, b = self.groups[group], self.groups[n]
+            whole = (a.whole | b.whole) - set(self.clusters.members[merged])
+            self.groups[merged] = _Group(b.shape, 1, max(a.depth, b.depth), None, a.weights | b.weights, whole)
 
     def _feeds(self, tensor: TensorId, producer: int, shape: Shape) -> bool:
         group = self.groups[self.clusters.group_of[producer]]

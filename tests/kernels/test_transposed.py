@@ -1,0 +1,71 @@
+"""What reads one operand across copies squares of it, turned; and norms keep what rows need, no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kernel_harness import SLOW_SPEC, check, operation
+from mutations import mutants
+
+from rammer.ir.operator import Operation, Operations, attributes
+from rammer.ir.ops import OPS
+from rammer.ir.proof import prove
+from rammer.ir.tensor import DType, TensorType
+from rammer.kernels import candidates
+from rammer.passes.fusion.compose import Member, compose
+
+
+def t(*shape: int, dtype: DType = DType.F32) -> TensorType:
+    return TensorType(shape, dtype)
+
+
+def turned_and_added(shape: tuple[int, ...], perm: tuple[int, ...], other: tuple[int, ...]) -> Operation:
+    """Of x: its transposition, plus another operand as it lies."""
+    made = Operations(OPS)
+    turn = made.define("transpose", (t(*shape),), attributes(perm=perm))
+    added = made.define("add", (turn.outputs[0], t(*other)))
+    members = (Member(turn, ((-1, 0),)), Member(added, ((0, 0), (-1, 1))))
+    return made.wrap("transpose+add", (members, ((1, 0),)), lambda: compose(members, ((1, 0),)))
+
+
+SHAPES = {
+    "even": ((32, 48), (1, 0), (48, 32)),
+    "rows that are none": ((7, 42, 128), (0, 2, 1), (7, 128, 42)),
+    "channels last to first": ((1, 28, 28, 40), (0, 3, 1, 2), (1, 40, 28, 28)),
+    "channels first to last": ((3, 75, 5, 29), (0, 2, 3, 1), (3, 5, 29, 75)),
+    "the other one for all columns": ((2, 19, 130), (0, 2, 1), (130, 1)),
+}
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_squares_are_copied(shape: tuple[tuple[int, ...], ...], lanes: int) -> None:
+    spec = replace(SLOW_SPEC, lanes=lanes)
+    op = turned_and_added(*shape)
+    kernels = candidates(op, spec)
+    assert any("xa" in k.name and k.scratch_bytes == 4 * lanes * lanes for k in kernels), [k.name for k in kernels]
+    for kernel in kernels:
+        assert not prove(kernel)
+    check(op, kernels, spec=spec)
+
+
+def test_every_change_of_a_square_is_seen() -> None:
+    op = turned_and_added((2, 42, 37), (0, 2, 1), (2, 37, 42))
+    kernel = next(k for k in candidates(op, SLOW_SPEC) if "xa" in k.name)
+    changed = list(mutants(kernel, 300, 0))
+    missed = [what for what, other in changed if not any(f.broken for f in prove(other))]
+    assert len(changed) > 40 and len(missed) < len(changed) // 10, missed
+
+
+def test_what_lies_as_the_output_does_needs_no_square() -> None:
+    made = operation("add", t(40, 64), t(40, 64))
+    assert not any("xa" in k.name for k in candidates(made, SLOW_SPEC))
+
+
+@pytest.mark.parametrize("shape", [(1, 56, 56, 40), (1, 128, 384), (75, 29)])
+def test_moments_of_a_norm_are_kept_for_a_few_rows(shape: tuple[int, ...]) -> None:
+    """A square of x less its mean is no product with weights, which whole tiles would share."""
+    op = operation("layer_norm", t(*shape), t(shape[-1]), t(shape[-1]), axis=len(shape) - 1)
+    for kernel in candidates(op, SLOW_SPEC):
+        assert kernel.scratch_bytes <= 256, kernel.name
