@@ -229,6 +229,7 @@ def _iree(built: BuiltModel, task: Task) -> Prepared:
 PEERS: dict[str, Peer] = {
     "rammer": Peer("rammer", _rammer("wavefront")),
     "rammer-sequential": Peer("rammer", _rammer("sequential")),
+    "rammer-graphturbo": Peer("rammer", _rammer("graphturbo")),
     "onnxruntime": Peer("onnxruntime", _onnxruntime),
     "openvino": Peer("openvino", _openvino, _openvino_forms),
     "torch": Peer("torch", _torch, _torch_forms),
