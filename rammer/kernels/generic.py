@@ -129,7 +129,7 @@ def _crossing(problem: Problem) -> tuple[str, str] | None:
     if root.reduce or not isinstance(root.body, Load) or root.body.dynamic:
         return None
     own = tuple(var(a) for a, _ in root.axes)
-    wide = [a for a, e in root.axes if e >= problem.lanes]
+    wide = [a for a, e in root.axes if e > 1]  # parts of squares are copied as squares are
     out = [a for a in wide if problem.lane_stride(root.name, own, a, root) == 1]
     into = [a for a in wide if problem.lane_stride(root.body.tensor, root.body.index, a, root) == 1]
     return (out[0], into[0]) if out and into and out[0] != into[0] else None

@@ -55,7 +55,7 @@ def _across(problem: Problem) -> _Across | None:
     root = problem.root
     if root.reduce or problem.placed or isinstance(root.body, Load):
         return None
-    wide = [a for a, e in root.axes if e >= problem.lanes]
+    wide = [a for a, e in root.axes if e > 1]
     own = tuple(var(a) for a, _ in root.axes)
     if (out := next((a for a in wide if problem.lane_stride(root.name, own, a, root) == 1), None)) is None:
         return None

@@ -154,9 +154,9 @@ class CFamilyPrinter(VectorLoops):
         return f"{vector}[0] = {self.named(f'fold_{fn}', self.dtypes[buffer])}({vector});"
 
     def square(self, loop: For) -> str | None:
-        """The text of a square copied with rows and columns exchanged, if that is what the loop does."""
+        """The text of a square, or a part of one, copied with rows and columns exchanged, if the loop does that."""
         match loop:
-            case For(v, 0, self.lanes, Kind.UNROLLED, (For(lane, 0, self.lanes, Kind.VECTOR, (Store() as s,)),)):
+            case For(v, 0, rows, Kind.UNROLLED, (For(lane, 0, columns, Kind.VECTOR, (Store() as s,)),)):
                 if not isinstance(s.value, Load) or s.value.dynamic or {s.buffer, s.value.tensor} & self.wide:
                     return None
                 load = s.value.index[0]
@@ -165,10 +165,11 @@ class CFamilyPrinter(VectorLoops):
                 source = load - var(v) - var(lane) * step
                 names = variables(target) | variables(source)
                 single = self.dtypes[s.buffer] is DType.F32 is self.dtypes[s.value.tensor]
-                if single and step not in (0, 1) and row and load.coef(v) == 1 and not names & {v, lane}:
-                    out = self.place(s.buffer, self.index(target), (self.lanes - 1) * row + self.lanes)
-                    into = self.place(s.value.tensor, self.index(source), (self.lanes - 1) * step + self.lanes)
-                    return f"vtranspose(&{out}, {row}, &{into}, {step});"
+                fits = max(rows, columns) <= self.lanes and min(rows, columns) > 1
+                if single and fits and step not in (0, 1) and row and load.coef(v) == 1 and not names & {v, lane}:
+                    out = self.place(s.buffer, self.index(target), (rows - 1) * row + columns)
+                    into = self.place(s.value.tensor, self.index(source), (columns - 1) * step + rows)
+                    return f"vtranspose(&{out}, {row}, &{into}, {step}, {rows}, {columns});"
         return None
 
     def vector_index(self, index: Index) -> str:

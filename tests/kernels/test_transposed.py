@@ -14,6 +14,7 @@ from rammer.ir.proof import prove
 from rammer.ir.tensor import DType, TensorType
 from rammer.kernels import candidates
 from rammer.passes.fusion.compose import Member, compose
+from rammer.vdevice.cpu.emit import emit
 
 
 def t(*shape: int, dtype: DType = DType.F32) -> TensorType:
@@ -47,6 +48,24 @@ def test_squares_are_copied(shape: tuple[tuple[int, ...], ...], lanes: int) -> N
     assert any("xa" in k.name and k.scratch_bytes == 4 * lanes * lanes for k in kernels), [k.name for k in kernels]
     for kernel in kernels:
         assert not prove(kernel)
+    check(op, kernels, spec=spec)
+
+
+MOVES = {
+    "twelve rows": ((12, 56), (1, 0)),
+    "a last part": ((3, 40, 75), (0, 2, 1)),
+    "places of pixels": ((1, 5, 2, 2, 29, 33), (0, 1, 4, 2, 5, 3)),
+    "three by three": ((7, 3, 5, 3), (0, 2, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_parts_of_squares_are_turned_in_registers(move: tuple[tuple[int, ...], ...], lanes: int) -> None:
+    spec = replace(SLOW_SPEC, lanes=lanes)
+    op = operation("transpose", t(*move[0]), perm=move[1])
+    kernels = candidates(op, spec)
+    assert all("vtranspose(" in emit(k, spec).text and not prove(k) for k in kernels)
     check(op, kernels, spec=spec)
 
 

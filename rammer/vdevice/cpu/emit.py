@@ -148,9 +148,14 @@ def _folds(lanes: int, vector: str, element: str) -> str:
 
 
 def _transpose(lanes: int) -> str:
-    """A square of `lanes` vectors with rows and columns exchanged: log2(lanes) rounds of two-input shuffles."""
-    lines = ["INLINE void vtranspose(float *p, long row, const float *q, long step) {"]
-    lines += [f"  vf r{i} = V(q[{i} * step]), t{i};" for i in range(lanes)]
+    """A square of `lanes` vectors with rows and columns exchanged: log2(lanes) rounds of two-input shuffles.
+
+    `rows` of them are stored, with `columns` elements each.
+    """
+    lines = ["INLINE void vtranspose(float *p, long row, const float *q, long step, int rows, int columns) {"]
+    for i in range(lanes):
+        text = f"rows < {lanes} ? vload(q + {i} * step, rows) : V(q[{i} * step])"
+        lines.append(f"  vf r{i} = {i} < columns ? {text} : (vf){{0}}, t{i};")
     size = 1
     while size < lanes:
         for i in (i for i in range(lanes) if not i & size):
@@ -162,7 +167,9 @@ def _transpose(lanes: int) -> str:
             )
         lines += ["  " + " ".join(f"r{i} = t{i};" for i in range(lanes))]
         size *= 2
-    lines += [f"  V(p[{i} * row]) = r{i};" for i in range(lanes)]
+    for i in range(lanes):
+        text = f"if (columns < {lanes}) vstore(p + {i} * row, r{i}, columns); else V(p[{i} * row]) = r{i};"
+        lines.append(f"  if ({i} < rows) {{ {text} }}")
     return "\n".join([*lines, "}", ""])
 
 
