@@ -99,7 +99,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
         # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
         *only(not many, join_projections),
         dequantize_apart,
-        fuse,
+        given(fuse, spec.num_veus * spec.lanes),
         given(fuse_chains, spec),
         given(choose_layouts, spec, images_apart),
         place,

@@ -53,4 +53,4 @@ def _others(problem: Problem) -> Iterator[Policy]:
         if recurrent_operators(problem):
             yield StationaryPolicy()
     if len(levels(problem.spec)) > 1:
-        yield GraphTurboPolicy()
+        yield GraphTurboPolicy(uncut=False)

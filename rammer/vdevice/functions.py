@@ -90,7 +90,7 @@ INLINE F_ P_log(F_ x) {
   r = P_sel(x == INFINITY, x, r);
   return P_sel((x < 0.0f) | (x != x), (x - x) / (x - x), r);
 }
-INLINE F_ P_sigmoid(F_ x) {  /* 1 / (1 + 2^n * e^-r), as P_exp, in few steps; 0 below -88.4 */
+INLINE F_ P_sigmoid(F_ x) {  /* 1 / (1 + 2^n * e^-r); P_exp's polynomial in pairs, which takes fewer steps */
   F_ y = P_minc(P_maxc(x, P_splat(-88.7f)), P_splat(87.0f));
   F_ t = y * -1.44269504f + 12582912.0f, n = t - 12582912.0f, r = n * 0.693147182f + y, s = r * r;
   F_ p = 1.38145406e-3f * s + (4.1668389e-2f - 8.36874545e-3f * r);

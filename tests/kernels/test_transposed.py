@@ -70,11 +70,11 @@ def test_parts_of_squares_are_turned_in_registers(move: tuple[tuple[int, ...], .
 
 
 def test_every_change_of_a_square_is_seen() -> None:
-    op = turned_and_added((2, 42, 37), (0, 2, 1), (2, 37, 42))
+    op = turned_and_added((4, 26, 32), (0, 2, 1), (4, 32, 26))  # uneven tasks have guards that a change need not break
     kernel = next(k for k in candidates(op, SLOW_SPEC) if "xa" in k.name)
     changed = list(mutants(kernel, 300, 0))
     missed = [what for what, other in changed if not any(f.broken for f in prove(other))]
-    assert len(changed) > 40 and len(missed) < len(changed) // 10, missed
+    assert len(changed) > 100 and not missed, missed
 
 
 def test_what_lies_as_the_output_does_needs_no_square() -> None:

@@ -297,6 +297,19 @@ def test_branches_that_push_each_other_out_of_caches_go_one_by_one(cache: int) -
     assert plan.policy == ("wavefront" if cache == 1 << 20 else "sequential (chosen by wavefront)")
 
 
+@pytest.mark.parametrize("cache", [20 << 10, 1 << 20])
+def test_chains_that_push_each_others_weights_out_of_caches_take_turns(cache: int) -> None:
+    """Both directions of an LSTM: together what they read and write fits, but not with the weights of both."""
+    jobs = []
+    for side in "fb":
+        for n in range(8):
+            jobs.append(Job(f"{side}{n}", ((2, 1.0),), (f"{side}{n - 1}",) if n else (), kind=side, weights=f"w{side}"))
+    memory = (MemoryLevel("L2", cache, "veu", 200.0), MemoryLevel("DRAM", 1 << 40, read_gbps=1.0))
+    problem = make_problem(jobs, device(2, launch_us=0.0, barrier_us=0.0, memory=memory), 2048)
+    plan = rammer_policies()["wavefront"]().schedule(priced(problem, never))
+    assert plan.policy == ("wavefront" if cache == 1 << 20 else "sequential (chosen by wavefront)")
+
+
 def test_times_that_measurement_cannot_tell_apart_are_equal() -> None:
     """The fewest rTasks then, and not what a moment's noise preferred."""
     for us in (1.0, 1.015, 1.03):

@@ -19,7 +19,6 @@ SMALL = 1 << 14  # elements up to which a fused operator may have several output
 MAX_OUTPUTS = 4
 MAX_MEMBERS = 64
 MAX_WEIGHT = 128  # scalar nodes of one output once everything is substituted into it
-FEW = 32  # results of a reduction: below, more vEUs can compute the operand than can sum
 CHEAP = frozenset({"relu", "clip", "leaky_relu", "neg", "abs"})  # may be computed again at every load
 
 _BYTES = frozenset({DType.U8, DType.I8})
@@ -38,14 +37,17 @@ class _Group:
     whole: frozenset[int] = frozenset()  # operators whose results some member reads away from its own position
 
 
-def fuse(graph: Graph) -> Graph:
-    """Fuse where nothing expensive is computed twice and no cycle arises; equal fusions are one operation."""
-    return _Fuser(graph).run()
+def fuse(graph: Graph, enough: int = 1) -> Graph:
+    """Fuse where nothing expensive is computed twice and no cycle arises; equal fusions are one operation.
+
+    A reduction to `enough` results or more computes its operand: of fewer, not all vEUs could sum.
+    """
+    return _Fuser(graph, enough).run()
 
 
 class _Fuser:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, enough: int) -> None:
+        self.graph, self.enough = graph, enough
         self.operators = graph.operators
         self.clusters = Clusters(graph)
         self.outputs = frozenset(graph.outputs)
@@ -111,13 +113,13 @@ class _Fuser:
         """Let a reduction compute its operand element by element, if nobody else needs it: each is read once."""
         expr, producer = op.operation.expr, self.graph.producers.get(op.inputs[0])
         readers = sum(any(ld.tensor == "x" for ld, _ in loads(s.body)) for s in expr.stages)
-        if producer is None or readers != 1 or op.operation.outputs[0].size < FEW:
+        if producer is None or readers != 1 or op.operation.outputs[0].size < self.enough:
             return
         group = self.clusters.group_of[producer]
         members = self.clusters.members[group]
         plain = all(is_elementwise(self.operators[m].operation) for m in members) and not self.groups[group].gated
-        lone_move = len(members) == 1 and self.operators[producer].kind in _MOVES
-        if not plain or lone_move or not self._private(group, n):
+        feeds = self._feeds(op.inputs[0], producer, op.operation.inputs[0].shape)
+        if not (plain and feeds and self._private(group, n)):
             return
         merged = self.clusters.contract(group, n)
         if merged is not None:

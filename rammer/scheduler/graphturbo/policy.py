@@ -83,6 +83,7 @@ class GraphTurboPolicy:
             "depth": "the readers of an instance as soon as they can run (Algorithm 3)",
         },
     )
+    uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         market = Market(problem)
@@ -95,7 +96,7 @@ class GraphTurboPolicy:
             order = [found[n] for n in ORDERS[cut.order](producers)]
             plan = _draw(problem, market, kernels, order, described(self, self.name), _notes(cut, len(found)))
             drawn.append(_judged(problem, plan))
-        if self.rules == "search":
+        if self.rules == "search" and self.uncut:
             drawn.append(_judged(problem, self._whole(problem)))
         return min(drawn, key=lambda judged: judged.us).plan
 
