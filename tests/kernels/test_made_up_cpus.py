@@ -65,7 +65,7 @@ def test_candidates_compute_the_expression(name: str, cpu: MadeUp) -> None:
 
 def but_for_ties(got: Array, want: Array) -> Array:
     """What was rounded to a step, where a few sums at half of one, in another order, went the other way."""
-    apart = np.abs(got - want) > 2e-5 * np.abs(want).max()
-    step = np.diff(np.unique(want)).min()
-    assert apart.mean() < 1e-3 and np.abs(got - want).max() < 1.01 * step
-    return np.where(apart, want, got)
+    apart, noise = np.abs(got - want), 2e-5 * np.abs(want).max()
+    steps = np.diff(np.unique(want))
+    assert (apart > noise).mean() < 1e-3 and apart.max() <= noise + min(steps, default=0.0)
+    return np.where(apart > noise, want, got)
