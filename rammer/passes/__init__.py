@@ -7,6 +7,7 @@ from functools import wraps
 
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
+from rammer.passes.clean.convolve_first import convolve_first
 from rammer.passes.clean.eliminate_common import eliminate_common
 from rammer.passes.clean.eliminate_dead import eliminate_dead
 from rammer.passes.clean.fold_constants import fold_constants
@@ -81,6 +82,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
         given(simplify_products, as_it_lies=not many),  # threads read neighbours: turned matrices are read badly
         merge_slices,
         fold_norms,
+        convolve_first,
         split_activations,
         eliminate_common,
         given(narrow_products, spec),

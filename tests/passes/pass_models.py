@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, DType, TensorId
+
+Pass = Callable[[Graph], Graph]
 
 SPEC = VDeviceSpec("test", 2, lanes=16)
 
@@ -86,6 +90,26 @@ def assert_same(before: Graph, after: Graph, seed: int = 7, rtol: float = 1e-4) 
     for name, value in wanted.items():
         scale = float(np.max(np.abs(value), initial=1e-6)) if value.dtype.kind == "f" else 1
         np.testing.assert_allclose(got[name], value, rtol=rtol, atol=rtol * scale, err_msg=name)
+
+
+def after(before: Graph, *passes: Pass) -> Counter[str]:
+    """Kinds of the operators that the passes leave, after checking that the meaning is the same."""
+    graph = before
+    for run in passes:
+        graph = run(graph)
+        assert_same(before, graph)
+    return Counter(op.kind for op in graph.operators)
+
+
+def model(
+    build: Callable[[Net, TensorId], TensorId | tuple[TensorId, ...]], shape: tuple[int, ...] = (2, 16, 4, 4)
+) -> Graph:
+    """A graph of one input and the outputs that `build` makes."""
+    b = Net()
+    made = build(b, b.input("x", shape))
+    for n, tensor in enumerate(made if isinstance(made, tuple) else (made,)):
+        b.output(tensor, f"y{n}")
+    return b.build()
 
 
 def resnet_block() -> Graph:

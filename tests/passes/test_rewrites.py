@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 import pytest
-from pass_models import SPEC, Net, assert_same, fed_back_cells, lstm_cells, lstm_layers
+from pass_models import SPEC, Net, after, assert_same, fed_back_cells, lstm_cells, lstm_layers, model
 
 from rammer.ir.graph import Graph
-from rammer.ir.tensor import DType, TensorId, channel_blocked
+from rammer.ir.tensor import DType, TensorId
 from rammer.passes import optimize
 from rammer.passes.clean.eliminate_common import eliminate_common
 from rammer.passes.clean.fold_constants import fold_constants
@@ -21,34 +20,10 @@ from rammer.passes.clean.products import simplify_products
 from rammer.passes.clean.simplify import simplify
 from rammer.passes.clusters import Clusters
 from rammer.passes.fusion.regions import fuse
-from rammer.passes.layout.moves import merge_slices, split_activations
-from rammer.passes.layout.place import place
 from rammer.passes.recurrent.cut_rows import cut_rows
 from rammer.passes.recurrent.gates import gather_gates
 from rammer.passes.recurrent.projections import join_projections
 from rammer.passes.recurrent.stack_rows import stack_rows
-
-Pass = Callable[[Graph], Graph]
-
-
-def after(before: Graph, *passes: Pass) -> Counter[str]:
-    """Kinds of the operators that the passes leave, after checking that the meaning is the same."""
-    graph = before
-    for run in passes:
-        graph = run(graph)
-        assert_same(before, graph)
-    return Counter(op.kind for op in graph.operators)
-
-
-def model(
-    build: Callable[[Net, TensorId], TensorId | tuple[TensorId, ...]], shape: tuple[int, ...] = (2, 16, 4, 4)
-) -> Graph:
-    """A graph of one input and the outputs that `build` makes."""
-    b = Net()
-    made = build(b, b.input("x", shape))
-    for n, tensor in enumerate(made if isinstance(made, tuple) else (made,)):
-        b.output(tensor, f"y{n}")
-    return b.build()
 
 
 def full(b: Net, value: float, *shape: int) -> TensorId:
@@ -234,73 +209,6 @@ def test_scales_go_into_weights(name: str) -> None:
     assert after(graph, simplify, fold_norms, fold_norms) == wanted
 
 
-def piece(b: Net, x: TensorId, starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]) -> TensorId:
-    return b.add("slice", x, starts=(0, 0, *starts), steps=(1, 1, *steps), shape=(2, 16, *shape))
-
-
-@pytest.mark.parametrize(
-    ("size", "left"),
-    [(4, {"slice": 1}), (5, {"slice": 1, "pad": 1})],  # at odd sizes the last element is padding
-)
-def test_shifted_pooling_of_one_element_is_a_slice(size: int, left: dict[str, int]) -> None:
-    def build(b: Net, x: TensorId) -> TensorId:
-        x = b.add("pad", x, pads=(0, 0, 0, 0, 0, 0, 1, 1))
-        x = piece(b, x, (1, 0), (1, 1), (size, size + 1))
-        x = piece(b, x, (0, 1), (1, 1), (size, size))
-        return b.add("average_pool", x, kernel=(1, 1), strides=(2, 2))
-
-    assert after(model(build, (2, 16, size, size)), merge_slices) == left
-
-
-def test_slices_of_what_others_read_stay() -> None:
-    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
-        first = piece(b, x, (1, 1), (1, 2), (3, 2))
-        return piece(b, first, (2, 0), (-1, 1), (3, 2)), b.add("relu", first)
-
-    assert after(model(build), merge_slices) == {"slice": 2, "relu": 1}
-
-
-@pytest.mark.parametrize(("first", "rows", "left"), [(3, 3, 0), (0, 3, 0), (2, 3, 1), (3, 2, 1)])
-def test_a_slice_that_is_a_part_of_a_concat_is_that_part(first: int, rows: int, left: int) -> None:
-    def build(b: Net, x: TensorId) -> TensorId:
-        whole = b.add("concat", b.add("tanh", x), b.add("exp", x), axis=0)
-        whole = b.add("reshape", whole, shape=(6, 1, 4))
-        return b.add("slice", whole, starts=(first, 0, 0), steps=(1, 1, 1), shape=(rows, 1, 4))
-
-    assert after(model(build, (3, 4)), merge_slices)["slice"] == left
-
-
-@pytest.mark.parametrize(
-    ("extent", "pad", "stride", "dilation", "start", "step", "count", "left"),
-    [
-        (29, 4, 1, 2, 0, 1, 29, 0),  # causal: what stands too far to the right is trimmed
-        (29, 4, 1, 2, 4, 1, 29, 0),  # the same from the left
-        (75, 6, 1, 1, 2, 3, 27, 0),  # every third position is a stride
-        (75, 3, 2, 1, 1, 1, 30, 1),  # the end would have to be cut off x
-        (75, 2, 2, 1, 1, 1, 37, 0),
-        (75, 0, 1, 1, 3, 1, 70, 1),  # nothing was padded
-        (29, 2, 1, 1, 30, -1, 31, 1),
-    ],
-)
-def test_a_convolution_computes_only_what_a_slice_takes(
-    extent: int, pad: int, stride: int, dilation: int, start: int, step: int, count: int, left: int
-) -> None:
-    def build(b: Net, x: TensorId) -> TensorId:
-        w = b.constant(np.random.default_rng(0).standard_normal((20, 16, 3)).astype(np.float32))
-        y = b.add("conv", x, w, pads=(pad, pad), strides=(stride,), dilations=(dilation,))
-        return b.add("relu", b.add("slice", y, starts=(0, 0, start), steps=(1, 1, step), shape=(2, 20, count)))
-
-    assert after(model(build, (2, 16, extent)), merge_slices)["slice"] == left
-
-
-def test_activations_come_before_concatenation() -> None:
-    def build(b: Net, x: TensorId) -> TensorId:
-        return b.add("relu", b.add("concat", b.add("tanh", x), b.add("exp", x), axis=1))
-
-    assert after(model(build), split_activations) == {"tanh": 1, "exp": 1, "relu": 2, "concat": 1}
-    assert after(model(build), split_activations, fuse) == {"tanh+relu": 1, "exp+relu": 1, "concat": 1}
-
-
 def test_a_shared_convolution_keeps_its_weights() -> None:
     def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
         y = b.conv(x, 8)
@@ -461,93 +369,6 @@ def test_two_groups_that_depend_on_each_other_are_not_both_stacked() -> None:
     a2 = b.add("matmul", b2, v)
     b.output(b.add("add", b1, a2), "y")
     assert after(b.build(), stack_rows)["matmul"] == 3
-
-
-def test_places() -> None:
-    b = Net()
-    x = b.input("x", (4, 8))
-    rows = b.add("slice", x, starts=(1, 0), steps=(1, 1), shape=(2, 8))
-    columns = b.add("slice", x, starts=(0, 2), steps=(1, 1), shape=(4, 4))
-    y = b.add("tanh", b.add("reshape", rows, shape=(16,)))
-    z = b.add("concat", y, b.add("exp", y), y, b.constant(np.ones(3, np.float32)), axis=0)
-    b.output(b.add("neg", z), "neg")
-    b.output(b.add("concat", columns, columns, axis=1), "columns")
-    b.output(b.add("reshape", z, shape=(3, 17)), "z")
-    graph = b.build()
-    placed = place(graph)
-    assert_same(graph, placed)
-    assert Counter(op.kind for op in placed.operators) == {
-        "tanh": 1,
-        "exp": 1,
-        "neg": 1,
-        "copy": 2,
-        "slice": 1,
-        "concat": 1,
-    }
-    assert {t for t in placed.views if placed.storage(t).root == "z"} >= {y}
-
-
-def test_an_output_that_is_a_piece_of_a_tensor_is_a_copy() -> None:
-    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
-        y = b.add("tanh", x)
-        return b.add("neg", y), b.add("slice", y, starts=(0, 0), steps=(1, 1), shape=(2, 6))
-
-    assert after(model(build, (4, 6)), place) == {"tanh": 1, "neg": 1, "slice": 1}
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_channels_are_blocked_between_convolutions(batch: int) -> None:
-    def build(b: Net, x: TensorId) -> TensorId:
-        y = b.add("relu", b.conv(x, 24))  # the second block is partly padding
-        y = b.add("add", b.pool(b.conv(y, 32), 3, 1), b.conv(y, 32, 1))
-        y = b.add("concat", y, b.conv(y, 20), axis=1)
-        return b.add("reduce", b.conv(y, 16), fn="mean", axes=(2, 3), keepdims=False)
-
-    graph = model(build, (batch, 3, 8, 8))
-    optimized = optimize(graph, SPEC)
-    assert_same(graph, optimized)
-    blocked = channel_blocked(4, SPEC.lanes)
-    for op in optimized.operators:
-        assert op.kind != "convert"
-        assert all(optimized.types[t].layout == blocked for t in op.outputs if optimized.types[t].rank == 4), op.kind
-    assert sum(op.kind == "concat" for op in optimized.operators) == 0
-
-
-@pytest.mark.parametrize(
-    ("channels", "group", "blocked"),
-    [(64, 16, True), (32, 4, True), (64, 2, True), (32, 32, True), (48, 2, False), (24, 4, False)],
-)
-def test_groups_that_straddle_blocks_stay_row_major(channels: int, group: int, blocked: bool) -> None:
-    graph = model(lambda b, x: b.conv(b.conv(x, channels, group=group), channels, group=group), (1, channels, 4, 4))
-    optimized = optimize(graph, SPEC)
-    assert_same(graph, optimized)
-    layout = channel_blocked(4, SPEC.lanes) if blocked else None
-    inner = next(op for op in optimized.operators if "conv" in op.kind and "convert" not in op.kind)
-    assert optimized.types[inner.outputs[0]].layout == layout
-
-
-def test_convolutions_of_sequences_have_blocked_channels() -> None:
-    def build(b: Net, x: TensorId) -> TensorId:
-        y = b.conv1d(x, 48, 5)
-        return b.add("add", b.add("relu", b.conv1d(y, 48, 3)), y)
-
-    graph = model(build, (3, 20, 75))
-    optimized = optimize(graph, SPEC)
-    assert_same(graph, optimized)
-    blocked = channel_blocked(3, SPEC.lanes)
-    convs = [op for op in optimized.operators if "conv" in op.kind.split("+")]
-    assert len(convs) == 2 and all(optimized.types[op.outputs[0]].layout == blocked for op in convs)
-
-
-def test_odd_channels_are_converted_at_the_edges() -> None:
-    def build(b: Net, x: TensorId) -> TensorId:
-        y = b.add("concat", b.conv(x, 20), b.conv(x, 20), axis=1)
-        return b.add("softmax", b.conv(y, 20), axis=1)
-
-    graph = model(build, (1, 16, 4, 4))
-    optimized = optimize(graph, SPEC)
-    assert_same(graph, optimized)
-    assert Counter(op.kind for op in optimized.operators)["convert"] == 5
 
 
 @pytest.mark.parametrize("seed", range(20))

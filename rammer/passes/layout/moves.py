@@ -7,6 +7,7 @@ from math import prod
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
+from rammer.ir.tensor import TensorId
 from rammer.passes.editor import Editor
 
 _POOLS = frozenset({"average_pool", "max_pool"})
@@ -15,6 +16,7 @@ _POOLS = frozenset({"average_pool", "max_pool"})
 def merge_slices(graph: Graph) -> Graph:
     """Pooling over windows of one element becomes a slice; slices are merged, and taken before padding. One that is
     a part of a concat becomes that part (the last step of a recurrent layer), and one of a convolution its window.
+    A concat of all slices of a tensor, in order, takes the tensor, which may then lie in it.
     """
     editor = Editor(graph)
     for n in list(editor.operators):
@@ -25,6 +27,8 @@ def merge_slices(graph: Graph) -> Graph:
             _merge(editor, op)
             _narrow(editor, editor.producer[op.outputs[0]])
             _take_part(editor, editor.producer[op.outputs[0]])
+        elif op.kind == "concat":
+            _rejoin(editor, n, op)
     return editor.finish()
 
 
@@ -128,6 +132,40 @@ def _take_part(editor: Editor, n: int) -> None:
             result = op.operation.outputs[0].shape
             editor.define(op.name, "reshape", part, outputs=op.outputs, shape=result)
             return
+
+
+def _rejoin(editor: Editor, n: int, op: ROperator) -> None:
+    """Let a concat take tensors in place of neighbouring slices that are all there is of them."""
+    kind = op.operation.outputs[0]
+    axis = op.operation.attr("axis") % kind.rank
+    parts: list[tuple[TensorId, int, int]] = []  # what is taken, from where to where
+    for tensor in op.inputs:
+        piece = _piece(editor, tensor, axis)
+        if parts and parts[-1][0] == piece[0] and parts[-1][2] == piece[1]:
+            parts[-1] = (piece[0], parts[-1][1], piece[2])
+        else:
+            parts.append(piece)
+    whole = all(end - start == editor.types[tensor].shape[axis] for tensor, start, end in parts)
+    if len(parts) == len(op.inputs) or not whole:
+        return
+    editor.remove(n)
+    if len(parts) == 1:
+        editor.replace_result(op.outputs[0], parts[0][0])
+    else:
+        attrs = op.operation.keywords
+        editor.define(op.name, "concat", *(tensor for tensor, *_ in parts), outputs=op.outputs, **attrs)
+
+
+def _piece(editor: Editor, tensor: TensorId, axis: int) -> tuple[TensorId, int, int]:
+    """Of which tensor another one is a slice along an axis, from where to where; the tensor itself if of none."""
+    cut, extent = editor.maker(tensor, "slice"), editor.types[tensor].shape[axis]
+    if cut is None or set(cut.operation.attr("steps")) != {1}:
+        return tensor, 0, extent
+    whole = editor.types[cut.inputs[0]].shape
+    if any(a != b for d, (a, b) in enumerate(zip(whole, editor.types[tensor].shape, strict=True)) if d != axis):
+        return tensor, 0, extent
+    start = cut.operation.attr("starts")[axis]
+    return cut.inputs[0], start, start + extent
 
 
 def _inside(start: int, step: int, count: int, begin: int, extent: int) -> tuple[int, int]:

@@ -115,7 +115,7 @@ def view_offset(operation: Operation) -> int | None:
     if source.dtype != target.dtype or not isinstance(stage.body, Load) or stage.body.dynamic or stage.reduce:
         return None
     if source.layout or target.layout:
-        return None
+        return _piece_offset(operation) if operation.kind == "slice" else None
     if operation.kind == "reshape":
         return 0
     ones = {a: Index(0) for a, e in stage.axes if e == 1}
@@ -131,21 +131,45 @@ def concat_offsets(operation: Operation) -> list[int] | None:
     target = operation.outputs[0]
     parts = operation.inputs
     axis = _concat_axis(parts, target)
-    if axis is None or any(p.layout != target.layout for p in parts):
+    unit = None if axis is None or any(p.layout != target.layout for p in parts) else _unit(target, axis)
+    if axis is None or unit is None:
         return None
-    digits = target.layout.digits if target.layout else tuple(map(Digit, range(target.rank)))
-    physical = target.physical_shape
-    place = next(p for p, d in enumerate(digits) if d.dim == axis)  # its most significant digit
-    if digits[place].mod or prod(physical[:place]) != 1:
-        return None
-    step, inner = digits[place].div, prod(physical[place + 1 :])
+    step, elements = unit
     offsets, start = [], 0
     for part in parts:
         if start % step:
             return None
-        offsets.append(start // step * inner)
+        offsets.append(start // step * elements)
         start += part.shape[axis]
     return offsets
+
+
+def _piece_offset(operation: Operation) -> int | None:
+    """First physical element of a slice of whole blocks inside of its input, if it is contiguous there."""
+    source, target = operation.inputs[0], operation.outputs[0]
+    starts = operation.attr("starts")
+    cut = [axis for axis, extent in enumerate(source.shape) if target.shape[axis] != extent]
+    if source.layout != target.layout or set(operation.attr("steps")) != {1} or len(cut) != 1:
+        return None
+    unit = _unit(source, cut[0])
+    start = starts[cut[0]]
+    end = start + target.shape[cut[0]]
+    if unit is None or start % unit[0] or (end % unit[0] and end != source.shape[cut[0]]):
+        return None
+    return int(start // unit[0] * unit[1])
+
+
+def _unit(kind: TensorType, axis: int) -> tuple[int, int] | None:
+    """The extent along an axis that is contiguous in memory and comes before the next, and its physical elements.
+
+    None where other axes lie outside of this one.
+    """
+    digits = kind.layout.digits if kind.layout else tuple(map(Digit, range(kind.rank)))
+    physical = kind.physical_shape
+    place = next(p for p, d in enumerate(digits) if d.dim == axis)  # its most significant digit
+    if digits[place].mod or prod(physical[:place]) != 1:
+        return None
+    return digits[place].div, prod(physical[place + 1 :])
 
 
 def _concat_axis(parts: tuple[TensorType, ...], target: TensorType) -> int | None:

@@ -1,0 +1,112 @@
+"""A 1x1 convolution goes before what repeats positions: a vector that joins an image, an image that is enlarged."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import prod
+
+import numpy as np
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import DType, TensorId
+from rammer.passes.editor import Editor
+
+_WIDE = frozenset({DType.F32, DType.F64})  # in narrower types the sum of two sums would be rounded once more
+MIN_SAVED = 32  # multiply-adds of a result that go, for the one addition that comes: estimated
+
+
+def convolve_first(graph: Graph) -> Graph:
+    """conv(concat(x, repeat(v))) = conv(x) + repeat(conv(v)) for 1x1 filters, each with its own channels' weights.
+
+    Of statistics of all frames beside every frame, of a speaker or a style beside every position, of coarse features
+    that are enlarged to their nearest neighbours.
+    """
+    editor = Editor(graph)
+    for n in list(editor.operators):
+        op = editor.operators[n]
+        if op.kind == "conv" and _is_pointwise(editor, op):
+            _convolve(editor, n, op)
+    return editor.finish()
+
+
+def _is_pointwise(editor: Editor, op: ROperator) -> bool:
+    """Whether a convolution sums channels of one position by constant weights, for each position in turn."""
+    attrs, weights = op.operation.keywords, editor.constants.get(op.inputs[1])
+    if weights is None or weights.ndim < 3 or any(kind.dtype not in _WIDE for kind in op.operation.inputs):
+        return False
+    steps = {*weights.shape[2:], *(attrs.get("strides") or (1,)), attrs.get("group", 1)}
+    return steps == {1} and not any(attrs.get("pads") or ())
+
+
+def _convolve(editor: Editor, n: int, op: ROperator) -> None:
+    """Convolve what is repeated before it is, all channels at once that are repeated alike."""
+    concat = editor.maker(op.inputs[0], "concat")
+    if concat is not None and concat.operation.attr("axis") % op.operation.inputs[0].rank != 1:
+        concat = None
+    parts = op.inputs[:1] if concat is None else concat.inputs
+    count = op.operation.outputs[0].shape[1]
+    repeats = [_repeats(editor, tensor) for tensor in parts]
+    repeats = [steps if _pays(steps, count) else () for steps in repeats]
+    groups: dict[Hashable, list[int]] = {}
+    for p, steps in enumerate(repeats):
+        groups.setdefault(tuple(map(_how, steps)), []).append(p)
+    rest = groups.pop((), [])
+    if not groups or (len(rest) > 1 and editor.only_reader(op.inputs[0]) != n):
+        return  # nothing is repeated; or others need all parts joined, and these would be joined once more
+    channels = [editor.types[tensor].shape[1] for tensor in parts]
+    weights = np.split(editor.constants[op.inputs[1]], np.cumsum(channels)[:-1], axis=1)
+    editor.remove(n)
+    total: TensorId | None = None
+    for positions in filter(None, (rest, *groups.values())):
+        steps = repeats[positions[0]]
+        sources = [repeats[p][0].inputs[0] if steps else parts[p] for p in positions]
+        x = sources[0] if len(sources) == 1 else editor.define(op.name, "concat", *sources, axis=1)
+        own = editor.constant(np.concatenate([weights[p] for p in positions], axis=1), op.inputs[1])
+        bias = op.inputs[2:] if total is None else ()
+        term = _repeated(editor, steps, editor.define(op.name, "conv", x, own, *bias))
+        total = term if total is None else editor.define(op.name, "add", total, term)
+    assert total is not None
+    editor.replace_result(op.outputs[0], total)
+
+
+def _repeats(editor: Editor, tensor: TensorId) -> tuple[ROperator, ...]:
+    """What repeats positions to make a tensor, first things first."""
+    steps: list[ROperator] = []
+    while (op := editor.maker(tensor)) is not None and _is_repeat(editor, op):
+        steps.insert(0, op)
+        tensor = op.inputs[0]
+    return tuple(steps)
+
+
+def _is_repeat(editor: Editor, op: ROperator) -> bool:
+    if op.kind not in ("expand", "gather"):
+        return False
+    source, target = op.operation.inputs[0].shape, op.operation.outputs[0].shape
+    inside = len(source) == len(target) and source[:2] == target[:2] and prod(source) <= prod(target)
+    return inside and (op.kind == "expand" or op.inputs[1] in editor.constants)
+
+
+def _how(step: ROperator) -> Hashable:
+    """What two repetitions of different channels have in common if they are the same."""
+    shapes = step.operation.inputs[0].shape[2:], step.operation.outputs[0].shape[2:]
+    return step.kind, shapes, step.inputs[1:], step.operation.keywords.get("axis")
+
+
+def _pays(steps: Sequence[ROperator], count: int) -> bool:
+    """Whether so much is repeated that it is worth an addition, and not more channels are moved than were."""
+    if not steps:
+        return False
+    few, (_, channels, *positions) = steps[0].operation.inputs[0].shape[2:], steps[-1].operation.outputs[0].shape
+    moved = any(step.kind == "gather" for step in steps)  # who adds what is only expanded reads it where it is
+    return channels * (1 - prod(few) / prod(positions)) >= MIN_SAVED and (count <= channels or not moved)
+
+
+def _repeated(editor: Editor, steps: Sequence[ROperator], tensor: TensorId) -> TensorId:
+    """A tensor with its positions repeated in the same way."""
+    for step in steps:
+        attrs = step.operation.keywords
+        if step.kind == "expand":
+            attrs = {"shape": (*editor.types[tensor].shape[:2], *step.operation.outputs[0].shape[2:])}
+        tensor = editor.define(step.name, step.kind, tensor, *step.inputs[1:], **attrs)
+    return tensor
