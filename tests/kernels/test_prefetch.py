@@ -158,6 +158,9 @@ def test_large_weights_that_are_read_once_come_some_way_ahead() -> None:
     assert found(stream) == {"k": [Prefetch("w", k * 64 + 512, 64, 2)]}
     near = program(sums(4, 1 << 13, k, k * 64 + i * 16 + j), argument("x", 1 << 13), argument("w", STREAMED // 2))
     assert found(near) == {}
+    again = serial("h", 3, *sums(4, 1 << 14, h + k, k * 64 + i * 16 + j))
+    rows = program((again,), argument("x", 1 << 15), argument("w", STREAMED))
+    assert Prefetch("w", k * 64 + 512, 64, 2) not in found(rows).get("k", [])
 
 
 def test_what_is_added_to_sums_comes_while_they_are_computed() -> None:

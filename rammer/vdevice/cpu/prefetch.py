@@ -190,11 +190,13 @@ class _Prefetcher:
     def _stream(self, loop: Loop) -> Iterator[Prefetch]:
         """What a loop reads soon, where it reads large weights once, one after the other."""
         sums = register_block(loop.loop.body) * self.lanes
+        outer = [other.loop.var for other in self.serial if other.at == loop.at[: len(other.at)] and other != loop]
         for inside, buffer, index in self.loads.get(loop.at, ()) if sums else ():
             step = index.coef(loop.loop.var)
             block = _count(lp for _, lp in inside if lp.var in variables(index))
             large = self.inputs[buffer].size >= STREAMED
-            if large and step == block and step >= LINE and block <= sums <= MAX_ROWS * step:
+            once = variables(index).issuperset(outer)  # else they lie near when more rows pass by
+            if large and once and step == block and step >= LINE and block <= sums <= MAX_ROWS * step:
                 start = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
                 yield Prefetch(buffer, start + AHEAD, step, 2)
 
