@@ -23,18 +23,19 @@ def passing_bytes(graph: Graph) -> int:
     return constants + sum(graph.types[t].nbytes for op in graph.operators for t in op.outputs)
 
 
-def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int) -> float:
+def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int, stalls: tuple[float, float] = (1.0, 1.0)) -> float:
     """Microseconds that one rTask takes longer where `passing` bytes come between two uses of its weights.
 
-    At least 0: an rKernel whose own operands are more has found its weights as far away when it was measured.
+    At least 0: an rKernel whose own operands are more has found its weights as far away when it was measured. `stalls`
+    are those of its price, for what is in caches and for what is in main memory; else the rates are believed.
     """
     static = [n for n, is_static in enumerate(kernel.operation.static) if is_static]
     if not static or not kernel.num_rtasks:
         return 0.0
     alone = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs))
     veus = min(spec.num_veus, kernel.num_rtasks)
-    in_turn = _fetch_us(spec, alone, 1)
-    in_plan = _fetch_us(spec, max(passing, alone), spec.num_veus)
+    in_turn = _fetch_us(spec, alone, 1, stalls)
+    in_plan = _fetch_us(spec, max(passing, alone), spec.num_veus, stalls)
     fetched_alone, fetched = 0, 0
     for n in static:
         itemsize = kernel.input_types()[n].element_bytes
@@ -47,7 +48,7 @@ def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int) -> float:
     return max(fetched * in_plan - fetched_alone * in_turn, 0.0) / kernel.num_rtasks
 
 
-def _fetch_us(spec: VDeviceSpec, passed: int, veus: int) -> float:
+def _fetch_us(spec: VDeviceSpec, passed: int, veus: int, stalls: tuple[float, float]) -> float:
     """Microseconds of a byte after others have `passed`, a part of them by each of `veus` vEUs that fetch at once."""
     found, left = 0.0, 1.0
     rates: Iterable[float] = us_per_byte(spec, veus)[0]
@@ -55,8 +56,9 @@ def _fetch_us(spec: VDeviceSpec, passed: int, veus: int) -> float:
     for n, ((level, written), us) in enumerate(known):
         if written:
             continue
+        last = n == len(known) - 1
         through = passed * level.sharing(veus) / veus
-        there = 1.0 if n == len(known) - 1 else kept(through, level.usable_bytes)
-        found += left * there * us
+        there = 1.0 if last else kept(through, level.usable_bytes)
+        found += left * there * us * stalls[last]
         left *= 1 - there
     return found

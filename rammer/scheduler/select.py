@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -56,6 +57,18 @@ class Market:
         self._passing = passing_bytes(problem.graph)
         self._options: dict[Operation, Options] = {}
         self._times: dict[RKernel, float] = {}
+        self._price_far_weights()
+
+    def _price_far_weights(self) -> None:
+        """Let what rKernels stall for far weights decide between them, where that was measured.
+
+        One whose lines are on their way while it computes stalls less than another that reads as much.
+        """
+        spec, profiler = self.problem.spec, self.problem.profiler
+        found = [self._open([k for k in options if k.fits(spec)]) for options in self.problem.candidates.values()]
+        for kernel, price in (profiler.prices(chain.from_iterable(found)) or {}).items():
+            stalls = price.shared_stall, price.memory_stall
+            self._times[kernel] = self._alone_us(kernel) + statics_us(kernel, spec, self._passing, stalls)
 
     def rtask_us(self, kernel: RKernel) -> float:
         """The profiler's answer, and what weights take that other operators push out; asked once.
@@ -63,14 +76,30 @@ class Market:
         Raises ScheduleError for a time that is none.
         """
         if (found := self._times.get(kernel)) is None:
-            found = float(self.problem.profiler.rtask_us(kernel))
-            if not 0.0 <= found < float("inf"):
-                raise ScheduleError(
-                    f"rKernel {kernel.name!r}: the profiler says {found} µs for one rTask",
-                    hint="a profiler must answer with a finite number of microseconds",
-                )
+            found = self._alone_us(kernel)
             found = self._times[kernel] = found + statics_us(kernel, self.problem.spec, self._passing)
         return found
+
+    def _alone_us(self, kernel: RKernel) -> float:
+        found = float(self.problem.profiler.rtask_us(kernel))
+        if not 0.0 <= found < float("inf"):
+            raise ScheduleError(
+                f"rKernel {kernel.name!r}: the profiler says {found} µs for one rTask",
+                hint="a profiler must answer with a finite number of microseconds",
+            )
+        return found
+
+    def _open(self, kernels: Sequence[RKernel]) -> list[RKernel]:
+        """Those of an operation of which how long they stall for far weights may decide which is the fastest."""
+        if len(kernels) < 2:
+            return []
+        least = min(self._on_device(k, self.rtask_us(k)) for k in kernels)
+        found = [k for k in kernels if self._on_device(k, self._alone_us(k)) <= least]
+        return found if len(found) > 1 and any(self.rtask_us(k) > self._alone_us(k) for k in found) else []
+
+    def _on_device(self, kernel: RKernel, us: float) -> float:
+        """Of all rTasks, where one takes `us`."""
+        return us * -(-kernel.num_rtasks // self.problem.spec.num_veus)
 
     def options(self, operation: Operation) -> Options:
         """The rKernels to weigh. Raises ScheduleError if no candidate fits the device."""
@@ -82,13 +111,8 @@ class Market:
         """The candidates that fit the device, in the generator's order. Raises ScheduleError if there are none."""
         spec = self.problem.spec
         candidates = self.problem.candidates.get(operation, ())
-        fitting: list[Option] = []
-        for kernel in candidates:
-            if kernel.fits(spec):
-                us = self.rtask_us(kernel)
-                rounds = -(-kernel.num_rtasks // spec.num_veus)
-                fitting.append(Option(kernel, us, us * rounds, us * kernel.num_rtasks))
-        if not fitting:
+        kernels = [kernel for kernel in candidates if kernel.fits(spec)]
+        if not kernels:
             seen = ", ".join(
                 f"{k.name} ({k.num_threads} threads, {k.scratch_bytes} bytes of scratch)" for k in candidates
             )
@@ -97,7 +121,8 @@ class Market:
                 f"({spec.max_threads} threads, {spec.scratch_bytes} bytes of scratch); candidates: {seen or 'none'}",
                 hint="offer a smaller tiling through rammer_rkernels",
             )
-        return fitting
+        times = {kernel: self.rtask_us(kernel) for kernel in kernels}
+        return [Option(k, us, self._on_device(k, us), us * k.num_rtasks) for k, us in times.items()]
 
     def _weigh(self, operation: Operation) -> Options:
         fitting, noise = self.fitting(operation), self.problem.profiler.noise

@@ -283,6 +283,27 @@ def test_weights_cost_what_fetching_them_takes(branches: int, cache: int, chosen
     assert (found.kernel.name == "larger") == (chosen == "larger")
 
 
+@pytest.mark.parametrize(("stalls", "chosen"), [((1.0, 1.0), 0), ((3.0, 0.5), 1), ((0.2, 0.4), 0)])
+def test_far_weights_cost_what_was_seen_of_each_rKernel(stalls: tuple[float, float], chosen: int) -> None:
+    """Two rKernels read 4 KiB of weights that eight others push out, 4 us at 1 GB/s: how long do they wait for them?"""
+    others = [Job(f"other{n}", ((1, 1.0),), ("a",), weights=f"u{n}") for n in range(8)]
+    memory = (MemoryLevel("L2", 1 << 13, "veu", 200.0), MemoryLevel("DRAM", 1 << 40, read_gbps=1.0))
+    problem = make_problem([Job("a", ((1, 20.0), (1, 21.0)), weights="w"), *others], device(2, memory=memory), 1024)
+    operation, profiler = problem.graph.operators[0].operation, problem.profiler
+    assert isinstance(profiler, MeasuredProfiler)
+    asked: list[RKernel] = []
+
+    def price(times: Mapping[RKernel, float]) -> dict[RKernel, Price]:
+        asked.extend(times)
+        found = dict(zip(problem.candidates[operation], stalls, strict=True))
+        return {kernel: Price(us, 1.0, found[kernel]) for kernel, us in times.items()}
+
+    seen = MeasuredProfiler(profiler.times, profiler.fallback, None, price)
+    found = Market(replace(problem, profiler=seen)).options(operation).fastest
+    assert found.kernel == problem.candidates[operation][chosen]
+    assert asked == list(problem.candidates[operation])  # and of no other operation, which has only one
+
+
 @pytest.mark.parametrize("cache", [1 << 14, 1 << 20])
 def test_branches_that_push_each_other_out_of_caches_go_one_by_one(cache: int) -> None:
     """Wave by wave all branches are alive at once; one operator after another, two. Caches may hold all of them."""

@@ -27,7 +27,7 @@ from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, 
 
 Operands = Literal["in turn", "near", "far"]
 
-ROUNDS = 3  # measurements of a kernel; the least one counts
+ROUNDS: Mapping[Operands, int] = {"in turn": 3, "near": 3, "far": 5}  # measurements of a kernel; the least one counts
 SHARE_S = 0.003  # seconds for one kernel, where the budget allows it
 RUNS = 3  # of a plan in one turn: the first one finds another plan's data in the caches
 MOST_TURNS = 200
@@ -81,10 +81,11 @@ def measure_kernels(
         if time.monotonic() > deadline:
             break
         args, sizes = buffers.fill(group)
-        limit_ns = int(share_s / ROUNDS * 1e9)
+        limit_ns = int(share_s / ROUNDS[operands] * 1e9)
         at = args.ctypes.data, *((sizes.ctypes.data, len(sizes)) if operands == "far" else ()), buffers.scratch
         timed = timer.functions[operands]
-        found |= _measure_group(group, {k: partial(timed, address[k], *at, k.num_rtasks, limit_ns) for k in group})
+        runs = {k: partial(timed, address[k], *at, k.num_rtasks, limit_ns) for k in group}
+        found |= _measure_group(group, runs, ROUNDS[operands])
         done += len(group)
         progress("profile", done, total)
     store.put({keys[k]: us for k, us in found.items() if k in keys and keys[k] not in known})
@@ -128,11 +129,13 @@ def _unknown(kernels: Sequence[RKernel], found: Mapping[RKernel, float]) -> list
     return [g for g in _by_operation(kernels).values() if any(k not in found for k in g)]
 
 
-def _measure_group(group: Sequence[RKernel], run: Mapping[RKernel, Callable[[], float]]) -> dict[RKernel, float]:
+def _measure_group(
+    group: Sequence[RKernel], run: Mapping[RKernel, Callable[[], float]], rounds: int
+) -> dict[RKernel, float]:
     """All candidates of one operation, in turn: a slow moment of the machine hits all of them."""
     times: dict[RKernel, float] = {}
     best = float("inf")
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         for kernel in group:
             if turn and times[kernel] * kernel.num_rtasks > 2 * best:
                 continue  # it will not be chosen, however quiet the machine
