@@ -34,6 +34,7 @@ from rammer.report import Report, make_report
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import finer_tilings, wants_images_apart
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
+from rammer.scheduler.searched import SearchedPolicy
 from rammer.scheduler.timeline import simulate
 from rammer.state import checked_pairs, same_types
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
@@ -186,8 +187,10 @@ def compile(
         trace.graph("graph", graph)
         budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
         with clock("rkernels"):
-            searching = budget_s >= SEARCH_S
-            candidates = find_candidates(graph, vdevice, registry, SEARCHED if searching else 0, finer_tilings(chosen))
+            candidates = find_candidates(graph, vdevice, registry, 0, finer := finer_tilings(chosen))
+            if budget_s >= SEARCH_S:
+                chosen = SearchedPolicy(chosen, usual=candidates)
+                candidates = find_candidates(graph, vdevice, registry, SEARCHED, finer)
         check = config.integer("RAMMER_CHECK") or 0
         refused: list[str] = []
         wrong: list[str] = []
@@ -212,8 +215,7 @@ def compile(
             plan = in_memory(plan, {*pairs, *pairs.values()})
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
-        gain = _search_gain(plan, registry, candidates, profiler) if searching else []
-        notes = (*widened, *prover.notes, *gain, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
+        notes = (*widened, *prover.notes, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
             trace.say(CHOICES, note)
@@ -386,31 +388,6 @@ def _imported(plan: ExecutionPlan) -> list[str]:
     """A note that names the rKernels that came from records."""
     names = sorted({k.name for k in plan.kernels if isinstance(k.body, ForeignSource) and k.schedule})
     return [f"imported rKernels: {', '.join(names)}"] if names else []
-
-
-def _search_gain(
-    plan: ExecutionPlan,
-    registry: PluginRegistry,
-    candidates: Mapping[Operation, Sequence[RKernel]],
-    profiler: MeasuredProfiler,
-) -> list[str]:
-    """A note on operations that run by a tiling which only the search offered, and what they take alone."""
-    found_us, usual_us, number = 0.0, 0.0, 0
-    for kernel in dict.fromkeys(plan.kernels):
-        known = {k.schedule for k in registry.rkernels(kernel.operation, plan.spec)}
-        usual = [k for k in candidates[kernel.operation] if k.schedule in known]
-        if usual and kernel.schedule not in known:
-            number += 1
-            found_us += _alone_us(kernel, plan, profiler)
-            usual_us += min(_alone_us(k, plan, profiler) for k in usual)
-    if not number:
-        return ["search: no operation takes another tiling"]
-    times = f"{found_us:.1f} instead of {usual_us:.1f} µs in sum"
-    return [f"search: {number} operations take other tilings, each alone {times}"]
-
-
-def _alone_us(kernel: RKernel, plan: ExecutionPlan, profiler: MeasuredProfiler) -> float:
-    return profiler.rtask_us(kernel) * -(-kernel.num_rtasks // plan.spec.num_veus)
 
 
 def _bounded(plan: ExecutionPlan) -> list[str]:
