@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.dependency import read_elements, written_elements
+from rammer.ir.dependency import Elements, read_elements, written_elements
 from rammer.ir.expr import loads
 from rammer.ir.intervals import Intervals, union
 from rammer.ir.kernel import RKernel
@@ -87,40 +87,53 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
 
     `in_use` grows to what all of them touch of each piece.
     """
-    kinds = (*kernel.input_types(), *kernel.operation.outputs)
     inputs = len(kernel.operation.inputs)
-    elements = [read_elements(kernel, n) for n in range(inputs)]
-    elements += [written_elements(kernel, n) for n in range(len(kernel.operation.outputs))]
-    expr = kernel.operation.expr
-    most = [_most_read(kernel, name) for name, _ in expr.inputs]
-    most += [float(prod(expr.root.shape)) if expr.into else inf] * len(expr.outputs)
-    operands = list(zip(elements, kinds, addresses, most, strict=True))
+    operands = [(*operand, at) for operand, at in zip(_operands(kernel), addresses, strict=True)]
     known: dict[tuple[tuple[int, int], ...], Touch] = {}  # by what the rTask uses of each operand, and where
     alone: list[dict[tuple[int, int], tuple[Numbers, Numbers]]] = [{} for _ in operands]
     found = []
     for rtask in range(kernel.num_rtasks):
-        key = tuple((e.chosen[rtask], at.of(rtask)) for e, _, at, _ in operands)
+        key = tuple((e.chosen[rtask], at.of(rtask)) for e, _, _, at in operands)
         if key not in known:
-            for use, mine, (e, kind, at, n) in zip(key, alone, operands, strict=True):
+            for use, mine, (e, kind, most, at) in zip(key, alone, operands, strict=True):
                 if use not in mine:
-                    mine[use] = _touched(e[rtask], kind, at.region, use[1], n / kernel.num_rtasks)
+                    mine[use] = _touched(e[rtask], kind, at.region, use[1], most / kernel.num_rtasks)
             parts = [mine[use] for use, mine in zip(key, alone, strict=True)]
             pieces, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
             written = np.concatenate([p for p, _ in parts[inputs:]])
             known[key] = Touch(pieces, nbytes, written, int(nbytes.sum()))
         found.append(known[key])
     total = np.zeros(len(in_use), np.int64)
-    for number, (e, kind, at, n) in enumerate(operands):
+    for number, (_, kind, most, at) in enumerate(operands):
         by_base: dict[int, set[int]] = {}
         for choice in dict.fromkeys(key[number] for key in known):
             by_base.setdefault(choice[1], set()).add(choice[0])
         largest = np.zeros(len(in_use), np.int64)  # pieces of a tensor that take turns in the same place count once
         for base, chosen in by_base.items():
-            pieces, nbytes = _touched(union([e.sets[c] for c in sorted(chosen)]), kind, at.region, base, n)
+            elements = _of_all(kernel, number, tuple(sorted(chosen)))
+            pieces, nbytes = _touched(elements, kind, at.region, base, most)
             largest[pieces] = np.maximum(largest[pieces], nbytes)
         total += largest
     np.maximum(in_use, total, out=in_use)
     return found
+
+
+@lru_cache(maxsize=1 << 12)
+def _operands(kernel: RKernel) -> tuple[tuple[Elements, TensorType, float], ...]:
+    """Of inputs and then outputs: what rTasks use, the type, and how many elements of it all use together at most."""
+    expr, outputs = kernel.operation.expr, kernel.operation.outputs
+    read = [read_elements(kernel, n) for n in range(len(expr.inputs))]
+    written = [written_elements(kernel, n) for n in range(len(outputs))]
+    most = [_most_read(kernel, name) for name, _ in expr.inputs]
+    most += [float(prod(expr.root.shape)) if expr.into else inf] * len(outputs)
+    return tuple(zip((*read, *written), (*kernel.input_types(), *outputs), most, strict=True))
+
+
+@lru_cache(maxsize=1 << 12)
+def _of_all(kernel: RKernel, number: int, chosen: tuple[int, ...]) -> Intervals:
+    """The elements of an operand in some of the sets that its rTasks choose from."""
+    elements, *_ = _operands(kernel)[number]
+    return union([elements.sets[n] for n in chosen])
 
 
 def _touched(elements: Intervals, kind: TensorType, region: Region, base: int, most: float) -> tuple[Numbers, Numbers]:
