@@ -8,9 +8,10 @@ from rammer.ir.expr import Iota, Load, Scalar, Select, Stage, TensorExpr, loads,
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, var
 from rammer.ir.operator import Operation
-from rammer.ir.tensor import TensorId, TensorType
+from rammer.ir.tensor import DType, TensorId, TensorType
 
 GATE, GATE_MATMUL = "gate", "gate_matmul"
+WIDE = frozenset({DType.F32, DType.F64})  # in narrower types another order of sums, or of factors, would show
 
 
 def copy_expr(source: TensorType, target: TensorType) -> TensorExpr:

@@ -21,16 +21,16 @@ class SearchedPolicy:
 
     def __init__(self, policy: Policy, usual: Mapping[Operation, Sequence[RKernel]]) -> None:
         self.name = policy.name
-        self._policy, self._usual = policy, usual
+        self._policy = policy
+        self._known = {operation: {k.schedule for k in kernels} for operation, kernels in usual.items()}
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         found = self._policy.schedule(problem)
-        known = {operation: {k.schedule for k in kernels} for operation, kernels in self._usual.items()}
-        others = {k.operation for k in found.kernels if k.schedule not in known.get(k.operation, ())}
+        others = {k.operation for k in found.kernels if k.schedule not in self._known[k.operation]}
         if not others:
             return replace(found, notes=(*found.notes, "search: no operation takes another tiling"))
         candidates = {
-            operation: [k for k in kernels if k.schedule in known.get(operation, ())] or kernels
+            operation: [k for k in kernels if k.schedule in self._known[operation]] or kernels
             for operation, kernels in problem.candidates.items()
         }
         usual = self._policy.schedule(replace(problem, candidates=candidates))

@@ -71,6 +71,9 @@ def test_a_concat_of_all_slices_takes_what_they_are_of() -> None:
     assert after(model(joined((0, 1, 0, 1))), merge_slices)["slice"] == 1
     assert after(model(joined((0, 1, 2), (8, 4, 4))), merge_slices)["slice"] == 1
     assert after(model(joined((1, 0))), merge_slices)["slice"] == 2
+    assert after(model(joined((2, 0, 1), (8, 4, 4))), merge_slices)["slice"] == 3
+    beside = model(lambda b, x: b.add("concat", cut(b, x, 4, 4), cut(b, x, 0, 8), cut(b, x, 8, 8), axis=1))
+    assert after(beside, merge_slices) == {"slice": 1, "concat": 1}  # 4 channels, and then all of them
     assert after(model(joined((0, 1), (8, 7))), merge_slices)["slice"] == 2  # the last channel is left out
     assert after(model(lambda b, x: b.add("concat", cut(b, x, 0, 5), cut(b, x, 5, 11), axis=1)), merge_slices) == {
         "copy": 1

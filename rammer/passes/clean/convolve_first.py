@@ -9,10 +9,10 @@ import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import DType, TensorId
+from rammer.ir.tensor import TensorId
 from rammer.passes.editor import Editor
+from rammer.passes.structure import WIDE
 
-_WIDE = frozenset({DType.F32, DType.F64})  # in narrower types the sum of two sums would be rounded once more
 MIN_SAVED = 32  # multiply-adds of a result that go, for the one addition that comes: estimated
 
 
@@ -25,15 +25,15 @@ def convolve_first(graph: Graph) -> Graph:
     editor = Editor(graph)
     for n in list(editor.operators):
         op = editor.operators[n]
-        if op.kind == "conv" and _is_pointwise(editor, op):
+        if op.kind == "conv" and _is_1x1(editor, op):
             _convolve(editor, n, op)
     return editor.finish()
 
 
-def _is_pointwise(editor: Editor, op: ROperator) -> bool:
+def _is_1x1(editor: Editor, op: ROperator) -> bool:
     """Whether a convolution sums channels of one position by constant weights, for each position in turn."""
     attrs, weights = op.operation.keywords, editor.constants.get(op.inputs[1])
-    if weights is None or weights.ndim < 3 or any(kind.dtype not in _WIDE for kind in op.operation.inputs):
+    if weights is None or weights.ndim < 3 or any(kind.dtype not in WIDE for kind in op.operation.inputs):
         return False
     steps = {*weights.shape[2:], *(attrs.get("strides") or (1,)), attrs.get("group", 1)}
     return steps == {1} and not any(attrs.get("pads") or ())

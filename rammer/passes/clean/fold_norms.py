@@ -6,10 +6,9 @@ import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import Array, DType, TensorId
+from rammer.ir.tensor import Array, TensorId
 from rammer.passes.editor import Editor
-
-_WIDE = (DType.F32, DType.F64)  # in the half types the extra rounding would show
+from rammer.passes.structure import WIDE
 
 
 def fold_norms(graph: Graph) -> Graph:
@@ -33,7 +32,7 @@ def _split_norm(editor: Editor, n: int) -> None:
     op = editor.operators[n]
     x = op.inputs[0]
     kind = editor.types[x]
-    if kind.dtype not in _WIDE or any(t not in editor.constants for t in op.inputs[1:]):
+    if kind.dtype not in WIDE or any(t not in editor.constants for t in op.inputs[1:]):
         return
     scale, bias, mean, var = (editor.constants[t].astype(np.float64) for t in op.inputs[1:])
     factor = scale / np.sqrt(var + op.operation.attr("epsilon"))
@@ -54,7 +53,7 @@ def _fold_scale(editor: Editor, n: int, op: ROperator) -> None:
         source = editor.operators[first]
         weights = [editor.constants.get(t) for t in source.inputs[1:]]
         kind = source.operation.outputs[0]
-        if source.kind not in ("conv", "matmul") or any(w is None for w in weights) or kind.dtype not in _WIDE:
+        if source.kind not in ("conv", "matmul") or any(w is None for w in weights) or kind.dtype not in WIDE:
             continue
         if any(given.dtype is not kind.dtype for given in source.operation.inputs):
             continue  # whole numbers stay what they are

@@ -8,10 +8,9 @@ import numpy as np
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import DType, Shape, TensorId
+from rammer.ir.tensor import Shape, TensorId
 from rammer.passes.editor import Editor
-
-_WIDE = frozenset({DType.F32, DType.F64})  # whose sums of products do not overflow for lack of a small factor
+from rammer.passes.structure import WIDE
 
 
 def simplify_products(graph: Graph, as_it_lies: bool) -> Graph:
@@ -25,7 +24,7 @@ def simplify_products(graph: Graph, as_it_lies: bool) -> Graph:
     editor = Editor(graph)
     for n in list(editor.operators):
         op = editor.operators[n]
-        if op.kind == "matmul" and op.operation.outputs[0].dtype in _WIDE:
+        if op.kind == "matmul" and op.operation.outputs[0].dtype in WIDE:
             _simplify(editor, n, op, as_it_lies)
     return editor.finish()
 

@@ -136,24 +136,25 @@ def _take_part(editor: Editor, n: int) -> None:
 
 def _rejoin(editor: Editor, n: int, op: ROperator) -> None:
     """Let a concat take tensors in place of neighbouring slices that are all there is of them."""
-    kind = op.operation.outputs[0]
-    axis = op.operation.attr("axis") % kind.rank
-    parts: list[tuple[TensorId, int, int]] = []  # what is taken, from where to where
+    axis = op.operation.attr("axis") % op.operation.outputs[0].rank
+    runs: list[tuple[TensorId, int, int, list[TensorId]]] = []  # of a tensor, from where to where, as these slices
     for tensor in op.inputs:
-        piece = _piece(editor, tensor, axis)
-        if parts and parts[-1][0] == piece[0] and parts[-1][2] == piece[1]:
-            parts[-1] = (piece[0], parts[-1][1], piece[2])
+        source, start, end = _piece(editor, tensor, axis)
+        if runs and runs[-1][0] == source and runs[-1][2] == start:
+            _, first, _, before = runs.pop()
+            runs.append((source, first, end, [*before, tensor]))
         else:
-            parts.append(piece)
-    whole = all(end - start == editor.types[tensor].shape[axis] for tensor, start, end in parts)
-    if len(parts) == len(op.inputs) or not whole:
+            runs.append((source, start, end, [tensor]))
+    parts: list[TensorId] = []
+    for source, start, end, slices in runs:
+        parts += [source] if end - start == editor.types[source].shape[axis] else slices
+    if len(parts) == len(op.inputs):
         return
     editor.remove(n)
     if len(parts) == 1:
-        editor.replace_result(op.outputs[0], parts[0][0])
+        editor.replace_result(op.outputs[0], parts[0])
     else:
-        attrs = op.operation.keywords
-        editor.define(op.name, "concat", *(tensor for tensor, *_ in parts), outputs=op.outputs, **attrs)
+        editor.define(op.name, "concat", *parts, outputs=op.outputs, **op.operation.keywords)
 
 
 def _piece(editor: Editor, tensor: TensorId, axis: int) -> tuple[TensorId, int, int]:
