@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing import Pipe
 from pathlib import Path
@@ -56,10 +56,16 @@ Visit = Callable[[float], list[float]]  # milliseconds of each run in so many se
 class Version:
     """A checkout, and a folder for what it makes: compiles a model, then runs it whenever asked."""
 
-    def __init__(self, root: Path, folder: Path, calibrations: Path) -> None:
+    def __init__(self, root: Path, folder: Path, calibrations: Path, bytecode: Path) -> None:
         self._root, self._folder, self._calibrations = root, folder, calibrations
         self._cache = folder / "cache"
-        self._environment = {**os.environ, "PYTHONPATH": str(root), "RAMMER_CACHE_DIR": str(self._cache)}
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(root),
+            "RAMMER_CACHE_DIR": str(self._cache),
+            "PYTHONPYCACHEPREFIX": str(bytecode),
+            "PYTHONDONTWRITEBYTECODE": "",  # as where it is installed: Python's own compiler is not what is timed
+        }
 
     def compile(self, model: Path) -> dict[str, Any]:
         """Seconds of a cold compilation and names of rKernels. Raises RammerError with the compiler's reason."""
@@ -132,15 +138,21 @@ class Version:
 
 
 def compare(
-    built: BuiltModel, roots: tuple[Path, Path], calibrations: Path, seconds: float, compilations: int = 1
+    built: BuiltModel,
+    roots: tuple[Path, Path],
+    calibrations: Path,
+    bytecode: Path,
+    seconds: float,
+    compilations: int = 1,
 ) -> dict[str, Any]:
     """Of a model, [before, now]: milliseconds, seconds of compiling, errors; and ratios of these, above 1: faster now.
 
-    Raises RammerError if a version cannot compile or run it, or is wrong.
+    `bytecode` is where `bytecode_of` put that of both. Raises RammerError if a version cannot compile or run it, or is
+    wrong.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rammer-before-")))
-        versions = [Version(root, folder / str(n), calibrations) for n, root in enumerate(roots)]
+        versions = [Version(root, folder / str(n), calibrations, bytecode) for n, root in enumerate(roots)]
         compiled = [[version.compile(built.path) for version in versions] for _ in range(compilations)]
         running = [stack.enter_context(version.running(built)) for version in versions]
         errors = [worst_error(outputs, built.outputs) for outputs, _ in running]
@@ -223,6 +235,17 @@ def checkout(revision: str) -> Iterator[Path]:
             _git("worktree", "remove", "--force", str(root))
 
 
+@contextmanager
+def bytecode_of(roots: Iterable[Path]) -> Iterator[Path]:
+    """A folder with the bytecode of checkouts, meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="rammer-before-") as folder:
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
+        for root in roots:
+            command = [sys.executable, "-m", "compileall", "-q", "-j", "0", str(root / "rammer")]
+            subprocess.run(command, env=environment, check=True)
+        yield Path(folder)
+
+
 def _git(*words: str) -> str:
     done = subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -263,13 +286,13 @@ def main(
     earlier = kept(output, before) if resume and output and output.exists() else {}
     calibrations = calibration()
     click.echo(f"{before[:8]} and {commit()['id'][:8]}: ratios of medians, before over now")
-    with checkout(before) as root:
+    with checkout(before) as root, bytecode_of((root, HERE)) as bytecode:
 
         def versions(name: str) -> dict[str, Any]:
             bare, _, batch = name.partition(":")
             built = stored(catalog.prepare(bare, int(batch or 1), "full").built.path)
             try:
-                return {"versions": compare(built, (root, HERE), calibrations, seconds, compilations)}
+                return {"versions": compare(built, (root, HERE), calibrations, bytecode, seconds, compilations)}
             except RammerError as failure:
                 return {"versions": {"failed": failure.what}}
 

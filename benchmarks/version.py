@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-import rammer
-
 
 def compile_model(folder: Path, model: str) -> None:
-    """Compile and save; note what it took and which rKernels were chosen."""
+    """Compile and save; note what it took, to import rammer included, and which rKernels were chosen."""
     start = time.perf_counter()
+    import rammer
+
     with rammer.compile(model, "cpu") as program:
         seconds = time.perf_counter() - start
         program.save(folder / "saved.rammer")
@@ -32,6 +32,8 @@ def compile_model(folder: Path, model: str) -> None:
 
 def run(folder: Path, pipe: int) -> None:
     """Answer each number of seconds with the milliseconds of the runs in them, until None."""
+    import rammer
+
     asked = Connection(pipe)
     with np.load(folder / "inputs.npz") as file:
         inputs = dict(file)

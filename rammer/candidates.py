@@ -14,9 +14,11 @@ from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
+from rammer.ir.plan import ExecutionPlan
 from rammer.ir.proof import settled
 from rammer.ir.tensor import Array, DType
 from rammer.ir.tile import TileProgram, statements
+from rammer.ir.verify import verify_plan
 from rammer.program import Program
 from rammer.vdevice.base import Progress, VDevice
 from rammer.vdevice.profiles import profile_store, recipe_keys
@@ -74,6 +76,25 @@ class Prover:
         kept, notes = _without(candidates, wrong, self._vdevice, "is right")
         self.notes += notes
         return {operation: [wider.get(k, k) for k in options] for operation, options in kept.items()}, wider
+
+
+def standing_in(
+    plan: ExecutionPlan, candidates: Candidates, standing: Mapping[RKernel, RKernel]
+) -> ExecutionPlan | None:
+    """The plan with the rKernels that stand for its own; without memory, which goes by what they read.
+
+    None if it must be drawn again: one of its rKernels is no candidate, or must wait for more than it does.
+    """
+    kernels = tuple(standing.get(k, k) for k in plan.kernels)
+    offered = {k for options in candidates.values() for k in options}
+    if not offered.issuperset(kernels) or (plan.memory and plan.memory.pieces):
+        return None
+    plan = replace(plan, kernels=kernels, memory=None, rtask_us={}, prices={})
+    try:
+        verify_plan(plan)
+    except VerificationError:  # the wider reads reach results that nobody waits for
+        return None
+    return plan
 
 
 def drop_refused(

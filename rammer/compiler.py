@@ -13,7 +13,16 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rammer import artifact, config
-from rammer.candidates import Prover, compare_with_meaning, drop_refused, drop_spilled, drop_wrong, few, generated
+from rammer.candidates import (
+    Prover,
+    compare_with_meaning,
+    drop_refused,
+    drop_spilled,
+    drop_wrong,
+    few,
+    generated,
+    standing_in,
+)
 from rammer.cost.price import fit
 from rammer.errors import ArtifactError, DeviceError, ModelError, RammerError, UnsuitableError, VerificationError
 from rammer.ir.dependency import Dependencies
@@ -208,7 +217,8 @@ def compile(
             while verify and (changed := prover.settle(candidates, plan.kernels)):
                 candidates, standing = changed
                 profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
-                plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
+                redrawn = standing_in(plan, candidates, standing)
+                plan = redrawn or chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
         used = list(dict.fromkeys(plan.kernels))
         plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rammer.ir.dependency import Elements, read_elements, written_elements
 from rammer.ir.expr import loads
-from rammer.ir.intervals import Intervals, union
+from rammer.ir.intervals import union
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import constant_key, memory_owners
 from rammer.ir.pieces import bases
@@ -27,12 +27,11 @@ LEAST_BYTES = 256  # of a piece: a few lines
 
 
 class Touch(NamedTuple):
-    """Pieces that an rTask touches, the bytes that it touches in each and in all, and the pieces that it writes."""
+    """Pieces that an rTask touches, the bytes that it touches in each; and which it writes: the last of them."""
 
     pieces: Numbers
-    nbytes: Numbers
+    nbytes: NDArray[np.float64]
     written: Numbers
-    total_bytes: int
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,9 @@ class Region:
         """The number after the last piece's."""
         return self.first + -(-self.nbytes // self.size)
 
-    def touched(self, elements: Intervals, itemsize: int, base: int) -> tuple[Numbers, Numbers]:
-        """Pieces, and bytes in each, of elements of a tensor that begins at byte `base`."""
-        pieces, nbytes = _cut(elements.tobytes(), itemsize, base % self.size, self.size)
-        return pieces + (self.first + base // self.size), nbytes
+    def place(self, base: int) -> tuple[int, int]:
+        """The piece that byte `base` lies in, and how far in."""
+        return self.first + base // self.size, base % self.size
 
 
 class Address(NamedTuple):
@@ -70,48 +68,38 @@ class Address(NamedTuple):
         return self.base if isinstance(self.base, int) else self.base[rtask]
 
 
-@lru_cache(maxsize=1 << 12)  # steps of a recurrent network touch the same places of tensors of their own
-def _cut(elements: bytes, itemsize: int, base: int, size: int) -> tuple[Numbers, Numbers]:
-    spans = np.frombuffer(elements, np.int64).reshape(-1, 2) * itemsize + base
-    first, last = spans[:, 0] // size, (spans[:, 1] - 1) // size
-    counts = last - first + 1
-    span = np.repeat(np.arange(len(spans)), counts)
-    pieces = first[span] + np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts)
-    nbytes = np.minimum(spans[span, 1], (pieces + 1) * size) - np.maximum(spans[span, 0], pieces * size)
-    begins = np.flatnonzero(np.diff(pieces, prepend=-1))
-    return pieces[begins], np.add.reduceat(nbytes, begins) if len(begins) else nbytes
-
-
 def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> list[Touch]:
     """What every rTask of a kernel touches; `addresses` has its inputs and then its outputs.
 
     `in_use` grows to what all of them touch of each piece.
     """
     inputs = len(kernel.operation.inputs)
-    operands = [(*operand, at) for operand, at in zip(_operands(kernel), addresses, strict=True)]
+    operands = [(chosen, most, at) for (chosen, most), at in zip(_operands(kernel), addresses, strict=True)]
     known: dict[tuple[tuple[int, int], ...], Touch] = {}  # by what the rTask uses of each operand, and where
-    alone: list[dict[tuple[int, int], tuple[Numbers, Numbers]]] = [{} for _ in operands]
     found = []
     for rtask in range(kernel.num_rtasks):
-        key = tuple((e.chosen[rtask], at.of(rtask)) for e, _, _, at in operands)
+        key = tuple([(chosen[rtask], at.of(rtask)) for chosen, _, at in operands])
         if key not in known:
-            for use, mine, (e, kind, most, at) in zip(key, alone, operands, strict=True):
-                if use not in mine:
-                    mine[use] = _touched(e[rtask], kind, at.region, use[1], most / kernel.num_rtasks)
-            parts = [mine[use] for use, mine in zip(key, alone, strict=True)]
+            parts = [
+                _touched(kernel, number, (use,), at.region, base, most / kernel.num_rtasks)
+                for number, ((use, base), (_, most, at)) in enumerate(zip(key, operands, strict=True))
+            ]
             pieces, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
             written = np.concatenate([p for p, _ in parts[inputs:]])
-            known[key] = Touch(pieces, nbytes, written, int(nbytes.sum()))
+            known[key] = Touch(pieces, nbytes.astype(np.float64), written)
         found.append(known[key])
     total = np.zeros(len(in_use), np.int64)
-    for number, (_, kind, most, at) in enumerate(operands):
+    for number, (_, most, at) in enumerate(operands):
         by_base: dict[int, set[int]] = {}
-        for choice in dict.fromkeys(key[number] for key in known):
-            by_base.setdefault(choice[1], set()).add(choice[0])
+        for use, base in dict.fromkeys(key[number] for key in known):
+            by_base.setdefault(base, set()).add(use)
+        all_of = [_touched(kernel, number, tuple(sorted(uses)), at.region, b, most) for b, uses in by_base.items()]
+        if len(all_of) == 1:
+            pieces, nbytes = all_of[0]
+            total[pieces] += nbytes
+            continue
         largest = np.zeros(len(in_use), np.int64)  # pieces of a tensor that take turns in the same place count once
-        for base, chosen in by_base.items():
-            elements = _of_all(kernel, number, tuple(sorted(chosen)))
-            pieces, nbytes = _touched(elements, kind, at.region, base, most)
+        for pieces, nbytes in all_of:
             largest[pieces] = np.maximum(largest[pieces], nbytes)
         total += largest
     np.maximum(in_use, total, out=in_use)
@@ -119,26 +107,48 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
 
 
 @lru_cache(maxsize=1 << 12)
-def _operands(kernel: RKernel) -> tuple[tuple[Elements, TensorType, float], ...]:
-    """Of inputs and then outputs: what rTasks use, the type, and how many elements of it all use together at most."""
-    expr, outputs = kernel.operation.expr, kernel.operation.outputs
-    read = [read_elements(kernel, n) for n in range(len(expr.inputs))]
-    written = [written_elements(kernel, n) for n in range(len(outputs))]
+def _operands(kernel: RKernel) -> tuple[tuple[tuple[int, ...], float], ...]:
+    """Of inputs and then outputs: what each rTask uses, and how many elements all use together at most."""
+    expr = kernel.operation.expr
     most = [_most_read(kernel, name) for name, _ in expr.inputs]
-    most += [float(prod(expr.root.shape)) if expr.into else inf] * len(outputs)
-    return tuple(zip((*read, *written), (*kernel.input_types(), *outputs), most, strict=True))
+    most += [float(prod(expr.root.shape)) if expr.into else inf] * len(kernel.operation.outputs)
+    return tuple((_elements(kernel, n)[0].chosen, m) for n, m in enumerate(most))
 
 
-@lru_cache(maxsize=1 << 12)
-def _of_all(kernel: RKernel, number: int, chosen: tuple[int, ...]) -> Intervals:
-    """The elements of an operand in some of the sets that its rTasks choose from."""
-    elements, *_ = _operands(kernel)[number]
-    return union([elements.sets[n] for n in chosen])
+def _elements(kernel: RKernel, number: int) -> tuple[Elements, TensorType]:
+    """What rTasks use of an operand, and its type; inputs come first."""
+    if (output := number - len(kernel.operation.inputs)) >= 0:
+        return written_elements(kernel, output), kernel.operation.outputs[output]
+    return read_elements(kernel, number), kernel.input_types()[number]
 
 
-def _touched(elements: Intervals, kind: TensorType, region: Region, base: int, most: float) -> tuple[Numbers, Numbers]:
-    """Pieces, and bytes in each, of no more than `most` of some elements: an equal part of each piece."""
-    pieces, nbytes = region.touched(elements, kind.element_bytes, base)
+def _touched(
+    kernel: RKernel, number: int, chosen: tuple[int, ...], region: Region, base: int, most: float
+) -> tuple[Numbers, Numbers]:
+    """Pieces, and bytes in each, of an operand that begins at byte `base`.
+
+    That is no more than `most` elements of some of the sets that rTasks choose from: an equal part of each piece.
+    """
+    first, begin = region.place(base)
+    pieces, nbytes = _cut(kernel, number, chosen, begin, region.size, most)
+    return pieces + first, nbytes
+
+
+@lru_cache(maxsize=1 << 14)  # steps of a recurrent network touch the same places of tensors of their own
+def _cut(
+    kernel: RKernel, number: int, chosen: tuple[int, ...], begin: int, size: int, most: float
+) -> tuple[Numbers, Numbers]:
+    """The same by pieces of `size` bytes, of which the first has the number 0, and the operand begins in it."""
+    elements, kind = _elements(kernel, number)
+    used = union([elements.sets[n] for n in chosen])
+    spans = used * kind.element_bytes + begin
+    first, last = spans[:, 0] // size, (spans[:, 1] - 1) // size
+    counts = last - first + 1
+    span = np.repeat(np.arange(len(spans)), counts)
+    pieces = first[span] + np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts)
+    nbytes = np.minimum(spans[span, 1], (pieces + 1) * size) - np.maximum(spans[span, 0], pieces * size)
+    begins = np.flatnonzero(np.diff(pieces, prepend=-1))
+    pieces, nbytes = pieces[begins], np.add.reduceat(nbytes, begins) if len(begins) else nbytes
     if most * kind.element_bytes < (total := int(nbytes.sum())):
         nbytes = np.ceil(nbytes * (most * kind.element_bytes / total)).astype(np.int64)
     return pieces, nbytes

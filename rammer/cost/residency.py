@@ -11,6 +11,7 @@ from rammer.cost.pieces import Touch
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 
 Bytes = NDArray[np.float64]
+_sum = np.add.reduce  # without the method's layers: arrays are short here
 
 ROUNDS = 16  # of Newton's method, from below: exact to the last digit where a loop is a hundredth more than fits
 
@@ -50,36 +51,38 @@ class Residency:
         They are near then, and what it writes is its vEU's.
         """
         moved = np.zeros((2, self._levels))
-        pieces, nbytes = touch.pieces, touch.nbytes.astype(np.float64)
+        pieces, left = touch.pieces, touch.nbytes
         reads = len(pieces) - len(touch.written)
 
-        def count(level: int, found: Bytes) -> None:
-            moved[0, level] += found[:reads].sum()
-            moved[1, level] += found[reads:].sum()
+        def parts(nbytes: Bytes) -> tuple[float, float]:
+            read = float(_sum(nbytes[:reads]))
+            return read, float(_sum(nbytes)) - read
 
+        lacking = parts(left)
         first = 0
         if self._own:
-            left = self._own[veu].take(pieces, nbytes)
-            count(0, nbytes - left)
+            left = self._own[veu].take(pieces, left)
+            lacking, before = parts(left), lacking
+            moved[:, 0] = before[0] - lacking[0], before[1] - lacking[1]
             first = 2
-            if left.any():
+            others = [cache for other, cache in enumerate(self._own) if other != veu]
+            if sum(lacking) > 0.0 and others:
                 writers = self._writer[pieces]
                 for other, cache in enumerate(self._own):
                     if other != veu and (theirs := writers == other).any():
-                        there = np.where(theirs, left * cache.share(pieces), 0.0)
-                        count(1, there)
-                        left = left - there
-            for other, cache in enumerate(self._own):
-                if other != veu:
-                    cache.drop(touch.written)
+                        left = left - np.where(theirs, left * cache.share(pieces), 0.0)
+                lacking, before = parts(left), lacking
+                moved[:, 1] = before[0] - lacking[0], before[1] - lacking[1]
+            for cache in others:
+                cache.drop(touch.written)
             self._writer[touch.written] = veu
-        else:
-            left = nbytes
-        for level, (sharing, caches) in enumerate(self._shared, first):
-            before, left = left, caches[veu // sharing].take(pieces, left)
-            count(level, before - left)
+        if sum(lacking) > 0.0:
+            for level, (sharing, caches) in enumerate(self._shared, first):
+                left = caches[veu // sharing].take(pieces, left)
+                lacking, before = parts(left), lacking
+                moved[:, level] = before[0] - lacking[0], before[1] - lacking[1]
         if self._levels:
-            count(-1, left)
+            moved[:, -1] += lacking
         return moved
 
 
@@ -108,35 +111,46 @@ class _Cache:
     """
 
     def __init__(self, nbytes: int, in_use: NDArray[np.int64]) -> None:
-        self._nbytes = max(nbytes, 1)
-        self._in_use = np.maximum(in_use, 1)
+        self._nbytes = float(max(nbytes, 1))
+        self._in_use = np.maximum(in_use, 1).astype(np.float64)
         self._held = 0.0  # bytes that are there
         self._passed = 0.0  # bytes that pushed others out so far
         self._entered = np.full(len(in_use), -np.inf)  # how many had when a piece was touched last
         self._filled = np.zeros(len(in_use))  # how much of the piece was there then
 
-    def share(self, pieces: NDArray[np.int64]) -> NDArray[np.float64]:
+    def share(self, pieces: NDArray[np.int64]) -> Bytes:
         """How much of each piece is still there."""
-        found: NDArray[np.float64] = self._filled[pieces] * np.exp(
-            (self._entered[pieces] - self._passed) / self._nbytes
-        )
-        return found
+        since: Bytes = self._entered[pieces] - self._passed
+        since /= self._nbytes
+        np.exp(since, out=since)
+        since *= self._filled[pieces]
+        return since
 
     def take(self, pieces: NDArray[np.int64], nbytes: Bytes) -> Bytes:
         """Let in what is not there of some bytes of each piece, and say how much that was of each."""
+        if not len(pieces):
+            return nbytes
         share = self.share(pieces)
-        fetched = nbytes * (1.0 - share)
-        came = np.cumsum(fetched)
-        if len(came):
-            pushing = np.maximum(came - (self._nbytes - self._held), 0.0)
-            self._entered[pieces] = self._passed + pushing
-            self._filled[pieces] = np.minimum(share + fetched / self._in_use[pieces], 1.0)
-            self._passed += pushing[-1]
-            self._held = min(self._held + came[-1], self._nbytes)
+        fetched: Bytes = nbytes * (1.0 - share)
+        came = fetched.cumsum()
+        room, total = self._nbytes - self._held, float(came[-1])
+        if total > room:
+            came -= room
+            np.maximum(came, 0.0, out=came)
+            pushed = float(came[-1])
+            came += self._passed
+            self._entered[pieces] = came
+            self._passed += pushed
+            self._held = self._nbytes
+        else:
+            self._entered[pieces] = self._passed
+            self._held += total
+        share += fetched / self._in_use[pieces]
+        self._filled[pieces] = np.minimum(share, 1.0, out=share)
         return fetched
 
     def drop(self, pieces: NDArray[np.int64]) -> None:
         """Forget pieces, which leaves room for others."""
-        if len(pieces):
+        if self._filled[pieces].any():
             self._held = max(self._held - float(self.share(pieces) @ self._in_use[pieces]), 0.0)
             self._filled[pieces] = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -127,12 +127,15 @@ class Graph:
                         graph.add_edge(writer, n)
         return graph
 
-    def wavefronts(self) -> Iterator[tuple[int, ...]]:
+    def wavefronts(self) -> tuple[tuple[int, ...], ...]:
         """Operators by generation: all inputs of a wave come from earlier waves. Paper: §3.3, Alg. 1."""
+        return self._waves
+
+    @cached_property
+    def _waves(self) -> tuple[tuple[int, ...], ...]:
         import networkx as nx
 
-        for generation in nx.topological_generations(self.dfg):
-            yield tuple(sorted(generation))
+        return tuple(tuple(sorted(generation)) for generation in nx.topological_generations(self.dfg))
 
 
 def sort_operators(operators: list[ROperator], known: set[TensorId]) -> tuple[ROperator, ...]:

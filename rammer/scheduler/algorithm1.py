@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
@@ -10,7 +10,7 @@ from rammer.ir.program import RProgram, TaskUid
 from rammer.scheduler.assembly import NOTHING, Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.select import SelectBy, Selection, count, explain, select_rkernels
+from rammer.scheduler.select import Market, Option, SelectBy, Selection, count, explain, select_rkernels
 
 
 def algorithm_1(problem: Problem, selection: SelectBy, policy: str) -> ExecutionPlan:
@@ -53,6 +53,20 @@ def algorithm_1_below(limit_us: float, problem: Problem, selection: SelectBy, po
     return draft.finish(policy, plans, done_us + current.time_us, notes)
 
 
+def has_choices(problem: Problem, market: Market) -> bool:
+    """Whether some operator's fastest rKernel is not its most efficient one: else all selections draw one plan."""
+    found = (market.fitting(operation) for operation in {op.operation for op in problem.graph.operators})
+    return any(_fastest(options) is not _efficient(options) for options in found)
+
+
+def _fastest(options: Sequence[Option]) -> RKernel:
+    return min(options, key=lambda o: o.alone_us).kernel
+
+
+def _efficient(options: Sequence[Option]) -> RKernel:
+    return min(options, key=lambda o: o.work_us).kernel
+
+
 def _schedule_wave(draft: Draft, wave: Iterable[int], program: Assembly, selection: SelectBy) -> Selection:
     """ScheduleWave(W, P, D): lines 12 to 19."""
     before = program.mark()
@@ -72,6 +86,6 @@ def _schedule_wave(draft: Draft, wave: Iterable[int], program: Assembly, selecti
         return program.time_us
 
     options = {n: draft.market.fitting(draft.graph.operators[n].operation) for n in wave}
-    fastest = {n: min(found, key=lambda o: o.alone_us).kernel for n, found in options.items()}
-    efficient = {n: min(found, key=lambda o: o.work_us).kernel for n, found in options.items()}
+    fastest = {n: _fastest(found) for n, found in options.items()}
+    efficient = {n: _efficient(found) for n, found in options.items()}
     return select_rkernels(fastest, efficient, draft.spec.num_veus, price, selection)

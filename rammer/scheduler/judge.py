@@ -36,6 +36,13 @@ class Judged:
         return self.plain_us
 
     @cached_property
+    def least_us(self) -> float:
+        """Microseconds if all operands were near: never more than `us`, and known without following them."""
+        if prices := self._problem.profiler.prices(self.plan.kernels):
+            return simulate(self.plan, lambda kernel: prices[kernel].near_us).total_us
+        return self.plain_us
+
+    @cached_property
     def plain_us(self) -> float:
         """Microseconds by one time of each rKernel, wherever operands lie."""
         return simulate(self.plan).total_us
@@ -47,20 +54,29 @@ class Judge:
     def __init__(self, problem: Problem, measures: bool) -> None:
         self._problem = problem
         self._measures = measures
+        self._seen: list[Judged] = []
         self.notes: list[str] = []
 
     def believed(self, plan: ExecutionPlan) -> Judged:
-        """What a plan takes on paper."""
-        return Judged(self._problem, plan)
+        """What a plan takes on paper; asked again for one that runs the same, it is not priced again."""
+        for known in self._seen:
+            if (known.plan.programs, known.plan.kernels) == (plan.programs, plan.kernels):
+                return known
+        self._seen.append(Judged(self._problem, plan))
+        return self._seen[-1]
 
     def plain_us_below(self, known: Judged) -> float:
         """What another plan must take less than to be worth a comparison: following operands takes long."""
         return known.plain_us / self._problem.profiler.noise
 
+    def cheaper(self, other: Judged, known: Judged) -> bool:
+        """Whether the other plan is believed to take less, however little."""
+        return other.least_us < known.us and other.us < known.us
+
     def prefers(self, other: Judged, known: Judged, what: str) -> bool:
         """Whether the other plan is faster, more than noise; `what` says how it is different."""
         noise = self._problem.profiler.noise
-        if other.us * noise >= known.us:
+        if other.least_us * noise >= known.us or other.us * noise >= known.us:
             return False
         if not self._measures or other.us * SURE <= known.us:
             return True

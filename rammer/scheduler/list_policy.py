@@ -107,7 +107,7 @@ class _Run:
         """Per operator, the longest way from its start to the end of the graph."""
         draft = self.draft
         ranks = [0.0] * len(draft.graph.operators)
-        for wave in reversed(list(draft.graph.wavefronts())):
+        for wave in reversed(draft.graph.wavefronts()):
             for n in wave:
                 rounds = max(1.0, draft.kernels[n].num_rtasks / draft.spec.num_veus)
                 after = max((ranks[reader] for reader in draft.graph.dfg.successors(n)), default=0.0)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
-from rammer.scheduler.algorithm1 import algorithm_1_below
+from rammer.scheduler.algorithm1 import algorithm_1_below, has_choices
 from rammer.scheduler.assembly import Assembly, Undone
 from rammer.scheduler.chains import chains, feeders, ran_alone
 from rammer.scheduler.draft import Draft, Placement
@@ -38,7 +38,7 @@ def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
             if plan and judge.prefers(found := judge.believed(plan), best, f"with the {other} rKernels in all waves"):
                 best, by = found, other
     best = _with_chains(problem, policy, judge, market, best, by)
-    for printed in selections or (INTERPLAY,):
+    for printed in SELECTIONS if has_choices(problem, market) else (INTERPLAY,):
         plan = algorithm_1_below(judge.plain_us_below(best), problem, printed, policy)
         if plan and judge.prefers(found := judge.believed(plan), best, f"by Algorithm 1 as printed, {printed}"):
             best = found
@@ -54,18 +54,18 @@ def _with_chains(problem: Problem, policy: str, judge: Judge, market: Market, be
     """
     held: Held = {}
     for steps in chains(problem, market):
-        ways = []
+        side_by_side, tried = best, held
         for way in _ways(problem, market, steps):
-            plan = draw(problem, policy, by, market=market, held={**held, **way})
-            if not _same(plan, best.plan):
-                ways.append((judge.believed(plan), {**held, **way}))
-        if not ways:
+            found = judge.believed(draw(problem, policy, by, market=market, held={**held, **way}))
+            if found is not best and (side_by_side is best or judge.cheaper(found, side_by_side)):
+                side_by_side, tried = found, {**held, **way}
+        if side_by_side is best:
             continue
-        side_by_side, tried = min(ways, key=lambda found: found[0].us)
         if alone := ran_alone(side_by_side.plan):
-            tried = {n: options for n, options in tried.items() if n not in alone}
-            again = judge.believed(draw(problem, policy, by, market=market, held=tried))
-            side_by_side = min(side_by_side, again, key=lambda found: found.us)
+            together = {n: options for n, options in tried.items() if n not in alone}
+            again = judge.believed(draw(problem, policy, by, market=market, held=together))
+            if judge.cheaper(again, side_by_side):
+                side_by_side, tried = again, together
         kind = problem.graph.operators[steps[0]].kind
         if judge.prefers(side_by_side, best, f"with chains of {kind} side by side"):
             best, held = side_by_side, tried
@@ -83,10 +83,6 @@ def _ways(problem: Problem, market: Market, steps: tuple[int, ...]) -> Iterator[
         yield chosen
         if any(options.first != options.efficient for options in first.values()):
             yield {**first, **chosen}
-
-
-def _same(plan: ExecutionPlan, other: ExecutionPlan) -> bool:
-    return (plan.programs, plan.kernels) == (other.programs, other.kernels)
 
 
 def draw(

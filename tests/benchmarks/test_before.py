@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,17 @@ def calibrations(tmp_path: Path) -> Path:
     return tmp_path / "calibrations.json"
 
 
+@pytest.fixture(scope="module")
+def bytecode() -> Iterator[Path]:
+    with before.bytecode_of((before.HERE,)) as folder:
+        yield folder
+
+
 def test_each_version_runs_what_it_saved_and_the_slower_one_is_found(
-    tmp_path: Path, built: BuiltModel, calibrations: Path
+    tmp_path: Path, built: BuiltModel, calibrations: Path, bytecode: Path
 ) -> None:
     roots = checkout(tmp_path / "old", seconds=1e-3), checkout(tmp_path / "new", seconds=4e-3, kernels=["a", "c"])
-    found = before.compare(built, roots, calibrations, 0.1, compilations=2)
+    found = before.compare(built, roots, calibrations, bytecode, 0.1, compilations=2)
     assert found["by_minima"] < before.SLOWER and found["errors"] == [0.0, 0.0]
     assert (found["operators"], found["others"]) == (2, 1) and min(found["n"]) >= before.ROUNDS
     assert "net" in before.verdict({"net": {"versions": found}}).splitlines()[1]
@@ -77,15 +84,15 @@ def test_each_version_runs_what_it_saved_and_the_slower_one_is_found(
     [({"compiles": False}, "cannot be compiled"), ({"factor": 3}, "wrong output"), ({"runs": 5}, "its process ended")],
 )
 def test_a_version_that_fails_says_why(
-    fault: dict[str, Any], complaint: str, tmp_path: Path, built: BuiltModel, calibrations: Path
+    fault: dict[str, Any], complaint: str, tmp_path: Path, built: BuiltModel, calibrations: Path, bytecode: Path
 ) -> None:
     roots = checkout(tmp_path / "old"), checkout(tmp_path / "new", **fault)
     with pytest.raises(RammerError, match=complaint):
-        before.compare(built, roots, calibrations, 0.01)
+        before.compare(built, roots, calibrations, bytecode, 0.01)
 
 
-def test_this_checkout_against_itself(built: BuiltModel, calibrations: Path) -> None:
-    found = before.compare(built, (before.HERE, before.HERE), calibrations, 0.01)
+def test_this_checkout_against_itself(built: BuiltModel, calibrations: Path, bytecode: Path) -> None:
+    found = before.compare(built, (before.HERE, before.HERE), calibrations, bytecode, 0.01)
     assert found["others"] == 0 and found["errors"] == [0.0, 0.0]
     assert "error 0e+00 others: 0 of 1 rKernels" in before.line("net", "", found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from math import exp
 
@@ -11,8 +12,9 @@ import pytest
 from jobs import Job, make_problem
 from numpy.typing import NDArray
 
-from rammer.cost.pieces import LEAST_BYTES, Region, Touch, touches_alone
+from rammer.cost.pieces import LEAST_BYTES, Address, Region, Touch, touches, touches_alone
 from rammer.cost.residency import Residency, kept, levels
+from rammer.ir.dependency import read_elements, written_elements
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.operator import Operations, attributes
 from rammer.ir.ops import OPS
@@ -36,7 +38,7 @@ def spec_of(num_veus: int) -> VDeviceSpec:
 
 def touch(reads: list[int], writes: list[int]) -> Touch:
     pieces = np.array([*reads, *writes])
-    return Touch(pieces, np.full(len(pieces), PIECE), np.array(writes, np.int64), PIECE * len(pieces))
+    return Touch(pieces, np.full(len(pieces), float(PIECE)), np.array(writes, np.int64))
 
 
 def whole(pieces: int) -> NDArray[np.int64]:
@@ -143,7 +145,7 @@ def test_parts_of_a_piece_come_one_by_one() -> None:
     """A column of a matrix is near again once the whole matrix was read, and not because its neighbour was."""
     large = replace(spec_of(1), memory=tuple(replace(m, nbytes=1 << 40) for m in spec_of(1).memory))
     caches = Residency(large, whole(1))
-    quarter = Touch(np.array([0]), np.array([PIECE // 4]), np.zeros(0, np.int64), PIECE // 4)
+    quarter = Touch(np.array([0]), np.array([PIECE / 4]), np.zeros(0, np.int64))
     near = [caches.fetch(0, quarter)[0, 0] / (PIECE // 4) for _ in range(12)]
     assert near[0] == 0.0 and near[1] == pytest.approx(0.25) and near[-1] > 0.9
     assert sorted(near) == near
@@ -170,17 +172,27 @@ def test_without_caches_everything_is_in_main_memory() -> None:
     assert Residency(spec, whole(4)).fetch(1, touch([0, 1], [2])).tolist() == [[2 * PIECE], [PIECE]]
 
 
-def test_pieces_count_every_byte_once() -> None:
-    region = Region(1 << 20, 7)
-    elements = np.array([[0, 3], [60, 70], [1000, 1001]])
-    pieces, nbytes = region.touched(elements, 4, 1000)
-    assert nbytes.sum() == 14 * 4 and len(set(pieces.tolist())) == len(pieces)
-    size = region.size
-    want: dict[int, int] = {}
-    for low, high in elements.tolist():
-        for byte in range(1000 + 4 * low, 1000 + 4 * high):
-            want[7 + byte // size] = want.get(7 + byte // size, 0) + 1
-    assert dict(zip(pieces.tolist(), nbytes.tolist(), strict=True)) == want
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "in pieces"])
+def test_pieces_count_every_byte_once(axis: int, apart: bool) -> None:
+    """Against byte by byte; where tensors begin anywhere, the same for all rTasks or not."""
+    op = Operations(OPS).define("concat", (TensorType((75, 29)), TensorType((75, 29))), attributes(axis=axis))
+    kernel, *_ = candidates(op, replace(spec_of(2), languages=("c",), lanes=8, registers=16, clock_ghz=2.0))
+    region, rtasks = Region(1 << 21, 7), range(kernel.num_rtasks)
+    bases = [[1000, *(3000 + 64 * n for n in rtasks[1:])] if apart else 1000, 100_004, 300_000]
+    in_use = np.zeros(region.end, np.int64)
+    found = touches(kernel, [Address(region, base) for base in bases], in_use)
+    elements = [read_elements(kernel, 0), read_elements(kernel, 1), written_elements(kernel, 0)]
+    for rtask, touched in enumerate(found):
+        want: list[Counter[int]] = []
+        for base, used in zip(bases, elements, strict=True):
+            begin = base[rtask] if isinstance(base, list) else base
+            spans = (used[rtask] * 4 + begin).tolist()
+            want.append(Counter(7 + byte // region.size for low, high in spans for byte in range(low, high)))
+        assert touched.pieces.tolist() == [piece for one in want for piece in sorted(one)]
+        assert touched.nbytes.tolist() == [one[piece] for one in want for piece in sorted(one)]
+        assert touched.written.tolist() == sorted(want[2])
+    assert in_use.sum() >= 4 * (75 * 29 * 4) and in_use.max() <= 3 * region.size
     assert Region(0, 3).end == 3 and Region(LEAST_BYTES + 1, 3).end == 5
 
 
@@ -192,7 +204,7 @@ def test_rtasks_of_a_kernel_touch_all_its_operands() -> None:
     written = np.concatenate([t.written for t in touched])
     assert len(touched) == kernel.num_rtasks and written.max() < len(in_use)
     sizes = sum(t.nbytes for t in (*kernel.input_types(), *operation.outputs))
-    assert sum(t.total_bytes for t in touched) >= sizes == in_use.sum()
+    assert sum(t.nbytes.sum() for t in touched) >= sizes == in_use.sum()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 128])
@@ -205,4 +217,4 @@ def test_of_a_table_as_much_is_touched_as_is_read(rows: int) -> None:
     wanted = rows * (48 * 4 + 8 + 48 * 4)
     pieces = -(-1000 * 48 * 4 // LEAST_BYTES)
     assert wanted <= in_use.sum() <= wanted + pieces
-    assert wanted <= sum(t.total_bytes for t in touched) <= wanted + len(touched) * (pieces + rows * 8)
+    assert wanted <= sum(t.nbytes.sum() for t in touched) <= wanted + len(touched) * (pieces + rows * 8)

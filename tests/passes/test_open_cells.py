@@ -115,7 +115,7 @@ def test_a_step_of_a_chain_is_one_operator(form: str, decodes: bool) -> None:
     before."""
     steps, layers = 7, 3
     graph = network(form, steps, layers, 16, decodes)
-    waves = sum(1 for _ in optimize(graph, MANY).wavefronts())
+    waves = len(optimize(graph, MANY).wavefronts())
     assert waves <= (steps * layers if decodes else steps + layers) + 2
     assert_same(graph, optimize(graph, MANY))
 

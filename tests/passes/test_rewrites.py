@@ -352,10 +352,7 @@ def test_a_layer_need_not_wait_for_the_last_step_of_the_one_below(steps: int, ba
     assert after(lstm_layers(steps, batch, width), cut_rows)["matmul"] == 1 + steps
     assert after(lstm_layers(steps, batch, width, backwards=True), cut_rows)["matmul"] == 2
     graph = lstm_layers(steps, batch, width)
-    length = {
-        many: sum(1 for _ in optimize(graph, replace(SPEC, massively_parallel=many)).wavefronts())
-        for many in (False, True)
-    }
+    length = {many: len(optimize(graph, replace(SPEC, massively_parallel=many)).wavefronts()) for many in (False, True)}
     assert length[False] > 2 * steps and length[True] <= steps + 4
 
 

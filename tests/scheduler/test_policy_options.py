@@ -160,7 +160,7 @@ def test_off_is_algorithm_1_to_the_letter(num_veus: int) -> None:
         programs, kernels = text.schedule()
         assert plan.kernels == kernels and plan.programs == programs
         decided["split"] += len(programs) > 1
-        decided["merged"] += len(programs) < len(list(problem.graph.wavefronts()))
+        decided["merged"] += len(programs) < len(problem.graph.wavefronts())
         for kernel, options in zip(kernels, text.candidates, strict=True):
             decided["fastest" if kernel is min(options, key=text.alone_us) else "efficient"] += len(options) > 1
     assert all(decided[way] for way in ("split", "merged", "fastest", "efficient") if num_veus > 1), decided

@@ -31,6 +31,7 @@ from rammer.vdevice.toolchain import (
 BATCH = 12  # kernels of one compiler call, at most: to start one takes 30 ms, and the last one ends alone
 KERNEL_S = 20  # of computing, for one kernel: a hundred times what most take
 MORE_S = 4  # for each other kernel of a call
+LIBRARIES = ("runtime.c", "measure.c")  # what every compilation needs that tries kernels: compiled beside the first
 GROUP = 8  # kernels of one object of a saved program: a fixed number, as the file must not depend on the machine
 
 
@@ -83,12 +84,15 @@ class KernelCompiler:
 
     def library(self, name: str) -> bytes:
         """A C file of this package as a shared object. Raises ToolchainError."""
-        text = files("rammer.vdevice.cpu").joinpath(name).read_text(encoding="utf-8")
-        source = Source(fingerprint(self._context, text), "", None, text)
+        source = self._library(name)
         found, refused = self._compile([source], silent)
         if refused:
             raise refused[source.key]
         return found[source.key][1]
+
+    def _library(self, name: str) -> Source:
+        text = files("rammer.vdevice.cpu").joinpath(name).read_text(encoding="utf-8")
+        return Source(fingerprint(self._context, text), "", None, text)
 
     def keys(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
         """What identifies each kernel's machine code: its text, the compiler and its flags."""
@@ -119,8 +123,9 @@ class KernelCompiler:
         Raises ToolchainError where it takes none: then it is not for the kernels' sake.
         """
         sources = self._emitted(kernels)
-        found, refused = self._compile(list({s.key: s for s in sources.values()}.values()), progress)
-        if refused and not found:
+        distinct = list({s.key: s for s in sources.values()}.values())
+        found, refused = self._compile([*map(self._library, LIBRARIES), *distinct], progress)
+        if refused and not any(s.key in found for s in distinct):
             raise next(iter(refused.values()))
         return {k: str(refused[s.key]).partition(": ")[0] for k, s in sources.items() if s.key in refused}
 

@@ -1,0 +1,95 @@
+"""Which of two plans is faster, and how little is asked to know it; and plans that stand with other rKernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from cpus import MadeUp
+from jobs import make_problem, random_jobs
+from layers import network, node
+
+from rammer.candidates import standing_in
+from rammer.ir.dependency import reads
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import Price
+from rammer.ir.verify import verify_plan
+from rammer.kernels import candidates
+from rammer.passes import optimize
+from rammer.scheduler.judge import Judge
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
+from rammer.scheduler.sequential import SequentialPolicy
+from rammer.scheduler.wavefront import WavefrontPolicy
+
+SPEC = VDeviceSpec(
+    "made up",
+    2,
+    launch_us=1.0,
+    barrier_us=0.1,
+    memory=(
+        MemoryLevel("L2", 1 << 10, "veu", 100.0, written_gbps=5.0),
+        MemoryLevel("DRAM", 1 << 30, "device", 10.0),
+    ),
+)
+
+
+def priced(seed: int) -> tuple[Problem, list[RKernel]]:
+    """A random problem whose rKernels stall for far operands, and which of them were asked for."""
+    problem, asked = make_problem(random_jobs(seed), SPEC, size=64), []
+    times = {k: problem.profiler.rtask_us(k) for options in problem.candidates.values() for k in options}
+
+    def price(kernels: Mapping[RKernel, float]) -> Mapping[RKernel, Price]:
+        asked.extend(kernels)
+        return {k: Price(0.5 * us, 0.7, 1.3) for k, us in kernels.items()}
+
+    return replace(problem, profiler=MeasuredProfiler(times, EstimatingProfiler(SPEC), price=price)), asked
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_with_all_operands_near_no_plan_takes_longer(seed: int) -> None:
+    problem, _ = priced(seed)
+    judge = Judge(problem, measures=False)
+    for policy in (SequentialPolicy(), WavefrontPolicy(plans="priced")):
+        found = judge.believed(policy.schedule(problem))
+        assert 0.0 < found.least_us < found.us
+
+
+def test_the_same_plan_is_priced_once() -> None:
+    problem, _ = priced(3)
+    judge, plan = Judge(problem, measures=False), SequentialPolicy().schedule(problem)
+    first = judge.believed(plan)
+    assert judge.believed(replace(plan, notes=("another",), memory=None)) is first
+    assert judge.believed(WavefrontPolicy(plans="priced").schedule(problem)) is not first
+    assert not judge.prefers(first, first, "")
+
+
+def test_what_is_slower_with_all_near_is_not_followed() -> None:
+    problem, _ = priced(3)
+    judge = Judge(problem, measures=False)
+    fast, slow = (judge.believed(p.schedule(problem)) for p in (WavefrontPolicy(plans="priced"), SequentialPolicy()))
+    assert fast.us < slow.least_us
+    assert not judge.prefers(slow, fast, "") and not judge.cheaper(slow, fast)
+    assert "us" not in vars(slow)
+    assert judge.cheaper(fast, slow) and judge.prefers(fast, slow, "")
+
+
+def test_a_plan_stands_where_nobody_must_wait_for_more() -> None:
+    """Rows are normalised in blocks that reach into the next rTask's: one operator after another that is no matter."""
+    spec = MadeUp("x86-64-avx512", 2, 1024).spec
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("LayerNormalization", ["h", "g", "b"], ["y"])]
+    graph = optimize(network((75, 96), nodes, w=(96, 96), g=(96,), b=(96,)), spec)
+    halves = {op.operation: candidates(op.operation, spec)[:1] for op in graph.operators}
+    problem = Problem(graph, spec, halves, EstimatingProfiler(spec))
+    norm = halves[graph.operators[-1].operation][0]
+    wider = replace(norm, overreads=True)
+    assert norm.num_rtasks == 2 and reads(norm, 0, 0)[-1, 1] < reads(wider, 0, 0)[-1, 1]
+    offered = {operation: [wider if k is norm else k for k in kernels] for operation, kernels in halves.items()}
+    sequential, waves = (p.schedule(problem) for p in (SequentialPolicy(), WavefrontPolicy(beyond="off")))
+    found = standing_in(sequential, offered, {norm: wider})
+    assert found and found.kernels[-1] is wider and found.programs == sequential.programs
+    verify_plan(found)
+    assert len(waves.programs) == 1 and standing_in(waves, offered, {norm: wider}) is None
+    assert standing_in(sequential, {**offered, norm.operation: []}, {norm: wider}) is None
