@@ -74,7 +74,7 @@ class Runnable(ABC):
 
 
 def _mapping(inputs: Any) -> Mapping[str, Any]:
-    if not isinstance(inputs, Mapping):
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # to ask the latter takes long
         raise InputError(
             f"inputs are a {type(inputs).__name__}", hint="run({name: array}); a call takes arrays in order"
         )
