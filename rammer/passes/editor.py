@@ -27,13 +27,11 @@ class Editor:
         self.outputs = frozenset(graph.outputs)
         self.fixed = frozenset(graph.inputs) | self.outputs  # names that the user knows
         self.operators: dict[int, ROperator] = dict(enumerate(graph.operators))
-        self.producer: dict[TensorId, int] = {}
-        self.readers: dict[TensorId, dict[int, None]] = {}
+        self.producer = dict(graph.producers)
+        self.readers: dict[TensorId, dict[int, None]] = {t: dict.fromkeys(ns) for t, ns in graph.consumers.items()}
         self._changed = False
         self._next = len(graph.operators)
         self._names: dict[str, int] = {}
-        for n, op in self.operators.items():
-            self._link(n, op)
 
     def _link(self, n: int, op: ROperator) -> None:
         for tensor in op.outputs:

@@ -21,11 +21,11 @@ def stack_rows(graph: Graph, *, across_waves: bool = True) -> Graph:
     the parallelism between layers of a recurrent network.
     """
     editor = Editor(graph)
-    wave = {n: 0 if across_waves else w for w, numbers in enumerate(graph.wavefronts()) for n in numbers}
+    wave = {} if across_waves else {n: w for w, numbers in enumerate(graph.wavefronts()) for n in numbers}
     groups: dict[tuple[Operation, TensorId, int], list[int]] = {}
     for n, op in editor.operators.items():
         if op.kind in ("matmul", GATE_MATMUL) and op.inputs[1] in editor.constants and _stackable(op.operation):
-            groups.setdefault((op.operation, op.inputs[1], wave[n]), []).append(n)
+            groups.setdefault((op.operation, op.inputs[1], wave.get(n, 0)), []).append(n)
     clusters = Clusters(graph)  # joining one group may make another one depend on itself
     for numbers in groups.values():
         joined = numbers[:1]
