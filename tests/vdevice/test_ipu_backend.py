@@ -200,6 +200,7 @@ def test_random_graphs(ipu: VDevice, seed: int, policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", MODELS_OF_THE_PAPER)
 def test_models_of_the_paper(ipu: VDevice, name: str, policy: str) -> None:
+    pytest.importorskip("torch", reason="the paper's models are built with PyTorch (extra torch)")
     from benchmarks.models.build import build
 
     model = build(name, 1, "small")
@@ -212,6 +213,7 @@ def test_models_of_the_paper(ipu: VDevice, name: str, policy: str) -> None:
 @pytest.mark.slow
 def test_wavefront_needs_fewer_supersteps(ipu: VDevice) -> None:
     """LSTM-TC with 4 layers: cells of a diagonal share a set, and the text stays small."""
+    pytest.importorskip("torch", reason="the paper's models are built with PyTorch (extra torch)")
     from benchmarks.ipu import model_with_layers
 
     model, inputs, wanted = model_with_layers("lstm_tc_unrolled", 4, steps=4)

@@ -302,6 +302,7 @@ def test_bow_is_a_faster_gc200() -> None:
 @pytest.mark.parametrize("policy", ["sequential", "wavefront"])
 def test_lstm_tc_with_100_steps(ipu: VDevice, policy: str) -> None:
     """Four layers for a GC2: under 2 MB of C++ and tables, and as many vertices as a few cells have."""
+    pytest.importorskip("torch", reason="the paper's models are built with PyTorch (extra torch)")
     from benchmarks.ipu import model_with_layers
 
     model, inputs, wanted = model_with_layers("lstm_tc_unrolled", 4, steps=100)

@@ -12,27 +12,34 @@ from rammer.vdevice.ipu.access import working_sets
 
 # (rTasks to aim for in multiples of the vEUs, the part of a tile that one rTask may take): the first with a candidate
 # that fits. Weights of other operators live on the tile too.
-TRIES = ((1, 0.4), (4, 0.4), (16, 0.4), (16, 0.7), (64, 0.7))
+TRIES = ((1, 0.4), (4, 0.4), (16, 0.4), (2, 0.4), (3, 0.4), (6, 0.4), (16, 0.7), (64, 0.7))
+MOST_HELD = 0.7  # of all tiles, by all rTasks of an operator: a superstep begins when each of them has its operands
 
 
 def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """Candidates that fit; if none does the smallest one, which the account of memory will refuse."""
+    """Candidates that fit, all their rTasks together, too; where halos are too much for that, one rTask alone.
+
+    If there is none, the smallest one, which the account of memory will refuse.
+    """
     smallest: tuple[int, RKernel] | None = None
+    crowded: list[RKernel] = []
     for finer, part in TRIES:
-        room = int(_tile_bytes(spec) * part)
-        fitting = []
+        room, held = int(_tile_bytes(spec) * part), MOST_HELD * _tile_bytes(spec) * spec.num_veus
+        fitting, alone = [], []
         for kernel in candidates(operation, spec, Granularity(finer * spec.num_veus, room)):
             try:
-                nbytes = int(working_sets(kernel).max(initial=0))
+                sets = working_sets(kernel)
             except LoweringError:
                 continue
+            nbytes = int(sets.max(initial=0))
             if nbytes <= room:
-                fitting.append(kernel)
+                (fitting if sets.sum() <= held else alone).append(kernel)
             if smallest is None or nbytes < smallest[0]:
                 smallest = nbytes, kernel
         if fitting:
             return fitting
-    return [smallest[1]] if smallest else []
+        crowded = crowded or alone
+    return crowded or ([smallest[1]] if smallest else [])
 
 
 def _tile_bytes(spec: VDeviceSpec) -> int:
