@@ -25,7 +25,8 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     crowded: list[RKernel] = []
     for finer, part in TRIES:
         room, held = int(_tile_bytes(spec) * part), MOST_HELD * _tile_bytes(spec) * spec.num_veus
-        fitting, alone = [], []
+        fitting: list[RKernel] = []
+        alone: list[RKernel] = []
         for kernel in candidates(operation, spec, Granularity(finer * spec.num_veus, room)):
             try:
                 sets = working_sets(kernel)
