@@ -205,7 +205,7 @@ class TimedExecutable(Executable, Protocol):
 
 @runtime_checkable
 class BindsPorts(Protocol):
-    """A loaded program that reads inputs and writes outputs where its caller has them."""
+    """A loaded program that reads inputs and writes outputs where its caller has them. It lets its runs take turns."""
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         """A call that copies from and to these arrays, checked against the image's ports. An input may be an output."""
