@@ -144,7 +144,9 @@ class CpuExecutable(HostRooms):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         with self._lock if self._forks == forks.count else self._renewed():
-            if not self._direct and not self._pointed:  # all small: to look for more would take as long as they do
+            if not (
+                self._direct or self._pointed or self.poison
+            ):  # all small, and a call, too
                 for name, view in self._inputs:
                     view[...] = inputs[name]
                 self._run((), 0)
