@@ -217,8 +217,8 @@ def compile(
             while verify and (changed := prover.settle(candidates, plan.kernels)):
                 candidates, standing = changed
                 profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
-                redrawn = standing_in(plan, candidates, standing)
-                plan = redrawn or chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
+                stands = standing_in(plan, candidates, standing)
+                plan = stands or chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
         used = list(dict.fromkeys(plan.kernels))
         plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):

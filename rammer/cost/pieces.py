@@ -134,7 +134,7 @@ def _touched(
     return pieces + first, nbytes
 
 
-@lru_cache(maxsize=1 << 14)  # steps of a recurrent network touch the same places of tensors of their own
+@lru_cache(maxsize=1 << 12)  # steps of a recurrent network touch the same places of tensors of their own
 def _cut(
     kernel: RKernel, number: int, chosen: tuple[int, ...], begin: int, size: int, most: float
 ) -> tuple[Numbers, Numbers]:

@@ -144,9 +144,7 @@ class CpuExecutable(HostRooms):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
         with self._lock if self._forks == forks.count else self._renewed():
-            if not (
-                self._direct or self._pointed or self.poison
-            ):  # all small, and a call, too
+            if not (self._direct or self._pointed or self.poison):  # all is small, and a call takes as long
                 for name, view in self._inputs:
                     view[...] = inputs[name]
                 self._run((), 0)
