@@ -173,7 +173,8 @@ class Program(Stateful):
 
         return call
 
-    def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        """These outputs of a run of the stream that has this memory, and holds its turn."""
         if self._is_plain and self._fits(inputs):  # nothing to convert or remember: a run may take microseconds
             if self._takes_turns:
                 self._require_open()
@@ -181,10 +182,6 @@ class Program(Stateful):
             else:
                 found = self._execute(inputs)
             return found if outputs is self._called[1] else {n: found[n] for n in outputs}
-        return super()._evaluate(inputs, outputs)
-
-    def evaluate(self, memory: Memory, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        """These outputs of a run of the stream that has this memory, and holds its turn."""
         pairs = self.image.state
         check_names(inputs, self._ports, pairs.values())
         if pairs and self._keeps_state:

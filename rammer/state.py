@@ -91,6 +91,8 @@ class Stateful(Runnable):
         """These outputs of a run of the stream that has this memory, and holds its turn."""
 
     def _evaluate(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+        if not self._memory.pairs:  # no state, no turns
+            return self.evaluate(self._memory, inputs, outputs)
         with self._memory.turn:
             return self.evaluate(self._memory, inputs, outputs)
 

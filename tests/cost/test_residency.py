@@ -183,16 +183,25 @@ def test_pieces_count_every_byte_once(axis: int, apart: bool) -> None:
     in_use = np.zeros(region.end, np.int64)
     found = touches(kernel, [Address(region, base) for base in bases], in_use)
     elements = [read_elements(kernel, 0), read_elements(kernel, 1), written_elements(kernel, 0)]
+    assert kernel.num_rtasks > 1
+    of_all: list[dict[int, Counter[int]]] = [{}, {}, {}]  # of each operand, the bytes of each place of it
     for rtask, touched in enumerate(found):
         want: list[Counter[int]] = []
-        for base, used in zip(bases, elements, strict=True):
+        for base, used, places in zip(bases, elements, of_all, strict=True):
             begin = base[rtask] if isinstance(base, list) else base
-            spans = (used[rtask] * 4 + begin).tolist()
-            want.append(Counter(7 + byte // region.size for low, high in spans for byte in range(low, high)))
+            bytes_of = [byte for low, high in (used[rtask] * 4 + begin).tolist() for byte in range(low, high)]
+            want.append(Counter(7 + byte // region.size for byte in bytes_of))
+            places.setdefault(begin, Counter()).update(dict.fromkeys(bytes_of, 1))
         assert touched.pieces.tolist() == [piece for one in want for piece in sorted(one)]
         assert touched.nbytes.tolist() == [one[piece] for one in want for piece in sorted(one)]
         assert touched.written.tolist() == sorted(want[2])
-    assert in_use.sum() >= 4 * (75 * 29 * 4) and in_use.max() <= 3 * region.size
+    together: Counter[int] = Counter()
+    for places in of_all:
+        largest: Counter[int] = Counter()
+        for read in places.values():
+            largest |= Counter(7 + byte // region.size for byte in read)
+        together += largest
+    assert dict(enumerate(in_use.tolist())) == {n: together[n] for n in range(region.end)}
     assert Region(0, 3).end == 3 and Region(LEAST_BYTES + 1, 3).end == 5
 
 

@@ -36,21 +36,20 @@ SPEC = VDeviceSpec(
 )
 
 
-def priced(seed: int) -> tuple[Problem, list[RKernel]]:
-    """A random problem whose rKernels stall for far operands, and which of them were asked for."""
-    problem, asked = make_problem(random_jobs(seed), SPEC, size=64), []
+def priced(seed: int) -> Problem:
+    """A random problem whose rKernels stall for far operands."""
+    problem = make_problem(random_jobs(seed), SPEC, size=64)
     times = {k: problem.profiler.rtask_us(k) for options in problem.candidates.values() for k in options}
 
     def price(kernels: Mapping[RKernel, float]) -> Mapping[RKernel, Price]:
-        asked.extend(kernels)
         return {k: Price(0.5 * us, 0.7, 1.3) for k, us in kernels.items()}
 
-    return replace(problem, profiler=MeasuredProfiler(times, EstimatingProfiler(SPEC), price=price)), asked
+    return replace(problem, profiler=MeasuredProfiler(times, EstimatingProfiler(SPEC), price=price))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_with_all_operands_near_no_plan_takes_longer(seed: int) -> None:
-    problem, _ = priced(seed)
+    problem = priced(seed)
     judge = Judge(problem, measures=False)
     for policy in (SequentialPolicy(), WavefrontPolicy(plans="priced")):
         found = judge.believed(policy.schedule(problem))
@@ -58,7 +57,7 @@ def test_with_all_operands_near_no_plan_takes_longer(seed: int) -> None:
 
 
 def test_the_same_plan_is_priced_once() -> None:
-    problem, _ = priced(3)
+    problem = priced(3)
     judge, plan = Judge(problem, measures=False), SequentialPolicy().schedule(problem)
     first = judge.believed(plan)
     assert judge.believed(replace(plan, notes=("another",), memory=None)) is first
@@ -67,7 +66,7 @@ def test_the_same_plan_is_priced_once() -> None:
 
 
 def test_what_is_slower_with_all_near_is_not_followed() -> None:
-    problem, _ = priced(3)
+    problem = priced(3)
     judge = Judge(problem, measures=False)
     fast, slow = (judge.believed(p.schedule(problem)) for p in (WavefrontPolicy(plans="priced"), SequentialPolicy()))
     assert fast.us < slow.least_us

@@ -32,6 +32,7 @@ from rammer.testing.plans import Net, place
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.ipu.access import Pattern, accesses, find_pattern, working_sets
 from rammer.vdevice.ipu.build import emit
+from rammer.vdevice.ipu.kernels import MOST_HELD
 from rammer.vdevice.ipu.memory import tile_memory
 from rammer.vdevice.ipu.placement import place as place_on_tiles
 from rammer.vdevice.ipu.sets import compute_sets
@@ -105,6 +106,18 @@ def test_padded_convolution_has_one_codelet_with_constant_distances(ipu: VDevice
         table = accesses(kernel)
         assert not any(variant.at[1] for variant in table.variants)
         assert any(row[1].start < 0 for row in table.patterns) or kernel.num_rtasks == 1
+
+
+def test_all_rtasks_of_an_operator_fit_the_tiles_together(ipu: VDevice) -> None:
+    """Twenty images on 16 tiles: rows in threes would fit one by one, and with all their halos they would not."""
+    builder = GraphBuilder()
+    x = builder.input("x", (20, 16, 50, 40))
+    w = builder.constant(np.random.default_rng(0).standard_normal((13, 16, 3, 3), np.float32))
+    builder.output(builder.add("conv", x, w, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), group=1))
+    with compile_for(builder.build(), "sequential", "gc200:16") as program:
+        (kernel,), spec = program.plan.kernels, program.plan.spec
+    tile = spec.level("tile")
+    assert tile and working_sets(kernel).sum() <= MOST_HELD * tile.nbytes * spec.num_veus
 
 
 # compute sets and placement

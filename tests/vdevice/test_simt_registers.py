@@ -30,14 +30,18 @@ VALUES = 320  # that a thread holds at once: more than it has registers
 BUDGET_S = 600.0
 
 
-@pytest.fixture(params=GPUS, ids=lambda p: p[1])
-def gpu(request: pytest.FixtureRequest) -> tuple[VDevice, str]:
-    """A vDevice to compile for, and the language of its kernels."""
-    target, arch, language = request.param
+def needs_compiler(target: str) -> None:
     try:
         nvrtc_version() if target == "cuda" else hip_compiler()
     except ToolchainError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(params=GPUS, ids=lambda p: p[1])
+def gpu(request: pytest.FixtureRequest) -> tuple[VDevice, str]:
+    """A vDevice to compile for, and the language of its kernels."""
+    target, arch, language = request.param
+    needs_compiler(target)
     return PluginRegistry().open(target, arch=arch, device=None), language
 
 
@@ -115,9 +119,6 @@ def test_what_is_not_compiled_alone_surely_fits() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "arch"), [g[:2] for g in GPUS])
 def test_default_kernels_do_not_spill(target: str, arch: str) -> None:
-    try:
-        nvrtc_version() if target == "cuda" else hip_compiler()
-    except ToolchainError as error:
-        pytest.skip(str(error))
+    needs_compiler(target)
     with rammer.compile(lstm_stack(2, 4, 64), target, arch=arch, tune_seconds=BUDGET_S) as program:
         assert not [note for note in program.plan.notes if "no candidate" in note]
