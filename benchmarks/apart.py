@@ -15,6 +15,7 @@ from typing import Any
 from rammer.errors import RammerError
 
 Answer = dict[str, Any]
+PAUSE_S = 0.1  # before a visit: threads of the process visited before may spin, ONNX Runtime's for 28 ms after a run
 PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
 
 

@@ -24,9 +24,9 @@ from onnx.reference import ReferenceEvaluator
 from rich.table import Table
 
 import rammer
+from benchmarks.apart import PAUSE_S
 from benchmarks.quantized_models import MODELS, error, quantise
 from benchmarks.report import wide_console
-from benchmarks.sharing import PAUSE_S
 from rammer.ir.tensor import Array
 from rammer.vdevice.cpu.spec import host
 

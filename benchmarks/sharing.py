@@ -24,11 +24,10 @@ import onnx
 from rich.table import Table
 
 import rammer
+from benchmarks.apart import PAUSE_S
 from benchmarks.report import wide_console
 from rammer.demo import lstm_stack
 from rammer.measure import random_inputs
-
-PAUSE_S = 0.15  # before a visit: idle threads of the one before may still spin
 
 Run = Callable[[], object]
 

@@ -9,7 +9,7 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.apart import alone, end, urgent
+from benchmarks.apart import PAUSE_S, alone, end, urgent
 from benchmarks.memory import forget_peak, peak_mb
 from benchmarks.peers import PEERS, Task, worst_error
 from benchmarks.store import Arrays, stored
@@ -48,6 +48,7 @@ def serve(pipe: connection.Connection, task: Task) -> None:
         known = {"form": task.form} if task.form else {}
         pipe.send({**known, **prepared.known, "load_s": load_s, "error": _checked(outputs, built.outputs)})
         while (visit := pipe.recv()) is not None:
+            time.sleep(PAUSE_S)
             with urgent(visit.priority):
                 samples = _visit(loaded.run, built.inputs, visit)
             pipe.send({"samples_ms": samples})

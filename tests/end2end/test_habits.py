@@ -64,6 +64,19 @@ def test_calls_by_name_and_in_order(program: rammer.Program) -> None:
         program(GIVEN["x"], s=2, n=1)
 
 
+def test_arrays_that_fit_are_not_converted(program: rammer.Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may take microseconds: what is just as the vDevice takes it goes straight there, whoever calls."""
+    monkeypatch.setattr(rammer.Program, "_checked", lambda *_: pytest.fail("arrays were looked at one by one"))
+    arrays = {name: np.asarray(value) for name, value in GIVEN.items()}
+    with rammer.Session(scaled("rows"), "cpu", device=2, tune_seconds=0) as session:
+        for run in (program.run, program.stream().run, session.run):
+            y, z = run(None, arrays)
+            np.testing.assert_array_equal(y, Y)
+            assert not z
+    with pytest.raises(pytest.fail.Exception):
+        program.run(None, {**arrays, "s": 2})
+
+
 def test_run_as_onnx_runtime_does(program: rammer.Program) -> None:
     y, z = program.run(None, GIVEN)
     np.testing.assert_array_equal(y, Y)
