@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from rammer.ir.order import HappensBefore, Slots
 from rammer.ir.pieces import arguments, cuts
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import TaskUid
+from rammer.ir.succession import successions
 from rammer.ir.tensor import ALIGNMENT, Layout, TensorId
 
 PAGE = 4096
@@ -139,13 +140,15 @@ def plan_memory(
 ) -> MemoryPlan:
     """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet.
 
-    Those that are `alone` share their bytes with nothing, at no time. With a `least_piece`, others are cut into pieces
-    of as many bytes and more where that is possible; those alone then lie behind all of them, as arguments of what is
-    in pieces may begin far before their piece, but never behind it.
+    A result that may succeed an operand lies where that lies: its vEU has the lines already. Those that are `alone`
+    share their bytes with nothing, at no time. With a `least_piece`, others are cut into pieces of as many bytes and
+    more where that is possible; those alone then lie behind all of them, as arguments of what is in pieces may begin
+    far before their piece, but never behind it.
     """
     cut = cuts(plan.graph, plan.kernels, least_piece) if least_piece else {}
     cut = {owner: firsts for owner, firsts in cut.items() if owner not in alone}
-    lifetimes = Lifetimes(plan, HappensBefore(plan.programs), cut)
+    happens_before = HappensBefore(plan.programs)
+    lifetimes = Lifetimes(plan, happens_before, cut)
     spans = extents(plan.graph, lifetimes.owners, lifetimes.firsts)
     skew = spans[:, 0] % alignment  # of a piece, so that the owner's begin would be aligned
     room = np.where([t in cut for t in lifetimes.owners], alignment, 0)  # for any skew: equal pieces take turns
@@ -155,15 +158,22 @@ def plan_memory(
     lifetimes.reorder(order)
     sizes, kept = sizes[order], kept[order]
     starts = np.zeros(len(sizes), np.int64)
+    placed = np.zeros(len(sizes), bool)
+    lines = _lines(successions(plan, happens_before), {*cut, *alone})
+    number = {root: n for n, root in enumerate(lifetimes.owners) if root not in cut}
     for n, size in enumerate(sizes.tolist()):
-        if kept[n] and cut:
-            starts[n] = (starts + sizes)[:n].max(initial=0)
+        if placed[n]:
             continue
-        placed = slice(0, n)
-        clash = np.flatnonzero(
-            ~(lifetimes.precedes(placed, n) | lifetimes.precedes(n, placed)) | kept[placed] | kept[n]
-        )
-        starts[n] = _tightest_gap(starts[clash], sizes[clash], size)
+        line = [number[root] for root in lines.get(lifetimes.owners[n], ())] or [n]
+        before = np.flatnonzero(placed)
+        if kept[n] and cut:
+            start = (starts + sizes)[before].max(initial=0)
+        else:
+            meets = np.zeros(len(before), bool) | kept[before] | kept[n]
+            for m in line:
+                meets |= ~(lifetimes.precedes(before, m) | lifetimes.precedes(m, before))
+            start = _tightest_gap(starts[before[meets]], sizes[before[meets]], size)
+        starts[line], placed[line] = start, True
     arena = int((starts + sizes).max(initial=0))
     offsets: dict[TensorId, int] = {}
     pieces: dict[TensorId, list[int]] = {root: [] for root in cut}
@@ -175,6 +185,19 @@ def plan_memory(
             pieces[root].append(int(starts[n] + skew[order[n]]))
     found = {root: Pieces(cut[root], tuple(some)) for root, some in pieces.items()}
     return MemoryPlan(offsets, arena, alignment, found)
+
+
+def _lines(
+    successions: Iterable[tuple[TensorId, TensorId]], apart: Collection[TensorId]
+) -> dict[TensorId, list[TensorId]]:
+    """For each owner that shares its place with others: all of them, each one's successor behind it."""
+    found: dict[TensorId, list[TensorId]] = {}
+    for operand, result in successions:
+        line = found.get(operand, [operand])
+        if line[-1] == operand and result not in found and not {operand, result} & set(apart):
+            line.append(result)
+            found[operand] = found[result] = line
+    return found
 
 
 def _padded(nbytes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:

@@ -28,6 +28,7 @@ from rammer.ir.order import HappensBefore, PlanPosition, Slots
 from rammer.ir.pieces import arguments
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import BarrierRTask, Position, TaskUid
+from rammer.ir.succession import successions
 from rammer.ir.tensor import TensorId, TensorType
 
 __all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan"]
@@ -51,6 +52,23 @@ class Evidence:
             self.order.slots(*(TaskUid(n, r) for r in range(kernel.num_rtasks)))
             for n, kernel in enumerate(self.plan.kernels)
         ]
+
+    @cached_property
+    def successors(self) -> dict[TensorId, list[TensorId]]:
+        """Of an owner of memory: results that may lie where it lies, as far as their operator and its readers go."""
+        found: dict[TensorId, list[TensorId]] = {}
+        for operand, result in successions(self.plan, self.order):
+            found.setdefault(operand, []).append(result)
+        return found
+
+    def succeeds(self, memory: MemoryPlan, first: TensorId, last: TensorId) -> bool:
+        """Whether one owner took over another one's place, maybe through others that lie there, too."""
+        place, line = memory.offsets.get(first), [first]
+        while line and place is not None:
+            line = [t for owner in line for t in self.successors.get(owner, ()) if memory.offsets.get(t) == place]
+            if last in line:
+                return True
+        return False
 
     def task(self, uid: TaskUid) -> str:
         """An rTask, for people: its operator's name, its number, its slot."""
@@ -252,13 +270,17 @@ def _covers_reuse(evidence: Evidence) -> None:
         if not others.size:
             continue
         apart = lifetimes.precedes(n, others) | lifetimes.precedes(others, n)
+        for k in np.flatnonzero(~apart & (starts[others] == starts[n])).tolist():
+            pair = lifetimes.owners[n], lifetimes.owners[int(others[k])]
+            apart[k] = evidence.succeeds(memory, *pair) or evidence.succeeds(memory, *reversed(pair))
         if not apart.all():
             other = int(others[np.argmin(apart)])
             raise VerificationError(
                 "R107",
                 f"{_piece(memory, lifetimes, n)} at [{starts[n]}, {ends[n]}) and {_piece(memory, lifetimes, other)} at "
                 f"[{starts[other]}, {ends[other]}) share arena bytes, but the plan may use both at once",
-                hint="share memory only if all accesses of one happen before all writes of the other",
+                hint="share memory only if all accesses of one happen before all writes of the other, or one is read "
+                "only where the other one is stored",
             )
 
 

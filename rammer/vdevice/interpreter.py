@@ -252,7 +252,7 @@ class InterpreterVDevice(VDevice):
             raise DeviceError(f"the interpreter has no device {device!r}", hint="device is a number of vEUs, 1 … 1024")
         if arch:
             raise DeviceError(f"the interpreter has no arch {arch!r}", hint="leave arch out")
-        self.spec = VDeviceSpec("interpreter", num_veus=int(count), languages=("numpy",))
+        self.spec = VDeviceSpec("interpreter", num_veus=int(count), languages=("numpy",), succession=True)
 
     def load(self, image: Image) -> Executable:
         if image.plan is None:

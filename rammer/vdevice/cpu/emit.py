@@ -10,6 +10,7 @@ from functools import lru_cache
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.succession import replaced
 from rammer.ir.tile import NEXT, TileProgram
 from rammer.vdevice import functions, minifloats
 from rammer.vdevice.cfamily import CTYPE
@@ -46,7 +47,8 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
 def function(printer: CpuPrinter) -> EmittedKernel:
     """A worker with restrict parameters, which compilers believe, and the entry of fixed signature that calls it.
 
-    If it asks for what runs next, the worker gets that, too.
+    The result may lie where an input lies that it replaces: neither is restrict. If it asks for what runs next, the
+    worker gets that, too.
     """
     program: TileProgram = printer.program
     lines_ahead = capacity(program)
@@ -54,7 +56,9 @@ def function(printer: CpuPrinter) -> EmittedKernel:
     kinds = [
         f"{'' if n < program.num_outputs else 'const '}{CTYPE[b.dtype]} *" for n, b in enumerate(program.arguments)
     ]
-    parameters = "".join(f"{k}restrict {b}, " for k, b in zip(kinds, names, strict=True))
+    shared = replaced(program)
+    shared |= {b.name for b in program.arguments[: program.num_outputs] if shared}
+    parameters = "".join(f"{k}{'' if b in shared else 'restrict '}{b}, " for k, b in zip(kinds, names, strict=True))
     arguments = "".join(f"({k})args[{n}], " for n, k in enumerate(kinds))
     if lines_ahead:
         parameters += f"const rammer_ahead *restrict {NEXT}, "

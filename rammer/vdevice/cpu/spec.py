@@ -284,6 +284,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
         barrier_us=found.handover_us,
         direct_bytes=DIRECT_BYTES,
+        succession=True,
     )
 
 
