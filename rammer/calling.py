@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -18,6 +18,8 @@ HOST_MEMORY = (1, 3, 11)  # DLPack's numbers of CPU memory, and of it pinned for
 
 class Runnable(ABC):
     """Something that gives named outputs for named inputs."""
+
+    _try_run: Callable[[Any], dict[str, Any] | None] | None = None  # of what needs no look; None of anything else
 
     @abstractmethod
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -48,6 +50,8 @@ class Runnable(ABC):
         if run_options is not None:
             raise InputError("a run has no options", hint="leave out run_options")
         if input_feed is None:
+            if self._try_run is not None and (found := self._try_run(output_names)) is not None:
+                return found
             return self._evaluate(_mapping(output_names), self._names()[1])
         usual = self._names()[1]
         names = (*usual, *self._named_only())

@@ -26,6 +26,7 @@ from rammer.usage import Usage, usage_of
 from rammer.vdevice import forks
 from rammer.vdevice.base import (
     BindsPorts,
+    ChecksInputs,
     DeviceArrays,
     Executable,
     Image,
@@ -71,6 +72,8 @@ class Program(Stateful):
         self._is_plain = not image.state and image.signature is None  # what the vDevice takes and gives is all
         self._takes_turns = isinstance(self._executable, BindsPorts)
         self._keeps_state = isinstance(self._executable, KeepsState)
+        checks = self._is_plain and isinstance(self._executable, ChecksInputs)
+        self._try_run = cast("ChecksInputs", self._executable).try_run if checks else None
         self._called = (  # looked up in every call
             tuple(name for name in self._ports if name not in image.state.values()),
             tuple(p.name for p in self.outputs if p.name not in image.state),

@@ -211,6 +211,14 @@ class BindsPorts(Protocol):
         """A call that copies from and to these arrays, checked against the image's ports. An input may be an output."""
 
 
+@runtime_checkable
+class ChecksInputs(Protocol):
+    """A loaded program that checks small inputs by itself, in less time than its caller could. Its runs take turns."""
+
+    def try_run(self, inputs: Any) -> dict[str, Array] | None:
+        """As `run`, of what nobody has checked; None unless it is NumPy arrays just as the image's ports say."""
+
+
 class Room(ABC):
     """Memory for a port on a device; it outlives the program that made it. Copies of it are arrays of the host."""
 

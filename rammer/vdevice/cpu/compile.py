@@ -31,7 +31,8 @@ from rammer.vdevice.toolchain import (
 BATCH = 12  # kernels of one compiler call, at most: to start one takes 30 ms, and the last one ends alone
 KERNEL_S = 20  # of computing, for one kernel: a hundred times what most take
 MORE_S = 4  # for each other kernel of a call
-LIBRARIES = ("runtime.c", "measure.c")  # what every compilation needs that tries kernels: compiled beside the first
+RUNTIME, MEASURE = ("runtime.c", "call.c"), ("measure.c",)  # C files of this package, each tuple a library
+LIBRARIES = (RUNTIME, MEASURE)  # what every compilation needs that tries kernels: compiled beside the first
 GROUP = 8  # kernels of one object of a saved program: a fixed number, as the file must not depend on the machine
 
 
@@ -80,18 +81,18 @@ class KernelCompiler:
 
     def runtime(self) -> bytes:
         """The runtime as a shared object. Raises ToolchainError."""
-        return self.library("runtime.c")
+        return self.library(*RUNTIME)
 
-    def library(self, name: str) -> bytes:
-        """A C file of this package as a shared object. Raises ToolchainError."""
-        source = self._library(name)
+    def library(self, *names: str) -> bytes:
+        """C files of this package as a shared object. Raises ToolchainError."""
+        source = self._library(names)
         found, refused = self._compile([source], silent)
         if refused:
             raise refused[source.key]
         return found[source.key][1]
 
-    def _library(self, name: str) -> Source:
-        text = files("rammer.vdevice.cpu").joinpath(name).read_text(encoding="utf-8")
+    def _library(self, names: Sequence[str]) -> Source:
+        text = "\n".join(files("rammer.vdevice.cpu").joinpath(n).read_text(encoding="utf-8") for n in names)
         return Source(fingerprint(self._context, text), "", None, text)
 
     def keys(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:

@@ -18,7 +18,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.vdevice.base import Progress
-from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.compile import MEASURE, KernelCompiler
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import allocate
@@ -97,7 +97,7 @@ class Timer:
     """The functions of measure.c: nanoseconds of one rTask, by where operands are. `far` wants their sizes, too."""
 
     def __init__(self, compiler: KernelCompiler) -> None:
-        library = Library(compiler.library("measure.c"))
+        library = Library(compiler.library(*MEASURE))
         pointer, i64 = ctypes.c_void_p, ctypes.c_int64
         timed, limits = (ctypes.c_double, pointer, pointer), (pointer, i64, i64)
         self.functions: Mapping[Operands, Callable[..., float]] = {

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from rammer.ir.tensor import Array
 from rammer.vdevice import forks
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
+from rammer.vdevice.cpu.call import Call, is_possible
 from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
 from rammer.vdevice.cpu.prefetch import LINE_BYTES
 from rammer.vdevice.cpu.spec import Host, known_arch
@@ -76,6 +77,7 @@ class CpuExecutable(HostRooms):
         self._stuck = False
         self._restarting = threading.Lock()
         self._bind()
+        self._call = self._small_call()
         self._begin(self._find_pool())
 
     def _kernel(self, library: str, symbol: str) -> int:
@@ -134,12 +136,38 @@ class CpuExecutable(HostRooms):
     def _find_pool(self) -> Pool:
         return pool_for(self._runtime, self._host.cpus, self._cpus, self._num_veus)
 
+    def _small_call(self) -> Call | None:
+        """The call in one step, if all ports are small enough to be copied."""
+        if self._direct or not is_possible(self._inputs):
+            return None
+        return Call(self._runtime.library, self._address, self._inputs, self._outputs)
+
+    def _use(self, pool: Pool | None) -> None:
+        """Run on these threads from now on; without any the program is closed."""
+        self._pool = pool
+        if self._call and pool:
+            self._call.use(pool.address)
+        else:
+            self._call = None
+
     def _begin(self, pool: Pool | None) -> None:
         """Be ready to run in this process; without a pool the program is closed."""
-        self._pool = pool
+        self._use(pool)
         self._clock = (self._runtime.now_ns(), self._runtime.ticks())
         self._lock = threading.Lock()
         self._forks = forks.count
+
+    def try_run(self, inputs: Any) -> dict[str, Array] | None:
+        """As `run`, of what nobody has checked; None unless it is small arrays just as the program takes them."""
+        if self._call is None or self._pointed or self.poison:
+            return None
+        with self._lock if self._forks == forks.count else self._renewed():
+            if self._call is None:
+                return None
+            found = self._call.function(inputs)
+            if type(found) is not int:
+                return found  # type: ignore[no-any-return]  # a dict, or None
+            return None if found == _LOST else self._ended(found)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run stalled."""
@@ -250,14 +278,20 @@ class CpuExecutable(HostRooms):
             view[...] = array
         while (code := self._runtime.run(pool.address, self._address, timed)) == _LOST:
             pool.lost = True  # by another program
-            self._pool = pool = self._find_pool()
+            pool = self._find_pool()
+            self._use(pool)
+        if code:
+            self._ended(code)
+
+    def _ended(self, code: int) -> NoReturn:
+        """A run came to no good end."""
         if code == _CLOSED and threading.current_thread().daemon:
             raise SystemExit  # the process ends, and this thread with it, in silence
-        if code == _STUCK:
-            pool.lost = self._stuck = True
-            keep_for_good(self._struct, self._arrays, self._weights, self._arena, self._libraries, pool)
-        if code:
-            raise self._failure(code)
+        if code == _STUCK and self._pool:
+            self._pool.lost = self._stuck = True
+            keep_for_good(self._struct, self._arrays, self._weights, self._arena, self._libraries, self._pool)
+            self._call = None
+        raise self._failure(code)
 
     def _failure(self, code: int) -> InputError | DeviceError:
         if code == _CLOSED:
@@ -294,7 +328,7 @@ class CpuExecutable(HostRooms):
     def close(self) -> None:
         """Give up the threads, which end if no other program shares them; later runs raise DeviceError."""
         with self._lock if self._forks == forks.count else nullcontext():
-            self._pool = None
+            self._use(None)
             self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()
             self._arena = self._scratch = allocate(0)
 

@@ -14,7 +14,7 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.placement import ARENA
 from rammer.vdevice.tables import INT32, INT64, TableFile
 
-ABI = 6  # of runtime.c, the table and the kernels; changes with any of them
+ABI = 7  # of runtime.c, call.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
 MAX_VEUS = 1024
 

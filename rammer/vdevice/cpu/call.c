@@ -1,0 +1,91 @@
+// A whole call from Python in one function: it looks up what is given, checks it, copies it to where the program has
+// it, runs, and returns copies of the results. It goes behind runtime.c. Python's functions come as pointers and the
+// layout of NumPy's arrays as numbers (call.py), so that this needs the headers of neither, and suits any version.
+
+typedef struct object object;  // PyObject
+
+typedef struct {
+  object *(*look_up)(object *dict, object *key);  // borrowed, NULL if it is not there
+  i64 (*size_of)(object *dict);
+  object *(*make_dict)(void);
+  int (*put)(object *dict, object *key, object *value);
+  object *(*call)(object *callable);
+  object *(*make_number)(long value);
+  void (*keep)(object *);
+  void (*drop)(object *);
+  void *(*let_others_run)(void);
+  void (*go_on)(void *thread);
+  object *none, *dict_type, *array_type;
+  i64 type_at, data_at, rank_at, shape_at, dtype_at, flags_at;  // bytes from the begin of an object, of an array
+} python;
+
+typedef struct {
+  object *name, *dtype;
+  char *place;
+  i64 nbytes, rank;
+  const i64 *shape;
+} given;
+
+typedef struct { object *name, *copy; } made;  // `copy()` gives a new array
+
+typedef struct {
+  const python *py;
+  pool *pool;
+  const table *table;
+  i64 num_inputs, num_outputs;
+  const given *inputs;
+  const made *outputs;
+} call;
+
+static void *(*address_in)(object *number);  // of this process: where a call finds all else
+
+EXPORT void rammer_set_address_in(void *(*function)(object *)) { address_in = function; }
+
+enum { CONTIGUOUS = 1 };  // of an array's flags
+
+#define FIELD(type, object, at) (*(type *)((char *)(object) + (at)))
+
+static int suits(const python *py, const given *port, object *array) {
+  if (!array || FIELD(object *, array, py->type_at) != py->array_type) return 0;
+  if (FIELD(object *, array, py->dtype_at) != port->dtype || FIELD(int, array, py->rank_at) != port->rank) return 0;
+  const i64 *shape = FIELD(const i64 *, array, py->shape_at);
+  for (i64 d = 0; d < port->rank; d++)
+    if (shape[d] != port->shape[d]) return 0;
+  return FIELD(int, array, py->flags_at) & CONTIGUOUS;
+}
+
+static object *results(const call *c) {
+  const python *py = c->py;
+  object *found = py->make_dict();
+  for (i64 n = 0; found && n < c->num_outputs; n++) {
+    object *array = py->call(c->outputs[n].copy);
+    int failed = !array || py->put(found, c->outputs[n].name, array);
+    if (array) py->drop(array);
+    if (failed) {
+      py->drop(found);
+      found = 0;
+    }
+  }
+  return found;
+}
+
+// A dict of outputs; None for inputs that are no arrays just as the program takes them; else the code of what failed.
+// `self` is a number: where the call is described, whose first member is what is needed to read it.
+EXPORT object *rammer_call(object *self, object *inputs) {
+  const call *c = address_in(self);
+  const python *py = c->py;
+  int fits = FIELD(object *, inputs, py->type_at) == py->dict_type && py->size_of(inputs) == c->num_inputs;
+  for (i64 n = 0; fits && n < c->num_inputs; n++) {
+    object *array = py->look_up(inputs, c->inputs[n].name);
+    fits = suits(py, &c->inputs[n], array);
+    if (fits) __builtin_memcpy(c->inputs[n].place, FIELD(char *, array, py->data_at), c->inputs[n].nbytes);
+  }
+  if (!fits) {
+    py->keep(py->none);
+    return py->none;
+  }
+  void *thread = py->let_others_run();
+  int code = rammer_run(c->pool, c->table, 0);
+  py->go_on(thread);
+  return code == DONE ? results(c) : py->make_number(code);
+}
