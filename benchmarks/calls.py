@@ -1,13 +1,16 @@
 """What a call takes around a network of one small operator: `python -m benchmarks.calls`.
 
 The same Relu of four elements by `program.run`, by a bound call, and by ONNX Runtime, in turns; the best round counts.
-With `--torch` a small perceptron from PyTorch, also by torch.compile.
+With `--torch` a small perceptron from PyTorch, also by torch.compile. With `--rate 31.25` what a voice detector that is
+called so often a second takes of the CPU, with threads that wait for the next call: rammer and ONNX Runtime, each in a
+process of its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 
 import click
 import numpy as np
@@ -15,6 +18,7 @@ import onnxruntime
 from onnx import ModelProto, TensorProto, helper
 
 import rammer
+from benchmarks.catalog import prepare
 
 SHAPE = (4,)
 
@@ -74,12 +78,54 @@ def onnx_ways() -> dict[str, Callable[[], object]]:
     }
 
 
+def detector(peer: str) -> Callable[[], object]:
+    """Today's voice detector, by a peer with two threads."""
+    built = prepare("today_vad", 1, "full").built
+    if peer == "rammer":
+        program = rammer.compile(built.path, "cpu", device=2)
+        return lambda: program.run(built.inputs)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = onnxruntime.InferenceSession(str(built.path), options)
+    return lambda: session.run(None, built.inputs)
+
+
+def cpu_ms(peer: str, rate: float, seconds: float) -> tuple[float, int]:
+    """Milliseconds of CPU time that the process takes for a call at this rate, and the number of calls."""
+    call, calls = detector(peer), int(rate * seconds)
+    for _ in range(20):
+        call()
+    time.sleep(1)
+    begin, start = time.process_time(), time.perf_counter()
+    for n in range(calls):
+        call()
+        time.sleep(max(0.0, start + (n + 1) / rate - time.perf_counter()))
+    return (time.process_time() - begin) / calls * 1e3, calls
+
+
+def by_rate(rate: float, rounds: int) -> None:
+    """Print what both take of the CPU, in turns."""
+    times: dict[str, list[tuple[float, int]]] = {"rammer": [], "ONNX Runtime": []}
+    for _ in range(rounds):
+        for peer, found in times.items():
+            with get_context("spawn").Pool(1) as pool:
+                found.append(pool.apply(cpu_ms, (peer, rate, 5.0)))
+    for peer, found in times.items():
+        ms = sorted(t for t, _ in found)
+        click.echo(
+            f"{peer}: {ms[len(ms) // 2]:.3f} ms of CPU time a call, least {ms[0]:.3f}, n={rounds} x {found[0][1]}"
+        )
+
+
 @click.command()
+@click.option("--rate", default=0.0, help="Calls of a voice detector in a second: CPU time instead.")
 @click.option("--rounds", default=9, show_default=True)
 @click.option("--calls", default=20_000, show_default=True, help="Of each, in a round.")
 @click.option("--torch", "by_torch", is_flag=True, help="A small perceptron called from PyTorch instead.")
-def main(rounds: int, calls: int, by_torch: bool) -> None:
+def main(rate: float, rounds: int, calls: int, by_torch: bool) -> None:
     """Print the best round of each way to call, in microseconds."""
+    if rate:
+        return by_rate(rate, rounds)
     ways = torch_ways() if by_torch else onnx_ways()
     times = [[round_us(call, calls) for call in ways.values()] for _ in range(rounds)]
     for name, us in zip(ways, zip(*times, strict=True), strict=True):
