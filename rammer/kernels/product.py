@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, prod
 
 from rammer.ir.expr import Call, Cast, Load, Scalar, Select, Stage, loads
-from rammer.ir.index import Div, simplify, substitute, var, variables
+from rammer.ir.index import Div, Index, simplify, substitute, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.kernels.lanes import accesses, instructions, lane_axis, stored
 from rammer.kernels.problem import Problem
@@ -102,8 +103,7 @@ def _shared(stage: Stage, load: Load, axis: str) -> int:
     extent = extents[axis]
     if axis not in axes_of(load):
         return extent
-    sizes = {a.by for ix in load.index for a, _ in ix.terms if isinstance(a, Div) and a.arg == var(axis)}
-    for size in sorted(sizes):
+    for size in sorted({by for ix in load.index for by in _groups(ix, axis)}):
         inside = {axis: var("_g") * size + var("_l")}
         env = {a: (0, e - 1) for a, e in extents.items()} | {"_g": (0, -(-extent // size) - 1), "_l": (0, size - 1)}
         if extent % size == 0 and not any(
@@ -111,6 +111,13 @@ def _shared(stage: Stage, load: Load, axis: str) -> int:
         ):
             return size
     return 1
+
+
+def _groups(index: Index, axis: str) -> Iterator[int]:
+    """By what an axis is divided somewhere in an index."""
+    for atom, _ in index.terms:
+        if not isinstance(atom, str):
+            yield from [atom.by] if isinstance(atom, Div) and atom.arg == var(axis) else _groups(atom.arg, axis)
 
 
 def _instructions(problem: Problem, p: Product) -> float:

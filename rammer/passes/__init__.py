@@ -22,6 +22,7 @@ from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.moves import merge_slices, split_activations
 from rammer.passes.layout.place import place
+from rammer.passes.layout.shuffles import read_shuffled
 from rammer.passes.quantized.block_weights import block_weights
 from rammer.passes.quantized.dequantize_apart import dequantize_apart
 from rammer.passes.quantized.integer_products import integer_products
@@ -83,6 +84,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
         merge_slices,
         fold_norms,
         convolve_first,
+        *only(not many, read_shuffled),
         split_activations,
         eliminate_common,
         given(narrow_products, spec),

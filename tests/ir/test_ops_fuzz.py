@@ -43,7 +43,7 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "block_matmul": {"bits": st.sampled_from((2, 3, 4, 8)), "block": st.integers(-1, 32), "narrow": st.booleans()},
     "round_blocks": {"block": st.integers(-1, 5)},
     "unpack_bits": {"dtype": st.sampled_from(DType), "extent": st.integers(-1, 9)},
-    "conv": {**WINDOW, "group": st.integers(-1, 4)},
+    "conv": {**WINDOW, "group": st.integers(-1, 4), "shuffled": st.integers(-1, 4)},
     "max_pool": {**WINDOW, "kernel": FEW, "indices": st.booleans(), "storage_order": st.integers(0, 1)},
     "average_pool": {**WINDOW, "kernel": FEW, "count_include_pad": st.booleans(), "ceil_extra": FEW},
     "unfold": {**WINDOW, "kernel": FEW, "value": st.integers(0, 1)},

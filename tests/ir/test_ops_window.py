@@ -117,6 +117,19 @@ def test_a_convolution_is_a_product_with_what_its_windows_hold(
     np.testing.assert_array_equal(product, evaluate("conv", values, weights, **attrs))
 
 
+@pytest.mark.parametrize("parts", [2, 3, 4, 12])
+@pytest.mark.parametrize("group", [1, 2, 3, 6])
+def test_a_convolution_of_shuffled_channels(parts: int, group: int) -> None:
+    """Of x's parts it takes one channel each in turn, also where groups begin in the middle of a turn."""
+    x, w = normal(2, 12, 5, 7), normal(6, 12 // group, 3, 3)
+    shuffled = x.reshape(2, parts, -1, 5, 7).swapaxes(1, 2).reshape(x.shape)
+    wanted = evaluate("conv", shuffled, w, group=group, pads=(1, 1, 1, 1))
+    found = evaluate("conv", x, w, group=group, shuffled=parts, pads=(1, 1, 1, 1))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    with pytest.raises(TypeMismatch, match="channels must divide into 5 shuffled parts"):
+        evaluate("conv", x, w, group=group, shuffled=5)
+
+
 def test_products_of_bytes_are_summed_as_wider_numbers() -> None:
     x, y = RNG.integers(0, 256, (5, 70), np.uint8), RNG.integers(-128, 128, (70, 3), np.int8)
     np.testing.assert_array_equal(evaluate("matmul", x, y, dtype=DType.I32), x.astype("i4") @ y.astype("i4"))

@@ -132,6 +132,9 @@ def cases(lanes: int) -> dict[str, Operation]:
         pads=(3, 3, 3, 3),
     )
     add("conv-1x1", "conv", t(1, 40, 7, 7), t(33, 40, 1, 1), t(33), static=("w", "bias"))
+    turns = {"group": 4, "shuffled": 4}
+    add("conv-shuffled", "conv", t(1, 80, 9, 9), t(80, 20, 1, 1), t(80), static=("w", "bias"), **turns)
+    add("conv-shuffled-odd", "conv", t(3, 72, 7, 5), t(40, 18, 3, 3), static=("w",), pads=(1, 1, 1, 1), **turns)
     add("conv-group", "conv", t(1, 32, 9, 9), t(64, 8, 3, 3), static=("w",), pads=(1, 1, 1, 1), group=4)
     add(
         "conv-depthwise",

@@ -32,11 +32,13 @@ def _conv(
     pads: Shape = (),
     dilations: Shape = (),
     group: int = 1,
+    shuffled: int = 1,
     dtype: DType | None = None,
 ) -> TensorExpr:
     """out[n, o, …] = bias[o] + sum over the window and the group of x[n, c, …] w[o, c, …], as ONNX's Conv.
 
-    `dtype`: the type of the result and the bias, to which other x and w are widened; without it all have one type.
+    `shuffled`: x's channels lie in so many parts, of which the convolution takes one channel each in turn. `dtype`:
+    the type of the result and the bias, to which other x and w are widened; without it all have one type.
     """
     inputs = [("x", x), ("w", w)] + ([("bias", bias)] if bias else [])
     types = [t for _, t in inputs]
@@ -44,6 +46,7 @@ def _conv(
     given = f"conv: {listed(types)} in {group} groups"
     require(x.rank == w.rank and x.rank > 2, given, "x and w need the same rank, at least 3")
     require(group > 0, given, "group must be positive")
+    require(shuffled > 0 and x.shape[1] % shuffled == 0, given, f"channels must divide into {shuffled} shuffled parts")
     outs, depth = w.shape[:2]
     require(x.shape[1] == depth * group, given, f"x must have {depth} channels per group")
     require(outs % group == 0, given, f"the {outs} output channels must divide into the groups")
@@ -52,6 +55,8 @@ def _conv(
     source, stages = padded(x, view.begin, view.end, number(0, x.dtype))
     o, within = var("o"), var("c") if depth != 1 else Index()
     channel = o // (outs // group) * depth + within if group > 1 else within
+    if shuffled > 1:
+        channel = channel % shuffled * (x.shape[1] // shuffled) + channel // shuffled
     at = (var("n"), channel, *view.index)
     body = factor(Load(source, at), x, dtype) * factor(Load("w", (o, within, *view.steps)), w, dtype)
     axes = (("n", x.shape[0]), ("o", outs), *view.spatial)

@@ -1,0 +1,72 @@
+"""Channels that are shuffled for a convolution are read where they lie."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import TensorId
+from rammer.passes.editor import Editor
+
+
+def read_shuffled(graph: Graph) -> Graph:
+    """Let a convolution of groups, or of all channels, take its channels in turn from parts of what was shuffled.
+
+    A depthwise convolution between the two computes channels where they lie, with its filters in their order. Whole
+    numbers are left as they are: their products have passes of their own.
+    """
+    editor = Editor(graph)
+    for n in list(editor.operators):
+        op = editor.operators[n]
+        x = op.operation.inputs[0] if op.kind == "conv" else None
+        if x is not None and x.dtype.is_float and op.operation.keywords.get("group", 1) < x.shape[1]:
+            _read(editor, n, op)
+    return editor.finish()
+
+
+def _read(editor: Editor, n: int, op: ROperator) -> None:
+    between = _depthwise(editor, op.inputs[0])
+    shuffle = _shuffle(editor, op.inputs[0] if between is None else between.inputs[0])
+    if shuffle is None or "shuffled" in op.operation.keywords:
+        return
+    source, parts = shuffle
+    if between is not None:
+        order = np.argsort(_taken(editor.types[source].shape[1], parts))
+        constants = (editor.constant(editor.constants[t][order], t) for t in between.inputs[1:])
+        source = editor.define(between.name, "conv", source, *constants, **between.operation.keywords)
+    editor.remove(n)
+    more = op.operation.keywords | {"shuffled": parts}
+    editor.define(op.name, "conv", source, *op.inputs[1:], outputs=op.outputs, **more)
+
+
+def _depthwise(editor: Editor, tensor: TensorId) -> ROperator | None:
+    """The convolution of every channel by itself, with constant filters, whose result nobody else reads."""
+    op = editor.maker(tensor, "conv")
+    if op is None or editor.only_reader(tensor) is None or not editor.constants.keys() >= set(op.inputs[1:]):
+        return None
+    (_, channels, *_), outs = op.operation.inputs[0].shape, op.operation.outputs[0].shape[1]
+    return (
+        op
+        if op.operation.keywords.get("group", 1) == channels == outs and "shuffled" not in op.operation.keywords
+        else None
+    )
+
+
+def _shuffle(editor: Editor, tensor: TensorId) -> tuple[TensorId, int] | None:
+    """What was shuffled, and in how many parts it lies: as [n, parts, channels of each, …], turned, and as before."""
+    last = editor.maker(tensor, "reshape")
+    turn = editor.maker(last.inputs[0], "transpose") if last else None
+    first = editor.maker(turn.inputs[0], "reshape") if turn else None
+    if last is None or turn is None or first is None:
+        return None
+    source, shape = first.operation.inputs[0].shape, turn.operation.inputs[0].shape
+    if len(shape) != len(source) + 1 or turn.operation.attr("perm") != (0, 2, 1, *range(3, len(shape))):
+        return None
+    whole = last.operation.outputs[0].shape == source == (shape[0], shape[1] * shape[2], *shape[3:])
+    return (first.inputs[0], shape[1]) if whole else None
+
+
+def _taken(channels: int, parts: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The channel that each one of a shuffle is."""
+    return np.arange(channels).reshape(parts, -1).T.reshape(-1)
