@@ -240,6 +240,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
     vector_gbps = 4 * arch.lanes * begun * found.ghz
     group = here.l3_cores if here.l3_cores < here.num_cores else 0  # of cores that share an L3
     part = group / here.num_cores if group else 1.0  # of what all cores have
+    slices = part * max(1.0, num_veus / found.cores)  # on paper, a core that is not here has a slice of its own
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,
@@ -264,10 +265,10 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
                 "L3",
                 l3,
                 "group" if group else "device",
-                found.shared_all_gbps * part,
+                found.shared_all_gbps * slices,
                 veu_gbps=found.shared_gbps,
                 usable=found.shared_share,
-                write_gbps=found.shared_all_write_gbps * part,
+                write_gbps=found.shared_all_write_gbps * slices,
                 group=group,
             ),
             MemoryLevel(
