@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from rammer.cost.estimate import arithmetic_us
+from rammer.cost.estimate import arithmetic_us, counted_us
 from rammer.cost.functions import slots_of
-from rammer.cost.issue import alone_us
 from rammer.errors import LoweringError
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
@@ -167,7 +166,8 @@ class Problem:
     def alone_us(self, schedule: Schedule, num_veus: int) -> float:
         """Microseconds on as many vEUs that do nothing else, by the counted work of a draft."""
         program = draft(self.expr, schedule, self.stages.values(), self.spec.folds)
-        return alone_us(program, replace(self.spec, num_veus=num_veus))
+        nbytes = sum(t.nbytes for _, t in (*self.expr.inputs, *self.expr.outputs))
+        return counted_us(program, self.spec, nbytes) * -(-program.num_rtasks // num_veus)
 
     def own_packing(self, schedule: Schedule) -> Packing | None:
         """The schedule's packing in terms of the operation's own dimensions; None if these cannot say it."""
