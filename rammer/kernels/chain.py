@@ -7,7 +7,7 @@ the vEU's own cache. The matrices pass by once for each block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
@@ -46,9 +46,13 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no such product; else one schedule per task count."""
     if (both := products(problem)) is None:
         return
+    yield from distinct(_schedule(problem, *both, want) for want in task_counts(problem))
+
+
+def distinct(found: Iterable[Schedule | None]) -> Iterator[Schedule]:
+    """Those that there are, each with loops of its own."""
     seen = set()
-    for want in task_counts(problem):
-        schedule = _schedule(problem, *both, want)
+    for schedule in found:
         if schedule is not None and schedule.loops not in seen:
             seen.add(schedule.loops)
             yield schedule

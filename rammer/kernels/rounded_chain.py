@@ -29,12 +29,7 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     both = chain.products(problem) if by and not unit.exact and not unit.turned else None
     if by is None or both is None or not _suits(problem, *both, unit):
         return
-    seen = set()
-    for want in task_counts(problem):
-        schedule = _schedule(problem, *both, by, want)
-        if schedule is not None and schedule.loops not in seen:
-            seen.add(schedule.loops)
-            yield schedule
+    yield from chain.distinct(_schedule(problem, *both, by, want) for want in task_counts(problem))
 
 
 def _suits(problem: Problem, first: Product, last: Product, unit: Unit) -> bool:

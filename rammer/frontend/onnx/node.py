@@ -149,6 +149,10 @@ class Node:
             raise error
         return value
 
+    def optional(self, position: int) -> TensorId | None:
+        """An input; None if it is left out."""
+        return self.tensor(position) if self.has(position) else None
+
     def ints(self, position: int, what: str) -> tuple[int, ...]:
         """The integers of a constant input of rank 0 or 1."""
         value = self.value(position, what)
