@@ -7,7 +7,7 @@ the vEU's own cache. The matrices pass by once for each block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from math import prod
 
@@ -20,7 +20,7 @@ from rammer.kernels.contraction import Block, blocks, cycles
 from rammer.kernels.normal import cleaned
 from rammer.kernels.problem import Problem, worth_keeping
 from rammer.kernels.product import Product, axes_of, product, terms
-from rammer.kernels.schedule import At, Loop, Schedule, copied
+from rammer.kernels.schedule import At, Loop, Schedule, copied, distinct
 from rammer.kernels.tiling import cut, kept_bytes, place_one, task_counts
 
 LEAST_ROWS = 16  # of a block, if there are as many
@@ -47,15 +47,6 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     if (both := products(problem)) is None:
         return
     yield from distinct(_schedule(problem, *both, want) for want in task_counts(problem))
-
-
-def distinct(found: Iterable[Schedule | None]) -> Iterator[Schedule]:
-    """Those that there are, each with loops of its own."""
-    seen = set()
-    for schedule in found:
-        if schedule is not None and schedule.loops not in seen:
-            seen.add(schedule.loops)
-            yield schedule
 
 
 def products(problem: Problem) -> tuple[Product, Product] | None:

@@ -17,7 +17,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.simplify import simplify_index
 from rammer.kernels.lower import draft, lower
-from rammer.kernels.normal import aligned, cleaned, flattened, fused
+from rammer.kernels.normal import aligned, cleaned, flattened, fused, live
 from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
 
@@ -65,12 +65,7 @@ class Problem:
         expr = cleaned(operation.expr)
         if keep is None:
             keep = worth_keeping(expr)
-        expr = replace(expr, stages=tuple(inline(expr, keep)))
-        needed = {n for n, _ in expr.outputs}
-        for stage in reversed(expr.stages):
-            if stage.name in needed:
-                needed |= {ld.tensor for ld, _ in loads(stage.body)}
-        expr = aligned(replace(expr, stages=tuple(s for s in expr.stages if s.name in needed)))
+        expr = aligned(replace(expr, stages=tuple(live(inline(expr, keep), expr))))
         spans: dict[str, int] = {}
         if flat:
             expr, spans = flattened(expr, 4 * (wanted.rtasks or spec.num_veus))
