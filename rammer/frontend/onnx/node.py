@@ -160,6 +160,10 @@ class Node:
             raise self.fail(f"input {position} ({what}) is {value.dtype}{list(value.shape)}, not a list of integers")
         return tuple(int(v) for v in value.ravel())
 
+    def listed(self, position: int, name: str) -> tuple[int, ...] | None:
+        """The integers of an input, or of the attribute that older opsets have in its place; None without either."""
+        return self.ints(position, name) if self.has(position) else self.attrs.get(name)
+
     def scalar(self, position: int, what: str) -> Any:
         """The Python number in a constant input of one element."""
         value = self.value(position, what)
