@@ -10,12 +10,16 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 from rammer.errors import RammerError, did_you_mean
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,28 +122,21 @@ def get(name: str) -> str:
 
 def integer(name: str, low: int = 0) -> int | None:
     """A flag's value as an integer of at least `low`, or None if it is empty. Raises RammerError."""
-    if not (text := get(name)):
-        return None
-    try:
-        value = int(text)
-    except ValueError:
-        value = low - 1
-    if value < low:
-        raise RammerError(f"{name}={text!r} is no integer of {low} or more", hint=FLAGS[name].help)
-    return value
+    return _parsed(name, int, lambda value: value >= low, f"integer of {low} or more")
 
 
 def number(name: str) -> float | None:
     """A flag's value as a non-negative number, or None if it is empty. Raises RammerError."""
+    return _parsed(name, float, lambda value: 0 <= value < inf, "non-negative number")
+
+
+def _parsed(name: str, read: Callable[[str], Number], fits: Callable[[Number], bool], what: str) -> Number | None:
     if not (text := get(name)):
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise RammerError(f"{name}={text!r} is no non-negative number", hint=FLAGS[name].help)
-    return value
+    with suppress(ValueError):
+        if fits(value := read(text)):
+            return value
+    raise RammerError(f"{name}={text!r} is no {what}", hint=FLAGS[name].help)
 
 
 def names(name: str) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.graphturbo.binding import bound
 from benchmarks.graphturbo.device import NEAR_KIB, memories, times
 from benchmarks.graphturbo.networks import NETWORKS
-from rammer.scheduler.graphturbo.binding import bound
 from rammer.scheduler.graphturbo.network import Network
 from rammer.scheduler.graphturbo.scratchpad import Memories, Moved
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, searched

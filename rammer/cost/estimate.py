@@ -24,17 +24,28 @@ def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     """Microseconds of one rTask on one vEU."""
     body = kernel.program
     read, stored = (sum(t.nbytes for t in some) for some in (kernel.input_types(), kernel.operation.outputs))
-    read_us, store_us = byte_us(read + stored, spec)
     if isinstance(body, TileProgram) and spec.execution is Execution.SIMT:
-        found = work(body, spec)
-        fetched = ((b.name, found.whole.get(b.name, 0.0)) for b in body.arguments)
-        fetching_us = sum(size * (store_us if name in found.stored else read_us) for name, size in fetched)
-        return near_us(found, spec, body.num_threads) + fetching_us
+        return counted_us(body, spec, read + stored)
+    read_us, store_us = byte_us(read + stored, spec)
     share = _tile_share(kernel)
     fetching_us = (read * read_us + stored * store_us) * share  # its tile, and its share of every input, at least
     if isinstance(body, TileProgram):
-        return max(near_us(work(body, spec), spec), fetching_us)
+        return max(counted_us(body, spec, read + stored), fetching_us)
     return max(arithmetic_us(kernel.operation.expr.stages, spec) * share, fetching_us)
+
+
+def counted_us(program: TileProgram, spec: VDeviceSpec, nbytes: int) -> float:
+    """Microseconds of one rTask of a program, or of a draft, by its counted work.
+
+    Blocks of threads fetch besides, from the nearest level that holds the `nbytes` of all operands.
+    """
+    found = work(program, spec)
+    us = near_us(found, spec, program.num_threads)
+    if spec.execution is Execution.SIMT:
+        read_us, store_us = byte_us(nbytes, spec)
+        fetched = ((b.name, found.whole.get(b.name, 0.0)) for b in program.arguments)
+        us += sum(size * (store_us if name in found.stored else read_us) for name, size in fetched)
+    return us
 
 
 def arithmetic_us(stages: Iterable[Stage], spec: VDeviceSpec) -> float:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from math import ceil
 
-from rammer.cost.work import Issued, Work, work
+from rammer.cost.work import Issued, Work
 from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
-from rammer.ir.tile import TileProgram
 
 LOOP = 0.5  # multiply-adds in the time of a pass's counter and jump: mostly they fit beside what it issues
 
@@ -58,11 +57,6 @@ def near_us(work: Work, spec: VDeviceSpec, threads: int = 1) -> float:
         every, stored = filled(work, near.usable_bytes)
         filling_us += (every - stored) * spec.byte_us(far, 1) + stored * spec.byte_us(far, 1, stores=True)
     return max(cycles(work, spec) * spec.cycle_us, filling_us)
-
-
-def alone_us(program: TileProgram, spec: VDeviceSpec) -> float:
-    """Microseconds of all rTasks of one thread on vEUs that do nothing else."""
-    return near_us(work(program, spec), spec) * -(-program.num_rtasks // spec.num_veus)
 
 
 def _own_caches(spec: VDeviceSpec) -> list[MemoryLevel]:

@@ -27,7 +27,7 @@ from rammer.ir.intervals import NOTHING, Intervals, expand, merged, sumset, unio
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import Digit, TensorId, TensorType
+from rammer.ir.tensor import Digit, TensorId, TensorType, row_major
 from rammer.ir.tile import TileProgram
 
 Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
@@ -435,8 +435,7 @@ def _groups(index: tuple[Index, ...], path: Path) -> tuple[AxisGroup, ...]:
 
 def _strides(kind: TensorType) -> list[Strides]:
     """Per logical dimension, what its index adds to the position in memory."""
-    physical = kind.physical_shape
-    strides = [prod(physical[p + 1 :]) for p in range(len(physical))]
+    strides = row_major(kind.physical_shape)
     if kind.layout is None:
         return [((s, 1, 0),) for s in strides]
     found: list[list[tuple[int, int, int]]] = [[] for _ in kind.shape]

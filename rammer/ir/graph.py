@@ -38,6 +38,14 @@ class Storage(NamedTuple):
     offset: int
 
 
+def storage(views: Mapping[TensorId, View], tensor: TensorId) -> Storage:
+    """The owner of a tensor's memory, through any chain of views."""
+    offset = 0
+    while (view := views.get(tensor)) is not None:
+        tensor, offset = view.base, offset + view.offset
+    return Storage(tensor, offset)
+
+
 @dataclass(frozen=True)
 class Graph:
     """Operators in topological order over named tensors. Immutable: passes make new graphs.
@@ -82,10 +90,7 @@ class Graph:
 
     def storage(self, tensor: TensorId) -> Storage:
         """The owner of a tensor's memory, through any chain of views."""
-        offset = 0
-        while (view := self.views.get(tensor)) is not None:
-            tensor, offset = view.base, offset + view.offset
-        return Storage(tensor, offset)
+        return storage(self.views, tensor)
 
     @cached_property
     def writers(self) -> dict[TensorId, list[int]]:

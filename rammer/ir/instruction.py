@@ -11,7 +11,7 @@ from math import prod
 
 from rammer.ir.expr import Axes, Call, Cast, Load, Scalar, Stage, TensorExpr, loads
 from rammer.ir.index import Index, var, variables
-from rammer.ir.tensor import Digit, DType, Encoding, Layout, Shape, TensorType
+from rammer.ir.tensor import Digit, DType, Encoding, Layout, Shape, TensorType, row_major
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def place(layout: Layout | None, shape: Shape, index: Sequence[Index], steps: Se
     """Where an element lies; `steps`: how far apart those of each physical dimension are, if not as close as can be."""
     digits = layout.digits if layout else [Digit(d) for d in range(len(shape))]
     sizes = layout.physical_shape(shape) if layout else shape
-    steps = steps or [prod(sizes[n + 1 :]) for n in range(len(sizes))]
+    steps = steps or row_major(sizes)
     at = Index()
     for digit, step in zip(digits, steps, strict=True):
         moved = index[digit.dim] // digit.div

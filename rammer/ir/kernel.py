@@ -76,6 +76,10 @@ class RKernel:
     def num_block_syncs(self) -> int | None:
         return self.program.num_block_syncs
 
+    def argument_types(self) -> tuple[TensorType, ...]:
+        """Of outputs, then inputs as `input_types` has them."""
+        return (*self.operation.outputs, *self.input_types())
+
     def fits(self, spec: VDeviceSpec) -> bool:
         """Whether a vEU has the threads and the scratch that an rTask takes."""
         return self.num_threads <= spec.max_threads and self.scratch_bytes <= spec.scratch_bytes

@@ -135,9 +135,7 @@ def extents(graph: Graph, owners: Sequence[TensorId], firsts: NDArray[np.int64])
     return np.stack([starts, np.where(last, sizes, np.append(starts[1:], 0)[: len(owners)])], 1)
 
 
-def plan_memory(
-    plan: ExecutionPlan, alignment: int = ALIGNMENT, alone: Collection[TensorId] = (), *, least_piece: int = 0
-) -> MemoryPlan:
+def plan_memory(plan: ExecutionPlan, *, alone: Collection[TensorId] = (), least_piece: int = 0) -> MemoryPlan:
     """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet.
 
     A result that may succeed an operand lies where that lies: its vEU has the lines already. Those that are `alone`
@@ -150,9 +148,9 @@ def plan_memory(
     happens_before = HappensBefore(plan.programs)
     lifetimes = Lifetimes(plan, happens_before, cut)
     spans = extents(plan.graph, lifetimes.owners, lifetimes.firsts)
-    skew = spans[:, 0] % alignment  # of a piece, so that the owner's begin would be aligned
-    room = np.where([t in cut for t in lifetimes.owners], alignment, 0)  # for any skew: equal pieces take turns
-    sizes = _padded(spans[:, 1] - spans[:, 0] + room, alignment)
+    skew = spans[:, 0] % ALIGNMENT  # of a piece, so that the owner's begin would be aligned
+    room = np.where([t in cut for t in lifetimes.owners], ALIGNMENT, 0)  # for any skew: equal pieces take turns
+    sizes = _padded(spans[:, 1] - spans[:, 0] + room)
     kept = np.array([owner in alone for owner in lifetimes.owners], bool)
     order = np.lexsort((np.arange(len(sizes)), lifetimes.first_program, -sizes, kept & bool(cut)))
     lifetimes.reorder(order)
@@ -184,7 +182,7 @@ def plan_memory(
         if (root := lifetimes.owners[n]) in cut:
             pieces[root].append(int(starts[n] + skew[order[n]]))
     found = {root: Pieces(cut[root], tuple(some)) for root, some in pieces.items()}
-    return MemoryPlan(offsets, arena, alignment, found)
+    return MemoryPlan(offsets, arena, ALIGNMENT, found)
 
 
 def _lines(
@@ -200,10 +198,10 @@ def _lines(
     return found
 
 
-def _padded(nbytes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:
+def _padded(nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Bytes to set aside: aligned, and no multiple of a page, or neighbours would fall into the same cache sets."""
-    sizes: NDArray[np.int64] = -(-np.maximum(nbytes, 1) // alignment) * alignment
-    return np.where(sizes % PAGE, sizes, sizes + alignment)
+    sizes: NDArray[np.int64] = -(-np.maximum(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+    return np.where(sizes % PAGE, sizes, sizes + ALIGNMENT)
 
 
 def _tightest_gap(starts: NDArray[np.int64], sizes: NDArray[np.int64], size: int) -> int:

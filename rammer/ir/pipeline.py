@@ -149,18 +149,13 @@ def _operand(operand: Operand, slots: dict[str, Index]) -> Operand:
 
 def _shifted(stmt: Stmt, values: dict[str, Index]) -> Stmt:
     """The statement with other values of variables."""
-
-    def index(ix: Index) -> Index:
-        return substitute(ix, values)
-
     match stmt:
         case Store():
-            leaf = lambda load: replace(load, index=tuple(map(index, load.index)))  # noqa: E731
-            return replace(stmt, index=index(stmt.index), value=rewrite(stmt.value, leaf, index))
+            return stmt.at(values)
         case For():
             return replace(stmt, body=tuple(_shifted(s, values) for s in stmt.body))
         case If():
-            where = tuple(Range(index(r.index), r.low, r.high) for r in stmt.where)
+            where = tuple(Range(substitute(r.index, values), r.low, r.high) for r in stmt.where)
             return replace(stmt, where=where, then=tuple(_shifted(s, values) for s in stmt.then))
     return stmt
 

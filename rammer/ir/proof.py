@@ -63,11 +63,6 @@ class Evidence:
             found.setdefault(access.buffer, []).append(access)
         return found
 
-    @property
-    def types(self) -> tuple[TensorType, ...]:
-        """Of the arguments, outputs first."""
-        return (*self.kernel.operation.outputs, *self.kernel.input_types())
-
     @cached_property
     def rtasks(self) -> list[int]:
         """All rTasks, or those at the corners of the digits: first, second, last but one and last."""
@@ -128,7 +123,7 @@ def _show(elements: Intervals) -> str:
 
 
 def _arguments(evidence: Evidence) -> Iterator[Finding]:
-    program, types = evidence.program, evidence.types
+    program, types = evidence.program, evidence.kernel.argument_types()
     for buffer, kind in zip(program.arguments, types, strict=False):
         if kind.layout is not None and any(d.dim >= kind.rank for d in kind.layout.digits):
             yield Finding("R202", f"the layout of {buffer.name} has digits of a dimension that {kind} has not")
@@ -313,7 +308,7 @@ def _defined(evidence: Evidence) -> Iterator[Finding]:
             yield from _covered("R205", read, before, what)
 
 
-def _covered(rule: str, access: Access, others: Sequence[Access], what: str, broken: bool = True) -> Iterator[Finding]:
+def _covered(rule: str, access: Access, others: Sequence[Access], what: str) -> Iterator[Finding]:
     """Whether all that an access touches is touched by others, for each value of the loops that it shares with them."""
     near = [(other, common_loops(access, other)) for other in others]
     around = max((names for _, names in near), key=len, default=[])
@@ -331,7 +326,7 @@ def _covered(rule: str, access: Access, others: Sequence[Access], what: str, bro
         gap = missing(wanted.elements, union([f.elements for f in there if f.exact]))
         if len(gap):
             exact = wanted.exact and all(f.exact for f in there)
-            yield Finding(rule, what.format(_show(gap)), broken and exact)
+            yield Finding(rule, what.format(_show(gap)), exact)
             return
 
 

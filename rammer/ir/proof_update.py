@@ -14,6 +14,7 @@ from rammer.ir.evaluate import happens
 from rammer.ir.expr import Call, Cast, Const, Iota, Load, Scalar, TensorExpr, free_axes
 from rammer.ir.index import Index, evaluate
 from rammer.ir.kernel import RKernel
+from rammer.ir.tensor import row_major
 from rammer.ir.tile import Kind, Store, TileProgram, statements
 
 MAX_POINTS = 1 << 22  # elements that an rTask moves, all of which are looked at
@@ -100,7 +101,7 @@ def _misplaced(expr: TensorExpr, moves: _Moves, axes: Mapping[str, Numbers], box
     assert expr.into is not None
     if not np.array_equal(_values(store.index, loops, inside), _flat(expr, expr.into, axes, inside)):
         return "stores an element at another place than its own"
-    strides = _strides(expr.type_of(expr.into.tensor).shape)
+    strides = row_major(expr.type_of(expr.into.tensor).shape)
     if len(store.dynamic) != len(expr.into.dynamic):
         return f"lets {len(store.dynamic)} numbers say where elements go, instead of {len(expr.into.dynamic)}"
     for given, wanted in zip(store.dynamic, expr.into.dynamic, strict=True):
@@ -180,10 +181,6 @@ def _values(index: Index, loops: Mapping[str, Numbers], inside: Any) -> Numbers:
 def _flat(expr: TensorExpr, place: Load, axes: Mapping[str, Numbers], inside: Any) -> Numbers:
     """The position in memory of a place, as far as the axes say it."""
     total = np.zeros(int(np.count_nonzero(inside)), np.int64)
-    for index, stride in zip(place.index, _strides(expr.type_of(place.tensor).shape), strict=True):
+    for index, stride in zip(place.index, row_major(expr.type_of(place.tensor).shape), strict=True):
         total = total + np.asarray(evaluate(index, axes), np.int64) * stride
     return total
-
-
-def _strides(shape: tuple[int, ...]) -> list[int]:
-    return [prod(shape[d + 1 :]) for d in range(len(shape))]

@@ -25,6 +25,11 @@ def aligned_bytes(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def row_major(shape: Shape) -> list[int]:
+    """How far apart in memory neighbours of each dimension are."""
+    return [prod(shape[p + 1 :]) for p in range(len(shape))]
+
+
 class DType(StrEnum):
     """Element types; the value is NumPy's name (those that NumPy lacks come from ml_dtypes)."""
 

@@ -5,14 +5,14 @@ It uses the scalar nodes of `ir.expr`; in it every load has one flat index into 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 from typing import TypeAlias, assert_never
 
-from rammer.ir.expr import REDUCERS, Call, Dynamic, Iota, Load, Range, Scalar, Select, Table, nodes
-from rammer.ir.index import Index, var, variables
+from rammer.ir.expr import REDUCERS, Call, Dynamic, Iota, Load, Range, Scalar, Select, Table, nodes, substitute_axes
+from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.instruction import Instruction
 from rammer.ir.tensor import DType, Encoding, aligned_bytes
 
@@ -64,6 +64,10 @@ class Store:
     value: Scalar
     dynamic: tuple[Dynamic, ...] = ()
     later: bool = False
+
+    def at(self, values: Mapping[str, Index]) -> Store:
+        """The same of other values of variables."""
+        return replace(self, index=substitute(self.index, values), value=substitute_axes(self.value, values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from rammer.ir.tensor import Digit, DType, Layout
 from rammer.ir.tile import Kind, Scope
 from rammer.kernels.contraction import MAX_VECTORS, epilogue_packing
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.schedule import At, Loop, Schedule, distinct
 from rammer.kernels.tiling import cut, stage_loops, task_counts
 
 DECODING = 2.5  # instructions for a vector of weights before it is multiplied
@@ -73,14 +73,8 @@ def block_product(problem: Problem) -> BlockProduct | None:
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
     """One per task count; nothing if the operation is no such product."""
-    p = block_product(problem)
-    seen = set()
-    for want in task_counts(problem) if p else ():
-        assert p is not None
-        made = _schedule(problem, p, want)
-        if made.loops not in seen:
-            seen.add(made.loops)
-            yield made
+    if (p := block_product(problem)) is not None:
+        yield from distinct(_schedule(problem, p, want) for want in task_counts(problem))
 
 
 def _schedule(problem: Problem, p: BlockProduct, want: int) -> Schedule:

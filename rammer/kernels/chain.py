@@ -20,7 +20,7 @@ from rammer.kernels.contraction import Block, blocks, cycles
 from rammer.kernels.normal import cleaned
 from rammer.kernels.problem import Problem, worth_keeping
 from rammer.kernels.product import Product, axes_of, product, terms
-from rammer.kernels.schedule import At, Loop, Schedule, copied
+from rammer.kernels.schedule import At, Loop, Schedule, copied, distinct
 from rammer.kernels.tiling import cut, kept_bytes, place_one, task_counts
 
 LEAST_ROWS = 16  # of a block, if there are as many
@@ -46,12 +46,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     """Nothing if the root is no such product; else one schedule per task count."""
     if (both := products(problem)) is None:
         return
-    seen = set()
-    for want in task_counts(problem):
-        schedule = _schedule(problem, *both, want)
-        if schedule is not None and schedule.loops not in seen:
-            seen.add(schedule.loops)
-            yield schedule
+    yield from distinct(_schedule(problem, *both, want) for want in task_counts(problem))
 
 
 def products(problem: Problem) -> tuple[Product, Product] | None:

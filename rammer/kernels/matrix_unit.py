@@ -19,7 +19,7 @@ from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.product import Product, product
-from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.schedule import At, Loop, Schedule, distinct
 from rammer.kernels.tiling import cut, task_counts
 
 MOST_PADDING = 1.2  # rows that blocks hold, for each that there is
@@ -122,12 +122,7 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     _, still = sides(p, unit)
     if dict(p.stage.axes)[still.axis] < 2 * unit.copy_columns:
         return
-    seen = set()
-    for want in task_counts(problem):
-        best = _cheapest(problem, p, unit, want)
-        if best is not None and best.loops not in seen:
-            seen.add(best.loops)
-            yield best
+    yield from distinct(_cheapest(problem, p, unit, want) for want in task_counts(problem))
 
 
 def schedule(problem: Problem, p: Product, unit: Unit, block: Instruction, tasks: tuple[Loop, ...]) -> Schedule:

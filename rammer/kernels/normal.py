@@ -29,10 +29,10 @@ from rammer.ir.tensor import Digit, Layout, Shape, TensorType
 
 def fused(expr: TensorExpr, keep: set[str]) -> list[Stage]:
     """The stages that get a nest of their own: point-wise ones inlined, epilogues merged, except those in `keep`."""
-    return _fuse_epilogues(_live(inline(expr, keep), expr), keep)
+    return _fuse_epilogues(live(inline(expr, keep), expr), keep)
 
 
-def _live(stages: list[Stage], expr: TensorExpr) -> list[Stage]:
+def live(stages: list[Stage], expr: TensorExpr) -> list[Stage]:
     """Stages that an output needs."""
     needed = {name for name, _ in expr.outputs}
     for stage in reversed(stages):

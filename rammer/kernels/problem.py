@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from rammer.cost.estimate import arithmetic_us
+from rammer.cost.estimate import arithmetic_us, counted_us
 from rammer.cost.functions import slots_of
-from rammer.cost.issue import alone_us
 from rammer.errors import LoweringError
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Load, Stage, TensorExpr, inline, loads
@@ -18,7 +17,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.simplify import simplify_index
 from rammer.kernels.lower import draft, lower
-from rammer.kernels.normal import aligned, cleaned, flattened, fused
+from rammer.kernels.normal import aligned, cleaned, flattened, fused, live
 from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
 
@@ -66,12 +65,7 @@ class Problem:
         expr = cleaned(operation.expr)
         if keep is None:
             keep = worth_keeping(expr)
-        expr = replace(expr, stages=tuple(inline(expr, keep)))
-        needed = {n for n, _ in expr.outputs}
-        for stage in reversed(expr.stages):
-            if stage.name in needed:
-                needed |= {ld.tensor for ld, _ in loads(stage.body)}
-        expr = aligned(replace(expr, stages=tuple(s for s in expr.stages if s.name in needed)))
+        expr = aligned(replace(expr, stages=tuple(live(inline(expr, keep), expr))))
         spans: dict[str, int] = {}
         if flat:
             expr, spans = flattened(expr, 4 * (wanted.rtasks or spec.num_veus))
@@ -167,7 +161,8 @@ class Problem:
     def alone_us(self, schedule: Schedule, num_veus: int) -> float:
         """Microseconds on as many vEUs that do nothing else, by the counted work of a draft."""
         program = draft(self.expr, schedule, self.stages.values(), self.spec.folds)
-        return alone_us(program, replace(self.spec, num_veus=num_veus))
+        nbytes = sum(t.nbytes for _, t in (*self.expr.inputs, *self.expr.outputs))
+        return counted_us(program, self.spec, nbytes) * -(-program.num_rtasks // num_veus)
 
     def own_packing(self, schedule: Schedule) -> Packing | None:
         """The schedule's packing in terms of the operation's own dimensions; None if these cannot say it."""

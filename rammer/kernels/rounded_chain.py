@@ -18,7 +18,7 @@ from rammer.kernels import chain
 from rammer.kernels.matrix_unit import Unit, copy_of_columns, in_rows, inner_loops
 from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.product import Product
-from rammer.kernels.schedule import At, Loop, Schedule
+from rammer.kernels.schedule import At, Loop, Schedule, distinct
 from rammer.kernels.tiling import cut, kept_bytes, place_one, task_counts
 
 
@@ -29,12 +29,7 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     both = chain.products(problem) if by and not unit.exact and not unit.turned else None
     if by is None or both is None or not _suits(problem, *both, unit):
         return
-    seen = set()
-    for want in task_counts(problem):
-        schedule = _schedule(problem, *both, by, want)
-        if schedule is not None and schedule.loops not in seen:
-            seen.add(schedule.loops)
-            yield schedule
+    yield from distinct(_schedule(problem, *both, by, want) for want in task_counts(problem))
 
 
 def _suits(problem: Problem, first: Product, last: Product, unit: Unit) -> bool:

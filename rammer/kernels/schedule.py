@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -106,3 +106,12 @@ class Schedule:
 
 def _name(instruction: Instruction | None) -> str:
     return instruction.name if instruction else ""
+
+
+def distinct(found: Iterable[Schedule | None]) -> Iterator[Schedule]:
+    """Those that there are, each loops and packing once."""
+    seen = set()
+    for schedule in found:
+        if schedule is not None and (schedule.loops, schedule.packing) not in seen:
+            seen.add((schedule.loops, schedule.packing))
+            yield schedule

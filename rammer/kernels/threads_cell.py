@@ -43,15 +43,11 @@ def schedules(problem: Problem, most: int) -> Iterator[Schedule]:
     if not all(name in dict(problem.expr.outputs) for name in beside) or not _at_points(problem, beside):
         return
     packing = _packing(problem, products)
-    seen = set()
-    for count in UNITS:
-        step = min(count, 1 << (units - 1).bit_length())
+    for step in dict.fromkeys(min(count, 1 << (units - 1).bit_length()) for count in UNITS):
         sharing = _sharing(problem, products, packing, step, most)
         threads = min(step * sharing, most)
-        if step in seen or sharing < 2 or threads % problem.spec.wave:
-            continue
-        seen.add(step)
-        yield _schedule(problem, products, packing, beside, rows, lane, step, threads, sharing)
+        if sharing > 1 and threads % problem.spec.wave == 0:
+            yield _schedule(problem, products, packing, beside, rows, lane, step, threads, sharing)
 
 
 def sums(problem: Problem, most: int) -> Iterator[Schedule]:

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product as combinations
-from math import ceil, prod
+from math import prod
 
-from rammer.cost.estimate import byte_us
-from rammer.cost.issue import near_us
-from rammer.cost.work import Issued, Work
 from rammer.ir.expr import Load
 from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
@@ -29,16 +26,12 @@ MOST_TERMS = 128  # of a chunk
 
 @dataclass(frozen=True)
 class Tile:
-    """The instruction, groups and blocks along rows and columns, and terms of a chunk.
-
-    `us`: of one task, by what it would issue.
-    """
+    """The instruction, groups and blocks along rows and columns, and terms of a chunk."""
 
     unit: Instruction
     groups: tuple[int, int]
     blocks: tuple[int, int]
     chunk: int
-    us: float = 0.0
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -111,14 +104,21 @@ def in_groups(kernel: RKernel) -> bool:
 
 
 def tiles(p: Product) -> list[Tile]:
-    """Tiles of different numbers of tasks by what they would issue, those soonest done alone first."""
-    found: dict[int, Tile] = {}
+    """Tiles of different numbers of tasks by the counted work of drafts, those soonest done alone first.
+
+    Drafted are those that copy the fewest bytes for a product; of these, the longest chunks and the most threads.
+    """
+    least: dict[int, tuple[float, int, int]] = {}
+    found: dict[int, list[Tile]] = {}
     for tile in _divided(p):
-        count = tasks(p, tile)
-        if count not in found or tile.us < found[count].us:
-            found[count] = tile
-    veus = p.problem.spec.num_veus
-    return sorted(found.values(), key=lambda tile: -(-tasks(p, tile) // veus) * tile.us)[:REFINED]
+        (rows, columns), (_, kind), count = tile.sizes, tile.unit.tensors[1], tasks(p, tile)
+        copied = kind.element_bytes * (1 / rows + 1 / columns), -tile.chunk, -tile.threads
+        if copied < least.setdefault(count, copied):
+            least[count], found[count] = copied, []
+        if copied == least[count]:
+            found.setdefault(count, []).append(tile)
+    us = {t: p.problem.alone_us(schedule(p, t), p.problem.spec.num_veus) for same in found.values() for t in same}
+    return sorted((min(same, key=us.__getitem__) for same in found.values()), key=us.__getitem__)[:REFINED]
 
 
 def tasks(p: Product, tile: Tile) -> int:
@@ -144,24 +144,7 @@ def _divided(p: Product) -> Iterator[Tile]:
                 fits = (rows + columns) * chunk * kind.element_bytes <= spec.scratch_bytes * STAGED
                 filled = rows < 2 * extents[p.row] and columns < 2 * extents[p.column]
                 if extents[p.term] % chunk == 0 and fits and filled:
-                    yield Tile(unit, groups, blocks, chunk, _us(p, tile))
-
-
-def _us(p: Product, tile: Tile) -> float:
-    """Microseconds of a task."""
-    spec, (rows, columns) = p.problem.spec, tile.sizes
-    count, waves = p.extents[p.term] // tile.chunk, tile.threads // spec.wave
-    vectors = (rows + columns) * tile.chunk / spec.lanes / tile.threads
-    lines = spec.lanes * spec.wave / spec.issue.banks
-    pass_ = Issued(vectors, vectors * lines, vectors * lines / 2, rows * columns * tile.chunk / tile.unit.gain / waves)
-    loop = Work(count, pass_, (), True, {}, {})
-    stores = tile.unit.registers("sums") * prod(tile.blocks) * spec.wave / spec.issue.banks
-    rounds = count * ceil(vectors / spec.issue.pending)
-    whole = Work(1, Issued(stores=stores), (loop,), False, {}, {}, 2 * count, rounds)
-    kinds = (*p.problem.expr.inputs, *p.problem.expr.outputs)
-    read_us, _ = byte_us(sum(t.nbytes for _, t in kinds), spec)
-    moved = (rows + columns) * p.extents[p.term] * DType.F32.itemsize
-    return near_us(whole, spec, tile.threads) + moved * read_us
+                    yield tile
 
 
 def schedule(p: Product, tile: Tile) -> Schedule:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
 from math import ceil, prod
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from rammer.cost.estimate import byte_us
 from rammer.cost.issue import near_us
@@ -152,30 +152,31 @@ def _steady(load: Load, stage: Stage, axis: str, extent: int) -> int:
 
 @dataclass(frozen=True)
 class Tile:
-    """Steps of the tasks per axis, points of a thread, and threads, along slow and fast; terms staged at a time.
+    """Steps of the tasks per axis, terms staged at a time, and how many tasks there are.
 
     `us`: of one task, by what it would issue.
     """
 
     steps: dict[str, int]
-    points: tuple[int, int]
-    threads: tuple[int, int]
-    split: int  # threads that share each sum
     chunk: int
     tasks: int
     us: float
 
-
-class Timed(Protocol):
-    """A tile: the terms that it stages at a time, and microseconds of one task, by what it would issue."""
-
-    @property
-    def chunk(self) -> int: ...
-    @property
-    def us(self) -> float: ...
+    def alone_us(self, spec: VDeviceSpec) -> float:
+        """Microseconds of the operation alone on all vEUs."""
+        return -(-self.tasks // spec.num_veus) * self.us
 
 
-T = TypeVar("T", bound=Timed)
+T = TypeVar("T", bound=Tile)
+
+
+@dataclass(frozen=True)
+class Points(Tile):
+    """A tile by points of a thread, and threads, along slow and fast."""
+
+    points: tuple[int, int]
+    threads: tuple[int, int]
+    split: int  # threads that share each sum
 
 
 class Staged(NamedTuple):
@@ -296,12 +297,12 @@ class Staging:
         return Staged(load, names, order, packed, words and same, words and not same, moves, along, dtype.itemsize)
 
 
-def tiles(staging: Staging) -> list[Tile]:
+def tiles(staging: Staging) -> list[Points]:
     """Tiles of different numbers of tasks by what they would issue: the soonest done, and the most efficient."""
     spec = staging.problem.spec
-    found: dict[int, Tile] = {}
+    found: dict[int, Points] = {}
     usual: dict[int, list[int]] = {}
-    efficient: Tile | None = None
+    efficient: Points | None = None
     for points, threads, split in _divided(staging):
         steps = staging.steps(points[0] * threads[0], points[1] * threads[1])
         if split not in usual:
@@ -315,7 +316,7 @@ def tiles(staging: Staging) -> list[Tile]:
             found[tile.tasks] = tile
         if efficient is None or tile.us * tile.tasks < efficient.us * efficient.tasks:
             efficient = tile
-    ranked = sorted(found.values(), key=lambda t: alone_us(t, spec))[:REFINED]
+    ranked = sorted(found.values(), key=lambda t: t.alone_us(spec))[:REFINED]
     if efficient is not None and efficient not in ranked:
         ranked.append(efficient)
     refined = (
@@ -323,11 +324,6 @@ def tiles(staging: Staging) -> list[Tile]:
         for t in ranked
     )
     return [tile for tile in refined if tile is not None]
-
-
-def alone_us(tile: Tile, spec: VDeviceSpec) -> float:
-    """Microseconds of the operation alone on all vEUs."""
-    return -(-tile.tasks // spec.num_veus) * tile.us
 
 
 def _divided(staging: Staging) -> Iterator[tuple[tuple[int, int], tuple[int, int], int]]:
@@ -357,7 +353,7 @@ def powers(most: int) -> list[int]:
     return [1 << n for n in range(max(most, 1).bit_length())]
 
 
-def _fitted(staging: Staging, steps: dict[str, int], points: tuple[int, int], split: int, chunk: int) -> Tile | None:
+def _fitted(staging: Staging, steps: dict[str, int], points: tuple[int, int], split: int, chunk: int) -> Points | None:
     """The tile of such steps in whole waves; None if it does not fit the vEU."""
     spec, p = staging.problem.spec, staging.p
     held = [prod(steps[a] for a in axes) for axes in (p.slow, p.fast)]
@@ -379,7 +375,7 @@ def _fitted(staging: Staging, steps: dict[str, int], points: tuple[int, int], sp
         ways = min(left, WAYS)
         shared, syncs, left = shared + Issued(sums * ways, sums * ways, sums), syncs + 1, left // ways
     us = staging.us(steps, chunk, threads, product, Issued(stores=sums) + shared, syncs)
-    return Tile(steps, points, (down, along), split, chunk, staging.tasks(steps), us)
+    return Points(steps, chunk, staging.tasks(steps), us, points, (down, along), split)
 
 
 def _product(
@@ -424,7 +420,7 @@ def chunks(staging: Staging, split: int) -> list[int]:
     return sorted(chunk for chunk in found if padded[chunk] <= MOST_PADDING * min(padded.values()))
 
 
-def shorter(staging: Staging, tile: Tile, places: int) -> Tile | None:
+def shorter(staging: Staging, tile: Points, places: int) -> Points | None:
     """The tile with a shorter chunk, of which so many fit where one of its own does not; None if there is none."""
     if places * staging.nbytes(tile.steps, tile.chunk) <= staging.room:
         return None
@@ -458,7 +454,7 @@ def box(p: Sides, axes: tuple[str, ...], size: int) -> dict[str, int]:
     return dict(zip(axes, best[1], strict=True))
 
 
-def schedule(staging: Staging, tile: Tile) -> Schedule:
+def schedule(staging: Staging, tile: Points) -> Schedule:
     """The loops of a tile."""
     problem, p, chunk = staging.problem, staging.p, tile.chunk
     slow, fast, deep = group(p.slow), group(p.fast), staging.deep

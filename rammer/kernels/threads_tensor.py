@@ -17,7 +17,7 @@ from rammer.ir.index import Index
 from rammer.ir.instruction import Instruction
 from rammer.ir.tile import Kind
 from rammer.kernels.schedule import Loop, Schedule, group
-from rammer.kernels.threads_product import REFINED, USUAL, Staging, operands, powers, soonest
+from rammer.kernels.threads_product import REFINED, USUAL, Staging, Tile, operands, powers, soonest
 
 MOST_APPLIED = 32  # instructions of a wave in one piece of code
 
@@ -25,18 +25,11 @@ Pair: TypeAlias = tuple[int, int]  # along slow and fast
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """A tile: steps of the tasks, waves along slow and fast, blocks of each wave, and terms staged at a time.
+class Blocks(Tile):
+    """A tile by waves along slow and fast, and blocks of each wave."""
 
-    `us`: of one task, by what it would issue.
-    """
-
-    steps: dict[str, int]
     waves: Pair
     blocks: Pair
-    chunk: int
-    tasks: int
-    us: float
 
 
 def instruction_for(staging: Staging) -> Instruction | None:
@@ -69,7 +62,7 @@ def tiles(staging: Staging, unit: Instruction) -> list[Blocks]:
         tile = next((way for way in fitting if way is not None), None)
         if tile is not None and (tile.tasks not in found or tile.us < found[tile.tasks].us):
             found[tile.tasks] = tile
-    ranked = sorted(found.values(), key=lambda t: -(-t.tasks // spec.num_veus) * t.us)[:REFINED]
+    ranked = sorted(found.values(), key=lambda t: t.alone_us(spec))[:REFINED]
     refined = (soonest(_fitted(staging, unit, t.waves, t.blocks, chunk) for chunk in every) for t in ranked)
     return [tile for tile in refined if tile is not None]
 
@@ -109,7 +102,7 @@ def _fitted(staging: Staging, unit: Instruction, waves: Pair, blocks: Pair, chun
     joined = together(chunk // depth, blocks)
     product = Work(chunk // depth // joined * staging.passes, sum([own] * joined, Issued()), (), True, {}, {})
     us = staging.us(steps, chunk, prod(waves) * unit.threads, product, Issued(stores=sums * prod(blocks) * each))
-    return Blocks(steps, waves, blocks, chunk, staging.tasks(steps), us)
+    return Blocks(steps, chunk, staging.tasks(steps), us, waves, blocks)
 
 
 def together(steps: int, blocks: Pair) -> int:

@@ -37,12 +37,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     rest = [d for d in range(len(load.index)) if d not in (row, column)]
     nest = tuple(Loop(f"{load.tensor}{d}") for d in rest)
     nest += (Loop(f"{load.tensor}{row}", 1, Kind.UNROLLED), Loop(f"{load.tensor}{column}", 1, Kind.VECTOR))
-    seen = set()
-    for want in task_counts(problem):
-        tasks = cut(grains, want, problem.spec.num_veus)
-        if tasks in seen:
-            continue
-        seen.add(tasks)
+    for tasks in dict.fromkeys(cut(grains, want, problem.spec.num_veus) for want in task_counts(problem)):
         outer = (*(Loop(a) for a in order if a not in (out, into)), Loop(into, lanes), Loop(out, lanes))
         loops = (*tasks, *outer, Loop(into), Loop(out, 1, Kind.VECTOR))
         square = At(load.tensor, len(tasks) + len(outer) - 1, nest, order=(*rest, row, column))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -48,6 +48,19 @@ class HostRooms:
     def fill(self, room: Array, value: Array) -> None:
         """Copy a value into a room of its type."""
         np.copyto(room, value)
+
+    @staticmethod
+    def handed(
+        views: Iterable[tuple[str, Array]], rooms: Mapping[str, Array], direct: Container[str], wanted: Container[str]
+    ) -> dict[str, Array]:
+        """Outputs of a run; those with rooms go there too, where they were not computed there (`direct`)."""
+        found = {}
+        for name, view in views:
+            if name in rooms and name not in direct:
+                np.copyto(rooms[name], view)
+            if name in wanted:
+                found[name] = (rooms[name] if name in direct else view).copy()
+        return found
 
 
 class Lender:

@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS rtask (
 
 def kernel_key(kernel: RKernel, text: str) -> str:
     """What a time depends on beside device and toolchain: its text, and the memory it walks through."""
-    sizes = (t.nbytes for t in (*kernel.operation.outputs, *kernel.input_types()))
+    sizes = (t.nbytes for t in kernel.argument_types())
     parts = (text, str(kernel.num_rtasks), *map(str, sizes))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -19,6 +19,9 @@ class Superstep(NamedTuple):
     busy: int
 
 
+COLUMNS = 60  # of the longest step's bar
+
+
 @dataclass(frozen=True)
 class SuperstepProfile:
     """Totals and steps of one run; cycles are of the whole chip, which waits for its slowest tile."""
@@ -48,13 +51,13 @@ class SuperstepProfile:
             f"exchanged; tile {t['peak_tile']} is fullest with {t['peak_tile_bytes']} of {t['tile_bytes']} bytes"
         )
 
-    def timeline(self, width: int = 60) -> str:
+    def timeline(self) -> str:
         """One line per step: # compute, = exchange, . sync, in proportion to the longest step."""
         longest = max((s.compute + s.exchange + s.sync for s in self.steps), default=1) or 1
         lines = []
         for s in self.steps:
             bar = "".join(
-                mark * round(width * n / longest) for mark, n in (("=", s.exchange), (".", s.sync), ("#", s.compute))
+                mark * round(COLUMNS * n / longest) for mark, n in (("=", s.exchange), (".", s.sync), ("#", s.compute))
             )
             lines.append(f"{s.name[:30]:30} {s.compute + s.exchange + s.sync:9} cycles {s.tiles:5} tiles |{bar}")
         return "\n".join(lines)

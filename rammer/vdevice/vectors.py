@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import repeat
 from typing import assert_never
 
-from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, loads, result_dtype, rewrite
+from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, loads, result_dtype
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
 from rammer.ir.tile import (
@@ -90,12 +89,7 @@ class VectorLoops:
             for s in body:
                 if not isinstance(s, Store) or s.dynamic:
                     return None
-                value = rewrite(
-                    s.value,
-                    lambda ld: Load(ld.tensor, tuple(substitute(i, shift) for i in ld.index), ld.dynamic),
-                    lambda i: substitute(i, shift),
-                )
-                moved.append(replace(s, index=substitute(s.index, shift), value=value))
+                moved.append(s.at(shift))
             loop = For(lane, 0, loop.stop - loop.start, loop.kind, tuple(moved))
         if loop.stop > self.lanes:
             return None

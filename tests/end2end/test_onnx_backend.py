@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import rammer.backend
+from benchmarks.operator_table import table
 from rammer import config
 from rammer.errors import InputError, ModelError, RammerError
-from rammer.testing.operator_table import table
 
 EXPECTED = Path(__file__).parents[1] / "frontend" / "backend_failures.txt"
 F32 = np.float32

@@ -141,7 +141,6 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "rammer.testing.onnx_cases": ({"backend", "frontend", "errors"}, {"numpy", "onnx"}),
     "rammer.testing.onnx_suite": ({"testing.onnx_cases"}, set()),
-    "rammer.testing.operator_table": ({"frontend"}, {"onnx"}),
     "rammer": ({"*"}, set()),  # __init__ re-exports
 }
 

@@ -8,9 +8,9 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from benchmarks.graphturbo.binding import bound, plain_binding, redistributed
 from benchmarks.graphturbo.device import memories as memories_of
 from benchmarks.graphturbo.networks import CASES, NETWORKS, Net, densenet121, mobilenet_v2, resnet50
-from rammer.scheduler.graphturbo.binding import bound, plain_binding, redistributed
 from rammer.scheduler.graphturbo.exact import best_order, least_memory_order, narrow_places, peak_of, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import depth_first

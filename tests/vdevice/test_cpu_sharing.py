@@ -64,6 +64,11 @@ def pool_of(executable: CpuExecutable) -> Pool:
     return executable._pool
 
 
+def sleepers(pool: Pool) -> int:
+    """Threads that neither compute nor spin."""
+    return pool.runtime.sleepers(pool.address)
+
+
 def vector(size: int = 64, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
@@ -266,8 +271,8 @@ class TestIdle:
         for _ in range(3):
             for runs, sleeps in ((one, other), (other, one)):
                 check(runs, chain(), 2)
-                wait_until(lambda e=sleeps: pool_of(e).num_sleepers == 1)
-                assert pool_of(runs).num_sleepers == 0
+                wait_until(lambda e=sleeps: sleepers(pool_of(e)) == 1)
+                assert sleepers(pool_of(runs)) == 0
 
     def test_pools_on_other_cpus_do_not_wait_for_each_other(self, load: Load) -> None:
         one, other = load(chain(), 2, cpus=(0, 1)), load(chain(), 2, cpus=(2, 3))
@@ -281,13 +286,13 @@ class TestIdle:
             wide, narrow = (load(chain(6, 1024), veus, cpus=(0, 1, 2, 3)) for veus in (4, 2))
         for _ in range(3):
             check(wide, chain(6, 1024), 2)
-            assert pool_of(wide).num_sleepers == 0
+            assert sleepers(pool_of(wide)) == 0
             check(narrow, chain(6, 1024), 2)
-            wait_until(lambda: pool_of(wide).num_sleepers == 2)
+            wait_until(lambda: sleepers(pool_of(wide)) == 2)
 
     def test_a_program_that_never_ran_does_not_spin(self, load: Load) -> None:
         idle = load(chain(), 3, cpus=(0, 1, 2))
-        wait_until(lambda: pool_of(idle).num_sleepers == 2)
+        wait_until(lambda: sleepers(pool_of(idle)) == 2)
 
 
 class TestFaults:
@@ -378,13 +383,13 @@ def test_who_is_called_seldom_does_not_spin(load: Load) -> None:
     pool = pool_of(executable)
     for n in range(6):
         check(executable, chain(), 1, n)
-        wait_until(lambda: pool.num_sleepers == 1)
+        wait_until(lambda: sleepers(pool) == 1)
         time.sleep(0.002)  # longer than it spins, also where it did not
-    assert pool.spun_in_vain(1) == 2
+    assert pool.runtime.in_vain(pool.address, 1) == 2
     executable._struct.spin_ns = 10**15
     check(executable, chain(), 3)
     time.sleep(0.05)  # a worker that did not spin would sleep by now
-    assert pool.num_sleepers == 0
-    assert pool.spun_in_vain(1) == 2
+    assert sleepers(pool) == 0
+    assert pool.runtime.in_vain(pool.address, 1) == 2
     executable._struct.spin_ns = 0
     check(executable, chain(), 1)

@@ -149,12 +149,20 @@ class Node:
             raise error
         return value
 
+    def optional(self, position: int) -> TensorId | None:
+        """An input; None if it is left out."""
+        return self.tensor(position) if self.has(position) else None
+
     def ints(self, position: int, what: str) -> tuple[int, ...]:
         """The integers of a constant input of rank 0 or 1."""
         value = self.value(position, what)
         if value.dtype.kind not in "iu" or value.ndim > 1 or value.size > self.limits.attribute_length:
             raise self.fail(f"input {position} ({what}) is {value.dtype}{list(value.shape)}, not a list of integers")
         return tuple(int(v) for v in value.ravel())
+
+    def listed(self, position: int, name: str) -> tuple[int, ...] | None:
+        """The integers of an input, or of the attribute that older opsets have in its place; None without either."""
+        return self.ints(position, name) if self.has(position) else self.attrs.get(name)
 
     def scalar(self, position: int, what: str) -> Any:
         """The Python number in a constant input of one element."""

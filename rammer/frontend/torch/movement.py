@@ -9,13 +9,9 @@ import numpy as np
 import torch
 from torch import fx
 
-from rammer.frontend.torch.writer import Operand, Unsupported, Writer, handles
+from rammer.frontend.torch.writer import Operand, Unsupported, Writer, handles, shape_of
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
-
-
-def _shape(node: fx.Node) -> list[int]:
-    return list(node.meta["val"].shape)
 
 
 @handles("view.default", "_unsafe_view", "reshape", "unsqueeze", "squeeze")
@@ -42,13 +38,13 @@ def moved(w: Writer, x: fx.Node, *arguments: Any) -> str:
 
 @handles("slice.Tensor")
 def slice_(w: Writer, x: fx.Node, axis: int, start: int | None, end: int | None, step: int) -> str:
-    low, high, _ = slice(start, end).indices(_shape(x)[axis])
+    low, high, _ = slice(start, end).indices(shape_of(x)[axis])
     return w.slice(x, axis, low, high, step)
 
 
 @handles("select.int")
 def select(w: Writer, x: fx.Node, axis: int, index: int) -> str:
-    at = index % _shape(x)[axis]
+    at = index % shape_of(x)[axis]
     return w.reshape(w.slice(x, axis, at, at + 1), list(w.out.shape))
 
 
@@ -58,7 +54,7 @@ def slice_scatter(
 ) -> str:
     if step != 1:
         raise Unsupported(f"step {step}")
-    extent = _shape(x)[axis]
+    extent = shape_of(x)[axis]
     low, high, _ = slice(start, end).indices(extent)
     parts: list[Operand] = [w.slice(x, axis, 0, low)] if low else []
     parts += [source, *([w.slice(x, axis, max(low, high), extent)] if max(low, high) < extent else [])]
@@ -67,7 +63,7 @@ def slice_scatter(
 
 @handles("select_scatter")
 def select_scatter(w: Writer, x: fx.Node, source: fx.Node, axis: int, index: int) -> str:
-    shape = _shape(x)
+    shape = shape_of(x)
     at = index % shape[axis]
     shape[axis] = 1
     return slice_scatter(w, x, w.reshape(source, shape), axis, at, at + 1, 1)
@@ -80,13 +76,13 @@ def split(w: Writer, x: fx.Node, sizes: Sequence[int], axis: int) -> tuple[str, 
 
 @handles("cat")
 def cat(w: Writer, tensors: Sequence[fx.Node], axis: int) -> str:
-    parts = [w.cast(t, w.out.dtype) for t in tensors if _shape(t) != [0]]  # once, torch let empty ones be of any rank
+    parts = [w.cast(t, w.out.dtype) for t in tensors if shape_of(t) != [0]]  # once, torch let empty ones be of any rank
     return w("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
 
 
 @handles("repeat")
 def repeat(w: Writer, x: fx.Node, repeats: Sequence[int]) -> str:
-    shape = _shape(x)
+    shape = shape_of(x)
     return w("Tile", w.reshape(x, [1] * (len(repeats) - len(shape)) + shape), list(repeats))
 
 
@@ -108,7 +104,7 @@ def pad(w: Writer, x: fx.Node, pads: Sequence[int]) -> str:
 
 def _pad(w: Writer, x: fx.Node, pads: Sequence[int], mode: str, value: str | None) -> str:
     """torch names the last dimension's pads first."""
-    rank = len(_shape(x))
+    rank = len(shape_of(x))
     pairs = [(0, 0)] * (rank - len(pads) // 2) + list(zip(pads[::2], pads[1::2], strict=True))[::-1]
     return w("Pad", x, [low for low, _ in pairs] + [high for _, high in pairs], value, mode=mode)
 
@@ -152,7 +148,7 @@ def index(w: Writer, x: fx.Node, indices: Sequence[fx.Node | None]) -> str:
     if len(present) == 1 and _is_number(present[0]):
         return w("Gather", x, present[0], axis=list(indices).index(present[0]))
     axes, shape, names = _broadcast(w, indices)
-    rank = len(_shape(x))
+    rank = len(shape_of(x))
     rest = [a for a in range(rank) if a not in axes]
     chosen = w("GatherND", w("Transpose", x, perm=axes + rest), _stacked(w, names, shape))
     at, n = _chosen_at(axes), len(shape)
@@ -178,14 +174,14 @@ def index_put(
     if len(masks) == 1 and len(indices) == 1 and masks[0].meta["val"].dtype is torch.bool and not accumulate:
         if values.meta["val"].numel() == 1:
             mask = masks[0]
-            tail = [1] * (len(_shape(x)) - len(_shape(mask)))
-            return w("Where", w.reshape(mask, _shape(mask) + tail), w.reshape(values, []), x)
+            tail = [1] * (len(shape_of(x)) - len(shape_of(mask)))
+            return w("Where", w.reshape(mask, shape_of(mask) + tail), w.reshape(values, []), x)
         raise Unsupported("a mask decides which values are used")
     axes, shape, names = _broadcast(w, indices)
-    rank, n = len(_shape(x)), len(shape)
+    rank, n = len(shape_of(x)), len(shape)
     rest = [a for a in range(rank) if a not in axes]
     perm, at = axes + rest, _chosen_at(axes)
-    others = [_shape(x)[a] for a in rest]
+    others = [shape_of(x)[a] for a in rest]
     spread = w("Expand", values, others[:at] + shape + others[at:])
     if at:
         spread = w("Transpose", spread, perm=[*range(at, at + n), *range(at), *range(at + n, n + len(rest))])
@@ -209,8 +205,8 @@ def scatter_reduce(
 
 
 def _scatter(w: Writer, x: fx.Node, axis: int, places: fx.Node, source: Operand, how: str) -> str:
-    shape = _shape(places)
-    if isinstance(source, fx.Node) and _shape(source) != shape:  # torch takes a corner of it
+    shape = shape_of(places)
+    if isinstance(source, fx.Node) and shape_of(source) != shape:  # torch takes a corner of it
         cut: Operand = w("Slice", source, [0] * len(shape), shape)
     else:
         cut = source if isinstance(source, fx.Node) else w("Expand", w.number(source, w.out.dtype), shape)
@@ -224,7 +220,7 @@ def topk(w: Writer, x: fx.Node, k: int, axis: int, largest: bool, _: bool) -> tu
 
 @handles("sort.default")
 def sort(w: Writer, x: fx.Node, axis: int, descending: bool) -> tuple[str, ...]:
-    return w.many("TopK", 2, x, [_shape(x)[axis]], axis=axis, largest=int(descending))
+    return w.many("TopK", 2, x, [shape_of(x)[axis]], axis=axis, largest=int(descending))
 
 
 @handles("sort.stable")
@@ -236,7 +232,7 @@ def sort_stable(w: Writer, x: fx.Node, _: bool | None, axis: int, descending: bo
 @handles("masked_scatter")
 def masked_scatter(w: Writer, x: fx.Node, mask: fx.Node, source: fx.Node) -> str:
     """The n-th place that the mask allows takes the n-th value."""
-    shape = _shape(x)
+    shape = shape_of(x)
     flat = w.reshape(w("Expand", w.to(mask, torch.int64), shape), [-1])
     number = w("Max", w("Sub", w("CumSum", flat, np.asarray(0)), w.number(1, torch.int64)), w.number(0, torch.int64))
     values = w.reshape(w("Gather", w.reshape(source, [-1]), number, axis=0), shape)

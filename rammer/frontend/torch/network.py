@@ -9,16 +9,12 @@ import numpy as np
 import torch
 from torch import fx
 
-from rammer.frontend.torch.writer import DTYPE, Operand, Unsupported, Writer, handles
+from rammer.frontend.torch.writer import DTYPE, Operand, Unsupported, Writer, handles, shape_of
 
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "bicubic": "cubic", "trilinear": "linear"}
 
 
 _INTERPOLATED = ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
-
-
-def _shape(node: fx.Node) -> list[int]:
-    return list(node.meta["val"].shape)
 
 
 def _per_axis(given: Sequence[int] | int, n: int) -> list[int]:
@@ -40,16 +36,16 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> str:
-    n = len(_shape(weight)) - 2
+    n = len(shape_of(weight)) - 2
     pads = _per_axis(padding, n) * 2
     strides, dilations = _per_axis(stride, n), _per_axis(dilation, n)
     more = {"output_padding": _per_axis(output_padding, n)} if transposed else {}
     op, inputs = "ConvTranspose" if transposed else "Conv", (x, weight, bias)
     if any(p < 0 for p in pads):
         raise Unsupported(f"padding {pads[:n]}")
-    batched = len(_shape(x)) == n + 2
+    batched = len(shape_of(x)) == n + 2
     if not batched:
-        inputs = (w.reshape(x, [1, *_shape(x)]), weight, bias)
+        inputs = (w.reshape(x, [1, *shape_of(x)]), weight, bias)
     found = w(op, *inputs, strides=strides, pads=pads, dilations=dilations, group=groups, **more)
     return found if batched else w.reshape(found, list(w.out.shape))
 
@@ -60,7 +56,7 @@ def max_pool(
 ) -> tuple[str, ...]:
     """torch counts places in a plane, ONNX in the tensor."""
     n = int(w.target[8])
-    shape, window = _shape(x), _per_axis(kernel, n)
+    shape, window = shape_of(x), _per_axis(kernel, n)
     batched = x if len(shape) == n + 2 else w.reshape(x, [1, *shape])
     how = {
         "kernel_shape": window,
@@ -88,7 +84,7 @@ def avg_pool(
     divisor: int | None = None,
 ) -> str:
     n = int(w.target[8])
-    shape, window = _shape(x), _per_axis(kernel, n)
+    shape, window = shape_of(x), _per_axis(kernel, n)
     if divisor is not None:
         raise Unsupported("divisor_override")
     batched = x if len(shape) == n + 2 else w.reshape(x, [1, *shape])
@@ -109,7 +105,7 @@ def batch_norm(
     w: Writer, x: fx.Node, scale: Operand, bias: Operand, mean: fx.Node, var: fx.Node, _: float, epsilon: float
 ) -> tuple[str, ...]:
     w.only(0)
-    dtype, channels = DTYPE[w.out.dtype].numpy, _shape(mean)
+    dtype, channels = DTYPE[w.out.dtype].numpy, shape_of(mean)
     scale = np.ones(channels, dtype) if scale is None else scale
     bias = np.zeros(channels, dtype) if bias is None else bias
     return (w("BatchNormalization", x, scale, bias, mean, var, epsilon=epsilon),)

@@ -66,6 +66,11 @@ def to_tensor(array: Array) -> Any:
     return torch.from_numpy(array.view(f"i{dtype.itemsize}")).view(getattr(torch, dtype.value))
 
 
+def shape_of(node: fx.Node) -> list[int]:
+    """The shape of a tensor of the graph."""
+    return list(node.meta["val"].shape)
+
+
 def require_tensor(value: Any) -> None:
     """Raise Unsupported for what is no tensor of the host with a known shape and an element type that exists here."""
     if not isinstance(value, torch.Tensor):

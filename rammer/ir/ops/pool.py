@@ -21,7 +21,7 @@ from rammer.ir.ops.operands import (
     widened,
 )
 from rammer.ir.ops.window import Window, padded, spatial_names, window
-from rammer.ir.tensor import DType, Shape, TensorType
+from rammer.ir.tensor import DType, Shape, TensorType, row_major
 
 
 def _max_pool(
@@ -57,10 +57,7 @@ def _place(x: TensorType, view: Window, axes: tuple[tuple[str, int], ...], stora
     """The flat index of the window's element if it is the maximum, otherwise the largest integer."""
     at = [i - b for i, b in zip(view.index, view.begin, strict=True)]
     spatial = x.shape[2:]
-    if storage_order == 0:
-        strides = [prod(spatial[p + 1 :]) for p in range(len(spatial))]
-    else:
-        strides = [prod(spatial[:p]) for p in range(len(spatial))]
+    strides = [prod(spatial[:p]) for p in range(len(spatial))] if storage_order else row_major(spatial)
     flat = (var("n") * x.shape[1] + var("c")) * prod(spatial)
     for place, stride in zip(at, strides, strict=True):
         flat = flat + place * stride

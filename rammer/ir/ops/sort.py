@@ -35,12 +35,7 @@ def _order(ranks: TensorType, *, count: int) -> TensorExpr:
         f"order: {count} elements of {ranks}",
         "count is at least 1, and at most the extent of the last axis",
     )
-    axes = point_axes((*ranks.shape[:-1], count))
-    here, place = variables_of(axes), var("k")
-    hit = Call("equal", (Load("ranks", (*here[:-1], place)), Cast(Iota(here[-1]), DType.I32)))
-    body = call("where", hit, Cast(Iota(place), DType.I32), Const(0, DType.I32))
-    reduce = (("k", ranks.shape[-1]),)
-    return expression("order", [("ranks", ranks)], [Stage("out", axes, body, reduce, "sum", DType.I32)])
+    return _places("order", "ranks", ranks, count, 0, "sum")
 
 
 def _last_equal(x: TensorType, *, count: int) -> TensorExpr:
@@ -48,12 +43,17 @@ def _last_equal(x: TensorType, *, count: int) -> TensorExpr:
     given = f"last_equal: {count} numbers in {x}"
     require(x.dtype is DType.I32, given, "numbers are int32")
     require(x.rank > 0 and count > 0, given, "x has rows, and count is at least 1")
+    return _places("last_equal", "x", x, count, -1, "max")
+
+
+def _places(name: str, operand: str, x: TensorType, count: int, other: int, combine: str) -> TensorExpr:
+    """Of the places of a row that hold a number below `count`, combined with `other` for all that do not."""
     axes = point_axes((*x.shape[:-1], count))
     here, place = variables_of(axes), var("k")
-    hit = Call("equal", (Load("x", (*here[:-1], place)), Cast(Iota(here[-1]), DType.I32)))
-    body = call("where", hit, Cast(Iota(place), DType.I32), Const(-1, DType.I32))
-    reduce = (("k", x.shape[-1]),)
-    return expression("last_equal", [("x", x)], [Stage("out", axes, body, reduce, "max", DType.I32)])
+    hit = Call("equal", (Load(operand, (*here[:-1], place)), Cast(Iota(here[-1]), DType.I32)))
+    body = call("where", hit, Cast(Iota(place), DType.I32), Const(other, DType.I32))
+    stage = Stage("out", axes, body, (("k", x.shape[-1]),), combine, DType.I32)
+    return expression(name, [(operand, x)], [stage])
 
 
 DEFINITIONS = (OpDef("rank", _rank), OpDef("order", _order), OpDef("last_equal", _last_equal))

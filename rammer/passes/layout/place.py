@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from rammer.ir.expr import Load
-from rammer.ir.graph import Graph, Storage, View
+from rammer.ir.graph import Graph, View, storage
 from rammer.ir.index import Index, substitute
 from rammer.ir.operator import Operation, ROperator
-from rammer.ir.tensor import Digit, Shape, TensorId, TensorType
+from rammer.ir.tensor import Digit, TensorId, TensorType, row_major
 from rammer.passes.structure import copy_expr
 
 
@@ -61,23 +61,17 @@ class _Placer:
         ):
             self.operators.append(op)  # an output has memory of its own: copy
 
-    def _storage(self, tensor: TensorId) -> Storage:
-        offset = 0
-        while (view := self.views.get(tensor)) is not None:
-            tensor, offset = view.base, offset + view.offset
-        return Storage(tensor, offset)
-
     def _size(self, tensor: TensorId) -> int:
         return prod(self.types[tensor].physical_shape)
 
     def _put(self, tensor: TensorId, where: View) -> bool:
         """Let the memory of `tensor` lie at `where`, if it owns all of it and nobody else decides its place."""
-        root, offset = self._storage(tensor)
+        root, offset = storage(self.views, tensor)
         if (
             root in self.fixed
             or offset
             or self._size(root) != self._size(tensor)
-            or root == self._storage(where.base).root
+            or root == storage(self.views, where.base).root
         ):
             return False
         self.views[root] = where
@@ -120,9 +114,9 @@ def view_offset(operation: Operation) -> int | None:
         return 0
     ones = {a: Index(0) for a, e in stage.axes if e == 1}
     linear = Index(0)
-    for index, stride in zip(stage.body.index, _strides(source.shape), strict=True):
+    for index, stride in zip(stage.body.index, row_major(source.shape), strict=True):
         linear += substitute(index, ones) * stride
-    wanted = {a: s for (a, e), s in zip(stage.axes, _strides(target.shape), strict=True) if e > 1}
+    wanted = {a: s for (a, e), s in zip(stage.axes, row_major(target.shape), strict=True) if e > 1}
     return linear.const if dict(linear.terms) == wanted and target.size else None
 
 
@@ -180,7 +174,3 @@ def _concat_axis(parts: tuple[TensorType, ...], target: TensorType) -> int | Non
         if rest and sum(p.shape[axis] for p in parts) == extent:
             return axis
     return None
-
-
-def _strides(shape: Shape) -> list[int]:
-    return [prod(shape[p + 1 :]) for p in range(len(shape))]

@@ -91,15 +91,6 @@ class Pool:
             )
         self.num_veus = num_veus
 
-    @property
-    def num_sleepers(self) -> int:
-        """Threads that neither compute nor spin."""
-        return int(self.runtime.sleepers(self.address))
-
-    def spun_in_vain(self, veu: int) -> int:
-        """How often a vEU's thread spun as long as it may, and nobody called it meanwhile."""
-        return int(self.runtime.in_vain(self.address, veu))
-
 
 class _Process:
     """What the programs of a process share."""

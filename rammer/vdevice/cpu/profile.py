@@ -16,7 +16,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import PAGE
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array, DType, TensorType
+from rammer.ir.tensor import Array, DType
 from rammer.vdevice.base import Progress
 from rammer.vdevice.cpu.compile import MEASURE, KernelCompiler
 from rammer.vdevice.cpu.runtime import CpuExecutable
@@ -201,15 +201,11 @@ class _Buffers:
         """Give every argument of an operation sensible values; their addresses and their sizes in bytes."""
         addresses, at = [], 0
         sizes = _sizes(group)
-        for kind, size in zip(_types(group[0]), sizes, strict=True):
+        for kind, size in zip(group[0].argument_types(), sizes, strict=True):
             addresses.append(self._memory.ctypes.data + at)
             _fill(self._memory[at : at + size].view(kind.dtype.numpy), kind.dtype)
             at += size
         return np.array(addresses, np.int64), np.array(sizes, np.int64)
-
-
-def _types(kernel: RKernel) -> list[TensorType]:
-    return [*kernel.operation.outputs, *kernel.input_types()]
 
 
 def _sizes(group: Sequence[RKernel]) -> list[int]:
@@ -217,7 +213,8 @@ def _sizes(group: Sequence[RKernel]) -> list[int]:
 
     As in arenas none is a multiple of a page: a load may wait for a store to where its address is the same in a page.
     """
-    sizes = [aligned(max(sizes)) for sizes in zip(*([t.nbytes for t in _types(k)] for k in group), strict=True)]
+    each = ([t.nbytes for t in k.argument_types()] for k in group)
+    sizes = [aligned(max(sizes)) for sizes in zip(*each, strict=True)]
     return [size if size % PAGE else size + ALIGNMENT for size in sizes]
 
 

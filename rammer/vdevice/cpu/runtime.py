@@ -212,11 +212,7 @@ class CpuExecutable(HostRooms):
             given = {**inputs, **rooms}
             self._point(direct)
             self._run([(view, given[name]) for name, view in self._inputs if name not in direct], 0)
-            for name, view in self._outputs:
-                if name in rooms and name not in direct:
-                    np.copyto(rooms[name], view)
-            found = {name: rooms[name] if name in direct else view for name, view in self._outputs if name in outputs}
-            return {name: array.copy() for name, array in found.items()}
+            return self.handed(self._outputs, rooms, direct, outputs)
 
     def _addresses(self, arrays: Mapping[str, Array]) -> dict[str, int]:
         """Where those of the arrays lie that need not be copied."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rammer.ir.tensor import Array, DType, Encoding, Shape, TensorType, pack
 from rammer.vdevice.placement import aligned
 
+SEED = 0
 PAGE = mmap.PAGESIZE
 PERIOD = 61 * PAGE  # elements: whole pages of any type, and a prime, so that few strides meet the same number again
 FILE_BYTES = 1 << 20  # of a file at least: each is mapped so many times that a tensor is full
@@ -99,8 +100,7 @@ def element(kind: TensorType, places: Sequence[NDArray[np.int64]]) -> NDArray[np
 class Seeds:
     """The numbers that trials are made of, each kind of them drawn once."""
 
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
+    def __init__(self) -> None:
         self._kinds: dict[Hashable, Numbers] = {}
         self._files = ExitStack()
 
@@ -114,7 +114,7 @@ class Seeds:
 
     @cached_property
     def _normal(self) -> NDArray[np.float64]:
-        return np.random.default_rng(self._seed).standard_normal(PERIOD)
+        return np.random.default_rng(SEED).standard_normal(PERIOD)
 
     def floats(
         self, kind: TensorType, order: int, exponent: int, positive: bool, narrow: DType | None = None
@@ -137,7 +137,7 @@ class Seeds:
         """Whole numbers, or truth values, of [low, high)."""
 
         def draw() -> Array:
-            return np.random.default_rng(self._seed).integers(low, high, PERIOD).astype(kind.dtype.numpy)
+            return np.random.default_rng(SEED).integers(low, high, PERIOD).astype(kind.dtype.numpy)
 
         return self._seeded(kind, order, self._numbers((kind.dtype, low, high), draw))
 

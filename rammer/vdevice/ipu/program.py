@@ -151,7 +151,7 @@ class Placement:
 def vertex_table(kernel: RKernel) -> VertexTable:
     """The vertices of a kernel's rTasks. Raises LoweringError."""
     table = accesses(kernel)
-    kinds = (*kernel.operation.outputs, *kernel.input_types())
+    kinds = kernel.argument_types()
     return VertexTable(
         codelets(kernel),
         tuple(v.levels for v in table.variants),

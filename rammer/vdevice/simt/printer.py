@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import Load, Range, Scalar, Select, loads, rewrite
+from rammer.ir.expr import Load, Range, Select, loads
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.tensor import DType, Encoding
@@ -228,7 +228,7 @@ class SimtPrinter(CFamilyPrinter):
         moves = lane is not None and s.index.coef(lane) == load.index[0].coef(lane) == 1 and not _uses(where, lane)
         if lane is not None and not (moves and lanes == LANES and self.both_steady(s.buffer, to, load.tensor, source)):
             each = ({lane: Index(n)} for n in range(lanes))
-            return " ".join(self.copied_later(_at_lane(s, values), None, 0) for values in each)
+            return " ".join(self.copied_later(s.at(values), None, 0) for values in each)
         target, origin = f"&{s.buffer}[{self.index(to)}]", f"&{load.tensor}[{self.index(source)}]"
         if where:  # the address must be one of the tensor even where nothing is read
             origin = f"({there} ? {origin} : {load.tensor})"
@@ -244,18 +244,6 @@ class SimtPrinter(CFamilyPrinter):
 
 def _uses(where: tuple[Range, ...], name: str) -> bool:
     return any(name in variables(r.index) for r in where)
-
-
-def _at_lane(s: Store, values: Mapping[str, Index]) -> Store:
-    """The store of one lane."""
-
-    def index(ix: Index) -> Index:
-        return substitute(ix, values)
-
-    def leaf(load: Load) -> Scalar:
-        return replace(load, index=tuple(map(index, load.index)))
-
-    return replace(s, index=index(s.index), value=rewrite(s.value, leaf, index))
 
 
 def function(printer: SimtPrinter, quiet: set[str], copied: frozenset[int]) -> str:

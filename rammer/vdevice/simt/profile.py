@@ -11,7 +11,7 @@ import numpy as np
 
 from rammer.errors import DeviceError
 from rammer.ir.kernel import RKernel
-from rammer.ir.tensor import Array, TensorType
+from rammer.ir.tensor import Array
 from rammer.vdevice.base import Progress
 from rammer.vdevice.placement import aligned
 from rammer.vdevice.profiles import kernel_key, profile_store
@@ -42,7 +42,7 @@ def measure_kernels(
     wanted = in_language(kernels, dialect)
     if not wanted:
         return {}
-    block = max(max(k.num_threads, len(_types(k))) for k in wanted)
+    block = max(max(k.num_threads, len(k.argument_types())) for k in wanted)
     block = -(-block // dialect.wave) * dialect.wave
     emitted = {k: emit(k, dialect, block) for k in wanted}
     device = f"{gpu.name} {gpu.arch}, {vdevice.spec.num_veus} vEUs of {block} threads"
@@ -66,7 +66,7 @@ def _measure(
     batch: Sequence[RKernel], emitted: Mapping[RKernel, EmittedKernel], vdevice: GpuVDevice, block: int
 ) -> dict[RKernel, float]:
     functions = list(dict.fromkeys(emitted[k] for k in batch))
-    max_args = max(len(_types(k)) for k in batch)
+    max_args = max(len(k.argument_types()) for k in batch)
     shared = header_bytes(max_args) + aligned(max(k.scratch_bytes for k in batch))
     num_veus = vdevice.spec.num_veus
     code = vdevice.machine_code(program_text(functions, vdevice.dialect, block, max_args))
@@ -78,14 +78,14 @@ def _measure(
         middle = len(batch) // 2  # many kernels in one text may need more registers than each alone
         first, rest = (_measure(part, emitted, vdevice, block) for part in (batch[:middle], batch[middle:]))
         return {**first, **rest}
-    nbytes = max(sum(aligned(t.nbytes) for t in _types(k)) for k in batch)
+    nbytes = max(sum(aligned(t.nbytes) for t in k.argument_types()) for k in batch)
     with closing(vdevice.driver()) as driver, driver.using("time kernels"):
         timer = _Timer(driver, code.data, block, shared, num_veus, nbytes)
         waits, slots = (timer.launch_us(*lanes(ONLY_WAIT, num_veus, 0, num_veus, n), [0]) for n in (len(PASSED), 0))
         empty = timer.launch_us(*lanes(0, 0, 0, num_veus), [0]) + waits - slots  # a wait is no part of its rTask
         times = {}
         for k in batch:
-            offsets = np.cumsum([0, *(aligned(t.nbytes) for t in _types(k))])[:-1].tolist()
+            offsets = np.cumsum([0, *(aligned(t.nbytes) for t in k.argument_types())])[:-1].tolist()
             table, bounds = lanes(functions.index(emitted[k]), k.num_rtasks, len(offsets), num_veus, len(PASSED))
             times[k] = max((timer.launch_us(table, bounds, offsets) - empty) / TASKS, SHORTEST_US)
         return times
@@ -130,7 +130,3 @@ def lanes(function: int, num_rtasks: int, num_args: int, num_veus: int, num_wait
         bounds.append(len(rows))
     rows += [(END, *(0,) * 7)] * 2  # read ahead, never run
     return np.array(rows, np.int32), np.array(bounds, np.int32)
-
-
-def _types(kernel: RKernel) -> list[TensorType]:
-    return [*kernel.operation.outputs, *kernel.input_types()]

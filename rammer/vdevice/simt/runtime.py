@@ -123,11 +123,7 @@ class GpuExecutable:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises InputError for an index out of range, DeviceError if the run failed."""
-        with self._use("run the program") as loaded:
-            self._write(loaded, inputs)
-            self._go(loaded)
-            self._check(loaded.state)
-            return self._outputs(loaded)
+        return self._run(inputs, {}, None, on_device=False)
 
     def room(self, kind: TensorType) -> GpuRoom:
         """A new room, of zeros, in an array of the platform."""
@@ -147,8 +143,14 @@ class GpuExecutable:
         """As `run`, or as `run_device` where an input lies on the GPU; of `rooms` those are copied, on the GPU, whose
         ports share their memory with other tensors.
         """
-        direct = {name: room.address for name, room in rooms.items() if name in self._bindings}
         on_device = any(not isinstance(value, np.ndarray) for value in inputs.values())
+        return self._run(inputs, rooms, outputs, on_device)
+
+    def _run(
+        self, inputs: Mapping[str, Any], rooms: Mapping[str, GpuRoom], outputs: Collection[str] | None, on_device: bool
+    ) -> dict[str, Any]:
+        """Of all outputs, or some; arrays of the platform where the run is `on_device`."""
+        direct = {name: room.address for name, room in rooms.items() if name in self._bindings}
         with self._use("run the program") as loaded:
             driver, given = self._driver, list[Resident]()  # given: lives until all is done
             if on_device:
@@ -164,7 +166,7 @@ class GpuExecutable:
             for port, at in loaded.outputs:
                 if port.name in rooms and port.name not in direct:
                     driver.copy(rooms[port.name].address, at, port.type.nbytes)
-                if port.name in outputs:
+                if outputs is None or port.name in outputs:
                     where = direct.get(port.name, at)
                     found[port.name] = (
                         driver.output(where, port.type)
@@ -210,16 +212,7 @@ class GpuExecutable:
         outputs are there when this returns. Raises InputError for an array of another dtype or shape, or not
         contiguous.
         """
-        with self._use("run the program") as loaded:
-            driver, given = self._driver, list[Resident]()  # given: lives until all is done
-            driver.follow()
-            self._point(loaded, {})
-            for port, at in loaded.inputs:
-                self._copy_in(port, at, inputs[port.name], given)
-            self._go(loaded)
-            found = {p.name: driver.output(at, p.type) for p, at in loaded.outputs}
-            self._check(loaded.state)  # waits for all of it
-            return found
+        return self._run(inputs, {}, None, on_device=True)
 
     def _resident(self, port: Port, value: Any) -> Resident:
         """Somebody's array on this GPU, checked."""

@@ -7,21 +7,13 @@ from math import prod
 from typing import Any
 
 from rammer.frontend.onnx.handlers.contrib import contrib
+from rammer.frontend.onnx.handlers.contrib_quantized import real
 from rammer.frontend.onnx.handlers.neural import average_pool, conv
-from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, shifted
+from rammer.frontend.onnx.handlers.quantized import quantize, shifted
 from rammer.frontend.onnx.node import Handler, Node
 from rammer.ir.tensor import DType, TensorId
 
 WINDOW: dict[str, Any] = {"auto_pad": "NOTSET", "kernel_shape": tuple, "pads": tuple, "strides": tuple}
-
-
-def _optional(n: Node, position: int) -> TensorId | None:
-    return n.tensor(position) if n.has(position) else None
-
-
-def _value(n: Node, position: int) -> TensorId:
-    """The number that three operands from `position` on stand for: a quantized one, its scale, and its zero point."""
-    return dequantize(n, n.tensor(position), n.tensor(position + 1), _optional(n, position + 2), 0)
 
 
 def _standard(handler: Handler, n: Node, *operands: TensorId) -> TensorId:
@@ -36,7 +28,7 @@ def _standard(handler: Handler, n: Node, *operands: TensorId) -> TensorId:
 @contrib("QLinearSoftmax", inputs=(5, 5), axis=-1, opset=int)
 def qlinear_softmax(n: Node) -> TensorId:
     """Before opset 13, which the node says, over everything from `axis` on."""
-    shape, x = n.shape(), _value(n, 0)
+    shape, x = n.shape(), real(n, 0)
     axis = n.axis(n.attrs["axis"], len(shape))
     if n.attrs["opset"] is None:
         raise n.fail("attribute 'opset' is missing")
@@ -45,20 +37,20 @@ def qlinear_softmax(n: Node) -> TensorId:
         found = n.reshape(n.add("softmax", flat, axis=axis), shape)
     else:
         found = n.add("softmax", x, axis=axis)
-    return quantize(n, found, n.tensor(3), _optional(n, 4), 0, n.dtype())
+    return quantize(n, found, n.tensor(3), n.optional(4), 0, n.dtype())
 
 
 @contrib("QLinearWhere", inputs=(9, 9))
 def qlinear_where(n: Node) -> TensorId:
-    found = n.add("where", n.tensor(0), _value(n, 1), _value(n, 4))
-    return quantize(n, found, n.tensor(7), _optional(n, 8), 0, n.dtype(1))
+    found = n.add("where", n.tensor(0), real(n, 1), real(n, 4))
+    return quantize(n, found, n.tensor(7), n.optional(8), 0, n.dtype(1))
 
 
 @contrib("QLinearAveragePool", inputs=(4, 5), **WINDOW, ceil_mode=0, channels_last=0, count_include_pad=0)
 def qlinear_average_pool(n: Node) -> TensorId:
     if n.attrs["channels_last"] or n.attrs["kernel_shape"] is None:
         raise n.fail("needs kernel_shape, and channels in dimension 1")
-    dtype, scale, zero, x = n.dtype(), n.tensor(3), _optional(n, 4), _value(n, 0)
+    dtype, scale, zero, x = n.dtype(), n.tensor(3), n.optional(4), real(n, 0)
     return quantize(n, _standard(average_pool, n, x), scale, zero, 0, dtype)
 
 
@@ -75,7 +67,7 @@ _ACTIVATIONS: dict[str, Callable[[Node, TensorId, tuple[float, ...]], TensorId]]
 @contrib("FusedConv", inputs=(2, 4), **WINDOW, dilations=tuple, group=1, activation=str, activation_params=tuple)
 def fused_conv(n: Node) -> TensorId:
     """A convolution, to whose result something is added, under an activation."""
-    more, kind, parameters = _optional(n, 3), n.attrs["activation"], tuple(n.attrs["activation_params"] or ())
+    more, kind, parameters = n.optional(3), n.attrs["activation"], tuple(n.attrs["activation_params"] or ())
     found = _standard(conv, n, *(n.tensor(p) for p in range(3) if n.has(p)))
     found = found if more is None else n.add("add", found, more)
     if kind is None:
@@ -88,20 +80,20 @@ def fused_conv(n: Node) -> TensorId:
 @contrib("QGemm", inputs=(6, 9), alpha=1.0, transA=0, transB=0)
 def q_gemm(n: Node) -> TensorId:
     """(a - za) (b - zb) + c in int32, and the numbers that this stands for, quantized if there is a scale for it."""
-    a, b = shifted(n, n.tensor(0), _optional(n, 2), -2), shifted(n, n.tensor(3), _optional(n, 5), -1)
+    a, b = shifted(n, n.tensor(0), n.optional(2), -2), shifted(n, n.tensor(3), n.optional(5), -1)
     total = n.add("matmul", a, b, trans_a=bool(n.attrs["transA"]), trans_b=bool(n.attrs["transB"]))
     if n.has(6):
         total = n.add("add", total, n.tensor(6))
     scale = n.add("mul", n.add("mul", n.tensor(1), n.tensor(4)), n.like(n.attrs["alpha"], n.tensor(1)))
     found = n.add("mul", n.cast(total, DType.F32), scale)
-    return quantize(n, found, n.tensor(7), _optional(n, 8), 0, n.dtype()) if n.has(7) else found
+    return quantize(n, found, n.tensor(7), n.optional(8), 0, n.dtype()) if n.has(7) else found
 
 
 @contrib("DynamicQuantizeMatMul", inputs=(3, 5))
 def dynamic_quantize_matmul(n: Node) -> TensorId:
     """A product with quantized weights; the other operand is quantized by its own range, which has 0 in it."""
     bytes_of_x, scale, begin = bytes_by_range(n, n.tensor(0))
-    total = n.product(shifted(n, bytes_of_x, begin, -2), shifted(n, n.tensor(1), _optional(n, 3), -1))
+    total = n.product(shifted(n, bytes_of_x, begin, -2), shifted(n, n.tensor(1), n.optional(3), -1))
     found = n.add("mul", n.cast(total, n.dtype()), n.add("mul", scale, n.tensor(2)))
     return n.add("add", found, n.tensor(4)) if n.has(4) else found
 

@@ -16,40 +16,36 @@ BYTES_WILL_DO = (
 _FEW = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 
 
-def _optional(n: Node, position: int) -> TensorId | None:
-    return n.tensor(position) if n.has(position) else None
-
-
-def _value(n: Node, position: int) -> TensorId:
+def real(n: Node, position: int) -> TensorId:
     """The number that three operands from `position` on stand for: a quantized one, its scale, and its zero point."""
-    return dequantize(n, n.tensor(position), n.tensor(position + 1), _optional(n, position + 2), 0)
+    return dequantize(n, n.tensor(position), n.tensor(position + 1), n.optional(position + 2), 0)
 
 
 def _quantized(n: Node, value: TensorId, scale: int, dtype: DType) -> TensorId:
-    return quantize(n, value, n.tensor(scale), _optional(n, scale + 1), 0, dtype)
+    return quantize(n, value, n.tensor(scale), n.optional(scale + 1), 0, dtype)
 
 
 @contrib("QLinearAdd", "QLinearMul", inputs=(7, 8))
 def qlinear_binary(n: Node) -> TensorId:
-    found = n.add("add" if n.op == "QLinearAdd" else "mul", _value(n, 0), _value(n, 3))
+    found = n.add("add" if n.op == "QLinearAdd" else "mul", real(n, 0), real(n, 3))
     return _quantized(n, found, 6, n.dtype())
 
 
 @contrib("QLinearSigmoid", inputs=(4, 5))
 def qlinear_sigmoid(n: Node) -> TensorId:
-    return _quantized(n, n.add("sigmoid", _value(n, 0)), 3, n.dtype())
+    return _quantized(n, n.add("sigmoid", real(n, 0)), 3, n.dtype())
 
 
 @contrib("QLinearLeakyRelu", inputs=(4, 5), alpha=0.01)
 def qlinear_leaky_relu(n: Node) -> TensorId:
-    return _quantized(n, n.add("leaky_relu", _value(n, 0), alpha=n.attrs["alpha"]), 3, n.dtype())
+    return _quantized(n, n.add("leaky_relu", real(n, 0), alpha=n.attrs["alpha"]), 3, n.dtype())
 
 
 @contrib("QLinearGlobalAveragePool", inputs=(5, 5), channels_last=0)
 def qlinear_global_average_pool(n: Node) -> TensorId:
     if n.attrs["channels_last"] or len(n.shape()) < 3:
         raise n.fail(f"{n.type(n.tensor(0))} with channels_last={n.attrs['channels_last']} is not supported")
-    mean = n.reduce(_value(n, 0), "mean", tuple(range(2, len(n.shape()))))
+    mean = n.reduce(real(n, 0), "mean", tuple(range(2, len(n.shape()))))
     return _quantized(n, mean, 3, n.dtype())
 
 
@@ -57,24 +53,24 @@ def qlinear_global_average_pool(n: Node) -> TensorId:
 def qlinear_concat(n: Node) -> TensorId:
     if n.attrs["axis"] is None or (len(n.inputs) - 2) % 3:
         raise n.fail(f"axis {n.attrs['axis']} of {len(n.inputs)} inputs", hint="a scale, a zero point, and triples")
-    parts = [_value(n, position) for position in range(2, len(n.inputs), 3)]
+    parts = [real(n, position) for position in range(2, len(n.inputs), 3)]
     joined = n.concat(parts, n.axis(n.attrs["axis"], n.type(parts[0]).rank))
     return _quantized(n, joined, 0, n.dtype(2))
 
 
 @contrib("QuantizeLinear", inputs=(2, 3), axis=1, block_size=0)
 def quantize_linear(n: Node) -> TensorId:
-    return quantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), n.attrs["axis"], n.dtype(2) if n.has(2) else DType.U8)
+    return quantize(n, n.tensor(0), n.tensor(1), n.optional(2), n.attrs["axis"], n.dtype(2) if n.has(2) else DType.U8)
 
 
 @contrib("DequantizeLinear", inputs=(2, 3), axis=1, block_size=0)
 def dequantize_linear(n: Node) -> TensorId:
-    return dequantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), n.attrs["axis"])
+    return dequantize(n, n.tensor(0), n.tensor(1), n.optional(2), n.attrs["axis"])
 
 
 @contrib("MatMulIntegerToFloat", inputs=(4, 7))
 def matmul_integer_to_float(n: Node) -> TensorId:
-    total = n.product(shifted(n, n.tensor(0), _optional(n, 4), -2), shifted(n, n.tensor(1), _optional(n, 5), -1))
+    total = n.product(shifted(n, n.tensor(0), n.optional(4), -2), shifted(n, n.tensor(1), n.optional(5), -1))
     found = n.cast(total, n.dtype(2))
     for position in (2, 3):
         found = n.add("mul", found, n.tensor(position))
@@ -128,7 +124,7 @@ def gather_block_quantized(n: Node) -> TensorId:
         data = _numbers(n, data, bits)
     else:
         n.builder.keep(data)
-    zero = _optional(n, 3)
+    zero = n.optional(3)
     if bytes_given and zero is not None:
         zero = n.slice(_numbers(n, zero, bits), (0,) * rank, n.shape(2))
     elif bytes_given:

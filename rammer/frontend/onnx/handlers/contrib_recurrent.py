@@ -32,10 +32,7 @@ def dynamic_quantize_lstm(n: Node) -> list[TensorId | None]:
         gx = _product(rnn, rows, 1, 8, d, rnn.inputs)
         bias = rnn.biases(d)
         gx = n.add("add", gx, n.add("add", *bias)) if bias else gx
-        given = n.shape(7) if n.has(7) else (rnn.directions, 3 * rnn.hidden)
-        if given != (rnn.directions, 3 * rnn.hidden):
-            raise n.fail(f"P is {n.type(n.tensor(7))} instead of {[rnn.directions, 3 * rnn.hidden]}")
-        operands.append((gx, rnn.direction(n.tensor(7), d, (3, rnn.hidden)) if n.has(7) else None))
+        operands.append((gx, rnn.peepholes(d)))
 
     def step(t: int, d: int, states: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
         gx, peepholes = operands[d]
@@ -43,10 +40,7 @@ def dynamic_quantize_lstm(n: Node) -> list[TensorId | None]:
         total = n.add("add", before, _product(rnn, states[0], 2, 10, d, rnn.hidden))
         return _cell(rnn, total, states[1], peepholes, d)
 
-    def initial(d: int) -> tuple[TensorId, ...]:
-        return rnn.initial(5, d, "initial_h"), rnn.initial(6, d, "initial_c")
-
-    return rnn.run(step, initial)
+    return rnn.run(step, "h", "c")
 
 
 def _product(rnn: Layer, x: TensorId, position: int, scale: int, d: int, depth: int) -> TensorId:

@@ -23,17 +23,8 @@ def size(n: Node) -> TensorId:
 
 
 @handles("Reshape")
-def reshape_attribute(n: Node) -> TensorId:
-    return _reshape(n, n.attrs["shape"] or (), allow_zero=False)
-
-
-@handles("Reshape", since=5)
 def reshape(n: Node) -> TensorId:
-    return _reshape(n, n.ints(1, "shape"), allow_zero=bool(n.attrs.get("allowzero", 0)))
-
-
-def _reshape(n: Node, wanted: Sequence[int], *, allow_zero: bool) -> TensorId:
-    old = n.shape()
+    old, wanted, allow_zero = n.shape(), n.listed(1, "shape") or (), bool(n.attrs.get("allowzero"))
     new = list(wanted)
     if len(new) > n.limits.rank:
         raise n.fail(f"shape has {len(new)} dimensions, the limit is {n.limits.rank}")
@@ -65,17 +56,8 @@ def flatten(n: Node) -> TensorId:
 
 
 @handles("Squeeze", "Unsqueeze")
-def squeeze_attribute(n: Node) -> TensorId:
-    return _squeeze(n, n.attrs.get("axes"))
-
-
-@handles("Squeeze", "Unsqueeze", since=13)
 def squeeze(n: Node) -> TensorId:
-    return _squeeze(n, n.ints(1, "axes") if n.has(1) else None)
-
-
-def _squeeze(n: Node, axes: Sequence[int] | None) -> TensorId:
-    old = n.shape()
+    old, axes = n.shape(), n.listed(1, "axes")
     if n.op == "Squeeze":
         gone = n.axes(axes, len(old)) if axes is not None else [d for d, e in enumerate(old) if e == 1]
         if any(old[d] != 1 for d in gone):
@@ -115,17 +97,9 @@ def concat(n: Node) -> TensorId:
 
 
 @handles("Split")
-def split_attribute(n: Node) -> list[TensorId]:
-    """In opset 1 the parts may be an operand, of the input's type."""
-    return _split(n, _whole(n, 1, "split") if n.has(1) else n.attrs.get("split"))
-
-
-@handles("Split", since=13)
 def split(n: Node) -> list[TensorId]:
-    return _split(n, n.ints(1, "split") if n.has(1) else None)
-
-
-def _split(n: Node, parts: Sequence[int] | None) -> list[TensorId]:
+    """In opset 1 the parts may be an operand, of the input's type."""
+    parts: Sequence[int] | None = _whole(n, 1, "split") if n.opset < 2 and n.has(1) else n.listed(1, "split")
     whole = n.shape()
     axis = n.axis(n.attrs["axis"] or 0, len(whole))
     count = len(n.outputs)
@@ -149,21 +123,9 @@ def _split(n: Node, parts: Sequence[int] | None) -> list[TensorId]:
 
 
 @handles("Slice")
-def slice_attributes(n: Node) -> TensorId:
-    return _slice(n, n.attrs["starts"], n.attrs["ends"], n.attrs.get("axes"), None)
-
-
-@handles("Slice", since=10)
 def slice_(n: Node) -> TensorId:
-    axes = n.ints(3, "axes") if n.has(3) else None
-    steps = n.ints(4, "steps") if n.has(4) else None
-    return _slice(n, n.ints(1, "starts"), n.ints(2, "ends"), axes, steps)
-
-
-def _slice(
-    n: Node, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None, steps: Sequence[int] | None
-) -> TensorId:
-    old = n.shape()
+    old, starts, ends = n.shape(), n.listed(1, "starts") or (), n.listed(2, "ends") or ()
+    axes, steps = n.listed(3, "axes"), n.listed(4, "steps")
     axes = n.axes(axes if axes is not None else range(len(starts)), len(old))
     steps = steps if steps is not None else (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
@@ -180,19 +142,10 @@ def _slice(
 
 
 @handles("Pad")
-def pad_attributes(n: Node) -> TensorId:
-    amounts = n.attrs.get("pads") or n.attrs.get("paddings") or ()
-    return _pad(n, amounts, n.attrs["value"], None)
-
-
-@handles("Pad", since=11)
 def pad(n: Node) -> TensorId:
-    value = n.scalar(2, "constant_value") if n.has(2) else 0
-    return _pad(n, n.ints(1, "pads"), value, n.ints(3, "axes") if n.has(3) else None)
-
-
-def _pad(n: Node, amounts: Sequence[int], value: float, axes: Sequence[int] | None) -> TensorId:
-    x, old = n.tensor(0), n.shape()
+    x, old, axes = n.tensor(0), n.shape(), n.listed(3, "axes")
+    amounts = n.listed(1, "pads") or n.attrs.get("paddings") or ()
+    value = n.scalar(2, "constant_value") if n.has(2) else n.attrs.get("value", 0)
     axes = n.axes(axes if axes is not None else range(len(old)), len(old))
     if len(amounts) != 2 * len(axes):
         raise n.fail(f"pads is {list(amounts)}", hint=f"{2 * len(axes)} numbers are needed")

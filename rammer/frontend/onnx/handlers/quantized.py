@@ -100,10 +100,6 @@ def _is_zero(n: Node, tensor: TensorId) -> bool:
     return value is not None and not value.astype(np.float32).any()
 
 
-def _optional(n: Node, position: int) -> TensorId | None:
-    return n.tensor(position) if n.has(position) else None
-
-
 @handles("DequantizeLinear")
 def dequantize_linear(n: Node) -> TensorId:
     axis = n.attrs["axis"] if n.attrs.get("axis") is not None else 1
@@ -112,7 +108,7 @@ def dequantize_linear(n: Node) -> TensorId:
     dtype = _named(n, "output_dtype") or n.dtype(1)
     if dtype not in _FLOATS:
         raise n.fail(f"dequantization to {dtype.value} is not supported", hint="set output_dtype to a float type")
-    return dequantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), axis, dtype)
+    return dequantize(n, n.tensor(0), n.tensor(1), n.optional(2), axis, dtype)
 
 
 @handles("QuantizeLinear")
@@ -126,7 +122,7 @@ def quantize_linear(n: Node) -> TensorId:
     if precision not in _FLOATS:
         raise n.fail(f"precision {precision.value} is not supported", hint="float, float16 or bfloat16")
     saturate = bool(n.attrs.get("saturate", 1))
-    return quantize(n, n.tensor(0), n.tensor(1), _optional(n, 2), axis, dtype, precision=precision, saturate=saturate)
+    return quantize(n, n.tensor(0), n.tensor(1), n.optional(2), axis, dtype, precision=precision, saturate=saturate)
 
 
 def _named(n: Node, attribute: str) -> DType | None:
@@ -148,7 +144,7 @@ def shifted(n: Node, tensor: TensorId, zero: TensorId | None, axis: int) -> Tens
 
 @handles("MatMulInteger")
 def matmul_integer(n: Node) -> TensorId:
-    return n.product(shifted(n, n.tensor(0), _optional(n, 2), -2), shifted(n, n.tensor(1), _optional(n, 3), -1))
+    return n.product(shifted(n, n.tensor(0), n.optional(2), -2), shifted(n, n.tensor(1), n.optional(3), -1))
 
 
 def _requantized(n: Node, total: TensorId, scales: Sequence[TensorId], zero: TensorId, axis: int) -> TensorId:
@@ -169,7 +165,7 @@ def qlinear_matmul(n: Node) -> TensorId:
 @handles("ConvInteger")
 def conv_integer(n: Node) -> TensorId:
     w = windows(n, n.attrs.get("kernel_shape") or n.shape(1)[2:])
-    operands = shifted(n, n.tensor(0), _optional(n, 2), 1), shifted(n, n.tensor(1), _optional(n, 3), 0)
+    operands = shifted(n, n.tensor(0), n.optional(2), 1), shifted(n, n.tensor(1), n.optional(3), 0)
     attrs = {"strides": w.strides, "pads": w.pads, "dilations": w.dilations}
     return n.add("conv", *operands, group=n.attrs["group"], **attrs)
 

@@ -87,6 +87,15 @@ class Layer:
         """R of a direction: [gates, hidden (out), hidden (in)]."""
         return self.direction(self.weight(2, self.hidden, "R"), d, (self.gates, self.hidden, self.hidden))
 
+    def peepholes(self, d: int) -> TensorId | None:
+        """P of an LSTM's direction: [3, hidden]; None if it is not given."""
+        n = self.node
+        if not n.has(7):
+            return None
+        if n.shape(7) != (self.directions, 3 * self.hidden):
+            raise n.fail(f"P is {n.type(n.tensor(7))} instead of {[self.directions, 3 * self.hidden]}")
+        return self.direction(n.tensor(7), d, (3, self.hidden))
+
     def initial(self, position: int, d: int, what: str) -> TensorId:
         """The state before the first step: [B, H], zeros if it is not given."""
         n = self.node
@@ -119,17 +128,18 @@ class Layer:
         return n.reshape(mask, (self.batch, 1))
 
     def run(
-        self,
-        step: Callable[[int, int, tuple[TensorId, ...]], tuple[TensorId, ...]],
-        initial: Callable[[int], tuple[TensorId, ...]],
+        self, step: Callable[[int, int, tuple[TensorId, ...]], tuple[TensorId, ...]], *states_of: str
     ) -> list[TensorId | None]:
-        """Unroll; `step(t, direction, states)` gives new states, the hidden one first. Y, then the last states."""
+        """Unroll; `step(t, direction, states)` gives new states, the hidden one first. Y, then the last states.
+
+        `states_of`: what the operands of first states are called, from the fifth on.
+        """
         n = self.node
         zero: TensorId | None = None
         pieces: dict[tuple[int, int], TensorId] = {}
         finals: list[tuple[TensorId, ...]] = []
         for d in range(self.directions):
-            states = initial(d)
+            states = tuple(self.initial(p, d, f"initial_{name}") for p, name in enumerate(states_of, 5))
             for t in self.order(d):
                 new = step(t, d, states)
                 shown = new[0]
@@ -227,12 +237,8 @@ def lstm(n: Node) -> list[TensorId | None]:
     for d in range(rnn.directions):
         bias = rnn.biases(d)
         gx = rnn.projected(d, n.add("add", *bias) if bias else None)
-        peepholes = []
-        if n.has(7):
-            if n.shape(7) != (rnn.directions, 3 * rnn.hidden):
-                raise n.fail(f"P is {n.type(n.tensor(7))} instead of {[rnn.directions, 3 * rnn.hidden]}")
-            peepholes = [rnn.direction(n.tensor(7), d, (3, rnn.hidden))]
-        operands.append((gx, rnn.recurrence(d), peepholes))
+        peepholes = rnn.peepholes(d)
+        operands.append((gx, rnn.recurrence(d), [peepholes] if peepholes else []))
 
     def step(t: int, d: int, states: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
         gx, r, peepholes = operands[d]
@@ -248,10 +254,7 @@ def lstm(n: Node) -> list[TensorId | None]:
         )
         return h, c
 
-    def initial(d: int) -> tuple[TensorId, ...]:
-        return rnn.initial(5, d, "initial_h"), rnn.initial(6, d, "initial_c")
-
-    return rnn.run(step, initial)
+    return rnn.run(step, "h", "c")
 
 
 @handles("GRU")
@@ -274,7 +277,7 @@ def gru(n: Node) -> list[TensorId | None]:
         attrs: dict[str, Any] = {"clip": rnn.clip, "activations": rnn.activations[d], "linear_before_reset": late}
         return (n.add("gru_cell", rnn.at(gx, t), states[0], r, *recurrent, **attrs),)
 
-    return rnn.run(step, lambda d: (rnn.initial(5, d, "initial_h"),))
+    return rnn.run(step, "h")
 
 
 @handles("RNN")
@@ -294,7 +297,7 @@ def rnn_(n: Node) -> list[TensorId | None]:
             total = n.add("clip", total, low=-rnn.clip, high=rnn.clip)
         return (activated(n, rnn.activations[d][0], total),)
 
-    return rnn.run(step, lambda d: (rnn.initial(5, d, "initial_h"),))
+    return rnn.run(step, "h")
 
 
 _PARAMETERS = {"leaky_relu": ("alpha",), "elu": ("alpha",), "hard_sigmoid": ("alpha", "beta")}

@@ -22,23 +22,9 @@ _FUNCTIONS = {
 
 
 @handles(*_FUNCTIONS)
-def reduce_attribute(n: Node) -> TensorId:
-    return _reduce(n, n.attrs.get("axes"), noop=False)
-
-
-def reduce_input(n: Node) -> TensorId:
-    """Since opset 18 (ReduceSum: 13) the axes are an input."""
-    axes = n.ints(1, "axes") if n.has(1) else None
-    return _reduce(n, axes, noop=bool(n.attrs["noop_with_empty_axes"]))
-
-
-for _op in _FUNCTIONS:
-    handles(_op, since=13 if _op == "ReduceSum" else 18)(reduce_input)
-
-
-def _reduce(n: Node, axes: tuple[int, ...] | None, *, noop: bool) -> TensorId:
+def reduce(n: Node) -> TensorId:
     x, rank = n.tensor(0), len(n.shape())
-    fn = _FUNCTIONS[n.op]
+    fn, axes, noop = _FUNCTIONS[n.op], n.listed(1, "axes"), bool(n.attrs.get("noop_with_empty_axes"))
     if not axes:
         if noop and fn in ("sum", "mean", "max", "min", "prod"):
             return x

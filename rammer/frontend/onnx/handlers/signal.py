@@ -14,18 +14,9 @@ SMALL = 64  # transforms of fewer points are one product with a matrix
 
 
 @handles("DFT")
-def dft_attribute(n: Node) -> TensorId:
-    return _dft(n, n.attrs["axis"])
-
-
-@handles("DFT", since=20)
-def dft_input(n: Node) -> TensorId:
-    return _dft(n, int(n.scalar(2, "axis")) if n.has(2) else -2)
-
-
-def _dft(n: Node, axis: int) -> TensorId:
+def dft(n: Node) -> TensorId:
     x, shape = n.tensor(0), n.shape()
-    axis = n.axis(axis, len(shape))
+    axis = n.axis(int(n.scalar(2, "axis")) if n.has(2) else n.attrs.get("axis", -2), len(shape))
     if len(shape) < 2 or axis == len(shape) - 1 or shape[-1] not in (1, 2):
         raise n.fail(f"{n.type(x)} along axis {axis} is no signal", hint="its last axis holds one number, or a pair")
     inverse, half = bool(n.attrs["inverse"]), bool(n.attrs["onesided"])

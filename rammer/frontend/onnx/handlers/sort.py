@@ -15,18 +15,10 @@ DIRECT = 512  # elements that are ranked at once, at most, if few are asked for:
 
 
 @handles("TopK")
-def top_k_attribute(n: Node) -> list[TensorId]:
-    return _top_k(n, n.attrs["k"])
-
-
-@handles("TopK", since=10)
-def top_k_input(n: Node) -> list[TensorId]:
-    return _top_k(n, int(n.scalar(1, "K")))
-
-
-def _top_k(n: Node, k: int) -> list[TensorId]:
+def top_k(n: Node) -> list[TensorId]:
     """Of equal elements the first comes first; NaN counts as infinity."""
     x, shape = n.tensor(0), n.shape()
+    k = int(n.scalar(1, "K")) if n.has(1) else n.attrs["k"]
     axis = n.axis(n.attrs["axis"], len(shape))
     if not 0 <= k <= shape[axis]:
         raise n.fail(f"K is {k}, but axis {axis} has {shape[axis]} elements")

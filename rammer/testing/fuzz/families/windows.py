@@ -28,7 +28,7 @@ def spatial(s: Sketch) -> str:
     return s.pick(lambda k: k.rank in (3, 4, 5) and k.dtype in (FLOAT, DOUBLE, HALF))
 
 
-def window(s: Sketch, inner: Shape, *, dilated: bool = True) -> dict[str, Any]:
+def window(s: Sketch, inner: Shape) -> dict[str, Any]:
     """Kernel, strides, dilations and pads that fit an image."""
     r = s.random
     square = r.random() < 0.7
@@ -36,7 +36,7 @@ def window(s: Sketch, inner: Shape, *, dilated: bool = True) -> dict[str, Any]:
     kernel = [min(sizes_of[0] if square else k, e) for k, e in zip(sizes_of, inner, strict=True)]
     strides = [r.choice((1, 1, 1, 2, 3))] * len(inner) if square else [r.choice((1, 1, 2, 3)) for _ in inner]
     dilations = [1] * len(inner)
-    if dilated and r.random() < 0.15:
+    if r.random() < 0.15:
         dilations = [d if (k - 1) * d < e else 1 for k, e, d in zip(kernel, inner, (2, 3, 2), strict=False)]
     attrs: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
     form = r.random()

@@ -92,11 +92,7 @@ class EmulatorExecutable(HostRooms):
             for program in range(self.streams.num_programs):
                 self._launch(program)
             self._check()
-            for name, view in self._outputs:
-                if name in rooms and name not in direct:
-                    np.copyto(rooms[name], view)
-            found = {name: rooms[name] if name in direct else view for name, view in self._outputs if name in outputs}
-            return {name: array.copy() for name, array in found.items()}
+            return self.handed(self._outputs, rooms, direct, outputs)
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
         """As `run`, with the host's clock at every slot: the way is a GPU's, the times are not."""

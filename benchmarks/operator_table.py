@@ -1,4 +1,4 @@
-"""docs/operators.md from results of onnx_suite: `python -m rammer.testing.operator_table cpu.json … -o FILE`
+"""docs/operators.md from results of onnx_suite: `python -m benchmarks.operator_table cpu.json … -o FILE`
 
 Every cell was run: an operator, the element types of its first input, a vDevice.
 """
@@ -77,7 +77,7 @@ def table(runs: Sequence[Mapping[str, Any]], version: str, commit: str = "") -> 
         for device in by_device
     ]
     write = " ".join(map(_file, by_device))
-    commands.append(f"    python -m rammer.testing.operator_table {write} -o docs/operators.md\n")
+    commands.append(f"    python -m benchmarks.operator_table {write} -o docs/operators.md\n")
     names = sorted({op for found in by_device.values() for op in found})
     rows = [f"| {op} | {' | '.join(_cell(found.get(op, {})) for found in by_device.values())} |\n" for op in names]
     head = HEAD.format(version=version, commit=f", rammer at {commit}" if commit else "") + "".join(commands) + "\n"
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     import onnx
 
-    parser = argparse.ArgumentParser(prog="python -m rammer.testing.operator_table", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.operator_table", description=__doc__)
     parser.add_argument("results", nargs="+", type=Path, help="files that onnx_suite --json has written")
     parser.add_argument("-o", "--output", required=True, type=Path)
     parser.add_argument("--commit", default="", help="of rammer that was run, to be named on the page")
