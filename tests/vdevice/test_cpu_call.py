@@ -198,6 +198,53 @@ def test_bound_arrays_between_calls(program: rammer.Program) -> None:
         np.testing.assert_array_equal(bound.outputs["row"], bound.outputs["y"][2])
 
 
+def test_bound_arrays_of_any_kind(program: rammer.Program) -> None:
+    """Rows apart, columns first, and an output that lies in an input: as step by step."""
+    apart = np.zeros((6, 5), np.float32)[::2]
+    turned = np.zeros((7, 3), np.float32).T
+    k = np.array(1)
+    bound = program.bind({**usual(), "x": apart, "k": k}, {**program.run(usual()), "y": turned, "next": k})
+    for step in range(1, 3):
+        apart[...] = usual()["x"] + np.float32(step)
+        wanted = step_by_step(program, {**usual(step), "x": apart})
+        bound()
+        np.testing.assert_array_equal(turned, wanted["y"])
+        np.testing.assert_array_equal(bound.outputs["row"], wanted["row"])
+        assert k == step + 1
+
+
+def test_a_bound_call_that_fails(program: rammer.Program) -> None:
+    """The outputs keep what they held, the error is that of any call, and the next call is right."""
+    inputs = usual(1)
+    bound = program.bind(inputs)
+    bound()
+    before = {name: array.copy() for name, array in bound.outputs.items()}
+    inputs["k"][...] = 7
+    with pytest.raises(InputError, match="index out of range"):
+        bound()
+    assert_same(dict(bound.outputs), before)
+    inputs["k"][...] = 2
+    bound()
+    assert_same(dict(bound.outputs), step_by_step(program, usual(2)))
+
+
+def test_bound_calls_from_several_threads(program: rammer.Program) -> None:
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        bound, wanted = program.bind(usual(k)), step_by_step(program, usual(k))
+        for _ in range(300):
+            bound()
+            wrong.extend(k for n in wanted if not np.array_equal(bound.outputs[n], wanted[n]))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in (0, 1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
 def test_junk_is_written_first_where_that_is_asked_for(program: rammer.Program) -> None:
     executable = program.executable
     assert isinstance(executable, runtime.CpuExecutable)
@@ -224,9 +271,12 @@ def test_a_forked_child_calls(program: rammer.Program) -> None:
 def test_a_closed_program() -> None:
     program = model()
     program.run(usual())
+    bound = program.bind(usual())
+    bound()
     program.close()
-    with pytest.raises(InputError, match="the program is closed"):
-        program.run(usual())
+    for call_again in (lambda: program.run(usual()), bound):
+        with pytest.raises(RammerError, match="the program is closed"):
+            call_again()
 
 
 def test_another_layout_of_arrays_is_called_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +288,9 @@ def test_another_layout_of_arrays_is_called_step_by_step(monkeypatch: pytest.Mon
         with closing(model()) as program:
             assert in_one_step(program, usual()) is None
             assert_same(program.run(usual()), step_by_step(program, usual()))
+            bound = program.bind(usual())
+            bound()
+            assert_same(dict(bound.outputs), program.run(usual()))
     finally:
         call._layout_is_known.cache_clear()
 

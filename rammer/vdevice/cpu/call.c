@@ -28,13 +28,17 @@ typedef struct {
 
 typedef struct { object *name, *copy; } made;  // `copy()` gives a new array
 
+typedef struct { char *to; const char *from; i64 nbytes; } copy;
+
+// What a call needs. A bound one has copies, of which the first are made before the run; any other has ports.
 typedef struct {
   const python *py;
-  pool *pool;
+  pool *const *pool;
   const table *table;
   i64 num_inputs, num_outputs;
   const given *inputs;
   const made *outputs;
+  const copy *copies;
 } call;
 
 static void *(*address_in)(object *number);  // of this process: where a call finds all else
@@ -69,8 +73,20 @@ static object *results(const call *c) {
   return found;
 }
 
+static int run_meanwhile(const call *c) {
+  void *thread = c->py->let_others_run();
+  int code = rammer_run(*c->pool, c->table, 0);
+  c->py->go_on(thread);
+  return code;
+}
+
+static object *nothing(const python *py) {
+  py->keep(py->none);
+  return py->none;
+}
+
 // A dict of outputs; None for inputs that are no arrays just as the program takes them; else the code of what failed.
-// `self` is a number: where the call is described, whose first member is what is needed to read it.
+// `self` is a number: where the call is described.
 EXPORT object *rammer_call(object *self, object *inputs) {
   const call *c = address_in(self);
   const python *py = c->py;
@@ -80,12 +96,21 @@ EXPORT object *rammer_call(object *self, object *inputs) {
     fits = suits(py, &c->inputs[n], array);
     if (fits) __builtin_memcpy(c->inputs[n].place, FIELD(char *, array, py->data_at), c->inputs[n].nbytes);
   }
-  if (!fits) {
-    py->keep(py->none);
-    return py->none;
-  }
-  void *thread = py->let_others_run();
-  int code = rammer_run(c->pool, c->table, 0);
-  py->go_on(thread);
+  if (!fits) return nothing(py);
+  int code = run_meanwhile(c);
   return code == DONE ? results(c) : py->make_number(code);
+}
+
+static void make(const copy *copies, i64 count) {
+  for (i64 n = 0; n < count; n++) __builtin_memmove(copies[n].to, copies[n].from, copies[n].nbytes);
+}
+
+// The same of arrays that stay where they are: None, or the code of what failed.
+EXPORT object *rammer_call_bound(object *self, object *unused) {
+  const call *c = address_in(self);
+  make(c->copies, c->num_inputs);
+  int code = run_meanwhile(c);
+  if (code != DONE) return c->py->make_number(code);
+  make(c->copies + c->num_inputs, c->num_outputs);
+  return nothing(c->py);
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -17,9 +17,10 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.library import Library
 
 Port: TypeAlias = tuple[str, Array]  # a name, and the array in the program's memory
+Pair: TypeAlias = tuple[Array, Array]  # where a copy goes, and what is copied
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
-_ONE_ARGUMENT = 8  # METH_O
+_NO_ARGUMENTS, _ONE_ARGUMENT = 4, 8  # METH_NOARGS, METH_O
 _FUNCTIONS = (  # of `python` in call.c, in its order
     "PyDict_GetItem",
     "PyDict_Size",
@@ -67,6 +68,12 @@ class _Made(ctypes.Structure):
     _fields_ = (("name", _POINTER), ("copy", _POINTER))
 
 
+class _Copy(ctypes.Structure):
+    """`copy` of call.c."""
+
+    _fields_ = (("to", _POINTER), ("source", _POINTER), ("nbytes", _I64))
+
+
 class _Call(ctypes.Structure):
     """`call` of call.c."""
 
@@ -78,6 +85,7 @@ class _Call(ctypes.Structure):
         ("num_outputs", _I64),
         ("inputs", _POINTER),
         ("outputs", _POINTER),
+        ("copies", _POINTER),
     )
 
 
@@ -87,18 +95,32 @@ class _Method(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("function", _POINTER), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
 
 
-class Call:
+class _Function:
+    """A function of call.c as Python calls it, and what it must find in memory."""
+
+    def __init__(self, library: Library, symbol: str, flags: int, struct: _Call, *kept: object) -> None:
+        self._method = _Method(symbol.encode(), library.address(symbol), flags, None)
+        self._kept = (library, struct, *kept)
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.restype, make.argtypes = ctypes.py_object, (_POINTER, ctypes.py_object, _POINTER)
+        library.function("rammer_set_address_in", None, _POINTER)(_address("PyLong_AsVoidPtr"))
+        self.function: Callable[..., Any] = make(ctypes.addressof(self._method), ctypes.addressof(struct), None)
+
+
+class Call(_Function):
     """A call of a program whose ports are all small: `function(inputs)` copies, runs, and copies.
 
     It gives a dict of outputs, None for what is no dict of C-contiguous NumPy arrays of just the ports' types, and else
-    the code that says what failed. One thread at a time; whoever calls keeps this object alive.
+    the code that says what failed. One thread at a time; whoever calls keeps this object alive. `pool` holds the
+    address of the pool to run on.
     """
 
-    def __init__(self, library: Library, table: int, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+    def __init__(
+        self, library: Library, pool: ctypes.c_void_p, table: int, inputs: Sequence[Port], outputs: Sequence[Port]
+    ) -> None:
         kinds = [array.dtype for _, array in inputs]
         shapes = [np.array(array.shape, np.int64) for _, array in inputs]
         copies = [array.copy for _, array in outputs]
-        names = [name for name, _ in (*inputs, *outputs)]
         given = (_Given * len(inputs))(
             *(
                 _Given(id(name), id(kind), array.ctypes.data, array.nbytes, array.ndim, shape.ctypes.data)
@@ -106,34 +128,35 @@ class Call:
             )
         )
         made = (_Made * len(outputs))(*(_Made(id(n), id(c)) for (n, _), c in zip(outputs, copies, strict=True)))
-        python = _python()
-        self._struct = _Call(
-            ctypes.addressof(python),
-            None,
-            table,
-            len(inputs),
-            len(outputs),
-            ctypes.addressof(given),
-            ctypes.addressof(made),
-        )
-        self._method = _Method(b"rammer_call", library.address("rammer_call"), _ONE_ARGUMENT, None)
-        self._kept = (library, kinds, shapes, copies, names, given, made, python)
-        make = ctypes.pythonapi.PyCFunction_NewEx
-        make.restype, make.argtypes = ctypes.py_object, (_POINTER, ctypes.py_object, _POINTER)
-        library.function("rammer_set_address_in", None, _POINTER)(_address("PyLong_AsVoidPtr"))
-        self.function: Callable[[Any], Any] = make(ctypes.addressof(self._method), ctypes.addressof(self._struct), None)
-
-    def use(self, pool: int) -> None:
-        """Run on the threads of the pool at this address from now on."""
-        self._struct.pool = pool
+        counts, places = (len(inputs), len(outputs)), (ctypes.addressof(given), ctypes.addressof(made))
+        struct = _Call(ctypes.addressof(_python()), ctypes.addressof(pool), table, *counts, *places, None)
+        kept = (pool, given, made, kinds, shapes, copies, inputs, outputs)
+        super().__init__(library, "rammer_call", _ONE_ARGUMENT, struct, kept)
 
 
-def is_possible(inputs: Sequence[Port]) -> bool:
-    """Whether this Python and NumPy keep objects and arrays as call.c reads them, and ports are such arrays.
+class BoundCall(_Function):
+    """A call of arrays that stay where they are: `function()` gives None, or the code that says what failed.
+
+    `read` and `written` are (to, from), as large as each other and C-contiguous. Else as `Call`.
+    """
+
+    def __init__(
+        self, library: Library, pool: ctypes.c_void_p, table: int, read: Sequence[Pair], written: Sequence[Pair]
+    ) -> None:
+        pairs = [*read, *written]
+        copies = (_Copy * len(pairs))(*(_Copy(a.ctypes.data, b.ctypes.data, b.nbytes) for a, b in pairs))
+        counts = len(read), len(written)
+        python, at = ctypes.addressof(_python()), ctypes.addressof(copies)
+        struct = _Call(python, ctypes.addressof(pool), table, *counts, None, None, at)
+        super().__init__(library, "rammer_call_bound", _NO_ARGUMENTS, struct, (pool, copies, pairs))
+
+
+def is_possible(arrays: Iterable[Array]) -> bool:
+    """Whether this Python and NumPy keep objects and arrays as call.c reads them, and these are such arrays.
 
     Others (PyPy, a Python without a global lock, NumPy if it ever changes its layout) call step by step.
     """
-    return _layout_is_known() and all(array.flags.c_contiguous and array.dtype.isnative for _, array in inputs)
+    return _layout_is_known() and all(array.flags.c_contiguous and array.dtype.isnative for array in arrays)
 
 
 @lru_cache(maxsize=1)

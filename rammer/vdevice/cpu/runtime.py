@@ -17,7 +17,7 @@ from rammer.ir.tensor import Array
 from rammer.vdevice import forks
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.cpu.build import RUNTIME, TABLE, fingerprint
-from rammer.vdevice.cpu.call import Call, is_possible
+from rammer.vdevice.cpu.call import BoundCall, Call, is_possible
 from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
 from rammer.vdevice.cpu.prefetch import LINE_BYTES
 from rammer.vdevice.cpu.spec import Host, known_arch
@@ -76,6 +76,7 @@ class CpuExecutable(HostRooms):
         self._lender = Lender()
         self._stuck = False
         self._restarting = threading.Lock()
+        self._pool_at = ctypes.c_void_p()
         self._bind()
         self._call = self._small_call()
         self._begin(self._find_pool())
@@ -138,16 +139,15 @@ class CpuExecutable(HostRooms):
 
     def _small_call(self) -> Call | None:
         """The call in one step, if all ports are small enough to be copied."""
-        if self._direct or not is_possible(self._inputs):
+        if self._direct or not is_possible(view for _, view in self._inputs):
             return None
-        return Call(self._runtime.library, self._address, self._inputs, self._outputs)
+        return Call(self._runtime.library, self._pool_at, self._address, self._inputs, self._outputs)
 
     def _use(self, pool: Pool | None) -> None:
         """Run on these threads from now on; without any the program is closed."""
         self._pool = pool
-        if self._call and pool:
-            self._call.use(pool.address)
-        else:
+        self._pool_at.value = pool.address if pool else None
+        if pool is None:
             self._call = None
 
     def _begin(self, pool: Pool | None) -> None:
@@ -194,14 +194,28 @@ class CpuExecutable(HostRooms):
         read = [(view, inputs[name]) for name, view in self._inputs if name not in direct]
         written = [(outputs[name], view) for name, view in self._outputs if name not in direct]
 
+        made = None
+        if is_possible(array for pair in (*read, *written) for array in pair):
+            made = BoundCall(self._runtime.library, self._pool_at, self._address, read, written)
+
         def call() -> None:
             with self._lock if self._forks == forks.count else self._renewed():
                 self._point(direct)
+                if made is not None and self._is_ready():
+                    code = made.function()
+                    if code is None:
+                        return
+                    if code != _LOST:
+                        self._ended(code)
                 self._run(read, 0)
                 for array, view in written:
                     array[...] = view
 
         return call
+
+    def _is_ready(self) -> bool:
+        """Whether nothing is to be done before a run."""
+        return not (self._pool is None or self._stuck or self.poison)
 
     def run_bound(
         self, inputs: Mapping[str, Array], rooms: Mapping[str, Array], outputs: Collection[str]
