@@ -23,6 +23,7 @@ from rammer.candidates import (
     generated,
     standing_in,
 )
+from rammer.collector import seldom
 from rammer.cost.price import fit
 from rammer.errors import ArtifactError, DeviceError, ModelError, RammerError, UnsuitableError, VerificationError
 from rammer.ir.dependency import Dependencies
@@ -133,6 +134,7 @@ def require_compiler() -> None:
         )
 
 
+@seldom()
 def compile(
     model: Model,
     target: str | None = None,
