@@ -23,6 +23,7 @@ from rammer.candidates import (
     generated,
     standing_in,
 )
+from rammer.collector import seldom
 from rammer.cost.price import fit
 from rammer.errors import ArtifactError, DeviceError, ModelError, RammerError, UnsuitableError, VerificationError
 from rammer.ir.dependency import Dependencies
@@ -44,7 +45,6 @@ from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import finer_tilings, wants_images_apart
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.searched import SearchedPolicy
-from rammer.scheduler.timeline import simulate
 from rammer.state import checked_pairs, same_types
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Image, Progress, VDevice, ports_of, silent
@@ -133,6 +133,7 @@ def require_compiler() -> None:
         )
 
 
+@seldom()
 def compile(
     model: Model,
     target: str | None = None,
@@ -210,15 +211,16 @@ def compile(
         with clock("profile"):
             candidates, spilled = drop_spilled(candidates, vdevice, budget_s, progress)
             profiler = profile(candidates, vdevice, budget_s, progress)
+        problem = Problem(graph, vdevice.spec, candidates, profiler)
         with clock("schedule"):
-            plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
+            plan = chosen.schedule(problem)
         prover = Prover(vdevice, check, progress)
         with clock("prove"):  # what a plan uses; where that may not be used, another plan
             while verify and (changed := prover.settle(candidates, plan.kernels)):
                 candidates, standing = changed
                 profiler.times |= {new: profiler.times[k] for k, new in standing.items() if k in profiler.times}
                 stands = standing_in(plan, candidates, standing)
-                plan = stands or chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
+                plan = stands or chosen.schedule(replace(problem, candidates=candidates))
         used = list(dict.fromkeys(plan.kernels))
         plan = replace(plan, rtask_us={k: profiler.rtask_us(k) for k in used})
         with clock("memory"):
@@ -229,7 +231,7 @@ def compile(
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
             trace.say(CHOICES, note)
-        timeline = simulate(plan)
+        timeline = problem.timelines.of(plan)
         trace.plan(plan, timeline)
         with clock("verify"):
             if verify:

@@ -64,8 +64,20 @@ class Address(NamedTuple):
     region: Region
     base: int | Sequence[int]  # byte
 
-    def of(self, rtask: int) -> int:
-        return self.base if isinstance(self.base, int) else self.base[rtask]
+    def places(self, num_rtasks: int) -> list[tuple[int, int]]:
+        """For each rTask, the piece in which that is, and how far in."""
+        if isinstance(self.base, int):
+            return [self.region.place(self.base)] * num_rtasks
+        return [self.region.place(base) for base in self.base]
+
+
+class Part(NamedTuple):
+    """What an rTask touches of operands that begin in a piece of number 0: inputs first."""
+
+    pieces: Numbers
+    operand: Numbers  # of each piece
+    nbytes: NDArray[np.float64]  # in each piece
+    written: int  # so many of the last pieces
 
 
 def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> list[Touch]:
@@ -73,34 +85,28 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
 
     `in_use` grows to what all of them touch of each piece.
     """
-    inputs = len(kernel.operation.inputs)
-    operands = [(chosen, most, at) for (chosen, most), at in zip(_operands(kernel), addresses, strict=True)]
-    known: dict[tuple[tuple[int, int], ...], Touch] = {}  # by what the rTask uses of each operand, and where
+    sizes = tuple([at.region.size for at in addresses])
     found = []
-    for rtask in range(kernel.num_rtasks):
-        key = tuple([(chosen[rtask], at.of(rtask)) for chosen, _, at in operands])
-        if key not in known:
-            parts = [
-                _touched(kernel, number, (use,), at.region, base, most / kernel.num_rtasks)
-                for number, ((use, base), (_, most, at)) in enumerate(zip(key, operands, strict=True))
-            ]
-            pieces, nbytes = (np.concatenate(column) for column in zip(*parts, strict=True))
-            written = np.concatenate([p for p, _ in parts[inputs:]])
-            known[key] = Touch(pieces, nbytes.astype(np.float64), written)
-        found.append(known[key])
+    for rtask, places in enumerate(zip(*[at.places(kernel.num_rtasks) for at in addresses], strict=True)):
+        firsts, begins = zip(*places, strict=True)
+        part = _part(kernel, rtask, begins, sizes)
+        pieces = np.array(firsts).take(part.operand)
+        pieces += part.pieces
+        found.append(Touch(pieces, part.nbytes, pieces[len(pieces) - part.written :]))
     total = np.zeros(len(in_use), np.int64)
-    for number, (_, most, at) in enumerate(operands):
-        by_base: dict[int, set[int]] = {}
-        for use, base in dict.fromkeys(key[number] for key in known):
-            by_base.setdefault(base, set()).add(use)
-        all_of = [_touched(kernel, number, tuple(sorted(uses)), at.region, b, most) for b, uses in by_base.items()]
-        if len(all_of) == 1:
-            pieces, nbytes = all_of[0]
-            total[pieces] += nbytes
+    for number, (at, (chosen, most)) in enumerate(zip(addresses, _operands(kernel), strict=True)):
+        if isinstance(at.base, int):
+            first, begin = at.region.place(at.base)
+            pieces, nbytes = _cut(kernel, number, tuple(sorted({*chosen})), begin, sizes[number], most)
+            total[pieces + first] += nbytes
             continue
+        by_place: dict[tuple[int, int], set[int]] = {}
+        for place, use in zip(at.places(len(chosen)), chosen, strict=True):
+            by_place.setdefault(place, set()).add(use)
         largest = np.zeros(len(in_use), np.int64)  # pieces of a tensor that take turns in the same place count once
-        for pieces, nbytes in all_of:
-            largest[pieces] = np.maximum(largest[pieces], nbytes)
+        for (first, begin), uses in by_place.items():
+            pieces, nbytes = _cut(kernel, number, tuple(sorted(uses)), begin, sizes[number], most)
+            largest[pieces + first] = np.maximum(largest[pieces + first], nbytes)
         total += largest
     np.maximum(in_use, total, out=in_use)
     return found
@@ -115,6 +121,19 @@ def _operands(kernel: RKernel) -> tuple[tuple[tuple[int, ...], float], ...]:
     return tuple((_elements(kernel, n)[0].chosen, m) for n, m in enumerate(most))
 
 
+@lru_cache(maxsize=1 << 9)  # steps of a recurrent network touch the same places of tensors of their own
+def _part(kernel: RKernel, rtask: int, begins: tuple[int, ...], sizes: tuple[int, ...]) -> Part:
+    """What an rTask touches of operands that begin so many bytes after the begin of a piece; pieces have `sizes`."""
+    cuts = [
+        _cut(kernel, number, (chosen[rtask],), begin, size, most / kernel.num_rtasks)
+        for number, ((chosen, most), begin, size) in enumerate(zip(_operands(kernel), begins, sizes, strict=True))
+    ]
+    pieces, nbytes = (np.concatenate(column) for column in zip(*cuts, strict=True))
+    counts = [len(cut) for cut, _ in cuts]
+    operand = np.repeat(np.arange(len(cuts)), counts)
+    return Part(pieces, operand, nbytes.astype(np.float64), sum(counts[len(kernel.operation.inputs) :]))
+
+
 def _elements(kernel: RKernel, number: int) -> tuple[Elements, TensorType]:
     """What rTasks use of an operand, and its type; inputs come first."""
     if (output := number - len(kernel.operation.inputs)) >= 0:
@@ -122,23 +141,14 @@ def _elements(kernel: RKernel, number: int) -> tuple[Elements, TensorType]:
     return read_elements(kernel, number), kernel.input_types()[number]
 
 
-def _touched(
-    kernel: RKernel, number: int, chosen: tuple[int, ...], region: Region, base: int, most: float
-) -> tuple[Numbers, Numbers]:
-    """Pieces, and bytes in each, of an operand that begins at byte `base`.
-
-    That is no more than `most` elements of some of the sets that rTasks choose from: an equal part of each piece.
-    """
-    first, begin = region.place(base)
-    pieces, nbytes = _cut(kernel, number, chosen, begin, region.size, most)
-    return pieces + first, nbytes
-
-
-@lru_cache(maxsize=1 << 12)  # steps of a recurrent network touch the same places of tensors of their own
+@lru_cache(maxsize=1 << 12)
 def _cut(
     kernel: RKernel, number: int, chosen: tuple[int, ...], begin: int, size: int, most: float
 ) -> tuple[Numbers, Numbers]:
-    """The same by pieces of `size` bytes, of which the first has the number 0, and the operand begins in it."""
+    """Pieces, of `size` bytes each, and bytes in each, of an operand that begins at byte `begin` of piece 0.
+
+    That is no more than `most` elements of some of the sets that rTasks choose from: an equal part of each piece.
+    """
     elements, kind = _elements(kernel, number)
     used = union([elements.sets[n] for n in chosen])
     spans = used * kind.element_bytes + begin

@@ -8,6 +8,8 @@ one by one stalls for more than the rates say, one that computes while lines are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,7 @@ from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
 
 TELLING = 0.1  # of a time in turn that must be fetching, so that it says something about stalls
+RUNS = 2  # of a plan on paper: the last one finds what the one before leaves
 SWEEPS = 4  # over a kernel's rTasks, until caches hold what they will
 MOST_FETCHING = 0.8  # of a time in turn, whatever the rates say
 MOST_STALL = 4.0  # times the rates: more is a disturbed measurement
@@ -69,30 +72,23 @@ def _bounded(stall: float) -> float:
     return float(min(max(stall, 0.0), MOST_STALL))
 
 
-class Meter:
-    """Prices the rTasks of a plan in the order in which they run.
+def followed(
+    plan: ExecutionPlan, order: Sequence[tuple[int, TaskUid]]
+) -> tuple[dict[TaskUid, float], dict[TaskUid, Bytes]]:
+    """Microseconds of each rTask, and the bytes that it has from each of `residency.levels`, in a run after another.
 
-    `fetched`: the bytes that each had from each of `residency.levels` when it ran last.
+    `order` has rTasks with their vEUs, in an order in which they may run; all is followed twice.
     """
-
-    def __init__(self, plan: ExecutionPlan) -> None:
-        pieces = Pieces(plan)
-        self.fetched: dict[TaskUid, Bytes] = {}
-        self._touched = pieces.touched
-        self._caches = Residency(plan.spec, pieces.in_use)
-        self._rates = us_per_byte(plan.spec, plan.spec.num_veus)
-        costs = {}
-        for kernel in dict.fromkeys(plan.kernels):
-            price = plan.prices[kernel]
-            stalls = np.full(len(levels(plan.spec)), price.shared_stall)
-            stalls[-1:] = price.memory_stall
-            costs[kernel] = price.near_us, stalls
-        self._costs = [costs[kernel] for kernel in plan.kernels]
-
-    def __call__(self, veu: int, task: TaskUid) -> float:
-        """Microseconds of the next rTask of a vEU."""
-        moved = self._caches.fetch(veu, self._touched[task.operator_id][task.rtask_id])
-        self.fetched[task] = moved.sum(axis=0)
-        near_us, stalls = self._costs[task.operator_id]
-        us = (moved * self._rates).sum(axis=0)
-        return max(near_us + float(us @ stalls), float(us.sum()))
+    pieces = Pieces(plan)
+    caches, touched = Residency(plan.spec, pieces.in_use), pieces.touched
+    for _ in range(RUNS):
+        found = [caches.fetch(veu, touched[operator][rtask]) for veu, (operator, rtask) in order]
+    moved = np.array(found).reshape(len(order), 2, -1)
+    us = (moved * us_per_byte(plan.spec, plan.spec.num_veus)).sum(axis=1)
+    prices = [plan.prices[plan.kernels[operator]] for _, (operator, _) in order]
+    stalls = np.array([price.shared_stall for price in prices])[:, None].repeat(us.shape[1], axis=1)
+    stalls[:, -1:] = np.array([price.memory_stall for price in prices])[:, None]
+    near_us = np.array([price.near_us for price in prices])
+    all_us = np.maximum(near_us + (us * stalls).sum(axis=1), us.sum(axis=1))
+    tasks = [task for _, task in order]
+    return dict(zip(tasks, all_us.tolist(), strict=True)), dict(zip(tasks, moved.sum(axis=1), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import exp
 
 import numpy as np
@@ -11,9 +12,9 @@ from rammer.cost.pieces import Touch
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 
 Bytes = NDArray[np.float64]
-_sum = np.add.reduce  # without the method's layers: arrays are short here
-
+NOBODY = -1
 ROUNDS = 16  # of Newton's method, from below: exact to the last digit where a loop is a hundredth more than fits
+MOST_TURNS = 256.0  # whose exponential is still far from what a number can be
 
 
 def levels(spec: VDeviceSpec) -> list[tuple[MemoryLevel, bool]]:
@@ -42,7 +43,7 @@ class Residency:
             (size := m.sharing(spec.num_veus), [_Cache(m.usable_bytes, in_use) for _ in range(0, spec.num_veus, size)])
             for m in shared[:-1]
         ]
-        self._writer = np.full(len(in_use), -1, np.int32)
+        self._writer = np.full(len(in_use), NOBODY, np.int32)
         self._levels = len(found)
 
     def fetch(self, veu: int, touch: Touch) -> Bytes:
@@ -50,40 +51,38 @@ class Residency:
 
         They are near then, and what it writes is its vEU's.
         """
-        moved = np.zeros((2, self._levels))
         pieces, left = touch.pieces, touch.nbytes
-        reads = len(pieces) - len(touch.written)
-
-        def parts(nbytes: Bytes) -> tuple[float, float]:
-            read = float(_sum(nbytes[:reads]))
-            return read, float(_sum(nbytes)) - read
-
-        lacking = parts(left)
-        first = 0
-        if self._own:
-            left = self._own[veu].take(pieces, left)
-            lacking, before = parts(left), lacking
-            moved[:, 0] = before[0] - lacking[0], before[1] - lacking[1]
+        had = np.zeros((self._levels, len(pieces)))
+        lacking, first = bool(len(pieces)), 0
+        if self._own and lacking:
+            left, lacking = self._own[veu].take(pieces, left, had[0])
             first = 2
-            others = [cache for other, cache in enumerate(self._own) if other != veu]
-            if sum(lacking) > 0.0 and others:
-                writers = self._writer[pieces]
+            if lacking and len(self._own) > 1:
+                writers = self._writer.take(pieces)
+                if others := {*writers.tolist()} - {veu, NOBODY}:
+                    for other in others:
+                        np.multiply(left, self._own[other].share(pieces), out=had[1], where=writers == other)
+                    left = left - had[1]
+            if len(touch.written):
                 for other, cache in enumerate(self._own):
-                    if other != veu and (theirs := writers == other).any():
-                        left = left - np.where(theirs, left * cache.share(pieces), 0.0)
-                lacking, before = parts(left), lacking
-                moved[:, 1] = before[0] - lacking[0], before[1] - lacking[1]
-            for cache in others:
-                cache.drop(touch.written)
-            self._writer[touch.written] = veu
-        if sum(lacking) > 0.0:
-            for level, (sharing, caches) in enumerate(self._shared, first):
-                left = caches[veu // sharing].take(pieces, left)
-                lacking, before = parts(left), lacking
-                moved[:, level] = before[0] - lacking[0], before[1] - lacking[1]
+                    if other != veu:
+                        cache.drop(touch.written)
+                self._writer[touch.written] = veu
+        for level, (sharing, caches) in enumerate(self._shared, first):
+            if lacking:
+                left, lacking = caches[veu // sharing].take(pieces, left, had[level])
         if self._levels:
-            moved[:, -1] += lacking
-        return moved
+            had[-1] = left
+        return _parts(len(pieces), len(touch.written)) @ had.T
+
+
+@lru_cache(maxsize=1 << 10)
+def _parts(count: int, written: int) -> Bytes:
+    """[2, count]: what sums up over pieces that are read, and over the last ones, that are written."""
+    found = np.zeros((2, count))
+    found[0, : count - written] = 1.0
+    found[1, count - written :] = 1.0
+    return found
 
 
 def kept(touched: float, nbytes: float) -> float:
@@ -113,44 +112,56 @@ class _Cache:
     def __init__(self, nbytes: int, in_use: NDArray[np.int64]) -> None:
         self._nbytes = float(max(nbytes, 1))
         self._in_use = np.maximum(in_use, 1).astype(np.float64)
-        self._held = 0.0  # bytes that are there
-        self._passed = 0.0  # bytes that pushed others out so far
-        self._entered = np.full(len(in_use), -np.inf)  # how many had when a piece was touched last
-        self._filled = np.zeros(len(in_use))  # how much of the piece was there then
+        self._per_byte = 1.0 / self._in_use
+        self._room = self._nbytes
+        self._turns = 0.0  # how many times its size pushed others out so far
+        self._left = 1.0  # of what was there before
+        self._there = np.zeros(len(in_use))  # how much of each piece, had nothing been pushed out so far
 
     def share(self, pieces: NDArray[np.int64]) -> Bytes:
         """How much of each piece is still there."""
-        since: Bytes = self._entered[pieces] - self._passed
-        since /= self._nbytes
-        np.exp(since, out=since)
-        since *= self._filled[pieces]
-        return since
+        share: Bytes = self._there.take(pieces)
+        share *= self._left
+        return share
 
-    def take(self, pieces: NDArray[np.int64], nbytes: Bytes) -> Bytes:
-        """Let in what is not there of some bytes of each piece, and say how much that was of each."""
-        if not len(pieces):
-            return nbytes
+    def take(self, pieces: NDArray[np.int64], nbytes: Bytes, had: Bytes) -> tuple[Bytes, bool]:
+        """Let in what is not there of some bytes of each piece: how much that was of each, and whether it was any.
+
+        `had` receives what was there.
+        """
         share = self.share(pieces)
-        fetched: Bytes = nbytes * (1.0 - share)
+        np.multiply(nbytes, share, out=had)
+        fetched: Bytes = nbytes - had
         came = fetched.cumsum()
-        room, total = self._nbytes - self._held, float(came[-1])
-        if total > room:
-            came -= room
-            np.maximum(came, 0.0, out=came)
+        total = float(came[-1])
+        share += fetched * self._per_byte.take(pieces)
+        np.minimum(share, 1.0, out=share)
+        if total > self._room:
+            if self._room:
+                came -= self._room
+                np.maximum(came, 0.0, out=came)
+                self._room = 0.0
+            came /= self._nbytes
             pushed = float(came[-1])
-            came += self._passed
-            self._entered[pieces] = came
-            self._passed += pushed
-            self._held = self._nbytes
+            self._push(pushed)
+            came += self._turns - pushed
+            share *= np.exp(came, out=came)
         else:
-            self._entered[pieces] = self._passed
-            self._held += total
-        share += fetched / self._in_use[pieces]
-        self._filled[pieces] = np.minimum(share, 1.0, out=share)
-        return fetched
+            share /= self._left
+            self._room -= total
+        self._there[pieces] = share
+        return fetched, total > 0.0
+
+    def _push(self, turns: float) -> None:
+        self._turns += turns
+        if self._turns > MOST_TURNS:
+            self._there *= exp(-self._turns)
+            self._turns = 0.0
+        self._left = exp(-self._turns)
 
     def drop(self, pieces: NDArray[np.int64]) -> None:
         """Forget pieces, which leaves room for others."""
-        if self._filled[pieces].any():
-            self._held = max(self._held - float(self.share(pieces) @ self._in_use[pieces]), 0.0)
-            self._filled[pieces] = 0.0
+        share = self.share(pieces)
+        if share.any():
+            self._room = min(self._room + float(share @ self._in_use[pieces]), self._nbytes)
+            self._there[pieces] = 0.0

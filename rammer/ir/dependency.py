@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from rammer.ir.intervals import NOTHING, Intervals, expand, merged, sumset, unio
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import Digit, TensorId, TensorType, row_major
+from rammer.ir.tensor import Digit, TensorType, row_major
 from rammer.ir.tile import TileProgram
 
 Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
@@ -223,6 +223,27 @@ def overlaps(consumer: RKernel, position: int, producer: RKernel, output: int, s
     return np.stack([left, right], 1)
 
 
+class Needed(NamedTuple):
+    """rTasks of a producer that some rTasks of a consumer need."""
+
+    rtasks: list[int]  # of the producer, ascending
+    readers: NDArray[np.int64]  # of each pair, the place of the consumer's rTask
+    which: NDArray[np.int64]  # of each pair, the place in `rtasks`
+    by_all: bool  # each rTask of the consumer needs all of them
+
+
+def needed(pairs: Pairs, num_readers: int) -> Needed:
+    """What so many rTasks of a consumer need of a producer; pairs have their numbers, from 0 on."""
+    rtasks, which = np.unique(pairs[:, 1], return_inverse=True)
+    return Needed(rtasks.tolist(), pairs[:, 0], which, len(pairs) == num_readers * len(rtasks))
+
+
+@lru_cache(maxsize=1 << 15)
+def needed_by_all(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> Needed:
+    """What all rTasks of `consumer` need, by `overlaps`."""
+    return needed(overlaps(consumer, position, producer, output, shift), consumer.num_rtasks)
+
+
 @lru_cache(maxsize=1 << 15)
 def surely_follows(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> bool:
     """Whether the first rTask of `consumer` is known to read what `producer` writes, without a look at the others.
@@ -272,38 +293,30 @@ class Dependencies:
     def __init__(self, graph: Graph, kernels: Sequence[RKernel] | Mapping[int, RKernel]) -> None:
         self.graph = graph
         self.kernels = kernels
-        self._writers: dict[TensorId, list[tuple[int, int, int, int]]] = defaultdict(list)
-        for n, op in enumerate(graph.operators):
-            for position, tensor in enumerate(op.outputs):
-                root, low, high = self.extent(tensor)
-                self._writers[root].append((low, high, n, position))
-        self._hulls = {root: np.array([w[:2] for w in found]) for root, found in self._writers.items()}
-
-    def extent(self, tensor: TensorId) -> tuple[TensorId, int, int]:
-        """The owner of a tensor's memory, and the tensor's first and one past its last element there."""
-        root, offset = self.graph.storage(tensor)
-        return root, offset, offset + prod(self.graph.types[tensor].physical_shape)
-
-    def writers(self, tensor: TensorId) -> Iterator[tuple[int, int, int]]:
-        """(operator, output position, its first element in the owner) of all that may write into a tensor."""
-        root, low, high = self.extent(tensor)
-        found = self._writers.get(root, ())
-        if len(found) > 8:
-            hulls = self._hulls[root]
-            found = [found[i] for i in np.flatnonzero((hulls[:, 0] < high) & (hulls[:, 1] > low))]
-        for start, stop, n, position in found:
-            if start < high and stop > low:
-                yield n, position, start
 
     def edges(self, operator_id: int) -> list[tuple[int, Pairs]]:
         """(producer's number, pairs of rTasks) for every input that some operator computes."""
         kernel = self.kernels[operator_id]
         found = []
-        for position, producer, output, shift in self._read(operator_id):
+        for position, producer, output, shift in self.graph.sources[operator_id]:
             pairs = overlaps(kernel, position, self.kernels[producer], output, shift)
             if len(pairs):
                 found.append((producer, pairs))
         return found
+
+    def needed(self, operator_id: int, rtasks: NDArray[np.int64]) -> Iterator[tuple[int, Needed]]:
+        """(producer's number, what some rTasks, ascending, need of it) for every input that some operator computes."""
+        kernel = self.kernels[operator_id]
+        for position, producer, output, shift in self.graph.sources[operator_id]:
+            edge = kernel, position, self.kernels[producer], output, shift
+            if len(rtasks) == kernel.num_rtasks:
+                found = needed_by_all(*edge)
+            else:
+                pairs = overlaps(*edge)
+                pairs = pairs[np.isin(pairs[:, 0], rtasks)]
+                found = needed(np.column_stack((np.searchsorted(rtasks, pairs[:, 0]), pairs[:, 1])), len(rtasks))
+            if found.rtasks:
+                yield producer, found
 
     def producers(self, operator_id: int) -> dict[int, bool]:
         """Operators that may write what an operator reads; True: its first rTask surely reads something of theirs.
@@ -311,18 +324,10 @@ class Dependencies:
         `edges` says which rTasks do, and takes long where there are many.
         """
         kernel, found = self.kernels[operator_id], dict[int, bool]()
-        for position, producer, output, shift in self._read(operator_id):
+        for position, producer, output, shift in self.graph.sources[operator_id]:
             sure = surely_follows(kernel, position, self.kernels[producer], output, shift)
             found[producer] = found.get(producer, False) or sure
         return found
-
-    def _read(self, operator_id: int) -> Iterator[tuple[int, int, int, int]]:
-        """(input, producer, output of it, elements from the input's first one to the output's)."""
-        for position, tensor in enumerate(self.graph.operators[operator_id].inputs):
-            offset = self.graph.storage(tensor).offset
-            for producer, output, start in self.writers(tensor):
-                if producer != operator_id:
-                    yield position, producer, output, offset - start
 
     def of(self, operator_id: int) -> Sequence[tuple[TaskUid, ...]]:
         """For each rTask of an operator, the rTasks it must wait for, ascending."""
@@ -339,7 +344,7 @@ class Dependencies:
             for n, op in enumerate(self.graph.operators)
             for kernel in [self.kernels[n]]
             for position, tensor in enumerate(op.inputs)
-            if any(True for _ in self.writers(tensor)) and not read_elements(kernel, position).exact
+            if self.graph.writers(tensor) and not read_elements(kernel, position).exact
         ]
 
 

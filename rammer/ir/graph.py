@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, takewhile
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +45,18 @@ def storage(views: Mapping[TensorId, View], tensor: TensorId) -> Storage:
     while (view := views.get(tensor)) is not None:
         tensor, offset = view.base, offset + view.offset
     return Storage(tensor, offset)
+
+
+class Source(NamedTuple):
+    """An output of a producer, in memory that an input of another operator reads.
+
+    Element e of the input is element e + shift of the output.
+    """
+
+    position: int  # of the input
+    producer: int
+    output: int
+    shift: int
 
 
 @dataclass(frozen=True)
@@ -92,44 +105,52 @@ class Graph:
         """The owner of a tensor's memory, through any chain of views."""
         return storage(self.views, tensor)
 
-    @cached_property
-    def writers(self) -> dict[TensorId, list[int]]:
-        """owner of memory -> numbers of the operators that write into it"""
-        found: dict[TensorId, list[int]] = {}
-        for n, op in enumerate(self.operators):
-            for root in dict.fromkeys(self.storage(t).root for t in op.outputs):
-                found.setdefault(root, []).append(n)
-        return found
-
     def extent(self, tensor: TensorId) -> tuple[TensorId, int, int]:
         """The owner of a tensor's memory, and the elements [low, high) of it that the tensor takes."""
         root, low = self.storage(tensor)
         return root, low, low + prod(self.types[tensor].physical_shape)
 
     @cached_property
+    def _written(self) -> dict[TensorId, tuple[list[tuple[int, int, int, int]], list[int]]]:
+        """owner of memory -> (first element, end, operator, output) of all that is written there, ascending; and where
+        all so far end"""
+        found: dict[TensorId, list[tuple[int, int, int, int]]] = {}
+        for n, op in enumerate(self.operators):
+            for output, tensor in enumerate(op.outputs):
+                root, low, high = self.extent(tensor)
+                found.setdefault(root, []).append((low, high, n, output))
+        for pieces in found.values():
+            pieces.sort()
+        return {root: (pieces, [*accumulate((p[1] for p in pieces), max)]) for root, pieces in found.items()}
+
+    def writers(self, tensor: TensorId) -> list[tuple[int, int, int]]:
+        """(operator, output, its first element in the owner) of all that may write into a tensor, ascending."""
+        root, low, high = self.extent(tensor)
+        pieces, ends = self._written.get(root, ([], []))
+        here = takewhile(lambda piece: piece[0] < high, pieces[bisect_right(ends, low) :])
+        return sorted((n, output, first) for first, end, n, output in here if end > low)
+
+    @cached_property
+    def sources(self) -> tuple[tuple[Source, ...], ...]:
+        """Of every operator, what others write of what it reads."""
+        return tuple(
+            tuple(
+                Source(position, producer, output, self.storage(tensor).offset - first)
+                for position, tensor in enumerate(op.inputs)
+                for producer, output, first in self.writers(tensor)
+                if producer != n
+            )
+            for n, op in enumerate(self.operators)
+        )
+
+    @cached_property
     def dfg(self) -> nx.DiGraph:
         """Operator numbers, with an edge from each operator to each one that reads memory it writes."""
         import networkx as nx
 
-        written: dict[TensorId, list[tuple[int, int, int]]] = {}
-        for n, op in enumerate(self.operators):
-            for tensor in op.outputs:
-                root, low, high = self.extent(tensor)
-                written.setdefault(root, []).append((low, high, n))
-        ends: dict[TensorId, list[int]] = {}
-        for root, pieces in written.items():
-            pieces.sort()  # disjoint, so the ends ascend as well
-            ends[root] = [high for _, high, _ in pieces]
         graph = nx.DiGraph()
         graph.add_nodes_from(range(len(self.operators)))
-        for n, op in enumerate(self.operators):
-            for root, low, high in dict.fromkeys(self.extent(t) for t in op.inputs):
-                pieces = written.get(root, [])
-                for first, _, writer in pieces[bisect_right(ends.get(root, []), low) :]:
-                    if first >= high:
-                        break
-                    if writer != n:
-                        graph.add_edge(writer, n)
+        graph.add_edges_from((source.producer, n) for n, found in enumerate(self.sources) for source in found)
         return graph
 
     def wavefronts(self) -> tuple[tuple[int, ...], ...]:

@@ -86,8 +86,8 @@ class RKernel:
 
     def input_types(self) -> tuple[TensorType, ...]:
         """Types of the inputs as the kernel reads them, packing included."""
-        packed = dict(self.packing)
-        return tuple(TensorType(t.shape, t.dtype, packed.get(name, t.layout)) for name, t in self.operation.expr.inputs)
+        packed, inputs = dict(self.packing), self.operation.expr.inputs
+        return tuple(TensorType(t.shape, t.dtype, packed[n]) if n in packed else t for n, t in inputs)
 
     def box(self, rtask_id: int) -> dict[str, tuple[int, int]]:
         """[low, high) on every root axis that this rTask computes; empty ranges where a tile lies past the edge."""

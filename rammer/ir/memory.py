@@ -16,6 +16,7 @@ from rammer.ir.succession import successions
 from rammer.ir.tensor import ALIGNMENT, Layout, TensorId
 
 PAGE = 4096
+BLOCK = 256  # owners whose neighbours are looked up at once
 
 
 def memory_owners(graph: Graph) -> list[TensorId]:
@@ -89,42 +90,43 @@ class Lifetimes:
         self.last_program = np.full(count, -1, np.int64)  # of the last access
         np.minimum.at(self.first_program, owner[writes], order.program[slot[writes]])
         np.maximum.at(self.last_program, owner, order.program[slot])
-        # in its last rProgram, an owner is accessed no later than order last[owner, veu] of each lane
-        self.last = np.full((count, num_veus), -1, np.int32)
+        # in its last rProgram, an owner is accessed no later than order last[veu, owner] of each lane
+        self.last = np.full((num_veus, count), -1, np.int32)
         final = order.program[slot] == self.last_program[owner]
-        np.maximum.at(self.last, (owner[final], order.veu[slot[final]]), order.order[slot[final]].astype(np.int32))
-        # in its first rProgram, every write of it knows needs[owner, veu] slots of each lane to be complete
-        self.needs = np.full((count, num_veus), np.iinfo(np.int32).max, np.int32)
+        np.maximum.at(self.last, (order.veu[slot[final]], owner[final]), order.order[slot[final]].astype(np.int32))
+        # in its first rProgram, every write of it knows needs[veu, owner] slots of each lane to be complete
+        self.needs = np.full((num_veus, count), np.iinfo(np.int32).max, np.int32)
         early = np.flatnonzero(writes & (order.program[slot] == self.first_program[owner]))
         early = early[np.argsort(owner[early], kind="stable")]
         if early.size:
             begins = np.flatnonzero(np.append(True, np.diff(owner[early]) > 0))
-            self.needs[owner[early[begins]]] = np.minimum.reduceat(order.known(slot[early]), begins, axis=0)
+            self.needs[:, owner[early[begins]]] = np.minimum.reduceat(order.known(slot[early]), begins, axis=0).T
         self.first_program[self.first_program == len(plan.programs)] = -1  # graph inputs: no rTask writes them first
         self.first_program[[number[t] for t in graph.inputs if t in number]] = -1
         for root in (graph.storage(t).root for t in graph.outputs):
             if root in number:
                 self.last_program[number[root]] = len(plan.programs)
 
-    def precedes(
-        self, first: NDArray[np.int64] | int | slice, second: NDArray[np.int64] | int | slice
-    ) -> NDArray[np.bool_]:
-        """Whether every access of owner `first` happens before every write of owner `second` (either may be many)."""
-        ended, begun = np.broadcast_arrays(self.last_program[first], self.first_program[second])
-        result = np.atleast_1d(ended < begun)
-        same = np.flatnonzero((ended == begun) & (begun >= 0))  # only these ask for the order inside an rProgram
-        if same.size:
-            last, needs = self.last[first], self.needs[second]
-            if same.size < result.size:
-                last, needs = (table if table.ndim == 1 else table[same] for table in (last, needs))
-            result[same] = np.all(needs > last, axis=-1)
+    def precedes(self, first: NDArray[np.int64] | int, second: NDArray[np.int64] | int) -> NDArray[np.bool_]:
+        """Whether every access of owner `first` happens before every write of owner `second`; either may be many."""
+        ended, begun = self.last_program[first], self.first_program[second]
+        inside = (ended == begun) & (begun >= 0)  # only these ask for the order in an rProgram
+        if inside.any():
+            for last, needs in zip(self.last, self.needs, strict=True):
+                inside &= needs[second] > last[first]
+        result: NDArray[np.bool_] = inside | (ended < begun)
         return result
+
+    def apart(self, begin: int, end: int) -> NDArray[np.bool_]:
+        """[end - begin, end]: which of the owners from `begin` on, and of all before `end`, never meet."""
+        these, all_before = np.arange(begin, end)[:, None], np.arange(end)
+        return self.precedes(these, all_before) | self.precedes(all_before, these)
 
     def reorder(self, order: NDArray[np.int64]) -> None:
         """Renumber the pieces."""
         self.owners, self.firsts = [self.owners[n] for n in order], self.firsts[order]
         self.first_program, self.last_program = self.first_program[order], self.last_program[order]
-        self.last, self.needs = self.last[order], self.needs[order]
+        self.last, self.needs = self.last[:, order], self.needs[:, order]
 
 
 def extents(graph: Graph, owners: Sequence[TensorId], firsts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -159,19 +161,22 @@ def plan_memory(plan: ExecutionPlan, *, alone: Collection[TensorId] = (), least_
     placed = np.zeros(len(sizes), bool)
     lines = _lines(successions(plan, happens_before), {*cut, *alone})
     number = {root: n for n, root in enumerate(lifetimes.owners) if root not in cut}
-    for n, size in enumerate(sizes.tolist()):
-        if placed[n]:
-            continue
-        line = [number[root] for root in lines.get(lifetimes.owners[n], ())] or [n]
-        before = np.flatnonzero(placed)
-        if kept[n] and cut:
-            start = (starts + sizes)[before].max(initial=0)
-        else:
-            meets = np.zeros(len(before), bool) | kept[before] | kept[n]
-            for m in line:
-                meets |= ~(lifetimes.precedes(before, m) | lifetimes.precedes(m, before))
-            start = _tightest_gap(starts[before[meets]], sizes[before[meets]], size)
-        starts[line], placed[line] = start, True
+    for begin in range(0, len(sizes), BLOCK):
+        end = min(begin + BLOCK, len(sizes))
+        clash = ~lifetimes.apart(begin, end) | kept[:end] | kept[begin:end, None]
+        for n, row in enumerate(clash, begin):
+            line = sorted(number[root] for root in lines.get(lifetimes.owners[n], ()))
+            if line and line[-1] > n:
+                continue  # all of a line find their place with the last one
+            if kept[n] and cut:
+                starts[n] = (starts + sizes)[:n][placed[:n]].max(initial=0)
+            else:
+                before = np.flatnonzero(placed[:n])
+                meets = row[before]
+                for m in line[:-1]:
+                    meets |= ~(lifetimes.precedes(before, m) | lifetimes.precedes(m, before))
+                starts[line or n] = _tightest_gap(starts[before[meets]], sizes[before[meets]], int(sizes[n]))
+            placed[line or n] = True
     arena = int((starts + sizes).max(initial=0))
     offsets: dict[TensorId, int] = {}
     pieces: dict[TensorId, list[int]] = {root: [] for root in cut}

@@ -14,6 +14,7 @@ from rammer.errors import ScheduleError
 
 Orders = NDArray[np.int32]  # of slots
 ALWAYS = np.iinfo(np.int32).max  # more slots than a lane can have
+FEW = 8  # slots of a front that are cheaper to look at one by one
 
 
 class TaskUid(NamedTuple):
@@ -104,7 +105,7 @@ class RProgramBuilder:
     def __init__(self, num_veus: int) -> None:
         self.num_veus = num_veus
         self._lanes: list[list[Slot]] = [[] for _ in range(num_veus)]
-        self._where: dict[TaskUid, Position] = {}
+        self._where: dict[tuple[int, int], Position] = {}  # by TaskUid
         self._pending: dict[TaskUid, list[TaskUid]] = {}
         # _clock[v][u], u != v: slots of u known to be complete when lane v reaches its end; _history: the same per
         # slot. It changes at barriers only, so slots between two barriers share one array, and none is written to.
@@ -121,8 +122,8 @@ class RProgramBuilder:
     def position(self, task: TaskUid) -> Position:
         return self._where[task]
 
-    def find(self, task: TaskUid) -> Position | None:
-        """The rTask's slot, or None if it was not appended here."""
+    def find(self, task: tuple[int, int]) -> Position | None:
+        """The slot of an rTask (a TaskUid), or None if it was not appended here."""
         return self._where.get(task)
 
     def known(self, veu: int) -> Orders:
@@ -137,7 +138,11 @@ class RProgramBuilder:
 
     def knows(self, veu: int, front: Front) -> bool:
         """Whether lane `veu` needs no barrier-rTask to see a front."""
-        return bool((self._known[veu, front.lanes] > front.orders).all())
+        if len(front.slots) > FEW:
+            return bool((self._known[veu, front.lanes] > front.orders).all())
+        clock = self._clock[veu]
+        unseen = [u for u, order in front.slots if clock[u] <= order]
+        return not unseen or unseen == [veu]
 
     def informed(self, front: Front) -> NDArray[np.bool_]:
         """`knows` of every lane."""

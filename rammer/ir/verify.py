@@ -362,12 +362,11 @@ def _fits_device(evidence: Evidence) -> None:
 
 
 def _written_once(evidence: Evidence) -> None:
-    plan, dependencies = evidence.plan, evidence.dependencies
-    graph = plan.graph
+    plan, graph = evidence.plan, evidence.plan.graph
     given = {graph.storage(t).root for t in graph.inputs} | set(graph.constants)
     written: dict[TensorId, list[tuple[int, int, int, int]]] = {}  # owner -> (start, stop, operator, output)
     for n, position, tensor in _outputs(plan):
-        root, low, high = dependencies.extent(tensor)
+        root, low, high = graph.extent(tensor)
         written.setdefault(root, []).append((low, high, n, position))
         if root in given and not _updates(graph, graph.operators[n]):
             raise VerificationError(
@@ -390,14 +389,14 @@ def _written_once(evidence: Evidence) -> None:
     whole = {root: _hulls(plan, parts) for root, parts in written.items()}
     for n, op in enumerate(graph.operators):
         for position, tensor in enumerate(op.inputs):
-            root, low, high = dependencies.extent(tensor)
+            root, low, high = graph.extent(tensor)
             if root in given or _contains(whole.get(root, NOTHING), low, high):
                 continue
             elements = read_elements(plan.kernels[n], position)
             wanted = union(elements.sets) + low
             _check_defined(f"{op.kind} {op.name!r}", tensor, missing(wanted, _exactly(plan, written.get(root, []))))
     for tensor in graph.outputs:
-        root, low, high = dependencies.extent(tensor)
+        root, low, high = graph.extent(tensor)
         if root not in given and low < high:
             gaps = missing(np.array([[low, high]]), _exactly(plan, written.get(root, [])))
             _check_defined("the caller", tensor, gaps)

@@ -13,7 +13,9 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.program import Front, Mark, Position, Removed, RProgram, RProgramBuilder, TaskUid
 
 T = TypeVar("T")
+_last, _sum = np.maximum.reduce, np.add.reduce  # without the layers of methods: asked for at every wave
 Times = NDArray[np.float64]
+NOWHERE = (0, -1)
 FEW = 6  # lanes that are cheaper to look at one by one
 
 
@@ -98,13 +100,25 @@ class Assembly:
     @property
     def time_us(self) -> float:
         """time(P): the launch, and the longest lane; 0 for an rProgram without slots. Paper: Alg. 1."""
-        return 0.0 if self.is_empty else self.spec.launch_us + float(self.ready_us.max())
+        return 0.0 if self.is_empty else self.spec.launch_us + float(_last(self.ready_us))
+
+    def least_us(self, later_us: float) -> float:
+        """A time that this and what follows it cannot beat, if that takes vEUs as long, however it is shared out."""
+        even_us = (float(_sum(self.ready_us)) + later_us) / self.spec.num_veus
+        return max(self.time_us, self.spec.launch_us + even_us)
 
     def find(self, task: TaskUid) -> Position | None:
         """The slot whose end says that the rTask is done, or None if it is not in this rProgram."""
         self._settle()
         where = self._builder.find(task)
         return where and Position(where.veu, self._told[where.veu][where.order])
+
+    def find_all(self, operator_id: int, rtasks: Iterable[int]) -> list[tuple[int, int]]:
+        """The same of some rTasks of an operator, as (vEU, order); the order of one that is not here is -1."""
+        self._settle()
+        find, told = self._builder.find, self._told
+        found = [find((operator_id, rtask)) for rtask in rtasks]
+        return [(where[0], told[where[0]][where[1]]) if where else NOWHERE for where in found]
 
     def needs(self, tasks: Iterable[TaskUid], also: Needs = NOTHING) -> Needs:
         """What lies in this rProgram of `tasks`; those of earlier rPrograms are complete anyway.

@@ -9,12 +9,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.dependency import Dependencies, Pairs
+from rammer import config
+from rammer.ir.dependency import Dependencies, Needed
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram, TaskUid
-from rammer.scheduler.assembly import NOTHING, Assembly, Needs, Placed
+from rammer.scheduler.assembly import NOTHING, NOWHERE, Assembly, Needs, Placed
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import TIE_US, Assignment, Market, select_veu
 
@@ -46,16 +47,16 @@ class Draft:
         self.kernels: dict[int, RKernel] = {}
         self.dependencies = Dependencies(problem.graph, self.kernels)
         self._reload_us: dict[RKernel, float] = {}
-        self._homes: dict[tuple[RKernel, tuple[str, ...], int], int] = {}
+        self._homes: dict[tuple[RKernel, tuple[str, ...]], dict[int, int]] = {}  # rTask -> vEU
         self._statics = [op.statics for op in problem.graph.operators]
+        self.explains = (config.integer("RAMMER_DEBUG") or 0) >= 3  # choices
 
     def rtask_us(self, operator_id: int) -> float:
         return self.market.rtask_us(self.kernels[operator_id])
 
-    def home(self, task: TaskUid) -> int | None:
-        """The vEU that last ran the same rTask of the same rKernel on the same static weights."""
-        statics = self._statics[task.operator_id]
-        return self._homes.get((self.kernels[task.operator_id], statics, task.rtask_id)) if statics else None
+    def homes(self, operator_id: int) -> Mapping[int, int]:
+        """For rTasks, the vEU that last ran the same one of the same rKernel on the same static weights, if any did."""
+        return self._homes.get((self.kernels[operator_id], self._statics[operator_id]), {})
 
     def reload_us(self, operator_id: int) -> float:
         """What an rTask pays for reading its static weights from the shared memory, and not from its vEU's own."""
@@ -76,7 +77,7 @@ class Draft:
         """Remember where static weights were used."""
         for (operator_id, rtask_id), veu, _ in placements:
             if statics := self._statics[operator_id]:
-                self._homes[self.kernels[operator_id], statics, rtask_id] = veu
+                self._homes.setdefault((self.kernels[operator_id], statics), {})[rtask_id] = veu
 
     def schedule_wave(self, wave: Mapping[int, RKernel], assembly: Assembly) -> list[Placement]:
         """Append the rTasks of independent operators, each to the vEU that can start it first. Paper: Alg. 1, line 12.
@@ -90,16 +91,18 @@ class Draft:
         now = float(assembly.ready_us.min())
         alike: dict[tuple[float, float], list[_Candidate]] = {}
         for operator_id, needs in wanted.items():
-            us = self.rtask_us(operator_id)
+            us, homes = self.rtask_us(operator_id), self.homes(operator_id)
             for rtask_id, need in enumerate(needs):
-                task = TaskUid(operator_id, rtask_id)
-                alike.setdefault((max(now, need.end_us), -us), []).append(_Candidate(task, need, self.home(task)))
-        placements, placed = [], []
+                candidate = _Candidate(TaskUid(operator_id, rtask_id), need, homes.get(rtask_id))
+                alike.setdefault((max(now, need.end_us), -us), []).append(candidate)
+        placements = []
+        placed: list[Placed] = []
         for (_, negative_us), candidates in sorted(alike.items()):
             for task, need, place in _by_weights(candidates, assembly):
                 assembly.place(task, place.veu, -negative_us, need)
                 placements.append(Placement(task, place.veu, place.reason))
-                placed.append(Placed(task, place.veu, -negative_us, need))
+                if self.gathers:
+                    placed.append(Placed(task, place.veu, -negative_us, need))
         if self.gathers:
             assembly.gather(before, placed)
         return placements
@@ -121,14 +124,6 @@ class Draft:
             return {op: [NOTHING] * len(some) for op, some in rtasks.items()}
         return {op: self._operator_needs(op, some, assembly) for op, some in rtasks.items()}
 
-    def _edges(self, operator_id: int, rtasks: RTaskIds) -> Iterator[tuple[int, Pairs]]:
-        """Producers, and pairs of (place in `rtasks`, rTask of the producer)."""
-        for producer, pairs in self.dependencies.edges(operator_id):
-            if len(rtasks) < self.kernels[operator_id].num_rtasks:
-                pairs = pairs[np.isin(pairs[:, 0], rtasks)]
-                pairs = np.column_stack((np.searchsorted(rtasks, pairs[:, 0]), pairs[:, 1]))
-            yield producer, pairs
-
     def _needs_sync(self, operator_id: int, rtasks: RTaskIds, assembly: Assembly) -> bool:
         """Whether some of the rTasks needs one that no global barrier lies behind."""
         open_ones = 0
@@ -140,32 +135,32 @@ class Draft:
             open_ones += later
         return open_ones > 0 and any(
             not assembly.is_synced(TaskUid(producer, needed))
-            for producer, pairs in self._edges(operator_id, rtasks)
-            for needed in sorted(set(pairs[:, 1].tolist()))
+            for producer, found in self.dependencies.needed(operator_id, rtasks)
+            for needed in found.rtasks
         )
 
     def _operator_needs(self, operator_id: int, rtasks: RTaskIds, assembly: Assembly) -> list[Needs]:
         """Each producer is looked up once, and rTasks that need the same of all producers share one answer."""
         by_all: dict[int, int] = {}
-        by_some: list[NDArray[np.int64]] = []  # rows of reader, vEU, order
-        for producer, pairs in self._edges(operator_id, rtasks):
-            needed, which = np.unique(pairs[:, 1], return_inverse=True)
-            found = [assembly.find(TaskUid(producer, r)) for r in needed.tolist()]
-            if len(pairs) == len(rtasks) * len(needed):
-                for where in found:
-                    if where is not None and by_all.get(where.veu, -1) < where.order:
-                        by_all[where.veu] = where.order
-            else:
-                slots = np.array([(-1, -1) if where is None else where for where in found], np.int64)
-                rows = np.column_stack((pairs[:, 0], slots[which]))
-                by_some.append(rows[rows[:, 1] >= 0])
+        by_some: list[tuple[Needed, list[tuple[int, int]]]] = []
+        for producer, found in self.dependencies.needed(operator_id, rtasks):
+            slots = assembly.find_all(producer, found.rtasks)
+            if not found.by_all:
+                by_some.append((found, slots))
+                continue
+            for veu, order in slots:
+                if by_all.get(veu, -1) < order:
+                    by_all[veu] = order
         common = assembly.needs_last(by_all)
-        if not by_some:
+        parts: list[NDArray[np.int64]] = []  # rows of reader, vEU, order
+        for found, slots in by_some:
+            slots = [s if s[1] > by_all.get(s[0], -1) else NOWHERE for s in slots]  # later than what all need anyway
+            if any(s is not NOWHERE for s in slots):
+                rows = np.column_stack((found.readers, np.array(slots)[found.which]))
+                parts.append(rows[rows[:, 2] >= 0])
+        if not parts:
             return [common] * len(rtasks)
-        rows = np.concatenate(by_some)
-        implied = np.full(self.spec.num_veus, -1)
-        implied[list(by_all)] = list(by_all.values())
-        rows = rows[rows[:, 2] > implied[rows[:, 1]]]
+        rows = np.concatenate(parts)
         rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
         begins = np.searchsorted(rows[:, 0], np.arange(len(rtasks) + 1))
         known: dict[bytes, Needs] = {b"": common}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 
+from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.policy import Problem
@@ -27,12 +30,17 @@ class Judged:
         self._problem = problem
         self.plan = plan
 
+    @property
+    def to_follow(self) -> int:
+        """rTasks that must be followed before `us` is known."""
+        return 0 if "us" in vars(self) else self.plan.num_rtasks
+
     @cached_property
     def us(self) -> float:
         """Microseconds, simulated by where operands lie if prices say what that costs; the plan has its memory then."""
         if prices := self._problem.profiler.prices(self.plan.kernels):
             self.plan = replace(self.plan, memory=self.plan.memory or plan_memory(self.plan))
-            return simulate(replace(self.plan, prices=prices)).total_us
+            return self._problem.timelines.of(replace(self.plan, prices=prices)).total_us
         return self.plain_us
 
     @cached_property
@@ -69,19 +77,43 @@ class Judge:
         """What another plan must take less than to be worth a comparison: following operands takes long."""
         return known.plain_us / self._problem.profiler.noise
 
+    def could_win(self, offered: Iterable[Sequence[RKernel]], known: Judged) -> bool:
+        """Whether a plan could be preferred that has one of these rKernels for each operator.
+
+        Not if its rTasks take as long with all operands near, shared out evenly. Nothing is followed to know it.
+        """
+        if known.to_follow:
+            return True
+        offered, spec = list(offered), self._problem.spec
+        prices = self._problem.profiler.prices(chain.from_iterable(offered))
+        if not prices:
+            return True
+        work_us = sum(min(prices[k].near_us * k.num_rtasks for k in kernels) for kernels in offered)
+        return (spec.launch_us + work_us / spec.num_veus) * self._problem.profiler.noise < known.us
+
     def cheaper(self, other: Judged, known: Judged) -> bool:
         """Whether the other plan is believed to take less, however little."""
-        return other.least_us < known.us and other.us < known.us
+        return takes_less(other, known)
 
     def prefers(self, other: Judged, known: Judged, what: str) -> bool:
         """Whether the other plan is faster, more than noise; `what` says how it is different."""
         noise = self._problem.profiler.noise
-        if other.least_us * noise >= known.us or other.us * noise >= known.us:
+        if not takes_less(other, known, noise):
             return False
-        if not self._measures or other.us * SURE <= known.us:
+        if not self._measures or takes_less(other, known, SURE):
             return True
         if (measured := self._problem.profiler.plans_us((known.plan, other.plan))) is None:
             return True
         known_us, other_us = measured
         self.notes.append(f"measured: {other_us:.0f} µs {what}, {known_us:.0f} µs without")
         return other_us * noise < known_us
+
+
+def takes_less(one: Judged, other: Judged, ratio: float = 1.0) -> bool:
+    """Whether one plan takes less, by this ratio: of the two the one that is sooner followed may be enough to know."""
+    if one.to_follow < other.to_follow:
+        if one.us * ratio < other.least_us:
+            return True
+    elif one.least_us * ratio >= other.us:
+        return False
+    return one.us * ratio < other.us

@@ -154,7 +154,7 @@ class _Run:
 
     def _home(self, task: TaskUid) -> _Home:
         """Where the rTask has its static weights, or else the last of its own operands."""
-        if (veu := self.draft.home(task)) is not None:
+        if (veu := self.draft.homes(task.operator_id).get(task.rtask_id)) is not None:
             return _Home(veu, self.draft.reload_us(task.operator_id), "static weights")
         batch = self._batch[task.operator_id][task.rtask_id]
         if not batch.operands:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rammer.errors import ScheduleError
@@ -13,6 +13,27 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.profiler import Profiler
+from rammer.scheduler.timeline import Timeline, simulate
+
+FOLLOWED = ("graph", "spec", "kernels", "programs", "memory")  # what a timeline by prices depends on, beside these
+
+
+class Timelines:
+    """Timelines of plans with prices: none is followed through the caches twice, whoever asks."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[ExecutionPlan, Timeline]] = []
+
+    def of(self, plan: ExecutionPlan) -> Timeline:
+        """What `simulate` says of a plan."""
+        for known, timeline in self._known:
+            parts = zip(map(vars(known).get, FOLLOWED), map(vars(plan).get, FOLLOWED), strict=True)
+            if all(one is other for one, other in parts) and known.prices == plan.prices:
+                return timeline
+        timeline = simulate(plan)
+        if plan.prices:
+            self._known.append((plan, timeline))
+        return timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +44,7 @@ class Problem:
     spec: VDeviceSpec
     candidates: Mapping[Operation, Sequence[RKernel]]
     profiler: Profiler
+    timelines: Timelines = field(default_factory=Timelines, compare=False, repr=False)
 
 
 class Policy(Protocol):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
-from rammer import config
 from rammer.cost.statics import passing_bytes, statics_us
 from rammer.errors import ScheduleError
 from rammer.ir.graph import Graph
@@ -56,6 +56,7 @@ class Market:
         self.problem = problem
         self._passing = passing_bytes(problem.graph)
         self._options: dict[Operation, Options] = {}
+        self._fitting: dict[Operation, list[Option]] = {}
         self._times: dict[RKernel, float] = {}
         self._price_far_weights()
 
@@ -109,6 +110,20 @@ class Market:
 
     def fitting(self, operation: Operation) -> list[Option]:
         """The candidates that fit the device, in the generator's order. Raises ScheduleError if there are none."""
+        if (found := self._fitting.get(operation)) is None:
+            found = self._fitting[operation] = self._priced(operation)
+        return found
+
+    @cached_property
+    def later_work_us(self) -> list[float]:
+        """After each wave, the time of vEUs that all later ones take at least, whatever the rKernels."""
+        graph, left_us = self.problem.graph, [0.0]
+        for wave in reversed(graph.wavefronts()):
+            work_us = sum(self.options(graph.operators[n].operation).least_work_us for n in wave)
+            left_us.append(left_us[-1] + work_us)
+        return left_us[-2::-1]
+
+    def _priced(self, operation: Operation) -> list[Option]:
         spec = self.problem.spec
         candidates = self.problem.candidates.get(operation, ())
         kernels = [kernel for kernel in candidates if kernel.fits(spec)]
@@ -188,9 +203,7 @@ def select_rkernels(
 
 
 def explain(wave: int, joins: bool, program: int, graph: Graph, chosen: Selection, time_us: float) -> None:
-    """Say on stderr how a wave was decided, if RAMMER_DEBUG asks for choices."""
-    if (config.integer("RAMMER_DEBUG") or 0) < 3:
-        return
+    """Say on stderr how a wave was decided."""
     names = ", ".join(f"{graph.operators[n].name} by {k.num_rtasks} × {k.name}" for n, k in chosen.kernels.items())
     fate = f"wave {wave} {'joins' if joins else 'opens'} rProgram {program}"
     print(f"{fate}: {names} ({chosen.reason}); time(P) {time_us:.2f} µs", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rammer.cost.price import Meter
+from rammer.cost.price import followed
 from rammer.cost.residency import Bytes, levels
 from rammer.errors import ScheduleError
 from rammer.ir.kernel import RKernel
@@ -87,16 +87,23 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     ScheduleError where barriers wait for each other or for no slot.
     """
     if rtask_us is None and plan.prices:
-        meter = Meter(plan)
-        timed(plan, meter)
-        timeline = timed(plan, meter)
+        us, fetched = followed(plan, _in_order(plan))
         names = [f"{m.name} of another vEU" if written else m.name for m, written in levels(plan.spec)]
-        moved = np.array([*meter.fetched.values()]).reshape(-1, len(names)).sum(axis=0)
-        return replace(timeline, moved=dict(zip(names, map(round, moved), strict=True)), fetched=meter.fetched)
+        moved = np.array([*fetched.values()]).reshape(-1, len(names)).sum(axis=0)
+        timeline = timed(plan, lambda veu, task: us[task])
+        return replace(timeline, moved=dict(zip(names, map(round, moved), strict=True)), fetched=fetched)
     price = plan.rtask_us.__getitem__ if rtask_us is None else rtask_us
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
     operator_us = [distinct[kernel] for kernel in plan.kernels]
     return timed(plan, lambda veu, task: operator_us[task.operator_id])
+
+
+def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:
+    """vEUs and rTasks, each rTask after all that it waits for."""
+    found: list[tuple[int, TaskUid]] = []
+    for program in plan.programs:
+        walk(program, None, lambda _, veu, task: found.append((veu, task)), lambda *_: None)
+    return found
 
 
 def timed(plan: ExecutionPlan, rtask_us: Callable[[int, TaskUid], float]) -> Timeline:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import TypeAlias
 
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgram
-from rammer.scheduler.algorithm1 import algorithm_1_below, has_choices
+from rammer.scheduler.algorithm1 import algorithm_1_below, has_choices, offered
 from rammer.scheduler.assembly import Assembly, Undone
 from rammer.scheduler.chains import chains, feeders, ran_alone
 from rammer.scheduler.draft import Draft, Placement
@@ -39,7 +40,9 @@ def draw_best(problem: Problem, policy: str, judge: Judge) -> Judged:
                 best, by = found, other
     best = _with_chains(problem, policy, judge, market, best, by)
     for printed in SELECTIONS if has_choices(problem, market) else (INTERPLAY,):
-        plan = algorithm_1_below(judge.plain_us_below(best), problem, printed, policy)
+        if not judge.could_win((offered(op.operation, market, printed) for op in problem.graph.operators), best):
+            continue
+        plan = algorithm_1_below(judge.plain_us_below(best), problem, printed, policy, market)
         if plan and judge.prefers(found := judge.believed(plan), best, f"by Algorithm 1 as printed, {printed}"):
             best = found
     return best
@@ -74,13 +77,16 @@ def _with_chains(problem: Problem, policy: str, judge: Judge, market: Market, be
 
 def _ways(problem: Problem, market: Market, steps: tuple[int, ...]) -> Iterator[Held]:
     """rKernels for the steps of a chain: the fewest rTasks, or the least work. And for what they read: any, or the
-    generator's first choice, which lets a chain begin before all of it is done."""
+    generator's first choice, which lets a chain begin before all of it is done. None that leave every choice as it is.
+    """
     operations = [op.operation for op in problem.graph.operators]
     few = {n: o.only(o.whole) for n in steps for o in (market.options(operations[n]),)}
     lean = {n: o.only(o.efficient) for n in steps for o in (market.options(operations[n]),)}
     first = {n: o.only(o.first) for n in feeders(problem.graph, steps) for o in (market.options(operations[n]),)}
+    open_ones = {n: market.options(operations[n]) for n in steps}
     for chosen in (few,) if few == lean else (few, lean):
-        yield chosen
+        if chosen != open_ones:
+            yield chosen
         if any(options.first != options.efficient for options in first.values()):
             yield {**first, **chosen}
 
@@ -94,7 +100,7 @@ def draw(
     held: Held | None = None,
 ) -> ExecutionPlan:
     """The plan of one pass over the waves: `draw_below` without a limit."""
-    plan = draw_below(float("inf"), problem, policy, by, market=market, held=held)
+    plan = draw_below(inf, problem, policy, by, market=market, held=held)
     assert plan is not None
     return plan
 
@@ -120,7 +126,7 @@ def draw_below(
     programs: list[RProgram] = []
     trials: list[Trial] = []
     done_us = 0.0
-    for wave in problem.graph.wavefronts():
+    for wave, later_us in zip(problem.graph.wavefronts(), draft.market.later_work_us, strict=True):
         before, before_us = current.mark(), current.time_us
         options = {n: draft.market.options(problem.graph.operators[n].operation) for n in wave}
         options |= {n: held[n] for n in wave if held and n in held}
@@ -132,11 +138,12 @@ def draw_below(
                 programs.append(current.build())
                 done_us += before_us
                 trial, current, before_us = alone, alone.assembly, 0.0
-        if done_us + current.time_us >= limit_us:
+        if limit_us < inf and done_us + current.least_us(later_us) >= limit_us:
             return None
         trial.accept()
         trials.append(trial)
-        explain(len(trials), before_us > 0, len(programs), problem.graph, trial.chosen, current.time_us)
+        if draft.explains:
+            explain(len(trials), before_us > 0, len(programs), problem.graph, trial.chosen, current.time_us)
     if not current.is_empty:
         programs.append(current.build())
     notes: tuple[str, ...] = (

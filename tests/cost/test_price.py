@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from jobs import Job, make_problem
 
+from rammer.cost.pieces import Pieces
 from rammer.cost.price import MOST_FETCHING, MOST_STALL, fit, us_per_byte
+from rammer.cost.residency import Residency
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, Price
@@ -114,3 +116,25 @@ def test_nothing_is_faster_than_all_veus_fetch() -> None:
     assert sum(timeline.busy_us) == pytest.approx(from_memory * 1e-3 / 8 + written * 1e-3 / 4, rel=0.1)
     slow = replace(plan, prices=dict.fromkeys(plan.kernels, Price(1e3, 0.0, 0.0)))
     assert sum(simulate(slow).busy_us) == pytest.approx(2 * COUNT * 1e3)
+
+
+def test_a_plan_is_priced_rtask_by_rtask() -> None:
+    """The same in the second of two runs, one rTask after the other, by the formula of docs/cost.md."""
+    spec = replace(SPEC, memory=(replace(OWN_LITTLE, nbytes=1 << 9), *SPEC.memory[1:]))
+    plan, _ = kernel_of(spec)
+    prices = {k: Price(0.001 + 0.002 * n, 0.6 + n, 1.4 - n) for n, k in enumerate(plan.kernels)}
+    plan = replace(plan, prices=prices)
+    timeline, pieces = simulate(plan), Pieces(plan)
+    caches, rates = Residency(spec, pieces.in_use), us_per_byte(spec, 2)
+    lanes, barrier = plan.programs[0].lanes, COUNT // 2
+    parts = (0, lanes[0][:barrier]), (1, lanes[1]), (0, lanes[0][barrier:])  # each lane goes as far as it can
+    order = [(veu, slot.uid) for veu, slots in parts for slot in slots if isinstance(slot, RTask)]
+    for run in range(2):
+        wanted: list[dict[TaskUid, float]] = [{}, {}]
+        for veu, task in order:
+            moved = caches.fetch(veu, pieces.touched[task.operator_id][task.rtask_id])
+            price, us = prices[plan.kernels[task.operator_id]], (moved * rates).sum(axis=0)
+            wanted[veu][task] = max(price.near_us + us[1] * price.shared_stall + us[2] * price.memory_stall, us.sum())
+            assert run == 0 or timeline.fetched[task] == pytest.approx(moved.sum(axis=0))
+    assert timeline.busy_us == pytest.approx([sum(lane.values()) for lane in wanted])
+    assert len({round(us, 9) for us in wanted[0].values()}) > 2, "rTasks differ by where their operands are"

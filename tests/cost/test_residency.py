@@ -13,7 +13,7 @@ from jobs import Job, make_problem
 from numpy.typing import NDArray
 
 from rammer.cost.pieces import LEAST_BYTES, Address, Region, Touch, touches, touches_alone
-from rammer.cost.residency import Residency, kept, levels
+from rammer.cost.residency import MOST_TURNS, Residency, kept, levels
 from rammer.ir.dependency import read_elements, written_elements
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.operator import Operations, attributes
@@ -50,9 +50,13 @@ def test_levels_are_the_last_own_cache_that_of_others_and_what_is_shared() -> No
     assert found == [("L2", False), ("L2", True), ("L3", False), ("DRAM", False)]
 
 
+@pytest.mark.parametrize("turns", [MOST_TURNS, 0.4])
 @pytest.mark.parametrize("seed", range(5))
-def test_single_pieces_are_expected_to_be_where_they_are(seed: int) -> None:
+def test_single_pieces_are_expected_to_be_where_they_are(
+    seed: int, turns: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same, piece by piece: exp(-bytes that found no room since / size) is left of what was in a cache."""
+    monkeypatch.setattr("rammer.cost.residency.MOST_TURNS", turns)
     rng = random.Random(seed)
     caches = Residency(spec_of(3), whole(40))
     own, shared, writer = [Single(OWN) for _ in range(3)], Single(SHARED), {}
@@ -125,6 +129,15 @@ def test_what_a_loop_keeps_is_known_without_going_round(tenths: int) -> None:
         near = sum(caches.fetch(0, touch([p], []))[0, 0] for p in range(pieces))
     assert kept(PIECE * pieces, 1000 * PIECE) == pytest.approx(near / (PIECE * pieces) if pieces else 1.0, abs=0.01)
     assert kept(PIECE * (pieces + 1), 0) == 0.0
+
+
+def test_what_is_a_thousand_times_a_cache_leaves_its_end_there() -> None:
+    memory = (MemoryLevel("L2", PIECE, "veu", 100.0), MemoryLevel("DRAM", 1 << 30, "device", 10.0))
+    caches = Residency(VDeviceSpec("made up", 1, memory=memory), whole(2000))
+    far = caches.fetch(0, touch([*range(2000)], []))
+    assert far[0].tolist() == [0.0, 0.0, 2000 * PIECE]
+    near = [caches.fetch(0, touch([piece], []))[0, 0] / PIECE for piece in (1999, 0)]
+    assert near == pytest.approx([1.0, 0.0])
 
 
 def test_what_another_veu_wrote_comes_from_there_once() -> None:

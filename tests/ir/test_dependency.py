@@ -15,7 +15,7 @@ from rammer.ir import dependency
 from rammer.ir.dependency import Dependencies, overlaps, read_elements, surely_follows, writers, writes
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Call, Load, Stage, TensorExpr
-from rammer.ir.graph import Graph, View
+from rammer.ir.graph import Graph, Source, View
 from rammer.ir.index import Index, evaluate, var
 from rammer.ir.intervals import Intervals, expand, missing, union
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -24,6 +24,7 @@ from rammer.ir.ops import OPS
 from rammer.ir.program import TaskUid
 from rammer.ir.tensor import DType, Layout, TensorType, channel_blocked
 from rammer.ir.tile import TaskDigit
+from rammer.testing.generate import random_graph, random_plan
 from rammer.vdevice.interpreter import numpy_kernel
 
 F32 = DType.F32
@@ -274,3 +275,48 @@ def test_random_loads_against_enumeration(seed: int) -> None:
         for i, j, k in product(range(*box["i"]), range(*box["j"]), range(extents[2])):
             wanted.add(int(order[tuple(evaluate(p, {"i": i, "j": j, "k": k}) for p in places)]))
         assert expand(dependency.reads(kernel, 0, rtask)).tolist() == sorted(wanted)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_operators_read_of_others_by_definition(seed: int) -> None:
+    graph = random_graph(seed, 12)
+    for n, op in enumerate(graph.operators):
+        wanted = [
+            Source(position, m, output, graph.storage(tensor).offset - graph.storage(written).offset)
+            for position, tensor in enumerate(op.inputs)
+            for m, other in enumerate(graph.operators)
+            for output, written in enumerate(other.outputs)
+            for (root, low, high), (owner, first, end) in [(graph.extent(tensor), graph.extent(written))]
+            if m != n and root == owner and first < high and end > low
+        ]
+        assert list(graph.sources[n]) == wanted
+        assert set(graph.dfg.predecessors(n)) == {source.producer for source in wanted}
+
+
+def test_writers_of_places_that_overlap() -> None:
+    """Updates write into the same place again, and views lie inside of it: whoever reaches into a tensor is found."""
+    views = {"x": View("all", 0), "y": View("all", 8), "z": View("all", 0), "part": View("all", 6)}
+    types = {"all": TensorType((16,)), "x": TensorType((4,)), "y": TensorType((8,)), "z": TensorType((16,))}
+    operators = tuple(ROperator(t, define("abs", types[t].shape), ("in",), (t,)) for t in ("x", "y", "z"))
+    types |= {"part": TensorType((4,)), "in": TensorType((16,))}
+    graph = Graph("updates", ("in",), ("all",), operators, types, {}, Operations(OPS), views)
+    assert graph.writers("part") == [(1, 0, 8), (2, 0, 0)]
+    assert graph.writers("x") == [(0, 0, 0), (2, 0, 0)]
+    assert graph.writers("all") == [(0, 0, 0), (1, 0, 8), (2, 0, 0)]
+    assert graph.writers("in") == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_some_rtasks_need_of_each_producer(seed: int) -> None:
+    graph = random_graph(seed, 8)
+    kernels = random_plan(graph, seed, num_veus=2).kernels
+    dependencies = Dependencies(graph, kernels)
+    for n, kernel in enumerate(kernels):
+        for some in (np.arange(kernel.num_rtasks), np.arange(0, kernel.num_rtasks, 2)):
+            found: set[tuple[int, TaskUid]] = set()
+            for producer, needed in dependencies.needed(n, some):
+                mine = {(int(some[r]), needed.rtasks[w]) for r, w in zip(needed.readers, needed.which, strict=True)}
+                assert needed.by_all == (len(mine) == len(some) * len(needed.rtasks))
+                found |= {(reader, TaskUid(producer, rtask)) for reader, rtask in mine}
+            every = dependencies.of(n)
+            assert found == {(reader, task) for reader in some.tolist() for task in every[reader]}

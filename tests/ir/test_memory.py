@@ -59,6 +59,19 @@ def test_lifetimes_by_definition(seed: int) -> None:
                 assert bool(lifetimes.precedes(a, b)) == precedes(plan, first, second), (first, second)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_owners_are_placed_in_blocks_as_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = random_plan(random_graph(seed, 12), seed, num_veus=1 + seed % 3)
+    alone = [*plan.graph.inputs[:1]]
+    together = plan_memory(plan, alone=alone)
+    monkeypatch.setattr("rammer.ir.memory.BLOCK", 1)
+    assert plan_memory(plan, alone=alone) == together
+    lifetimes = Lifetimes(plan, HappensBefore(plan.programs))
+    for n in range(1, len(lifetimes.owners)):
+        one_by_one = [bool(lifetimes.precedes(n, m) | lifetimes.precedes(m, n)) for m in range(n + 1)]
+        assert lifetimes.apart(n, n + 1).tolist() == [one_by_one]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_overlap_only_in_order(seed: int) -> None:
     plan = random_plan(random_graph(seed), seed, num_veus=2)

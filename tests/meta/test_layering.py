@@ -99,9 +99,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "rammer.compiler": (
         {"artifact", "program", "state", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
-        | {"vdevice.base", "frontend", "passes", "ir", "errors", "config"},
+        | {"vdevice.base", "frontend", "passes", "ir", "errors", "config", "collector"},
         set(),
     ),
+    "rammer.collector": (set(), set()),
     "rammer.checking": ({"candidates", "compiler", "measure", "ir", "errors"}, {"onnx"}),
     "rammer.children": (set(), set()),
     "rammer.candidates": (

@@ -18,10 +18,13 @@ from rammer.ir.plan import Price
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.scheduler.judge import Judge
+from rammer.scheduler.algorithm1 import algorithm_1, offered
+from rammer.scheduler.judge import Judge, Judged, takes_less
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
+from rammer.scheduler.select import Market
 from rammer.scheduler.sequential import SequentialPolicy
+from rammer.scheduler.timeline import simulate
 from rammer.scheduler.wavefront import WavefrontPolicy
 
 SPEC = VDeviceSpec(
@@ -73,6 +76,67 @@ def test_what_is_slower_with_all_near_is_not_followed() -> None:
     assert not judge.prefers(slow, fast, "") and not judge.cheaper(slow, fast)
     assert "us" not in vars(slow)
     assert judge.cheaper(fast, slow) and judge.prefers(fast, slow, "")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_answer_as_times_do(seed: int) -> None:
+    """Whichever of two plans is followed first, and where that is enough."""
+    problem = priced(seed)
+    plans = [policy.schedule(problem) for policy in (SequentialPolicy(), WavefrontPolicy(plans="priced"))]
+    exact = [Judged(problem, plan).us for plan in plans]
+    for one, other in ((0, 1), (1, 0)):
+        tie = exact[other] / exact[one]
+        for ratio, close in ((0.3 * tie, False), (0.999 * tie, True), (1.001 * tie, True), (3.0 * tie, False)):
+            judged = [Judged(problem, plan) for plan in plans]
+            assert takes_less(judged[one], judged[other], ratio) == (ratio < tie)
+            assert close <= all("us" in vars(j) for j in judged)
+
+
+def test_of_two_plans_the_smaller_one_is_followed() -> None:
+    """Where it is enough to know what that takes, and what the other does with all operands near."""
+    problem = priced(3)
+    small, large = (Judged(problem, p.schedule(problem)) for p in (WavefrontPolicy(plans="priced"), SequentialPolicy()))
+    large.plan = replace(large.plan, kernels=large.plan.kernels + large.plan.kernels)
+    assert small.to_follow < large.to_follow and small.us < large.least_us
+    assert small.to_follow == 0
+    assert takes_less(small, large) and not takes_less(large, small)
+    assert "us" not in vars(large)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_could_not_win_does_not(seed: int) -> None:
+    """By the work of the rKernels that it may take, against plans that are slower and slower."""
+    problem = priced(seed)
+    judge, market = Judge(problem, measures=False), Market(problem)
+    plan = algorithm_1(problem, "fastest", "")
+    kernels = [offered(op.operation, market, "fastest") for op in problem.graph.operators]
+    assert plan.kernels == tuple(k for (k,) in kernels)
+    answers = []
+    known = Judged(problem, plan)
+    assert judge.could_win(kernels, known), "what is not followed yet says nothing"
+    least_us = known.us
+    for factor in (0.1, 0.5, 0.9, 1.1, 2.0, 8.0):
+        known = Judged(problem, plan)
+        known.us = factor * least_us
+        answers.append(judge.could_win(kernels, known))
+        assert answers[-1] or not judge.prefers(Judged(problem, plan), known, "")
+    assert answers == sorted(answers) and not answers[0] and answers[-1]
+
+
+def test_a_plan_is_followed_once() -> None:
+    problem = priced(3)
+    judged = Judge(problem, measures=False).believed(SequentialPolicy().schedule(problem))
+    assert judged.us > 0
+    plan = replace(judged.plan, prices=problem.profiler.prices(judged.plan.kernels) or {})
+    timeline = problem.timelines.of(plan)
+    assert timeline.total_us == judged.us
+    assert problem.timelines.of(replace(plan, notes=("another",))) is timeline
+    for other in (
+        replace(plan, memory=replace(plan.memory)),
+        replace(plan, prices=dict.fromkeys(plan.prices, Price(1.0))),
+    ):
+        found = problem.timelines.of(other)
+        assert found is not timeline and found == simulate(other)
 
 
 def test_a_plan_stands_where_nobody_must_wait_for_more() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import inf
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -19,10 +21,12 @@ from rammer.ir.program import BarrierRTask, TaskUid
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
 from rammer.ir.verify import verify_plan
 from rammer.plugins import PluginRegistry
+from rammer.scheduler import waves
+from rammer.scheduler.algorithm1 import algorithm_1_below
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import MeasuredProfiler
-from rammer.scheduler.select import Market
+from rammer.scheduler.select import Market, Options, SelectBy
 from rammer.scheduler.timeline import simulate
 
 REGISTRY = PluginRegistry(third_party=False)
@@ -245,6 +249,40 @@ def test_what_vEUs_exchange_decides_on_chains(exchange_us: float, whole_us: floa
     if rtasks == 1:  # both vEUs share the steps before the second chain begins, and after the first one has ended
         alone = {job for job, n in used(plan).items() if n == 2}
         assert {"a1", "b69", "last"} <= alone and not alone & {"a20", "a69", "b12", "b40"}
+
+
+def test_chains_are_not_drawn_again_with_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least work is the fastest here: nothing but the fewest rTasks is another plan."""
+    problem = priced(two_chains(0.5, whole_us=3.5), never)
+    market, drawn = Market(problem), list[bool]()
+    held_in = waves.draw_below
+
+    def watched(*args: Any, held: Mapping[int, Options] | None = None, **options: Any) -> ExecutionPlan | None:
+        of = {n: market.options(problem.graph.operators[n].operation) for n in held or ()}
+        drawn.append(held != of)
+        return held_in(*args, held=held, **options)
+
+    monkeypatch.setattr(waves, "draw_below", watched)
+    rammer_policies()["wavefront"]().schedule(problem)
+    assert len(drawn) > 1 and all(drawn)
+
+
+@pytest.mark.parametrize("by", ["interplay", "efficient", "fastest"])
+@pytest.mark.parametrize("num_veus", [1, 2, 5])
+def test_a_limit_stops_a_drawing_that_takes_as_long(num_veus: int, by: SelectBy) -> None:
+    for seed in range(6):
+        problem = make_problem(random_jobs(seed), device(num_veus, barrier_us=0.5 * seed))
+        drawings = (
+            lambda limit_us: waves.draw_below(limit_us, problem, "", by),  # noqa: B023
+            lambda limit_us: algorithm_1_below(limit_us, problem, by, ""),  # noqa: B023
+        )
+        for drawn in drawings:
+            plan = drawn(inf)
+            assert plan is not None
+            total_us = simulate(plan).total_us
+            known = drawn(total_us * 1.0001)
+            assert known is not None and known.programs == plan.programs
+            assert drawn(total_us * 0.9999) is None
 
 
 @pytest.mark.parametrize("chains_us", [90.0, 110.0])

@@ -342,10 +342,12 @@ class TestProfile:
         measured = device.plans_us([plan, plan])
         assert measured is not None and len(measured) == 2 and min(measured) > 0
 
-    def test_plans_run_in_turns(self) -> None:
-        """A slow hour of the machine, from the first run on or later, makes no plan look slower than another."""
+    @pytest.mark.parametrize("other", [10.3, 11.0])
+    def test_plans_run_in_turns(self, other: float) -> None:
+        """A slow hour of the machine, from the first run on or later, makes no plan look slower than another. Where one
+        is clearly faster, two turns are enough."""
         plans = [make_plan(chain(), CpuVDevice(device=2).spec)] * 2
-        for slow in (range(12), range(6, 10**6)):
+        for slow in (range(3), range(3, 6), range(6, 10**6), range(12)):
             runs = count()
 
             class Fake:
@@ -355,8 +357,10 @@ class TestProfile:
                 def run_timed(self, inputs: object) -> tuple[None, SlotTimes]:
                     return None, SlotTimes((), (), self.us * (3 if next(runs) in slow else 1))  # noqa: B023
 
-            times = cpu_profile.measure_plans(plans, [cast(CpuExecutable, Fake(us)) for us in (10.0, 11.0)], 60.0)
-            assert times == [10.0, 11.0]
+            fakes = [cast(CpuExecutable, Fake(us)) for us in (10.0, other)]
+            times = cpu_profile.measure_plans(plans, fakes, 60.0)
+            assert times[1] / times[0] == pytest.approx(other / 10.0)
+            assert next(runs) == (12 if other == 11.0 else 6 * cpu_profile.MOST_TURNS)
 
     def test_plans_are_compared_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         runs: list[int] = []

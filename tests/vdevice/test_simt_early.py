@@ -12,7 +12,7 @@ from simt_plans import spec
 from test_simt_residency import inputs_of, operations, recurrent, static
 
 from rammer.errors import DeviceError, ToolchainError
-from rammer.ir.dependency import Dependencies, overlaps
+from rammer.ir.dependency import overlaps
 from rammer.ir.expr import loads
 from rammer.ir.operator import Operations
 from rammer.ir.ops import OPS
@@ -72,16 +72,16 @@ def without_barrier_of(plan: ExecutionPlan, uid: TaskUid) -> HappensBefore:
 def test_what_is_early_is_there_without_the_wait(policy: str) -> None:
     plan = recurrent(policy, 2, 5, 64, 5).plan
     found = early_operands(plan, ROOM)
-    dependencies, dynamic = Dependencies(plan.graph, plan.kernels), 0
+    graph, dynamic = plan.graph, 0
     for uid, positions in found.items():
-        kernel, op = plan.kernels[uid.operator_id], plan.graph.operators[uid.operator_id]
+        kernel, op = plan.kernels[uid.operator_id], graph.operators[uid.operator_id]
         for position in positions:
             if kernel.operation.static[position]:
                 continue
             order = without_barrier_of(plan, uid)
             dynamic += 1
-            for producer, output, start in dependencies.writers(op.inputs[position]):
-                shift = plan.graph.storage(op.inputs[position]).offset - start
+            for producer, output, start in graph.writers(op.inputs[position]):
+                shift = graph.storage(op.inputs[position]).offset - start
                 for reader, writer in overlaps(kernel, position, plan.kernels[producer], output, shift).tolist():
                     if reader == uid.rtask_id:
                         slots = order.slots(TaskUid(producer, writer)), order.slots(uid)

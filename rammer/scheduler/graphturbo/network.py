@@ -9,7 +9,7 @@ from itertools import takewhile
 from math import prod
 from typing import NamedTuple
 
-from rammer.ir.dependency import Dependencies, followed_axes
+from rammer.ir.dependency import followed_axes
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
@@ -130,7 +130,6 @@ def step_of(kernel: RKernel, axis: int) -> int:
 
 def network_of(graph: Graph, candidates: Mapping[Operation, Sequence[RKernel]]) -> Network:
     """The operators of a graph as layers, numbered as they are, which can be cut where an rKernel cuts its rTasks."""
-    dependencies = Dependencies(graph, ())
     results = {graph.storage(t).root for t in graph.outputs}
     inputs: dict[TensorId, int] = {}
     layers = []
@@ -141,7 +140,7 @@ def network_of(graph: Graph, candidates: Mapping[Operation, Sequence[RKernel]]) 
             if (root := graph.storage(tensor).root) in graph.constants:
                 weights += graph.types[tensor].nbytes
                 continue
-            written = [(n, graph.operators[n].outputs[position]) for n, position, _ in dependencies.writers(tensor)]
+            written = [(n, graph.operators[n].outputs[position]) for n, position, _ in graph.writers(tensor)]
             read = graph.types[tensor].shape
             reads += [
                 Read(n, axes if other == tensor else _through_view(axes, read, graph.types[other].shape))

@@ -84,7 +84,7 @@ def _there(order: HappensBefore, dependencies: Dependencies, operator: int, posi
     graph, kernels = dependencies.graph, dependencies.kernels
     kernel, tensor = kernels[operator], graph.operators[operator].inputs[position]
     result = np.ones(kernel.num_rtasks, bool)
-    for producer, output, start in dependencies.writers(tensor):
+    for producer, output, start in graph.writers(tensor):
         pairs = overlaps(kernel, position, kernels[producer], output, graph.storage(tensor).offset - start)
         readers = order.slots(*(TaskUid(operator, r) for r in pairs[:, 0].tolist()))
         writers = order.slots(*(TaskUid(producer, r) for r in pairs[:, 1].tolist()))

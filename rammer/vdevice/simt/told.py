@@ -159,7 +159,7 @@ def pairs_of(dependencies: Dependencies, n: int, position: int) -> set[tuple[int
     offset = dependencies.graph.storage(tensor).offset
     return {
         (int(reader), producer, int(writer))
-        for producer, output, start in dependencies.writers(tensor)
+        for producer, output, start in dependencies.graph.writers(tensor)
         for reader, writer in overlaps(kernel, position, dependencies.kernels[producer], output, offset - start)
     }
 
