@@ -155,12 +155,13 @@ def test_walks_past_strips_of_panels_ask_for_the_next_strip() -> None:
 
 def test_large_weights_that_are_read_once_come_some_way_ahead() -> None:
     stream = program(sums(4, 1 << 14, k, k * 64 + i * 16 + j), argument("x", 1 << 14), argument("w", STREAMED))
-    assert found(stream) == {"k": [Prefetch("w", k * 64 + 512, 64, 2)]}
+    ahead = Prefetch("w", k * 64 + 2048, 64, once=True)
+    assert found(stream) == {"k": [ahead]}
     near = program(sums(4, 1 << 13, k, k * 64 + i * 16 + j), argument("x", 1 << 13), argument("w", STREAMED // 2))
     assert found(near) == {}
     again = serial("h", 3, *sums(4, 1 << 14, h + k, k * 64 + i * 16 + j))
     rows = program((again,), argument("x", 1 << 15), argument("w", STREAMED))
-    assert Prefetch("w", k * 64 + 512, 64, 2) not in found(rows).get("k", [])
+    assert ahead not in found(rows).get("k", [])
 
 
 def test_what_is_added_to_sums_comes_while_they_are_computed() -> None:
@@ -313,6 +314,8 @@ def test_a_language_without_prefetches_leaves_them_out() -> None:
         "#pragma unroll 4",
         f"for (long rammer_n = 0; rammer_n < 64; rammer_n += {LINE}) __builtin_prefetch(&x[rammer_n], 0, 3);",
     ]
+    once = CpuPrinter(small, 4).body((Prefetch("x", Index(), 64, once=True),), 0)
+    assert once[-1].endswith("__builtin_prefetch(&x[rammer_n], 0, 0);")  # C's word for what leaves caches first
 
 
 def test_what_runs_next_is_asked_for_in_loops() -> None:

@@ -2,8 +2,9 @@
 
 Where tiles of a register block walk past a panel of weights, each asks for a piece of the next panel, so that it lies
 in the second cache when its turn comes, wherever it came from. Large weights that are read once are asked for some way
-ahead, small inputs of sums at once, and what is added to sums while they are computed. And the longest sums ask for
-what the table says that rTasks after this one need.
+ahead, as what caches may drop first: other data stay there, also for the next run. Small inputs of sums are asked for
+at once, and what is added to sums while they are computed. And the longest sums ask for what the table says that rTasks
+after this one need.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LINE = LINE_BYTES // 4  # float32 of it
 MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
 MAX_LINES = 64  # asked for at once: caches queue about as many
 STREAMED = 1 << 20  # float32: weights as large come from far away in every run
-AHEAD = 512  # float32: the core by itself asks for less at once: 17 instead of 21 GB/s from far memory
+AHEAD = 2048  # float32: the core by itself asks for less at once; on Zen 5 4096 was no faster, 512 slower by 2 %
 SMALL = 1024  # float32: inputs up to this are asked for at once
 ASKING_STEPS = 4  # of a sum for each line that is asked for ahead: in bursts, they would fill the core's queue of lines
 LEAST_STEPS = 64  # of a sum that asks
@@ -198,7 +199,7 @@ class _Prefetcher:
             once = variables(index).issuperset(outer)  # else they lie near when more rows pass by
             if large and once and step == block and step >= LINE and block <= sums <= MAX_ROWS * step:
                 start = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
-                yield Prefetch(buffer, start + AHEAD, step, 2)
+                yield Prefetch(buffer, start + AHEAD, step, once=True)
 
     def _next_panels(self, outer: Loop) -> Iterator[Hint]:
         """Pieces of the panel of weights that the next iteration of a loop reads, where loops inside walk past one."""
