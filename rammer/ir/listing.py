@@ -95,8 +95,8 @@ def _statement(stmt: Stmt) -> tuple[str, Body]:
         case Apply(instruction, operands, extents):
             given = ", ".join(f"{o.buffer}[{o.at}]" for o in operands)
             return f"{instruction.name} ({'×'.join(map(str, extents))}) {given}", ()
-        case Prefetch(buffer, index, size, level):
-            return f"prefetch {size} of {buffer}[{index}] to level {level}", ()
+        case Prefetch(buffer, index, size, level, _, once):
+            return f"prefetch {size} of {buffer}[{index}] to level {level}{', read once' if once else ''}", ()
         case Sync(pending):
             return "sync" if pending is None else f"sync, all but the last {pending} groups of copies are there", ()
 

@@ -132,7 +132,8 @@ class Prefetch:
     """Bring `size` elements of a buffer, from `index` on, into the vEU's cache of a `level`, 1 being the nearest.
 
     A hint: it reads nothing, may ask for what lies past the ends of the buffer, and a device may leave it out. Of a
-    buffer in an `encoding` it counts the numbers that elements consist of, and of NEXT lines.
+    buffer in an `encoding` it counts the numbers that elements consist of, and of NEXT lines. What is read but `once`
+    in a run leaves caches first.
     """
 
     buffer: str
@@ -140,6 +141,7 @@ class Prefetch:
     size: int = 1
     level: int = 1
     encoding: Encoding | None = None
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def test_long_sums_ask_for_what_runs_next_and_small_inputs_come_at_once() -> Non
 def test_tiles_ask_for_pieces_of_the_next_panel() -> None:
     tile = sums(4, 128, h * 512 + i * 128 + k, o * 2048 + k * 16 + j)
     panels = program((serial("o", 3, serial("h", 4, *tile)),), argument("x", 2048), argument("w", 3 * 2048))
-    assert found(panels) == {"h": [Prefetch("w", o * 2048 + h * 512 + 2048, 512, 2)]}
+    assert found(panels) == {"h": [Prefetch("w", o * 2048 + h * 512 + 2048, 512, 2, once=True)]}
     assert capacity(prefetched(panels, LANES)) == 0  # four sums take no longer than asking
 
 
@@ -128,18 +128,18 @@ def test_long_sums_ask_for_pieces_of_the_next_panel_line_by_line() -> None:
     """A panel of 128 lines, past which three tiles of 128 steps walk: 43 lines each, one every other step."""
     tile = sums(8, 128, h * 1024 + i * 128 + k, o * 2048 + k * 16 + j)
     panels = program((serial("o", 3, serial("h", 3, *tile)),), argument("x", 3072), argument("w", 3 * 2048))
-    line = Prefetch("w", o * 2048 + h * 688 + 2048 + k // 2 * 16, 16, 2)
+    line = Prefetch("w", o * 2048 + h * 688 + 2048 + k // 2 * 16, 16, 2, once=True)
     assert found(panels)["k"][-1] == If((Range(k, 0, 86), Range(k % 2, 0, 1)), (line,))
     short = sums(8, 60, h * 480 + i * 60 + k, o * 1920 + k * 32 + j)
     bursts = program((serial("o", 3, serial("h", 3, *short)),), argument("x", 3072), argument("w", 3 * 1920))
-    assert found(bursts)["h"] == [Prefetch("w", o * 1920 + h * 640 + 1920, 640, 2)]
+    assert found(bursts)["h"] == [Prefetch("w", o * 1920 + h * 640 + 1920, 640, 2, once=True)]
 
 
 def test_few_rows_ask_for_several_lines_in_a_step() -> None:
     """A panel of 298 lines in 100 steps, past which two tiles walk: 149 lines each, two in a step, and one is left."""
     rows = sums(8, 100, h * 800 + i * 100 + k, o * 4800 + k * 48 + j)
     panels = program((serial("o", 3, serial("h", 2, *rows)),), argument("x", 1600), argument("w", 3 * 4800))
-    wide = Prefetch("w", o * 4800 + h * 2384 + 4800 + k * 32, 32, 2)
+    wide = Prefetch("w", o * 4800 + h * 2384 + 4800 + k * 32, 32, 2, once=True)
     assert If((Range(k, 0, 74),), (wide,)) in found(panels)["k"]
 
 
@@ -149,18 +149,28 @@ def test_walks_past_strips_of_panels_ask_for_the_next_strip() -> None:
     strips = program(
         (serial("o", 3, serial("h", 4, serial("q", 2, *tile))),), argument("x", 4096), argument("w", 12288)
     )
-    line = Prefetch("w", o * 4096 + h * 1024 + q * 512 + 4096 + k // 4 * 16, 16, 2)
+    line = Prefetch("w", o * 4096 + h * 1024 + q * 512 + 4096 + k // 4 * 16, 16, 2, once=True)
     assert If((Range(k % 4, 0, 1),), (line,)) in found(strips)["k"]
+
+
+@pytest.mark.parametrize(("steps", "once"), [(384, True), (385, False)])
+def test_only_short_panels_may_leave_caches_first(steps: int, once: bool) -> None:
+    """While tiles walk past a long one, the nearest cache does not hold it, and others may have dropped it already."""
+    tile = sums(8, steps, h * 8 * steps + i * steps + k, o * (16 * steps) + k * 16 + j)
+    panels = program((serial("o", 3, serial("h", 4, *tile)),), argument("x", 32 * steps), argument("w", 48 * steps))
+    hints = [s for stmt in found(panels)["k"] for s in statements((stmt,)) if isinstance(s, Prefetch)]
+    assert [hint.once for hint in hints if hint.buffer == "w"] == [once]
 
 
 def test_large_weights_that_are_read_once_come_some_way_ahead() -> None:
     stream = program(sums(4, 1 << 14, k, k * 64 + i * 16 + j), argument("x", 1 << 14), argument("w", STREAMED))
-    assert found(stream) == {"k": [Prefetch("w", k * 64 + 512, 64, 2)]}
+    ahead = Prefetch("w", k * 64 + 2048, 64, once=True)
+    assert found(stream) == {"k": [ahead]}
     near = program(sums(4, 1 << 13, k, k * 64 + i * 16 + j), argument("x", 1 << 13), argument("w", STREAMED // 2))
     assert found(near) == {}
     again = serial("h", 3, *sums(4, 1 << 14, h + k, k * 64 + i * 16 + j))
     rows = program((again,), argument("x", 1 << 15), argument("w", STREAMED))
-    assert Prefetch("w", k * 64 + 512, 64, 2) not in found(rows).get("k", [])
+    assert ahead not in found(rows).get("k", [])
 
 
 def test_what_is_added_to_sums_comes_while_they_are_computed() -> None:
@@ -313,6 +323,8 @@ def test_a_language_without_prefetches_leaves_them_out() -> None:
         "#pragma unroll 4",
         f"for (long rammer_n = 0; rammer_n < 64; rammer_n += {LINE}) __builtin_prefetch(&x[rammer_n], 0, 3);",
     ]
+    once = CpuPrinter(small, 4).body((Prefetch("x", Index(), 64, once=True),), 0)
+    assert once[-1].endswith("__builtin_prefetch(&x[rammer_n], 0, 0);")  # C's word for what leaves caches first
 
 
 def test_what_runs_next_is_asked_for_in_loops() -> None:

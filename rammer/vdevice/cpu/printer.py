@@ -165,10 +165,10 @@ class CpuPrinter(NestPrinter):
         at = self.index(index)
         if s.size > 1:
             at = f"{at} + rammer_n" if index != Index() else "rammer_n"
-        ask = f"__builtin_prefetch({place.format(at)}, 0, {4 - s.level});"
+        ask = f"__builtin_prefetch({place.format(at)}, 0, {0 if s.once else 4 - s.level});"
         if s.size == 1:
             return [ask]
-        unroll = "#pragma unroll" if s.level > 1 else "#pragma unroll 4"
+        unroll = "#pragma unroll" if s.level > 1 or s.once else "#pragma unroll 4"
         return [unroll, f"for (long rammer_n = 0; rammer_n < {s.size}; rammer_n += {step}) {ask}"]
 
     def _asks(self, loop: For) -> list[str]:
