@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 
@@ -73,34 +74,30 @@ def taken(plan: ExecutionPlan) -> list[tuple[str, str]]:
     return [(a, b) for a, b in found if a in offsets and offsets[a] == offsets.get(b)]
 
 
-@cache
-def compiled(num_veus: int = 2) -> rammer.Program:
-    return rammer.compile(squeezed(), "cpu", device=num_veus)
-
-
-def plan_of(program: rammer.Program) -> ExecutionPlan:
-    assert program.plan is not None
-    return program.plan
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[rammer.Program]:
+    with closing(rammer.compile(squeezed(), "cpu", device=2)) as program:
+        yield program
 
 
 def given(graph: Graph) -> dict[str, Array]:
     return {"x": np.random.default_rng(1).standard_normal(graph.types["x"].shape, np.float32)}
 
 
-def test_gates_and_sums_take_the_place_of_what_they_change() -> None:
+def test_gates_and_sums_take_the_place_of_what_they_change(compiled: rammer.Program) -> None:
     """The weighed channels lie where the channels lay, and the sum where its first term lay; the arena is smaller."""
-    plan = plan_of(compiled())
+    plan = compiled.plan
     found = taken(plan)
     assert len(found) == 2 and found[0][1] == found[1][0], found
     without = plan_memory(replace(plan, memory=None, spec=replace(plan.spec, succession=False)))
     assert memory_of(plan).arena_bytes < without.arena_bytes
-    (y,) = compiled().run(given(squeezed())).values()
+    (y,) = compiled.run(given(squeezed())).values()
     (wanted,) = evaluate_graph(squeezed(), given(squeezed())).values()
     np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_devices_that_do_not_say_so_keep_results_apart() -> None:
-    plan = plan_of(compiled())
+def test_devices_that_do_not_say_so_keep_results_apart(compiled: rammer.Program) -> None:
+    plan = compiled.plan
     apart = replace(plan, memory=None, spec=replace(plan.spec, succession=False))
     assert not list(successions(apart, HappensBefore(plan.programs)))
     with pytest.raises(VerificationError, match=r"R107.*share arena bytes"):
@@ -126,17 +123,17 @@ def without_one_wait(plan: ExecutionPlan) -> Iterator[ExecutionPlan]:
                     yield replace(plan, programs=(*plan.programs[:p], RProgram(tuple(lanes)), *plan.programs[p + 1 :]))
 
 
-def test_a_result_beside_the_place_is_caught() -> None:
-    mutants = list(shifted(plan_of(compiled())))
+def test_a_result_beside_the_place_is_caught(compiled: rammer.Program) -> None:
+    mutants = list(shifted(compiled.plan))
     assert mutants
     for mutant in mutants:
         with pytest.raises(VerificationError, match="R107"):
             verify_plan(mutant)
 
 
-def test_two_results_in_one_place_are_caught() -> None:
+def test_two_results_in_one_place_are_caught(compiled: rammer.Program) -> None:
     """Who takes the place of a tensor that is read again later breaks R107, whatever its own operator does."""
-    plan = plan_of(compiled())
+    plan = compiled.plan
     memory, graph = memory_of(plan), plan.graph
     (operand, _), (first, _) = taken(plan)
     nbytes = graph.types[first].nbytes

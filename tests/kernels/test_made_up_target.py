@@ -236,7 +236,7 @@ def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
             continue
         steps = staging.steps(waves[0] * blocks[0] * height, waves[1] * blocks[1] * width)
         for chunk in chunks:
-            chosen = threads_tensor.Blocks(steps, waves, blocks, chunk, staging.tasks(steps), 0.0)
+            chosen = threads_tensor.Blocks(steps, chunk, staging.tasks(steps), 0.0, waves, blocks)
             yield problem.kernel(threads_tensor.schedule(staging, unit, chosen))
 
 
