@@ -25,7 +25,7 @@ WORTH_BYTES = 4096  # of a tensor: smaller ones find a place near enough
 def replaced(program: TileProgram) -> frozenset[str]:
     """Inputs of which each element is read only by the statement that stores the result with the same number.
 
-    None if there are several results, or if the result is read, too.
+    An empty set if there are several results, or if the result is read, too.
     """
     if program.num_outputs != 1:
         return frozenset()
