@@ -6,7 +6,7 @@ reduction loading `vectors` weight vectors and `rows` single numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm, prod
 
@@ -22,7 +22,7 @@ from rammer.kernels.lanes import lane_axis
 from rammer.kernels.orders import Orders
 from rammer.kernels.problem import Problem
 from rammer.kernels.product import Product, copyable, pays, product
-from rammer.kernels.schedule import At, Loop, Schedule, copied
+from rammer.kernels.schedule import At, Loop, Schedule, copied, distinct
 from rammer.kernels.tiling import cut, place, stage_loops, task_counts
 
 MAX_VECTORS = 8
@@ -75,7 +75,7 @@ def schedules(problem: Problem) -> Iterator[Schedule]:
     wanted = [
         (want, second) for n, want in enumerate(task_counts(problem)) for second in (False, True)[: 1 if n else 2]
     ]
-    yield from _distinct(
+    yield from distinct(
         _schedule(problem, p, want, second) for want, second in wanted if not (second and _by_rows(problem, p, want))
     )
 
@@ -89,21 +89,13 @@ def every(problem: Problem) -> Iterator[Schedule]:
     if p is None or not pays(problem, p):
         return
     counts = dict.fromkeys((*task_counts(problem), 1, *(problem.rtasks * n for n in (1, 2, 4))))
-    yield from _distinct(
+    yield from distinct(
         _schedule(problem, p, want, second, choice, order)
         for order in range(MOST_ORDERS)
         for choice in range(MOST_BLOCKS)
         for want in counts
         for second in (False, True)
     )
-
-
-def _distinct(schedules: Iterable[Schedule | None]) -> Iterator[Schedule]:
-    seen = set()
-    for schedule in schedules:
-        if schedule is not None and (schedule.loops, schedule.packing) not in seen:
-            seen.add((schedule.loops, schedule.packing))
-            yield schedule
 
 
 def _by_rows(problem: Problem, p: Product, want: int) -> bool:

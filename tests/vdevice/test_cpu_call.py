@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -87,6 +87,15 @@ def test_results_are_the_callers(program: rammer.Program) -> None:
     np.testing.assert_array_equal(first["row"], first["y"][0])
 
 
+def at_once(work: Callable[[int], None], numbers: Iterable[int]) -> None:
+    """Work on each number in a thread of its own."""
+    threads = [threading.Thread(target=work, args=(n,)) for n in numbers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 OTHERS: dict[str, Any] = {
     "an array that is not contiguous": {**usual(), "x": np.zeros((5, 3), np.float32).T},
     "every second row": {**usual(), "x": np.zeros((6, 5), np.float32)[::2]},
@@ -156,11 +165,7 @@ def test_several_threads(program: rammer.Program) -> None:
             if any(not np.array_equal(found[n], wanted[n]) for n in wanted):
                 wrong.append(f"thread {k}, turn {turn}")
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(6))
     assert not wrong
 
 
@@ -237,11 +242,7 @@ def test_bound_calls_from_several_threads(program: rammer.Program) -> None:
             bound()
             wrong.extend(k for n in wanted if not np.array_equal(bound.outputs[n], wanted[n]))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in (0, 1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, (0, 1, 2))
     assert not wrong
 
 

@@ -60,12 +60,15 @@ def test_this_machine_makes_sense() -> None:
 
 def test_more_vEUs_than_cores_have_more_of_a_shared_cache() -> None:
     """On paper: each core that is not here would bring a part of it; main memory stays what it is."""
-    few, own, many = (make_spec(ARCHES["x86-64-avx2"], n, replace(DESKTOP, num_cores=4)) for n in (2, 4, 16))
+    one_cache, two = (replace(DESKTOP, num_cores=4, l3_cores=cores) for cores in (4, 2))
+    few, own, many = (make_spec(ARCHES["x86-64-avx2"], n, one_cache) for n in (2, 4, 16))
     for name in ("read_gbps", "write_gbps"):
         shared, memory = ([getattr(spec.memory[at], name) for spec in (few, own, many)] for at in (2, 3))
         assert shared == [shared[0], shared[0], pytest.approx(4 * shared[0])]
         assert len(set(memory)) == 1
     assert few.memory[2].veu_gbps == many.memory[2].veu_gbps
+    groups = [make_spec(ARCHES["x86-64-avx2"], n, two).memory[2] for n in (4, 16)]
+    assert groups[0] == groups[1] and groups[0].group == 2  # of two cores each, as many as it takes
 
 
 def test_specs_are_the_same_every_time() -> None:

@@ -159,10 +159,8 @@ class CpuExecutable(HostRooms):
 
     def try_run(self, inputs: Any) -> dict[str, Array] | None:
         """As `run`, of what nobody has checked; None unless it is small arrays just as the program takes them."""
-        if self._call is None or self._pointed or self.poison:
-            return None
         with self._lock if self._forks == forks.count else self._renewed():
-            if self._call is None:
+            if self._call is None or self._pointed or self.poison:
                 return None
             found = self._call.function(inputs)
             if type(found) is not int:

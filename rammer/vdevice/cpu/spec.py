@@ -240,7 +240,8 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
     vector_gbps = 4 * arch.lanes * begun * found.ghz
     group = here.l3_cores if here.l3_cores < here.num_cores else 0  # of cores that share an L3
     part = group / here.num_cores if group else 1.0  # of what all cores have
-    slices = part * max(1.0, num_veus / found.cores)  # on paper, a core that is not here has a slice of its own
+    # on paper, a core that is not here has a slice of its own; of groups there are more then
+    slices = part if group else max(1.0, num_veus / found.cores)
     return VDeviceSpec(
         name="cpu",
         num_veus=num_veus,
