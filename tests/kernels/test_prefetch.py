@@ -47,6 +47,7 @@ from rammer.vdevice.cpu.prefetch import LINE, STREAMED, capacity, prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
 
 LANES = 16
+NEAR = 48 << 10  # bytes of the nearest cache
 UNIT = replace(SLOW_SPEC, instructions=amx.AMX)
 b, h, i, j, k, o, q = map(var, "bhijkoq")
 turn = var("rammer_turn")
@@ -88,7 +89,7 @@ def sums(rows: int, steps: int, row: Index, weight: Index, start: int = 0) -> tu
     return (Alloc(Buffer("acc", rows * LANES, Scope.REGISTER), body),)
 
 
-def found(program: TileProgram) -> dict[str, list[Stmt]]:
+def found(program: TileProgram, near: int = NEAR) -> dict[str, list[Stmt]]:
     """What prefetches stand at the beginning of which loop, "" for none."""
     places: dict[str, list[Stmt]] = {}
 
@@ -99,7 +100,7 @@ def found(program: TileProgram) -> dict[str, list[Stmt]]:
             else:
                 walk(children(stmt), stmt.var if isinstance(stmt, For) else loop)
 
-    walk(prefetched(program, LANES).body, "")
+    walk(prefetched(program, LANES, near).body, "")
     return places
 
 
@@ -114,14 +115,14 @@ def test_long_sums_ask_for_what_runs_next_and_small_inputs_come_at_once() -> Non
     )
     line = Prefetch(NEXT, b * 16 - 32 + k // 4, 1, 2)  # sums of 64 steps ask for 16 lines each
     assert found(small) == {"": [Prefetch("x", Index(), 512)], "k": [If((Range(k % 4, 0, 1),), (line,))]}
-    assert capacity(prefetched(small, LANES)) == 32
+    assert capacity(prefetched(small, LANES, NEAR)) == 32
 
 
 def test_tiles_ask_for_pieces_of_the_next_panel() -> None:
     tile = sums(4, 128, h * 512 + i * 128 + k, o * 2048 + k * 16 + j)
     panels = program((serial("o", 3, serial("h", 4, *tile)),), argument("x", 2048), argument("w", 3 * 2048))
     assert found(panels) == {"h": [Prefetch("w", o * 2048 + h * 512 + 2048, 512, 2, once=True)]}
-    assert capacity(prefetched(panels, LANES)) == 0  # four sums take no longer than asking
+    assert capacity(prefetched(panels, LANES, NEAR)) == 0  # four sums take no longer than asking
 
 
 def test_long_sums_ask_for_pieces_of_the_next_panel_line_by_line() -> None:
@@ -153,12 +154,14 @@ def test_walks_past_strips_of_panels_ask_for_the_next_strip() -> None:
     assert If((Range(k % 4, 0, 1),), (line,)) in found(strips)["k"]
 
 
-@pytest.mark.parametrize(("steps", "once"), [(384, True), (385, False)])
-def test_only_short_panels_may_leave_caches_first(steps: int, once: bool) -> None:
+@pytest.mark.parametrize(
+    ("steps", "near", "once"), [(384, NEAR, True), (385, NEAR, False), (256, 32 << 10, True), (257, 32 << 10, False)]
+)
+def test_only_short_panels_may_leave_caches_first(steps: int, near: int, once: bool) -> None:
     """While tiles walk past a long one, the nearest cache does not hold it, and others may have dropped it already."""
     tile = sums(8, steps, h * 8 * steps + i * steps + k, o * (16 * steps) + k * 16 + j)
     panels = program((serial("o", 3, serial("h", 4, *tile)),), argument("x", 32 * steps), argument("w", 48 * steps))
-    hints = [s for stmt in found(panels)["k"] for s in statements((stmt,)) if isinstance(s, Prefetch)]
+    hints = [s for stmt in found(panels, near)["k"] for s in statements((stmt,)) if isinstance(s, Prefetch)]
     assert [hint.once for hint in hints if hint.buffer == "w"] == [once]
 
 
@@ -187,7 +190,7 @@ def test_pieces_of_vectors_are_not_repeated() -> None:
     """Each takes the compiler as long as many whole vectors: neither for speed, nor because the loop asks."""
     for start in (0, 4):
         block = serial("b", 2, *sums(8, 64, i * 64 + k, b * 1024 + k * 16 + j, start))
-        hinted = prefetched(program((block,), argument("x", 2048), argument("w", 2048)), LANES)
+        hinted = prefetched(program((block,), argument("x", 2048), argument("w", 2048)), LANES, NEAR)
         text = function(CpuPrinter(hinted, LANES)).text
         assert ("vload_from" in text) == bool(start)
         assert bool(re.search(r"#pragma unroll 4\s+for \(long k ", text)) == (not start)
@@ -211,7 +214,7 @@ def without(body: Body) -> Body:
 
 def hinted(kernel: RKernel) -> RKernel:
     assert isinstance(kernel.body, TileProgram)
-    return replace(kernel, body=prefetched(kernel.body, LANES))
+    return replace(kernel, body=prefetched(kernel.body, LANES, NEAR))
 
 
 def prefetches(kernel: RKernel) -> list[Prefetch]:

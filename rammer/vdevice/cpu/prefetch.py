@@ -39,8 +39,9 @@ from rammer.ir.tile import (
 LINE_BYTES = 64  # of a cache line
 LINE = LINE_BYTES // 4  # float32 of it
 MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
-SHORT_PANEL = 384  # lines that stay near while tiles walk past them, though caches may drop them first: with the next
-# panel, the nearest cache. ResNet-50 took 0.965 of its time, 0.987 up to 256 lines; BGE-small 1.09 beyond 288 KiB
+# Of the nearest cache: panels that stay there with the next one while tiles walk past them, though caches may drop them
+# first. With 48 KiB ResNet-50 took 0.965 of its time, 0.987 up to 16 KiB; BGE-small 1.09 beyond 288 KiB.
+SHORT_PANEL = 1 / 2
 MAX_LINES = 64  # asked for at once: caches queue about as many
 STREAMED = 1 << 20  # float32: weights as large come from far away in every run
 AHEAD = 2048  # float32: the core by itself asks for less at once; on Zen 5 4096 was no faster, 512 slower by 2 %
@@ -82,11 +83,11 @@ class VectorLoad(NamedTuple):
 Hint: TypeAlias = tuple[Position, Body]  # prefetches, and the loop at whose beginning they stand
 
 
-def prefetched(program: TileProgram, lanes: int) -> TileProgram:
-    """The program with prefetches, for a core whose vectors have so many lanes."""
+def prefetched(program: TileProgram, lanes: int, near_bytes: int) -> TileProgram:
+    """The program with prefetches, for a core of so many lanes a vector and so many bytes of nearest cache."""
     stepped = replace(program, body=rewrite_body(program.body, _with_steps))
     hints: dict[Position, Body] = {}
-    for at, body in _Prefetcher(stepped, lanes).hints():
+    for at, body in _Prefetcher(stepped, lanes, near_bytes).hints():
         hints[at] = (*hints.get(at, ()), *body)
     return replace(stepped, body=_with_hints(stepped.body, hints))
 
@@ -150,8 +151,8 @@ def has_pieces(body: Body) -> bool:
 class _Prefetcher:
     """What to prefetch in one program, by kinds."""
 
-    def __init__(self, program: TileProgram, lanes: int) -> None:
-        self.program, self.lanes = program, lanes
+    def __init__(self, program: TileProgram, lanes: int, near_bytes: int) -> None:
+        self.program, self.lanes, self.near_bytes = program, lanes, near_bytes
         inputs = program.arguments[program.num_outputs :]
         self.inputs = {b.name: b for b in inputs if b.scope is Scope.ARGUMENT and b.dtype.itemsize == 4}
         self.sites = list(_sites(program.body))
@@ -227,7 +228,13 @@ class _Prefetcher:
             turns = [walk, *serial[:-1]][:2]  # not the innermost loop
             each = -(-lines // _count(lp for _, lp in turns))
             start, turn = first + far, _turn([lp for _, lp in turns])
-            burst = Prefetch(buffer, start + turn * (each * LINE), each * LINE, 2, once=lines <= SHORT_PANEL)
+            burst = Prefetch(
+                buffer,
+                start + turn * (each * LINE),
+                each * LINE,
+                2,
+                once=lines * LINE_BYTES <= SHORT_PANEL * self.near_bytes,
+            )
             if hint := _step_by_step(serial, burst):
                 yield hint
             elif not any(_sums(lp.body) for _, lp in serial):  # of a strip of panels, some would come late
