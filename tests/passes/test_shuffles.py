@@ -58,12 +58,24 @@ def test_others_get_what_is_shuffled() -> None:
 
     def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
         y = shuffle(b, b.add("tanh", x), 4)
-        return b.conv(y, 8, 3), b.add("exp", y)
+        return b.conv(y, 8, 3, group=2), b.add("exp", y)
 
     found = after(model(build, (2, 16, 5, 4)), read_shuffled)
     assert moved(found) == 3 and found["conv"] == 1
     (conv,) = (op for op in read_shuffled(model(build, (2, 16, 5, 4))).operators if op.kind == "conv")
     assert conv.operation.attr("shuffled") == 4
+
+
+def test_who_sums_all_channels_has_its_filters_in_their_order() -> None:
+    """Then nothing is shuffled when it runs, and channels may lie in blocks."""
+
+    def build(b: Net, x: TensorId) -> TensorId:
+        return b.conv(shuffle(b, b.add("tanh", x), 4), 8, 3)
+
+    graph = model(build, (2, 32, 5, 4))
+    assert after(graph, read_shuffled) == {"tanh": 1, "conv": 1}
+    (conv,) = (op for op in read_shuffled(graph).operators if op.kind == "conv")
+    assert "shuffled" not in conv.operation.keywords
 
 
 def test_what_is_no_shuffle_stays() -> None:

@@ -31,13 +31,17 @@ def _read(editor: Editor, n: int, op: ROperator) -> None:
     if shuffle is None or "shuffled" in op.operation.keywords:
         return
     source, parts = shuffle
+    attrs, weights = op.operation.keywords, op.inputs[1]
+    order = np.argsort(_taken(editor.types[source].shape[1], parts))
     if between is not None:
-        order = np.argsort(_taken(editor.types[source].shape[1], parts))
         constants = (editor.constant(editor.constants[t][order], t) for t in between.inputs[1:])
         source = editor.define(between.name, "conv", source, *constants, **between.operation.keywords)
     editor.remove(n)
-    more = op.operation.keywords | {"shuffled": parts}
-    editor.define(op.name, "conv", source, *op.inputs[1:], outputs=op.outputs, **more)
+    if attrs.get("group", 1) == 1 and weights in editor.constants:  # all are summed: in the order in which they lie
+        weights = editor.constant(editor.constants[weights][:, order], weights)
+    else:
+        attrs = attrs | {"shuffled": parts}
+    editor.define(op.name, "conv", source, weights, *op.inputs[2:], outputs=op.outputs, **attrs)
 
 
 def _depthwise(editor: Editor, tensor: TensorId) -> ROperator | None:
@@ -45,12 +49,9 @@ def _depthwise(editor: Editor, tensor: TensorId) -> ROperator | None:
     op = editor.maker(tensor, "conv")
     if op is None or editor.only_reader(tensor) is None or not editor.constants.keys() >= set(op.inputs[1:]):
         return None
-    (_, channels, *_), outs = op.operation.inputs[0].shape, op.operation.outputs[0].shape[1]
-    return (
-        op
-        if op.operation.keywords.get("group", 1) == channels == outs and "shuffled" not in op.operation.keywords
-        else None
-    )
+    channels, attrs = op.operation.inputs[0].shape[1], op.operation.keywords
+    alone = attrs.get("group", 1) == channels == op.operation.outputs[0].shape[1] and "shuffled" not in attrs
+    return op if alone else None
 
 
 def _shuffle(editor: Editor, tensor: TensorId) -> tuple[TensorId, int] | None:
