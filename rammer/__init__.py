@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from rammer.compiler import compile, devices, from_torch, load, load_program, save_together
 from rammer.errors import (
     ArtifactError,
@@ -19,9 +22,7 @@ from rammer.errors import (
     UnsuitableError,
     VerificationError,
 )
-from rammer.given import SessionPort
 from rammer.hookspecs import hookimpl
-from rammer.inference_session import IOBinding, ModelMetadata, OrtValue
 from rammer.ir.device import Execution, MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -31,10 +32,14 @@ from rammer.ir.program import BarrierRTask, Position, RProgram, RProgramBuilder,
 from rammer.ir.tensor import DType, Layout, TensorType
 from rammer.plugins import PluginRegistry
 from rammer.program import Program
-from rammer.session import Session
-from rammer.session_report import SessionReport
 from rammer.state import Stream
 from rammer.vdevice.base import Availability, Executable, Image, Port, VDevice, VDeviceEntry
+
+if TYPE_CHECKING:
+    from rammer.given import SessionPort
+    from rammer.inference_session import IOBinding, ModelMetadata, OrtValue
+    from rammer.session import Session
+    from rammer.session_report import SessionReport
 
 __version__ = "0.1.0"
 
@@ -96,3 +101,19 @@ __all__ = [
     "load_program",
     "save_together",
 ]
+
+_LATER = {  # what a compilation needs none of is imported when it is asked for
+    "IOBinding": "rammer.inference_session",
+    "ModelMetadata": "rammer.inference_session",
+    "OrtValue": "rammer.inference_session",
+    "Session": "rammer.session",
+    "SessionPort": "rammer.given",
+    "SessionReport": "rammer.session_report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return found

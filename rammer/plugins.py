@@ -105,7 +105,10 @@ class PluginRegistry:
             call: Callable[..., Any] = implementation.function
             try:
                 answer = call(**{a: arguments[a] for a in implementation.argnames})
-                answer = dict(answer) if hook == "rammer_policies" else list(answer)
+                if hook != "rammer_policies":
+                    answer = list(answer)
+                elif not isinstance(answer, Mapping):
+                    answer = dict(answer)
             except RammerError:
                 raise
             except Exception as error:
@@ -162,30 +165,31 @@ class PluginRegistry:
             raise PolicyError(f"options= is {options!r}, which is no mapping", hint='for example {"beyond": "off"}')
         if twice := given.keys() & options.keys():
             raise PolicyError(f"policy {text!r}: options= gives {min(twice)!r} once more", hint="give it once")
-        plugin, make = known[name]
+        plugin, announced = known[name]
         with _blamed(plugin, f"policy {name!r}"):
+            make = announced[name]
             check_options(name, make, {**given, **options})
             return _Blamed(plugin, name, make(**given, **options))
 
     def policies(self) -> dict[str, Callable[..., Policy]]:
         """Scheduling policies by name."""
-        return {name: make for name, (_, make) in self._policies().items()}
+        return {name: announced[name] for name, (_, announced) in self._policies().items()}
 
     def policy_options(self) -> dict[str, tuple[PolicyOption, ...]]:
         """What can be chosen of every policy, by its name."""
         found = {}
-        for name, (plugin, make) in self._policies().items():
+        for name, (plugin, announced) in self._policies().items():
             with _blamed(plugin, f"policy {name!r}"):
-                found[name] = options_of(make)
+                found[name] = options_of(announced[name])
         return found
 
-    def _policies(self) -> dict[str, tuple[str, Callable[..., Policy]]]:
-        """Policies by name, each with the plugin that announced it."""
-        found: dict[str, tuple[str, Callable[..., Policy]]] = {}
+    def _policies(self) -> dict[str, tuple[str, Mapping[str, Callable[..., Policy]]]]:
+        """By a policy's name the plugin that announced it, and all that this one did."""
+        found: dict[str, tuple[str, Mapping[str, Callable[..., Policy]]]] = {}
         for plugin, answer in self._ask("rammer_policies"):
             if twice := found.keys() & answer.keys():
                 raise PluginError(f"plugin {plugin!r} announces policies that exist already: {sorted(twice)}")
-            found |= {name: (plugin, make) for name, make in answer.items()}
+            found |= dict.fromkeys(answer, (plugin, answer))
         return found
 
     def rkernels(

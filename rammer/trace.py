@@ -9,7 +9,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from rammer import config, viz
+from rammer import config
 from rammer.errors import RammerError
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
@@ -50,6 +50,8 @@ class Trace:
             self.say(SLOTS, f"the slots of every vEU\n{print_plan(plan)}")
         if self._folder:
             self._write(plan.graph.name, "plan", print_plan(plan) + "".join(f"# {note}\n" for note in plan.notes))
+            from rammer import viz  # whoever keeps no drawings needs none of it
+
             self._write(plan.graph.name, "timeline", viz.text_gantt(timeline, plan, width=160))
 
     def _write(self, model: str, what: str, text: str) -> None:

@@ -6,16 +6,13 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, takewhile
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rammer.errors import ModelError
 from rammer.ir.operator import Attrs, Operations, ROperator
 from rammer.ir.tensor import Array, Symbols, TensorId, TensorType
-
-if TYPE_CHECKING:
-    import networkx as nx  # imported where it is used: who only runs programs needs none of it
 
 
 class View(NamedTuple):
@@ -144,14 +141,18 @@ class Graph:
         )
 
     @cached_property
-    def dfg(self) -> nx.DiGraph:
-        """Operator numbers, with an edge from each operator to each one that reads memory it writes."""
-        import networkx as nx
+    def before(self) -> tuple[frozenset[int], ...]:
+        """Of every operator, those that write memory it reads."""
+        return tuple(frozenset(source.producer for source in found) for found in self.sources)
 
-        graph = nx.DiGraph()
-        graph.add_nodes_from(range(len(self.operators)))
-        graph.add_edges_from((source.producer, n) for n, found in enumerate(self.sources) for source in found)
-        return graph
+    @cached_property
+    def after(self) -> tuple[tuple[int, ...], ...]:
+        """Of every operator, those that read memory it writes, ascending."""
+        readers: list[list[int]] = [[] for _ in self.operators]
+        for n, others in enumerate(self.before):
+            for m in others:
+                readers[m].append(n)
+        return tuple(map(tuple, readers))
 
     def wavefronts(self) -> tuple[tuple[int, ...], ...]:
         """Operators by generation: all inputs of a wave come from earlier waves. Paper: §3.3, Alg. 1."""
@@ -159,22 +160,28 @@ class Graph:
 
     @cached_property
     def _waves(self) -> tuple[tuple[int, ...], ...]:
-        import networkx as nx
-
-        return tuple(tuple(sorted(generation)) for generation in nx.topological_generations(self.dfg))
+        missing = [len(others) for others in self.before]
+        waves, ready = [], [n for n, count in enumerate(missing) if not count]
+        while ready:
+            waves.append(tuple(ready))
+            ready = []
+            for n in chain.from_iterable(self.after[m] for m in waves[-1]):
+                missing[n] -= 1
+                if not missing[n]:
+                    ready.append(n)
+            ready.sort()
+        assert not any(missing), "operators wait for each other"
+        return tuple(waves)
 
 
 def sort_operators(operators: list[ROperator], known: set[TensorId]) -> tuple[ROperator, ...]:
     """Topological order, stable for operators already in order. Raises ModelError naming a cycle's nodes."""
-    import networkx as nx
-
     producer = {tensor: n for n, op in enumerate(operators) for tensor in op.outputs}
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(len(operators)))
+    edges: list[tuple[int, int]] = []
     for n, op in enumerate(operators):
         for tensor in op.inputs:
             if tensor in producer:
-                graph.add_edge(producer[tensor], n)
+                edges.append((producer[tensor], n))
             elif tensor not in known:
                 raise ModelError(
                     f"input {tensor!r} is produced by no node",
@@ -182,6 +189,12 @@ def sort_operators(operators: list[ROperator], known: set[TensorId]) -> tuple[RO
                     op=op.kind,
                     hint="every input must be a graph input, an initializer, or another node's output",
                 )
+    if all(before < after for before, after in edges):
+        return tuple(operators)
+    import networkx as nx  # it takes time, and most graphs need none of it
+
+    graph = nx.DiGraph(edges)
+    graph.add_nodes_from(range(len(operators)))
     try:
         return tuple(operators[n] for n in nx.lexicographical_topological_sort(graph))
     except nx.NetworkXUnfeasible:

@@ -19,7 +19,6 @@ from rammer.kernels import (
     matrix_unit,
     recurrent,
     rounded_chain,
-    threads,
     transposed,
     update,
     winograd_schedule,
@@ -49,6 +48,8 @@ def candidates(
             raise LoweringError(
                 f"{operation.kind}: SIMT has no {wanted}", hint="its tiles follow from scratch and vEUs"
             )
+        from rammer.kernels import threads  # and all of its tilings, which a CPU needs none of
+
         return threads.candidates(operation, spec)
     if any(stage.dtype is DType.F64 for stage in operation.expr.stages):
         spec = replace(spec, registers=spec.registers // 2)  # a vector takes two

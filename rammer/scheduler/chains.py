@@ -52,7 +52,7 @@ def chains(problem: Problem, market: Market) -> list[tuple[int, ...]]:
 def feeders(graph: Graph, steps: Collection[int]) -> set[int]:
     """Operators beside a chain whose results its steps read."""
     steps = set(steps)
-    return {m for n in steps for m in graph.dfg.predecessors(n)} - steps
+    return {m for n in steps for m in graph.before[n]} - steps
 
 
 def _largest_static(op: ROperator) -> TensorId | None:

@@ -110,7 +110,7 @@ class _Run:
         for wave in reversed(draft.graph.wavefronts()):
             for n in wave:
                 rounds = max(1.0, draft.kernels[n].num_rtasks / draft.spec.num_veus)
-                after = max((ranks[reader] for reader in draft.graph.dfg.successors(n)), default=0.0)
+                after = max((ranks[reader] for reader in draft.graph.after[n]), default=0.0)
                 ranks[n] = draft.rtask_us(n) * rounds + draft.spec.barrier_us + after
         return ranks
 

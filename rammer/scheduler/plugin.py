@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 
 from rammer.hookspecs import hookimpl
-from rammer.scheduler.auto import AutoPolicy
-from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
-from rammer.scheduler.list_policy import ListPolicy
 from rammer.scheduler.policy import Policy
-from rammer.scheduler.round_robin import RoundRobinPolicy
-from rammer.scheduler.sequential import SequentialPolicy
-from rammer.scheduler.stationary import StationaryPolicy
-from rammer.scheduler.wavefront import WavefrontPolicy
+
+POLICIES = {  # by name the module in this package, and its class
+    "sequential": ("sequential", "SequentialPolicy"),
+    "round_robin": ("round_robin", "RoundRobinPolicy"),
+    "wavefront": ("wavefront", "WavefrontPolicy"),
+    "list": ("list_policy", "ListPolicy"),
+    "stationary": ("stationary", "StationaryPolicy"),
+    "graphturbo": ("graphturbo.policy", "GraphTurboPolicy"),
+    "auto": ("auto", "AutoPolicy"),
+}
+
+
+class _Policies(Mapping[str, Callable[..., Policy]]):
+    """Policies by name, each imported when it is asked for: a compilation takes one."""
+
+    def __getitem__(self, name: str) -> Callable[..., Policy]:
+        module, made = POLICIES[name]
+        found: Callable[..., Policy] = getattr(import_module(f"rammer.scheduler.{module}"), made)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(POLICIES)
+
+    def __len__(self) -> int:
+        return len(POLICIES)
 
 
 @hookimpl
 def rammer_policies() -> Mapping[str, Callable[..., Policy]]:
-    policies = (SequentialPolicy, RoundRobinPolicy, WavefrontPolicy, ListPolicy, StationaryPolicy, GraphTurboPolicy)
-    return {p.name: p for p in (*policies, AutoPolicy)}
+    return _Policies()

@@ -187,7 +187,7 @@ class _Homes:
             for n in wave:
                 count = self._kernels[n].num_rtasks
                 times = rounds.get((self._weights.get(n, ()), count), -(-count // spec.num_veus))
-                before = max((ends[m] for m in graph.dfg.predecessors(n)), default=0.0)
+                before = max((ends[m] for m in graph.before[n]), default=0.0)
                 us = max(self.rtask_us(TaskUid(n, r)) for r in range(count))
                 ends[n] = before + times * us + spec.barrier_us
         return max(ends.values(), default=0.0)

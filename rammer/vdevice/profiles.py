@@ -171,6 +171,8 @@ class ProfileStore:
 
     def _known(self, select: str, kernels: Iterable[str]) -> dict[str, Any]:
         wanted = list(dict.fromkeys(kernels))
+        if not wanted:
+            return {}
 
         def read(database: sqlite3.Connection) -> dict[str, Any]:
             found: dict[str, Any] = {}
@@ -217,6 +219,8 @@ class ProfileStore:
     def _store(self, table: str, values: Mapping[str, float] | Mapping[str, str]) -> None:
         now = time.time()
         rows = [(self.device, self.toolchain, kernel, value, now) for kernel, value in values.items()]
+        if not rows:
+            return
 
         def write(database: sqlite3.Connection) -> None:
             database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?)", rows)
@@ -243,6 +247,7 @@ class ProfileStore:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, timeout=WAIT_S)
         try:
+            database.execute("PRAGMA synchronous = OFF")  # a power cut may damage it: then a new one is begun
             (form,) = database.execute("PRAGMA user_version").fetchone()
             if form not in (0, _FORM):
                 error = sqlite3.DatabaseError(f"its form is {form}, not {_FORM}")
@@ -253,7 +258,6 @@ class ProfileStore:
                 with database:
                     database.execute(_SCHEMA)
                     database.execute(f"PRAGMA user_version = {_FORM}")
-            database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_VERDICTS)  # files of older versions of rammer lack it
         except BaseException:
             database.close()

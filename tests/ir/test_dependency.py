@@ -290,7 +290,8 @@ def test_what_operators_read_of_others_by_definition(seed: int) -> None:
             if m != n and root == owner and first < high and end > low
         ]
         assert list(graph.sources[n]) == wanted
-        assert set(graph.dfg.predecessors(n)) == {source.producer for source in wanted}
+        assert graph.before[n] == {source.producer for source in wanted}
+        assert graph.after[n] == tuple(m for m in range(len(graph.operators)) if n in graph.before[m])
 
 
 def test_writers_of_places_that_overlap() -> None:

@@ -396,6 +396,6 @@ def test_contraction_never_makes_a_cycle_and_refuses_only_cycles(seed: int) -> N
 def quotient(graph: Graph, clusters: Clusters) -> nx.DiGraph:
     result = nx.DiGraph()
     result.add_nodes_from(clusters.members)
-    edges = ((clusters.group_of[a], clusters.group_of[b]) for a, b in graph.dfg.edges)
+    edges = ((clusters.group_of[a], clusters.group_of[b]) for b, before in enumerate(graph.before) for a in before)
     result.add_edges_from((a, b) for a, b in edges if a != b)
     return result

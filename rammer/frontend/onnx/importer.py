@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, cast
 
-import networkx as nx
 import numpy as np
 from onnx import (
     AttributeProto,
@@ -327,6 +326,8 @@ class Importer:
                     )
         if in_order:
             return nodes
+        import networkx as nx  # it takes time, and most models need none of it
+
         graph = nx.DiGraph(edges)
         graph.add_nodes_from(range(len(nodes)))
         try:
