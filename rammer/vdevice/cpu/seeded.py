@@ -17,8 +17,8 @@ from typing import BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.tensor import Array, DType, Encoding, Shape, TensorType, pack
-from rammer.vdevice.placement import aligned
+from rammer.ir.tensor import Array, DType, Encoding, Shape, TensorType
+from rammer.vdevice.placement import aligned, arrange
 
 SEED = 0
 PAGE = mmap.PAGESIZE
@@ -74,11 +74,15 @@ class Seeded:
         found: Array = self.numbers.values[flat]
         return found
 
-    def packed(self) -> Array:
-        """The bytes of a padded tensor."""
+    def pack(self, memory: NDArray[np.uint8]) -> None:
+        """Write a padded tensor into its memory."""
         assert self.kind.layout is not None
-        whole = np.take(self.numbers.values, np.arange(self.first, self.first + self.size), mode="wrap")
-        return pack(whole.reshape(self.shape), self.kind.layout).reshape(-1).view(np.uint8)
+        whole = np.resize(np.roll(self.numbers.values, -self.first), self.shape)
+        if encoding := self.kind.layout.encoding:
+            out = memory.view(encoding.dtype.numpy).reshape(-1, encoding.parts, encoding.block)
+        else:
+            out = memory.view(self.kind.dtype.numpy)
+        arrange(whole, self.kind.layout, out)
 
 
 def padded(kind: TensorType) -> bool:
@@ -192,7 +196,7 @@ class Region:
             else:
                 nothing.map(at, room, 0, writable=True)
                 if tensor is not None:
-                    bytes_at(self.starts[-1], nbytes)[:] = tensor.packed()
+                    tensor.pack(bytes_at(self.starts[-1], nbytes))
                     _LIBC.mprotect(at, room, mmap.PROT_READ)
             at += room + PAGE
 
