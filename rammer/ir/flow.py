@@ -24,7 +24,8 @@ TAG = "#"  # which of the elements asked for an instance belongs to
 ROLE = "%"  # what becomes of what it computes: a number, of `Flow.roles`
 ROW = "@"  # what a statement was asked for
 MOST_ROLES = 1 << 10  # told apart
-MAX_INSTANCES = 1 << 17  # of a statement that are looked at together
+MAX_INSTANCES = 1 << 18  # of a statement that are looked at together
+ENOUGH = 1 << 14  # of a statement, of more tags than those of the last round
 
 
 class Untraceable(Exception):
@@ -40,7 +41,7 @@ class Flow:
     """
 
     def __init__(self, accesses: Accesses, inputs: Sequence[str], most_roles: int = MOST_ROLES) -> None:
-        self._most_roles = most_roles
+        self._most, self._most_roles = MAX_INSTANCES, most_roles
         self.terms: dict[str, Points] = {}
         self.unwritten = ""
         self.roles: list[Role] = [()]
@@ -77,17 +78,17 @@ class Flow:
         found: dict[str, list[Points]] = {name: [] for name in self._inputs}
         wanted: dict[str, dict[Loops, _Wanted]] = {}
         self.terms, self.unwritten = {}, ""
-        level = 0
+        level, last = 0, int(rounds.max(initial=0))
         for statement in sorted(self._reads, reverse=True):
             while True:
+                self._most = ENOUGH if (rounds[rounds >= level] < last).any() else MAX_INSTANCES
                 try:
                     self._trace(statement, _those(starts.get(statement), rounds >= level), wanted, found, len(rounds))
                     break
                 except Untraceable:
-                    left = rounds[rounds >= level]
-                    if not len(left) or left.min() == left.max():
+                    if self._most == MAX_INSTANCES:
                         raise
-                    level = int(left.min()) + 1
+                    level = int(rounds[rounds >= level].min()) + 1
                 for groups in wanted.values():
                     for group in groups.values():
                         group.keep(rounds >= level)
@@ -122,7 +123,7 @@ class Flow:
         if not parts:
             return
         now = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-        if len(now[TAG]) > MAX_INSTANCES:
+        if len(now[TAG]) > self._most:
             raise Untraceable("a statement has too many instances")
         asked: list[tuple[Access, Points, Instances]] = []
         for read in self._reads[statement]:
