@@ -19,9 +19,9 @@ from rammer.ir.dependency import logical_elements, place_of, read_elements, writ
 from rammer.ir.evaluate import holds
 from rammer.ir.expr import decided_by
 from rammer.ir.flow import ROLE, TAG, Flow, Points, Untraceable
-from rammer.ir.footprint import Footprint, footprint, states
-from rammer.ir.index import bounds, evaluate, variables
-from rammer.ir.intervals import NOTHING, Intervals, missing, union
+from rammer.ir.footprint import Footprint, footprint, line, states
+from rammer.ir.index import Index, bounds, evaluate, variables
+from rammer.ir.intervals import NOTHING, Intervals, missing, union, within
 from rammer.ir.kernel import RKernel
 from rammer.ir.reference import Reference
 from rammer.ir.tensor import Layout, TensorType
@@ -214,6 +214,9 @@ def _inside(evidence: Evidence) -> Iterator[Finding]:
         if size is None:
             yield Finding("R201", f"statement {access.statement} {verb} {access.buffer}, which is no buffer")
             continue
+        low, high = bounds(access.index, access.ranges)
+        if 0 <= low and high < size:  # whatever the conditions
+            continue
         found = footprint(access)
         if len(found.elements) and (found.elements[0, 0] < 0 or found.elements[-1, 1] > size):
             yield Finding(
@@ -304,8 +307,27 @@ def _defined(evidence: Evidence) -> Iterator[Finding]:
             if alike in known:  # in the same loops, of what the same statements wrote
                 continue
             known.add(alike)
+            if any(_plainly(write, read) for write in before):
+                continue
             what = f"statement {read.statement} reads {name}{{}} before it is written"
             yield from _covered("R205", read, before, what)
+
+
+def _plainly(write: Access, read: Access) -> bool:
+    """Whether a write touches all that a read does: by the same index, in loops as long, and under no more conditions.
+
+    Then for each value of a loop that both are in, each step of the read has one of the write at the same element. In
+    its index the write may have loops of its own, of which one step adds nothing.
+    """
+    of_write, of_read = write.ranges, read.ranges
+    if not set(write.path) <= set(read.path) or any(high < low for low, high in of_write.values()):
+        return False
+    rest = write.index - read.index
+    own = variables(rest)
+    if own & (of_read.keys() | decided_by(Index(), write.path)) or not all(isinstance(atom, str) for atom, _ in rest.terms):
+        return False
+    alike = decided_by(write.index, write.path) - own
+    return all(of_write[n] == of_read.get(n) for n in alike) and bool(len(within(line(rest, of_write), 0, 1)))
 
 
 def _covered(rule: str, access: Access, others: Sequence[Access], what: str) -> Iterator[Finding]:
