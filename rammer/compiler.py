@@ -176,6 +176,9 @@ def compile(
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
     try:
         vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
+        budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
+        if budget_s > 0:
+            vdevice.begin()
         with clock("load"):
             whole, sources = _load(model, shapes, dims, constants, example)
             graph = drop_empty(whole)
@@ -195,7 +198,6 @@ def compile(
             if verify:
                 verify_pass("", graph)
         trace.graph("graph", graph)
-        budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
         with clock("rkernels"):
             candidates = find_candidates(graph, vdevice, registry, 0, finer := finer_tilings(chosen))
             if budget_s >= SEARCH_S:

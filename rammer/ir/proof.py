@@ -215,7 +215,7 @@ def _inside(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("R201", f"statement {access.statement} {verb} {access.buffer}, which is no buffer")
             continue
         low, high = bounds(access.index, access.ranges)
-        if 0 <= low and high < size:  # whatever the conditions
+        if low >= 0 and high < size:  # whatever the conditions
             continue
         found = footprint(access)
         if len(found.elements) and (found.elements[0, 0] < 0 or found.elements[-1, 1] > size):
@@ -324,7 +324,8 @@ def _plainly(write: Access, read: Access) -> bool:
         return False
     rest = write.index - read.index
     own = variables(rest)
-    if own & (of_read.keys() | decided_by(Index(), write.path)) or not all(isinstance(atom, str) for atom, _ in rest.terms):
+    taken = of_read.keys() | decided_by(Index(), write.path)
+    if own & taken or not all(isinstance(atom, str) for atom, _ in rest.terms):
         return False
     alike = decided_by(write.index, write.path) - own
     return all(of_write[n] == of_read.get(n) for n in alike) and bool(len(within(line(rest, of_write), 0, 1)))

@@ -384,5 +384,8 @@ class VDevice(ABC):
     def load(self, image: Image) -> Executable:
         """Make an image ready to run on this device."""
 
+    def begin(self) -> None:  # noqa: B027
+        """Start beside this thread what a compilation with measuring will need, whatever the model; `close` ends it."""
+
     def close(self) -> None:  # noqa: B027 (most devices have nothing to give back)
         """Give the device back."""

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import resource
+import select
 import shlex
 import shutil
 import signal
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from rammer import config, files
 from rammer.errors import ToolchainError
@@ -140,33 +141,51 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+class Beside(Generic[Item, Made]):
+    """`work`, which runs compilers, for each of some items in threads beside this one, from now on."""
+
+    def __init__(self, work: Callable[[Item], Made], items: Sequence[Item], jobs: int) -> None:
+        self._calls = calls = _Calls()
+
+        def join() -> None:
+            _thread.calls = calls
+
+        self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc", initializer=join)
+        # Ctrl-C inside `concurrent.futures.wait` may leave locks behind that threads then wait for; a queue has none.
+        self._ended: SimpleQueue[Future[Made]] = SimpleQueue()
+        self._running: dict[Future[Made], Item] = {}
+        try:
+            with _signals_wait():
+                for item in items:
+                    future = self._pool.submit(work, item)
+                    self._running[future] = item
+                    future.add_done_callback(self._ended.put)
+        except BaseException:
+            self.end()
+            raise
+
+    def results(self) -> Iterator[tuple[Item, Made]]:
+        """Items and what was made of them, as they come; once. The first failure, or Ctrl-C, ends the others."""
+        try:
+            for _ in self._running:
+                future = _first(self._ended)
+                yield self._running[future], future.result()
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Leave what has not begun, and kill the compilers that run."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._calls.end()
+        self._pool.shutdown(wait=True)
+
+
 def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) -> Iterator[tuple[Item, Made]]:
     """Results of `work`, which runs compilers, as they come.
 
     The first failure ends the others: what has not begun is left, and compilers that run are killed. So does Ctrl-C.
     """
-    calls = _Calls()
-
-    def join() -> None:
-        _thread.calls = calls
-
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="rammer-cc", initializer=join)
-    # Ctrl-C inside of `concurrent.futures.wait` may leave locks behind that threads then wait for; a queue has none.
-    ended: SimpleQueue[Future[Made]] = SimpleQueue()
-    try:
-        running: dict[Future[Made], Item] = {}
-        with _signals_wait():
-            for item in items:
-                future = pool.submit(work, item)
-                running[future] = item
-                future.add_done_callback(ended.put)
-        for _ in items:
-            future = _first(ended)
-            yield running[future], future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        calls.end()
-        pool.shutdown(wait=True)
+    yield from Beside(work, items, jobs).results()
 
 
 @contextmanager
@@ -224,7 +243,7 @@ def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float, cpu_s: int
                 calls.add(process)
             if cpu_s is not None:
                 _limit(process, cpu_s)
-            code = process.wait(timeout_s)
+            code = _waited(process, timeout_s)
         except subprocess.TimeoutExpired:
             raise ToolchainError(
                 f"the C compiler took over {timeout_s:g} s: {command}", hint="is the machine overloaded?"
@@ -243,6 +262,23 @@ def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float, cpu_s: int
         if cpu_s is not None and time.monotonic() - start >= cpu_s:
             ended, hint = f"was stopped after {cpu_s} s of computing", _FAILED
         raise ToolchainError(f"the C compiler {ended}: {command}\n{_trimmed(log)}", hint=hint)
+
+
+def _waited(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    """The status of a compiler once it has ended. Raises subprocess.TimeoutExpired.
+
+    Python's own wait with a timeout looks every 50 ms; where the system tells of the end, it is known at once.
+    """
+    try:
+        ended = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # macOS, or a kernel that does not let us
+        return process.wait(timeout_s)
+    try:
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        return process.wait(timeout_s if poll.poll(timeout_s * 1000) else 0)
+    finally:
+        os.close(ended)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -20,11 +20,15 @@ from pathlib import Path
 import onnx
 import pytest
 
+import rammer
 from rammer import config
 from rammer.demo import lstm_stack
-from rammer.errors import DeviceError, RammerError, ToolchainError
+from rammer.errors import DeviceError, ModelError, RammerError, ToolchainError
 from rammer.vdevice import toolchain
+from rammer.vdevice.cpu.compile import LIBRARIES, KernelCompiler
+from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.runtime import Library
+from rammer.vdevice.cpu.spec import host
 from rammer.vdevice.objects import ObjectStore, share
 
 TWICE = "#include <math.h>\n#include <stdint.h>\nfloat twice(float x) { return (float)INT32_C(2) * floorf(x); }\n"
@@ -159,6 +163,24 @@ def test_the_first_failure_ends_the_other_compilers(cache: Path, tmp_path: Path)
     with pytest.raises(ToolchainError, match="failed with status 1"):
         list(toolchain.in_parallel(work, range(20), 3))
     toolchain.run(["true"], folder=tmp_path, timeout_s=60)  # other calls go on
+
+
+def test_what_was_begun_beside_is_used_or_ends_with_the_device(cache: Path) -> None:
+    def running() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t.name.startswith("rammer-cc")]
+
+    device = CpuVDevice()
+    device.begin()
+    assert running()
+    device.close()
+    assert not running()
+    with pytest.raises(ModelError):
+        rammer.compile(b"no model", "cpu")
+    assert not running()
+    compiler = KernelCompiler(device.spec, host())
+    compiler.begin()
+    assert compiler.runtime() == KernelCompiler(device.spec, host()).runtime()
+    assert not running() and len(list((cache / "objects").glob("*.so"))) == len(LIBRARIES)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 from rammer import config
 from rammer.children import computed
@@ -19,6 +21,7 @@ from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
 from rammer.vdevice.cpu.spec import Host, find_arch
 from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import (
+    Beside,
     Compiler,
     c_compiler,
     fingerprint,
@@ -44,6 +47,9 @@ class Source:
     symbol: str
     emitted: EmittedKernel | None  # None: `text` is a whole translation unit
     text: str
+
+
+Part: TypeAlias = tuple[Sequence[Source], bytes | ToolchainError]  # of a compiler's work, and what was made of it
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,23 @@ class KernelCompiler:
             self._compiler.version, self._compiler.family, *self._compiler.flags, *self._flags, headers_fingerprint()
         )
         self._prelude = fingerprint(self._context, translation_unit([], spec), minifloats.TEMPLATES)
+        self._beside: Beside[list[Source], list[Part]] | None = None
+        self._begun: set[str] = set()  # keys of what is compiled beside
         self._sources: dict[RKernel, Source] = {}  # since the latest build: what is built was tried out and measured
+
+    def begin(self) -> None:
+        """Begin to compile, beside this thread, what every compilation needs that measures. Raises nothing of it."""
+        libraries = {source.key: source for source in map(self._library, LIBRARIES)}
+        known = object_store().find(libraries)
+        if missing := [[source] for key, source in libraries.items() if key not in known]:
+            self._begun = {source.key for [source] in missing}
+            self._beside = Beside(self._compile_apart, missing, parallel_jobs())
+
+    def end(self) -> None:
+        """End what was begun and not asked for."""
+        beside, self._beside, self._begun = self._beside, None, set()
+        if beside is not None:
+            beside.end()
 
     def runtime(self) -> bytes:
         """The runtime as a shared object. Raises ToolchainError."""
@@ -180,7 +202,8 @@ class KernelCompiler:
         """key -> (content hash, bytes) of the object that holds it; and what was not compiled."""
         store = object_store()
         found = store.find(s.key for s in sources)
-        missing = [s for s in sources if s.key not in found]
+        begun = self._begun.intersection(s.key for s in sources)
+        missing = [s for s in sources if s.key not in found and s.key not in begun]
         jobs = parallel_jobs()
         batches = [[s] for s in missing if s.emitted is None]
         costs = {s.key: len(s.text) + 2000 for s in missing if s.emitted is not None}
@@ -192,7 +215,8 @@ class KernelCompiler:
         if batches:
             progress("compile", 0, len(missing))
         refused: dict[str, ToolchainError] = {}
-        for batch, parts in in_parallel(self._compile_apart, batches, jobs):
+        made_beside = self._results_of_begun() if begun else ()
+        for batch, parts in chain(in_parallel(self._compile_apart, batches, jobs), made_beside):
             for part, made in parts:
                 if isinstance(made, ToolchainError):
                     refused |= {s.key: made for s in part}
@@ -204,7 +228,12 @@ class KernelCompiler:
         objects = {name: self._read(name) for name in set(found.values())}
         return {key: (name, objects[name]) for key, name in found.items()}, refused
 
-    def _compile_apart(self, batch: Sequence[Source]) -> list[tuple[Sequence[Source], bytes | ToolchainError]]:
+    def _results_of_begun(self) -> Iterator[tuple[list[Source], list[Part]]]:
+        beside, self._beside, self._begun = self._beside, None, set()
+        if beside is not None:
+            yield from beside.results()
+
+    def _compile_apart(self, batch: Sequence[Source]) -> list[Part]:
         """One object of all; if that cannot be made, one of each kernel, so that a single one is the culprit."""
         try:
             return [(batch, self._compile_together(batch))]

@@ -38,6 +38,16 @@ class CpuVDevice(VDevice):
     def _is_here(self) -> bool:
         return self._host.runs(self._arch)
 
+    def begin(self) -> None:
+        """Compile the runtime, and what measures, beside this thread."""
+        if self._is_here:
+            self._compiler.begin()
+
+    def close(self) -> None:
+        """End what was begun and not asked for."""
+        if "_compiler" in self.__dict__:
+            self._compiler.end()
+
     def probe(self) -> Probe:
         """What measures this machine's cores. Raises ToolchainError."""
         return Probe(self._compiler.library("calibrate.c"), self._host.cpus)
