@@ -35,8 +35,8 @@ def generated(operations: Sequence[Operation], make: Callable[[Operation], Seque
     def marked(operation: Operation) -> list[tuple[RKernel, bool]]:
         return [(kernel, kernel.operation is operation) for kernel in make(operation)]
 
-    made = [marked(operation) for operation in operations[:1]]  # loads generators, which children then need not
-    made += computed(marked, operations[1:])
+    last = [marked(operation) for operation in operations[-1:]]  # loads generators, which children then need not
+    made = computed(marked, operations[:-1]) + last
     return {  # from another process they bring copies of their operation
         operation: [replace(k, operation=operation) if own and k.operation is not operation else k for k, own in found]
         for operation, found in zip(operations, made, strict=True)

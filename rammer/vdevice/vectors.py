@@ -73,6 +73,7 @@ class VectorLoops:
         self.folded: set[str] = set()  # of these, the ones whose lanes are combined in the end
         self.pieced: set[str] = set()  # and those of which some lanes are computed alone
         self._known: dict[int, tuple[For, tuple[int, int]]] = {}  # `numbers` of loops, by their identity
+        self._lanes_ok: dict[tuple[int, str], tuple[Scalar, bool]] = {}  # of values, by theirs: `vector` is asked often
 
     def vector(self, loop: For) -> For | None:
         """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form.
@@ -103,7 +104,11 @@ class VectorLoops:
                 or self.dtypes[s.buffer] not in self.vectors
             ):
                 return None
-            if not self._access_ok(s.buffer, s.index, lane) or not self._lane_ok(s.value, lane):
+            if not self._access_ok(s.buffer, s.index, lane):
+                return None
+            if (key := (id(s.value), lane)) not in self._lanes_ok:
+                self._lanes_ok[key] = s.value, self._lane_ok(s.value, lane)
+            if not self._lanes_ok[key][1]:
                 return None
         return loop
 
@@ -221,7 +226,7 @@ class VectorLoops:
 
     def declare(self, buffer: Buffer, body: Body) -> None:
         """Decide whether a register buffer can be an array of vectors: gcc keeps only those in registers."""
-        self.dtypes[buffer.name] = buffer.dtype
+        self._typed(buffer)
         self.wide.discard(buffer.name)
         self.folded.discard(buffer.name)
         self.pieced.discard(buffer.name)
@@ -231,6 +236,11 @@ class VectorLoops:
             if not self._only_vectors(buffer.name, body):
                 self.wide.discard(buffer.name)
                 self.folded.discard(buffer.name)
+
+    def _typed(self, buffer: Buffer) -> None:
+        if self.dtypes.get(buffer.name) is not buffer.dtype:
+            self.dtypes[buffer.name] = buffer.dtype
+            self._lanes_ok.clear()
 
     def _only_vectors(self, name: str, body: Body) -> bool:
         """Whether every access to the buffer is a whole vector, or a lane known when compiling."""
@@ -250,7 +260,7 @@ class VectorLoops:
                                 return False
                 case For() | Alloc():
                     if isinstance(stmt, Alloc):
-                        self.dtypes[stmt.buffer.name] = stmt.buffer.dtype
+                        self._typed(stmt.buffer)
                     if not self._only_vectors(name, stmt.body):
                         return False
                 case If(_, then):

@@ -77,7 +77,7 @@ class CodeletPrinter(CFamilyPrinter):
         return None
 
     def declare(self, buffer: Buffer, body: Body) -> None:
-        self.dtypes[buffer.name] = buffer.dtype
+        self._typed(buffer)
 
     def counted(self, loop: For) -> str:
         v = loop.var
