@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
-from rammer.children import computed
+from rammer.children import Ahead, computed
 from rammer.errors import DeviceError, VerificationError
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
@@ -21,7 +22,7 @@ from rammer.ir.tile import TileProgram, statements
 from rammer.ir.verify import verify_plan
 from rammer.program import Program
 from rammer.vdevice.base import Progress, VDevice
-from rammer.vdevice.profiles import profile_store, recipe_keys
+from rammer.vdevice.profiles import ProfileStore, profile_store, recipe_keys
 
 PROVEN, BROKEN, UNSHOWN = "proven", "broken", "not shown"
 MAX_NOTES = 8  # of one kind
@@ -53,6 +54,23 @@ class Prover:
         self.notes: list[str] = []
         self._vdevice, self._check, self._progress = vdevice, check, progress
         self._settled: set[RKernel] = set()
+        self._ahead: Ahead[RKernel, str] | None = None
+
+    def begin(self, likely: Iterable[RKernel]) -> None:
+        """Begin to prove what a plan will probably use, beside this process; `end` ends it."""
+        recipes = recipe_keys([k for k in dict.fromkeys(likely) if isinstance(k.body, TileProgram)], self._vdevice.spec)
+        self._ahead = Ahead(_proof, _unproven(recipes, _proof_store().verdicts(recipes.values())))
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """What was begun stands still inside of it: something is measured."""
+        with self._ahead.still() if self._ahead else nullcontext():
+            yield
+
+    def end(self) -> None:
+        """End what was begun and not asked for."""
+        if self._ahead:
+            self._ahead.end()
 
     def settle(self, candidates: Candidates, used: Iterable[RKernel]) -> tuple[Kept, dict[RKernel, RKernel]] | None:
         """None if what is used may be used. Else the candidates to plan with again, and which stand for which.
@@ -60,6 +78,11 @@ class Prover:
         One that breaks a rule is left out; one that reads too much says so. Raises DeviceError if none is left.
         """
         fresh = [k for k in dict.fromkeys(used) if isinstance(k.body, TileProgram) and k not in self._settled]
+        if self._ahead:
+            made = self._ahead.results(frozenset(fresh))
+            recipes = recipe_keys(list(made), self._vdevice.spec)
+            _proof_store().put_verdicts({recipes[k]: verdict for k, verdict in made.items()})
+            self._ahead = None
         proofs = _proofs(fresh, self._vdevice)
         wrong = {k: what for k, (verdict, _, what) in proofs.items() if verdict == BROKEN}
         unshown = {k: what for k, (verdict, _, what) in proofs.items() if verdict == UNSHOWN}
@@ -157,15 +180,23 @@ def few(notes: Sequence[str], what: str = "rKernels are no candidates") -> list[
 def _proofs(kernels: Sequence[RKernel], vdevice: VDevice) -> dict[RKernel, tuple[str, bool, str]]:
     """What the rules find in kernels: the verdict, whether it reads too much, and a finding. Kept in the cache."""
     recipes = recipe_keys(kernels, vdevice.spec)
-    store = profile_store("any", "proof")
+    store = _proof_store()
     known = store.verdicts(recipes.values())
-    unknown = {key: kernel for kernel, key in reversed(recipes.items()) if key not in known}  # the first of equals
-    longest = sorted(unknown, key=lambda key: -_num_statements(unknown[key]))
-    fresh = dict(zip(longest, computed(_proof, [unknown[key] for key in longest]), strict=True))
-    if fresh:
-        store.put_verdicts(fresh)
+    unproven = _unproven(recipes, known)
+    fresh = {recipes[k]: verdict for k, verdict in zip(unproven, computed(_proof, unproven), strict=True)}
+    store.put_verdicts(fresh)
     parts = {k: (known | fresh)[key].split("\0", 2) for k, key in recipes.items()}
     return {k: (verdict, bool(overreads), what) for k, (verdict, overreads, what) in parts.items()}
+
+
+def _proof_store() -> ProfileStore:
+    return profile_store("any", "proof")
+
+
+def _unproven(recipes: dict[RKernel, str], known: Container[str]) -> list[RKernel]:
+    """The first of equal kernels whose verdict is not known, those of the most statements before others."""
+    unknown = {key: kernel for kernel, key in reversed(recipes.items()) if key not in known}
+    return sorted(unknown.values(), key=lambda kernel: -_num_statements(kernel))
 
 
 def _num_statements(kernel: RKernel) -> int:

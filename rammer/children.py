@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import pickle
 import selectors
 import signal
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -21,6 +23,7 @@ MOST_TICKETS = 1 << 12  # that a pipe holds
 TICKET_BYTES = 2
 PATIENCE = 5.0  # times as long as this process works on its own part may a child take, and
 PATIENCE_S = 10.0  # these seconds on top
+PR_SET_PDEATHSIG = 1  # of Linux, which Python does not name
 SIZE_BYTES = 8  # of the number before results
 
 log = logging.getLogger(__name__)
@@ -51,6 +54,52 @@ def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int
         for child in children:
             child.end()
     return [found[n] if n in found else work(item) for n, item in enumerate(items)]
+
+
+class Ahead(Generic[Item, Made]):
+    """`work` of items in a forked child, from now on, while this process does something else; `end` it.
+
+    Nothing is begun where there is one CPU, or no item.
+    """
+
+    def __init__(self, work: Callable[[Item], Made], items: Sequence[Item]) -> None:
+        self._work, self._items = work, items
+        self._child: _Child[Made] | None = None
+        if items and hasattr(os, "fork") and _cpus() > 1:
+            self._tickets = _Tickets(len(items))
+            self._child = _Child(work, items, self._tickets)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """The child stands still inside of it: nothing disturbs what is measured."""
+        child = self._child
+        if child is None:
+            yield
+            return
+        child.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            if child is self._child:  # and has not been ended meanwhile
+                child.signal(signal.SIGCONT)
+
+    def results(self, wanted: Container[Item]) -> dict[Item, Made]:
+        """What was made of items; of those that nobody has begun what is `wanted` is made here."""
+        if self._child is None:
+            return {}
+        began = time.monotonic()
+        numbers = [n for numbers in self._tickets for n in numbers]
+        found = {n: self._work(self._items[n]) for n in numbers if self._items[n] in wanted}
+        found |= self._child.results(began + PATIENCE_S)
+        self.end()
+        return {self._items[n]: made for n, made in found.items()}
+
+    def end(self) -> None:
+        """Nothing of the child is left."""
+        child, self._child = self._child, None
+        if child is not None:
+            self._tickets.close()
+            child.end()
 
 
 def _taken(work: Callable[[Item], Made], items: Sequence[Item], tickets: _Tickets) -> dict[int, Made]:
@@ -92,6 +141,7 @@ class _Child(Generic[Made]):
         if self._number == 0:
             try:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends it
+                _end_with_parent()
                 data = pickle.dumps(_taken(work, items, tickets), pickle.HIGHEST_PROTOCOL)
                 with os.fdopen(writing, "wb") as file:
                     file.write(len(data).to_bytes(SIZE_BYTES, "little") + data)
@@ -113,9 +163,19 @@ class _Child(Generic[Made]):
         found: dict[int, Made] = pickle.loads(data[SIZE_BYTES:])
         return found
 
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._number, number)
+
     def end(self) -> None:
         """Nothing of it is left."""
         os.close(self._pipe)
         with suppress(ProcessLookupError, ChildProcessError):  # somebody else in this process waits for children
             os.kill(self._number, signal.SIGKILL)
             os.waitpid(self._number, 0)
+
+
+def _end_with_parent() -> None:
+    """Let this process end with its parent, also where it stands still: Linux can do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -174,6 +174,7 @@ def compile(
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
+    prover: Prover | None = None
     try:
         vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
         budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
@@ -210,13 +211,16 @@ def compile(
             if budget_s > 0:  # else nothing is measured, and just what the plan uses is tried out
                 candidates, refused = drop_refused(candidates, vdevice, budget_s, progress)
                 candidates, wrong = drop_wrong(candidates, vdevice, check, progress) if check else (candidates, wrong)
+        prover = Prover(vdevice, check, progress)
         with clock("profile"):
             candidates, spilled = drop_spilled(candidates, vdevice, budget_s, progress)
-            profiler = profile(candidates, vdevice, budget_s, progress)
+            profiler = profile(candidates, vdevice, budget_s, progress, prover.still)
+        if verify and profiler.times:  # which say what a plan will probably use
+            rounds = {k: -(-k.num_rtasks // vdevice.spec.num_veus) for options in candidates.values() for k in options}
+            prover.begin(min(o, key=lambda k: profiler.rtask_us(k) * rounds[k]) for o in candidates.values())
         problem = Problem(graph, vdevice.spec, candidates, profiler)
         with clock("schedule"):
             plan = chosen.schedule(problem)
-        prover = Prover(vdevice, check, progress)
         with clock("prove"):  # what a plan uses; where that may not be used, another plan
             while verify and (changed := prover.settle(candidates, plan.kernels)):
                 candidates, standing = changed
@@ -254,6 +258,8 @@ def compile(
             compare_with_meaning(program, whole)
         return program
     except BaseException:
+        if prover:
+            prover.end()
         vdevice.close()
         raise
 
@@ -291,17 +297,26 @@ def in_memory(plan: ExecutionPlan, alone: Collection[TensorId] = ()) -> Executio
 
 
 def profile(
-    candidates: Mapping[Operation, Sequence[RKernel]], vdevice: VDevice, budget_s: float, progress: Progress
+    candidates: Mapping[Operation, Sequence[RKernel]],
+    vdevice: VDevice,
+    budget_s: float,
+    progress: Progress,
+    still: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> MeasuredProfiler:
-    """Measure where there is something to choose or to schedule; the spec's estimate stands in for the rest."""
+    """Measure where there is something to choose or to schedule; the spec's estimate stands in for the rest.
+
+    Later measurements are made inside of `still`, where nothing else is done.
+    """
     kernels = [k for options in candidates.values() for k in options]
     measured = vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
 
     def measure(plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
-        return vdevice.plans_us([in_memory(plan) for plan in plans])
+        with still():
+            return vdevice.plans_us([in_memory(plan) for plan in plans])
 
     def price(times: Mapping[RKernel, float]) -> Mapping[RKernel, Price]:
-        states_us = vdevice.rkernels_states_us(list(times), budget_s=budget_s, progress=progress)
+        with still():
+            states_us = vdevice.rkernels_states_us(list(times), budget_s=budget_s, progress=progress)
         if not states_us:  # where nobody measured, prices would only add estimates to estimates
             return {}
         return {kernel: fit(kernel, vdevice.spec, us, states_us.get(kernel)) for kernel, us in times.items()}

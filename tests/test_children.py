@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rammer import children
-from rammer.children import computed
+from rammer.children import Ahead, computed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 PARENT = os.getpid()
@@ -132,3 +132,68 @@ def test_from_a_thread() -> None:
     thread.start()
     thread.join(60)
     assert found == [n * n for n in range(8)]
+
+
+@pytest.fixture
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "_cpus", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_cpus")
+@pytest.mark.parametrize("wanted", [range(0), range(20), range(5, 9)])
+def test_what_was_begun_ahead_is_made_once_by_either(wanted: range) -> None:
+    """Of what a child has not begun, just what is wanted; one that fails leaves its part to who asks."""
+    ahead = Ahead(squared, range(20))
+    found = ahead.results(wanted)
+    assert found.keys() >= set(wanted) and all(made == number * number for number, (made, _) in found.items())
+    assert {pid for number, (_, pid) in found.items() if number not in wanted} <= {p for _, p in found.values()} - {
+        PARENT
+    }
+    assert ahead.results(wanted) == {}
+    failing = Ahead(failing_in_children, range(20))
+    time.sleep(0.1)
+    assert set(failing.results(range(20)).values()) <= {PARENT}
+
+
+def failing_in_children(number: int) -> int:
+    assert os.getpid() == PARENT
+    return PARENT
+
+
+def looping(number: int) -> None:
+    while True:
+        pass
+
+
+@pytest.mark.usefixtures("two_cpus")
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="states of processes are read as Linux shows them")
+def test_who_works_ahead_stands_still_while_something_is_measured_and_ends_when_told() -> None:
+    ahead = Ahead(looping, [0])
+    assert ahead._child is not None
+    number = ahead._child._number
+
+    def becomes(states: str) -> bool:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with open(f"/proc/{number}/stat") as file:
+                if file.read().rpartition(") ")[2][0] in states:
+                    return True
+        return False
+
+    assert becomes("R")
+    with ahead.still():
+        assert becomes("T")
+    assert becomes("R")
+    with pytest.raises(KeyboardInterrupt), ahead.still():
+        raise KeyboardInterrupt
+    assert becomes("R")
+    with ahead.still():
+        ahead.end()
+
+
+def test_nothing_is_begun_ahead_without_items_or_with_one_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Ahead(squared, []).results([]) == {}
+    monkeypatch.setattr(children, "_cpus", lambda: 1)
+    ahead = Ahead(squared, [1, 2])
+    with ahead.still():
+        assert ahead.results([1, 2]) == {}
