@@ -31,12 +31,12 @@ from rammer.vdevice.toolchain import (
     parallel_jobs,
 )
 
-BATCH = 12  # kernels of one compiler call, at most: to start one takes 30 ms, and the last one ends alone
+BATCH = 16  # kernels of one compiler call, at most: to start one takes 30 ms, and the last one ends alone
 KERNEL_S = 20  # of computing, for one kernel: a hundred times what most take
 MORE_S = 4  # for each other kernel of a call
 RUNTIME, MEASURE = ("runtime.c", "call.c"), ("measure.c",)  # C files of this package, each tuple a library
 LIBRARIES = (RUNTIME, MEASURE)  # what every compilation needs that tries kernels: compiled beside the first
-GROUP = 8  # kernels of one object of a saved program: a fixed number, as the file must not depend on the machine
+GROUP = 16  # kernels of one object of a saved program: a fixed number, as the file must not depend on the machine
 
 
 @dataclass(frozen=True, slots=True)
