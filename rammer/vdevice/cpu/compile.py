@@ -32,6 +32,9 @@ from rammer.vdevice.toolchain import (
 )
 
 BATCH = 16  # kernels of one compiler call, at most: to start one takes 30 ms, and the last one ends alone
+# Of text: such a kernel takes the compiler three times as long as its start. It has a call and an object of its own, so
+# that the one which was measured is the one which is saved.
+LONG_BYTES = 6000
 KERNEL_S = 20  # of computing, for one kernel: a hundred times what most take
 MORE_S = 4  # for each other kernel of a call
 RUNTIME, MEASURE = ("runtime.c", "call.c"), ("measure.c",)  # C files of this package, each tuple a library
@@ -47,6 +50,11 @@ class Source:
     symbol: str
     emitted: EmittedKernel | None  # None: `text` is a whole translation unit
     text: str
+
+    @property
+    def alone(self) -> bool:
+        """Whether it has an object of its own wherever it is compiled."""
+        return self.emitted is None or len(self.text) > LONG_BYTES
 
 
 Part: TypeAlias = tuple[Sequence[Source], bytes | ToolchainError]  # of a compiler's work, and what was made of it
@@ -156,10 +164,10 @@ class KernelCompiler:
         """As `compile`, in objects that hold these kernels and no others, the same wherever they are compiled."""
         sources = self._emitted(kernels)
         distinct = sorted({s.key: s for s in sources.values()}.values(), key=lambda s: s.key)
-        together = [s for s in distinct if s.emitted is not None]
+        together = [s for s in distinct if not s.alone]
         batches = [together[n : n + GROUP] for n in range(0, len(together), GROUP)]
-        batches += [[s] for s in distinct if s.emitted is None]
-        named = {fingerprint("only", *(s.key for s in batch)): batch for batch in batches}
+        batches += [[s] for s in distinct if s.alone]
+        named = {_only(batch): batch for batch in batches}
         store = object_store()
         found = store.find(named)
         names = {id(batch): name for name, batch in named.items()}
@@ -205,8 +213,8 @@ class KernelCompiler:
         begun = self._begun.intersection(s.key for s in sources)
         missing = [s for s in sources if s.key not in found and s.key not in begun]
         jobs = parallel_jobs()
-        batches = [[s] for s in missing if s.emitted is None]
-        costs = {s.key: len(s.text) + 2000 for s in missing if s.emitted is not None}
+        batches = [[s] for s in sorted(missing, key=lambda s: -len(s.text)) if s.alone]
+        costs = {s.key: len(s.text) + 2000 for s in missing if not s.alone}
         by_key = {s.key: s for s in missing}
         calls = -(-len(costs) // (BATCH * jobs)) * jobs  # as many for each job: none ends alone
         batches += [[by_key[k] for k in group] for group in share(costs, calls if len(costs) > jobs else len(costs))]
@@ -221,7 +229,7 @@ class KernelCompiler:
                 if isinstance(made, ToolchainError):
                     refused |= {s.key: made for s in part}
                     continue
-                name = store.add([s.key for s in part], made)
+                name = store.add([*(s.key for s in part), _only(part)], made)
                 found |= {s.key: name for s in part}
             done += len(batch)
             progress("compile", done, len(missing))
@@ -256,6 +264,11 @@ class KernelCompiler:
                 hint="another process cleared the cache; run again",
             )
         return data
+
+
+def _only(batch: Sequence[Source]) -> str:
+    """What an object of these kernels, in this order, and of no others is called."""
+    return fingerprint("only", *(s.key for s in batch))
 
 
 def _show(sources: Sequence[Source]) -> None:
