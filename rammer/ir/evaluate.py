@@ -70,7 +70,7 @@ def update_box(expr: TensorExpr, inputs: Mapping[str, Array], box: Box, updated:
     for at, extent in zip(places, updated.shape, strict=True):
         inside &= (at >= 0) & (at < extent)
     rows = np.flatnonzero(inside)
-    flat = np.ravel_multi_index([at[rows] for at in places], updated.shape) if places else np.zeros(1, np.int64)
+    flat = np.ravel_multi_index([at[rows] for at in places], updated.shape) if places else np.zeros(len(rows), np.int64)
     last = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]  # NumPy does not say which of several stays
     updated.reshape(-1)[flat[last]] = value.reshape(-1)[rows[last]]
 

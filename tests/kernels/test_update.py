@@ -43,6 +43,13 @@ def test_rows_follow_on_the_first_place() -> None:
             evaluate_expr(update().expr, {"data": cache, "updates": new, "places": np.array([0, 0, at])})
 
 
+def test_an_update_without_elements_changes_nothing() -> None:
+    scalar, none = TensorType(()), TensorType((0,))
+    expr = operation("update", scalar, none, TensorType((), DType.I64), moves=(), how="elements").expr
+    inputs = {"data": np.array(2, "f"), "updates": np.zeros(0, "f"), "places": np.array(1)}
+    np.testing.assert_array_equal(evaluate_expr(expr, inputs)[0], 2)
+
+
 @pytest.mark.parametrize(
     ("kinds", "attrs"),
     [
