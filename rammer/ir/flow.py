@@ -81,12 +81,13 @@ class Flow:
         level, last = 0, int(rounds.max(initial=0))
         for statement in sorted(self._reads, reverse=True):
             while True:
-                self._most = ENOUGH if (rounds[rounds >= level] < last).any() else MAX_INSTANCES
+                more = bool((rounds[rounds >= level] < last).any())
+                self._most = ENOUGH if more else MAX_INSTANCES
                 try:
                     self._trace(statement, _those(starts.get(statement), rounds >= level), wanted, found, len(rounds))
                     break
                 except Untraceable:
-                    if self._most == MAX_INSTANCES:
+                    if not more:
                         raise
                     level = int(rounds[rounds >= level].min()) + 1
                 for groups in wanted.values():

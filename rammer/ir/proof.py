@@ -314,7 +314,7 @@ def _defined(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _plainly(write: Access, read: Access) -> bool:
-    """Whether a write touches all that a read does: by the same index, in loops as long, and under no more conditions.
+    """Whether a write touches all that a read does: by the same index, in loops as long, under no more conditions.
 
     Then for each value of a loop that both are in, each step of the read has one of the write at the same element. In
     its index the write may have loops of its own, of which one step adds nothing.
@@ -327,8 +327,10 @@ def _plainly(write: Access, read: Access) -> bool:
     taken = of_read.keys() | decided_by(Index(), write.path)
     if own & taken or not all(isinstance(atom, str) for atom, _ in rest.terms):
         return False
-    alike = decided_by(write.index, write.path) - own
-    return all(of_write[n] == of_read.get(n) for n in alike) and bool(len(within(line(rest, of_write), 0, 1)))
+    used = decided_by(write.index, write.path) - own
+    if not all(n in of_read and of_write[n][0] <= of_read[n][0] and of_read[n][1] <= of_write[n][1] for n in used):
+        return False
+    return bool(len(within(line(rest, of_write), 0, 1)))
 
 
 def _covered(rule: str, access: Access, others: Sequence[Access], what: str) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from simt_harness import SMALL
 from test_every_operator import CASES
 
-from rammer.ir.access import Accesses
+from rammer.ir import proof
+from rammer.ir.access import Access, Accesses
 from rammer.ir.dependency import read_elements
 from rammer.ir.expr import Call, Const, Load
 from rammer.ir.flow import ROLE, TAG, Flow, Untraceable
@@ -93,6 +94,34 @@ def test_elements_that_are_too_many_are_left_out_on_the_way(monkeypatch: pytest.
     monkeypatch.setattr("rammer.ir.flow.MAX_INSTANCES", 1)
     with pytest.raises(Untraceable):
         traced(every, np.where(every % 4, 0, 1))
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_what_is_plainly_written_is_written(name: str) -> None:
+    """Whatever the short way says of a write and a read after it, counting out says as well; and it says so of some."""
+    for kernel in candidates(CASES[name], SPEC):
+        for changed in (kernel, *(mutant for _, mutant in mutants(kernel, 20, seed=0))):
+            assert isinstance(changed.body, TileProgram)
+            for read, write in reads_after_writes(Accesses(changed.body).found):
+                if proof._plainly(write, read):
+                    assert not any(f.broken for f in proof._covered("R205", read, [write], "{}"))
+
+
+def test_most_of_what_is_kept_is_plainly_written() -> None:
+    """Sums in registers, which are set to zero in loops of their own."""
+    kernel = candidates(CASES["conv"], SPEC)[0]
+    assert isinstance(kernel.body, TileProgram)
+    pairs = list(reads_after_writes(Accesses(kernel.body).found))
+    reads = {read for read, _ in pairs}
+    plain = {read for read, write in pairs if proof._plainly(write, read)}
+    assert 2 * len(plain) > len(reads) > 0
+
+
+def reads_after_writes(found: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
+    for read in found:
+        for write in found:
+            if not read.write and write.write and write.buffer == read.buffer and write.statement < read.statement:
+                yield read, write
 
 
 def test_a_kernel_that_reads_too_much_says_so() -> None:
