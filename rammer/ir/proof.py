@@ -469,6 +469,8 @@ def _traced(flow: Flow, stores: Sequence[Access], kind: TensorType, most: int) -
     """Elements that stores write, by tag, and where these come from; fewer where sums are long. Raises Untraceable."""
     corners = [_corners(store, kind) for store in stores]
     rounds = [_rounds(len(instances[TAG])) for instances in corners]
+    if most <= FEW_ELEMENTS:  # each comes from very many others: where these are too many, one of all stores is left
+        rounds[1:] = [np.minimum(own, NEVER - 1) for own in rounds[1:]]
     first = 0
     while sum(int((own >= first).sum()) for own in rounds) > max(most, FEWEST * len(stores)):
         first += 1
