@@ -229,7 +229,9 @@ class KernelCompiler:
                 if isinstance(made, ToolchainError):
                     refused |= {s.key: made for s in part}
                     continue
-                name = store.add([*(s.key for s in part), _only(part)], made)
+                keys = [s.key for s in part]
+                saved = [_only(part)] if part[0].alone and part[0].emitted else []  # what `compile_only` will look for
+                name = store.add([*keys, *saved], made)
                 found |= {s.key: name for s in part}
             done += len(batch)
             progress("compile", done, len(missing))
