@@ -78,6 +78,23 @@ def test_compiled_once_then_found(cache: Path, device: CpuVDevice) -> None:
     assert not steps and again.where == first.where and again.objects == first.objects
 
 
+def test_long_kernels_are_compiled_once_and_alone_and_are_saved_as_they_are(
+    cache: Path, device: CpuVDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object that is saved is the same whether it was there already, or is compiled for that alone."""
+    kernels = emitted(chain(), device)
+    texts = {k: len(emit(k, device.spec).text) for k in kernels}
+    monkeypatch.setattr("rammer.vdevice.cpu.compile.LONG_BYTES", max(texts.values()) - 1)
+    long = [k for k in kernels if texts[k] == max(texts.values())]
+    alone = KernelCompiler(device.spec, host()).compile_only(long)
+    with config.override(RAMMER_CACHE_DIR=str(cache.with_name("other"))):
+        compiler = KernelCompiler(device.spec, host())
+        found = compiler.compile(kernels)
+        made: list[tuple[str, int, int]] = []
+        assert long and compiler.compile_only(long, lambda *s: made.append(s)).objects == alone.objects and not made
+    assert all([k for k in kernels if found.where[k][0] == found.where[one][0]] == [one] for one in long)
+
+
 def test_archs_do_not_mix(cache: Path, device: CpuVDevice) -> None:
     (kernel,) = make_plan(chain(1), device.spec).kernels
     keys = set()
