@@ -178,6 +178,8 @@ def compile(
     try:
         vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
         budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
+        if not isinstance(model, Graph):
+            require_compiler()  # it is said first
         if budget_s > 0:
             vdevice.begin()
         with clock("load"):
