@@ -104,6 +104,7 @@ class VDeviceSpec:
     clock_ghz: float = 1.0
     issue: Issue = Issue()
     launch_us: float = 0.0  # cost of one device invocation (an rProgram)
+    calls: bool = False  # vEU 0 is the thread that calls: what it has for itself alone is no launch
     barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
     sync_us: float = 0.0  # cost of one block sync, of SIMT
     instructions: tuple[Instruction, ...] = ()  # beside those that every language has
@@ -132,6 +133,10 @@ class VDeviceSpec:
     def peak_gflops(self) -> float:
         """fp32 of one vEU, a multiply-add as two."""
         return 2 * self.width * self.issue.arithmetic * self.clock_ghz
+
+    def launched_us(self, others: bool) -> float:
+        """Microseconds of launching an rProgram; `others`: whether vEUs beside vEU 0 have something in it."""
+        return self.launch_us if others or not self.calls else 0.0
 
     @property
     def load_us(self) -> float:

@@ -175,7 +175,10 @@ class Draft:
     def sequential_us(self) -> float:
         """What RammerBase would take: every operator's fastest rKernel, launched alone."""
         options = [self.market.options(op.operation).fastest for op in self.graph.operators]
-        return sum(self.spec.launch_us + o.alone_us for o in options if o.kernel.num_rtasks)
+        veus = self.spec.num_veus
+        return sum(
+            self.spec.launched_us(min(o.kernel.num_rtasks, veus) > 1) + o.alone_us for o in options if o.kernel.num_rtasks
+        )
 
     def finish(
         self, policy: str, programs: Sequence[RProgram], priced_us: float, notes: Sequence[str]

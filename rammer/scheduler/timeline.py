@@ -116,7 +116,7 @@ def timed(plan: ExecutionPlan, rtask_us: Callable[[int, TaskUid], float]) -> Tim
     busy, blocked, barriers = [0.0] * plan.spec.num_veus, [0.0] * plan.spec.num_veus, 0
     now = 0.0
     for program in plan.programs:
-        begin = now + plan.spec.launch_us
+        begin = now + plan.spec.launched_us(any(program.lanes[1:]))
         ends = walk(program, begin, lambda now, veu, task: now + rtask_us(veu, task), barrier)
         lanes = tuple(LaneTimes((begin, *lane[:-1]) if lane else (), tuple(lane)) for lane in ends)
         end = max((lane.end_us[-1] for lane in lanes if lane.end_us), default=begin)
