@@ -17,10 +17,9 @@ from rammer.cost.pieces import Pieces, touches_alone
 from rammer.cost.residency import Bytes, Residency, levels
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.plan import ExecutionPlan, Price, States
 from rammer.ir.program import TaskUid
 
-TELLING = 0.1  # of a time in turn that must be fetching, so that it says something about stalls
 RUNS = 2  # of a plan on paper: the last one finds what the one before leaves
 SWEEPS = 4  # over a kernel's rTasks, until caches hold what they will
 MOST_FETCHING = 0.8  # of a time in turn, whatever the rates say
@@ -41,30 +40,37 @@ def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
     return found
 
 
-def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states_us: tuple[float, float] | None) -> Price:
+def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states: States | None) -> Price:
     """The price of a kernel, from times on one vEU, each the mean over its rTasks.
 
     `in_turn_us`: all rTasks in turn, over and over, so that operands are where the others left them; measured, or an
-    estimate that includes fetching them. `states_us`: each rTask several times at once, so that operands are near; and
-    all in turn once, with operands in main memory before. None if nobody measured these: then rates are believed.
+    estimate that includes fetching them. `states`: each rTask several times at once, so that operands are near; and all
+    in turn once, with operands in shared caches or in main memory before. None if nobody measured these: then rates
+    are believed.
     """
     touched, in_use = touches_alone(kernel)
     rates, caches = us_per_byte(spec, 1), Residency(spec, in_use)
     nothing = np.zeros(len(levels(spec)))
-    cold, *_, warm = (  # the last one finds what all others leave
-        sum(((caches.fetch(0, touch) * rates).sum(axis=0) for touch in touched), nothing) / max(len(touched), 1)
-        for _ in range(SWEEPS)
-    )
-    cold_us, between_us = float(cold[-1:].sum()), float(warm[:-1].sum())
-    if states_us is None:
-        fetching_us = float(warm.sum())
+
+    def sweep() -> NDArray[np.float64]:
+        us = sum(((caches.fetch(0, touch) * rates).sum(axis=0) for touch in touched), nothing)
+        return us / max(len(touched), 1)
+
+    cold, last = sweep(), nothing
+    for _ in range(SWEEPS - 1):  # the last one finds what all others leave
+        if states:
+            caches.pass_by(0)
+        last = sweep()
+    if states is None:
+        fetching_us = float(last.sum())
         stall = min(1.0, MOST_FETCHING * in_turn_us / fetching_us) if fetching_us else 1.0
         return Price(in_turn_us - stall * fetching_us, stall, stall)
-    near_us, far_us = min(states_us[0], in_turn_us), states_us[1]  # more near than in turn is a disturbed measurement
-    memory_stall = _bounded((far_us - near_us) / cold_us) if cold_us else 1.0
+    near_us = min(states.near_us, in_turn_us)  # more near than in turn is a disturbed measurement
+    memory_us, shared_us = float(last[-1:].sum()), float(last[:-1].sum())
+    memory_stall = _bounded((states.far_us - near_us) / float(cold[-1])) if cold[-1:].any() else 1.0
     shared_stall = min(memory_stall, 1.0)
-    if between_us > TELLING * in_turn_us:
-        shared_stall = _bounded((in_turn_us - near_us - memory_stall * float(warm[-1])) / between_us)
+    if shared_us:
+        shared_stall = _bounded((states.shared_us - near_us - memory_stall * memory_us) / shared_us)
     return Price(near_us, shared_stall, memory_stall)
 
 

@@ -12,7 +12,7 @@ from rammer.cost.price import MOST_FETCHING, MOST_STALL, fit, us_per_byte
 from rammer.cost.residency import Residency
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.plan import ExecutionPlan, Price, States
 from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.scheduler.timeline import simulate
 
@@ -58,22 +58,26 @@ def test_stores_go_by_their_own_rate() -> None:
     assert us_per_byte(slow, 1).tolist() == [[0.0, 1e-3 / 4, 1e-3 / 10], [0.0, 1e-3 / 4, 1e-3 / 5]]
 
 
+@pytest.mark.parametrize("own", [1, 800, 1 << 20])
 @pytest.mark.parametrize("stalls", [(1.0, 0.3), (0.5, 0.5), (1.0, 2.5)])
-def test_stalls_explain_what_was_measured(stalls: tuple[float, float]) -> None:
-    """With operands in main memory before; and in turn, where the own cache holds next to nothing."""
+def test_stalls_explain_what_was_measured(stalls: tuple[float, float], own: int) -> None:
+    """With operands in shared caches, and in main memory, before; whether or not the own cache would hold them.
+
+    From times in turn alone, stalls of what nearly fits an own cache came out several times too long.
+    """
     shared, memory = stalls
-    spec = replace(SPEC, memory=(OWN_LITTLE, MemoryLevel("L3", 1 << 30, "device", 80.0, veu_gbps=40.0), SPEC.memory[1]))
+    spec = replace(SPEC, memory=(replace(OWN_LITTLE, nbytes=own), MemoryLevel("L3", 1 << 30, "device", 80.0, veu_gbps=40.0), SPEC.memory[1]))
     _, kernel = kernel_of(spec)
     per_rtask = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs)) / COUNT
     cold, warm = per_rtask * 1e-3 / 10, per_rtask * 1e-3 / 40
-    price = fit(kernel, spec, (0.5 + shared) * warm, (0.5 * warm, 0.5 * warm + memory * cold))
+    price = fit(kernel, spec, 0.6 * warm, States(0.5 * warm, (0.5 + shared) * warm, 0.5 * warm + memory * cold))
     assert price == pytest.approx((0.5 * warm, shared, memory), rel=2e-2)
 
 
 def test_disturbed_measurements_are_bounded() -> None:
     _, kernel = kernel_of()
-    assert fit(kernel, SPEC, 5.0, (9.0, 4.0)) == (5.0, 0.0, 0.0)
-    assert fit(kernel, SPEC, 5.0, (5.0, 1e9)).memory_stall == MOST_STALL
+    assert fit(kernel, SPEC, 5.0, States(9.0, 4.0, 4.0)) == (5.0, 0.0, 0.0)
+    assert fit(kernel, SPEC, 5.0, States(5.0, 5.0, 1e9)).memory_stall == MOST_STALL
 
 
 @pytest.mark.parametrize("in_turn", [1.0, 1e-5])
