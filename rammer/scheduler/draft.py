@@ -177,7 +177,9 @@ class Draft:
         options = [self.market.options(op.operation).fastest for op in self.graph.operators]
         veus = self.spec.num_veus
         return sum(
-            self.spec.launched_us(min(o.kernel.num_rtasks, veus) > 1) + o.alone_us for o in options if o.kernel.num_rtasks
+            self.spec.launched_us(min(o.kernel.num_rtasks, veus) > 1) + o.alone_us
+            for o in options
+            if o.kernel.num_rtasks
         )
 
     def finish(

@@ -66,7 +66,14 @@ def test_stalls_explain_what_was_measured(stalls: tuple[float, float], own: int)
     From times in turn alone, stalls of what nearly fits an own cache came out several times too long.
     """
     shared, memory = stalls
-    spec = replace(SPEC, memory=(replace(OWN_LITTLE, nbytes=own), MemoryLevel("L3", 1 << 30, "device", 80.0, veu_gbps=40.0), SPEC.memory[1]))
+    spec = replace(
+        SPEC,
+        memory=(
+            replace(OWN_LITTLE, nbytes=own),
+            MemoryLevel("L3", 1 << 30, "device", 80.0, veu_gbps=40.0),
+            SPEC.memory[1],
+        ),
+    )
     _, kernel = kernel_of(spec)
     per_rtask = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs)) / COUNT
     cold, warm = per_rtask * 1e-3 / 10, per_rtask * 1e-3 / 40
