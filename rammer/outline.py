@@ -122,7 +122,7 @@ def unpack(data: bytes, report: Report) -> tuple[ExecutionPlan, Timeline]:
         report.policy,
         notes=tuple(report.notes),
     )
-    return plan, replace(timed(plan, lambda veu, task: us[task]), moved=report.moved)
+    return plan, replace(timed(plan, lambda task, _: us[task]), moved=report.moved)
 
 
 def _operation(row: OperatorRow) -> Operation:

@@ -55,6 +55,11 @@ class MemoryLevel:
     def usable_bytes(self) -> int:
         return int(self.nbytes * self.usable)
 
+    def busy_us(self, stores: bool = False) -> float:
+        """Microseconds that a byte keeps one of it busy which is read from it, or stored to it; 0 if nobody knows."""
+        gbps = (stores and self.read_gbps and self.write_gbps) or self.read_gbps
+        return 1e-3 / gbps if gbps else 0.0
+
     def sharing(self, veus: int) -> int:
         """How many of some vEUs share one."""
         return {"veu": 1, "group": min(self.group or veus, veus)}.get(self.owner, veus)

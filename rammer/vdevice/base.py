@@ -331,7 +331,7 @@ class VDevice(ABC):
     def rkernels_states_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
     ) -> Mapping[RKernel, States]:
-        """The same with operands near, and with all in shared caches, or in main memory, before rTasks run once in turn.
+        """The same with operands near, and with all in shared caches, or in main memory, before one run in turn.
 
         A kernel left out stalls for what is far as long as the spec's rates say.
         """
