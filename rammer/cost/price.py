@@ -101,7 +101,7 @@ class Fetches:
         self.moved: NDArray[np.float64] = self._bytes.sum(axis=1)
 
     def us(self, begin_us: Sequence[float] | None = None, end_us: Sequence[float] | None = None) -> list[float]:
-        """Microseconds of each rTask that fetches alone, or beside all that is fetched between its begin and its end."""
+        """Microseconds of each rTask, alone or beside all that is fetched between its begin and its end."""
         fetch_us = self._alone_us
         if begin_us is not None and end_us is not None:
             fetch_us = fetch_us.copy()
