@@ -143,6 +143,21 @@ def test_who_alone_fetches_has_what_one_veu_draws(veu_gbps: float) -> None:
     assert sum(one.busy_us) == pytest.approx(one.moved["DRAM"] * 1e-3 / (veu_gbps or 8.0), rel=0.02)
 
 
+@pytest.mark.parametrize(("second", "gbps"), [(1, 8.0), (2, 16.0), (3, 16.0)])
+def test_groups_share_the_rate_of_their_own_cache(second: int, gbps: float) -> None:
+    """Two of four vEUs fetch at the same time, in a group of two or in both."""
+    shared = MemoryLevel("L3", 1 << 20, "group", 16.0, veu_gbps=16.0, group=2)
+    spec = replace(SPEC, num_veus=4, memory=(replace(OWN_LITTLE, written_gbps=0.0), shared, SPEC.memory[1]))
+    plan, _ = kernel_of(spec)
+    lanes: list[tuple[RTask | BarrierRTask, ...]] = [()] * 4
+    for veu, half in (0, 0), (second, 1):
+        lanes[veu] = tuple(RTask(TaskUid(0, half * COUNT // 2 + n)) for n in range(COUNT // 2))
+    prices = dict.fromkeys(plan.kernels, Price(1e-6, 0.0, 0.0))
+    timeline = simulate(replace(plan, programs=(RProgram(tuple(lanes)),), prices=prices))
+    assert timeline.moved["DRAM"] == 0
+    assert sum(timeline.busy_us) == pytest.approx(timeline.moved["L3"] * 1e-3 / gbps, rel=1e-3)
+
+
 def test_a_plan_is_priced_rtask_by_rtask() -> None:
     """The same in the second of two runs, one rTask after the other, by the formulas of docs/cost.md."""
     spec = replace(SPEC, memory=(replace(OWN_LITTLE, nbytes=1 << 9), *SPEC.memory[1:]))
