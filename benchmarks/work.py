@@ -51,7 +51,7 @@ def rows(name: str) -> list[Row]:
         kernels = [k for found in find_candidates(graph, device, registry).values() for k in found]
         in_turn, states = device.rkernels_us(kernels), device.rkernels_states_us(kernels)
         return [
-            Row(name, k.name, near_us(work(k.body, device.spec), device.spec), min(in_turn[k], states[k][0]))
+            Row(name, k.name, near_us(work(k.body, device.spec), device.spec), min(in_turn[k], states[k].near_us))
             for k in kernels
             if k in in_turn and k in states and isinstance(k.body, TileProgram)
         ]

@@ -42,6 +42,7 @@ class Outline(TableFile):
             type(num_veus) is int
             and 1 <= num_veus <= 1 << 20
             and all(type(self.header[name]) is float for name in ("launch_us", "barrier_us"))
+            and type(self.header["calls"]) is bool
             and (len(self.bounds) - 1) % num_veus == 0
             and self.bounds[0] == 0
             and self.bounds[-1] == len(self.slots) == len(self.rtask_us)
@@ -77,6 +78,7 @@ def pack(plan: ExecutionPlan) -> bytes:
         "graph": plan.graph.name,
         "num_veus": plan.spec.num_veus,
         "launch_us": float(plan.spec.launch_us),
+        "calls": plan.spec.calls,
         "barrier_us": float(plan.spec.barrier_us),
     }
     return Outline(
@@ -97,6 +99,7 @@ def unpack(data: bytes, report: Report) -> tuple[ExecutionPlan, Timeline]:
         num_veus,
         arch=report.arch,
         launch_us=header["launch_us"],
+        calls=header["calls"],
         barrier_us=header["barrier_us"],
     )
     waits = iter(outline.waits.tolist())
@@ -119,7 +122,7 @@ def unpack(data: bytes, report: Report) -> tuple[ExecutionPlan, Timeline]:
         report.policy,
         notes=tuple(report.notes),
     )
-    return plan, replace(timed(plan, lambda veu, task: us[task]), moved=report.moved)
+    return plan, replace(timed(plan, lambda task, _: us[task]), moved=report.moved)
 
 
 def _operation(row: OperatorRow) -> Operation:

@@ -1,6 +1,6 @@
 """The price of an rTask: what it takes with its operands near, and what fetching them from farther adds.
 
-    us = max(near_us + sum over levels of stall * bytes / rate, sum over levels of bytes / rate)
+    us = max(near_us + sum over levels of stall * fetch_us, sum over levels of fetch_us)
 
 Times with operands near and the stalls belong to the rKernel, rates are the spec's. A kernel whose loads are awaited
 one by one stalls for more than the rates say, one that computes while lines are on their way for less (docs/cost.md).
@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.cost.pieces import Pieces, touches_alone
-from rammer.cost.residency import Bytes, Residency, levels
-from rammer.ir.device import VDeviceSpec
+from rammer.cost.residency import Residency, levels
+from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan, Price
+from rammer.ir.plan import ExecutionPlan, Price, States
 from rammer.ir.program import TaskUid
 
-TELLING = 0.1  # of a time in turn that must be fetching, so that it says something about stalls
 RUNS = 2  # of a plan on paper: the last one finds what the one before leaves
 SWEEPS = 4  # over a kernel's rTasks, until caches hold what they will
 MOST_FETCHING = 0.8  # of a time in turn, whatever the rates say
@@ -41,30 +40,37 @@ def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
     return found
 
 
-def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states_us: tuple[float, float] | None) -> Price:
+def fit(kernel: RKernel, spec: VDeviceSpec, in_turn_us: float, states: States | None) -> Price:
     """The price of a kernel, from times on one vEU, each the mean over its rTasks.
 
     `in_turn_us`: all rTasks in turn, over and over, so that operands are where the others left them; measured, or an
-    estimate that includes fetching them. `states_us`: each rTask several times at once, so that operands are near; and
-    all in turn once, with operands in main memory before. None if nobody measured these: then rates are believed.
+    estimate that includes fetching them. `states`: each rTask several times at once, so that operands are near; and all
+    in turn once, with operands in shared caches or in main memory before. None if nobody measured these: then rates
+    are believed.
     """
     touched, in_use = touches_alone(kernel)
     rates, caches = us_per_byte(spec, 1), Residency(spec, in_use)
     nothing = np.zeros(len(levels(spec)))
-    cold, *_, warm = (  # the last one finds what all others leave
-        sum(((caches.fetch(0, touch) * rates).sum(axis=0) for touch in touched), nothing) / max(len(touched), 1)
-        for _ in range(SWEEPS)
-    )
-    cold_us, between_us = float(cold[-1:].sum()), float(warm[:-1].sum())
-    if states_us is None:
-        fetching_us = float(warm.sum())
+
+    def sweep() -> NDArray[np.float64]:
+        us = sum(((caches.fetch(0, touch) * rates).sum(axis=0) for touch in touched), nothing)
+        return us / max(len(touched), 1)
+
+    cold, last = sweep(), nothing
+    for _ in range(SWEEPS - 1):  # the last one finds what all others leave
+        if states:
+            caches.pass_by(0)
+        last = sweep()
+    if states is None:
+        fetching_us = float(last.sum())
         stall = min(1.0, MOST_FETCHING * in_turn_us / fetching_us) if fetching_us else 1.0
         return Price(in_turn_us - stall * fetching_us, stall, stall)
-    near_us, far_us = min(states_us[0], in_turn_us), states_us[1]  # more near than in turn is a disturbed measurement
-    memory_stall = _bounded((far_us - near_us) / cold_us) if cold_us else 1.0
+    near_us = min(states.near_us, in_turn_us)  # more near than in turn is a disturbed measurement
+    memory_us, shared_us = float(last[-1:].sum()), float(last[:-1].sum())
+    memory_stall = _bounded((states.far_us - near_us) / float(cold[-1])) if cold[-1:].any() else 1.0
     shared_stall = min(memory_stall, 1.0)
-    if between_us > TELLING * in_turn_us:
-        shared_stall = _bounded((in_turn_us - near_us - memory_stall * float(warm[-1])) / between_us)
+    if shared_us:
+        shared_stall = _bounded((states.shared_us - near_us - memory_stall * memory_us) / shared_us)
     return Price(near_us, shared_stall, memory_stall)
 
 
@@ -72,23 +78,64 @@ def _bounded(stall: float) -> float:
     return float(min(max(stall, 0.0), MOST_STALL))
 
 
-def followed(
-    plan: ExecutionPlan, order: Sequence[tuple[int, TaskUid]]
-) -> tuple[dict[TaskUid, float], dict[TaskUid, Bytes]]:
-    """Microseconds of each rTask, and the bytes that it has from each of `residency.levels`, in a run after another.
+class Fetches:
+    """What a plan's rTasks fetch in a run after another, and what they take therefore.
 
-    `order` has rTasks with their vEUs, in an order in which they may run; all is followed twice.
+    `order` has rTasks with their vEUs, in an order in which they may run; all is followed twice. `moved` has the bytes
+    that each of them has from each of `residency.levels`.
     """
-    pieces = Pieces(plan)
-    caches, touched = Residency(plan.spec, pieces.in_use), pieces.touched
-    for _ in range(RUNS):
-        found = [caches.fetch(veu, touched[operator][rtask]) for veu, (operator, rtask) in order]
-    moved = np.array(found).reshape(len(order), 2, -1)
-    us = (moved * us_per_byte(plan.spec, plan.spec.num_veus)).sum(axis=1)
-    prices = [plan.prices[plan.kernels[operator]] for _, (operator, _) in order]
-    stalls = np.array([price.shared_stall for price in prices])[:, None].repeat(us.shape[1], axis=1)
-    stalls[:, -1:] = np.array([price.memory_stall for price in prices])[:, None]
-    near_us = np.array([price.near_us for price in prices])
-    all_us = np.maximum(near_us + (us * stalls).sum(axis=1), us.sum(axis=1))
-    tasks = [task for _, task in order]
-    return dict(zip(tasks, all_us.tolist(), strict=True)), dict(zip(tasks, moved.sum(axis=1), strict=True))
+
+    def __init__(self, plan: ExecutionPlan, order: Sequence[tuple[int, TaskUid]]) -> None:
+        self._spec = plan.spec
+        pieces = Pieces(plan)
+        caches, touched = Residency(plan.spec, pieces.in_use), pieces.touched
+        for _ in range(RUNS):
+            found = [caches.fetch(veu, touched[operator][rtask]) for veu, (operator, rtask) in order]
+        self._bytes = np.array(found).reshape(len(order), 2, -1)
+        self._alone_us = (self._bytes * us_per_byte(plan.spec, 1)).sum(axis=1)
+        self._veus = np.array([veu for veu, _ in order], np.int64)
+        prices = [plan.prices[plan.kernels[operator]] for _, (operator, _) in order]
+        self._near_us = np.array([price.near_us for price in prices])
+        self._stalls = np.array([price.shared_stall for price in prices])[:, None].repeat(self._bytes.shape[2], axis=1)
+        self._stalls[:, -1:] = np.array([price.memory_stall for price in prices])[:, None]
+        self.moved: NDArray[np.float64] = self._bytes.sum(axis=1)
+
+    def us(self, begin_us: Sequence[float] | None = None, end_us: Sequence[float] | None = None) -> list[float]:
+        """Microseconds of each rTask, alone or beside all that is fetched between its begin and its end."""
+        fetch_us = self._alone_us
+        if begin_us is not None and end_us is not None:
+            fetch_us = fetch_us.copy()
+            times = np.array([begin_us, end_us])
+            for n, (level, _) in enumerate(levels(self._spec)):
+                if level.owner != "veu":
+                    fetch_us[:, n] = self._together(n, level, times)
+        found = np.maximum(self._near_us + (fetch_us * self._stalls).sum(axis=1), fetch_us.sum(axis=1))
+        us: list[float] = found.tolist()
+        return us
+
+    def _together(self, number: int, level: MemoryLevel, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Microseconds of each rTask's bytes from a level that vEUs share.
+
+        As long as it is busy with what all of them fetch meanwhile, but not longer than if each fetched as much.
+        """
+        sharing = level.sharing(self._spec.num_veus)
+        each_us = np.array([level.busy_us(), level.busy_us(stores=True)])
+        own_us = self._bytes[:, :, number] @ each_us
+        busy_us = np.zeros(len(own_us))
+        groups = self._veus // sharing
+        for group in {*groups.tolist()}:
+            some = np.flatnonzero((groups == group) & (own_us > 0))
+            busy_us[some] = _meanwhile(own_us[some], times[:, some])
+        together_us: NDArray[np.float64] = np.maximum(self._alone_us[:, number], np.minimum(busy_us, own_us * sharing))
+        return together_us
+
+
+def _meanwhile(work: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How much of all work, each done evenly between its begin and its end, is done between each one's: [2, count]."""
+    rates = work / (times[1] - times[0])
+    at = times.reshape(-1)
+    order = np.argsort(at)
+    going = np.concatenate([rates, -rates])[order].cumsum()
+    done = np.zeros(len(at))
+    done[order[1:]] = (going[:-1] * np.diff(at[order])).cumsum()
+    return done[len(work) :] - done[: len(work)]

@@ -75,6 +75,11 @@ class Residency:
             had[-1] = left
         return _parts(len(pieces), len(touch.written)) @ had.T
 
+    def pass_by(self, veu: int) -> None:
+        """Let so much else pass through a vEU's own caches that nothing is left there."""
+        if self._own:
+            self._own[veu].empty()
+
 
 @lru_cache(maxsize=1 << 10)
 def _parts(count: int, written: int) -> Bytes:
@@ -158,6 +163,11 @@ class _Cache:
             self._there *= exp(-self._turns)
             self._turns = 0.0
         self._left = exp(-self._turns)
+
+    def empty(self) -> None:
+        """Forget everything."""
+        self._there[:] = 0.0
+        self._room = self._nbytes
 
     def drop(self, pieces: NDArray[np.int64]) -> None:
         """Forget pieces, which leaves room for others."""

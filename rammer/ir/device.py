@@ -55,6 +55,11 @@ class MemoryLevel:
     def usable_bytes(self) -> int:
         return int(self.nbytes * self.usable)
 
+    def busy_us(self, stores: bool = False) -> float:
+        """Microseconds that a byte keeps one of it busy which is read from it, or stored to it; 0 if nobody knows."""
+        gbps = (stores and self.read_gbps and self.write_gbps) or self.read_gbps
+        return 1e-3 / gbps if gbps else 0.0
+
     def sharing(self, veus: int) -> int:
         """How many of some vEUs share one."""
         return {"veu": 1, "group": min(self.group or veus, veus)}.get(self.owner, veus)
@@ -104,6 +109,7 @@ class VDeviceSpec:
     clock_ghz: float = 1.0
     issue: Issue = Issue()
     launch_us: float = 0.0  # cost of one device invocation (an rProgram)
+    calls: bool = False  # vEU 0 is the thread that calls: what it has for itself alone is no launch
     barrier_us: float = 0.0  # cost of one barrier-rTask whose target is done
     sync_us: float = 0.0  # cost of one block sync, of SIMT
     instructions: tuple[Instruction, ...] = ()  # beside those that every language has
@@ -132,6 +138,10 @@ class VDeviceSpec:
     def peak_gflops(self) -> float:
         """fp32 of one vEU, a multiply-add as two."""
         return 2 * self.width * self.issue.arithmetic * self.clock_ghz
+
+    def launched_us(self, others: bool) -> float:
+        """Microseconds of launching an rProgram; `others`: whether vEUs beside vEU 0 have something in it."""
+        return self.launch_us if others or not self.calls else 0.0
 
     @property
     def load_us(self) -> float:

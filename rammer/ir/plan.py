@@ -57,6 +57,14 @@ class MemoryPlan:
         return f"<MemoryPlan: {len(self.offsets)} tensors{cut} in {self.arena_bytes} bytes>"
 
 
+class States(NamedTuple):
+    """Microseconds of one rTask of an rKernel by where its operands are: near, in shared caches, in main memory."""
+
+    near_us: float
+    shared_us: float
+    far_us: float
+
+
 class Price(NamedTuple):
     """Of one rTask of an rKernel: microseconds with its operands near, and what it stalls for those that are not.
 

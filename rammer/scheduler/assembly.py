@@ -100,12 +100,15 @@ class Assembly:
     @property
     def time_us(self) -> float:
         """time(P): the launch, and the longest lane; 0 for an rProgram without slots. Paper: Alg. 1."""
-        return 0.0 if self.is_empty else self.spec.launch_us + float(_last(self.ready_us))
+        if self.is_empty:
+            return 0.0
+        others = self.spec.num_veus > 1 and bool(_last(self.ready_us[1:]) > 0)
+        return self.spec.launched_us(others) + float(_last(self.ready_us))
 
     def least_us(self, later_us: float) -> float:
         """A time that this and what follows it cannot beat, if that takes vEUs as long, however it is shared out."""
         even_us = (float(_sum(self.ready_us)) + later_us) / self.spec.num_veus
-        return max(self.time_us, self.spec.launch_us + even_us)
+        return max(self.time_us, self.spec.launched_us(others=False) + even_us)
 
     def find(self, task: TaskUid) -> Position | None:
         """The slot whose end says that the rTask is done, or None if it is not in this rProgram."""

@@ -175,14 +175,19 @@ class Draft:
     def sequential_us(self) -> float:
         """What RammerBase would take: every operator's fastest rKernel, launched alone."""
         options = [self.market.options(op.operation).fastest for op in self.graph.operators]
-        return sum(self.spec.launch_us + o.alone_us for o in options if o.kernel.num_rtasks)
+        veus = self.spec.num_veus
+        return sum(
+            self.spec.launched_us(min(o.kernel.num_rtasks, veus) > 1) + o.alone_us
+            for o in options
+            if o.kernel.num_rtasks
+        )
 
     def finish(
         self, policy: str, programs: Sequence[RProgram], priced_us: float, notes: Sequence[str]
     ) -> ExecutionPlan:
-        """The plan, with a note if by its own price the baseline is better."""
+        """The plan, with a note if by its own price the baseline is better by more than noise."""
         baseline_us = self.sequential_us()
-        if priced_us > baseline_us * (1 + 1e-9):
+        if priced_us > baseline_us * max(self.market.problem.profiler.noise, 1 + 1e-9):
             worse = f"priced at {priced_us:.2f} µs, worse than the {baseline_us:.2f} µs of one rProgram per rOperator"
             notes = [*notes, worse]
         kernels = tuple(self.kernels[n] for n in range(len(self.graph.operators)))

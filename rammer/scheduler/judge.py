@@ -89,7 +89,7 @@ class Judge:
         if not prices:
             return True
         work_us = sum(min(prices[k].near_us * k.num_rtasks for k in kernels) for kernels in offered)
-        return (spec.launch_us + work_us / spec.num_veus) * self._problem.profiler.noise < known.us
+        return (spec.launched_us(others=False) + work_us / spec.num_veus) * self._problem.profiler.noise < known.us
 
     def cheaper(self, other: Judged, known: Judged) -> bool:
         """Whether the other plan is believed to take less, however little."""

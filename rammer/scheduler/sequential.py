@@ -41,5 +41,6 @@ class SequentialPolicy:
             rtasks = [RTask(TaskUid(operator_id, n)) for n in range(kernel.num_rtasks)]
             if rtasks:
                 programs.append(RProgram(tuple(tuple(rtasks[veu::veus]) for veu in range(veus))))
-                total_us += problem.spec.launch_us + draft.rtask_us(operator_id) * -(-len(rtasks) // veus)
+                launch_us = problem.spec.launched_us(min(len(rtasks), veus) > 1)
+                total_us += launch_us + draft.rtask_us(operator_id) * -(-len(rtasks) // veus)
         return draft.finish(described(self, self.name), programs, total_us, [])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import numpy as np
-
-from rammer.cost.price import followed
+from rammer.cost.price import Fetches
 from rammer.cost.residency import Bytes, levels
 from rammer.errors import ScheduleError
 from rammer.ir.kernel import RKernel
@@ -87,15 +85,18 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     ScheduleError where barriers wait for each other or for no slot.
     """
     if rtask_us is None and plan.prices:
-        us, fetched = followed(plan, _in_order(plan))
+        order = _in_order(plan)
+        fetches = Fetches(plan, order)
+        each = iter(fetches.us(*_when(plan, fetches.us())))
+        timeline = timed(plan, lambda *_: next(each))
         names = [f"{m.name} of another vEU" if written else m.name for m, written in levels(plan.spec)]
-        moved = np.array([*fetched.values()]).reshape(-1, len(names)).sum(axis=0)
-        timeline = timed(plan, lambda veu, task: us[task])
-        return replace(timeline, moved=dict(zip(names, map(round, moved), strict=True)), fetched=fetched)
+        moved = dict(zip(names, map(round, fetches.moved.sum(axis=0)), strict=True))
+        tasks = [task for _, task in order]
+        return replace(timeline, moved=moved, fetched=dict(zip(tasks, fetches.moved, strict=True)))
     price = plan.rtask_us.__getitem__ if rtask_us is None else rtask_us
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
     operator_us = [distinct[kernel] for kernel in plan.kernels]
-    return timed(plan, lambda veu, task: operator_us[task.operator_id])
+    return timed(plan, lambda task, _: operator_us[task.operator_id])
 
 
 def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:
@@ -106,8 +107,21 @@ def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:
     return found
 
 
-def timed(plan: ExecutionPlan, rtask_us: Callable[[int, TaskUid], float]) -> Timeline:
-    """The timeline of a plan, by the time that each rTask takes on its vEU."""
+def _when(plan: ExecutionPlan, us: Sequence[float]) -> tuple[list[float], list[float]]:
+    """When rTasks begin and end, in the order of `_in_order`, which does not depend on what they take: `us`."""
+    begins: list[float] = []
+    each = iter(us)
+
+    def rtask_us(task: TaskUid, now: float) -> float:
+        begins.append(now)
+        return next(each)
+
+    timed(plan, rtask_us)
+    return begins, [begin + took for begin, took in zip(begins, us, strict=True)]
+
+
+def timed(plan: ExecutionPlan, rtask_us: Callable[[TaskUid, float], float]) -> Timeline:
+    """The timeline of a plan, by the time that each rTask takes which begins at a given one."""
 
     def barrier(now: float, done: Iterable[tuple[Position, float]]) -> float:
         return max((now, *(end for _, end in done))) + plan.spec.barrier_us
@@ -116,8 +130,8 @@ def timed(plan: ExecutionPlan, rtask_us: Callable[[int, TaskUid], float]) -> Tim
     busy, blocked, barriers = [0.0] * plan.spec.num_veus, [0.0] * plan.spec.num_veus, 0
     now = 0.0
     for program in plan.programs:
-        begin = now + plan.spec.launch_us
-        ends = walk(program, begin, lambda now, veu, task: now + rtask_us(veu, task), barrier)
+        begin = now + plan.spec.launched_us(any(program.lanes[1:]))
+        ends = walk(program, begin, lambda now, _, task: now + rtask_us(task, now), barrier)
         lanes = tuple(LaneTimes((begin, *lane[:-1]) if lane else (), tuple(lane)) for lane in ends)
         end = max((lane.end_us[-1] for lane in lanes if lane.end_us), default=begin)
         programs.append(ProgramTimes(now, begin, end, lanes))

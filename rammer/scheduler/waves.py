@@ -119,7 +119,8 @@ def draw_below(
     The paper builds P1 = ScheduleWave(W, Pcurr) and P2 = ScheduleWave(W, {}) for each wave and compares them. Here P1
     grows in place and is taken back if P2 wins: a wave's operators do not depend on each other, so scheduling one reads
     Pcurr and changes only the ends of its lanes. P2 is not built where even a perfect P2 would lose, that is where
-    time(P1) <= time(Pcurr) + a lower bound of time(P2).
+    time(P1) <= time(Pcurr) + a lower bound of time(P2). P2 must be faster by more than noise: else every second wave of
+    a net would be launched anew for a barrier's time, which measured nets were slower by.
     """
     draft = Draft(problem, market)
     current = Assembly(problem.spec)
@@ -131,9 +132,10 @@ def draw_below(
         options = {n: draft.market.options(problem.graph.operators[n].operation) for n in wave}
         options |= {n: held[n] for n in wave if held and n in held}
         trial = Trial(draft, options, current, by)
-        if before_us and current.time_us > before_us + problem.spec.launch_us + trial.bound_us:
+        wave_us = (current.time_us - before_us) / problem.profiler.noise
+        if before_us and wave_us > problem.spec.launch_us + trial.bound_us:
             alone = Trial(draft, options, Assembly(problem.spec), by)
-            if current.time_us > before_us + alone.assembly.time_us:
+            if wave_us > alone.assembly.time_us:
                 current.undo(before)
                 programs.append(current.build())
                 done_us += before_us

@@ -16,7 +16,7 @@ from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.plan import ExecutionPlan, States
 from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
@@ -330,8 +330,8 @@ class VDevice(ABC):
 
     def rkernels_states_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
-    ) -> Mapping[RKernel, tuple[float, float]]:
-        """The same with operands near, and with all operands in main memory before rTasks follow each other once.
+    ) -> Mapping[RKernel, States]:
+        """The same with operands near, and with all in shared caches, or in main memory, before one run in turn.
 
         A kernel left out stalls for what is far as long as the spec's rates say.
         """

@@ -62,6 +62,9 @@ def test_single_pieces_are_expected_to_be_where_they_are(
     own, shared, writer = [Single(OWN) for _ in range(3)], Single(SHARED), {}
     for _ in range(300):
         veu = rng.randrange(3)
+        if rng.random() < 0.03:
+            caches.pass_by(veu)
+            own[veu] = Single(OWN)
         chosen = rng.sample(range(40), rng.randrange(1, 5))
         cut = rng.randrange(len(chosen) + 1)
         want = np.zeros((2, 4))  # of what is read, and of what is written

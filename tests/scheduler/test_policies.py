@@ -25,7 +25,7 @@ from rammer.scheduler import waves
 from rammer.scheduler.algorithm1 import algorithm_1_below
 from rammer.scheduler.plugin import rammer_policies
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.profiler import MeasuredProfiler
+from rammer.scheduler.profiler import NOISE, MeasuredProfiler
 from rammer.scheduler.select import Market, Options, SelectBy
 from rammer.scheduler.timeline import simulate
 
@@ -98,12 +98,15 @@ def test_same_problem_same_plan(policy: str) -> None:
 
 @pytest.mark.parametrize("num_veus", [1, 2, 3, 8])
 def test_wavefront_never_loses_to_sequential(num_veus: int) -> None:
-    """Algorithm 1 merges only where that prices better, and one wave alone beats its operators one by one."""
+    """Algorithm 1 merges only where that prices better, and one wave alone beats its operators one by one.
+
+    Noise apart: rPrograms that end no sooner than by noise are not begun.
+    """
     for seed in range(40):
         spec = device(num_veus, launch_us=(0.5, 5.0)[seed % 2], barrier_us=(0.0, 0.3, 2.0)[seed % 3])
         jobs = random_jobs(seed)
         sequential, wavefront = (simulate(schedule(p, jobs, spec)).total_us for p in ("sequential", "wavefront"))
-        assert wavefront <= sequential + 1e-6
+        assert wavefront <= NOISE * sequential
         assert not any("worse" in note for note in schedule("wavefront", jobs, spec).notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from jobs import Job, make_problem
@@ -79,6 +80,16 @@ def test_programs_run_one_after_another() -> None:
     assert [(p.launch_at_us, p.end_us) for p in timeline.programs] == [(0.0, 4.0), (4.0, 8.0)]
 
 
+@pytest.mark.parametrize("calls", [False, True])
+def test_what_the_caller_has_for_itself_is_no_launch(calls: bool) -> None:
+    together, alone = RProgram(((task(0, 0),), (task(0, 1),))), RProgram(((task(0, 0), task(0, 1), task(1)), ()))
+    plan = plan_of(together, alone)
+    plan = replace(plan, spec=replace(plan.spec, calls=calls))
+    timeline = simulate(plan)
+    assert timeline.total_us == 3.0 + 4.0 + 10.0 + (0.0 if calls else 3.0)
+    assert timeline.launch_us == (3.0 if calls else 6.0)
+
+
 def test_the_longest_chain_counts_what_passes_from_one_veu_to_another() -> None:
     """A wait for what is long done, or several of one moment, are no links; a launch hands over to all."""
     forth_and_back = RProgram(((task(0, 0), wait(1, 1), task(1)), (wait(0, 0), task(0, 1))))
@@ -115,7 +126,7 @@ def test_a_hundred_thousand_slots() -> None:
 def test_the_price_of_an_assembly_is_what_the_simulation_says(seed: int) -> None:
     """Also after trials that were taken back, and with global barriers in between."""
     pick = random.Random(seed)
-    spec = VDeviceSpec("some", pick.randint(1, 4), launch_us=2.0, barrier_us=0.3)
+    spec = VDeviceSpec("some", pick.randint(1, 4), launch_us=2.0, calls=seed % 2 == 1, barrier_us=0.3)
     problem = make_problem([Job(f"op{n}", ((1, pick.uniform(0.5, 9.0)),)) for n in range(30)], spec)
     kernels = tuple(problem.candidates[op.operation][0] for op in problem.graph.operators)
     times = {k: problem.profiler.rtask_us(k) for k in kernels}

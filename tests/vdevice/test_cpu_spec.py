@@ -296,7 +296,9 @@ class TestProfile:
         assert times[kernels[0]] < times[kernels[1]] < times[kernels[2]]
         assert seen[-1] == ("profile", 3, 3)
 
-    @pytest.mark.parametrize(("operands", "counts"), [("in turn", {4}), ("near", set(range(8, 900))), ("far", {4})])
+    @pytest.mark.parametrize(
+        ("operands", "counts"), [("in turn", {4}), ("near", set(range(8, 900))), ("shared", {4}), ("far", {4})]
+    )
     def test_a_kernel_passes_over_its_rtasks_several_times(self, operands: Operands, counts: set[int]) -> None:
         """The first pass finds cold caches; a kernel that takes long passes once, or less."""
         device = CpuVDevice(device=1)
@@ -309,7 +311,8 @@ class TestProfile:
             name, symbol = compiled.where[kernel]
             library, scratch, operand = Library(compiled.objects[name]), np.zeros(8, np.int64), np.zeros(64, np.int64)
             args, sizes = np.array([operand.ctypes.data], np.int64), np.array([operand.nbytes], np.int64)
-            given = (sizes.ctypes.data, 1) if operands == "far" else ()
+            moved = {"far": (sizes.ctypes.data, 1), "shared": (operand.ctypes.data, operand.nbytes)}
+            given = moved.get(operands, ())
             at = library.address(symbol), args.ctypes.data, *given, scratch.ctypes.data
             if operands == "far" and platform.machine() not in ("x86_64", "AMD64", "aarch64", "arm64"):
                 assert timed(*at, 3, limit_ns) == 0.0  # nothing brings operands to main memory there

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import cached_property
 
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import ExecutionPlan
+from rammer.ir.plan import ExecutionPlan, States
 from rammer.vdevice.base import CompiledOnly, Image, Progress, VDevice, silent
 from rammer.vdevice.cpu.build import build_image, seal_image
 from rammer.vdevice.cpu.calibrate import Probe, calibrate, keep_calibration, known_calibration
@@ -69,15 +69,15 @@ class CpuVDevice(VDevice):
 
     def rkernels_states_us(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent
-    ) -> Mapping[RKernel, tuple[float, float]]:
-        """The same with operands near, and with all in main memory before; nothing for a CPU that is not this one."""
+    ) -> Mapping[RKernel, States]:
+        """The same by where operands are before; nothing for a CPU that is not this one."""
         if not self._is_here:
             return {}
-        near, far = (
+        near, shared, far = (
             measure_kernels(kernels, self._compiler, self._host.name, budget_s, progress, operands=where)
-            for where in ("near", "far")
+            for where in ("near", "shared", "far")
         )
-        return {k: (near[k], far[k]) for k in near.keys() & far.keys() if far[k]}
+        return {k: States(near[k], shared[k], far[k]) for k in near.keys() & shared.keys() & far.keys() if far[k]}
 
     def rkernels_wrong(
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset(), progress: Progress = silent

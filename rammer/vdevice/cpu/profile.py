@@ -25,12 +25,13 @@ from rammer.vdevice.memory import allocate
 from rammer.vdevice.placement import ALIGNMENT, aligned
 from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, recipe_keys
 
-Operands = Literal["in turn", "near", "far"]
+Operands = Literal["in turn", "near", "shared", "far"]
 
-ROUNDS: Mapping[Operands, int] = {"in turn": 3, "near": 3, "far": 5}  # measurements of a kernel; the least one counts
-SHARE_S = 0.003  # seconds for one kernel, where the budget allows it
+ROUNDS: Mapping[Operands, int] = {"in turn": 3, "near": 3, "shared": 3, "far": 5}  # of a kernel; the least one counts
+SHARE_S: Mapping[Operands, float] = {"in turn": 0.003, "near": 0.002, "shared": 0.002, "far": 0.002}  # for one kernel
 RUNS = 3  # of a plan in one turn: the first one finds another plan's data in the caches
 MOST_TURNS = 200
+PASSING = 2  # times a core's own cache: what passes so that nothing else is left in it
 CLEAR = 1.05  # ratios of fastest runs after two turns are within 1.5 % of those after 17 or 32 (docs/measurements.md)
 
 
@@ -48,7 +49,8 @@ def measure_kernels(
     Times are kept in the cache, for this `machine` (a name of its CPU).
 
     A kernel runs its rTasks over buffers as large as the operation's: "in turn", again and again; each several times at
-    once, so that its operands are "near"; or in turn once, after all operands were brought "far".
+    once, so that its operands are "near"; or in turn once, after the core's own caches lost them to others and "shared"
+    ones have them, or after all were brought "far".
     """
     wanted = [k for k in dict.fromkeys(kernels) if not isinstance(k.body, ForeignSource) or k.body.language == "c"]
     if not wanted:
@@ -74,16 +76,17 @@ def measure_kernels(
     libraries = {name: Library(data) for name, data in compiled.objects.items()}
     address = {k: libraries[name].address(symbol) for k, (name, symbol) in compiled.where.items()}
     total = sum(map(len, groups))
-    share_s = min(SHARE_S, budget_s / total)
+    share_s = min(SHARE_S[operands], budget_s / total)
     deadline = time.monotonic() + 2 * budget_s
-    buffers = _Buffers(groups)
+    buffers = _Buffers(groups, PASSING * compiler.spec.own_cache if operands == "shared" else 0)
     done = 0
     for group in groups:
         if time.monotonic() > deadline:
             break
         args, sizes = buffers.fill(group)
         limit_ns = int(share_s / ROUNDS[operands] * 1e9)
-        at = args.ctypes.data, *((sizes.ctypes.data, len(sizes)) if operands == "far" else ()), buffers.scratch
+        moved = {"far": (sizes.ctypes.data, len(sizes)), "shared": buffers.passing}.get(operands, ())
+        at = args.ctypes.data, *moved, buffers.scratch
         timed = timer.functions[operands]
         runs = {k: partial(timed, address[k], *at, k.num_rtasks, limit_ns) for k in group}
         found |= _measure_group(group, runs, ROUNDS[operands])
@@ -95,7 +98,10 @@ def measure_kernels(
 
 
 class Timer:
-    """The functions of measure.c: nanoseconds of one rTask, by where operands are. `far` wants their sizes, too."""
+    """The functions of measure.c: nanoseconds of one rTask, by where operands are.
+
+    "far" wants their sizes, too, and "shared" some memory to pass through the own caches.
+    """
 
     def __init__(self, compiler: KernelCompiler) -> None:
         library = Library(compiler.library(*MEASURE))
@@ -104,6 +110,7 @@ class Timer:
         self.functions: Mapping[Operands, Callable[..., float]] = {
             "in turn": library.function("rammer_measure", *timed, *limits),
             "near": library.function("rammer_measure_near", *timed, *limits),
+            "shared": library.function("rammer_measure_shared", *timed, pointer, i64, *limits),
             "far": library.function("rammer_measure_far", *timed, pointer, i64, *limits),
         }
 
@@ -194,11 +201,14 @@ def _by_operation(kernels: Sequence[RKernel]) -> dict[Operation, list[RKernel]]:
 class _Buffers:
     """Memory for one operation at a time, large enough for each."""
 
-    def __init__(self, groups: Iterable[Sequence[RKernel]]) -> None:
+    def __init__(self, groups: Iterable[Sequence[RKernel]], passing: int) -> None:
         groups = list(groups)
         self._memory = allocate(max(sum(_sizes(group)) for group in groups))
         self._scratch = allocate(max(k.scratch_bytes for group in groups for k in group))
+        self._passing = allocate(passing)
+        self._passing[:] = 1  # memory of its own
         self.scratch = self._scratch.ctypes.data
+        self.passing = self._passing.ctypes.data, passing
 
     def fill(self, group: Sequence[RKernel]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give every argument of an operation sensible values; their addresses and their sizes in bytes."""

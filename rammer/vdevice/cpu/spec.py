@@ -283,7 +283,8 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         ),
         clock_ghz=found.ghz,
         issue=Issue(begun, begun, begun / 2),
-        launch_us=0.6,  # measured: dispatch to spinning threads and join, 0.3-1 µs
+        launch_us=2 * found.handover_us,  # spinning threads see that they are called, and the caller that they are done
+        calls=True,
         barrier_us=found.handover_us,
         direct_bytes=DIRECT_BYTES,
         succession=True,
