@@ -34,7 +34,7 @@ def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
     """
     found = np.zeros((2, len(levels(spec))))
     for n, (level, written) in enumerate(levels(spec)):
-        if level.owner != "veu":
+        if level.owner != "veu" or level.managed == "scratch":
             found[:, n] = spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)
         elif written and level.written_gbps:
             found[:, n] = 1e-3 / level.written_gbps
@@ -80,9 +80,9 @@ def followed(
     `order` has rTasks with their vEUs, in an order in which they may run; all is followed twice.
     """
     pieces = Pieces(plan)
-    caches, touched = Residency(plan.spec, pieces.in_use), pieces.touched
+    caches, touched, near = Residency(plan.spec, pieces.in_use), pieces.touched, pieces.near
     for _ in range(RUNS):
-        found = [caches.fetch(veu, touched[operator][rtask]) for veu, (operator, rtask) in order]
+        found = [caches.fetch(veu, touched[n][rtask], near[n][rtask]) for veu, (n, rtask) in order]
     moved = np.array(found).reshape(len(order), 2, -1)
     us = (moved * us_per_byte(plan.spec, plan.spec.num_veus)).sum(axis=1)
     prices = [plan.prices[plan.kernels[operator]] for _, (operator, _) in order]

@@ -71,9 +71,10 @@ def cuts(graph: Graph, kernels: Sequence[RKernel], least_bytes: int) -> dict[Ten
 
 
 def bases(plan: ExecutionPlan, memory: MemoryPlan, operator: int) -> dict[int, NDArray[np.int64]]:
-    """Of the arguments that lie in pieces: the byte that each rTask takes for the begin of its owner."""
+    """Of the arguments that lie in pieces, in the arena or near: the byte that each rTask takes for the begin of its
+    owner there."""
     return {
         argument: memory.bases(root, plan.graph.types[root].element_bytes, found[:, 0])
         for argument, root, found in arguments(plan.graph, plan.kernels, operator)
-        if root in memory.pieces
+        if root in memory.pieces or root in memory.near
     }

@@ -142,7 +142,7 @@ def _near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
 
     Beyond the last cache lies what of it is no room for instances.
     """
-    caches = [m for m, written in levels(spec) if not written]
+    caches = [m for m, written in levels(spec) if not written and m.managed == "cache"]
     room = [int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]]
     if not room:
         return {"the vEUs' own memory": Memories(spec.num_veus, spec.own_cache * spec.num_veus, 0)}
