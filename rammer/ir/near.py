@@ -34,7 +34,7 @@ class Lane(NamedTuple):
 
 @dataclass(slots=True)
 class Stay:
-    """A piece of an owner in scratch: bytes [begin, end) of it, from the first access to the last, as orders of a lane."""
+    """A piece of an owner in scratch: bytes [begin, end) of it, from its first access to the last, orders of a lane."""
 
     owner: TensorId
     lane: Lane
@@ -67,15 +67,16 @@ def must_be_seen(plan: ExecutionPlan) -> dict[TensorId, str]:
     """Owners that may not lie in scratch, and why."""
     graph, found = plan.graph, dict[TensorId, str]()
     for op, kernel in zip(graph.operators, plan.kernels, strict=True):
-        if isinstance(kernel.body, ForeignSource) or kernel.operation.expr.into:
-            why = f"{op.name!r} changes it in place" if kernel.operation.expr.into else f"{kernel.name!r} is foreign text"
+        if kernel.operation.expr.into or isinstance(kernel.body, ForeignSource):
+            changes = f"{op.name!r} changes something in place"
+            why = changes if kernel.operation.expr.into else f"{kernel.name!r} is foreign text"
             found |= {graph.storage(t).root: why for t in (*op.outputs, *op.inputs)}
     ports = {graph.storage(t).root: "it is an input or output" for t in (*graph.inputs, *graph.outputs)}
     return found | ports | dict.fromkeys(graph.constants, "it is a constant")
 
 
 def stays(plan: ExecutionPlan, order: HappensBefore) -> list[Stay]:
-    """All pieces that lie in scratch, as planned, each with the accesses of its own vEU; none of what nobody touches."""
+    """All pieces that lie in scratch, each with the accesses of its own vEU; none of what nobody touches."""
     near, found = plan.memory.near if plan.memory else {}, list[Stay]()
     for owner, rows in accesses(plan, order, near).items():
         pieces, kind = near[owner], plan.graph.types[owner]
@@ -154,9 +155,7 @@ def _pieces(
         return None
     early, late = np.minimum.reduceat(order.order[slots], begins), np.maximum.reduceat(order.order[slots], begins)
     columns = (c.tolist() for c in (lane[begins], early, late, starts % ALIGNMENT, starts % ALIGNMENT + sizes))
-    found = [
-        Stay(owner, Lane(*divmod(at, order.num_veus)), *numbers) for at, *numbers in zip(*columns, strict=True)
-    ]
+    found = [Stay(owner, Lane(*divmod(at, order.num_veus)), *numbers) for at, *numbers in zip(*columns, strict=True)]
     return firsts.tolist(), found
 
 

@@ -308,8 +308,8 @@ def _covers_reuse_of_scratch(evidence: Evidence) -> None:
                 assert isinstance(slot, RTask)
                 raise VerificationError(
                     "R107",
-                    f"{stay.owner!r} lies at [{stay.begin}, {stay.end}) of {where}, and {evidence.task(slot.uid)}, which "
-                    f"runs meanwhile, uses {int(span.max())} bytes of it",
+                    f"{stay.owner!r} lies at [{stay.begin}, {stay.end}) of {where}, and {evidence.task(slot.uid)}, "
+                    f"which runs meanwhile, uses {int(span.max())} bytes of it",
                     hint="what stays lies behind the scratch of all rTasks that run before it was read",
                 )
             for other in there[n + 1 :]:
@@ -366,7 +366,9 @@ def _one_veu(evidence: Evidence) -> None:
     seen = must_be_seen(plan)
     for owner, rows in accesses(plan, order, memory.near).items():
         if owner in seen:
-            raise VerificationError("R113", f"{owner!r} lies in scratch, but {seen[owner]}", hint="keep it in the arena")
+            raise VerificationError(
+                "R113", f"{owner!r} lies in scratch, but {seen[owner]}", hint="put it into the arena"
+            )
         pieces = memory.near[owner]
         which = np.searchsorted(pieces.firsts, rows[:, 0], "right") - 1
         veus, slots = np.array(pieces.veus)[which], rows[:, 2]
@@ -380,8 +382,8 @@ def _one_veu(evidence: Evidence) -> None:
             assert isinstance(slot, RTask)
             raise VerificationError(
                 "R113",
-                f"{evidence.task(slot.uid)} in {position} touches {owner!r} from element {pieces.firsts[int(which[n])]} "
-                f"on, which lies in the scratch of vEU {int(veus[n])} in rProgram {int(program[which[n]])}",
+                f"{evidence.task(slot.uid)} in {position} touches {owner!r} from element "
+                f"{pieces.firsts[int(which[n])]} on, which lies in the scratch of vEU {int(veus[n])} in rProgram {int(program[which[n]])}",
                 hint="only what one vEU touches, in one rProgram, may lie in its scratch",
             )
 
@@ -419,7 +421,7 @@ def _fits_device(evidence: Evidence) -> None:
         pieces = near or memory.pieces.get(tensor) or Pieces((0,), (_offset(memory.offsets, tensor),))
         place, room = ("scratch", plan.spec.scratch_bytes) if near else ("arena", memory.arena_bytes)
         if near and any(not 0 <= veu < plan.spec.num_veus for veu in near.veus):
-            raise VerificationError("R108", f"{tensor!r} lies in the scratch of vEUs {near.veus}, not all of which exist")
+            raise VerificationError("R108", f"{tensor!r} lies in the scratch of vEUs {near.veus}, not all of which are")
         elements = prod(kind.physical_shape)
         ends = (*pieces.firsts[1:], elements)
         if pieces.firsts[0] or any(f >= e for f, e in zip(pieces.firsts, ends, strict=True) if elements):

@@ -1,7 +1,7 @@
 """Chains of rTasks that hand results on inside of one vEU's scratch: which tensors stay there, and at what price.
 
-Where a vEU's scratch outlives its rTasks, an instance need not be all vEUs' (realisation of §4.1 between groups): rTasks
-that touch the same piece of a result form a chain, which one vEU runs from its first to its last rTask.
+Where a vEU's scratch outlives its rTasks, rTasks that touch the same piece of a result may form a chain, which one vEU
+runs from its first to its last rTask. Paper: GraphTurbo §4.1, what instances of a core hand on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rammer.scheduler.select import Option
 
 Numbers = NDArray[np.int64]
 MOST_RTASKS = 1 << 14  # of operators that are joined: what joining costs grows with them
-TRIED = 6  # rKernels of an operator that are tried with each of its reader's, those of the least time
+TRIED = 14  # rKernels of an operator that are tried with each of its reader's, those of the least time: all, as a rule
 
 Kernels = Mapping[int, RKernel]
 
@@ -78,7 +78,7 @@ class Chains:
         self._graph, self._kernels, self._us, self._factors, self._device = graph, kernels, us, factors, device
         ends = np.cumsum([0, *(kernel.num_rtasks for kernel in kernels.values())]).tolist()
         self._labels = {n: np.arange(*span) for n, span in zip(kernels, pairwise(ends), strict=True)}
-        self._joined = {n: (n,) for n in kernels}  # operators whose rTasks share chains
+        self._joined: dict[int, tuple[int, ...]] = {n: (n,) for n in kernels}  # operators whose rTasks share chains
         self.stays: set[TensorId] = set()
 
     def label(self, operator: int) -> Numbers:

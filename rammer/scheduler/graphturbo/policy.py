@@ -87,7 +87,7 @@ class GraphTurboPolicy:
     near: Literal["scratch", "off"] = field(
         default="scratch",
         metadata={
-            "scratch": "results that one vEU alone touches stay in its scratch, and chains of rTasks go to one vEU for it",
+            "scratch": "what one vEU alone touches stays in its scratch, and chains of rTasks go to one vEU for that",
             "off": "results lie where all vEUs see them",
         },
     )
@@ -262,7 +262,8 @@ def _sooner(problem: Problem, plan: ExecutionPlan, other: ExecutionPlan) -> Exec
     """The plan that is believed to be done first, where operands lie considered."""
 
     def us(plan: ExecutionPlan) -> float:
-        fitted = {k: fit(k, problem.spec, us, None) for k, us in plan.rtask_us.items()}
+        times = {k: problem.profiler.rtask_us(k) for k in plan.rtask_us}
+        fitted = {k: fit(k, problem.spec, us, None) for k, us in times.items()}
         return simulate(replace(plan, prices=problem.profiler.prices(plan.kernels) or fitted)).total_us
 
     return plan if us(plan) <= us(other) else other

@@ -139,9 +139,8 @@ def make_program(
     waits = sum(k.waits for k in calls.kernels)
     notes = [str(kept)] if kept.loads else []
     if held:
-        nbytes, veus = sum(s.end - s.begin for s in held), len({s.lane.veu for s in held})
-        what = f"{len(memory.near)} results of {nbytes / 1024:.0f} KiB stay in the {spec.resident} memory of {veus} vEUs"
-        notes.append(f"near: {what}")
+        nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
+        notes.append(f"near: {len(memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs")
     notes += [f"early: {waits} rKernel(s) load up to {4 * room} bytes of a thread before they wait"] if waits else []
     if told:
         takes = sum(len(x.takes) for x in exchanges)
