@@ -383,7 +383,8 @@ def _one_veu(evidence: Evidence) -> None:
             raise VerificationError(
                 "R113",
                 f"{evidence.task(slot.uid)} in {position} touches {owner!r} from element "
-                f"{pieces.firsts[int(which[n])]} on, which lies in the scratch of vEU {int(veus[n])} in rProgram {int(program[which[n]])}",
+                f"{pieces.firsts[int(which[n])]} on, which lies in the scratch of vEU {int(veus[n])} in rProgram "
+                f"{int(program[which[n]])}",
                 hint="only what one vEU touches, in one rProgram, may lie in its scratch",
             )
 
