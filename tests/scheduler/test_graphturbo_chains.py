@@ -16,6 +16,7 @@ from rammer.ir.memory import plan_memory
 from rammer.ir.near import plan_near
 from rammer.ir.order import HappensBefore
 from rammer.ir.program import RTask
+from rammer.ir.proof import prove
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
 from rammer.kernels.problem import Granularity
@@ -62,10 +63,11 @@ def by_channels(graph: Graph, device: VDeviceSpec) -> dict[int, RKernel]:
 
 @pytest.mark.parametrize("size", [(8, 8), (7, 9)])
 @pytest.mark.parametrize("images", [1, 3])
-def test_further_rkernels_stay_inside_of_an_image(images: int, size: tuple[int, int]) -> None:
+def test_further_rkernels_are_right_and_stay_inside_of_an_image(images: int, size: tuple[int, int]) -> None:
     device = spec(4)
     for op in network(images, size, device).operators:
         for kernel in candidates(op.operation, device, Granularity(every_axis=True)):
+            assert not prove(kernel), kernel.name
             for rtask in range(kernel.num_rtasks):
                 box = kernel.box(rtask)
                 first = kernel.operation.expr.root.axes[0][0]
