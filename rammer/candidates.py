@@ -112,7 +112,7 @@ def standing_in(
     """
     kernels = tuple(standing.get(k, k) for k in plan.kernels)
     offered = {k for options in candidates.values() for k in options}
-    if not offered.issuperset(kernels) or (plan.memory and plan.memory.pieces):
+    if not offered.issuperset(kernels) or (plan.memory and (plan.memory.pieces or plan.memory.near)):
         return None
     plan = replace(plan, kernels=kernels, memory=None, rtask_us={}, prices={})
     try:

@@ -295,7 +295,8 @@ def in_memory(plan: ExecutionPlan, alone: Collection[TensorId] = ()) -> Executio
     if plan.memory and not alone:
         return plan
     direct = direct_ports(plan.graph, plan.spec.direct_bytes)
-    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}))
+    near = bool(plan.memory and plan.memory.near)
+    return replace(plan, memory=plan_memory(plan, alone={*alone, *direct}, near=near))
 
 
 def profile(

@@ -58,6 +58,16 @@ class Region:
         return self.first + base // self.size, base % self.size
 
 
+class Near(NamedTuple):
+    """Bytes that an rTask reads and writes of what stays in its vEU's scratch."""
+
+    read: float = 0.0
+    written: float = 0.0
+
+
+NOTHING_NEAR = Near()
+
+
 class Address(NamedTuple):
     """Where a tensor begins, or if it lies in pieces, where it would begin for each rTask."""
 
@@ -174,6 +184,14 @@ def _most_read(kernel: RKernel, name: str) -> float:
     return count
 
 
+def _without_near(touch: Touch, end: int) -> tuple[Touch, Near]:
+    """What an rTask touches in pieces before number `end`, and how much it touches of those from there on: near."""
+    far, count = touch.pieces < end, len(touch.written)
+    apart, written = touch.nbytes[~far], np.arange(len(far)) >= len(far) - count
+    near = Near(float(apart[~written[~far]].sum()), float(apart[written[~far]].sum()))
+    return Touch(touch.pieces[far], touch.nbytes[far], touch.written[touch.written < end]), near
+
+
 def touches_alone(kernel: RKernel) -> tuple[list[Touch], Numbers]:
     """What every rTask touches where nothing but the kernel's operands lies in memory, and the bytes of each piece."""
     bases, nbytes = [], 0
@@ -189,6 +207,7 @@ class Pieces:
     """The pieces of a plan's memory: what rTasks touch of them (by operator), and the bytes of each that are `in_use`.
 
     Tensors that share bytes of the arena share pieces. A plan without memory is taken as if every tensor had its own.
+    `near`: what rTasks have in their vEU's scratch is in no piece.
     """
 
     def __init__(self, plan: ExecutionPlan) -> None:
@@ -197,7 +216,11 @@ class Pieces:
             sizes = {tensor: plan.graph.types[tensor].nbytes for tensor in memory_owners(plan.graph)}
             starts = [0, *accumulate(sizes.values())]
             memory = MemoryPlan(dict(zip(sizes, starts, strict=False)), starts[-1])
-        self._offsets = memory.offsets
+        self._offsets = dict(memory.offsets)
+        near_bytes = 0
+        for tensor in memory.near:  # each as if it had memory of its own: only how much of it is touched counts
+            self._offsets[tensor] = near_bytes
+            near_bytes += plan.graph.types[tensor].nbytes
         self._constants: dict[tuple[TensorId, Layout | None], int] = {}
         constant_bytes = 0
         for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
@@ -209,20 +232,32 @@ class Pieces:
                         constant_bytes += replace(plan.graph.types[whole], layout=layout).nbytes
         self._arena = Region(memory.arena_bytes, 0)
         self._static = Region(constant_bytes, self._arena.end)
-        self.in_use = np.zeros(self._static.end, np.int64)
+        self._near, self._in_scratch = Region(near_bytes, self._static.end), memory.near
+        in_use = np.zeros(self._near.end, np.int64)
         self.touched: list[list[Touch]] = []
+        self.near: list[list[Near]] = []
         for n, (op, kernel) in enumerate(zip(plan.graph.operators, plan.kernels, strict=True)):
             apart = bases(plan, memory, n) if memory.pieces else {}
             tensors, kinds = (*op.inputs, *op.outputs), (*kernel.input_types(), *kernel.operation.outputs)
             numbers = [*range(len(op.outputs), len(tensors)), *range(len(op.outputs))]  # outputs are arguments first
             operands = zip(tensors, kinds, map(apart.get, numbers), strict=True)
             addresses = [self._address(*operand) for operand in operands]
-            self.touched.append(touches(kernel, addresses, self.in_use))
+            found = touches(kernel, addresses, in_use)
+            if memory.near.keys().isdisjoint(plan.graph.storage(t).root for t in tensors):
+                self.touched.append(found)
+                self.near.append([NOTHING_NEAR] * len(found))
+            else:
+                parts = [_without_near(touch, self._static.end) for touch in found]
+                self.touched.append([far for far, _ in parts])
+                self.near.append([near for _, near in parts])
+        self.in_use = in_use[: self._static.end]
 
     def _address(self, tensor: TensorId, kind: TensorType, apart: Numbers | None) -> Address:
         """Where a tensor begins; `kind` has the layout in which a constant is read, `apart` what rTasks take for the
         begin of an owner in pieces."""
         root, offset = self._graph.storage(tensor)
+        if root in self._in_scratch:
+            return Address(self._near, self._offsets[root] + offset * kind.element_bytes)
         if apart is not None:
             return Address(self._arena, (apart + offset * kind.element_bytes).tolist())
         if root not in self._graph.constants:

@@ -33,7 +33,7 @@ def us_per_byte(spec: VDeviceSpec, veus: int) -> NDArray[np.float64]:
     """
     found = np.zeros((2, len(levels(spec))))
     for n, (level, written) in enumerate(levels(spec)):
-        if level.owner != "veu":
+        if level.owner != "veu" or level.managed == "scratch":
             found[:, n] = spec.byte_us(level, veus), spec.byte_us(level, veus, stores=True)
         elif written and level.written_gbps:
             found[:, n] = 1e-3 / level.written_gbps
@@ -88,9 +88,9 @@ class Fetches:
     def __init__(self, plan: ExecutionPlan, order: Sequence[tuple[int, TaskUid]]) -> None:
         self._spec = plan.spec
         pieces = Pieces(plan)
-        caches, touched = Residency(plan.spec, pieces.in_use), pieces.touched
+        caches, touched, near = Residency(plan.spec, pieces.in_use), pieces.touched, pieces.near
         for _ in range(RUNS):
-            found = [caches.fetch(veu, touched[operator][rtask]) for veu, (operator, rtask) in order]
+            found = [caches.fetch(veu, touched[n][rtask], near[n][rtask]) for veu, (n, rtask) in order]
         self._bytes = np.array(found).reshape(len(order), 2, -1)
         self._alone_us = (self._bytes * us_per_byte(plan.spec, 1)).sum(axis=1)
         self._veus = np.array([veu for veu, _ in order], np.int64)

@@ -8,7 +8,7 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.cost.pieces import Touch
+from rammer.cost.pieces import NOTHING_NEAR, Near, Touch
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 
 Bytes = NDArray[np.float64]
@@ -20,12 +20,15 @@ MOST_TURNS = 256.0  # whose exponential is still far from what a number can be
 def levels(spec: VDeviceSpec) -> list[tuple[MemoryLevel, bool]]:
     """From where an rTask may have its operands, nearest first; the second entry: written there by another vEU.
 
-    The vEU's own caches count as one, the farthest: an rTask's time is measured with its operands there. Then comes the
-    same of another vEU that wrote last, what all vEUs share, and main memory, which has everything.
+    First the vEU's scratch, where results may stay there. The vEU's own caches count as one, the farthest: an rTask's
+    time is measured with its operands there. Then comes the same of another vEU that wrote last, what all vEUs share,
+    and main memory, which has everything.
     """
+    scratch = spec.level(spec.resident)
     caches = [m for m in spec.memory if m.managed == "cache"]
     own = [m for m in caches if m.owner == "veu"][-1:]
-    return [(m, written) for m in own for written in (False, True)] + [(m, False) for m in caches if m.owner != "veu"]
+    found = [(m, written) for m in own for written in (False, True)] + [(m, False) for m in caches if m.owner != "veu"]
+    return [(scratch, False), *found] if scratch else found
 
 
 class Residency:
@@ -36,7 +39,7 @@ class Residency:
 
     def __init__(self, spec: VDeviceSpec, in_use: NDArray[np.int64]) -> None:
         found = levels(spec)
-        own = [m for m, written in found if m.owner == "veu" and not written]
+        own = [m for m, written in found if m.owner == "veu" and m.managed == "cache" and not written]
         shared = [m for m, _ in found if m.owner != "veu"]
         self._own = [_Cache(own[0].usable_bytes, in_use) for _ in range(spec.num_veus)] if own else []
         self._shared = [
@@ -44,25 +47,25 @@ class Residency:
             for m in shared[:-1]
         ]
         self._writer = np.full(len(in_use), NOBODY, np.int32)
-        self._levels = len(found)
+        self._levels, self._scratch = len(found), int(bool(spec.resident))
 
-    def fetch(self, veu: int, touch: Touch) -> Bytes:
+    def fetch(self, veu: int, touch: Touch, near: Near = NOTHING_NEAR) -> Bytes:
         """Bytes that an rTask on `veu` has from each level, of what it reads and of what it writes: [2, levels].
 
-        They are near then, and what it writes is its vEU's.
+        They are near then, and what it writes is its vEU's. `near`: what it has in scratch.
         """
         pieces, left = touch.pieces, touch.nbytes
         had = np.zeros((self._levels, len(pieces)))
-        lacking, first = bool(len(pieces)), 0
+        lacking, first = bool(len(pieces)), self._scratch
         if self._own and lacking:
-            left, lacking = self._own[veu].take(pieces, left, had[0])
-            first = 2
+            left, lacking = self._own[veu].take(pieces, left, had[first])
+            first += 2
             if lacking and len(self._own) > 1:
                 writers = self._writer.take(pieces)
                 if others := {*writers.tolist()} - {veu, NOBODY}:
                     for other in others:
-                        np.multiply(left, self._own[other].share(pieces), out=had[1], where=writers == other)
-                    left = left - had[1]
+                        np.multiply(left, self._own[other].share(pieces), out=had[first - 1], where=writers == other)
+                    left = left - had[first - 1]
             if len(touch.written):
                 for other, cache in enumerate(self._own):
                     if other != veu:
@@ -73,7 +76,10 @@ class Residency:
                 left, lacking = caches[veu // sharing].take(pieces, left, had[level])
         if self._levels:
             had[-1] = left
-        return _parts(len(pieces), len(touch.written)) @ had.T
+        moved: Bytes = _parts(len(pieces), len(touch.written)) @ had.T
+        if near is not NOTHING_NEAR:
+            moved[:, 0] += near
+        return moved
 
     def pass_by(self, veu: int) -> None:
         """Let so much else pass through a vEU's own caches that nothing is left there."""

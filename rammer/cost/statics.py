@@ -54,7 +54,7 @@ def _fetch_us(spec: VDeviceSpec, passed: int, veus: int, stalls: tuple[float, fl
     rates: Iterable[float] = us_per_byte(spec, veus)[0]
     known = list(zip(levels(spec), rates, strict=True))
     for n, ((level, written), us) in enumerate(known):
-        if written:
+        if written or level.managed == "scratch":  # weights are found in caches
             continue
         last = n == len(known) - 1
         through = passed * level.sharing(veus) / veus

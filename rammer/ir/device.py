@@ -115,6 +115,7 @@ class VDeviceSpec:
     instructions: tuple[Instruction, ...] = ()  # beside those that every language has
     direct_bytes: int | None = None  # inputs and outputs from so many on stay where the caller has them; None: none
     succession: bool = False  # whether a result may lie where an operand lay that is read only where it is stored
+    resident: str = ""  # the level, scratch of a vEU, in which results may stay between its rTasks; "": none
     updates: bool = True  # whether rTasks can store where data say: state is then changed in place
     precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.graph import Graph
+from rammer.ir.near import plan_near
 from rammer.ir.order import HappensBefore, Slots
 from rammer.ir.pieces import arguments, cuts
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
@@ -52,14 +53,20 @@ class Lifetimes:
     """When each memory owner, or each piece of it, is accessed, as far as `precedes` must know it.
 
     Graph inputs are written before everything; graph outputs are read after everything. `cut` has the first elements
-    of the pieces of owners that are in pieces: of them an rTask accesses only the one with what it touches.
+    of the pieces of owners that are in pieces: of them an rTask accesses only the one with what it touches. Those that
+    lie `near` are left out: they have other memory.
     """
 
     def __init__(
-        self, plan: ExecutionPlan, order: HappensBefore, cut: Mapping[TensorId, tuple[int, ...]] | None = None
+        self,
+        plan: ExecutionPlan,
+        order: HappensBefore,
+        cut: Mapping[TensorId, tuple[int, ...]] | None = None,
+        near: Collection[TensorId] = (),
     ) -> None:
         graph, cut = plan.graph, cut or {}
-        places = [(root, first) for root in memory_owners(graph) for first in cut.get(root, (0,))]
+        owners = (root for root in memory_owners(graph) if root not in near)
+        places = [(root, first) for root in owners for first in cut.get(root, (0,))]
         self.owners = [root for root, _ in places]  # of every piece
         self.firsts = np.array([first for _, first in places], np.int64)
         number = {root: n for n, root in reversed(list(enumerate(self.owners)))}
@@ -137,18 +144,22 @@ def extents(graph: Graph, owners: Sequence[TensorId], firsts: NDArray[np.int64])
     return np.stack([starts, np.where(last, sizes, np.append(starts[1:], 0)[: len(owners)])], 1)
 
 
-def plan_memory(plan: ExecutionPlan, *, alone: Collection[TensorId] = (), least_piece: int = 0) -> MemoryPlan:
+def plan_memory(
+    plan: ExecutionPlan, *, alone: Collection[TensorId] = (), least_piece: int = 0, near: bool = False
+) -> MemoryPlan:
     """Place every memory owner in one arena, largest first, each into the tightest gap between owners it may meet.
 
     A result that may succeed an operand lies where that lies: its vEU has the lines already. Those that are `alone`
     share their bytes with nothing, at no time. With a `least_piece`, others are cut into pieces of as many bytes and
     more where that is possible; those alone then lie behind all of them, as arguments of what is in pieces may begin
-    far before their piece, but never behind it.
+    far before their piece, but never behind it. `near`: what only one vEU touches lies in its scratch, where the device
+    and its room allow that.
     """
-    cut = cuts(plan.graph, plan.kernels, least_piece) if least_piece else {}
-    cut = {owner: firsts for owner, firsts in cut.items() if owner not in alone}
     happens_before = HappensBefore(plan.programs)
-    lifetimes = Lifetimes(plan, happens_before, cut)
+    held = plan_near(plan, happens_before, alone) if near else {}
+    cut = cuts(plan.graph, plan.kernels, least_piece) if least_piece else {}
+    cut = {owner: firsts for owner, firsts in cut.items() if owner not in alone and owner not in held}
+    lifetimes = Lifetimes(plan, happens_before, cut, held)
     spans = extents(plan.graph, lifetimes.owners, lifetimes.firsts)
     skew = spans[:, 0] % ALIGNMENT  # of a piece, so that the owner's begin would be aligned
     room = np.where([t in cut for t in lifetimes.owners], ALIGNMENT, 0)  # for any skew: equal pieces take turns
@@ -159,7 +170,7 @@ def plan_memory(plan: ExecutionPlan, *, alone: Collection[TensorId] = (), least_
     sizes, kept = sizes[order], kept[order]
     starts = np.zeros(len(sizes), np.int64)
     placed = np.zeros(len(sizes), bool)
-    lines = _lines(successions(plan, happens_before), {*cut, *alone})
+    lines = _lines(successions(plan, happens_before), {*cut, *alone, *held})
     number = {root: n for n, root in enumerate(lifetimes.owners) if root not in cut}
     for begin in range(0, len(sizes), BLOCK):
         end = min(begin + BLOCK, len(sizes))
@@ -187,7 +198,7 @@ def plan_memory(plan: ExecutionPlan, *, alone: Collection[TensorId] = (), least_
         if (root := lifetimes.owners[n]) in cut:
             pieces[root].append(int(starts[n] + skew[order[n]]))
     found = {root: Pieces(cut[root], tuple(some)) for root, some in pieces.items()}
-    return MemoryPlan(offsets, arena, ALIGNMENT, found)
+    return MemoryPlan(offsets, arena, ALIGNMENT, found, held)
 
 
 def _lines(

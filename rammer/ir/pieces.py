@@ -7,7 +7,7 @@ images, or rows, different rTasks touch may lie anywhere, and a buffer that hold
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
@@ -35,7 +35,9 @@ def hulls(kernel: RKernel, argument: int) -> Hulls:
     return np.array([ends[n] for n in elements.chosen], np.int64).reshape(-1, 2)
 
 
-def arguments(graph: Graph, kernels: Sequence[RKernel], operator: int) -> Iterator[tuple[int, TensorId, Hulls]]:
+def arguments(
+    graph: Graph, kernels: Sequence[RKernel] | Mapping[int, RKernel], operator: int
+) -> Iterator[tuple[int, TensorId, Hulls]]:
     """Of arguments that are no constants: (argument, owner of its memory, where each rTask touches the owner)."""
     op = graph.operators[operator]
     for argument, tensor in enumerate((*op.outputs, *op.inputs)):
@@ -71,9 +73,10 @@ def cuts(graph: Graph, kernels: Sequence[RKernel], least_bytes: int) -> dict[Ten
 
 
 def bases(plan: ExecutionPlan, memory: MemoryPlan, operator: int) -> dict[int, NDArray[np.int64]]:
-    """Of the arguments that lie in pieces: the byte that each rTask takes for the begin of its owner."""
+    """Of the arguments that lie in pieces, in the arena or near: the byte that each rTask takes for the begin of its
+    owner there."""
     return {
         argument: memory.bases(root, plan.graph.types[root].element_bytes, found[:, 0])
         for argument, root, found in arguments(plan.graph, plan.kernels, operator)
-        if root in memory.pieces
+        if root in memory.pieces or root in memory.near
     }

@@ -21,15 +21,18 @@ class Pieces:
     """A memory owner in pieces: its physical elements from firsts[k] on, up to firsts[k + 1], lie from byte offsets[k].
 
     Pieces of one owner may share bytes, as buffers of a ring do: each holds another part of the tensor at its time.
+    Those that lie in scratch say whose, and count from its begin.
     """
 
     firsts: tuple[int, ...]  # ascending, from 0
     offsets: tuple[int, ...]
+    veus: tuple[int, ...] = ()  # that have them in their scratch
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Where every memory owner that is no constant lies in one arena, in bytes: whole, or in pieces.
+    """Where every memory owner that is no constant lies, in bytes: in one arena, whole or in pieces; or `near`, in the
+    scratch of the vEUs that alone touch it.
 
     Offsets are multiples of `alignment`; of a piece, that of the owner's element 0 if it lay with it. Constants have
     memory of their own.
@@ -39,22 +42,25 @@ class MemoryPlan:
     arena_bytes: int
     alignment: int = ALIGNMENT
     pieces: Mapping[TensorId, Pieces] = field(default_factory=dict)
+    near: Mapping[TensorId, Pieces] = field(default_factory=dict)
 
     def bases(self, owner: TensorId, itemsize: int, elements: NDArray[np.int64]) -> NDArray[np.int64]:
         """The byte at which an owner's element 0 would be, if all of it lay with each of these elements of it.
 
         It may be negative: an rTask whose elements lie in one piece gets it as an address, and never touches it.
+        Of what lies near, it counts from the begin of scratch.
         """
-        if owner not in self.pieces:
+        if (pieces := self.near.get(owner) or self.pieces.get(owner)) is None:
             return np.full(len(elements), self.offsets[owner], np.int64)
-        firsts = np.array(self.pieces[owner].firsts, np.int64)
-        begins: NDArray[np.int64] = np.array(self.pieces[owner].offsets, np.int64) - firsts * itemsize
+        firsts = np.array(pieces.firsts, np.int64)
+        begins: NDArray[np.int64] = np.array(pieces.offsets, np.int64) - firsts * itemsize
         return begins[np.searchsorted(firsts, elements, "right") - 1]
 
     def __repr__(self) -> str:
         count = sum(len(p.firsts) for p in self.pieces.values())
         cut = f" and {count} pieces of {len(self.pieces)}" if count else ""
-        return f"<MemoryPlan: {len(self.offsets)} tensors{cut} in {self.arena_bytes} bytes>"
+        near = f", {len(self.near)} in scratch" if self.near else ""
+        return f"<MemoryPlan: {len(self.offsets)} tensors{cut} in {self.arena_bytes} bytes{near}>"
 
 
 class States(NamedTuple):

@@ -23,11 +23,12 @@ from rammer.ir.device import SyncModel
 from rammer.ir.graph import Graph
 from rammer.ir.intervals import NOTHING, Intervals, missing, union
 from rammer.ir.memory import Lifetimes, extents, memory_owners
+from rammer.ir.near import Lane, Stay, accesses, must_be_seen, own_scratch, stays
 from rammer.ir.operator import ROperator
 from rammer.ir.order import HappensBefore, PlanPosition, Slots
 from rammer.ir.pieces import arguments
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
-from rammer.ir.program import BarrierRTask, Position, TaskUid
+from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
 from rammer.ir.succession import successions
 from rammer.ir.tensor import TensorId, TensorType
 
@@ -69,6 +70,11 @@ class Evidence:
             if last in line:
                 return True
         return False
+
+    @cached_property
+    def stays(self) -> list[Stay]:
+        """What lies in scratch from rTask to rTask."""
+        return stays(self.plan, self.order)
 
     def task(self, uid: TaskUid) -> str:
         """An rTask, for people: its operator's name, its number, its slot."""
@@ -258,7 +264,8 @@ def _covers_reuse(evidence: Evidence) -> None:
     if memory is None:
         return
     graph = evidence.plan.graph
-    lifetimes = Lifetimes(evidence.plan, evidence.order, {t: p.firsts for t, p in memory.pieces.items()})
+    _covers_reuse_of_scratch(evidence)
+    lifetimes = Lifetimes(evidence.plan, evidence.order, {t: p.firsts for t, p in memory.pieces.items()}, memory.near)
     spans = extents(graph, lifetimes.owners, lifetimes.firsts)
     starts = _offsets(memory, lifetimes)
     ends = starts + spans[:, 1] - spans[:, 0]
@@ -284,6 +291,39 @@ def _covers_reuse(evidence: Evidence) -> None:
             )
 
 
+def _covers_reuse_of_scratch(evidence: Evidence) -> None:
+    """What stays in scratch overlaps with nothing that is used there meanwhile: lane order alone counts."""
+    plan = evidence.plan
+    by_lane: dict[Lane, list[Stay]] = {}
+    for stay in evidence.stays:
+        by_lane.setdefault(stay.lane, []).append(stay)
+    for lane, there in by_lane.items():
+        where = f"the scratch of vEU {lane.veu}"
+        used = own_scratch(plan, lane)
+        there.sort(key=lambda s: s.begin)
+        for n, stay in enumerate(there):
+            span = used[stay.first : stay.last + 1]
+            if int(span.max()) > stay.begin:
+                slot = plan.programs[lane.program].lanes[lane.veu][stay.first + int(span.argmax())]
+                assert isinstance(slot, RTask)
+                raise VerificationError(
+                    "R107",
+                    f"{stay.owner!r} lies at [{stay.begin}, {stay.end}) of {where}, and {evidence.task(slot.uid)}, "
+                    f"which runs meanwhile, uses {int(span.max())} bytes of it",
+                    hint="what stays lies behind the scratch of all rTasks that run before it was read",
+                )
+            for other in there[n + 1 :]:
+                if other.begin >= stay.end:
+                    break
+                if stay.meets(other):
+                    raise VerificationError(
+                        "R107",
+                        f"{stay.owner!r} at [{stay.begin}, {stay.end}) and {other.owner!r} at [{other.begin}, "
+                        f"{other.end}) share bytes of {where}, and are needed at the same time",
+                        hint="share scratch only if one is read before the other is written, on the same vEU",
+                    )
+
+
 def _piece(memory: MemoryPlan, lifetimes: Lifetimes, n: int) -> str:
     """An owner, or a piece of one, for people."""
     owner = lifetimes.owners[n]
@@ -301,12 +341,12 @@ def _offsets(memory: MemoryPlan, lifetimes: Lifetimes) -> NDArray[np.int64]:
 def _one_place(evidence: Evidence) -> None:
     """An rTask has one address for each argument, so what it touches of it must lie in one piece."""
     plan, memory = evidence.plan, evidence.plan.memory
-    if memory is None or not memory.pieces:
+    if memory is None or not (cut := {**memory.pieces, **memory.near}):
         return
     for n, op in enumerate(plan.graph.operators):
         for argument, root, found in arguments(plan.graph, plan.kernels, n):
-            if root in memory.pieces:
-                firsts = memory.pieces[root].firsts
+            if root in cut:
+                firsts = cut[root].firsts
                 low, high = (np.searchsorted(firsts, found[:, k] - k, "right") for k in range(2))
                 if (torn := np.flatnonzero((low != high) & (found[:, 1] > found[:, 0]))).size:
                     (start, end), task = found[torn[0]].tolist(), TaskUid(n, int(torn[0]))
@@ -316,6 +356,37 @@ def _one_place(evidence: Evidence) -> None:
                         f"{(*op.outputs, *op.inputs)[argument]!r}, and they lie in several pieces",
                         hint="cut a tensor only between elements that no rTask touches together",
                     )
+
+
+def _one_veu(evidence: Evidence) -> None:
+    """What lies in a vEU's scratch is touched by that vEU alone, in one rProgram."""
+    plan, memory, order = evidence.plan, evidence.plan.memory, evidence.order
+    if memory is None or not memory.near:
+        return
+    seen = must_be_seen(plan)
+    for owner, rows in accesses(plan, order, memory.near).items():
+        if owner in seen:
+            raise VerificationError(
+                "R113", f"{owner!r} lies in scratch, but {seen[owner]}", hint="put it into the arena"
+            )
+        pieces = memory.near[owner]
+        which = np.searchsorted(pieces.firsts, rows[:, 0], "right") - 1
+        veus, slots = np.array(pieces.veus)[which], rows[:, 2]
+        program = np.full(len(pieces.firsts), len(plan.programs))
+        np.minimum.at(program, which, order.program[slots])
+        wrong = np.flatnonzero((order.veu[slots] != veus) | (order.program[slots] != program[which]))
+        if wrong.size:
+            n = int(wrong[0])
+            position = order.position(int(slots[n]))
+            slot = plan.programs[position.program].lanes[position.veu][position.order]
+            assert isinstance(slot, RTask)
+            raise VerificationError(
+                "R113",
+                f"{evidence.task(slot.uid)} in {position} touches {owner!r} from element "
+                f"{pieces.firsts[int(which[n])]} on, which lies in the scratch of vEU {int(veus[n])} in rProgram "
+                f"{int(program[which[n]])}",
+                hint="only what one vEU touches, in one rProgram, may lie in its scratch",
+            )
 
 
 def _offset(offsets: Mapping[TensorId, int], tensor: TensorId) -> int:
@@ -342,9 +413,16 @@ def _fits_device(evidence: Evidence) -> None:
         return
     memory, graph = plan.memory, plan.graph
     seen = {graph.storage(t).root for t in (*graph.inputs, *graph.outputs)}
+    if memory.near and plan.spec.level(plan.spec.resident) is None:
+        raise VerificationError(
+            "R108", f"{len(memory.near)} results lie in scratch, and {plan.spec.name} has no level where they may stay"
+        )
     for tensor in memory_owners(graph):
-        kind = graph.types[tensor]
-        pieces = memory.pieces.get(tensor) or Pieces((0,), (_offset(memory.offsets, tensor),))
+        kind, near = graph.types[tensor], memory.near.get(tensor)
+        pieces = near or memory.pieces.get(tensor) or Pieces((0,), (_offset(memory.offsets, tensor),))
+        place, room = ("scratch", plan.spec.scratch_bytes) if near else ("arena", memory.arena_bytes)
+        if near and any(not 0 <= veu < plan.spec.num_veus for veu in near.veus):
+            raise VerificationError("R108", f"{tensor!r} lies in the scratch of vEUs {near.veus}, not all of which are")
         elements = prod(kind.physical_shape)
         ends = (*pieces.firsts[1:], elements)
         if pieces.firsts[0] or any(f >= e for f, e in zip(pieces.firsts, ends, strict=True) if elements):
@@ -353,10 +431,8 @@ def _fits_device(evidence: Evidence) -> None:
             raise VerificationError("R108", f"{tensor!r} is an input or output, and lies in pieces")
         for first, stop, start in zip(pieces.firsts, ends, pieces.offsets, strict=True):
             end = start + (stop - first) * kind.element_bytes
-            if start < 0 or end > memory.arena_bytes:
-                raise VerificationError(
-                    "R108", f"{tensor!r} at [{start}, {end}) leaves the arena of {memory.arena_bytes} bytes"
-                )
+            if start < 0 or end > room:
+                raise VerificationError("R108", f"{tensor!r} at [{start}, {end}) leaves the {place} of {room} bytes")
             if (start - first * kind.element_bytes) % memory.alignment:
                 raise VerificationError("R108", f"{tensor!r} at {start} is not aligned to {memory.alignment} bytes")
 
@@ -484,5 +560,6 @@ RULES: dict[str, Rule] = {
     "R104": Rule("covers-dependency", _covers_dependency),
     "R108": Rule("fits-device", _fits_device),
     "R111": Rule("one-place", _one_place),
+    "R113": Rule("one-veu", _one_veu),
     "R107": Rule("covers-reuse", _covers_reuse),
 }

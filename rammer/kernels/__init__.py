@@ -37,20 +37,21 @@ def candidates(
 ) -> list[RKernel]:
     """A few rKernels, the best guess first, then other algorithms. Raises LoweringError if there are none.
 
-    Only those that fit the scratch, if any does. `wanted` asks for finer tilings; blocks of threads have their own.
+    Only those that fit the scratch, if any does. `wanted` asks for finer tilings; of blocks of threads, whose tiles
+    follow from scratch and vEUs, for those of single images instead, if there are any.
     With `search`, up to as many tilings of a product and of Winograd's form are passed on: of all, the cheapest by
     their counted work.
     """
     if operation.expr.into:
         return update.candidates(operation, spec)
     if spec.execution is Execution.SIMT:
-        if wanted != USUAL:
+        if wanted != USUAL and not wanted.every_axis:
             raise LoweringError(
                 f"{operation.kind}: SIMT has no {wanted}", hint="its tiles follow from scratch and vEUs"
             )
         from rammer.kernels import threads  # and all of its tilings, which a CPU needs none of
 
-        return threads.candidates(operation, spec)
+        return threads.apart(operation, spec) if wanted.every_axis else threads.candidates(operation, spec)
     if any(stage.dtype is DType.F64 for stage in operation.expr.stages):
         spec = replace(spec, registers=spec.registers // 2)  # a vector takes two
     problem = Problem.of(operation, spec, wanted=wanted)

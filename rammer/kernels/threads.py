@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from math import prod
+from itertools import chain
+from math import lcm, prod
 
 from rammer.cost.estimate import estimated_us
 from rammer.errors import LoweringError
@@ -28,6 +29,8 @@ MOST_PRODUCTS = 4
 MOST_TENSOR = 3
 MOST_GROUP = 2  # on top: their tiles are large, and finer ones must stay
 MOST_CELLS = 5
+MOST_APART = 4
+PLANES = (8, 16, 32, 64)  # channels of an image, for one rTask
 FINE = (1 << 10, 1 << 14, 1 << 40)  # numbers of tasks to try where scratch is short
 PLACES = 3  # of passes in scratch: one is used, the others are under way
 KEPT = 4  # results of a reduction that one thread holds at once
@@ -77,6 +80,28 @@ def products(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     return by_price([*found, *ranked(problem, plain)[:MOST_PRODUCTS]], problem.spec)
 
 
+def apart(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """A few kernels by which one vEU may have all of some channels of an image, that of a reader's rTasks, too.
+
+    Tiles of a product stay inside of one image; other operators are cut by powers of two of their second axis.
+    """
+    problem = padded(Problem.of(operation, spec, flat=False))
+    if (p := sides(problem)) is not None:
+        if (inside := threads_product.images_apart(p)) is None:
+            return []
+        staging = Staging(problem, inside)
+        tiles = threads_product.tiles(staging)
+        return ranked(problem, map(partial(threads_product.schedule, staging), tiles))[:MOST_APART]
+    problem = Problem.of(operation, spec)
+    extents, axes = dict(problem.root.axes), output_order(problem)
+    if len(axes) < 3 or not prod(extents.values()):
+        return []
+    images, channels = extents[axes[0]], extents[axes[1]]
+    steps = [step for step in PLANES if step < channels]
+    found = (schedules(problem, (images * -(-channels // step),), {axes[1]: step}) for step in steps)
+    return fitting(problem, chain.from_iterable(found))
+
+
 def ranked(problem: Problem, schedules: Iterable[Schedule]) -> list[RKernel]:
     """Kernels of schedules, and pipelines of them, by price."""
     spec = problem.spec
@@ -112,15 +137,20 @@ def fitting(problem: Problem, wanted: Iterable[Schedule]) -> list[RKernel]:
     return [k for k in kernels if k.scratch_bytes <= problem.spec.scratch_bytes]
 
 
-def schedules(problem: Problem, counts: Iterable[int] = ()) -> Iterator[Schedule]:
-    """Tasks cut from the outer axes of the output; inside, threads count through all points of a stage."""
+def schedules(
+    problem: Problem, counts: Iterable[int] = (), coarse: Mapping[str, int] | None = None
+) -> Iterator[Schedule]:
+    """Tasks cut from the outer axes of the output; inside, threads count through all points of a stage.
+
+    `coarse`: steps of which an axis' steps are multiples.
+    """
     root = problem.root
     extents = dict(root.axes)
     if not prod(extents.values()):
         yield Schedule(f"{problem.operation.kind}_empty", tuple(Loop(a) for a in (*extents, *dict(root.reduce))))
         return
     most = most_threads(problem.spec)
-    grains = [(a, extents[a], problem.span(a)) for a in output_order(problem)]
+    grains = [(a, extents[a], lcm(problem.span(a), (coarse or {}).get(a, 1))) for a in output_order(problem)]
     for want in counts or task_counts(problem, most):
         tasks = cut(grains, want)
         steps = {loop.axis: loop.step for loop in tasks}

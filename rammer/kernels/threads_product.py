@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
+from itertools import takewhile
 from math import ceil, prod
 from typing import NamedTuple, TypeVar
 
@@ -131,6 +132,16 @@ def sides(problem: Problem) -> Sides | None:
         return None
     batch = tuple(a for a in extents if a not in slow and a not in fast)
     return Sides(stage, slow, fast, batch, first, second, limits)
+
+
+def images_apart(p: Sides) -> Sides | None:
+    """The sides with tiles that span no axis outside of what `slow` moves along: what a task makes lies together in
+    memory, with what others make of the same images. None if tiles span none anyway.
+    """
+    outer = [a for a, _ in takewhile(lambda axis: axis[0] not in p.slow, p.stage.axes) if a in p.fast]
+    if not any(extent > 1 for a, extent in p.stage.axes if a in outer) or len(outer) == len(p.fast):
+        return None
+    return replace(p, fast=tuple(a for a in p.fast if a not in outer), batch=(*p.batch, *outer))
 
 
 def _only_load(value: Scalar) -> Load | None:

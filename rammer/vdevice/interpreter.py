@@ -5,6 +5,7 @@ What it computes is what a plan means (docs/semantics.md); every backend is comp
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -122,7 +123,8 @@ class _Memory(Memory):
     """The arena as planned (or one piece per owner if there is no memory plan), and typed views of it.
 
     A tensor that lies in pieces is seen as an rTask sees it that touches one of its elements: from where it would begin
-    if all of it lay with that one. Before and behind the arena there is room for what is then not there.
+    if all of it lay with that one. Before and behind the arena there is room for what is then not there. The scratch of
+    every vEU, with such room, lies behind the arena.
     """
 
     def __init__(self, plan: ExecutionPlan) -> None:
@@ -133,12 +135,15 @@ class _Memory(Memory):
         else:
             starts = np.cumsum([0, *(aligned_bytes(max(n, 1)) for n in nbytes.values())]).tolist()
             self.plan = MemoryPlan(dict(zip(owners, starts, strict=False)), starts[-1])
-        self.room = max((nbytes[t] for t in self.plan.pieces), default=0)
-        self.arena: Bytes = np.zeros(self.plan.arena_bytes + 2 * self.room, np.uint8)
+        apart = {**self.plan.pieces, **self.plan.near}
+        self.room = aligned_bytes(max((nbytes[t] for t in apart), default=0))
+        self.end = aligned_bytes(self.plan.arena_bytes + 2 * self.room)  # of the arena
+        self.each = aligned_bytes(plan.spec.scratch_bytes) + 2 * self.room if self.plan.near else 0  # of a scratch
+        self.arena: Bytes = np.zeros(self.end + plan.spec.num_veus * self.each, np.uint8)
         super().__init__(plan.graph)
         for owner in owners:
             fill = np.nan if plan.graph.types[owner].dtype.is_float else JUNK
-            firsts = self.plan.pieces[owner].firsts if owner in self.plan.pieces else (0,)
+            firsts = apart[owner].firsts if owner in apart else (0,)
             for first, stop in pairwise((*firsts, prod(plan.graph.types[owner].physical_shape))):
                 self.physical(owner, first)[first:stop] = fill
 
@@ -147,7 +152,11 @@ class _Memory(Memory):
         root, offset = self.graph.storage(tensor)
         itemsize = self.graph.types[tensor].dtype.itemsize
         (base,) = self.plan.bases(root, itemsize, np.array([offset + element]))
-        return self.room + int(base) + offset * itemsize
+        begin = self.room + int(base) + offset * itemsize
+        if (near := self.plan.near.get(root)) is None:
+            return begin
+        piece = bisect_right(near.firsts, offset + element) - 1
+        return self.end + near.veus[piece] * self.each + begin
 
     def physical(self, tensor: TensorId, element: int = 0) -> Array:
         """The tensor's physical elements, flat: in the arena, if it is no constant. Those that lie with `element`."""

@@ -21,6 +21,7 @@ from rammer.ir.tensor import Array, Layout, TensorId, TensorType, pack, unpack
 
 ALIGNMENT = 128
 ARENA = -1  # the place of a tensor that is no constant; constants count from 0
+SCRATCH = -2  # of one that stays in its vEU's scratch
 
 
 def aligned(nbytes: int) -> int:
@@ -91,7 +92,7 @@ class Places:
         packing = dict(kernel.packing)
         layouts = [graph.types[t].layout for t in op.outputs]
         layouts += [packing.get(name, kind.layout) for name, kind in kernel.operation.expr.inputs]
-        apart = bases(self._plan, self._memory, operator) if self._memory.pieces else {}
+        apart = bases(self._plan, self._memory, operator) if self._memory.pieces or self._memory.near else {}
         tensors = (*op.outputs, *op.inputs)
         places = [
             (ARENA, 0) if n in apart else self.find(tensor, layout)
@@ -107,7 +108,7 @@ class Places:
         for begin in known:
             mine = list(places)
             for n, base, shift in zip(apart, begin, shifts, strict=True):
-                mine[n] = ARENA, base + shift
+                mine[n] = SCRATCH if graph.storage(tensors[n]).root in self._memory.near else ARENA, base + shift
             found.append(mine)
         return Operands(found, chosen)
 

@@ -12,7 +12,7 @@ import pytest
 from plans import plan_of, program
 
 from rammer.errors import VerificationError
-from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.device import MemoryLevel, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph, View
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.memory import plan_memory
@@ -158,6 +158,22 @@ BROKEN["an update that nobody waits for"] = (
     "R104",
     replace(updating(), programs=(program(["0.0", "1.0"], ["1.1"]),)),
     "rTask 1.1 of tanh 'use' .* reads what rTask 0.0 of update 'store' .* writes",
+)
+
+LEVEL = MemoryLevel("near", 1 << 20, "veu", managed="scratch")
+BROKEN["foreign text with an operand in scratch"] = (
+    "R113",
+    replace(
+        good(),
+        spec=replace(good().spec, memory=(LEVEL,), resident="near"),
+        memory=MemoryPlan({"t0": 0, "t2": 64}, 128, near={"t1": Pieces((0,), (0,), (1,))}),
+    ),
+    "'t1' lies in scratch, but 'tanh_numpy_.*' is foreign text",
+)
+BROKEN["scratch where nothing may stay"] = (
+    "R108",
+    replace(good(), memory=MemoryPlan({"t0": 0, "t2": 64}, 128, near={"t1": Pieces((0,), (0,), (1,))})),
+    "1 results lie in scratch, and test has no level where they may stay",
 )
 
 

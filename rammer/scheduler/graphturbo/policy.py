@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import ClassVar, Literal, NamedTuple
 
-from rammer.cost.price import us_per_byte
+from rammer.cost.price import fit, us_per_byte
 from rammer.cost.residency import levels
 from rammer.ir.dependency import Dependencies
 from rammer.ir.device import SyncModel, VDeviceSpec
@@ -18,6 +18,7 @@ from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
+from rammer.scheduler.graphturbo.chains import Chains, Device, chained, in_chains, kernels_for_chains
 from rammer.scheduler.graphturbo.exact import least_memory_order, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, instances
@@ -27,7 +28,7 @@ from rammer.scheduler.graphturbo.search import ORDERS, priced, searched
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
-from rammer.scheduler.select import Market, Option, count, select_veu
+from rammer.scheduler.select import Assignment, Market, Option, count, select_veu
 from rammer.scheduler.timeline import simulate
 from rammer.scheduler.wavefront import WavefrontPolicy
 
@@ -83,22 +84,47 @@ class GraphTurboPolicy:
             "depth": "the readers of an instance as soon as they can run (Algorithm 3)",
         },
     )
+    near: Literal["scratch", "off"] = field(
+        default="scratch",
+        metadata={
+            "scratch": "what one vEU alone touches stays in its scratch, and chains of rTasks go to one vEU for that",
+            "off": "results lie where all vEUs see them",
+        },
+    )
     uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         market = Market(problem)
         drawn = []
         network = network_of(problem.graph, problem.candidates)
+        device = Device.of(problem.spec) if self.near == "scratch" else None
         for cut in self._cuts(problem, network):
-            kernels = _kernels(problem, market, network, cut.groups, cut.splits)
-            dependencies = Dependencies(problem.graph, kernels)
-            found, producers = instances(cut.groups, cut.splits, kernels, dependencies)
-            order = [found[n] for n in ORDERS[cut.order](producers)]
-            plan = _draw(problem, market, kernels, order, described(self, self.name), _notes(cut, len(found)))
+            options, factors = _options(problem, market, network, cut.groups, cut.splits)
+            kernels = {n: _least(some, factors[n], problem.spec) for n, some in options.items()}
+            plan = self._drawn(problem, market, cut, kernels, None)
+            if device:
+                kernels = kernels_for_chains(problem.graph, options, factors, device)
+                us = {n: market.rtask_us(kernel) for n, kernel in kernels.items()}
+                chains = chained(problem.graph, kernels, us, factors, device)
+                plan = _sooner(problem, _in_memory(plan, True), self._drawn(problem, market, cut, kernels, chains))
             drawn.append(_judged(problem, plan))
         if self.rules == "search" and self.uncut:
-            drawn.append(_judged(problem, self._whole(problem)))
+            drawn.append(_judged(problem, _in_memory(self._whole(problem), device is not None)))
         return min(drawn, key=lambda judged: judged.us).plan
+
+    def _drawn(
+        self,
+        problem: Problem,
+        market: Market,
+        cut: _Cut,
+        kernels: Mapping[int, RKernel],
+        chains: Chains | None,
+    ) -> ExecutionPlan:
+        """The plan of a cut, in memory."""
+        found, producers = instances(cut.groups, cut.splits, kernels, Dependencies(problem.graph, kernels))
+        order = [found[n] for n in ORDERS[cut.order](producers)]
+        plan = _draw(problem, market, kernels, order, described(self, self.name), _notes(cut, len(found)), chains)
+        return _in_memory(plan, chains is not None)
 
     def _whole(self, problem: Problem) -> ExecutionPlan:
         """The plan of a network that is not cut: wavefront's."""
@@ -142,7 +168,7 @@ def _near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
 
     Beyond the last cache lies what of it is no room for instances.
     """
-    caches = [m for m, written in levels(spec) if not written]
+    caches = [m for m, written in levels(spec) if not written and m.managed == "cache"]
     room = [int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]]
     if not room:
         return {"the vEUs' own memory": Memories(spec.num_veus, spec.own_cache * spec.num_veus, 0)}
@@ -154,11 +180,12 @@ def _near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
     }
 
 
-def _kernels(
+def _options(
     problem: Problem, market: Market, network: Network, groups: Sequence[Group], splits: Sequence[Split | None]
-) -> dict[int, RKernel]:
-    """For every operator the rKernel that takes least for all its group's instances, one after the other."""
-    found: dict[int, RKernel] = {}
+) -> tuple[dict[int, list[Option]], dict[int, int]]:
+    """For every operator the rKernels that are cut as finely as its group is; and into how many instances that is."""
+    found: dict[int, list[Option]] = {}
+    factors: dict[int, int] = {}
     for group, split in zip(groups, splits, strict=True):
         factor = split.factor if split else 1
         cuts = [(axes_of(network, group, axis), count) for axis, count in split.parts.items()] if split else []
@@ -169,8 +196,13 @@ def _kernels(
                     finest = min(step_of(o.kernel, axis) for o in options)
                     extent = network.layers[n].shape[axis]
                     options = [o for o in options if step_of(o.kernel, axis) <= max(finest, extent // parts)]
-            found[n] = min(options, key=lambda o: (_instances_us(o, factor, problem.spec), o.kernel.num_rtasks)).kernel
-    return found
+            found[n], factors[n] = options, factor
+    return found, factors
+
+
+def _least(options: Sequence[Option], factor: int, spec: VDeviceSpec) -> RKernel:
+    """The rKernel that takes least for all instances, one after the other."""
+    return min(options, key=lambda o: (_instances_us(o, factor, spec), o.kernel.num_rtasks)).kernel
 
 
 def _instances_us(option: Option, factor: int, spec: VDeviceSpec) -> float:
@@ -185,25 +217,34 @@ def _draw(
     order: Sequence[Instance],
     policy: str,
     notes: Sequence[str],
+    chains: Chains | None = None,
 ) -> ExecutionPlan:
     """The plan of instances one after the other, each operator by operator; rTasks go where they start first.
 
-    vEUs are no further apart than `BEHIND` instances, so that what an instance was done with is surely free then.
+    A chain goes where its first rTask does; in an instance, operators whose results stay run chain by chain. vEUs are
+    no further apart than `BEHIND` instances, so that what an instance was done with is surely free then.
     """
     draft = Draft(problem, market)
     draft.kernels.update(kernels)
     assembly = Assembly(problem.spec)
     reasons = []
+    homes: dict[int, int] = {}  # vEU of each chain
     ends: list[Mapping[int, int]] = []  # of lanes, before each instance
     for instance in order:
         ends.append(assembly.ends)
         known = problem.spec.sync is SyncModel.GLOBAL or len(ends) < BEHIND
         behind = {} if known else ends[-BEHIND]  # all before the end of that instance
         late = set(range(problem.spec.num_veus)) if behind else set()
-        for operator, rtasks in instance.rtasks.items():
+        for operator, rtasks, home in in_chains(problem.graph, instance.rtasks, chains):
             needs = draft.needs_of({operator: rtasks}, assembly)[operator]
-            for rtask, need in zip(rtasks.tolist(), needs, strict=True):
-                place = select_veu(assembly, need)
+            for n, (rtask, need) in enumerate(zip(rtasks.tolist(), needs, strict=True)):
+                known_home = homes.get(home[n]) if home else None
+                if known_home is None:
+                    place = select_veu(assembly, need)
+                    if home:
+                        homes[home[n]] = place.veu
+                else:
+                    place = Assignment(known_home, 0.0, "chain")
                 if place.veu in late:
                     need = assembly.needs_also(need, behind)
                     late.discard(place.veu)
@@ -213,9 +254,23 @@ def _draw(
     return draft.finish(policy, programs, assembly.time_us, (*notes, f"vEUs by rTask: {count(reasons)}"))
 
 
+def _in_memory(plan: ExecutionPlan, near: bool) -> ExecutionPlan:
+    return replace(plan, memory=plan_memory(plan, least_piece=WORTH_BYTES, near=near))
+
+
+def _sooner(problem: Problem, plan: ExecutionPlan, other: ExecutionPlan) -> ExecutionPlan:
+    """The plan that is believed to be done first, where operands lie considered."""
+
+    def us(plan: ExecutionPlan) -> float:
+        times = {k: problem.profiler.rtask_us(k) for k in plan.rtask_us}
+        fitted = {k: fit(k, problem.spec, us, None) for k, us in times.items()}
+        return simulate(replace(plan, prices=problem.profiler.prices(plan.kernels) or fitted)).total_us
+
+    return plan if us(plan) <= us(other) else other
+
+
 def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
-    """The plan in memory, with times by what caches hold: at the spec's rates if no prices were measured."""
-    plan = replace(plan, memory=plan_memory(plan, least_piece=WORTH_BYTES))
+    """A plan with times by what caches hold: at the spec's rates if no prices were measured."""
     if not (levels(problem.spec) and plan.kernels):
         return _Judged(simulate(plan).total_us, plan)
     if prices := problem.profiler.prices(plan.kernels):

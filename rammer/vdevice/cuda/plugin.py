@@ -24,11 +24,13 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 
 @hookimpl
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel]:
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
     """Built-in kernels for every vDevice that takes CUDA C++."""
     if "cuda" not in spec.languages:
         return []
     from rammer.kernels import candidates
+    from rammer.kernels.problem import Granularity
     from rammer.vdevice.simt.legacy.store import imported
 
-    return [*candidates(operation, spec), *imported(operation, spec, "cuda")]
+    apart = candidates(operation, spec, Granularity(every_axis=True)) if finer else []
+    return [*candidates(operation, spec), *apart, *imported(operation, spec, "cuda")]

@@ -120,6 +120,7 @@ def gpu_spec(
         launch_us=launch_us,
         barrier_us=barrier_us,
         sync_us=round(40e-3 / gpu.ghz, 4),
+        resident=memories[0],
         instructions=(*instructions, *folds(wave)),
     )
 

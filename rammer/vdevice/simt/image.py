@@ -9,12 +9,14 @@ import numpy as np
 
 from rammer.errors import DeviceError, InputError
 from rammer.ir.kernel import RKernel
+from rammer.ir.near import scratch_ends, stays
+from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.ir.tile import TileProgram
 from rammer.vdevice.base import Image, Port, ports_of
-from rammer.vdevice.placement import ARENA, Bound, Operands, Places, aligned, bound_ports, ports_alone
+from rammer.vdevice.placement import ARENA, SCRATCH, Bound, Operands, Places, aligned, bound_ports, ports_alone
 from rammer.vdevice.simt.ahead import ahead
 from rammer.vdevice.simt.early import early_words, waiting
 from rammer.vdevice.simt.megakernel import branches_text, header_bytes, program_text
@@ -88,12 +90,14 @@ def make_program(
     scratch = max((k.scratch_bytes for k in plan.kernels), default=0)
     exchanges = [exchange_of(told, n) if told else NO_EXCHANGE for n in range(len(operands))]
     taken = max((sum(part.nbytes for _, part in x.takes) for x in exchanges), default=0)
-    base = aligned(scratch) + aligned(taken)
+    held = stays(plan, HappensBefore(plan.programs)) if memory.near else []
+    base = max(aligned(scratch) + aligned(taken), max((aligned(s.end) for s in held), default=0))
     kept = Residency(end=base)
     if resident:
         inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
         bases = [base if told else aligned(k.scratch_bytes) for k in plan.kernels]  # what is taken lies at one place
-        kept = make_resident(plan, inputs_of, bases, spec.scratch_bytes)
+        kept = make_resident(plan, inputs_of, bases, spec.scratch_bytes, scratch_ends(plan, held) if held else {})
+        kept.end = max(kept.end, base)
     counts = [len(m.places[0]) + len(x.tells) + 2 * len(x.takes) for m, x in zip(operands, exchanges, strict=True)]
     max_args = max(counts + [KEEP_ARGS] * bool(kept.loads), default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
@@ -134,6 +138,9 @@ def make_program(
         text = program_text(calls.kernels, dialect, block, max_args, copies=bool(kept.loads))
     waits = sum(k.waits for k in calls.kernels)
     notes = [str(kept)] if kept.loads else []
+    if held:
+        nbytes, veus = sum(s.end - s.begin for s in held) / 1024, len({s.lane.veu for s in held})
+        notes.append(f"near: {len(memory.near)} results, {nbytes:.0f} KiB, stay in {spec.resident} of {veus} vEUs")
     notes += [f"early: {waits} rKernel(s) load up to {4 * room} bytes of a thread before they wait"] if waits else []
     if told:
         takes = sum(len(x.takes) for x in exchanges)
@@ -170,7 +177,7 @@ class _Calls:
         self._room, self._early = room, early_operands(plan, room) if room else {}
         self.args: list[tuple[int, int]] = []
         self._plan, self._dialect, self._block, self._operands, self._kept = plan, dialect, block, operands, kept
-        self._emitted: dict[tuple[RKernel, frozenset[int], frozenset[int], frozenset[int], Exchange], int] = {}
+        self._emitted: dict[tuple[object, ...], int] = {}
         self._numbers: dict[tuple[str, str], int] = {}
         self._tasks: dict[tuple[int, int, tuple[tuple[int, int], ...], frozenset[int]], Task] = {}
         slots = (slot for program in plan.programs for lane in program.lanes for slot in lane)
@@ -186,13 +193,15 @@ class _Calls:
         if key not in self._tasks:
             kernel, mine = self._plan.kernels[n], list(self._operands[n].places[key[1]])
             outputs = len(self._plan.graph.operators[n].outputs)
+            near = frozenset(k for k, (base, _) in enumerate(mine) if base == SCRATCH)
+            loose = frozenset(k for k, (_, at) in enumerate(mine) if at % VECTOR_BYTES)
             for position, at in copies:
                 mine[outputs + position] = NUMBER, at
             positions = frozenset(position for position, _ in copies)
             exchange = exchange_of(self._told, n) if self._told else NO_EXCHANGE
             positions |= self._exchanged(n, exchange, mine)
-            loose = frozenset(k for k, (base, at) in enumerate(mine) if base != NUMBER and at % VECTOR_BYTES)
-            function = self._function(kernel, loose, positions, early - positions, exchange)
+            loose -= {outputs + position for position in positions}
+            function = self._function(kernel, loose, near, positions, early - positions, exchange)
             self._tasks[key] = Task(function, len(self.args), len(mine))
             self.args += mine
         return self._tasks[key]
@@ -215,13 +224,14 @@ class _Calls:
         self,
         kernel: RKernel,
         loose: frozenset[int],
+        near: frozenset[int],
         positions: frozenset[int],
         early: frozenset[int],
         exchange: Exchange,
     ) -> int:
-        key = (kernel, loose, positions, early, exchange)
+        key = (kernel, loose, near, positions, early, exchange)
         if key not in self._emitted:
-            copied = frozenset(len(kernel.operation.outputs) + position for position in positions)
+            copied = near | {len(kernel.operation.outputs) + position for position in positions}
             used = reading_copies(kernel, positions) if positions else kernel
             if early and kernel.num_threads % self._dialect.wave == 0:
                 used = loading_early(used, early, self._room)

@@ -6,11 +6,15 @@ a policy that brings a step's rTask back to its vEU lets them stay in shared mem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rammer.ir.kernel import RKernel
+from rammer.ir.near import Lane
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.vdevice.simt.slices import Run, Slice, slice_of
@@ -70,10 +74,14 @@ class _Wanted:
 
 
 def make_resident(
-    plan: ExecutionPlan, sources: Sequence[Sequence[Pointer]], bases: Sequence[int], room: int
+    plan: ExecutionPlan,
+    sources: Sequence[Sequence[Pointer]],
+    bases: Sequence[int],
+    room: int,
+    taken: Mapping[Lane, NDArray[np.int64]] | None = None,
 ) -> Residency:
     """Choose what stays, before byte `room` from the start of the scratch, behind what rTasks use of it meanwhile:
-    `bases` has its end, by operator.
+    `bases` has its end, by operator; `taken`, slot by slot, where results stay there, too.
 
     `sources` has, by operator, the begin of each input. Only parts that several operators read are kept: what rTasks of
     one operator share is read in short order, and found in a cache.
@@ -84,12 +92,12 @@ def make_resident(
     for p, program in enumerate(plan.programs):
         for veu, lane in enumerate(program.lanes):
             wanted: dict[object, _Wanted] = {}
-            used = [0] * len(lane)
+            used = taken[Lane(p, veu)].tolist() if taken else [0] * len(lane)
             for order, slot in enumerate(lane):
                 if not isinstance(slot, RTask):
                     continue
                 n, rtask = slot.uid
-                used[order] = bases[n]
+                used[order] = max(used[order], bases[n])
                 kernel = plan.kernels[n]
                 for position, static in enumerate(kernel.operation.static):
                     if not static:

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
 from rammer.ir.tensor import Array
-from rammer.vdevice.placement import ARENA
+from rammer.vdevice.placement import ARENA, SCRATCH
 from rammer.vdevice.simt.waits import WaitLists
 from rammer.vdevice.tables import INT32, INT64, TableFile
 
 ABI = 3  # of the megakernel, the streams and the state; changes with any of them
 LINE = 32  # words of a cache line: each vEU's counter has its own
 END, ONLY_WAIT, KEEP = -1, -2, -3  # `fn` of an instruction without a task
-NUMBER = -2  # `arg_base` of an argument that is a number and no address
+NUMBER = SCRATCH  # `arg_base` of an argument that is a number and no address: bytes from the scratch, for one
 KEEP_ARGS = 7  # of a KEEP: source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 
 Ints = NDArray[np.int32]
@@ -83,7 +83,7 @@ class Streams(TableFile):
             and bool(np.all((self.waits[:, 0] >= 0) & (self.waits[:, 0] < self.num_veus) & (self.waits[:, 1] >= 0)))
             and len(self.arg_base) == len(self.arg_offset)
             and bool(np.all((self.arg_base >= NUMBER) & (self.arg_base < len(self.header["weights"]))))
-            and bool(np.all((self.arg_offset >= 0) | ((self.arg_base == ARENA) & (self.arg_offset > -1 << 50))))
+            and bool(np.all((self.arg_offset >= 0) | ((self.arg_base <= ARENA) & (self.arg_offset > -1 << 50))))
             and bool(np.all(self.arg_offset[self.arg_base == ARENA] <= self.header["arena_bytes"]))
         )
         if not sound or not self._copies_are_sound():

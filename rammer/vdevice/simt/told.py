@@ -47,8 +47,9 @@ class Told:
 
 
 def telling(plan: ExecutionPlan) -> Told | None:
-    """The plan with small results told; None if there are none, or if something is changed in place."""
-    if plan.memory is None or any(op.operation.expr.into for op in plan.graph.operators):
+    """The plan with small results told; None if there are none, if something is changed in place, or if results stay
+    near: memory is planned anew here."""
+    if plan.memory is None or plan.memory.near or any(op.operation.expr.into for op in plan.graph.operators):
         return None
     dependencies = Dependencies(plan.graph, plan.kernels)
     slots = {
