@@ -126,7 +126,9 @@ def test_a_signal_ends_the_compilers_too(cache: Path, tmp_path: Path, number: si
     finally:
         process.kill()
         process.communicate()
-    assert process.returncode == 128 + number
+    # Shells say 128 + n of both: Python ends by Ctrl-C itself if it came while text ran, as in making a dataclass.
+    statuses = {128 + number, -number} if number is signal.SIGINT else {128 + number}
+    assert process.returncode in statuses
     assert said == ("interrupted\n" if number is signal.SIGINT else "")
     for pid in pids.read_text().split():
         assert ended(int(pid)), "a compiler still runs"
