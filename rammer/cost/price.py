@@ -124,7 +124,7 @@ class Fetches:
         busy_us = np.zeros(len(own_us))
         groups = self._veus // sharing
         for group in {*groups.tolist()}:
-            some = np.flatnonzero((groups == group) & (own_us > 0))
+            some = np.flatnonzero((groups == group) & (own_us > 0) & (times[1] > times[0]))  # none in no time
             busy_us[some] = _meanwhile(own_us[some], times[:, some])
         together_us: NDArray[np.float64] = np.maximum(self._alone_us[:, number], np.minimum(busy_us, own_us * sharing))
         return together_us

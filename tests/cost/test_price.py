@@ -9,7 +9,7 @@ import pytest
 from jobs import Job, make_problem
 
 from rammer.cost.pieces import Pieces
-from rammer.cost.price import MOST_FETCHING, MOST_STALL, fit, us_per_byte
+from rammer.cost.price import MOST_FETCHING, MOST_STALL, Fetches, fit, us_per_byte
 from rammer.cost.residency import Residency
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -141,6 +141,14 @@ def test_who_alone_fetches_has_what_one_veu_draws(veu_gbps: float) -> None:
     one = simulate(replace(plan, programs=(RProgram((in_order, ())),)))
     assert both.moved["DRAM"] == pytest.approx(one.moved["DRAM"], rel=0.4)  # what the other one wrote comes from there
     assert sum(one.busy_us) == pytest.approx(one.moved["DRAM"] * 1e-3 / (veu_gbps or 8.0), rel=0.02)
+
+
+def test_what_takes_no_time_beside_others_has_a_price() -> None:
+    """Late in a long plan the end of a short rTask is its begin."""
+    plan, _ = kernel_of(replace(SPEC, memory=(OWN_LITTLE, *SPEC.memory[1:])))
+    fetches = Fetches(plan, [(0, TaskUid(n, rtask)) for n in range(2) for rtask in range(COUNT)])
+    at = [1e9] * 2 * COUNT
+    assert fetches.us(at, at) == fetches.us()
 
 
 @pytest.mark.parametrize(("second", "gbps"), [(1, 8.0), (2, 16.0), (3, 16.0)])

@@ -67,18 +67,23 @@ EXPORT double rammer_measure_near(kernel_fn kernel, char *const *args, char *scr
   return best;
 }
 
+// Nanoseconds of one rTask where all rTasks follow each other once.
+static double sweep(kernel_fn kernel, char *const *args, char *scratch, i64 num_rtasks) {
+  context now = {0, {0, 0}};
+  i64 begin = now_ns();
+  for (i64 done = 0; done < num_rtasks; done++) kernel(args, scratch, done, &now.status);
+  return (double)(now_ns() - begin) / num_rtasks;
+}
+
 // Nanoseconds of one rTask where all rTasks follow each other once, after `passing` bytes have passed through the core's
 // own caches: operands are then in those that cores share, as in a run between other operators.
 EXPORT double rammer_measure_shared(
     kernel_fn kernel, char *const *args, const char *passing, i64 bytes, char *scratch, i64 num_rtasks, i64 limit_ns) {
-  context now = {0, {0, 0}};
   double best = 0;
   i64 start = now_ns();
   for (int pass = 0; pass < PASSES && (!pass || now_ns() - start < limit_ns); pass++) {
     for (const char *line = passing; line < passing + bytes; line += LINE) *(const volatile char *)line;
-    i64 begin = now_ns();
-    for (i64 done = 0; done < num_rtasks; done++) kernel(args, scratch, done, &now.status);
-    double mean = (double)(now_ns() - begin) / num_rtasks;
+    double mean = sweep(kernel, args, scratch, num_rtasks);
     if (!pass || mean < best) best = mean;
   }
   return best;
@@ -106,14 +111,11 @@ static int evict(char *const *args, const i64 *sizes, i64 num_args) {
 // a few passes, as far as `limit_ns` goes. 0 where operands cannot be brought there.
 EXPORT double rammer_measure_far(
     kernel_fn kernel, char *const *args, const i64 *sizes, i64 num_args, char *scratch, i64 num_rtasks, i64 limit_ns) {
-  context now = {0, {0, 0}};
   double best = 0;
   i64 start = now_ns();
   for (int pass = 0; pass < PASSES && (!pass || now_ns() - start < limit_ns); pass++) {
     if (!evict(args, sizes, num_args)) return 0;
-    i64 begin = now_ns();
-    for (i64 done = 0; done < num_rtasks; done++) kernel(args, scratch, done, &now.status);
-    double mean = (double)(now_ns() - begin) / num_rtasks;
+    double mean = sweep(kernel, args, scratch, num_rtasks);
     if (!pass || mean < best) best = mean;
   }
   return best;
