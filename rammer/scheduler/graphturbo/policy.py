@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import ClassVar, Literal, NamedTuple
@@ -24,7 +24,7 @@ from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, instances
 from rammer.scheduler.graphturbo.network import Network, network_of, step_of
 from rammer.scheduler.graphturbo.scratchpad import Memories
-from rammer.scheduler.graphturbo.search import ORDERS, priced, searched
+from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced, searched
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
@@ -41,12 +41,30 @@ BEHIND = 2  # instances: what the one before the last left has memory for the ne
 
 
 class _Cut(NamedTuple):
-    """A network in groups of operators, each cut so that an instance fits into some memory, and the better order."""
+    """A network in groups of operators, each cut so that an instance fits into some memory, and the better order.
 
-    memory: str
+    `bound`: an instance of a part of the outermost axis, some images, has one vEU, and neighbours have the same one. So
+    vEUs hand nothing on to each other.
+    """
+
+    what: str
     groups: Sequence[Group]
     splits: Sequence[Split | None]
     order: str
+    bound: bool = False
+
+    def is_bound(self, group: int, num_veus: int) -> bool:
+        """Whether each instance of a group has one vEU."""
+        split = self.splits[group]
+        return bool(self.bound and split and split.parts.get(0, 1) >= num_veus)
+
+    def veu_of(self, instance: Instance, num_veus: int) -> int | None:
+        """The vEU that has an instance; None if its rTasks may go anywhere."""
+        split = self.splits[instance.group]
+        if split is None or not self.is_bound(instance.group, num_veus):
+            return None
+        outer = split.parts[0]
+        return instance.part * outer // split.factor * num_veus // outer
 
 
 class _Judged(NamedTuple):
@@ -91,6 +109,14 @@ class GraphTurboPolicy:
             "off": "results lie where all vEUs see them",
         },
     )
+    binding: Literal["cheaper", "always", "none"] = field(
+        default="cheaper",
+        metadata={
+            "cheaper": "plans in which a vEU has some images for itself are compared, too, by `search`",
+            "always": "only they are, where there are any: as many parts of a batch as vEUs, or more",
+            "none": "the rTasks of an instance go where they start first",
+        },
+    )
     uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
@@ -98,9 +124,11 @@ class GraphTurboPolicy:
         drawn = []
         network = network_of(problem.graph, problem.candidates)
         device = Device.of(problem.spec) if self.near == "scratch" else None
-        for cut in self._cuts(problem, network):
+        cuts = self._cuts(problem, network)
+        bound = [cut for cut in cuts if cut.bound] if self.binding == "always" else []
+        for cut in bound or cuts:
             options, factors = _options(problem, market, network, cut.groups, cut.splits)
-            kernels = {n: _least(some, factors[n], problem.spec) for n, some in options.items()}
+            kernels = _least(options, factors, cut, problem.spec)
             plan = self._drawn(problem, market, cut, kernels, None)
             if device:
                 kernels = kernels_for_chains(problem.graph, options, factors, device)
@@ -108,7 +136,7 @@ class GraphTurboPolicy:
                 chains = chained(problem.graph, kernels, us, factors, device)
                 plan = _sooner(problem, _in_memory(plan, True), self._drawn(problem, market, cut, kernels, chains))
             drawn.append(_judged(problem, plan))
-        if self.rules == "search" and self.uncut:
+        if self.rules == "search" and self.uncut and not bound:
             drawn.append(_judged(problem, _in_memory(self._whole(problem), device is not None)))
         return min(drawn, key=lambda judged: judged.us).plan
 
@@ -122,7 +150,7 @@ class GraphTurboPolicy:
     ) -> ExecutionPlan:
         """The plan of a cut, in memory."""
         found, producers = instances(cut.groups, cut.splits, kernels, Dependencies(problem.graph, kernels))
-        order = [found[n] for n in ORDERS[cut.order](producers)]
+        order = [(found[n], cut.veu_of(found[n], problem.spec.num_veus)) for n in ORDERS[cut.order](producers)]
         plan = _draw(problem, market, kernels, order, described(self, self.name), _notes(cut, len(found)), chains)
         return _in_memory(plan, chains is not None)
 
@@ -143,14 +171,28 @@ class GraphTurboPolicy:
                 groups = grouped(network, splitters[0])
                 splits = [next((s for near in splitters if (s := near.best(group))), None) for group in groups]
                 paper = priced(network, groups, splits, room, orders)
-                found.append(_Cut(name, groups, splits, paper.order))
+                found.append(_Cut(f"for {name}", groups, splits, paper.order))
         if self.rules == "search" and len(network.layers) <= MOST_LAYERS:
             numbers = least_memory_order(network)
             ordered = renumbered(network, numbers)
-            for name, room in memories.items():
-                paper = searched(ordered, room, orders, recomputed=inf, most_steps=MOST_STEPS)
-                found.append(_Cut(name, _named(paper.groups, numbers), paper.splits, paper.order))
+            papers = [
+                (f"for {name}", searched(ordered, room, orders, recomputed=inf, most_steps=MOST_STEPS), False)
+                for name, room in memories.items()
+            ]
+            if self.binding != "none" and problem.spec.num_veus > 1 and network.layers:
+                papers += _bound(ordered, *list(memories.items())[-1], orders)
+            found += [_Cut(what, _named(p.groups, numbers), p.splits, p.order, bound) for what, p, bound in papers]
         return _distinct(found)
+
+
+def _bound(network: Network, name: str, room: Memories, orders: Sequence[str]) -> Iterator[tuple[str, Paper, bool]]:
+    """Plans on paper whose instances have a vEU each: so many are at work at once, and share what memory there is."""
+    share = room._replace(near=room.near // room.cores, shared=room.shared // room.cores)
+    if images := by_images(network, share):
+        yield "each on a vEU", images, True
+        paper = searched(network, share, orders, recomputed=inf, most_steps=MOST_STEPS)
+        if any(split and split.parts.get(0, 1) >= room.cores for split in paper.splits):
+            yield f"for {name}, each on a vEU", paper, True
 
 
 def _named(groups: Sequence[Group], numbers: Sequence[int]) -> list[Group]:
@@ -159,7 +201,7 @@ def _named(groups: Sequence[Group], numbers: Sequence[int]) -> list[Group]:
 
 
 def _distinct(cuts: Iterable[_Cut]) -> list[_Cut]:
-    found = {(tuple(g.layers for g in c.groups), tuple(c.splits), c.order): c for c in reversed(list(cuts))}
+    found = {(tuple(g.layers for g in c.groups), tuple(c.splits), c.order, c.bound): c for c in reversed(list(cuts))}
     return list(reversed(found.values()))
 
 
@@ -200,12 +242,20 @@ def _options(
     return found, factors
 
 
-def _least(options: Sequence[Option], factor: int, spec: VDeviceSpec) -> RKernel:
-    """The rKernel that takes least for all instances, one after the other."""
-    return min(options, key=lambda o: (_instances_us(o, factor, spec), o.kernel.num_rtasks)).kernel
+def _least(
+    options: Mapping[int, Sequence[Option]], factors: Mapping[int, int], cut: _Cut, spec: VDeviceSpec
+) -> dict[int, RKernel]:
+    """For every operator the rKernel that takes least for all instances."""
+    bound = {n for at, group in enumerate(cut.groups) if cut.is_bound(at, spec.num_veus) for n in group.layers}
+
+    def us(n: int, option: Option) -> float:
+        return option.work_us / spec.num_veus if n in bound else _instances_us(option, factors[n], spec)
+
+    return {n: min(some, key=lambda o: (us(n, o), o.kernel.num_rtasks)).kernel for n, some in options.items()}
 
 
 def _instances_us(option: Option, factor: int, spec: VDeviceSpec) -> float:
+    """Where all vEUs share an instance, one after the other."""
     rounds = -(-option.kernel.num_rtasks // (factor * spec.num_veus))
     return factor * rounds * (option.rtask_us + spec.barrier_us)
 
@@ -214,15 +264,16 @@ def _draw(
     problem: Problem,
     market: Market,
     kernels: Mapping[int, RKernel],
-    order: Sequence[Instance],
+    order: Sequence[tuple[Instance, int | None]],
     policy: str,
     notes: Sequence[str],
     chains: Chains | None = None,
 ) -> ExecutionPlan:
     """The plan of instances one after the other, each operator by operator; rTasks go where they start first.
 
-    A chain goes where its first rTask does; in an instance, operators whose results stay run chain by chain. vEUs are
-    no further apart than `BEHIND` instances, so that what an instance was done with is surely free then.
+    All of an instance that has a vEU go there. A chain goes where its first rTask does; in an instance, operators whose
+    results stay run chain by chain. vEUs are no further apart than `BEHIND` instances that share them, so that what an
+    instance was done with is surely free then; on one vEU it is anyway.
     """
     draft = Draft(problem, market)
     draft.kernels.update(kernels)
@@ -230,21 +281,22 @@ def _draw(
     reasons = []
     homes: dict[int, int] = {}  # vEU of each chain
     ends: list[Mapping[int, int]] = []  # of lanes, before each instance
-    for instance in order:
+    for instance, veu in order:
         ends.append(assembly.ends)
-        known = problem.spec.sync is SyncModel.GLOBAL or len(ends) < BEHIND
+        known = veu is not None or problem.spec.sync is SyncModel.GLOBAL or len(ends) < BEHIND
         behind = {} if known else ends[-BEHIND]  # all before the end of that instance
         late = set(range(problem.spec.num_veus)) if behind else set()
         for operator, rtasks, home in in_chains(problem.graph, instance.rtasks, chains):
             needs = draft.needs_of({operator: rtasks}, assembly)[operator]
             for n, (rtask, need) in enumerate(zip(rtasks.tolist(), needs, strict=True)):
-                known_home = homes.get(home[n]) if home else None
-                if known_home is None:
-                    place = select_veu(assembly, need)
-                    if home:
-                        homes[home[n]] = place.veu
+                if veu is not None:
+                    place = Assignment(veu, 0.0, "bound")
+                elif home and home[n] in homes:
+                    place = Assignment(homes[home[n]], 0.0, "chain")
                 else:
-                    place = Assignment(known_home, 0.0, "chain")
+                    place = select_veu(assembly, need)
+                if home:
+                    homes.setdefault(home[n], place.veu)
                 if place.veu in late:
                     need = assembly.needs_also(need, behind)
                     late.discard(place.veu)
@@ -283,6 +335,6 @@ def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
 def _notes(cut: _Cut, num_instances: int) -> tuple[str, ...]:
     factors = [split.factor if split else 1 for split in cut.splits]
     return (
-        f"groups: {len(cut.groups)}, cut into {num_instances} instances for {cut.memory}, {cut.order} first",
+        f"groups: {len(cut.groups)}, cut into {num_instances} instances {cut.what}, {cut.order} first",
         f"instances by group: {', '.join(map(str, factors[:16]))}{', …' if len(factors) > 16 else ''}",
     )

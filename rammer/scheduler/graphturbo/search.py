@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -88,6 +89,16 @@ def searched(
     return best
 
 
+def by_images(network: Network, memories: Memories) -> Paper | None:
+    """As few groups as there can be, in as many parts of the outermost axis as that has, images as a rule.
+
+    None if there are fewer parts than cores.
+    """
+    search = _Search(network, memories, tuple(ORDERS), inf)
+    state = search.outermost()
+    return search.paper(state) if any(split.factor >= memories.cores for _, split in state) else None
+
+
 class _Search:
     """Blocks are what lies between narrow places; a state joins neighbours."""
 
@@ -114,6 +125,26 @@ class _Search:
                 break
         return self._cheapest()
 
+    def outermost(self) -> State:
+        """Groups as large as can be of those cut along the outermost axis, each into as many parts as it has there."""
+        found: list[tuple[int, Split]] = []
+        begin, count = 0, len(self._blocks)
+        while begin < count:
+            ways = ((end, self._finest(begin, end)) for end in reversed(range(begin, count)))
+            end, split = next((way for way in ways if way[1].factor > 1), (begin, self._alone(begin)))
+            found.append((end, split))
+            begin = end + 1
+        return tuple(found)
+
+    def _finest(self, begin: int, end: int) -> Split:
+        """Along the outermost axis, of blocks as one group."""
+        return max((s for s in self._options(begin, end) if s.axis == 0), key=lambda s: s.factor)
+
+    def paper(self, state: State) -> Paper:
+        """A state's plan on paper."""
+        self._cost(state)
+        return self._plans[state]
+
     def _cheapest(self) -> Paper:
         return min(self._plans.values(), key=lambda plan: plan.cost)
 
@@ -127,7 +158,7 @@ class _Search:
                     own = self._moved_inside(begin, end, split)
                     for before, (cost, state) in best[begin - 1].items():
                         total = cost + own + (self._moved_between(begin, before, split, depth) if begin else 0.0)
-                        if total < best[end].get(split, (float("inf"), ()))[0]:
+                        if total < best[end].get(split, (inf, ()))[0]:
                             best[end][split] = total, (*state, (end, split))
         return min(best[len(self._blocks) - 1].values(), key=lambda found: found[0])[1]
 

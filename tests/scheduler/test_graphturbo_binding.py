@@ -1,0 +1,148 @@
+"""Instances that have a vEU each: images of a batch do not cross from one vEU to another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+from cpus import MadeUp, runnable
+from onnx import TensorProto, helper, numpy_helper
+
+import rammer
+from rammer.errors import VerificationError
+from rammer.ir.device import MemoryLevel, VDeviceSpec
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.graph import Graph
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, RTask
+from rammer.ir.verify import verify_plan
+from rammer.passes import optimize
+from rammer.plugins import PluginRegistry
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy_options import finer_tilings
+from rammer.scheduler.profiler import EstimatingProfiler
+from rammer.vdevice.interpreter import run_plan
+
+KIB = 1 << 10
+ALWAYS = "graphturbo:binding=always"
+node = helper.make_node
+
+
+def network(batch: int, size: int, joined: bool = False, channels: int = 16) -> Graph:
+    """Convolutions, two of them side by side if they are joined, and a product that reads all images' means."""
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], pads=[1] * 4),
+        node("Relu", ["a"], ["b"]),
+        node("Conv", ["b", "w1"], ["c"], pads=[1] * 4, strides=[2, 2]),
+        node("Conv", ["b", "w2"], ["d"], pads=[1] * 4, strides=[2, 2]),
+        node("Concat", ["c", "d"], ["e"], axis=1) if joined else node("Add", ["c", "d"], ["e"]),
+        node("Conv", ["e", "w3"], ["f"]),
+        node("GlobalAveragePool", ["f"], ["g"]),
+        node("Flatten", ["g"], ["h"]),
+        node("Gemm", ["h", "w4"], ["y"], transB=1),
+    ]
+    wide = channels * (1 + joined)
+    shapes = [(channels, 3, 3, 3), *[(channels, channels, 3, 3)] * 2, (40, wide, 1, 1), (10, 40)]
+    rng = np.random.default_rng(1)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 8, f"w{n}")
+        for n, shape in enumerate(shapes)
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, 3, size, size))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "network", [x], [y], weights)
+    return rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+
+
+def spec_of(veus: int) -> VDeviceSpec:
+    levels = (
+        MemoryLevel("L2", 64 * KIB, "veu", 80.0),
+        MemoryLevel("L3", 2048 * KIB, read_gbps=48.0),
+        MemoryLevel("DRAM", 1 << 34, read_gbps=20.0),
+    )
+    return replace(MadeUp(runnable("x86-64-avx2"), veus, 512).spec, memory=levels)
+
+
+def planned(graph: Graph, spec: VDeviceSpec, policy: str) -> ExecutionPlan:
+    registry = PluginRegistry(third_party=False)
+    chosen = registry.policy(policy)
+    operations = {op.operation for op in graph.operators}
+    found = {o: registry.rkernels(o, spec, 0, finer_tilings(chosen)) for o in operations}
+    return chosen.schedule(Problem(graph, spec, found, EstimatingProfiler(spec)))
+
+
+def images_of(plan: ExecutionPlan) -> list[dict[int, set[int]]]:
+    """For each operator whose rTasks have single images, on which vEUs each image is."""
+    found: dict[int, dict[int, set[int]]] = {}
+    for program in plan.programs:
+        for veu, lane in enumerate(program.lanes):
+            for slot in lane:
+                if isinstance(slot, RTask):
+                    kernel = plan.kernels[slot.uid.operator_id]
+                    axis, _ = kernel.operation.expr.root.axes[0]
+                    low, high = kernel.box(slot.uid.rtask_id)[axis]
+                    if high - low == 1:
+                        found.setdefault(slot.uid.operator_id, {}).setdefault(low, set()).add(veu)
+    return list(found.values())
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "veus", "joined"),
+    [(8, 32, 2, False), (8, 29, 2, True), (5, 45, 2, False), (3, 75, 2, True), (10, 33, 4, False), (4, 45, 3, True)],
+)
+def test_an_image_stays_on_one_veu(batch: int, size: int, veus: int, joined: bool) -> None:
+    """In every operator on the same one; vEUs share images out, wait for each other only at the end, and are right."""
+    spec = spec_of(veus)
+    graph = optimize(network(batch, size, joined), spec, images_apart=True)
+    plan = planned(graph, spec, ALWAYS)
+    assert "each on a vEU" in plan.notes[0]
+    verify_plan(plan)
+    where = images_of(plan)
+    assert len(where) >= 4
+    home = {image: veus for one in where for image, veus in one.items()}
+    assert all(one[image] == home[image] and len(home[image]) == 1 for one in where for image in one)
+    shares = [sum(1 for found in home.values() if found == {veu}) for veu in range(veus)]
+    assert max(shares) - min(shares) <= 1 and sum(shares) == batch
+    slots = list(chain.from_iterable(lane for program in plan.programs for lane in program.lanes))
+    assert sum(isinstance(slot, BarrierRTask) for slot in slots) <= 4 * veus < len(slots) / 2
+    x = {"x": np.random.default_rng(0).standard_normal((batch, 3, size, size), np.float32)}
+    wanted = evaluate_graph(graph, x)["y"]
+    for seed in range(3):
+        np.testing.assert_allclose(run_plan(plan, x, seed=seed)["y"], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_an_image_on_another_veu_is_found_out() -> None:
+    """Moved there, an rTask waits for nothing, and nobody waits for it."""
+    spec = spec_of(2)
+    plan = planned(optimize(network(4, 33), spec, images_apart=True), spec, ALWAYS)
+    (program,) = plan.programs
+    first, second = program.lanes
+    inner = [n for n, slot in enumerate(first) if isinstance(slot, RTask) and slot.uid.operator_id in (1, 2, 3)]
+    for order in inner[:: len(inner) // 12]:
+        lanes = (first[:order] + first[order + 1 :], (first[order], *second))
+        with pytest.raises(VerificationError):
+            verify_plan(replace(plan, programs=(replace(program, lanes=lanes),)))
+
+
+def test_binding_is_compared_asked_for_or_left_out() -> None:
+    spec = spec_of(2)
+    graph = optimize(network(8, 45), spec, images_apart=True)
+    always, none = (planned(graph, spec, f"graphturbo:binding={how}") for how in ("always", "none"))
+    assert "each on a vEU" in always.notes[0] and "each on a vEU" not in none.notes[0]
+    alone = optimize(network(1, 45), spec, images_apart=True)  # nothing to bind: as without
+    assert "each on a vEU" not in planned(alone, spec, ALWAYS).notes[0]
+    paper = planned(graph, spec, "graphturbo:rules=paper,binding=always")
+    assert "each on a vEU" not in paper.notes[0]
+
+
+def test_on_the_cpu() -> None:
+    """Seven odd images, compiled and run."""
+    graph = network(7, 45, joined=True)
+    x = np.random.default_rng(0).standard_normal((7, 3, 45, 45)).astype(np.float32)
+    with rammer.compile(graph, "cpu", policy=ALWAYS, device=2, tune_seconds=0) as program:
+        assert any("each on a vEU" in note for note in program.plan.notes)
+        wanted = evaluate_graph(graph, {"x": x})["y"]
+        for _ in range(5):
+            np.testing.assert_allclose(program(x), wanted, rtol=1e-4, atol=1e-4)
