@@ -51,7 +51,7 @@ def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
 @click.command()
 @click.argument("model", type=click.Path(exists=True, path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--policy", default="wavefront", show_default=True)
+@click.option("--policy", default="auto", show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--save/--no-save", default=True)
 def main(model: Path, output: Path, policy: str, threads: int, save: bool) -> None:

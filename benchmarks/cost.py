@@ -139,7 +139,7 @@ def _own_cache() -> Iterator[Path]:
 @click.command()
 @click.option("--models", default="", help="Comma-separated; NAME:4 for batch 4; of every suite.")
 @click.option("--suite", type=click.Choice(["paper", "today", "light", "all"]), default="all", show_default=True)
-@click.option("--policy", default="wavefront", show_default=True)
+@click.option("--policy", default="auto", show_default=True)
 @click.option("--seconds", default=1.0, show_default=True, help="Of running, per model and turn.")
 @click.option("--turns", default=6, show_default=True, help="At most, until times agree.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write the rows to a file.")

@@ -22,7 +22,7 @@ from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import finer_tilings, parse_policy, wants_images_apart
+from rammer.scheduler.policy_options import parse_policy, wishes_of
 from rammer.scheduler.timeline import Timeline, simulate
 from rammer.vdevice.base import silent
 
@@ -43,8 +43,10 @@ def planned(path: str, target: str, arch: str, policy: str) -> tuple[ExecutionPl
     registry = PluginRegistry()
     chosen, vdevice = registry.policy(*parse_policy(policy)), registry.open(target, arch=arch)
     try:
-        graph = optimize(rammer.load(path), vdevice.spec, images_apart=wants_images_apart(chosen))
-        candidates = find_candidates(graph, vdevice, registry, 0, finer_tilings(chosen))
+        graph = rammer.load(path)
+        apart, finer = wishes_of(chosen, graph, vdevice.spec)
+        graph = optimize(graph, vdevice.spec, images_apart=apart)
+        candidates = find_candidates(graph, vdevice, registry, 0, finer)
         profiler = profile(candidates, vdevice, 0, silent)
         plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
     finally:

@@ -114,7 +114,7 @@ def table(rows: list[Row], limit: int) -> Table:
 @click.command()
 @click.argument("name")
 @click.option("--batch", default=1, show_default=True)
-@click.option("--policy", default="wavefront", show_default=True)
+@click.option("--policy", default="auto", show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--seconds", default=2.0, show_default=True, help="How long to run the model.")
 @click.option("--rows", "limit", default=25, show_default=True, help="Rows of the table.")

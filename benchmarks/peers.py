@@ -227,7 +227,8 @@ def _iree(built: BuiltModel, task: Task) -> Prepared:
 
 
 PEERS: dict[str, Peer] = {
-    "rammer": Peer("rammer", _rammer("wavefront")),
+    "rammer": Peer("rammer", _rammer("auto")),
+    "rammer-wavefront": Peer("rammer", _rammer("wavefront")),
     "rammer-sequential": Peer("rammer", _rammer("sequential")),
     "rammer-graphturbo": Peer("rammer", _rammer("graphturbo")),
     "onnxruntime": Peer("onnxruntime", _onnxruntime),

@@ -42,7 +42,7 @@ from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
 from rammer.report import Report, make_report
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import finer_tilings, wants_images_apart
+from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.searched import SearchedPolicy
 from rammer.state import checked_pairs, same_types
@@ -155,7 +155,7 @@ def compile(
 ) -> Program:
     """Compile a model for a vDevice into a Program. Raises a RammerError that names what failed.
 
-    `target` is a vDevice ("cpu"), `policy` a scheduling policy ("wavefront"); RAMMER_VDEVICE and RAMMER_POLICY are
+    `target` is a vDevice ("cpu"), `policy` a scheduling policy ("auto"); RAMMER_VDEVICE and RAMMER_POLICY are
     their defaults. `options` are the policy's; {"beyond": "off"} is the same as "wavefront:beyond=off". `shapes`,
     `dims` and `constants` fix dimensions and values of inputs, `example` is what a torch.nn.Module is traced with, as
     for `load`. `state={"h_out": "h_in"}` makes outputs
@@ -194,7 +194,7 @@ def compile(
         with clock("passes"):
             verify_pass = _verify_pass(graph)
             watch = verify_pass if verify >= 2 else unwatched
-            apart = wants_images_apart(chosen)
+            apart, finer = wishes_of(chosen, graph, vdevice.spec)
             graph = optimize(graph, vdevice.spec, images_apart=apart, watch=watch, tell=widened.append)
         for note in widened:
             trace.warn(note)
@@ -202,7 +202,7 @@ def compile(
                 verify_pass("", graph)
         trace.graph("graph", graph)
         with clock("rkernels"):
-            candidates = find_candidates(graph, vdevice, registry, 0, finer := finer_tilings(chosen))
+            candidates = find_candidates(graph, vdevice, registry, 0, finer)
             if budget_s >= SEARCH_S:
                 chosen = SearchedPolicy(chosen, usual=candidates)
                 candidates = find_candidates(graph, vdevice, registry, SEARCHED, finer)

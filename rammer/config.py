@@ -37,7 +37,7 @@ FLAGS: dict[str, Flag] = {
         Flag("RAMMER_VDEVICE", "cpu", "the vDevice to use where none is named"),
         Flag(
             "RAMMER_POLICY",
-            "wavefront",
+            "auto",
             "the scheduling policy to use where none is named: `wavefront:beyond=off`",
         ),
         Flag("RAMMER_CC", "", "C compiler to use instead of ziglang's: `gcc`, `clang`, `/opt/zig/zig cc`"),

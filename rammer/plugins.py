@@ -16,16 +16,17 @@ from rammer import config, hookspecs
 from rammer.errors import PluginError, PolicyError, RammerError, did_you_mean
 from rammer.scheduler.policy_options import (
     PolicyOption,
+    Wishes,
     check_options,
     described,
-    finer_tilings,
     options_of,
     parse_policy,
-    wants_images_apart,
+    wishes_of,
 )
 
 if TYPE_CHECKING:
     from rammer.ir.device import VDeviceSpec
+    from rammer.ir.graph import Graph
     from rammer.ir.kernel import RKernel
     from rammer.ir.operator import Operation
     from rammer.ir.plan import ExecutionPlan
@@ -210,7 +211,10 @@ class _Blamed:
     def __init__(self, plugin: str, name: str, policy: Policy) -> None:
         self._plugin, self._policy = plugin, policy
         self.name = described(policy, getattr(policy, "name", name))
-        self.finer, self.images_apart = finer_tilings(policy), wants_images_apart(policy)
+
+    def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
+        with _blamed(self._plugin, f"policy {self.name!r}"):
+            return wishes_of(self._policy, graph, spec)
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         with _blamed(self._plugin, f"policy {self.name!r}"):

@@ -17,12 +17,12 @@ from rammer.errors import RammerError
 
 def test_flags_are_read_at_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAMMER_POLICY", raising=False)
-    assert config.get("RAMMER_POLICY") == "wavefront"
+    assert config.get("RAMMER_POLICY") == "auto"
     with config.override(RAMMER_POLICY="sequential"):
         assert config.get("RAMMER_POLICY") == "sequential"
         with config.override(RAMMER_POLICY=None):
-            assert config.get("RAMMER_POLICY") == "wavefront"
-    assert config.get("RAMMER_POLICY") == "wavefront"
+            assert config.get("RAMMER_POLICY") == "auto"
+    assert config.get("RAMMER_POLICY") == "auto"
 
 
 def test_an_empty_variable_counts_as_unset() -> None:

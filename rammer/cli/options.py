@@ -64,7 +64,7 @@ def compile_options(command: Any) -> Any:
         click.option(
             "--policy",
             help="Scheduling policy, maybe with options: wavefront:selection=fastest,beyond=off. `rammer doctor` lists "
-            "them.  [default: RAMMER_POLICY or wavefront]",
+            "them.  [default: RAMMER_POLICY or auto]",
         ),
         click.option("--target", help="vDevice to compile for.  [default: RAMMER_VDEVICE or cpu]"),
     ):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rammer.cost.residency import levels
-from rammer.ir.device import SyncModel
+from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
+from rammer.scheduler.graphturbo.network import images_of
 from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
 from rammer.scheduler.judge import PLANS, Judge
 from rammer.scheduler.list_policy import ListPolicy
 from rammer.scheduler.policy import Policy, Problem
-from rammer.scheduler.policy_options import described
+from rammer.scheduler.policy_options import Wishes, described
 from rammer.scheduler.sequential import SequentialPolicy
 from rammer.scheduler.stationary import StationaryPolicy, recurrent_operators
 from rammer.scheduler.wavefront import WavefrontPolicy
@@ -23,29 +25,54 @@ from rammer.scheduler.wavefront import WavefrontPolicy
 class AutoPolicy:
     """Plans of several policies, compared by price, and run where prices are too close to tell.
 
-    Wavefront's is left only for one that is faster. Tensors lie as graphturbo wants them, for all policies.
+    Wavefront's is left only for one that is faster. Where graphturbo's is drawn, tensors lie as that wants them.
     """
 
     name = "auto"
-    finer: ClassVar[tuple[int, ...]] = GraphTurboPolicy.finer
-    images_apart: ClassVar[bool] = GraphTurboPolicy.images_apart
 
+    tries: Literal["few", "all"] = field(
+        default="few",
+        metadata={
+            "few": "wavefront; and for a batch that vEUs can share out evenly, graphturbo:rules=images",
+            "all": "wavefront, sequential, graphturbo, and where they apply list and stationary",
+        },
+    )
     plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
+
+    def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
+        """What graphturbo wants, if its plan is drawn."""
+        if self.tries == "all":
+            return GraphTurboPolicy().wishes(graph, spec)
+        return GraphTurboPolicy("images").wishes(graph, spec) if _has_images(graph, spec) else Wishes()
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         judge = Judge(problem, self.plans == "measured")
         best = judge.believed(WavefrontPolicy(plans=self.plans).schedule(problem))
         tried = []
-        for policy in _others(problem):
+        for policy in _all(problem) if self.tries == "all" else _few(problem):
             tried.append(policy.name)
             other = judge.believed(policy.schedule(problem))
-            if judge.prefers(other, best, f"by {policy.name}"):
+            if judge.prefers_either_way(other, best, f"by {policy.name}"):
                 best = other
+        if not tried:
+            return best.plan
         notes = (*best.plan.notes, f"compared with wavefront's plan: {', '.join(tried)}", *judge.notes)
         return replace(best.plan, policy=f"{best.plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 
 
-def _others(problem: Problem) -> Iterator[Policy]:
+def _has_images(graph: Graph, spec: VDeviceSpec) -> bool:
+    """Whether each vEU can have equally many images of its own."""
+    images = images_of(graph)
+    return spec.num_veus > 1 and images > 0 and images % spec.num_veus == 0
+
+
+def _few(problem: Problem) -> Iterator[Policy]:
+    """What pays for drawing it, beside wavefront."""
+    if _has_images(problem.graph, problem.spec):
+        yield GraphTurboPolicy("images")
+
+
+def _all(problem: Problem) -> Iterator[Policy]:
     """Those beside wavefront that say something about this device and this graph."""
     yield SequentialPolicy()
     if problem.spec.sync is SyncModel.FINE:

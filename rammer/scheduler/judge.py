@@ -97,16 +97,26 @@ class Judge:
 
     def prefers(self, other: Judged, known: Judged, what: str) -> bool:
         """Whether the other plan is faster, more than noise; `what` says how it is different."""
-        noise = self._problem.profiler.noise
-        if not takes_less(other, known, noise):
+        if not takes_less(other, known, self._problem.profiler.noise):
             return False
-        if not self._measures or takes_less(other, known, SURE):
-            return True
-        if (measured := self._problem.profiler.plans_us((known.plan, other.plan))) is None:
-            return True
+        return takes_less(other, known, SURE) or self._runs_faster(other, known, what) in (True, None)
+
+    def prefers_either_way(self, other: Judged, known: Judged, what: str) -> bool:
+        """The same, where the other plan is so different that it may be faster though it is believed to take longer:
+        what is close is measured in any case.
+        """
+        if not self._measures or takes_less(other, known, SURE) or takes_less(known, other, SURE):
+            return takes_less(other, known, self._problem.profiler.noise)
+        return bool(self._runs_faster(other, known, what))
+
+    def _runs_faster(self, other: Judged, known: Judged, what: str) -> bool | None:
+        """Whether the other plan runs faster, more than noise; None if nothing is measured, or can be."""
+        measured = self._problem.profiler.plans_us((known.plan, other.plan)) if self._measures else None
+        if measured is None:
+            return None
         known_us, other_us = measured
         self.notes.append(f"measured: {other_us:.0f} µs {what}, {known_us:.0f} µs without")
-        return other_us * noise < known_us
+        return other_us * self._problem.profiler.noise < known_us
 
 
 def takes_less(one: Judged, other: Judged, ratio: float = 1.0) -> bool:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rammer.errors import PolicyError, did_you_mean
+
+if TYPE_CHECKING:
+    from rammer.ir.device import VDeviceSpec
+    from rammer.ir.graph import Graph
 
 EXAMPLE = "for example wavefront:selection=fastest,beyond=off"
 
@@ -66,18 +70,22 @@ def check_options(name: str, make: object, given: Mapping[str, object]) -> None:
             )
 
 
-def finer_tilings(policy: object) -> tuple[int, ...]:
-    """How many times as many rTasks as usual a policy wants some candidates to have: its `finer`, if it has one.
+class Wishes(NamedTuple):
+    """How a policy wants a graph to be prepared for it.
 
-    A policy that cuts operators needs rKernels whose rTasks are as small as its cuts.
+    `images_apart`: the images of a batch lie apart from each other. `finer`: how many times as many rTasks as usual
+    some candidates have: who cuts operators needs rKernels whose rTasks are as small as the cuts.
     """
-    found: tuple[int, ...] = getattr(policy, "finer", ())
+
+    images_apart: bool = False
+    finer: tuple[int, ...] = ()
+
+
+def wishes_of(policy: object, graph: Graph, spec: VDeviceSpec) -> Wishes:
+    """What a policy's `wishes(graph, spec)` says, if it has any."""
+    asked = getattr(policy, "wishes", None)
+    found: Wishes = asked(graph, spec) if asked else Wishes()
     return found
-
-
-def wants_images_apart(policy: object) -> bool:
-    """Whether a policy wants the images of a batch to lie apart from each other: its `images_apart`, if it has one."""
-    return bool(getattr(policy, "images_apart", False))
 
 
 def described(policy: object, name: str) -> str:

@@ -15,6 +15,7 @@ from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy_options import Wishes, wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 
@@ -43,16 +44,41 @@ def priced_us(given: Problem, policy: str) -> float:
 def test_the_cheapest_of_all() -> None:
     """Here memory is slow, and graphturbo's plan the cheapest; it keeps its memory in pieces."""
     given = problem()
-    plan = PluginRegistry(third_party=False).policy("auto").schedule(given)
-    assert plan.policy == "graphturbo (chosen by auto)"
+    plan = PluginRegistry(third_party=False).policy("auto:tries=all").schedule(given)
+    assert plan.policy == "graphturbo (chosen by auto:tries=all)"
     assert plan.memory is not None and plan.memory.pieces
     assert "compared with wavefront's plan: sequential, list, stationary, graphturbo" in plan.notes
     each = {p: priced_us(given, p) for p in ("sequential", "wavefront:plans=priced", "list", "graphturbo")}
-    assert priced_us(given, "auto") <= min(each.values()) * 1.0001
+    assert priced_us(given, "auto:tries=all") <= min(each.values()) * 1.0001
 
 
 def test_only_what_the_device_can() -> None:
     """With barriers of all vEUs, only policies that need no others are compared."""
-    plan = PluginRegistry(third_party=False).policy("auto").schedule(problem(images=1, sync=SyncModel.GLOBAL))
+    plan = PluginRegistry(third_party=False).policy("auto:tries=all").schedule(problem(images=1, sync=SyncModel.GLOBAL))
     assert "compared with wavefront's plan: sequential, graphturbo" in plan.notes
     verify_plan(replace(plan, memory=plan.memory or plan_memory(plan)))
+
+
+def test_few_are_tried_by_default() -> None:
+    """Images of a batch, each on a vEU, if every vEU can have some; else wavefront's plan is the plan."""
+    registry = PluginRegistry(third_party=False)
+    chosen = registry.policy("auto")
+    given = problem(images=12)
+    plan = chosen.schedule(given)
+    assert "compared with wavefront's plan: graphturbo" in plan.notes
+    assert plan.policy == "graphturbo:rules=images (chosen by auto)"
+    assert priced_us(given, "auto") < priced_us(given, "wavefront:plans=priced")
+    for one in (problem(images=1), replace(given, spec=replace(given.spec, num_veus=16))):
+        same, wavefront = (registry.policy(p).schedule(one) for p in ("auto:plans=priced", "wavefront:plans=priced"))
+        assert (same.policy, same.programs, same.kernels) == (wavefront.policy, wavefront.programs, wavefront.kernels)
+
+
+def test_what_policies_wish() -> None:
+    """Images apart, and rKernels of single images, only where vEUs may have images of their own."""
+    registry, spec = PluginRegistry(third_party=False), problem().spec
+    for images, few in ((1, Wishes()), (2, Wishes(True, (1,))), (7, Wishes()), (8, Wishes(True, (4,)))):
+        graph = towers.tower(images, 32)
+        assert wishes_of(registry.policy("auto"), graph, spec) == few
+        assert wishes_of(registry.policy("auto:tries=all"), graph, spec) == Wishes(True, (8, 64))
+        assert wishes_of(registry.policy("wavefront"), graph, spec) == Wishes()
+    assert wishes_of(registry.policy("auto"), towers.tower(8, 32), replace(spec, num_veus=1)) == Wishes()

@@ -30,7 +30,7 @@ from rammer.scheduler.graphturbo.instances import Instance, breadth_first, depth
 from rammer.scheduler.graphturbo.network import Axes, Layer, Network, Read, network_of
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of, group_of, joined
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import finer_tilings
+from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.scheduler.timeline import simulate
 from rammer.vdevice.interpreter import run_plan
@@ -360,7 +360,7 @@ class TestPlans:
 
     def problem(self, graph: Graph, policy: str) -> Problem:
         registry = PluginRegistry(third_party=False)
-        finer = finer_tilings(registry.policy(policy))
+        finer = wishes_of(registry.policy(policy), graph, self.spec).finer
         operations = {op.operation for op in graph.operators}
         found = {operation: registry.rkernels(operation, self.spec, 0, finer) for operation in operations}
         return Problem(graph, self.spec, found, EstimatingProfiler(self.spec))

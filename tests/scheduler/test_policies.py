@@ -68,7 +68,8 @@ def test_every_plan_is_proven_and_priced_right(policy: str, num_veus: int) -> No
         spec = device(num_veus, launch_us=3.0 * (seed % 3), barrier_us=0.4 * (seed % 2))
         plan = schedule(policy, random_jobs(seed), spec)
         verify_plan(plan)
-        assert plan.policy == policy or plan.policy.endswith(f" (chosen by {policy})")
+        drawn_by = "wavefront" if policy == "auto" else policy  # these graphs have no images to compare anything for
+        assert plan.policy == drawn_by or plan.policy.endswith(f" (chosen by {drawn_by})")
         assert plan.spec is spec
         placed = [uid for program in plan.programs for _, uid in program.tasks()]
         assert sorted(placed) == [TaskUid(n, r) for n, k in enumerate(plan.kernels) for r in range(k.num_rtasks)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rammer.cost.price import fit, us_per_byte
 from rammer.cost.residency import levels
 from rammer.ir.dependency import Dependencies
 from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.pieces import WORTH_BYTES
@@ -22,12 +23,12 @@ from rammer.scheduler.graphturbo.chains import Chains, Device, chained, in_chain
 from rammer.scheduler.graphturbo.exact import least_memory_order, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, instances
-from rammer.scheduler.graphturbo.network import Network, network_of, step_of
+from rammer.scheduler.graphturbo.network import Network, images_of, network_of, step_of
 from rammer.scheduler.graphturbo.scratchpad import Memories
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced, searched
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
 from rammer.scheduler.policy import Problem
-from rammer.scheduler.policy_options import described
+from rammer.scheduler.policy_options import Wishes, described
 from rammer.scheduler.select import Assignment, Market, Option, count, select_veu
 from rammer.scheduler.timeline import simulate
 from rammer.scheduler.wavefront import WavefrontPolicy
@@ -37,6 +38,7 @@ from rammer.scheduler.wavefront import WavefrontPolicy
 CACHED = 0.5
 MOST_LAYERS = 600  # that are searched: what the search costs grows with their number, times that of cuts
 MOST_STEPS = 4_000  # of the search, from each start; with 16,000 ResNet-50 and MobileNet-v2 had the same plans
+IMAGES = "each on a vEU"
 BEHIND = 2  # instances: what the one before the last left has memory for the next, both may be worked on at once
 
 
@@ -84,14 +86,13 @@ class GraphTurboPolicy:
     """
 
     name = "graphturbo"
-    finer: ClassVar[tuple[int, ...]] = (8, 64)  # rKernels must be cut where groups are: `policy_options.finer_tilings`
-    images_apart: ClassVar[bool] = True  # so must tensors: `policy_options.wants_images_apart`
 
-    rules: Literal["search", "paper"] = field(
+    rules: Literal["search", "paper", "images"] = field(
         default="search",
         metadata={
             "search": "cuts, if they pay, and the order of operators in irregular cells by what is moved, with weights",
             "paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1",
+            "images": "no search: each image of a batch by itself for as long as that goes, and each vEU has some",
         },
     )
     order: Literal["moved", "breadth", "depth"] = field(
@@ -109,24 +110,27 @@ class GraphTurboPolicy:
             "off": "results lie where all vEUs see them",
         },
     )
-    binding: Literal["cheaper", "always", "none"] = field(
+    binding: Literal["cheaper", "none"] = field(
         default="cheaper",
         metadata={
             "cheaper": "plans in which a vEU has some images for itself are compared, too, by `search`",
-            "always": "only they are, where there are any: as many parts of a batch as vEUs, or more",
             "none": "the rTasks of an instance go where they start first",
         },
     )
     uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
+
+    def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
+        """rKernels that are cut where groups are, and so tensors."""
+        if self.rules == "images":
+            return Wishes(images_apart=True, finer=(-(-images_of(graph) // spec.num_veus),))
+        return Wishes(images_apart=True, finer=(8, 64))
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         market = Market(problem)
         drawn = []
         network = network_of(problem.graph, problem.candidates)
         device = Device.of(problem.spec) if self.near == "scratch" else None
-        cuts = self._cuts(problem, network)
-        bound = [cut for cut in cuts if cut.bound] if self.binding == "always" else []
-        for cut in bound or cuts:
+        for cut in self._cuts(problem, network):
             options, factors = _options(problem, market, network, cut.groups, cut.splits)
             kernels = _least(options, factors, cut, problem.spec)
             plan = self._drawn(problem, market, cut, kernels, None)
@@ -136,7 +140,7 @@ class GraphTurboPolicy:
                 chains = chained(problem.graph, kernels, us, factors, device)
                 plan = _sooner(problem, _in_memory(plan, True), self._drawn(problem, market, cut, kernels, chains))
             drawn.append(_judged(problem, plan))
-        if self.rules == "search" and self.uncut and not bound:
+        if self.rules == "search" and self.uncut:
             drawn.append(_judged(problem, _in_memory(self._whole(problem), device is not None)))
         return min(drawn, key=lambda judged: judged.us).plan
 
@@ -164,6 +168,9 @@ class GraphTurboPolicy:
         """For each near memory: by the rules, along one axis and as a grid; and by search, if that is asked for."""
         orders = [name for name in ORDERS if self.order in ("moved", name)]
         memories = _near_memories(problem.spec)
+        if self.rules == "images":
+            paper = by_images(network, list(memories.values())[-1])
+            return [_Cut(IMAGES, paper.groups, paper.splits, paper.order, bound=True)]
         found: list[_Cut] = []
         for at, (name, room) in enumerate(memories.items()):
             for grid in (False, True):
@@ -188,8 +195,9 @@ class GraphTurboPolicy:
 def _bound(network: Network, name: str, room: Memories, orders: Sequence[str]) -> Iterator[tuple[str, Paper, bool]]:
     """Plans on paper whose instances have a vEU each: so many are at work at once, and share what memory there is."""
     share = room._replace(near=room.near // room.cores, shared=room.shared // room.cores)
-    if images := by_images(network, share):
-        yield "each on a vEU", images, True
+    images = by_images(network, share)
+    if any(split and split.factor >= room.cores for split in images.splits):
+        yield IMAGES, images, True
         paper = searched(network, share, orders, recomputed=inf, most_steps=MOST_STEPS)
         if any(split and split.parts.get(0, 1) >= room.cores for split in paper.splits):
             yield f"for {name}, each on a vEU", paper, True

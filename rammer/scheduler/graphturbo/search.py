@@ -89,14 +89,10 @@ def searched(
     return best
 
 
-def by_images(network: Network, memories: Memories) -> Paper | None:
-    """As few groups as there can be, in as many parts of the outermost axis as that has, images as a rule.
-
-    None if there are fewer parts than cores.
-    """
+def by_images(network: Network, memories: Memories) -> Paper:
+    """As few groups as there can be, in as many parts of the outermost axis as that has, images as a rule."""
     search = _Search(network, memories, tuple(ORDERS), inf)
-    state = search.outermost()
-    return search.paper(state) if any(split.factor >= memories.cores for _, split in state) else None
+    return search.paper(search.outermost())
 
 
 class _Search:
