@@ -98,8 +98,14 @@ def test_threads_take_turns(program: rammer.Program) -> None:
         ({"policy": "wavefront:selecton=fastest"}, "did you mean 'selection'?"),
         ({"policy": "wavefront:selection=fast"}, "'interplay' or 'fastest' or 'efficient', not 'fast'\n"),
         ({"policy": "wavefront:selection=fast"}, "did you mean 'fastest'?"),
-        ({"options": {"beyond": False}}, "policy 'wavefront': beyond is 'on' or 'off', not False\n"),
-        ({"options": {"beyond": ["on"]}}, "policy 'wavefront': beyond is 'on' or 'off', not ['on']\n"),
+        (
+            {"policy": "wavefront", "options": {"beyond": False}},
+            "policy 'wavefront': beyond is 'on' or 'off', not False\n",
+        ),
+        (
+            {"policy": "wavefront", "options": {"beyond": ["on"]}},
+            "policy 'wavefront': beyond is 'on' or 'off', not ['on']\n",
+        ),
         ({"options": "beyond=off"}, "options= is 'beyond=off', which is no mapping"),
         ({"policy": "list", "options": {"beyond": "on"}}, "policy 'list' has no option 'beyond', but none at all\n"),
         ({"policy": "wavefront:fastest"}, "'fastest' is no OPTION=VALUE\n  hint: for example wavefront:"),
