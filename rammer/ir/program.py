@@ -80,6 +80,10 @@ class Front:
     essential: NDArray[np.bool_] | None = None  # the slots that do not lie before others of them
 
 
+def _runs(slot: Slot) -> bool:
+    return isinstance(slot, RTask)
+
+
 class Mark(NamedTuple):
     """A state of a builder to come back to."""
 
@@ -250,10 +254,13 @@ class RProgramBuilder:
                 self._learn(veu, clock)
 
     def sync(self) -> None:
-        """Make every lane wait for all slots so far: a global barrier, the only kind on SyncModel.GLOBAL devices."""
-        ends = tuple(Position(u, len(lane) - 1) for u, lane in enumerate(self._lanes) if lane)
+        """Make every lane wait for all rTasks so far: a global barrier, the only kind on SyncModel.GLOBAL devices.
+
+        Lanes that ran none since the last one need not be waited for: of a thousand tiles few may have work in a step.
+        """
+        ends = tuple(Position(u, len(lane) - 1) for u, lane in enumerate(self._lanes) if lane and _runs(lane[-1]))
         place = {end.veu: n for n, end in enumerate(ends)}
-        done = np.array(list(map(len, self._lanes)), np.int32)
+        done = np.array([len(lane) - (bool(lane) and not _runs(lane[-1])) for lane in self._lanes], np.int32)
         for veu in range(self.num_veus):
             self._learn(veu, done)
             n = place.get(veu)

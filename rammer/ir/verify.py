@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -28,7 +28,7 @@ from rammer.ir.operator import ROperator
 from rammer.ir.order import HappensBefore, PlanPosition, Slots
 from rammer.ir.pieces import arguments
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
-from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
+from rammer.ir.program import BarrierRTask, Position, RTask, Slot, TaskUid
 from rammer.ir.succession import successions
 from rammer.ir.tensor import TensorId, TensorType
 
@@ -241,22 +241,31 @@ def _global_sync_only(evidence: Evidence) -> None:
         return
     for number, program in enumerate(evidence.plan.programs):
         barriers = [[o for o, s in enumerate(lane) if isinstance(s, BarrierRTask)] for lane in program.lanes]
+        steps = max(map(len, barriers), default=0)
+        ends = [  # of each step the last slots of lanes that ran rTasks in it
+            {
+                Position(u, at[step] - 1)
+                for u, at in enumerate(barriers)
+                if step < len(at) and _ran(program[u], at[step])
+            }
+            for step in range(steps)
+        ]
         for veu, lane in enumerate(program.lanes):
             for step, order in enumerate(barriers[veu]):
                 slot = lane[order]
                 assert isinstance(slot, BarrierRTask)
-                everyone = {
-                    Position(u, barriers[u][step] - 1) if step < len(barriers[u]) else None
-                    for u in range(len(program))
-                    if u != veu
-                }
-                if {e for e in everyone if e is None or e.order >= 0} != set(slot.waits):
+                if len(barriers[veu]) < steps or ends[step] - {Position(veu, order - 1)} != set(slot.waits):
                     raise VerificationError(
                         "R105",
                         f"{PlanPosition(number, veu, order)} does not wait for all vEUs, "
                         f"and {evidence.plan.spec.name} can only wait for all at once",
                         hint="use RProgramBuilder.sync(), or one rProgram per wave",
                     )
+
+
+def _ran(lane: Sequence[Slot], barrier: int) -> bool:
+    """Whether an rTask lies right before a barrier."""
+    return barrier > 0 and isinstance(lane[barrier - 1], RTask)
 
 
 def _covers_reuse(evidence: Evidence) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from rammer.errors import ScheduleError
@@ -103,3 +104,21 @@ def test_every_wait_is_enforced_and_every_barrier_is_minimal(seed: int) -> None:
                 lanes = list(program.lanes)
                 lanes[veu] = (*lane[:at], less, *lane[at + 1 :])
                 assert not holds(RProgram(tuple(lanes)))
+
+
+def test_a_global_barrier_waits_for_lanes_that_ran() -> None:
+    """Of a thousand lanes few have rTasks in a step: every lane waits for those, and knows all that came before."""
+    builder, steps, busy, lanes = RProgramBuilder(1000), 20, 3, 1000
+    for step in range(steps):
+        for n in range(busy):
+            builder.append(TaskUid(step, n), (7 * step + n) % lanes)
+        builder.sync()
+    program = builder.build()
+    slots = [slot for lane in program.lanes for slot in lane]
+    assert sum(isinstance(slot, BarrierRTask) for slot in slots) == steps * lanes
+    assert sum(len(slot.waits) for slot in slots if isinstance(slot, BarrierRTask)) == steps * busy * (lanes - 1)
+    order = HappensBefore([program])
+    for step in range(1, steps):
+        earlier = order.slots(*(TaskUid(s, n) for s in range(step) for n in range(busy)))
+        for n in range(busy):
+            assert order.before(earlier, np.repeat(order.slots(TaskUid(step, n)), len(earlier))).all()
