@@ -122,13 +122,14 @@ class _Search:
         return self._cheapest()
 
     def outermost(self) -> State:
-        """Groups as large as can be of those cut along the outermost axis, each into as many parts as it has there."""
+        """Each block cut into as many parts of the outermost axis as it has, neighbours as one group if it is as well."""
         found: list[tuple[int, Split]] = []
         begin, count = 0, len(self._blocks)
         while begin < count:
-            ways = ((end, self._finest(begin, end)) for end in reversed(range(begin, count)))
-            end, split = next((way for way in ways if way[1].factor > 1), (begin, self._alone(begin)))
-            found.append((end, split))
+            finest = self._finest(begin, begin).factor
+            ends = reversed(range(begin, count)) if finest > 1 else [begin]
+            end = next(n for n in ends if self._finest(begin, n).factor == finest)
+            found.append((end, self._finest(begin, end) if finest > 1 else self._alone(begin)))
             begin = end + 1
         return tuple(found)
 
