@@ -122,7 +122,7 @@ class _Search:
         return self._cheapest()
 
     def outermost(self) -> State:
-        """Each block cut into as many parts of the outermost axis as it has, neighbours as one group if it is as well."""
+        """Blocks in as many parts of the outermost axis as they have, neighbours as one group if that has as many."""
         found: list[tuple[int, Split]] = []
         begin, count = 0, len(self._blocks)
         while begin < count:
