@@ -38,7 +38,6 @@ from rammer.scheduler.wavefront import WavefrontPolicy
 CACHED = 0.5
 MOST_LAYERS = 600  # that are searched: what the search costs grows with their number, times that of cuts
 MOST_STEPS = 4_000  # of the search, from each start; with 16,000 ResNet-50 and MobileNet-v2 had the same plans
-IMAGES = "each on a vEU"
 BEHIND = 2  # instances: what the one before the last left has memory for the next, both may be worked on at once
 
 
@@ -92,7 +91,7 @@ class GraphTurboPolicy:
         metadata={
             "search": "cuts, if they pay, and the order of operators in irregular cells by what is moved, with weights",
             "paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1",
-            "images": "no search: each image of a batch by itself for as long as that goes, and each vEU has some",
+            "images": "by search for the last near memory alone, and each image of a batch by itself",
         },
     )
     order: Literal["moved", "breadth", "depth"] = field(
@@ -140,7 +139,7 @@ class GraphTurboPolicy:
                 chains = chained(problem.graph, kernels, us, factors, device)
                 plan = _sooner(problem, _in_memory(plan, True), self._drawn(problem, market, cut, kernels, chains))
             drawn.append(_judged(problem, plan))
-        if self.rules == "search" and self.uncut:
+        if (self.rules == "search" and self.uncut) or not drawn:
             drawn.append(_judged(problem, _in_memory(self._whole(problem), device is not None)))
         return min(drawn, key=lambda judged: judged.us).plan
 
@@ -165,42 +164,49 @@ class GraphTurboPolicy:
         return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 
     def _cuts(self, problem: Problem, network: Network) -> list[_Cut]:
-        """For each near memory: by the rules, along one axis and as a grid; and by search, if that is asked for."""
+        """For each near memory: by the rules, along one axis and as a grid; and by search, if that is asked for.
+
+        By `images`, for the last of them, by search alone.
+        """
         orders = [name for name in ORDERS if self.order in ("moved", name)]
         memories = _near_memories(problem.spec)
         if self.rules == "images":
-            paper = by_images(network, list(memories.values())[-1])
-            return [_Cut(IMAGES, paper.groups, paper.splits, paper.order, bound=True)]
+            memories = dict(list(memories.items())[-1:])
         found: list[_Cut] = []
         for at, (name, room) in enumerate(memories.items()):
-            for grid in (False, True):
+            for grid in (False, True) if self.rules != "images" else ():
                 splitters = [Splitter(network, m.cores, m.near, grid=grid) for m in list(memories.values())[at:]]
                 groups = grouped(network, splitters[0])
                 splits = [next((s for near in splitters if (s := near.best(group))), None) for group in groups]
                 paper = priced(network, groups, splits, room, orders)
                 found.append(_Cut(f"for {name}", groups, splits, paper.order))
-        if self.rules == "search" and len(network.layers) <= MOST_LAYERS:
-            numbers = least_memory_order(network)
-            ordered = renumbered(network, numbers)
-            papers = [
-                (f"for {name}", searched(ordered, room, orders, recomputed=inf, most_steps=MOST_STEPS), False)
-                for name, room in memories.items()
-            ]
-            if self.binding != "none" and problem.spec.num_veus > 1 and network.layers:
-                papers += _bound(ordered, *list(memories.items())[-1], orders)
+        if self.rules != "paper" and network.layers:
+            numbers = least_memory_order(network) if len(network.layers) <= MOST_LAYERS else range(len(network.layers))
+            papers = self._searched(renumbered(network, numbers), memories, orders)
             found += [_Cut(what, _named(p.groups, numbers), p.splits, p.order, bound) for what, p, bound in papers]
         return _distinct(found)
 
+    def _searched(
+        self, network: Network, memories: Mapping[str, Memories], orders: Sequence[str]
+    ) -> Iterator[tuple[str, Paper, bool]]:
+        """Plans on paper, for what they are, and whether their instances have a vEU each.
 
-def _bound(network: Network, name: str, room: Memories, orders: Sequence[str]) -> Iterator[tuple[str, Paper, bool]]:
-    """Plans on paper whose instances have a vEU each: so many are at work at once, and share what memory there is."""
-    share = room._replace(near=room.near // room.cores, shared=room.shared // room.cores)
-    images = by_images(network, share)
-    if any(split and split.factor >= room.cores for split in images.splits):
-        yield IMAGES, images, True
-        paper = searched(network, share, orders, recomputed=inf, most_steps=MOST_STEPS)
-        if any(split and split.parts.get(0, 1) >= room.cores for split in paper.splits):
-            yield f"for {name}, each on a vEU", paper, True
+        Of these so many are at work at once, and share what memory there is. Too large a network is cut into images
+        alone.
+        """
+        last, room = list(memories.items())[-1]
+        small = len(network.layers) <= MOST_LAYERS
+        for name, memory in memories.items() if small else ():
+            yield f"for {name}", searched(network, memory, orders, recomputed=inf, most_steps=MOST_STEPS), False
+        if self.binding == "none" or room.cores < 2:
+            return
+        share = room._replace(near=room.near // room.cores, shared=room.shared // room.cores)
+        images = by_images(network, share)
+        if any(split and split.factor >= room.cores for split in images.splits):
+            yield "each on a vEU", images, True
+            if small:
+                paper = searched(network, share, orders, recomputed=inf, most_steps=MOST_STEPS)
+                yield f"for {last}, each on a vEU", paper, True
 
 
 def _named(groups: Sequence[Group], numbers: Sequence[int]) -> list[Group]:
