@@ -103,11 +103,12 @@ class Judge:
 
     def prefers_either_way(self, other: Judged, known: Judged, what: str) -> bool:
         """The same, where the other plan is so different that it may be faster though it is believed to take longer:
-        what is close is measured in any case.
+        what is close is measured in any case, if it can be.
         """
-        if not self._measures or takes_less(other, known, SURE) or takes_less(known, other, SURE):
-            return takes_less(other, known, self._problem.profiler.noise)
-        return bool(self._runs_faster(other, known, what))
+        close = not takes_less(other, known, SURE) and not takes_less(known, other, SURE)
+        if close and (faster := self._runs_faster(other, known, what)) is not None:
+            return faster
+        return takes_less(other, known, self._problem.profiler.noise)
 
     def _runs_faster(self, other: Judged, known: Judged, what: str) -> bool | None:
         """Whether the other plan runs faster, more than noise; None if nothing is measured, or can be."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,12 +14,12 @@ from rammer.candidates import standing_in
 from rammer.ir.dependency import reads
 from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.kernel import RKernel
-from rammer.ir.plan import Price
+from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.scheduler.algorithm1 import algorithm_1, offered
-from rammer.scheduler.judge import Judge, Judged, takes_less
+from rammer.scheduler.judge import SURE, Judge, Judged, takes_less
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.select import Market
@@ -121,6 +121,29 @@ def test_what_could_not_win_does_not(seed: int) -> None:
         answers.append(judge.could_win(kernels, known))
         assert answers[-1] or not judge.prefers(Judged(problem, plan), known, "")
     assert answers == sorted(answers) and not answers[0] and answers[-1]
+
+
+@pytest.mark.parametrize("believed", [0.5, 0.95, 1.0, 1.05, 2.0])
+@pytest.mark.parametrize("measured", [None, 0.8, 1.25])
+def test_what_is_close_is_measured_in_either_direction(believed: float, measured: float | None) -> None:
+    """Where that can be; what is far off is believed, and never run."""
+    problem, asked = priced(3), []
+    plans = [policy.schedule(problem) for policy in (SequentialPolicy(), WavefrontPolicy(plans="priced"))]
+
+    def measure(some: Sequence[ExecutionPlan]) -> Sequence[float] | None:
+        asked.append(some)
+        return None if measured is None else (10.0, 10.0 * measured)
+
+    profiler = MeasuredProfiler({}, problem.profiler, measure=measure, price=problem.profiler.prices)
+    judge = Judge(replace(problem, profiler=profiler), measures=True)
+    known, other = (Judged(problem, plan) for plan in plans)
+    known.us, other.us = 10.0, 10.0 * believed
+    known.least_us, other.least_us = known.us, other.us
+    close = 1 / SURE < believed < SURE
+    wanted = measured < 1 if close and measured is not None else believed < 1
+    assert judge.prefers_either_way(other, known, "") == wanted
+    assert len(asked) == close
+    assert judge.prefers(other, known, "") == (wanted and believed < 1)
 
 
 def test_a_plan_is_followed_once() -> None:

@@ -121,7 +121,8 @@ class GraphTurboPolicy:
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
         """rKernels that are cut where groups are, and so tensors."""
         if self.rules == "images":
-            return Wishes(images_apart=True, finer=(-(-images_of(graph) // spec.num_veus),))
+            of_each = -(-images_of(graph) // spec.num_veus)
+            return Wishes(images_apart=True, finer=(of_each,) if of_each else ())
         return Wishes(images_apart=True, finer=(8, 64))
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
