@@ -10,14 +10,10 @@ from rammer.cost.residency import levels
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
-from rammer.scheduler.graphturbo.network import images_of
-from rammer.scheduler.graphturbo.policy import GraphTurboPolicy
 from rammer.scheduler.judge import PLANS, Judge
-from rammer.scheduler.list_policy import ListPolicy
-from rammer.scheduler.policy import Policy, Problem
-from rammer.scheduler.policy_options import Wishes, described
-from rammer.scheduler.sequential import SequentialPolicy
-from rammer.scheduler.stationary import StationaryPolicy, recurrent_operators
+from rammer.scheduler.plugin import BUILT_IN
+from rammer.scheduler.policy import Policy, Problem, images_of
+from rammer.scheduler.policy_options import Wishes, described, wishes_of
 from rammer.scheduler.wavefront import WavefrontPolicy
 
 
@@ -42,8 +38,8 @@ class AutoPolicy:
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
         """What graphturbo wants, if its plan is drawn."""
         if self.tries == "all":
-            return GraphTurboPolicy().wishes(graph, spec)
-        return GraphTurboPolicy("images").wishes(graph, spec) if _has_images(graph, spec) else Wishes()
+            return wishes_of(BUILT_IN["graphturbo"](), graph, spec)
+        return wishes_of(_of_images(), graph, spec) if _has_images(graph, spec) else Wishes()
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         judge = Judge(problem, self.plans == "measured")
@@ -69,15 +65,21 @@ def _has_images(graph: Graph, spec: VDeviceSpec) -> bool:
 def _few(problem: Problem) -> Iterator[Policy]:
     """What pays for drawing it, beside wavefront."""
     if _has_images(problem.graph, problem.spec):
-        yield GraphTurboPolicy("images")
+        yield _of_images()
+
+
+def _of_images() -> Policy:
+    return BUILT_IN["graphturbo"](rules="images")
 
 
 def _all(problem: Problem) -> Iterator[Policy]:
     """Those beside wavefront that say something about this device and this graph."""
-    yield SequentialPolicy()
+    from rammer.scheduler.stationary import recurrent_operators  # which the default needs none of, nor other policies
+
+    yield BUILT_IN["sequential"]()
     if problem.spec.sync is SyncModel.FINE:
-        yield ListPolicy()
+        yield BUILT_IN["list"]()
         if recurrent_operators(problem):
-            yield StationaryPolicy()
+            yield BUILT_IN["stationary"]()
     if len(levels(problem.spec)) > 1:
-        yield GraphTurboPolicy(uncut=False)
+        yield BUILT_IN["graphturbo"](uncut=False)

@@ -56,6 +56,12 @@ class Policy(Protocol):
         """A plan, maybe without memory (the compiler adds it). Raises ScheduleError; never falls back in silence."""
 
 
+def images_of(graph: Graph) -> int:
+    """The most images that a convolution takes at once; 0 where there is none."""
+    convolutions = (op for op in graph.operators if "conv" in op.kind.split("+"))
+    return max((op.operation.outputs[0].shape[0] for op in convolutions), default=0)
+
+
 def need_fine_sync(policy: str, spec: VDeviceSpec) -> None:
     """Raise ScheduleError on a device with global synchronisation, for a policy whose rTasks wait for single others."""
     if spec.sync is SyncModel.GLOBAL:

@@ -216,6 +216,18 @@ def test_import_loads_no_driver_and_no_model_reader() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_default_policy_loads_no_other_for_a_single_image() -> None:
+    """`auto` is wavefront then, and takes no longer to be there."""
+    code = (
+        "import sys, rammer; from rammer.demo import lstm_stack;"
+        "rammer.compile(lstm_stack(1, 3, 8), 'interpreter', policy='auto', tune_seconds=0);"
+        "print([m for m in sys.modules if m.startswith('rammer.scheduler.') and "
+        "m.rpartition('.')[2] in ('graphturbo', 'list_policy', 'stationary', 'auto')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['rammer.scheduler.auto']"
+
+
 @pytest.mark.parametrize("path", [*modules(), *sorted((ROOT.parent / "tests").rglob("*.py"))], ids=lambda p: p.name)
 def test_files_stay_small(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 620, "split the file: one job each"

@@ -128,12 +128,6 @@ def step_of(kernel: RKernel, axis: int) -> int:
     return min((digit.step for digit in kernel.body.digits if digit.axis == name), default=extent)
 
 
-def images_of(graph: Graph) -> int:
-    """The most images that a convolution takes at once; 0 where there is none."""
-    convolutions = (op for op in graph.operators if "conv" in op.kind.split("+"))
-    return max((op.operation.outputs[0].shape[0] for op in convolutions), default=0)
-
-
 def network_of(graph: Graph, candidates: Mapping[Operation, Sequence[RKernel]]) -> Network:
     """The operators of a graph as layers, numbered as they are, which can be cut where an rKernel cuts its rTasks."""
     results = {graph.storage(t).root for t in graph.outputs}

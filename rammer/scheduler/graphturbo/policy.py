@@ -23,11 +23,11 @@ from rammer.scheduler.graphturbo.chains import Chains, Device, chained, in_chain
 from rammer.scheduler.graphturbo.exact import least_memory_order, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
 from rammer.scheduler.graphturbo.instances import Instance, instances
-from rammer.scheduler.graphturbo.network import Network, images_of, network_of, step_of
+from rammer.scheduler.graphturbo.network import Network, network_of, step_of
 from rammer.scheduler.graphturbo.scratchpad import Memories
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced, searched
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
-from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
 from rammer.scheduler.select import Assignment, Market, Option, count, select_veu
 from rammer.scheduler.timeline import simulate
