@@ -112,7 +112,7 @@ class GraphTurboPolicy:
     binding: Literal["cheaper", "none"] = field(
         default="cheaper",
         metadata={
-            "cheaper": "plans in which a vEU has some images for itself are compared, too, by `search`",
+            "cheaper": "plans in which a vEU has some images for itself are compared, too, but not by `paper`",
             "none": "the rTasks of an instance go where they start first",
         },
     )
