@@ -20,7 +20,7 @@ def passing_bytes(graph: Graph) -> int:
     """Bytes that one run brings into caches: constants, and what operators write."""
     roots = {graph.storage(tensor).root for op in graph.operators for tensor in op.inputs}
     constants = sum(graph.types[root].nbytes for root in roots if root in graph.constants)
-    return constants + sum(graph.types[t].nbytes for op in graph.operators for t in op.outputs)
+    return constants + sum(graph.types[t].filled_bytes for op in graph.operators for t in op.outputs)
 
 
 def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int, stalls: tuple[float, float] = (1.0, 1.0)) -> float:
@@ -32,7 +32,7 @@ def statics_us(kernel: RKernel, spec: VDeviceSpec, passing: int, stalls: tuple[f
     static = [n for n, is_static in enumerate(kernel.operation.static) if is_static]
     if not static or not kernel.num_rtasks:
         return 0.0
-    alone = sum(t.nbytes for t in (*kernel.input_types(), *kernel.operation.outputs))
+    alone = sum(t.filled_bytes for t in (*kernel.input_types(), *kernel.operation.outputs))
     veus = min(spec.num_veus, kernel.num_rtasks)
     in_turn = _fetch_us(spec, alone, 1, stalls)
     in_plan = _fetch_us(spec, max(passing, alone), spec.num_veus, stalls)

@@ -27,7 +27,7 @@ from rammer.ir.intervals import NOTHING, Intervals, expand, merged, sumset, unio
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import Digit, TensorType, row_major
+from rammer.ir.tensor import Digit, TensorType
 from rammer.ir.tile import TileProgram
 
 Pairs: TypeAlias = NDArray[np.int64]  # [n, 2]: (rTask of the consumer, rTask of the producer), sorted
@@ -165,11 +165,13 @@ def logical_elements(kind: TensorType) -> Intervals:
 
 
 def place_of(kind: TensorType, element: int) -> tuple[int, ...] | None:
-    """The logical place that a physical element holds; None for padding."""
+    """The logical place that a physical element holds; None for padding, and for what others have in between."""
     digits = kind.layout.digits if kind.layout else tuple(Digit(d) for d in range(kind.rank))
     place = [0] * kind.rank
-    for digit, extent in reversed(list(zip(digits, kind.physical_shape, strict=True))):
-        element, value = divmod(element, extent)
+    for digit, stride, extent in zip(digits, kind.strides, kind.physical_shape, strict=True):
+        value, element = divmod(element, stride)
+        if value >= extent:
+            return None
         place[digit.dim] += value * digit.div
     return tuple(place) if all(p < e for p, e in zip(place, kind.shape, strict=True)) else None
 
@@ -250,13 +252,13 @@ def surely_follows(consumer: RKernel, position: int, producer: RKernel, output: 
 
     False says nothing: `overlaps` knows.
     """
-    if producer.operation.expr.into or not consumer.num_rtasks:
+    kind = producer.operation.outputs[output]
+    if producer.operation.expr.into or not consumer.num_rtasks or (kind.layout and kind.layout.pitched):
         return False
     reader = BoxReader(consumer, position)
     box = consumer.box(0)
     read = reader.of_box(box) if all(low < high for low, high in box.values()) else NOTHING
-    size = prod(producer.operation.outputs[output].physical_shape)  # all of it is written, padding included
-    return reader.exact and bool(len(within(read, -shift, size - shift)))
+    return reader.exact and bool(len(within(read, -shift, kind.span - shift)))  # all is written, padding included
 
 
 @lru_cache(maxsize=1 << 12)
@@ -440,11 +442,10 @@ def _groups(index: tuple[Index, ...], path: Path) -> tuple[AxisGroup, ...]:
 
 def _strides(kind: TensorType) -> list[Strides]:
     """Per logical dimension, what its index adds to the position in memory."""
-    strides = row_major(kind.physical_shape)
     if kind.layout is None:
-        return [((s, 1, 0),) for s in strides]
+        return [((s, 1, 0),) for s in kind.strides]
     found: list[list[tuple[int, int, int]]] = [[] for _ in kind.shape]
-    for digit, stride in zip(kind.layout.digits, strides, strict=True):
+    for digit, stride in zip(kind.layout.digits, kind.strides, strict=True):
         found[digit.dim].append((stride, digit.div, digit.mod))
     return [tuple(digits) for digits in found]
 

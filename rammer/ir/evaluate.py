@@ -179,8 +179,8 @@ class Memory:
         if root not in self.arrays:
             dtype = kind.dtype.numpy
             fill = np.nan if kind.dtype.is_float else 77
-            self.arrays.setdefault(root, np.full(prod(kind.physical_shape), fill).astype(dtype))
-        return self.arrays[root][offset : offset + prod(self.graph.types[tensor].physical_shape)]
+            self.arrays.setdefault(root, np.full(kind.span, fill).astype(dtype))
+        return self.arrays[root][offset : offset + self.graph.types[tensor].span]
 
     def read(self, tensor: TensorId) -> Array:
         """The logical value."""
@@ -190,7 +190,10 @@ class Memory:
         """Store a logical value."""
         kind: TensorType = self.graph.types[tensor]
         array = np.asarray(value, kind.dtype.numpy)
-        self.physical(tensor)[...] = (pack(array, kind.layout) if kind.layout else array).ravel()
+        if kind.layout and kind.layout.pitched:
+            put_box(self.physical(tensor), kind, {str(d): (0, e) for d, e in enumerate(kind.shape)}, array)
+        else:
+            self.physical(tensor)[...] = (pack(array, kind.layout) if kind.layout else array).ravel()
 
     def write_box(self, tensor: TensorId, box: Box, value: Array) -> None:
         """Store the value of a box; elements outside of it stay as they are."""
@@ -200,11 +203,12 @@ class Memory:
 def put_box(flat: Array, kind: TensorType, box: Box, value: Array) -> None:
     """Store the value of a box in a tensor's physical elements; others stay as they are."""
     spans = tuple(slice(*span) for span in box.values())
-    index: tuple[Any, ...] = spans
-    if kind.layout is not None:
-        grid = np.ogrid[spans]
-        index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits)
-    flat.reshape(kind.physical_shape)[index] = value
+    if kind.layout is None:
+        flat.reshape(kind.physical_shape)[spans] = value
+        return
+    grid = np.ogrid[spans]
+    index = [grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in kind.layout.digits]
+    flat[sum(at * stride for at, stride in zip(index, kind.strides, strict=True))] = value
 
 
 def logical(flat: Array, kind: TensorType) -> Array:

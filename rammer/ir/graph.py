@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, takewhile
-from math import prod
 from typing import NamedTuple
+
+import numpy as np
 
 from rammer.errors import ModelError
 from rammer.ir.operator import Attrs, Operations, ROperator
@@ -103,9 +104,9 @@ class Graph:
         return storage(self.views, tensor)
 
     def extent(self, tensor: TensorId) -> tuple[TensorId, int, int]:
-        """The owner of a tensor's memory, and the elements [low, high) of it that the tensor takes."""
+        """The owner of a tensor's memory, and the elements [low, high) of it between which the tensor lies."""
         root, low = self.storage(tensor)
-        return root, low, low + prod(self.types[tensor].physical_shape)
+        return root, low, low + self.types[tensor].span
 
     @cached_property
     def _written(self) -> dict[TensorId, tuple[list[tuple[int, int, int, int]], list[int]]]:
@@ -125,7 +126,18 @@ class Graph:
         root, low, high = self.extent(tensor)
         pieces, ends = self._written.get(root, ([], []))
         here = takewhile(lambda piece: piece[0] < high, pieces[bisect_right(ends, low) :])
-        return sorted((n, output, first) for first, end, n, output in here if end > low)
+        between = ((n, output, first) for first, end, n, output in here if end > low)
+        return sorted(piece for piece in between if self._meet(tensor, low, *piece))
+
+    def _meet(self, tensor: TensorId, low: int, producer: int, output: int, first: int) -> bool:
+        """Whether a tensor and an output, which begin at elements of one owner, share some of them: one may have a
+        pitch, and lie between the elements of the other."""
+        kinds = self.types[tensor], self.operators[producer].operation.outputs[output]
+        if not any(kind.layout and kind.layout.pitched for kind in kinds):
+            return True
+        own, others = (kind.runs + at for kind, at in zip(kinds, (low, first), strict=True))
+        before = np.searchsorted(others[:, 1], own[:, 0], "right")  # of the others' runs, how many end before each
+        return bool(np.any(before < np.searchsorted(others[:, 0], own[:, 1], "left")))
 
     @cached_property
     def sources(self) -> tuple[tuple[Source, ...], ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +64,7 @@ def cuts(graph: Graph, kernels: Sequence[RKernel], least_bytes: int) -> dict[Ten
         spans = np.unique(np.concatenate(some), axis=0)
         apart = spans[1:, 0] >= np.maximum.accumulate(spans[:, 1])[:-1]
         firsts = np.append(0, spans[1:, 0][apart])
-        step = max(least_bytes // kind.element_bytes, -(-prod(kind.physical_shape) // max(most, 1)))
+        step = max(least_bytes // kind.element_bytes, -(-kind.span // max(most, 1)))
         firsts = firsts[np.unique(firsts // step, return_index=True)[1]]
         if len(firsts) > 1:
             answer[root] = tuple(firsts.tolist())

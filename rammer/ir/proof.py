@@ -132,11 +132,11 @@ def _arguments(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("R202", f"{len(program.arguments)} arguments for {len(types)} tensors")
         return
     for buffer, kind in zip(program.arguments, types, strict=True):
-        if buffer.size != prod(kind.physical_shape) or buffer.dtype is not kind.dtype:
+        if buffer.size != kind.span or buffer.dtype is not kind.dtype:
             yield Finding(
                 "R202",
                 f"{buffer.name} is {buffer.size} elements of {buffer.dtype.value}, but it is given {kind}, "
-                f"{prod(kind.physical_shape)} elements in its layout",
+                f"{kind.span} elements in its layout",
             )
         if kind.layout is not None and not covers(kind.layout, kind.shape):
             yield Finding("R202", f"the layout of {buffer.name} does not have a place of its own for each element")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -129,11 +130,15 @@ def convert(array: Array, dtype: DType) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """One physical dimension: logical[dim] // div % mod; mod 0 means no modulo."""
+    """One physical dimension: logical[dim] // div % mod; mod 0 means no modulo.
+
+    `pitch`: elements of memory from one to the next, where others' lie in between; 0: as many as one takes.
+    """
 
     dim: int
     div: int = 1
     mod: int = 0
+    pitch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +189,31 @@ class Layout:
     def physical_shape(self, shape: Shape) -> Shape:
         return tuple(d.mod or -(-shape[d.dim] // d.div) for d in self.digits)
 
+    def strides(self, shape: Shape) -> list[int]:
+        """How far apart in memory neighbours of each physical dimension are."""
+        found: list[int] = []
+        size = 1
+        for digit, extent in zip(reversed(self.digits), reversed(self.physical_shape(shape)), strict=True):
+            found.append(digit.pitch or size)
+            size = found[-1] * extent
+        return found[::-1]
+
+    @property
+    def pitched(self) -> bool:
+        """Whether elements of others lie between those of the tensor."""
+        return any(d.pitch for d in self.digits)
+
+    def with_strides(self, shape: Shape, strides: Sequence[int]) -> Layout:
+        """The same digits of a tensor of shape `shape`, so far apart, where there are several."""
+        digits: list[Digit] = []
+        size = 1
+        physical = self.physical_shape(shape)
+        for digit, extent, stride in zip(reversed(self.digits), reversed(physical), reversed(strides), strict=True):
+            pitch = 0 if extent == 1 or stride == size else stride
+            digits.append(replace(digit, pitch=pitch))
+            size = (pitch or size) * extent
+        return replace(self, digits=tuple(reversed(digits)))
+
     def pads(self, shape: Shape) -> bool:
         """Whether the physical tensor holds more elements than the logical one."""
         return prod(self.physical_shape(shape)) != prod(shape)
@@ -193,7 +223,7 @@ def channel_blocked(rank: int, block: int, *, batch_first: bool = False) -> Layo
     """CN…{block}c: channels (dimension 1) in blocks of `block`, innermost.
 
     Whole blocks are outermost, before the batch: concatenations and slices of channels are contiguous for any batch.
-    With `batch_first` (NC…{block}c) they are not, but images are.
+    With `batch_first` (NC…{block}c) images are, and such slices have a pitch.
     """
     outer = (Digit(0), Digit(1, block)) if batch_first else (Digit(1, block), Digit(0))
     return Layout((*outer, *(Digit(d) for d in range(2, rank)), Digit(1, 1, block)))
@@ -224,6 +254,9 @@ def unpack(array: Array, layout: Layout, shape: Shape) -> Array:
         return unpack(layout.encoding.decode(array), replace(layout, encoding=None), shape)
     grid = np.ogrid[tuple(slice(e) for e in shape)]
     index = tuple(grid[d.dim] // d.div % d.mod if d.mod else grid[d.dim] // d.div for d in layout.digits)
+    if layout.pitched:
+        places = zip(index, layout.strides(shape), strict=True)
+        return np.ascontiguousarray(array.reshape(-1)[sum(at * stride for at, stride in places)])
     return np.ascontiguousarray(array.reshape(layout.physical_shape(shape))[index])
 
 
@@ -249,6 +282,30 @@ class TensorType:
         return self.layout.physical_shape(self.shape) if self.layout else self.shape
 
     @property
+    def strides(self) -> list[int]:
+        """How far apart in memory neighbours of each physical dimension are."""
+        return self.layout.strides(self.shape) if self.layout else row_major(self.shape)
+
+    @property
+    def span(self) -> int:
+        """Elements in memory from the first to the last, padding and what lies between included."""
+        if self.layout is None or not self.layout.pitched:
+            return prod(self.physical_shape)
+        if not self.size:
+            return 0
+        return sum((e - 1) * s for e, s in zip(self.physical_shape, self.strides, strict=True)) + 1
+
+    @property
+    def runs(self) -> NDArray[np.int64]:
+        """[n, 2]: the elements in memory, [low, high), that are its own, padding included; ascending."""
+        if self.layout is None or not self.layout.pitched:
+            return np.array([[0, self.span]])
+        last = max(p for p, d in enumerate(self.layout.digits) if d.pitch)
+        places = np.ogrid[tuple(slice(e) for e in self.physical_shape[: last + 1])]
+        first = np.ravel(sum(at * stride for at, stride in zip(places, self.strides, strict=False)))
+        return np.stack([first, first + prod(self.physical_shape[last + 1 :])], 1)
+
+    @property
     def element_bytes(self) -> int:
         """Bytes in memory of an element."""
         encoding = self.layout.encoding if self.layout else None
@@ -256,7 +313,12 @@ class TensorType:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, padding included."""
+        """Bytes in memory from the first to the last, padding and what lies between included."""
+        return self.span * self.element_bytes
+
+    @property
+    def filled_bytes(self) -> int:
+        """Bytes in memory that are its own, padding included."""
         return prod(self.physical_shape) * self.element_bytes
 
     def __str__(self) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,8 +157,8 @@ def _check_types(graph: Graph) -> None:
         if tensor not in graph.types:
             continue
         kind, base = graph.types[tensor], graph.types[view.base]
-        end = view.offset + prod(kind.physical_shape)
-        if view.offset < 0 or end > prod(base.physical_shape) or kind.dtype is not base.dtype:
+        end = view.offset + kind.span
+        if view.offset < 0 or end > base.span or kind.dtype is not base.dtype:
             raise VerificationError(
                 "R110",
                 f"view {tensor!r} is {kind} at elements [{view.offset}, {end}) of {view.base!r}, which is {base}",
@@ -170,7 +169,8 @@ def _check_types(graph: Graph) -> None:
 def _layout(kind: TensorType) -> str:
     if kind.layout is None:
         return "row-major"
-    return " ".join(f"{d.dim}//{d.div}" + (f"%{d.mod}" if d.mod else "") for d in kind.layout.digits)
+    digits = kind.layout.digits
+    return " ".join(f"{d.dim}//{d.div}" + f"%{d.mod}" * bool(d.mod) + f"@{d.pitch}" * bool(d.pitch) for d in digits)
 
 
 def _lane_count(evidence: Evidence) -> None:
@@ -432,7 +432,7 @@ def _fits_device(evidence: Evidence) -> None:
         place, room = ("scratch", plan.spec.scratch_bytes) if near else ("arena", memory.arena_bytes)
         if near and any(not 0 <= veu < plan.spec.num_veus for veu in near.veus):
             raise VerificationError("R108", f"{tensor!r} lies in the scratch of vEUs {near.veus}, not all of which are")
-        elements = prod(kind.physical_shape)
+        elements = kind.span
         ends = (*pieces.firsts[1:], elements)
         if pieces.firsts[0] or any(f >= e for f, e in zip(pieces.firsts, ends, strict=True) if elements):
             raise VerificationError("R108", f"pieces of {tensor!r} begin at {pieces.firsts}, of {elements} elements")
@@ -463,14 +463,14 @@ def _written_once(evidence: Evidence) -> None:
             raise VerificationError("R109", error.what, hint=error.hint) from error
     for root, parts in written.items():
         parts.sort()
-        for (_, stop, n, position), (start, _, m, output) in pairwise(parts):
-            if start < stop:
-                raise VerificationError(
-                    "R109",
-                    f"{graph.operators[n].outputs[position]!r} and {graph.operators[m].outputs[output]!r} "
-                    f"share elements of {root!r}, so both would be written there",
-                    hint="views in which operators write must lie side by side",
-                )
+        if clash := _clash(plan, parts):
+            (n, position), (m, output) = clash
+            raise VerificationError(
+                "R109",
+                f"{graph.operators[n].outputs[position]!r} and {graph.operators[m].outputs[output]!r} "
+                f"share elements of {root!r}, so both would be written there",
+                hint="views in which operators write must lie side by side, or between each other's elements",
+            )
     whole = {root: _hulls(plan, parts) for root, parts in written.items()}
     for n, op in enumerate(graph.operators):
         for position, tensor in enumerate(op.inputs):
@@ -529,6 +529,32 @@ def _outputs(plan: ExecutionPlan) -> Iterator[tuple[int, int, TensorId]]:
     for n, op in enumerate(plan.graph.operators):
         for position, tensor in enumerate(op.outputs):
             yield n, position, tensor
+
+
+def _clash(
+    plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Two outputs (operator, number) that are written to the same element of an owner, whose parts are given in order.
+
+    Where they lie between the same ends, the elements decide.
+    """
+    pairs = [(a[2:], b[2:]) for a, b in pairwise(parts) if b[0] < a[1]]
+    if not pairs or not any(_pitched(plan.graph, n, position) for _, _, n, position in parts):
+        return pairs[0] if pairs else None
+    spans = [union(written_elements(plan.kernels[n], position).sets) + first for first, _, n, position in parts]
+    part = np.repeat(np.arange(len(parts)), [len(s) for s in spans])
+    flat = np.concatenate(spans)
+    order = np.argsort(flat[:, 0], kind="stable")
+    over = np.flatnonzero(flat[order[1:], 0] < flat[order[:-1], 1])
+    if not len(over):
+        return None
+    first, second = (parts[part[order[over[0] + k]]] for k in (0, 1))
+    return first[2:], second[2:]
+
+
+def _pitched(graph: Graph, operator: int, output: int) -> bool:
+    layout = graph.operators[operator].operation.outputs[output].layout
+    return layout is not None and layout.pitched
 
 
 def _hulls(plan: ExecutionPlan, parts: list[tuple[int, int, int, int]]) -> Intervals:

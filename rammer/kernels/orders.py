@@ -108,7 +108,7 @@ class Orders:
         """Bytes of a tensor that a task reads."""
         extents = dict((*self.problem.root.axes, *self.problem.root.reduce))
         moving = [a for a in self.steps if any(a in variables(ix) for ix in load.index)]
-        nbytes = self.problem.expr.type_of(load.tensor).nbytes
+        nbytes = self.problem.expr.type_of(load.tensor).filled_bytes
         return nbytes * prod(min(self.steps[a] / extents[a], 1.0) for a in moving)
 
     def _left(self, chunk: Loops) -> Loops:

@@ -102,7 +102,7 @@ class Problem:
     @cached_property
     def microseconds(self) -> float:
         """At least so long it takes on one vEU: its arithmetic, and its bytes at the nearest memory's rates."""
-        read, stored = (sum(t.nbytes for _, t in some) for some in (self.expr.inputs, self.expr.outputs))
+        read, stored = (sum(t.filled_bytes for _, t in some) for some in (self.expr.inputs, self.expr.outputs))
         near = next((m for m in self.spec.memory if m.read_gbps), MemoryLevel("usual", 0, "veu", 50.0))
         moving_us = read * self.spec.byte_us(near, 1) + stored * self.spec.byte_us(near, 1, stores=True)
         return arithmetic_us(self.stages.values(), self.spec) + moving_us
@@ -123,12 +123,9 @@ class Problem:
         env |= {"_block": (0, max(-(-extents[axis] // self.lanes) - 1, 0)), "_lane": (0, self.lanes - 1)}
         value = {axis: var("_block") * self.lanes + var("_lane")}
         at = [substitute(ix, value) for ix in index]
-        shape = kind.physical_shape
         if kind.layout is not None:
             at = [at[d.dim] // d.div % d.mod if d.mod else at[d.dim] // d.div for d in kind.layout.digits]
-        flat, stride = Index(), 1
-        for ix, extent in zip(reversed(at), reversed(shape), strict=True):
-            flat, stride = flat + simplify_index(ix, env) * stride, stride * extent
+        flat = sum((simplify_index(ix, env) * s for ix, s in zip(at, kind.strides, strict=True)), Index())
         step = flat.coef("_lane")
         return None if "_lane" in variables(flat - var("_lane") * step) else step
 
@@ -161,7 +158,7 @@ class Problem:
     def alone_us(self, schedule: Schedule, num_veus: int) -> float:
         """Microseconds on as many vEUs that do nothing else, by the counted work of a draft."""
         program = draft(self.expr, schedule, self.stages.values(), self.spec.folds)
-        nbytes = sum(t.nbytes for _, t in (*self.expr.inputs, *self.expr.outputs))
+        nbytes = sum(t.filled_bytes for _, t in (*self.expr.inputs, *self.expr.outputs))
         return counted_us(program, self.spec, nbytes) * -(-program.num_rtasks // num_veus)
 
     def own_packing(self, schedule: Schedule) -> Packing | None:

@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 from random import Random
 
 import numpy as np
@@ -144,7 +143,7 @@ class _Memory(Memory):
         for owner in owners:
             fill = np.nan if plan.graph.types[owner].dtype.is_float else JUNK
             firsts = apart[owner].firsts if owner in apart else (0,)
-            for first, stop in pairwise((*firsts, prod(plan.graph.types[owner].physical_shape))):
+            for first, stop in pairwise((*firsts, plan.graph.types[owner].span)):
                 self.physical(owner, first)[first:stop] = fill
 
     def byte_offset(self, tensor: TensorId, element: int = 0) -> int:

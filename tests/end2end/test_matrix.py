@@ -68,6 +68,40 @@ def branchy_cnn() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
+def images() -> onnx.ModelProto:
+    """Three odd images through a dense block: channels joined in place, and blocks of them cut out."""
+    random = np.random.default_rng(6)
+    weights: list[onnx.TensorProto] = []
+
+    def weight(name: str, *shape: int) -> str:
+        values = (random.standard_normal(shape) * np.prod(shape[1:]) ** -0.5).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, name))
+        return name
+
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", weight("w0", 32, 3, 3, 3)], ["c0"], pads=[1] * 4),
+        node("Conv", ["c0", weight("w1", 16, 32, 3, 3)], ["c1"], pads=[1] * 4),
+        node("Concat", ["c0", "c1"], ["k1"], axis=1),
+        node("Conv", ["k1", weight("w2", 21, 48, 1, 1)], ["c2"]),
+        node("Concat", ["k1", "c2"], ["k2"], axis=1),
+        node("Relu", ["k2"], ["r"]),
+        node("Split", ["r", "parts"], ["s0", "s1"], axis=1),
+        node("Conv", ["s0", weight("w3", 37, 32, 3, 3)], ["c3"], pads=[1] * 4),
+        node("Conv", ["s1", weight("w4", 37, 37, 3, 3)], ["c4"], pads=[1] * 4),
+        node("Add", ["c3", "c4"], ["a"]),
+        node("GlobalAveragePool", ["a"], ["q"]),
+        node("Flatten", ["q"], ["y"]),
+    ]
+    weights.append(numpy_helper.from_array(np.array([32, 37]), "parts"))
+    ports = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 3, 11, 13]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 37]),
+    ]
+    graph = helper.make_graph(nodes, "images", ports[:1], ports[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
 def attention() -> onnx.ModelProto:
     """Products of two activations, transposes, a row-wise softmax, layer normalization, a gather."""
     random = np.random.default_rng(4)
@@ -125,6 +159,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "lstm": lambda: lstm_stack(2, 4, 16),
     "cnn": branchy_cnn,
     "attention": attention,
+    "images": images,
     "weights as bytes": weights_as_bytes,
 }
 

@@ -12,12 +12,21 @@ import pytest
 
 from rammer.errors import RammerError
 from rammer.ir import dependency
-from rammer.ir.dependency import Dependencies, overlaps, read_elements, surely_follows, writers, writes
-from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.dependency import (
+    Dependencies,
+    logical_elements,
+    overlaps,
+    place_of,
+    read_elements,
+    surely_follows,
+    writers,
+    writes,
+)
+from rammer.ir.evaluate import evaluate_expr, logical, put_box
 from rammer.ir.expr import Call, Load, Stage, TensorExpr
 from rammer.ir.graph import Graph, Source, View
 from rammer.ir.index import Index, evaluate, var
-from rammer.ir.intervals import Intervals, expand, missing, union
+from rammer.ir.intervals import Intervals, expand, merged, missing, union
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation, Operations, ROperator, attributes
 from rammer.ir.ops import OPS
@@ -152,6 +161,43 @@ def test_layouts_change_addresses_not_dependencies() -> None:
     producer = numpy_kernel(interner.retype(abs_op, (plain,), (packed,), (False,)), tile)
     assert packed.nbytes == 48 * 36 * 4
     assert union(written_sets(producer)).tolist() == [[0, 48 * 36]]
+
+
+@pytest.mark.parametrize(("batch", "channels", "block"), [(1, 16, 16), (2, 40, 16), (3, 21, 8), (5, 64, 16)])
+def test_a_pitch_leaves_room_for_others(batch: int, channels: int, block: int) -> None:
+    """Elements of a tensor with a pitch, by index and by run, are those of a slice of NumPy's."""
+    whole = channel_blocked(4, block, batch_first=True)
+    outer = TensorType((batch, (-(-channels // block) + 2) * block, 3, 7), layout=whole)
+
+    def part(channels: int) -> TensorType:
+        shape = batch, channels, 3, 7
+        return TensorType(shape, layout=whole.with_strides(shape, outer.strides))
+
+    def kernel_of(kind: TensorType) -> RKernel:
+        unary = Operations(OPS).retype(define("abs", kind.shape), (kind,), (kind,), (False,))
+        return numpy_kernel(unary, dict(zip((a for a, _ in unary.expr.root.axes), (1, block, 2, 7), strict=True)))
+
+    kind = part(channels)
+    assert kind.layout is not None and kind.layout.pitched == (batch > 1)
+    own = np.arange(np.prod(outer.physical_shape)).reshape(outer.physical_shape)[:, : -(-channels // block)]
+    assert expand(kind.runs).tolist() == own.ravel().tolist() and kind.span == own.max() + 1
+    assert kind.filled_bytes == 4 * own.size and kind.nbytes == 4 * kind.span
+    value = np.random.default_rng(0).standard_normal(kind.shape).astype(np.float32)
+    flat = np.full(kind.span, np.nan, np.float32)
+    put_box(flat, kind, {str(d): (0, e) for d, e in enumerate(kind.shape)}, value)
+    np.testing.assert_array_equal(logical(flat, kind), value)
+    assert expand(logical_elements(kind)).tolist() == np.flatnonzero(~np.isnan(flat)).tolist()
+    for element in [*range(min(kind.span, 999)), kind.span - 1]:
+        place = place_of(kind, element)
+        assert np.isnan(flat[element]) if place is None else value[place] == flat[element]
+    kernel, other = kernel_of(kind), kernel_of(part(2 * block))
+    assert np.array_equal(union(written_sets(kernel)), merged(*kind.runs.T))
+    assert overlaps(kernel, 0, kernel, 0, 0).tolist() == [[n, n] for n in range(kernel.num_rtasks)]
+    behind = own.shape[1] * block * 21  # where the other one begins, and lies in between
+    both = union([*written_sets(kernel), *(s + behind for s in written_sets(other))])
+    assert both.tolist() == [[0, np.prod(outer.physical_shape)]]
+    assert not len(overlaps(kernel, 0, other, 0, -behind)) and not len(overlaps(other, 0, kernel, 0, behind))
+    assert len(overlaps(kernel, 0, other, 0, block * 21 - behind))
 
 
 def written_sets(kernel: RKernel) -> list[Intervals]:

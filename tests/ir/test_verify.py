@@ -20,7 +20,7 @@ from rammer.ir.operator import Operations, ROperator, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
 from rammer.ir.program import BarrierRTask, RTask
-from rammer.ir.tensor import Digit, DType, Layout, TensorType
+from rammer.ir.tensor import Digit, DType, Layout, TensorType, channel_blocked
 from rammer.ir.tile import TaskDigit
 from rammer.ir.verify import RULES, HappensBefore, verify_plan
 from rammer.testing.generate import random_graph, random_plan
@@ -177,9 +177,54 @@ BROKEN["scratch where nothing may stay"] = (
 )
 
 
+def joined(offset: int = 32, writers: int = 2, order: tuple[str, ...] = ("0.0", "1.0", "2.0")) -> ExecutionPlan:
+    """Images of 16 channels and as many others, joined where they lie, and a reader of both; each has one rTask."""
+    interner = Operations(OPS)
+    layout = channel_blocked(3, 16, batch_first=True)
+    plain, both = TensorType((3, 16, 2)), TensorType((3, 32, 2), layout=layout)
+    part = replace(plain, layout=layout.with_strides(plain.shape, both.strides))
+    write = interner.retype(interner.define("tanh", (plain,)), (plain,), (part,), (False,))
+    read = interner.retype(
+        interner.define("tanh", (replace(both, layout=None),)), (both,), (replace(both, layout=None),), (False,)
+    )
+    nodes = [ROperator(f"write{n}", write, ("x",), (f"part{n}",)) for n in range(writers)]
+    nodes.append(ROperator("read", read, ("both",), ("y",)))
+    types = {"x": plain, "part0": part, "part1": part, "both": both, "y": replace(both, layout=None)}
+    views = {"part0": View("both", 0), "part1": View("both", offset)}
+    graph = Graph("joined", ("x",), ("y",), tuple(nodes), types, {}, interner, views)
+    kernels = tuple(numpy_kernel(op.operation, {}) for op in nodes)
+    plan = ExecutionPlan(graph, VDeviceSpec("test", 2), kernels, (program(order[:1], order[1:]),))
+    return replace(plan, memory=plan_memory(plan))
+
+
+BROKEN["channels joined where others lie"] = (
+    "R109",
+    joined(offset=16),
+    "'part0' and 'part1' share elements of 'both', so both would be written there",
+)
+BROKEN["channels that nobody writes between others"] = (
+    "R109",
+    joined(writers=1, order=("0.0", "1.0")),
+    r"tanh 'read' reads 'both', whose elements \[32, 64\) no rTask writes",
+)
+BROKEN["joined channels that nobody waits for"] = (
+    "R104",
+    joined(),
+    "rTask 2.0 of tanh 'read' .* reads what rTask 0.0 of tanh 'write0' .* writes",
+)
+BROKEN["channels that end behind what they lie in"] = ("R110", joined(offset=48), "a view lies inside its base")
+
+
 def test_a_good_plan_passes() -> None:
     verify_plan(good())
     verify_plan(updating())
+    plan = joined()
+    waiting = replace(plan, programs=(program(["0.0"], ["1.0", [(0, 0)], "2.0"]),))
+    verify_plan(waiting)
+    x = np.random.default_rng(0).standard_normal((3, 16, 2)).astype(np.float32)
+    found = run_plan(waiting, {"x": x})["y"]
+    np.testing.assert_allclose(found, np.tanh(np.tanh(np.concatenate([x, x], 1))), rtol=1e-6)
+    assert plan.graph.sources[1] == () and [s.producer for s in plan.graph.sources[2]] == [0, 1]
 
 
 def test_an_update_changes_its_input() -> None:

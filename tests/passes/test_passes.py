@@ -62,8 +62,8 @@ def written(graph: Graph) -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
     for op in graph.operators:
         for tensor in op.outputs:
-            root, low, high = graph.extent(tensor)
-            found.setdefault(root, []).append((low, high))
+            root, first = graph.storage(tensor)
+            found.setdefault(root, []).extend(map(tuple, (graph.types[tensor].runs + first).tolist()))
     return {root: sorted(pieces) for root, pieces in found.items()}
 
 
@@ -78,7 +78,7 @@ def test_each_pass_keeps_the_meaning(name: str) -> None:
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_images_lie_apart_where_a_policy_wants_it(joined: bool) -> None:
-    """Blocks of channels inside of images, but where channels are joined in place."""
+    """Blocks of channels inside of images, also where channels are joined in place."""
     builder = GraphBuilder("images")
     x = builder.input("x", (3, 17, 9, 11))
     rng = np.random.default_rng(0)
@@ -91,10 +91,48 @@ def test_images_lie_apart_where_a_policy_wants_it(joined: bool) -> None:
     for apart in (False, True):
         after = optimize(before, SPEC, images_apart=apart)
         assert_same(before, after)
-        outermost = {t: kind.layout.digits[0].dim for t, kind in after.types.items() if kind.layout}
-        filtered = {op.outputs[0] for op in after.operators if op.kind == "conv"}
-        for tensor, dim in outermost.items():
-            assert dim == (0 if apart and not (joined and tensor in filtered) else 1), tensor
+        blocked = {t: kind.layout for t, kind in after.types.items() if kind.layout}
+        assert blocked and {layout.digits[0].dim for layout in blocked.values()} == {0 if apart else 1}
+        moved = sum(op.kind in ("concat", "copy") for op in after.operators)
+        assert moved == joined  # 33 channels end amid a block: the other 33 are copied, into rows
+
+
+def joined_channels(batch: int, twice: bool) -> Graph:
+    """Dense blocks of odd images: channels joined with all before, halves of them, and a tensor joined twice."""
+    builder = GraphBuilder("joined")
+    rng = np.random.default_rng(1)
+
+    def conv(x: str, channels: int, taps: int = 3) -> str:
+        shape = channels, builder.types[x].shape[1], taps, taps
+        weights = builder.constant(rng.standard_normal(shape).astype(np.float32) / 8)
+        return builder.add("conv", x, weights, pads=(taps // 2,) * 4)
+
+    x = conv(builder.input("x", (batch, 5, 7, 9)), 32)
+    for _ in range(2):
+        x = builder.add("concat", x, builder.add("relu", conv(x, 16)), axis=1)
+    half = builder.add("slice", x, starts=(0, 16, 0, 0), steps=(1,) * 4, shape=(batch, 32, 7, 9))
+    other = builder.add("concat", conv(half, 16), x, axis=1)
+    if twice:
+        other = builder.add("concat", builder.add("concat", conv(other, 16), x, axis=1), other, axis=1)
+    builder.output(conv(other, 21, 1), "y")
+    return builder.build()
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+@pytest.mark.parametrize("twice", [False, True])
+def test_channels_are_joined_where_they_lie(batch: int, twice: bool) -> None:
+    """Views of views, with the pitch of the outermost; what is joined twice is copied the second time."""
+    before = joined_channels(batch, twice)
+    after = optimize(before, SPEC, images_apart=True)
+    assert_same(before, after)
+    check_placement(after)
+    copies = [op for op in after.operators if op.kind in ("concat", "copy", "slice")]
+    assert len(copies) == twice
+    pitched = {t for t, kind in after.types.items() if kind.layout and kind.layout.pitched}
+    assert bool(pitched) == (batch > 1)
+    for tensor in pitched:
+        root = after.types[after.storage(tensor).root]
+        assert after.types[tensor].strides == root.strides and tensor in after.views
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -386,7 +386,7 @@ class TestPlans:
         assert cost <= least
 
     def test_what_no_cut_makes_cheaper_is_not_cut(self) -> None:
-        graph = optimize(tower(5, 24, joined=True), self.spec, images_apart=True)
+        graph = optimize(tower(4, 28), self.spec, images_apart=True)
         problem = self.problem(graph, "graphturbo")
         search, rules = (PluginRegistry(third_party=False).policy(p) for p in ("graphturbo", "graphturbo:rules=paper"))
         whole, cut = search.schedule(problem), rules.schedule(problem)

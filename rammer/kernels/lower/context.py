@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TypeAlias
 
 from rammer.errors import LoweringError
@@ -74,8 +73,8 @@ class Context:
         packed = dict(schedule.packing)
         for name, kind in (*expr.outputs, *expr.inputs):
             layout = packed.get(name, kind.layout)
-            shape = layout.physical_shape(kind.shape) if layout else kind.shape
-            self.home[name] = Home(Buffer(name, prod(shape), Scope.ARGUMENT, kind.dtype), (), strides(shape), layout)
+            own = replace(kind, layout=layout)
+            self.home[name] = Home(Buffer(name, own.span, Scope.ARGUMENT, kind.dtype), (), tuple(own.strides), layout)
 
     def fail(self, stage: Stage, what: str, hint: str = "") -> LoweringError:
         return LoweringError(f"{self.expr.name}.{stage.name}: {what}", hint=hint)

@@ -35,32 +35,23 @@ def choose_layouts(graph: Graph, spec: VDeviceSpec, images_apart: bool = False) 
 
     Tensors whose channels fill no more than half a block, or with a single position, stay row-major, and what
     convolutions of groups that straddle blocks read and write; and everything where there are no vectors, or
-    threads in their place (SIMT): they read neighbours anyway. With `images_apart` an image's blocks lie together, but
-    of tensors whose channels are joined with others': that could not be done in place.
+    threads in their place (SIMT): they read neighbours anyway. With `images_apart` an image's blocks lie together.
     """
     if spec.lanes < 2 or spec.execution is Execution.SIMT:
         return graph
-    together = _joined(graph) if images_apart else None
-    chooser = _Chooser(Editor(graph), spec.lanes, together)
+    chooser = _Chooser(Editor(graph), spec.lanes, images_apart)
     for n in list(chooser.editor.operators):
         chooser.visit(n)
     return chooser.editor.finish()
 
 
-def _joined(graph: Graph) -> frozenset[TensorId]:
-    """Operands and results of operators that put channels side by side."""
-    concats = [op for op in graph.operators if op.kind == "concat"]
-    by_channel = [op for op in concats if op.operation.attr("axis") % op.operation.outputs[0].rank == 1]
-    return frozenset(tensor for op in by_channel for tensor in (*op.inputs, *op.outputs))
-
-
 class _Chooser:
-    """`together`: tensors whose blocks of a channel lie side by side for all images; None: those of all do."""
+    """Gives operators their layouts, one after the other."""
 
-    def __init__(self, editor: Editor, lanes: int, together: frozenset[TensorId] | None) -> None:
+    def __init__(self, editor: Editor, lanes: int, images_apart: bool) -> None:
         self.editor = editor
         self.lanes = lanes
-        self.together = together
+        self.images_apart = images_apart
         self.versions: dict[tuple[TensorId, Layout | None], TensorId] = {}
         self.layouts: dict[TensorId, Layout | None] = {}  # of what the operator computes; graph outputs are converted
 
@@ -70,11 +61,11 @@ class _Chooser:
         operation = op.operation
         blocked = self._accepts(op) and self._wants(op)
         sources = tuple(
-            kind if t in self.editor.constants else self._in_layout(t, kind, blocked)
+            kind if t in self.editor.constants else self._in_layout(kind, blocked)
             for t, kind in zip(op.inputs, operation.inputs, strict=True)
         )
         outputs = zip(op.outputs, operation.outputs, strict=True)
-        targets = tuple(self._in_layout(t, kind, blocked) for t, kind in outputs)
+        targets = tuple(self._in_layout(kind, blocked) for _, kind in outputs)
         inputs = tuple(self._version(t, kind.layout) for t, kind in zip(op.inputs, sources, strict=True))
         if inputs == op.inputs and sources == operation.inputs and targets == operation.outputs:
             return
@@ -106,11 +97,10 @@ class _Chooser:
         self.versions[tensor, layout] = made
         return made
 
-    def _in_layout(self, tensor: TensorId, kind: TensorType, blocked: bool) -> TensorType:
+    def _in_layout(self, kind: TensorType, blocked: bool) -> TensorType:
         layout = None
         if blocked and self._blockable(kind):
-            apart = self.together is not None and tensor not in self.together and kind.shape[0] > 1
-            layout = channel_blocked(kind.rank, self.lanes, batch_first=apart)
+            layout = channel_blocked(kind.rank, self.lanes, batch_first=self.images_apart and kind.shape[0] > 1)
         return TensorType(kind.shape, kind.dtype, layout)
 
     def _blockable(self, kind: TensorType) -> bool:

@@ -1,7 +1,13 @@
-"""Give tensors their place: contiguous reshapes, slices and concatenations become views of shared memory."""
+"""Give tensors their place: reshapes, slices and concatenations become views of shared memory.
+
+What is joined, or cut out, is one piece of memory, or of blocked channels one piece for each image: then it has the
+pitch of all channels.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from rammer.ir.expr import Load
@@ -17,7 +23,7 @@ def place(graph: Graph) -> Graph:
     placer = _Placer(graph)
     for op in graph.operators:
         placer.visit(op)
-    operators = tuple(placer.operators)
+    operators = placer.finish()
     used = {t for op in operators for t in (*op.inputs, *op.outputs)} | {*graph.inputs, *graph.outputs}
     views = {}
     for tensor in list(used):
@@ -43,13 +49,16 @@ class _Placer:
         self.types = dict(graph.types)
         self.views: dict[TensorId, View] = {}
         self.operators: list[ROperator] = []
+        self.pitched: dict[TensorId, TensorId] = {}  # a view that lies in several pieces: of which tensor
         self.fixed = {*graph.inputs, *graph.outputs, *graph.constants}
         self.outputs = set(graph.outputs)
 
     def visit(self, op: ROperator) -> None:
         if op.kind == "concat" and self._gather(op):
             return
-        offset = view_offset(op.operation)
+        if op.kind == "slice" and self._cut(op):
+            return
+        offset = None if {*op.inputs} & self.pitched.keys() else view_offset(op.operation)
         if op.operation.expr.into:  # its result is the memory of what it updates
             self.views[op.outputs[0]] = View(op.inputs[0], 0)
         if offset is None:
@@ -77,15 +86,64 @@ class _Placer:
         self.views[root] = where
         return True
 
+    def _put_pitched(self, tensor: TensorId, where: View) -> bool:
+        """The same in pieces: of a tensor whose memory nobody looks at as anything else."""
+        if storage(self.views, tensor).root != tensor or any(view.base == tensor for view in self._whole_views()):
+            return False
+        if put := self._put(tensor, where):
+            self.pitched[tensor] = where.base
+        return put
+
+    def _whole_views(self) -> Iterator[View]:
+        """Views that take what they lie in for one piece of memory."""
+        return (view for tensor, view in self.views.items() if tensor not in self.pitched)
+
+    def _cut(self, op: ROperator) -> bool:
+        """See a slice of blocked channels where its operand lies, in a piece for each image."""
+        source, target = op.inputs[0], op.outputs[0]
+        offset = _piece_offset(op.operation, pitched=True)
+        if offset is None or target in self.outputs or source in self.graph.constants:
+            return False
+        self.views[target] = View(source, offset)
+        self.pitched[target] = source
+        return True
+
+    def finish(self) -> tuple[ROperator, ...]:
+        """The operators that are left, of tensors as far apart in memory as what they lie in."""
+        known: set[TensorId] = set()
+
+        def settle(tensor: TensorId) -> None:
+            if tensor in known or tensor not in self.pitched:
+                return
+            known.add(tensor)
+            settle(self.pitched[tensor])
+            kind, base = self.types[tensor], self.types[self.pitched[tensor]]
+            assert kind.layout is not None
+            self.types[tensor] = replace(kind, layout=kind.layout.with_strides(kind.shape, base.strides))
+
+        for tensor in self.pitched:
+            settle(tensor)
+        return tuple(map(self._retyped, self.operators)) if known else tuple(self.operators)
+
+    def _retyped(self, op: ROperator) -> ROperator:
+        inputs, outputs = (tuple(self.types[t] for t in tensors) for tensors in (op.inputs, op.outputs))
+        if (inputs, outputs) == (op.operation.inputs, op.operation.outputs):
+            return op
+        return replace(op, operation=self.graph.interner.retype(op.operation, inputs, outputs, op.operation.static))
+
     def _gather(self, op: ROperator) -> bool:
         """Compute the operands of a concatenation where it wants them; copy those that lie elsewhere."""
         target = op.operation.outputs[0]
         offsets = concat_offsets(op.operation)
+        pitched = offsets is None
+        if pitched:
+            offsets = concat_offsets(op.operation, pitched=True)
         if offsets is None:
             return False
         for tensor, offset, kind in zip(op.inputs, offsets, op.operation.inputs, strict=True):
             where = View(op.outputs[0], offset)
-            if kind.size and not self._put(tensor, where):
+            put = self._put_pitched if pitched else self._put
+            if kind.size and not put(tensor, where):
                 copied = TensorType(kind.shape, kind.dtype, target.layout)
                 operation = self.graph.interner.wrap(
                     "copy",
@@ -95,6 +153,8 @@ class _Placer:
                 name = f"{op.outputs[0]}[{offset}]"
                 self.types[name] = copied
                 self.views[name] = where
+                if pitched:
+                    self.pitched[name] = where.base
                 self.operators.append(ROperator(f"{op.name}: copy of {tensor}", operation, (tensor,), (name,)))
         return True
 
@@ -120,12 +180,15 @@ def view_offset(operation: Operation) -> int | None:
     return linear.const if dict(linear.terms) == wanted and target.size else None
 
 
-def concat_offsets(operation: Operation) -> list[int] | None:
-    """Where each operand begins in the output of a concatenation, if every one is a contiguous piece of it."""
+def concat_offsets(operation: Operation, *, pitched: bool = False) -> list[int] | None:
+    """Where each operand begins in the output of a concatenation, if every one is a contiguous piece of it.
+
+    With `pitched`, if it is one such piece of each image: blocks of channels.
+    """
     target = operation.outputs[0]
     parts = operation.inputs
     axis = _concat_axis(parts, target)
-    unit = None if axis is None or any(p.layout != target.layout for p in parts) else _unit(target, axis)
+    unit = None if axis is None or any(p.layout != target.layout for p in parts) else _unit(target, axis, pitched)
     if axis is None or unit is None:
         return None
     step, elements = unit
@@ -138,14 +201,17 @@ def concat_offsets(operation: Operation) -> list[int] | None:
     return offsets
 
 
-def _piece_offset(operation: Operation) -> int | None:
-    """First physical element of a slice of whole blocks inside of its input, if it is contiguous there."""
+def _piece_offset(operation: Operation, *, pitched: bool = False) -> int | None:
+    """First physical element of a slice of whole blocks inside of its input, if it is contiguous there.
+
+    With `pitched`, if there is one such piece in each image: blocks of channels.
+    """
     source, target = operation.inputs[0], operation.outputs[0]
     starts = operation.attr("starts")
     cut = [axis for axis, extent in enumerate(source.shape) if target.shape[axis] != extent]
     if source.layout != target.layout or set(operation.attr("steps")) != {1} or len(cut) != 1:
         return None
-    unit = _unit(source, cut[0])
+    unit = _unit(source, cut[0], pitched)
     start = starts[cut[0]]
     end = start + target.shape[cut[0]]
     if unit is None or start % unit[0] or (end % unit[0] and end != source.shape[cut[0]]):
@@ -153,15 +219,17 @@ def _piece_offset(operation: Operation) -> int | None:
     return int(start // unit[0] * unit[1])
 
 
-def _unit(kind: TensorType, axis: int) -> tuple[int, int] | None:
+def _unit(kind: TensorType, axis: int, pitched: bool = False) -> tuple[int, int] | None:
     """The extent along an axis that is contiguous in memory and comes before the next, and its physical elements.
 
-    None where other axes lie outside of this one.
+    None where other axes lie outside of this one. With `pitched`, the axis is that of blocked channels, and only
+    images lie outside, more than one.
     """
     digits = kind.layout.digits if kind.layout else tuple(map(Digit, range(kind.rank)))
     physical = kind.physical_shape
     place = next(p for p, d in enumerate(digits) if d.dim == axis)  # its most significant digit
-    if digits[place].mod or prod(physical[:place]) != 1:
+    images = bool(kind.layout) and axis == 1 and digits[:place] == (Digit(0),) and physical[0] > 1
+    if digits[place].mod or (not images if pitched else prod(physical[:place]) != 1):
         return None
     return digits[place].div, prod(physical[place + 1 :])
 

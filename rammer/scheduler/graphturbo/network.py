@@ -155,7 +155,7 @@ def network_of(graph: Graph, candidates: Mapping[Operation, Sequence[RKernel]]) 
         layers.append(
             Layer(
                 shape,
-                sum(graph.types[t].nbytes for t in op.outputs),
+                sum(graph.types[t].filled_bytes for t in op.outputs),
                 tuple(reads),
                 tuple(parts),
                 any(graph.storage(t).root in results for t in op.outputs),

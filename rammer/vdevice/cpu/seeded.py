@@ -82,7 +82,10 @@ class Seeded:
             out = memory.view(encoding.dtype.numpy).reshape(-1, encoding.parts, encoding.block)
         else:
             out = memory.view(self.kind.dtype.numpy)
-        arrange(whole, self.kind.layout, out)
+        if self.kind.layout.pitched:
+            out[element(self.kind, np.indices(self.shape, sparse=True))] = whole
+        else:
+            arrange(whole, self.kind.layout, out)
 
 
 def padded(kind: TensorType) -> bool:
@@ -95,10 +98,7 @@ def element(kind: TensorType, places: Sequence[NDArray[np.int64]]) -> NDArray[np
     index = list(places)
     if kind.layout is not None:
         index = [places[d.dim] // d.div % d.mod if d.mod else places[d.dim] // d.div for d in kind.layout.digits]
-    flat = np.zeros((), np.int64)
-    for at, extent in zip(index, kind.physical_shape, strict=True):
-        flat = flat * extent + at
-    return flat
+    return sum((at * stride for at, stride in zip(index, kind.strides, strict=True)), np.zeros((), np.int64))
 
 
 class Seeds:

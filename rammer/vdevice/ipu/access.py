@@ -109,7 +109,7 @@ def accesses(kernel: RKernel) -> Vertices:
     for kind, elements, name in zip(kinds, inputs, names[len(outputs) :], strict=True):
         sets, which = elements.sets, elements.chosen
         if program.scratch:
-            size = prod(kind.physical_shape)
+            size = kind.span
             sets = tuple(union([elements[r], _loaded(touched[name], size, r)]) for r in range(kernel.num_rtasks))
             which = tuple(range(kernel.num_rtasks))
         columns.append(_patterns(sets, which, lambda s, k=kind: _read(k, s)))  # type: ignore[misc]
@@ -191,9 +191,8 @@ def _read(kind: TensorType, intervals: Intervals) -> Pattern:
     """The elements, or all between the first and the last where there is no pattern or padding may be read."""
     low, high = int(intervals[0, 0]), int(intervals[-1, 1])
     if kind.layout is not None and kind.layout.pads(kind.shape):
-        physical = kind.physical_shape
-        block = min(prod(physical[p + 1 :]) for p, d in enumerate(kind.layout.digits) if d.div > 1)
-        low, high = low // block * block, min(-(-high // block) * block, prod(physical))
+        block = min(stride for stride, d in zip(kind.strides, kind.layout.digits, strict=True) if d.div > 1)
+        low, high = low // block * block, min(-(-high // block) * block, kind.span)
         return Pattern(low, ((1, high - low),))
     found = find_pattern(intervals)
     if found is None:
