@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from test_every_operator import CASES
 from rammer.errors import LoweringError
 from rammer.ir.access import Access, Accesses
 from rammer.ir.device import MemoryLevel
-from rammer.ir.expr import Call, Const, Load, Range
-from rammer.ir.index import Index, var
+from rammer.ir.expr import Call, Const, Load, Range, rename_tensors, rewrite
+from rammer.ir.index import Index, evaluate, simplify, substitute, var, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.proof import RULES, Evidence, Finding, prove
 from rammer.ir.simplify import simplify_body
@@ -43,7 +44,7 @@ from rammer.kernels import candidates
 from rammer.vdevice.cfamily import CFamilyPrinter
 from rammer.vdevice.cpu import amx
 from rammer.vdevice.cpu.emit import function, translation_unit
-from rammer.vdevice.cpu.prefetch import LINE, STREAMED, capacity, prefetched
+from rammer.vdevice.cpu.prefetch import FAR, LINE, STREAMED, capacity, prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
 
 LANES = 16
@@ -89,6 +90,31 @@ def sums(rows: int, steps: int, row: Index, weight: Index, start: int = 0) -> tu
     return (Alloc(Buffer("acc", rows * LANES, Scope.REGISTER), body),)
 
 
+def taps(rows: int, steps: int, row: Index, *weights: Index) -> tuple[Stmt, ...]:
+    """A register block of sums by several loops, `k0`, `k1`, …, one after the other: of each of the weights."""
+    (alloc,) = sums(rows, steps, row, weights[0])
+    assert isinstance(alloc, Alloc)
+    first, _, last = alloc.body
+    loops = []
+    for n, weight in enumerate(weights):
+        ((_, one, _),) = (a.body for a in sums(rows, steps, row, weight) if isinstance(a, Alloc))
+        loops.append(replace(one, var=f"k{n}", body=simplify_body(moved_to(one.body, f"k{n}"), {})))
+    return (replace(alloc, body=(first, *loops, last)),)
+
+
+def moved_to(body: Body, name: str) -> Body:
+    """A body in which `k` has another name."""
+    other = {"k": var(name)}
+
+    def load(value: Load) -> Load:
+        return replace(value, index=tuple(substitute(ix, other) for ix in value.index))
+
+    def stmt(s: Stmt) -> Stmt:
+        return replace(s, index=substitute(s.index, other), value=rewrite(s.value, load)) if isinstance(s, Store) else s
+
+    return rewrite_body(body, stmt)
+
+
 def found(program: TileProgram, near: int = NEAR) -> dict[str, list[Stmt]]:
     """What prefetches stand at the beginning of which loop, "" for none."""
     places: dict[str, list[Stmt]] = {}
@@ -131,9 +157,78 @@ def test_long_sums_ask_for_pieces_of_the_next_panel_line_by_line() -> None:
     panels = program((serial("o", 3, serial("h", 3, *tile)),), argument("x", 3072), argument("w", 3 * 2048))
     line = Prefetch("w", o * 2048 + h * 688 + 2048 + k // 2 * 16, 16, 2, once=True)
     assert found(panels)["k"][-1] == If((Range(k, 0, 86), Range(k % 2, 0, 1)), (line,))
-    short = sums(8, 60, h * 480 + i * 60 + k, o * 1920 + k * 32 + j)
+    short = sums(8, 30, h * 240 + i * 30 + k, o * 1920 + k * 64 + j)
     bursts = program((serial("o", 3, serial("h", 3, *short)),), argument("x", 3072), argument("w", 3 * 1920))
-    assert found(bursts)["h"] == [Prefetch("w", o * 1920 + h * 640 + 1920, 640, 2, once=True)]
+    assert found(bursts)["h"] == [Prefetch("w", o * 1920 + h * 624 + 1920, 624, 2, once=True)]
+
+
+def test_sums_one_after_another_share_the_lines_of_a_panel() -> None:
+    """Three taps of 16 steps read a panel of 144 lines, three rows of it in turn, past which three tiles walk: each of
+    nine blocks of 48 steps asks for 16 lines, one every other step of the first two taps."""
+    tile = serial(
+        "q", 3, *taps(8, 16, h * 128 + i * 16 + k, *(o * 2304 + q * 768 + n * 256 + k * 16 + j for n in range(3)))
+    )
+    panels = program((serial("o", 3, serial("h", 3, tile)),), argument("x", 4096), argument("w", 3 * 2304))
+    places = found(panels)
+    for n, name in enumerate(("k0", "k1", "k2")):
+        index = o * 2304 + h * 768 + q * 256 + 2304 + var(name) // 2 * 16 + n * 8 * 16
+        due = Range(var(name) % 2, 0, 1)
+        assert places.get(name) == ([If((due,), (Prefetch("w", index, 16, 2, once=True),))] if n < 2 else None)
+    asked = {
+        (o_, line)
+        for o_, h_, q_, n, k_ in product(range(3), range(3), range(3), range(2), range(0, 16, 2))
+        for line in [(o_ * 2304 + h_ * 768 + q_ * 256 + 2304 + k_ // 2 * 16 + n * 128) // 16]
+    }
+    assert asked == {(o_, line) for o_ in range(3) for line in range((o_ + 1) * 144, (o_ + 2) * 144)}
+
+
+def test_one_of_several_nests_asks_for_the_panel_that_all_of_them_read() -> None:
+    """The first: for 128 lines in four tiles of 32 steps, or in two of two taps of 32 steps each."""
+    w = o * 2048 + q * 512 + k * 16 + j
+    x = i * 32 + k
+    for first in (serial("q", 4, *sums(8, 32, x, w)), serial("q", 2, *taps(8, 32, x, w, w + 1024))):
+        second = serial("q", 4, *sums(8, 32, x + 256, w))
+        tiles = serial("o", 3, serial("h", 4, first, second))
+        small = program((tiles,), argument("x", 4096), argument("w", 6144))
+        made = list(statements(prefetched(small, LANES, NEAR).body))
+        asked = {s for s in made if isinstance(s, Prefetch) and s.buffer == "w"}
+        nests = [stmt for stmt in made if isinstance(stmt, For) and stmt.var == "q"]
+        inside = [{s for s in statements(nest.body) if s in asked} for nest in nests]
+        assert inside[0] == asked and asked and not inside[1]
+        lines = {
+            evaluate(s.index, {"o": 0, "h": h_, "q": q_, name: k_}) // 16 + n
+            for s in asked
+            for name in variables(s.index) & {"k", "k0", "k1"}
+            for h_, q_, k_ in product(range(4), range(first.stop), range(32))
+            for n in range(s.size // 16)
+        }
+        assert set(range(128, 256)) <= lines
+
+
+def test_sums_ask_for_the_part_that_is_transformed_after_them() -> None:
+    """Of weights as large as a cache a part is read in two pieces, transformed, and summed in four blocks: two blocks
+    ask for each piece of the next part; the last part is followed by the first one."""
+    piece, blocks = 64 * 16, 4
+    w = o * piece + q * (FAR // 2) + k * 16 + j
+    made = serial("q", 2, serial("k", 64, lanes(Store("u", q * piece + k * 16 + j, Load("w", (w,))))))
+    summed = serial("b", blocks, *sums(8, 64, i * 64 + k, b * 512 + k * 16 + j))
+    parts = program(
+        (serial("o", 8, made, replace(summed, body=reading(summed.body, "u"))),), argument("x", 512), argument("w", FAR)
+    )
+    index = (o + 1) % 8 * piece + b // 2 * (FAR // 2) + b % 2 * 512 + k // 2 * 16
+    line = Prefetch("w", simplify(index, {"o": (0, 7), "b": (0, 3), "k": (0, 63)}), 16, 2)
+    assert If((Range(k % 2, 0, 1),), (line,)) in found(parts)["k"]
+    small = replace(parts, arguments=(*parts.arguments[:2], argument("w", FAR - 1)))
+    assert not any(getattr(s, "buffer", "") == "w" for stmts in found(small).values() for s in statements(tuple(stmts)))
+
+
+def reading(body: Body, name: str) -> Body:
+    """A body that loads its weights from another buffer."""
+
+    def stmt(s: Stmt) -> Stmt:
+        return replace(s, value=rename_tensors(s.value, {"w": name})) if isinstance(s, Store) else s
+
+    return rewrite_body(body, stmt)
 
 
 def test_few_rows_ask_for_several_lines_in_a_step() -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from math import prod
+from itertools import chain, takewhile
+from math import gcd, prod
 from typing import NamedTuple, TypeAlias
 
 from rammer.ir.expr import Call, Load, Range, loads
@@ -44,10 +44,12 @@ MIN_PANEL = 64  # lines: smaller ones come fast enough by themselves
 SHORT_PANEL = 1 / 2
 MAX_LINES = 64  # asked for at once: caches queue about as many
 STREAMED = 1 << 20  # float32: weights as large come from far away in every run
+FAR = 1 << 18  # float32: parts of weights as large are asked for before they are transformed
 AHEAD = 2048  # float32: the core by itself asks for less at once; on Zen 5 4096 was no faster, 512 slower by 2 %
 SMALL = 1024  # float32: inputs up to this are asked for at once
 ASKING_STEPS = 4  # of a sum for each line that is asked for ahead: in bursts, they would fill the core's queue of lines
-LEAST_STEPS = 64  # of a sum that asks
+LEAST_STEPS = 64  # of a sum that asks for what runs next: of 32 steps it took 1.2 times as long
+LEAST_SHARED = 32  # steps of sums that ask for their own weights
 MOST_AT_ONCE = 4  # lines that a step asks for: estimated; memory brings about two meanwhile, and the queue holds some
 LEAST_SUMS = 8  # of its register block: with fewer, a step takes no longer than asking
 UNIT_LINES = 8  # asked for ahead, for each block of terms on the matrix unit
@@ -78,6 +80,34 @@ class VectorLoad(NamedTuple):
     around: tuple[Loop, ...]
     buffer: str
     element: Index
+
+    @property
+    def register_loops(self) -> list[For]:
+        """The loops of a register block that move the load."""
+        names = variables(self.element)
+        return [lp for _, lp in self.around if lp.kind in (Kind.UNROLLED, Kind.VECTOR) and lp.var in names]
+
+    def span(self, loops: Sequence[For]) -> tuple[Index, Index]:
+        """The first element, and the last, while some serial loops go on."""
+        going = [*loops, *self.register_loops]
+        first, last = ({lp.var: Index(lp.stop - 1 if end else lp.start) for lp in going} for end in (False, True))
+        return substitute(self.element, first), substitute(self.element, last)
+
+
+class PanelLoad(NamedTuple):
+    """A load of a panel of weights: the loop that walks past the panel, and loops inside of it that move the load."""
+
+    walk: Loop
+    inside: tuple[Loop, ...]
+    index: Index
+
+    @property
+    def serial(self) -> tuple[Loop, ...]:
+        return _serial(self.inside)
+
+    def end(self, *, start: bool) -> Index:
+        """The first element, or the last, for one iteration of all loops outside."""
+        return substitute(self.index, {lp.var: Index(lp.start if start else lp.stop - 1) for _, lp in self.inside})
 
 
 Hint: TypeAlias = tuple[Position, Body]  # prefetches, and the loop at whose beginning they stand
@@ -174,6 +204,8 @@ class _Prefetcher:
                 fetched |= {load.buffer for load in loads_}
                 yield hint
         yield from chain.from_iterable(map(self._next_panels, self.serial))
+        if sums := self._longest_sums(LEAST_SHARED):
+            yield from self._next_parts(*sums)
         if _sums(self.program.body):
             yield (), tuple(self._small_inputs(fetched))
 
@@ -206,40 +238,45 @@ class _Prefetcher:
 
     def _next_panels(self, outer: Loop) -> Iterator[Hint]:
         """Pieces of the panel of weights that the next iteration of a loop reads, where loops inside walk past one."""
-        seen: set[tuple[str, Position]] = set()
+        found: dict[tuple[str, Position, Position], list[PanelLoad]] = {}  # by nests that walk past one
         for path, buffer, index in self.loads.get(outer.at, ()):
-            if not (far := index.coef(outer.loop.var)) > 0:
+            if not index.coef(outer.loop.var) > 0 or any(not isinstance(atom, str) for atom, _ in index.terms):
                 continue
             moving = [n for n, (_, lp) in enumerate(path) if lp.var in variables(index)]
             still = [n for n, (_, lp) in enumerate(path) if n not in moving and lp.kind is Kind.SERIAL]
-            if not still or not moving or moving[0] < still[0] or (buffer, path[still[0]].at) in seen:
-                continue
-            walk, inside = path[still[0]], [path[n] for n in moving]
-            if any(not isinstance(atom, str) for atom, _ in index.terms):
-                continue
-            first = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
-            last = substitute(index, {lp.var: Index(lp.stop - 1) for _, lp in inside})
-            size = (last - first).const + 1
-            lines = size // LINE
-            if size > 4 * _count(lp for _, lp in inside) or lines < MIN_PANEL or (last - first).terms:
-                continue
-            seen.add((buffer, walk.at))
-            serial = [lp for lp in inside if lp.loop.kind is Kind.SERIAL]
-            turns = [walk, *serial[:-1]][:2]  # not the innermost loop
-            each = -(-lines // _count(lp for _, lp in turns))
-            start, turn = first + far, _turn([lp for _, lp in turns])
-            burst = Prefetch(
-                buffer,
-                start + turn * (each * LINE),
-                each * LINE,
-                2,
-                once=lines * LINE_BYTES <= SHORT_PANEL * self.near_bytes,
-            )
-            if hint := _step_by_step(serial, burst):
-                yield hint
-            elif not any(_sums(lp.body) for _, lp in serial):  # of a strip of panels, some would come late
-                each = min(each, MAX_LINES)
-                yield turns[-1].at, (replace(burst, index=start + turn * (each * LINE), size=each * LINE),)
+            if still and moving and moving[0] > still[0]:
+                load = PanelLoad(path[still[0]], tuple(path[n] for n in moving), index)
+                found.setdefault((buffer, load.walk.at, load.inside[0].at), []).append(load)
+        asked: dict[tuple[str, Position], list[Index]] = {}
+        for (buffer, walk, _), panel in found.items():
+            start = panel[0].end(start=True)
+            others = asked.setdefault((buffer, walk), [])
+            if start not in others:  # else a nest before this one asks for the same
+                others.append(start)
+                yield from self._next_panel(buffer, start.coef(outer.loop.var), panel)
+
+    def _next_panel(self, buffer: str, far: int, panel: Sequence[PanelLoad]) -> Iterator[Hint]:
+        """Pieces of one, which begins `far` behind the one that some loads read."""
+        ends = [(load.end(start=True), load.end(start=False)) for load in panel]
+        start = ends[0][0]
+        low = min((first - start).const for first, _ in ends)
+        size = max((last - start).const for _, last in ends) + 1 - low
+        lines, read = size // LINE, sum(_count(lp for _, lp in load.inside) for load in panel)
+        if size > 4 * read or lines < MIN_PANEL or any((end - start).terms for pair in ends for end in pair):
+            return
+        sums = {load.serial[-1].at: load for load in panel if load.serial}
+        parents = _common([load.serial[:-1] for load in sums.values()])
+        paths = [load.serial[len(parents) :] for load in sums.values()]
+        turns = [panel[0].walk, *parents]
+        each = -(-lines // _count(lp for _, lp in turns))
+        once = lines * LINE_BYTES <= SHORT_PANEL * self.near_bytes
+        index, turn = start + low + far, _turn([lp for _, lp in turns])
+        burst = Prefetch(buffer, index + turn * (each * LINE), each * LINE, 2, once=once)
+        if hints := _step_by_step(paths, burst):
+            yield from hints
+        elif not any(_sums(lp.body) for load in panel for _, lp in load.serial):  # of strips, some would come late
+            each = min(each, MAX_LINES)
+            yield turns[-1].at, (replace(burst, index=index + turn * (each * LINE), size=each * LINE),)
 
     def _next_encoded_panel(self, product: Apply, blocks: Loop, outer: tuple[Loop, ...]) -> Iterator[Hint]:
         """While blocks of rows pass by a panel of encoded weights: pieces of the panel after it."""
@@ -259,11 +296,9 @@ class _Prefetcher:
 
     def _next_tasks(self) -> Iterator[Hint]:
         """What runs next, asked for by the longest sums: lines every few steps, and the last ones in the last block."""
-        suited = [(outer, steps) for _, steps, outer in self.products] or self._long_sums()
-        suited = [(outer, sums) for outer, sums in suited if outer]
-        if not suited:
+        if not (found := self._longest_sums(LEAST_STEPS)):
             return
-        outer, sums = max(suited, key=lambda found: _count(lp for _, lp in (*found[0], found[1])))
+        outer, sums = found
         step, blocks = _turn([sums.loop]), [lp for _, lp in outer]
         if self.products:
             pace = _count([sums.loop]) * UNIT_LINES
@@ -274,7 +309,28 @@ class _Prefetcher:
             line = Prefetch(NEXT, turn + step // ASKING_STEPS, 1, 2)
             yield sums.at, (If((Range(step % ASKING_STEPS, 0, 1),), (line,)),)
 
-    def _long_sums(self) -> list[tuple[tuple[Loop, ...], Loop]]:
+    def _longest_sums(self, least: int) -> tuple[tuple[Loop, ...], Loop] | None:
+        """The loop of sums, inside of others, that goes on for most steps, and all serial loops around it."""
+        suited = [(outer, steps) for _, steps, outer in self.products] or self._long_sums(least)
+        suited = [(outer, sums) for outer, sums in suited if outer]
+        return max(suited, key=lambda found: _count(lp for _, lp in (*found[0], found[1])), default=None)
+
+    def _next_parts(self, outer: tuple[Loop, ...], sums: Loop) -> Iterator[Hint]:
+        """Parts of large weights that are read, and transformed, right before sums: these ask for the next part."""
+        found: dict[str, list[VectorLoad]] = {}
+        for load in self._vector_loads(self.sites):
+            if self.inputs[load.buffer].size >= FAR:
+                found.setdefault(load.buffer, []).append(load)
+        for every in found.values():
+            loads = list({load.element: load for load in every}.values())
+            around = _common([*(_serial(load.around) for load in loads), outer])
+            paths = {_serial(load.around)[len(around) :] for load in loads}
+            moving = [lp for _, lp in around if all(load.element.coef(lp.var) for load in loads)]
+            if moving and moving[-1] == around[-1].loop and len(paths) == 1 and sums not in (path := paths.pop()):
+                blocks = [lp for _, lp in outer[len(around) :]]
+                yield from _step_by_step([(sums,)], _next_part(loads, moving, [lp for _, lp in path], blocks))
+
+    def _long_sums(self, least: int) -> list[tuple[tuple[Loop, ...], Loop]]:
         """Loops that go on with a register block's sums for long, each with all serial loops around it.
 
         Those that stream their weights from far memory have no time to ask for others, and one with pieces of vectors
@@ -285,7 +341,7 @@ class _Prefetcher:
             match stmt:
                 case For(_, start, stop, Kind.SERIAL, inner) if register_block(inner) >= LEAST_SUMS:
                     plain = all(lp.kind in (Kind.SERIAL, Kind.TASK) for _, lp in around)
-                    whole = stop - start >= LEAST_STEPS and (stop - start) % ASKING_STEPS == 0
+                    whole = stop - start >= least and (stop - start) % ASKING_STEPS == 0
                     if plain and whole and not has_pieces(inner) and not any(self._stream(Loop(at, stmt))):
                         found.append((_serial(around), Loop(at, stmt)))
         return found
@@ -315,26 +371,66 @@ class _Prefetcher:
             yield wanted, (sums[-1].at, (For("rammer_turn", 0, turns, Kind.UNROLLED, lines),))
 
 
-def _step_by_step(loops: Sequence[Loop], burst: Prefetch) -> Hint | None:
-    """The lines of a burst, a few in every few steps of a register block's sums, if there are enough.
+def _next_part(
+    loads: Sequence[VectorLoad], moving: Sequence[For], path: Sequence[For], blocks: Sequence[For]
+) -> Prefetch:
+    """A share, for one of the `blocks`, of what loads read along a `path` of loops in the next turn of those that move
+    it; nothing if that lies too scattered. After the last turn comes the first one.
+    """
+    buffer, read = loads[0].buffer, sum(_count(load.register_loops) for load in loads)
+    for n in range(len(path) + 1):  # the first n loops go from one piece of memory to the next
+        spans = [load.span(path[n:]) for load in loads]
+        begin, pieces = spans[0][0], _count(path[:n])
+        if any((end - begin).terms for span in spans for end in span) or _count(blocks) % pieces:
+            break
+        low = min((first - begin).const for first, _ in spans)
+        size = max((last - begin).const for _, last in spans) + 1 - low
+        if size <= 2 * read * _count(path[n:]):
+            share = _count(blocks) // pieces
+            each = -(-size // (share * LINE)) * LINE
+            env = {lp.var: (lp.start, lp.stop - 1) for lp in (*moving, *blocks)}
+            places = _digits(_turn(moving) + 1, moving) | _digits(_turn(blocks) // share, path[:n])
+            begin = substitute(begin, {name: simplify(place, env) for name, place in places.items()})
+            return Prefetch(buffer, begin + low + simplify(_turn(blocks) % share, env) * each, each, 2)
+    return Prefetch(buffer, Index(), 0)
+
+
+def _digits(number: Index, loops: Sequence[For]) -> dict[str, Index]:
+    """Where loops are in iteration `number` of all of them; after the last one they begin again."""
+    return {lp.var: number // _count(loops[n + 1 :]) % (lp.stop - lp.start) + lp.start for n, lp in enumerate(loops)}
+
+
+def _step_by_step(paths: Sequence[tuple[Loop, ...]], burst: Prefetch) -> list[Hint]:
+    """The lines of a burst, a few in every few steps of register blocks' sums, if there are enough: those that follow
+    one another, each the innermost loop of a path, share them.
 
     In a burst they fill the core's queue of lines, and what is summed waits.
     """
-    lines = burst.size // LINE
-    if not loops or register_block(loops[-1].loop.body) < LEAST_SUMS or has_pieces(loops[-1].loop.body):
-        return None
-    at, sums = loops[-1]
-    count = _count([sums])
-    at_once = -(-lines // count)
-    if count < LEAST_STEPS or at_once > MOST_AT_ONCE:
-        return None
-    times = lines // at_once  # of a few lines that are left, none is asked for
-    every = 1 << ((count // times).bit_length() - 1)
-    step = _turn([sums])
-    due = [Range(step, 0, times * every)] if times * every < count else []
-    due += [Range(step % every, 0, 1)] if every > 1 else []
-    line = replace(burst, index=burst.index + step // every * (at_once * LINE), size=at_once * LINE)
-    return at, ((If(tuple(due), (line,)) if due else line),)
+    sums = [path[-1].loop.body for path in paths]
+    if not paths or any(register_block(body) < LEAST_SUMS or has_pieces(body) for body in sums):
+        return []
+    counts = [_count(lp for _, lp in path) for path in paths]
+    at_once = -(-(burst.size // LINE) // sum(counts))
+    if not at_once or sum(counts) < LEAST_SHARED or at_once > MOST_AT_ONCE:
+        return []
+    times = burst.size // LINE // at_once  # of a few lines that are left, none is asked for
+    every = gcd(1 << ((sum(counts) // times).bit_length() - 1), *counts[:-1])
+    hints: list[Hint] = []
+    for n, path in enumerate(paths):
+        before, step = sum(counts[:n]) // every, _turn([lp for _, lp in path])
+        left = (times - before) * every
+        due = [Range(step, 0, left)] if left < counts[n] else []
+        due += [Range(step % every, 0, 1)] if every > 1 else []
+        line = replace(burst, index=burst.index + (step // every + before) * (at_once * LINE), size=at_once * LINE)
+        if left > 0:
+            hints.append((path[-1].at, (If(tuple(due), (line,)) if due else line,)))
+    return hints
+
+
+def _common(paths: Sequence[tuple[Loop, ...]]) -> tuple[Loop, ...]:
+    """The loops with which all paths begin."""
+    same = takewhile(lambda loops: len({at for at, _ in loops}) == 1, zip(*paths, strict=False))
+    return tuple(loops[0] for loops in same)
 
 
 def _with_steps(stmt: Stmt) -> Stmt:
