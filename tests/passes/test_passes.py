@@ -135,6 +135,19 @@ def test_channels_are_joined_where_they_lie(batch: int, twice: bool) -> None:
         assert after.types[tensor].strides == root.strides and tensor in after.views
 
 
+def test_channels_joined_very_often() -> None:
+    """As deep as no stack is: a model may not say how deep the compiler goes."""
+    builder = GraphBuilder("deep")
+    x = builder.input("x", (2, 16, 2, 2))
+    weights = builder.constant(np.ones((16, 16, 1, 1), np.float32))
+    y = part = builder.add("conv", x, weights)
+    for _ in range(1100):
+        y = builder.add("concat", y, builder.add("abs", part), axis=1)
+    builder.output(builder.add("max_pool", y, kernel=(2, 2)), "y")
+    graph = optimize(builder.build(), SPEC, images_apart=True)
+    assert sum(bool(kind.layout and kind.layout.pitched) for kind in graph.types.values()) > 1000
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("draw", [random_dfg, random_cells])
 def test_random_graphs_keep_their_meaning(draw: Callable[[int], Graph], seed: int) -> None:

@@ -110,20 +110,18 @@ class _Placer:
 
     def finish(self) -> tuple[ROperator, ...]:
         """The operators that are left, of tensors as far apart in memory as what they lie in."""
-        known: set[TensorId] = set()
-
-        def settle(tensor: TensorId) -> None:
-            if tensor in known or tensor not in self.pitched:
-                return
-            known.add(tensor)
-            settle(self.pitched[tensor])
-            kind, base = self.types[tensor], self.types[self.pitched[tensor]]
-            assert kind.layout is not None
-            self.types[tensor] = replace(kind, layout=kind.layout.with_strides(kind.shape, base.strides))
-
+        strides: dict[TensorId, list[int]] = {}
         for tensor in self.pitched:
-            settle(tensor)
-        return tuple(map(self._retyped, self.operators)) if known else tuple(self.operators)
+            inside = [tensor]
+            while (base := self.pitched.get(inside[-1])) is not None and base not in strides:
+                inside.append(base)
+            known = strides[base] if base is not None else self.types[inside.pop()].strides
+            strides |= dict.fromkeys(inside, known)
+        for tensor in self.pitched:
+            kind = self.types[tensor]
+            assert kind.layout is not None
+            self.types[tensor] = replace(kind, layout=kind.layout.with_strides(kind.shape, strides[tensor]))
+        return tuple(map(self._retyped, self.operators)) if strides else tuple(self.operators)
 
     def _retyped(self, op: ROperator) -> ROperator:
         inputs, outputs = (tuple(self.types[t] for t in tensors) for tensors in (op.inputs, op.outputs))

@@ -89,9 +89,7 @@ class VectorLoad(NamedTuple):
 
     def span(self, loops: Sequence[For]) -> tuple[Index, Index]:
         """The first element, and the last, while some serial loops go on."""
-        going = [*loops, *self.register_loops]
-        first, last = ({lp.var: Index(lp.stop - 1 if end else lp.start) for lp in going} for end in (False, True))
-        return substitute(self.element, first), substitute(self.element, last)
+        return _ends(self.element, [*loops, *self.register_loops])
 
 
 class PanelLoad(NamedTuple):
@@ -99,15 +97,16 @@ class PanelLoad(NamedTuple):
 
     walk: Loop
     inside: tuple[Loop, ...]
-    index: Index
+    element: Index
 
     @property
     def serial(self) -> tuple[Loop, ...]:
         return _serial(self.inside)
 
-    def end(self, *, start: bool) -> Index:
-        """The first element, or the last, for one iteration of all loops outside."""
-        return substitute(self.index, {lp.var: Index(lp.start if start else lp.stop - 1) for _, lp in self.inside})
+    @property
+    def ends(self) -> tuple[Index, Index]:
+        """The first element, and the last, for one iteration of all loops outside."""
+        return _ends(self.element, [lp for _, lp in self.inside])
 
 
 Hint: TypeAlias = tuple[Position, Body]  # prefetches, and the loop at whose beginning they stand
@@ -204,8 +203,8 @@ class _Prefetcher:
                 fetched |= {load.buffer for load in loads_}
                 yield hint
         yield from chain.from_iterable(map(self._next_panels, self.serial))
-        if sums := self._longest_sums(LEAST_SHARED):
-            yield from self._next_parts(*sums)
+        if longest := self._longest_sums(LEAST_SHARED):
+            yield from self._next_parts(*longest)
         if _sums(self.program.body):
             yield (), tuple(self._small_inputs(fetched))
 
@@ -249,7 +248,7 @@ class _Prefetcher:
                 found.setdefault((buffer, load.walk.at, load.inside[0].at), []).append(load)
         asked: dict[tuple[str, Position], list[Index]] = {}
         for (buffer, walk, _), panel in found.items():
-            start = panel[0].end(start=True)
+            start, _ = panel[0].ends
             others = asked.setdefault((buffer, walk), [])
             if start not in others:  # else a nest before this one asks for the same
                 others.append(start)
@@ -257,7 +256,7 @@ class _Prefetcher:
 
     def _next_panel(self, buffer: str, far: int, panel: Sequence[PanelLoad]) -> Iterator[Hint]:
         """Pieces of one, which begins `far` behind the one that some loads read."""
-        ends = [(load.end(start=True), load.end(start=False)) for load in panel]
+        ends = [load.ends for load in panel]
         start = ends[0][0]
         low = min((first - start).const for first, _ in ends)
         size = max((last - start).const for _, last in ends) + 1 - low
@@ -326,9 +325,11 @@ class _Prefetcher:
             around = _common([*(_serial(load.around) for load in loads), outer])
             paths = {_serial(load.around)[len(around) :] for load in loads}
             moving = [lp for _, lp in around if all(load.element.coef(lp.var) for load in loads)]
-            if moving and moving[-1] == around[-1].loop and len(paths) == 1 and sums not in (path := paths.pop()):
-                blocks = [lp for _, lp in outer[len(around) :]]
-                yield from _step_by_step([(sums,)], _next_part(loads, moving, [lp for _, lp in path], blocks))
+            if not moving or moving[-1] != around[-1].loop or len(paths) > 1:
+                continue
+            path, blocks = ([lp for _, lp in loops] for loops in (*paths, outer[len(around) :]))
+            if sums.loop not in path:
+                yield from _step_by_step([(sums,)], _next_part(loads, moving, path, blocks))
 
     def _long_sums(self, least: int) -> list[tuple[tuple[Loop, ...], Loop]]:
         """Loops that go on with a register block's sums for long, each with all serial loops around it.
@@ -369,6 +370,12 @@ class _Prefetcher:
             digits = {lp.var: simplify(number // _count(loops[n + 1 :]) % lp.stop, env) for n, lp in enumerate(loops)}
             lines = tuple(Prefetch(buffer, substitute(index, digits)) for _, buffer, index in wanted)
             yield wanted, (sums[-1].at, (For("rammer_turn", 0, turns, Kind.UNROLLED, lines),))
+
+
+def _ends(index: Index, loops: Sequence[For]) -> tuple[Index, Index]:
+    """What an index is in the first iteration of some loops, and in the last."""
+    first, last = ({lp.var: Index(lp.stop - 1 if end else lp.start) for lp in loops} for end in (False, True))
+    return substitute(index, first), substitute(index, last)
 
 
 def _next_part(
