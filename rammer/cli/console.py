@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ out = Console(width=None if sys.stdout.isatty() else 120)
 err = Console(stderr=True)
 
 INTERRUPTED = 130  # the shell's status for a command that Ctrl-C ended
+AGAIN_S = 0.01  # after which a signal that went unheard comes again
 
 
 class Group(click.Group):
@@ -33,7 +35,7 @@ class Group(click.Group):
 
     def invoke(self, context: click.Context) -> Any:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _signals_as_raised():
                 warnings.showwarning = _show_warning
                 return super().invoke(context)
         except KeyboardInterrupt:
@@ -52,18 +54,53 @@ class Group(click.Group):
 
 @contextmanager
 def _cleaning_up() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does: what it has started ends with it."""
+    """SIGTERM and SIGHUP end the command as Ctrl-C does: what it has started ends with it.
+
+    Python drops what a signal's handler raises inside of a destructor or a weak reference's callback, which imports
+    have: it comes again.
+    """
 
     def leave(number: int, _: Any) -> None:
         raise SystemExit(128 + number)
 
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        number = _signal_of(what.exc_value)
+        if number is None:
+            hook(what)
+        else:  # not from within this hook, where it would be dropped as well
+            threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)).start()
+
     chosen = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.signal(number, leave) for number in chosen if signal.getsignal(number) is signal.SIG_DFL}
+    hook, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_as_raised() -> Iterator[None]:
+    """What a signal's handler raised, where Python tells of another error instead, as out of `__set_name__`."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and _signal_of(cause) is None:
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            raise cause from None
+        raise
+
+
+def _signal_of(error: BaseException | None) -> int | None:
+    """The number of the signal whose handler raised it."""
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT
+    code = error.code if isinstance(error, SystemExit) else None
+    return code - 128 if isinstance(code, int) and code > 128 else None
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

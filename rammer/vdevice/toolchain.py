@@ -142,9 +142,10 @@ _thread = _Thread()
 
 
 class Beside(Generic[Item, Made]):
-    """`work`, which runs compilers, for each of some items in threads beside this one, from now on."""
+    """`work`, which runs compilers, for each of some items in threads beside this one, from `begin` on."""
 
     def __init__(self, work: Callable[[Item], Made], items: Sequence[Item], jobs: int) -> None:
+        self._work, self._items = work, items
         self._calls = calls = _Calls()
 
         def join() -> None:
@@ -154,19 +155,20 @@ class Beside(Generic[Item, Made]):
         # Ctrl-C inside `concurrent.futures.wait` may leave locks behind that threads then wait for; a queue has none.
         self._ended: SimpleQueue[Future[Made]] = SimpleQueue()
         self._running: dict[Future[Made], Item] = {}
-        try:
-            with _signals_wait():
-                for item in items:
-                    future = self._pool.submit(work, item)
-                    self._running[future] = item
-                    future.add_done_callback(self._ended.put)
-        except BaseException:
-            self.end()
-            raise
+
+    def begin(self) -> None:
+        """Begin; once. Whatever a signal raises meanwhile, `end` ends it."""
+        with _signals_wait():
+            for item in self._items:
+                future = self._pool.submit(self._work, item)
+                self._running[future] = item
+                future.add_done_callback(self._ended.put)
 
     def results(self) -> Iterator[tuple[Item, Made]]:
         """Items and what was made of them, as they come; once. The first failure, or Ctrl-C, ends the others."""
         try:
+            if not self._running:
+                self.begin()
             for _ in self._running:
                 future = _first(self._ended)
                 yield self._running[future], future.result()
@@ -175,9 +177,10 @@ class Beside(Generic[Item, Made]):
 
     def end(self) -> None:
         """Leave what has not begun, and kill the compilers that run."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._calls.end()
-        self._pool.shutdown(wait=True)
+        with _signals_wait():
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._calls.end()
+            self._pool.shutdown(wait=True)
 
 
 def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) -> Iterator[tuple[Item, Made]]:
@@ -198,12 +201,14 @@ def _signals_wait() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    ours = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not None]  # not from outside Python
-    handlers = [(n, signal.signal(n, lambda number, _: came.append(number))) for n in ours]
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    ours = {n: handler for n, handler in handlers.items() if handler is not None}  # None: from outside Python
     try:
+        for n in ours:
+            signal.signal(n, lambda number, _: came.append(number))
         yield
     finally:
-        for n, handler in handlers:
+        for n, handler in ours.items():
             signal.signal(n, handler)
     for number in came:
         signal.raise_signal(number)

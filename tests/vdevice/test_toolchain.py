@@ -138,6 +138,45 @@ def test_a_signal_ends_the_compilers_too(cache: Path, tmp_path: Path, number: si
     assert not list((cache / "objects").glob("*.so")) and not list((cache / "objects").glob(".*"))
 
 
+UNHEARD = """
+import os, signal, time, weakref
+import click
+from rammer.cli.console import Group
+
+@click.group(cls=Group)
+def main(): pass
+
+class Thing: pass
+
+class Named:
+    def __set_name__(self, owner, name): told()
+
+def told(*_): os.kill(os.getpid(), {number})
+
+@main.command
+def dropped():
+    thing = Thing()
+    kept = weakref.ref(thing, told)
+    del thing
+    time.sleep(30)
+
+@main.command
+def replaced():
+    class Owner: named = Named()
+
+main()
+"""
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize("how", ["dropped", "replaced"])
+def test_a_signal_that_python_drops_or_replaces_ends_the_command(how: str, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", UNHEARD.format(number=int(number)), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
+    assert (done.returncode, done.stderr) == (128 + number, "interrupted\n" if number is signal.SIGINT else "")
+
+
 @pytest.mark.usefixtures("_ctrl_c")
 def test_ctrl_c_while_compilers_are_started_comes_afterwards(cache: Path, tmp_path: Path) -> None:
     """At whatever line: all threads end, and the handler is there again."""

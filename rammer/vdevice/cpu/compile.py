@@ -102,12 +102,13 @@ class KernelCompiler:
         if missing := [[source] for key, source in libraries.items() if key not in known]:
             self._begun = {source.key for [source] in missing}
             self._beside = Beside(self._compile_apart, missing, parallel_jobs())
+            self._beside.begin()
 
     def end(self) -> None:
         """End what was begun and not asked for."""
-        beside, self._beside, self._begun = self._beside, None, set()
-        if beside is not None:
-            beside.end()
+        if self._beside is not None:
+            self._beside.end()
+        self._beside, self._begun = None, set()
 
     def runtime(self) -> bytes:
         """The runtime as a shared object. Raises ToolchainError."""
@@ -239,9 +240,11 @@ class KernelCompiler:
         return {key: (name, objects[name]) for key, name in found.items()}, refused
 
     def _results_of_begun(self) -> Iterator[tuple[list[Source], list[Part]]]:
-        beside, self._beside, self._begun = self._beside, None, set()
-        if beside is not None:
-            yield from beside.results()
+        try:
+            if self._beside is not None:
+                yield from self._beside.results()
+        finally:
+            self.end()
 
     def _compile_apart(self, batch: Sequence[Source]) -> list[Part]:
         """One object of all; if that cannot be made, one of each kernel, so that a single one is the culprit."""
