@@ -28,6 +28,10 @@ from rammer.ir.tile import (
 MAX_PIECES = 8  # a loop that would fall into more pieces keeps its guard
 
 
+class _Lane(tuple[int, int]):
+    """Bounds of a lane that is a vector's part alone: it stays in indices, which say so what moves with it."""
+
+
 def simplify_body(body: Body, env: Bounds) -> Body:
     """Decide conditions by interval arithmetic, split loops where a condition changes, drop what does nothing.
 
@@ -54,7 +58,7 @@ def _fixed(index: Index, env: Bounds) -> Index:
             if still:
                 return _fixed(substitute(index, still), env)
             kept.append(term)
-        elif (span := env.get(atom)) is not None and span[0] == span[1]:
+        elif (span := env.get(atom)) is not None and span[0] == span[1] and not isinstance(span, _Lane):
             const += coef * span[0]
         else:
             kept.append(term)
@@ -231,8 +235,11 @@ def _partition(loop: For, env: Bounds) -> Body:
             pieces += [If((here,), body)] if len(points) > 2 and body else body
         elif high - low == 1 and loop.kind is not Kind.VECTOR:
             pieces += simplify_body(loop.body, {**env, loop.var: (low, low)})
-        elif body := simplify_body(loop.body, {**env, loop.var: (low, high - 1)}):
-            pieces.append(replace(loop, start=low, stop=high, body=body))
+        else:
+            span = (low, high - 1)
+            first = loop.kind is Kind.VECTOR and not low
+            if body := simplify_body(loop.body, {**env, loop.var: _Lane(span) if first else span}):
+                pieces.append(replace(loop, start=low, stop=high, body=body))
     return (replace(loop, body=tuple(pieces)),) if parallel else tuple(pieces)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -62,3 +63,15 @@ def test_lanes_pick_channels_of_their_group(channels: int) -> None:
     text = emit(kernels[0], SPEC).text
     assert "__builtin_shufflevector" in text
     assert "float out_acc[" not in text and "vf out_acc[" in text
+
+
+def test_a_single_number_at_the_end_of_rows_is_a_vector_too() -> None:
+    """49 places are three vectors and one lane of a fourth, which is loaded, summed and stored as that."""
+    op = operation("conv", TensorType((1, 24, 7, 7)), TensorType((16, 12, 1, 1)), static=("w",), group=2)
+    kernels = candidates(op, SPEC)
+    check(op, kernels)
+    texts = [text for kernel in kernels if "vload(" in (text := emit(kernel, SPEC).text)]
+    assert texts
+    for text in texts:
+        assert re.search(r"out_acc\[.*\] \+= \(vload\(&x\[.*\], 1\) \* ", text)
+        assert not re.search(r"out_acc\[.*\]\[", text)  # a lane by itself
