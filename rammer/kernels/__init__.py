@@ -14,6 +14,7 @@ from rammer.ir.tensor import DType
 from rammer.kernels import (
     block_products,
     chain,
+    channel_window,
     contraction,
     generic,
     matrix_unit,
@@ -83,6 +84,7 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
         (block_products.schedules, few),
         (contraction.schedules, few),
         (recurrent.schedules, MAX_CANDIDATES),
+        (channel_window.schedules, few),
         (generic.schedules, MAX_CANDIDATES * (1 + len(problem.root.axes)) if problem.wanted.every_axis else few),
     ):
         if found := _kernels(problem, schedules, count):

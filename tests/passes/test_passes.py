@@ -97,6 +97,21 @@ def test_images_lie_apart_where_a_policy_wants_it(joined: bool) -> None:
         assert moved == joined  # 33 channels end amid a block: the other 33 are copied, into rows
 
 
+def test_sums_over_neighbouring_channels_keep_the_blocks() -> None:
+    """Nothing is converted between a convolution, the normalisation of its channels, and what pools them."""
+    builder = GraphBuilder("normalised")
+    x = builder.input("x", (1, 17, 29, 31))
+    weights = builder.constant(np.random.default_rng(0).standard_normal((40, 17, 3, 3)).astype(np.float32))
+    first = builder.add("conv", x, weights, pads=(1, 1, 1, 1))
+    normal = builder.add("lrn", first, size=5)
+    builder.output(builder.add("max_pool", normal, kernel=(3, 3), strides=(2, 2)), "y")
+    before = builder.build()
+    after = optimize(before, SPEC)
+    assert_same(before, after)
+    assert after.types[next(op for op in after.operators if op.kind == "lrn").outputs[0]].layout
+    assert sum("convert" in op.name for op in after.operators) == 2  # of the input and of the result
+
+
 def joined_channels(batch: int, twice: bool) -> Graph:
     """Dense blocks of odd images: channels joined with all before, halves of them, and a tensor joined twice."""
     builder = GraphBuilder("joined")

@@ -16,7 +16,8 @@ from rammer.passes.editor import Editor, identity
 from rammer.passes.structure import is_pointwise
 
 # Operators with reductions that profit from blocked channels; every other one is row-major.
-_BLOCKED_CORES = frozenset({"conv", "max_pool", "average_pool", "reduce"})
+_BLOCKED_CORES = frozenset({"conv", "max_pool", "average_pool", "reduce", "lrn"})
+_WINDOWS = frozenset({"lrn"})  # over neighbouring channels: `kernels.channel_window` copies these side by side
 _BLOCKED_TYPES = frozenset(
     {DType.F32, DType.I32, DType.U8, DType.I8}
 )  # numbers, and what quantised models have of them
@@ -124,7 +125,9 @@ class _Chooser:
         for tensor, kind, how in zip(op.inputs, operation.inputs, reads, strict=True):
             if tensor in self.editor.constants or not self._blockable(kind):
                 continue
-            if how is Channels.OTHER or (how is Channels.SUMMED and "conv" not in members):
+            if (how is Channels.OTHER and op.kind not in _WINDOWS) or (
+                how is Channels.SUMMED and "conv" not in members
+            ):
                 return False
         return True
 
