@@ -121,8 +121,11 @@ class CFamilyPrinter(VectorLoops):
             digit = f" const {self.loop_type} {loop.var} = {number} % {loop.stop};" if uses(loop.body, loop.var) else ""
             return [f"{{{digit}", *self.body(loop.body, 1), "}"]
         if loop.kind is Kind.VECTOR and (moved := self.vector(loop)):
+            stores = [s for s in moved.body if isinstance(s, Store)]
+            if moved.stop - moved.start == 1 and any(s.buffer in self.folded for s in stores):  # others keep their sums
+                return [self.store(s.at({moved.var: Index(moved.start)}), None) for s in stores]
             self.first_lane = moved.start
-            lines = [self.store(s, moved.var, moved.stop) for s in moved.body if isinstance(s, Store)]
+            lines = [self.store(s, moved.var, moved.stop) for s in stores]
             self.first_lane = 0
             return lines
         if fold := self.fold(loop):

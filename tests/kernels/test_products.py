@@ -75,3 +75,13 @@ def test_a_single_number_at_the_end_of_rows_is_a_vector_too() -> None:
     for text in texts:
         assert re.search(r"out_acc\[.*\] \+= \(vload\(&x\[.*\], 1\) \* ", text)
         assert not re.search(r"out_acc\[.*\]\[", text)  # a lane by itself
+
+
+def test_a_single_number_joins_sums_along_rows_by_itself() -> None:
+    """The other lanes of the register hold sums of their own: they are not computed again, and chosen."""
+    op = operation("softmax", TensorType((9, 33)), axis=1)
+    kernels = candidates(op, SPEC)
+    check(op, kernels)
+    for kernel in kernels:
+        text = emit(kernel, SPEC).text
+        assert re.search(r"acc\[0\]\[0\] \+= e\[", text) and "vfirst(" not in text
