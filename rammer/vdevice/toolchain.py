@@ -193,7 +193,7 @@ def in_parallel(work: Callable[[Item], Made], items: Sequence[Item], jobs: int) 
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM come afterwards.
+    """Let Ctrl-C, SIGTERM and SIGHUP come afterwards.
 
     What they raise inside of Python's own conditions may leave locks held that threads then wait for.
     """
@@ -201,7 +201,7 @@ def _signals_wait() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     ours = {n: handler for n, handler in handlers.items() if handler is not None}  # None: from outside Python
     try:
         for n in ours:

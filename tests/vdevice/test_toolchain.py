@@ -107,7 +107,7 @@ def _ctrl_c() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_ctrl_c")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 def test_a_signal_ends_the_compilers_too(cache: Path, tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C in the middle of a compilation, with one line and the shell's status; no compiler goes on."""
     script, pids = tmp_path / "cc", tmp_path / "pids"
