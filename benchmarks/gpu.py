@@ -79,13 +79,18 @@ def reference(name: str, scale: Scale, inputs: Arrays, outputs: Arrays) -> Array
 
 
 def reference_of(entry: Entry, scale: Scale) -> tuple[Arrays, str]:
-    """Reference outputs, and what they are; kept beside the model."""
+    """Reference outputs, and what they are; kept beside the model. Raises RammerError if torch has none."""
     if not entry.module or not _importable("torch"):
         return entry.built.outputs, "float32: no torch module of this model, or no torch"
     kept = entry.built.path.with_suffix(".fp64.npz")
     if not (kept.exists() and kept.stat().st_mtime >= entry.built.path.stat().st_mtime):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            values = pool.submit(reference, entry.module, scale, entry.built.inputs, entry.built.outputs).result()
+            asked = pool.submit(reference, entry.module, scale, entry.built.inputs, entry.built.outputs)
+            try:
+                values = asked.result()
+            except Exception as failure:  # whatever torch raises must not stop the other models
+                what = f"torch has no float64 result of {entry.module}: {type(failure).__name__}: {failure}"
+                raise RammerError(what[:600]) from failure
         np.savez(kept, allow_pickle=False, **values)
     with np.load(kept, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}, "float64"
@@ -101,7 +106,8 @@ def compare(
         for peer in peers:
             task = Task(peer, str(entry.built.path), entry.module, scale, gpu, programs)
             workers[peer] = Worker(task, wanted, 0 if gpu is None else 20)
-            workers[peer].wait(load_timeout_s)
+        for worker in workers.values():
+            worker.load(load_timeout_s)
         for number in range(ROUNDS):
             order = list(workers) if number % 2 == 0 else list(workers)[::-1]
             for peer in order:
@@ -202,13 +208,15 @@ def _chosen(text: str, known: Sequence[str], default: Sequence[str]) -> list[str
     return names or list(default)
 
 
-def _prepare(console: Console, names: Sequence[str], folder: Path | None, arch: str, dry: bool) -> None:
+def _prepare(
+    console: Console, names: Sequence[str], peers: Sequence[str], folder: Path | None, arch: str, dry: bool
+) -> None:
     """Compile where there is time, so that a GPU's first minutes are for measuring."""
     if folder is None:
         raise click.UsageError("--prepare needs a folder: --programs DIR")
     for name in names:
         entry = catalog.prepare(name, scale="small" if dry else "full")
-        gpu_peers.prepare(entry.built.path, folder, arch)
+        gpu_peers.prepare(entry.built.path, folder, arch, peers)
         reference_of(entry, "small" if dry else "full")
         console.print(f"{name}: ready in {folder}", highlight=False)
 
@@ -249,7 +257,8 @@ def main(
     """Check, time and print."""
     console = Console(width=None if sys.stdout.isatty() else 200)
     if arch:
-        _prepare(console, _chosen(models, catalog.paper_names(), catalog.paper_names()), programs, arch, dry)
+        known = catalog.paper_names()
+        _prepare(console, _chosen(models, known, known), _chosen(peers, list(PEERS), list(PEERS)), programs, arch, dry)
         return
     try:
         gpu = find(dry, number)

@@ -7,9 +7,10 @@ to finished result. Loading, compiling, capturing and tuning are timed apart.
 from __future__ import annotations
 
 import gc
+import importlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing import connection, get_context
@@ -130,12 +131,12 @@ def program_file(folder: str, model: Path, policy: str, precision: str) -> Path 
     return Path(folder, f"{model.stem}-{policy}-{precision}.rammer") if folder else None
 
 
-def prepare(model: Path, folder: Path, arch: str) -> None:
-    """Compile all our programs of a model for a GPU that is not here. Raises RammerError."""
+def prepare(model: Path, folder: Path, arch: str, peers: Sequence[str]) -> None:
+    """Compile the programs of these peers, as far as they are ours, for a GPU that is not here. Raises RammerError."""
     import rammer
 
     folder.mkdir(parents=True, exist_ok=True)
-    for policy, precision in (("wavefront", "fp32"), ("sequential", "fp32"), ("wavefront", "tf32")):
+    for policy, precision in dict.fromkeys(PROGRAMS[p] for p in peers if p in PROGRAMS):
         target = program_file(str(folder), model, policy, precision)
         assert target is not None
         if not target.exists():
@@ -145,8 +146,17 @@ def prepare(model: Path, folder: Path, arch: str) -> None:
                 program.save(target)
 
 
-def _ours(policy: str, precision: str = "fp32", graph: bool = False) -> Callable[[Task, BuiltModel], Runner]:
-    return lambda task, built: Ours(task, built, policy, precision, graph)
+PROGRAMS = {  # policy and precision
+    "rammer": ("wavefront", "fp32"),
+    "rammer-graph": ("wavefront", "fp32"),
+    "rammer-sequential": ("sequential", "fp32"),
+    "rammer-sequential-graph": ("sequential", "fp32"),
+    "rammer-tf32": ("wavefront", "tf32"),
+}
+
+
+def _ours(peer: str) -> Callable[[Task, BuiltModel], Runner]:
+    return lambda task, built: Ours(task, built, *PROGRAMS[peer], graph=peer.endswith("-graph"))
 
 
 # torch
@@ -288,11 +298,11 @@ def _host_ms(runs: int, once: Callable[[], Any]) -> list[float]:
 
 
 PEERS: dict[str, Peer] = {
-    "rammer": Peer(_ours("wavefront"), "", "our wavefront policy, float32"),
-    "rammer-graph": Peer(_ours("wavefront", graph=True), "", "the same, replayed as a CUDA graph"),
-    "rammer-sequential": Peer(_ours("sequential"), "", "one launch per operator, the same kernels: RammerBase"),
-    "rammer-sequential-graph": Peer(_ours("sequential", graph=True), "", "the same, replayed as a CUDA graph"),
-    "rammer-tf32": Peer(_ours("wavefront", "tf32"), "", "our wavefront policy, operands rounded to tf32"),
+    "rammer": Peer(_ours("rammer"), "", "our wavefront policy, float32"),
+    "rammer-graph": Peer(_ours("rammer-graph"), "", "the same, replayed as a CUDA graph"),
+    "rammer-sequential": Peer(_ours("rammer-sequential"), "", "one launch per operator, the same kernels: RammerBase"),
+    "rammer-sequential-graph": Peer(_ours("rammer-sequential-graph"), "", "the same, replayed as a CUDA graph"),
+    "rammer-tf32": Peer(_ours("rammer-tf32"), "", "our wavefront policy, operands rounded to tf32"),
     "torch": Peer(_torch("eager"), "torch", "eager, TF32 off"),
     "torch-tf32": Peer(_torch("eager", True), "torch", "eager, TF32 on"),
     "torch-graph": Peer(_torch("graph"), "torch", "eager as a CUDA graph (of *_lstm: nn.LSTM), TF32 off"),
@@ -324,8 +334,12 @@ class Results:
 
 
 def serve(pipe: connection.Connection, task: Task, reference: Arrays, warm_up: int) -> None:
-    """Child's main: answers what it loaded, then each number of runs; None asks for notes and ends it."""
+    """Child's main: imports, loads when told so, answers what it loaded, then each number of runs; None asks for notes
+    and ends it.
+    """
     try:
+        importlib.import_module(PEERS[task.peer].needs or "rammer.compiler")  # takes seconds; peers do it side by side
+        pipe.recv()
         built = stored(Path(task.path))
         start = time.perf_counter()
         runner = PEERS[task.peer].load(task, built)
@@ -377,6 +391,12 @@ class Worker:
     @property
     def alive(self) -> bool:
         return not self.results.failed
+
+    def load(self, timeout_s: float) -> None:
+        """Load the model, while no other peer does."""
+        with suppress(OSError):  # `wait` says how the process ended
+            self._pipe.send("load")
+        self.wait(timeout_s)
 
     def wait(self, timeout_s: float) -> None:
         """Take one answer into the results."""

@@ -64,7 +64,8 @@ class Cell(nn.Module, ABC):
         return ops.mul(ops.tanh(c), ops.sigmoid(o)), c
 
     def zero_state(self, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.zeros(batch, self.hidden), torch.zeros(batch, self.hidden)
+        zeros = torch.zeros(batch, self.hidden, dtype=self.one.dtype, device=self.one.device)
+        return zeros, torch.zeros_like(zeros)
 
 
 class SeparateCell(Cell):
@@ -342,7 +343,7 @@ class Seq2Seq(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for lstm in self.encoder:
             x, (_, cell) = lstm(x)
-        zeros = torch.zeros(1, x.shape[1], self.size.hidden)
+        zeros = torch.zeros(1, x.shape[1], self.size.hidden, dtype=x.dtype, device=x.device)
         states = [(zeros, zeros)] * self.size.decoder_layers
         x = cell
         for _ in range(self.size.decoder_steps):

@@ -105,7 +105,7 @@ def test_our_side_on_a_gpu(cupy: FakeCupy, built: store.BuiltModel, peer: str, m
     """Load, check, measure twice, notes: the child's whole life, in this process."""
     monkeypatch.setenv("RAMMER_TUNE_SECONDS", "0")
     cupy.cuda.runtime.memset = lambda *_: cupy.note("memset")
-    asked, answers = iter([4, 8, None]), []
+    asked, answers = iter(["load", 4, 8, None]), []
     pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
     task = gpu_peers.Task(peer, str(built.path), "", "small", 0)
     gpu_peers.serve(pipe, task, built.outputs, 2)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_programs_compiled_before_are_loaded(
     """Compiled for a GPU that is not here, then measured on it without a compiler."""
     there(monkeypatch, False)
     cupy.properties["multiProcessorCount"] = 132
-    gpu_peers.prepare(built.path, tmp_path / "ready", "sm_90")
+    gpu_peers.prepare(built.path, tmp_path / "ready", "sm_90", list(gpu_peers.PEERS))
     assert len(list((tmp_path / "ready").iterdir())) == 3
 
     def compile_clocks(text: str, arch: str) -> Cubin:
@@ -130,7 +130,7 @@ def test_programs_compiled_before_are_loaded(
         return made(text, arch)
 
     there(monkeypatch, True, compile_clocks)
-    asked, answers = iter([None]), []
+    asked, answers = iter(["load", None]), []
     pipe = SimpleNamespace(recv=lambda: next(asked), send=answers.append)
     task = gpu_peers.Task("rammer", str(built.path), "", "small", 0, str(tmp_path / "ready"))
     gpu_peers.serve(pipe, task, built.outputs, 0)  # type: ignore[arg-type]

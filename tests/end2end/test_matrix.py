@@ -26,6 +26,7 @@ TARGETS: dict[str, dict[str, object]] = {
     "cpu, NEON": {"target": "cpu", "device": 8, "arch": "aarch64-neon@here"},
     "interpreter": {"target": "interpreter", "device": 3},
     "cuda": {"target": "cuda", "device": "emulator"},
+    "cuda, a GPU": {"target": "cuda", "device": 0},
     "rocm": {"target": "rocm", "device": "emulator"},
     "ipu": {"target": "ipu", "device": "emulator", "arch": "gc2:16"},
 }

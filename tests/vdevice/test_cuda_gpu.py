@@ -1,0 +1,149 @@
+"""Every candidate of many operations on an NVIDIA GPU, each against the expression's meaning.
+
+A program has all candidates of an operation, one after the other. Without a GPU they are skipped; what tries the tests
+themselves is the emulator.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "kernels"))
+from kernel_harness import compare, random_inputs
+from test_every_operator import CASES
+from test_threads import WIDE
+from test_threads_fused import OPERATIONS as FUSED
+from test_threads_group import OPERATIONS as FOUR_WAVES
+from test_threads_tensor import OPERATIONS as ON_UNITS
+from test_threads_tensor import rounded
+from test_threads_tiles import OPERATIONS as LARGE
+
+from rammer.ir.dependency import Dependencies
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.memory import plan_memory
+from rammer.ir.operator import Operation, Operations, ROperator
+from rammer.ir.ops import OPS
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RProgramBuilder, TaskUid
+from rammer.ir.tensor import Array
+from rammer.kernels import candidates, threads, threads_group
+from rammer.kernels.problem import Problem
+from rammer.vdevice.base import VDevice
+from rammer.vdevice.cuda.device import open_cuda
+from rammer.vdevice.cuda.driver import probe
+
+EMULATED = "emulator:3"
+PRECISIONS = "fp32", "tf32", "bf16"
+MOST = 24  # candidates of a program
+GPU = probe()
+
+# group -> name -> operation, the largest relative error, precisions
+GROUPED: dict[str, tuple[dict[str, Operation], float, Sequence[str]]] = {
+    "operators": (CASES, 2e-5, ("fp32",)),
+    "ordinary": ({**WIDE, **LARGE}, 2e-5, ("fp32",)),
+    "fused": (FUSED, 1e-4, ("fp32",)),
+    "units": (ON_UNITS, 2e-5, PRECISIONS),
+    "waves": (FOUR_WAVES, 2e-5, PRECISIONS),  # what descriptors mean to the hardware
+}
+EMULATED_ONES = {  # the emulator's other tests have all of them
+    ("operators", "softmax", "fp32"),
+    ("ordinary", "matmul-odd", "fp32"),
+    ("units", "matmul-odd", "tf32"),
+    ("waves", "odd", "bf16"),
+}
+
+
+def cases() -> Iterator[tuple[str, str, str]]:
+    """Group, name and precision of what a GPU may see: tensors of models, in rows."""
+    for group, (operations, _, precisions) in GROUPED.items():
+        for name, op in operations.items():
+            if not any(kind.layout for kind in (*op.inputs, *op.outputs)):
+                yield from ((group, name, precision) for precision in precisions)
+
+
+def found(group: str, op: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """All candidates; of `waves` all tiles, whether they are worth it or not."""
+    if group != "waves":
+        return list(candidates(op, spec))
+    product = threads_group.product(Problem.of(op, spec, flat=False))
+    assert product is not None
+    own = [tile for tile in threads_group.tiles(product) if tile.unit.precision == spec.precision]
+    return threads.fitting(product.problem, (threads_group.schedule(product, tile) for tile in own))
+
+
+def together(op: Operation, kernels: Sequence[RKernel], inputs: dict[str, Array], device: VDevice) -> ExecutionPlan:
+    """All kernels of an operation on the same inputs, their rTasks dealt out to the vEUs."""
+    names = list(inputs)
+    static = {n for n, known in zip(names, op.static, strict=True) if known}
+    operators = tuple(
+        ROperator(f"op{k}", kernel.operation, tuple(names), tuple(f"y{k}_{n}" for n in range(len(op.outputs))))
+        for k, kernel in enumerate(kernels)
+    )
+    types = dict(op.expr.inputs)
+    types |= {t: kind for one in operators for t, kind in zip(one.outputs, op.outputs, strict=True)}
+    outputs = tuple(t for one in operators for t in one.outputs)
+    known = {n: inputs[n] for n in names if n in static}
+    graph = Graph("all", tuple(n for n in names if n not in static), outputs, operators, types, known, Operations(OPS))
+    needed, builder, number = Dependencies(graph, kernels), RProgramBuilder(device.spec.num_veus), 0
+    for operator in range(len(operators)):
+        for rtask, waits in enumerate(needed.of(operator)):
+            builder.wait(task := TaskUid(operator, rtask), list(waits))
+            builder.append(task, number % device.spec.num_veus)
+            number += 1
+    plan = ExecutionPlan(graph, device.spec, tuple(kernels), (builder.build(),), policy="by hand")
+    return replace(plan, memory=plan_memory(plan))
+
+
+def check(
+    device: VDevice, op: Operation, kernels: Sequence[RKernel], rtol: float, precision: str = "fp32", seed: int = 0
+) -> None:
+    """Each kernel's results, of operands rounded as the precision says, run twice."""
+    inputs = {n: rounded(a, precision) if a.dtype == np.float32 else a for n, a in random_inputs(op, seed).items()}
+    wanted = evaluate_expr(op.expr, inputs)
+    faults = []
+    for first in range(0, len(kernels), MOST):
+        some = kernels[first : first + MOST]
+        plan = together(op, some, inputs, device)
+        with closing(device.load(device.build(plan))) as program:
+            given = {n: inputs[n] for n in plan.graph.inputs}
+            for _ in range(2):
+                found = program.run(given)
+                for k, kernel in enumerate(some):
+                    for n, want in enumerate(wanted):
+                        try:
+                            compare(found[f"y{k}_{n}"], want, rtol, kernel.name)
+                        except AssertionError as fault:
+                            faults.append(str(fault).strip().splitlines()[0])
+    assert not faults, "\n".join(dict.fromkeys(faults))
+
+
+def check_case(device: str | int, group: str, name: str, precision: str) -> None:
+    operations, rtol, _ = GROUPED[group]
+    with closing(open_cuda(device=device, arch="sm_90" if device == EMULATED else None)) as opened:
+        kernels = found(group, operations[name], replace(opened.spec, precision=precision))
+        if not kernels:
+            pytest.skip(f"{opened.spec.arch} has no unit for it")
+        check(opened, operations[name], kernels, rtol, precision)
+
+
+@pytest.mark.skipif(not GPU.ok, reason=f"{GPU.reason} ({GPU.hint})")
+@pytest.mark.parametrize(("group", "name", "precision"), list(cases()) if GPU.ok else [("all", "of them", "there")])
+def test_every_candidate(group: str, name: str, precision: str) -> None:
+    check_case(0, group, name, precision)
+
+
+@pytest.mark.parametrize(("group", "name", "precision"), sorted(EMULATED_ONES))
+def test_on_the_emulator(group: str, name: str, precision: str) -> None:
+    """The test itself."""
+    assert (group, name, precision) in set(cases())
+    check_case(EMULATED, group, name, precision)
