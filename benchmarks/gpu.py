@@ -9,12 +9,14 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -209,16 +211,31 @@ def _chosen(text: str, known: Sequence[str], default: Sequence[str]) -> list[str
 
 
 def _prepare(
-    console: Console, names: Sequence[str], peers: Sequence[str], folder: Path | None, arch: str, dry: bool
+    console: Console, names: Sequence[str], peers: Sequence[str], folder: Path, arch: str, dry: bool
 ) -> None:
     """Compile where there is time, so that a GPU's first minutes are for measuring."""
-    if folder is None:
-        raise click.UsageError("--prepare needs a folder: --programs DIR")
     for name in names:
         entry = catalog.prepare(name, scale="small" if dry else "full")
         gpu_peers.prepare(entry.built.path, folder, arch, peers)
         reference_of(entry, "small" if dry else "full")
         console.print(f"{name}: ready in {folder}", highlight=False)
+
+
+def _prepare_side_by_side(console: Console, names: Sequence[str], jobs: int, arguments: Sequence[str]) -> bool:
+    """A process for each model, `jobs` at a time, which share the cores; whether all went well."""
+    threads = str(max((os.cpu_count() or 1) // jobs, 1))  # each would take all cores, and wait for them in turns
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+
+    def one(name: str) -> bool:
+        command = [sys.executable, "-m", "benchmarks.gpu", "--models", name, *arguments]
+        start = time.perf_counter()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        said = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+        console.print(f"{said[-1] if said else name} ({time.perf_counter() - start:.0f} s)", highlight=False)
+        return done.returncode == 0
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return all([*pool.map(one, names)])
 
 
 def find(dry: bool, number: int) -> Gpu:
@@ -242,6 +259,7 @@ def find(dry: bool, number: int) -> Gpu:
 @click.option(
     "--prepare", "arch", help="Only compile, for this GPU or arch (h200, sm_90), into --programs: needs no GPU."
 )
+@click.option("--jobs", default=1, show_default=True, help="Models that --prepare compiles side by side.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Result file instead of benchmarks/results/.")
 def main(
     models: str,
@@ -252,14 +270,21 @@ def main(
     dry: bool,
     programs: Path | None,
     arch: str | None,
+    jobs: int,
     output: Path | None,
 ) -> None:
     """Check, time and print."""
     console = Console(width=None if sys.stdout.isatty() else 200)
     if arch:
+        if programs is None:
+            raise click.UsageError("--prepare needs a folder: --programs DIR")
         known = catalog.paper_names()
-        _prepare(console, _chosen(models, known, known), _chosen(peers, list(PEERS), list(PEERS)), programs, arch, dry)
-        return
+        chosen, wanted = _chosen(models, known, known), _chosen(peers, list(PEERS), list(PEERS))
+        if jobs < 2 or len(chosen) < 2:
+            _prepare(console, chosen, wanted, programs, arch, dry)
+            return
+        rest = ["--prepare", arch, "--programs", str(programs), "--peers", peers, *["--dry-run"] * dry]
+        raise SystemExit(not _prepare_side_by_side(console, chosen, jobs, rest))
     try:
         gpu = find(dry, number)
     except RammerError as error:

@@ -19,10 +19,17 @@ fi
 "$python" -m rammer doctor || true
 if [ "$dry" = 0 ]; then
   if "$python" -c 'import pytest' 2>/dev/null; then
-    RAMMER_REQUIRE_VDEVICES=cuda "$python" -m pytest -q -p no:cacheprovider tests/conformance/test_builtin.py \
-      -k 'TestCuda and not Emulator' || echo "THE CONFORMANCE KIT FAILS: numbers below are of a wrong program" >&2
+    side_by_side=
+    if "$python" -c 'import xdist' 2>/dev/null; then side_by_side='-n 8'; fi
+    # A thread for each: all would take all cores, and wait for them in turns.
+    RAMMER_REQUIRE_VDEVICES=cuda OMP_NUM_THREADS=1 "$python" -m pytest -q -p no:cacheprovider -p no:benchmark $side_by_side \
+      tests/conformance/test_builtin.py tests/vdevice/test_cuda_gpu.py tests/end2end/test_matrix.py \
+      -k 'TestCuda and not Emulator or every_candidate or GPU and not emulator' \
+      || echo "TESTS ON THE GPU FAIL: numbers below are of a wrong program" >&2
+    OMP_NUM_THREADS=1 "$python" -m rammer.testing.onnx_suite --sample --device cuda --jobs 8 \
+      || echo "ONNX'S OWN CASES FAIL on the GPU" >&2
   else
-    echo "pytest is not installed: the conformance kit is left out" >&2
+    echo "pytest is not installed: tests on the GPU are left out" >&2
   fi
 fi
 exec "$python" -m benchmarks.gpu "$@"

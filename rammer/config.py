@@ -93,7 +93,11 @@ FLAGS: dict[str, Flag] = {
         ),
         Flag("RAMMER_WATCHDOG_SECONDS", "60", "seconds without progress after which a waiting vEU stops the run"),
         Flag("RAMMER_PRECISION", "fp32", "what operands of products may be rounded to where none is named: tf32, bf16"),
-        Flag("RAMMER_GPU_GRAPH", "0", "1 records the launches of a program on a GPU as one graph, CUDA's or HIP's"),
+        Flag(
+            "RAMMER_GPU_GRAPH",
+            "",
+            "1 records the launches of a program on a GPU as one graph, 0 none; by default several on NVIDIA's",
+        ),
         Flag("RAMMER_TUNE_SECONDS", "20", "time budget for measuring candidate kernels in one compile"),
         Flag("RAMMER_WINOGRAD", "1", "0 computes 3x3 convolutions only directly, with smaller rounding errors"),
         Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas"),

@@ -16,13 +16,13 @@ from rammer.ir.plan import ExecutionPlan
 class HopCosts:
     """Microseconds of the parts that are the same in every hand-over. `source`: who says so.
 
-    The defaults are estimates for GPUs of 2020 and later, from latencies that others published.
+    Fence and poll are an H200's, by benchmarks/gpu_micro.py; the dispatch is an estimate.
     """
 
-    fence_us: float = 0.4  # until the writes of a vEU may be seen, and its counter is written
-    poll_us: float = 0.35  # until a poll of another vEU has seen the counter
+    fence_us: float = 0.3  # until the writes of a vEU may be seen, and its counter is written
+    poll_us: float = 0.5  # until a poll of another vEU has seen the counter
     dispatch_us: float = 0.1  # two block syncs, the instruction and its arguments from shared memory, the jump
-    source: str = "estimated"
+    source: str = "an H200's, the dispatch estimated"
 
     @staticmethod
     def read(path: str) -> HopCosts:

@@ -183,3 +183,24 @@ def test_a_dry_run(tmp_path: Path) -> None:
     assert max(peers["rammer"]["errors"].values()) < 1e-5 and peers["rammer"]["notes"]["usage"]["emulated"]
     assert "needs a GPU" in peers["torch-graph"]["failed"]
     assert "times mean nothing" in result.output and "speed of rammer" not in result.output
+
+
+def test_models_are_prepared_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a process of its own, with its share of the cores; one that fails does not stop the others."""
+    ran: list[tuple[str, ...]] = []
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
+        ran.append((*command[3:5], env["OMP_NUM_THREADS"], *command[5:]))
+        bad = "alexnet" in command
+        return SimpleNamespace(returncode=int(bad), stdout="ready", stderr="Traceback\nToolchainError: no" * bad)
+
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    monkeypatch.setattr(gpu.os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(gpu.catalog, "paper_names", lambda: ["alexnet", "lstm_tc_lstm", "resnext29"])
+    options = ["--prepare", "h200", "--programs", str(tmp_path), "--jobs", "3", "--peers", "rammer"]
+    result = CliRunner().invoke(gpu.main, options)
+    rest = ("--prepare", "h200", "--programs", str(tmp_path), "--peers", "rammer")
+    assert sorted(ran) == [("--models", n, "2", *rest) for n in ("alexnet", "lstm_tc_lstm", "resnext29")]
+    assert result.exit_code == 1 and result.output.count("ready") == 2 and "ToolchainError: no" in result.output
+    refused = CliRunner().invoke(gpu.main, ["--prepare", "h200", "--jobs", "3"])
+    assert refused.exit_code == 2 and "--programs DIR" in refused.output

@@ -175,6 +175,8 @@ class CudaKernel:
 class CudaDriver:
     """A GPU through cupy. Memory is of cupy's pool, and of this stream in it."""
 
+    records = True  # on an H200 a launch takes 4.4 us, and 16.6 of them one by one, a node of a graph 1.1
+
     def __init__(self, number: int) -> None:
         self.number = number
         self._cupy = cupy = load_cupy()

@@ -78,7 +78,7 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         registers_bytes=256 << 10,
         l2_bytes=32 * 0.7,  # less conflicts
         memories=("shared", "DRAM"),
-        launch_us=3.0,  # estimates until measured: a cooperative launch
-        barrier_us=1.0,  # a counter in global memory that another SM sees
+        launch_us=4.4,  # measured on an H200: a cooperative launch behind another (benchmarks/gpu_micro.py)
+        barrier_us=0.8,  # there, too: a counter in global memory that another SM sees
         instructions=_instructions(gpu.arch),
     )

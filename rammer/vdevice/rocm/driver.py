@@ -213,6 +213,8 @@ class RocmArray:
 class RocmDriver:
     """A GPU through hip-python. What it holds is freed with it."""
 
+    records = False  # older ones cannot record cooperative launches
+
     def __init__(self, number: int) -> None:
         self.number = number
         self.hip = hip = Hip()

@@ -41,6 +41,7 @@ class Driver(Protocol):
     """
 
     number: int
+    records: bool  # whether several launches are recorded as a graph, unless RAMMER_GPU_GRAPH says otherwise
 
     def using(self, doing: str) -> AbstractContextManager[None]:
         """The GPU in use by this thread; the platform's errors become DeviceErrors: it failed to … ("run it")."""

@@ -52,14 +52,15 @@ class _Loaded:
     args: NDArray[np.int64]  # addresses, as they are where all ports are at home
     pointed: dict[str, int] = field(default_factory=dict)  # ports that the GPU has elsewhere: their addresses
     clocked: tuple[Kernel, int] | None = None  # a second kernel with clocks, and its state
-    graph: tuple[float, Callable[[], None]] | None = None  # launches recorded with this limit
+    going: tuple[float, Callable[[], None]] | None = None  # enqueues a run whose watchdog has this limit
 
 
 class GpuExecutable:
     """A program ready to run on a GPU: arena and weights lie there, a run copies inputs in and outputs out.
 
     `compile` makes machine code of a text. `graph`: launches are recorded once as a graph and replayed;
-    RAMMER_GPU_GRAPH is its default. Closes the driver with itself.
+    RAMMER_GPU_GRAPH is its default, and where that is empty several are, if the driver's platform is known for it.
+    Closes the driver with itself.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class GpuExecutable:
         self._bindings = bound_in(image, self.streams)
         self._text = image.file(SOURCE).decode()
         self._driver, self._compile = driver, compile
-        self._recording = config.get("RAMMER_GPU_GRAPH") == "1" if graph is None else graph
+        asked = config.get("RAMMER_GPU_GRAPH")
+        default = asked == "1" if asked else driver.records and self.streams.num_programs > 1
+        self._recording = default if graph is None else graph
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
         try:
@@ -261,7 +264,7 @@ class GpuExecutable:
                 loaded.clocked = kernel, self._driver.allocate(4 * state_words(self.streams), zeros=True)
             kernel, state = loaded.clocked
             self._write(loaded, inputs)
-            total_us = self._driver.time_us(lambda: self._launch(loaded, kernel, state, self._limit()))
+            total_us = self._driver.time_us(self._launches(loaded, kernel, state, self._limit()))
             self._check(state)
             clocks = self._driver.read(state, np.empty(state_words(self.streams), np.uint32))
             times = slot_times(self.streams, clocks, total_us, ticks_per_ns=self._driver.ticks(1))
@@ -270,27 +273,37 @@ class GpuExecutable:
     def _go(self, loaded: _Loaded) -> None:
         """Enqueue a run: its launches, or the graph of them."""
         limit = self._limit()
-
-        def launch() -> None:
-            self._launch(loaded, loaded.kernel, loaded.state, limit)
-
-        if not self._recording:
-            launch()
-            return
-        if loaded.graph is None or loaded.graph[0] != limit:  # arguments are part of a graph
-            loaded.graph = limit, self._driver.record(launch)
-        loaded.graph[1]()
+        if loaded.going is None or loaded.going[0] != limit:  # arguments are part of a graph
+            launches = self._launches(loaded, loaded.kernel, loaded.state, limit)
+            loaded.going = limit, self._driver.record(launches) if self._recording else launches
+        loaded.going[1]()
 
     def _limit(self) -> float:
         return self._driver.ticks(1e9 * (config.number("RAMMER_WATCHDOG_SECONDS") or 60.0))
 
-    def _launch(self, loaded: _Loaded, kernel: Kernel, state: int, limit: float) -> None:
+    def _launches(self, loaded: _Loaded, kernel: Kernel, state: int, limit: float) -> Callable[[], None]:
+        """What enqueues a run, a launch per rProgram. To make their arguments takes longer than to launch."""
         streams = self.streams
         table, bounds, waits, args = loaded.tables
-        for program in range(streams.num_programs):
-            mine = bounds + streams.bounds.itemsize * program * streams.num_veus
-            arguments = run_arguments(table, mine, waits, args, state, program, streams.span(program), limit)
-            kernel.launch(streams.num_veus, arguments)
+        arguments = [
+            run_arguments(
+                table,
+                bounds + streams.bounds.itemsize * program * streams.num_veus,
+                waits,
+                args,
+                state,
+                program,
+                streams.span(program),
+                limit,
+            )
+            for program in range(streams.num_programs)
+        ]
+
+        def launch() -> None:
+            for one in arguments:
+                kernel.launch(streams.num_veus, one)
+
+        return launch
 
     def _check(self, state: int) -> None:
         """Wait for the run and raise what it reports."""
