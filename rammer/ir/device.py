@@ -100,6 +100,7 @@ class VDeviceSpec:
     massively_parallel: bool = False
     execution: Execution = Execution.SIMD
     lanes: int = 1  # fp32 elements of one vector register, or that a thread of SIMT loads at once; 1: no vectors
+    masks: bool = False  # whether a part of a vector is loaded and stored as quickly as a whole one
     registers: int = 16  # vector registers of a vEU (or of a thread)
     max_threads: int = 1  # of an rTask's block
     wave: int = 1  # threads that run in step

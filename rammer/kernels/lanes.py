@@ -12,6 +12,7 @@ from rammer.ir.expr import REDUCERS, Load, Stage, loads
 from rammer.ir.index import var, variables
 from rammer.kernels.problem import Problem, all_loads
 
+EVERY_SECOND = 3.0  # two loads, and a choice of their numbers
 NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -44,13 +45,17 @@ def instructions(problem: Problem, stage: Stage, axis: str, here: Mapping[str, i
 
 def stored(problem: Problem, stage: Stage, axis: str) -> float:
     """Instructions that store one vector of a stage along an axis."""
-    return accesses(problem, stage, Load(stage.name, tuple(var(a) for a, _ in stage.axes)), axis)
+    step = problem.lane_stride(stage.name, tuple(var(a) for a, _ in stage.axes), axis, stage)
+    return 1.0 if step in (0, 1) else apart(problem.lanes)
 
 
 def accesses(problem: Problem, stage: Stage, load: Load, axis: str) -> float:
-    """Instructions of a load, or a store, of one vector along an axis."""
+    """Instructions of a load of one vector along an axis."""
     if problem.packable(load, axis):
         return 1.0
-    moved = any(axis in variables(ix) for d in load.dynamic for ld, _ in loads(d.value) for ix in ld.index)
-    together = not moved and problem.lane_stride(load.tensor, load.index, axis, stage) in (0, 1)
-    return 1.0 if together else apart(problem.lanes)
+    if any(axis in variables(ix) for d in load.dynamic for ld, _ in loads(d.value) for ix in ld.index):
+        return apart(problem.lanes)
+    step = problem.lane_stride(load.tensor, load.index, axis, stage)
+    if step == 2 and problem.spec.masks:
+        return EVERY_SECOND
+    return 1.0 if step in (0, 1) else apart(problem.lanes)

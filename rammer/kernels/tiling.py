@@ -140,11 +140,14 @@ def _window(stage: Stage, reduce: list[str], lane: str | None, tile: tuple[str, 
     """
     if not reduce:
         return ()
-    *outer, last = reduce
     unrolled = False
-    if tile and lane and last != lane:
-        shared = any({tile[0], last} <= variables(ix) for load, _ in loads(stage.body) for ix in load.index)
-        unrolled = shared and tile[1] * dict(stage.reduce)[last] <= MAX_UNROLLED
+    if tile and lane:
+        indices = [variables(ix) for load, _ in loads(stage.body) for ix in load.index]
+        shared = [a for a in reduce if a != lane and any({tile[0], a} <= names for names in indices)]
+        if lane not in reduce:
+            reduce = [*(a for a in reduce if a not in shared), *shared]
+        unrolled = reduce[-1] in shared and tile[1] * dict(stage.reduce)[reduce[-1]] <= MAX_UNROLLED
+    *outer, last = reduce
     return (*(Loop(a) for a in outer), Loop(last, 1, Kind.UNROLLED if unrolled else Kind.SERIAL))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -254,6 +255,35 @@ def test_groups_that_straddle_blocks_stay_row_major(channels: int, group: int, b
     layout = channel_blocked(4, SPEC.lanes) if blocked else None
     inner = next(op for op in optimized.operators if "conv" in op.kind and "convert" not in op.kind)
     assert optimized.types[inner.outputs[0]].layout == layout
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "group", "masks", "rows"),
+    [
+        (14, 1, 4, True, True),
+        (14, 1, 4, False, False),  # parts of vectors take several loads
+        (20, 2, 4, True, True),
+        (7, 2, 4, True, False),  # rows of four
+        (20, 3, 4, True, False),
+        (14, 1, 1, True, False),  # what reads it is blocked
+    ],
+)
+def test_a_depthwise_convolution_between_rows_stays_in_rows(
+    size: int, stride: int, group: int, masks: bool, rows: bool
+) -> None:
+    def build(b: Net, x: TensorId) -> TensorId:
+        y = b.conv(x, 24, group=4)
+        return b.conv(b.conv(y, 24, 3, stride=stride, group=24), 24, group=group)
+
+    graph = model(build, (1, 24, size, size))
+    spec = replace(SPEC, masks=masks)
+    optimized = optimize(graph, spec)
+    assert_same(graph, optimized)
+    convs = [op for op in optimized.operators if "conv" in op.kind.split("+")]
+    layouts = [optimized.types[op.outputs[0]].layout for op in convs]
+    blocked = channel_blocked(4, SPEC.lanes)
+    assert layouts == [None, None if rows else blocked, None if group > 1 else blocked]
+    assert any("convert" in op.kind for op in optimized.operators) == (not rows)
 
 
 def test_convolutions_of_sequences_have_blocked_channels() -> None:

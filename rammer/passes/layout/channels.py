@@ -36,11 +36,12 @@ def choose_layouts(graph: Graph, spec: VDeviceSpec, images_apart: bool = False) 
 
     Tensors whose channels fill no more than half a block, or with a single position, stay row-major, and what
     convolutions of groups that straddle blocks read and write; and everything where there are no vectors, or
-    threads in their place (SIMT): they read neighbours anyway. With `images_apart` an image's blocks lie together.
+    threads in their place (SIMT): they read neighbours anyway; and depthwise convolutions between such operators, where
+    parts of vectors cost no more than whole ones. With `images_apart` an image's blocks lie together.
     """
     if spec.lanes < 2 or spec.execution is Execution.SIMT:
         return graph
-    chooser = _Chooser(Editor(graph), spec.lanes, images_apart)
+    chooser = _Chooser(Editor(graph), spec.lanes, spec.masks, images_apart)
     for n in list(chooser.editor.operators):
         chooser.visit(n)
     return chooser.editor.finish()
@@ -49,9 +50,10 @@ def choose_layouts(graph: Graph, spec: VDeviceSpec, images_apart: bool = False) 
 class _Chooser:
     """Gives operators their layouts, one after the other."""
 
-    def __init__(self, editor: Editor, lanes: int, images_apart: bool) -> None:
+    def __init__(self, editor: Editor, lanes: int, masks: bool, images_apart: bool) -> None:
         self.editor = editor
         self.lanes = lanes
+        self.masks = masks
         self.images_apart = images_apart
         self.versions: dict[tuple[TensorId, Layout | None], TensorId] = {}
         self.layouts: dict[TensorId, Layout | None] = {}  # of what the operator computes; graph outputs are converted
@@ -137,12 +139,35 @@ class _Chooser:
         if op.kind == "unfold":  # for a product whose columns are blocks of channels
             readers = [self.editor.operators[n].operation for n in self.editor.readers.get(op.outputs[0], ())]
             return any(self._blockable(reader.outputs[0]) for reader in readers)
-        if "conv" not in op.kind.split("+"):
+        if "conv" not in op.kind.split("+") or self._in_rows(op):
             return False
         floats = any(kind.dtype is DType.F32 and kind.rank > 2 for kind in op.operation.inputs)
         return floats or self._blockable(
             op.operation.outputs[0]
         )  # bytes are multiplied as well where places are columns
+
+    def _in_rows(self, op: ROperator) -> bool:
+        """Whether a depthwise convolution lies between operators that are row-major: by parts of vectors along rows it
+        takes less time than in blocks with a conversion before it and another behind it.
+        """
+        if not self.masks or not _along_rows(op.operation, self.lanes):
+            return False
+        readers = self.editor.readers.get(op.outputs[0], ())
+        return bool(readers) and not any(self._accepts(self.editor.operators[n]) for n in readers)
+
+
+def _along_rows(operation: Operation, lanes: int) -> bool:
+    """Whether it sums over windows of single channels, and neighbours in a row are made of neighbours, or of every
+    second number if a row fills more than half a vector.
+    """
+    reads = channel_reads(operation, lanes)
+    sums = [stage for stage in inline(operation.expr, set()) if stage.reduce]
+    if len(sums) != 1 or Channels.SUMMED in reads or Channels.SAME not in reads:
+        return False
+    kinds, (last, extent) = dict(operation.expr.inputs), sums[0].axes[-1]
+    read = [load for load, _ in loads(sums[0].body) if kinds[load.tensor].rank > 2]
+    steps = {step for load in read for axis, step in load.index[-1].terms if axis == last}
+    return steps == {1} or (steps <= {1, 2} and 2 * extent > lanes)
 
 
 @lru_cache(maxsize=4096)

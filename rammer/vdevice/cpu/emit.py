@@ -222,12 +222,21 @@ INLINE vw vbf16(vf x) {
 }
 INLINE vf vround_h(vf x) { return __builtin_convertvector(__builtin_convertvector(x, vh), vf); }
 INLINE vf vround_b(vf x) { return from_bits(__builtin_convertvector(vbf16(x), vi) << 16); }
+#if LANES == 16 && defined __AVX512F__           /* lanes that are masked out touch no memory */
+#define MASKED(how, p, v, mask) __builtin_ia32_##how##ups512_mask(p, v, mask)
+#endif
 INLINE vf vload(const float *p, int n) {          /* the first n lanes; zero in the others */
   vf v = {0};
+#ifdef MASKED
+  if (n & (n - 1)) return MASKED(load, p, v, (1 << n) - 1);
+#endif
   for (int k = LANES / 2, i = 0; k; k /= 2) if (n & k) { memcpy((char *)&v + 4 * i, p + i, 4 * k); i += k; }
   return v;
 }
 INLINE void vstore(float *p, vf v, int n) {
+#ifdef MASKED
+  if (n & (n - 1)) { MASKED(store, p, v, (1 << n) - 1); return; }
+#endif
   for (int k = LANES / 2, i = 0; k; k /= 2) if (n & k) { memcpy(p + i, (char *)&v + 4 * i, 4 * k); i += k; }
 }
 INLINE vf vload_h(const _Float16 *p, int n) { vh v = {0}; memcpy(&v, p, 2 * n); return __builtin_convertvector(v, vf); }
@@ -237,18 +246,35 @@ INLINE vf vload_b(const bf16 *p, int n) {
 }
 INLINE void vstore_h(_Float16 *p, vf v, int n) { vh h = __builtin_convertvector(v, vh); memcpy(p, &h, 2 * n); }
 INLINE void vstore_b(bf16 *p, vf v, int n) { vw h = vbf16(v); memcpy(p, &h, 2 * n); }
+#ifdef MASKED
+INLINE vf vsecond(const float *p, int first, int end) {       /* every second number, to lanes from the first on */
+  vf v = {0};
+  const unsigned there = ((1ull << (2 * end - 1)) - 1) & ~((1ull << 2 * first) - 1);
+  vf a = MASKED(load, p, v, there & 0xffff), b = MASKED(load, p + 16, v, there >> 16);
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+#endif
 INLINE vf vgather(const float *p, long step, int n) {
   vf v = {0};
+#ifdef MASKED
+  if (__builtin_constant_p(step) && step == 2) return vsecond(p, 0, n);
+#endif
   for (int i = 0; i < n; i++) v[i] = p[i * step];
   return v;
 }
 INLINE vf vload_from(const float *p, int first, int n) {  /* n lanes from the first on; zero in the others */
   vf v = {0};
+#ifdef MASKED
+  return MASKED(load, p - first, v, ((1 << n) - 1) << first);
+#endif
   for (int k = LANES / 2, i = 0; k; k /= 2) if (n & k) { memcpy((char *)&v + 4 * (first + i), p + i, 4 * k); i += k; }
   return v;
 }
 INLINE vf vgather_from(const float *p, long step, int first, int n) {
   vf v = {0};
+#ifdef MASKED
+  if (__builtin_constant_p(step) && step == 2) return vsecond(p - 2 * first, first, first + n);
+#endif
   for (int i = 0; i < n; i++) v[first + i] = p[i * step];
   return v;
 }

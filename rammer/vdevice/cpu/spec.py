@@ -248,6 +248,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         languages=("c",),
         arch=arch.name,
         lanes=arch.lanes,
+        masks=arch.lanes == 16,  # AVX-512's
         registers=arch.registers,
         instructions=arch.instructions,
         scratch_bytes=max(l2 // 2, 64 << 10),
