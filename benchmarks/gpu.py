@@ -99,14 +99,21 @@ def reference_of(entry: Entry, scale: Scale) -> tuple[Arrays, str]:
 
 
 def compare(
-    entry: Entry, peers: Sequence[str], gpu: int | None, scale: Scale, runs: int, load_timeout_s: float, programs: str
+    entry: Entry,
+    peers: Sequence[str],
+    gpu: int | None,
+    scale: Scale,
+    runs: int,
+    load_timeout_s: float,
+    programs: str,
+    slots: str,
 ) -> tuple[dict[str, Results], str]:
     """All peers of a model: loaded one after the other, visited in turns there and back."""
     wanted, kind = reference_of(entry, scale)
     workers: dict[str, Worker] = {}
     try:
         for peer in peers:
-            task = Task(peer, str(entry.built.path), entry.module, scale, gpu, programs)
+            task = Task(peer, str(entry.built.path), entry.module, scale, gpu, programs, slots)
             workers[peer] = Worker(task, wanted, 0 if gpu is None else 20)
         for worker in workers.values():
             worker.load(load_timeout_s)
@@ -168,7 +175,7 @@ def model_table(name: str, model: dict[str, Any]) -> Table:
     """One model: medians in ms, relative errors, and reasons."""
     floor = model["weights_floor_ms"]
     title = f"{name}" + (f", weights from memory once: {floor:.3f} ms" if floor else "")
-    columns = ("peer", "warm ms", "p10", "p90", "flushed ms", "call ms", "load s", "error", "in rTasks", "scheduling")
+    columns = ("peer", "warm ms", "p10", "p90", "flushed ms", "call ms", "load s", "error", "in rTasks", "between", "scheduling")
     table = Table(*columns, "", title=title, title_justify="left", box=None)
     for peer, r in model["peers"].items():
         usage = r["notes"].get("usage", {})
@@ -180,6 +187,7 @@ def model_table(name: str, model: dict[str, Any]) -> Table:
             f"{r['load_s']:.1f}" if r["load_s"] else "",
             f"{max(r['errors'].values()):.1e}" if r["errors"] else "",
             f"{usage['in_rtasks']:.1%}" if usage else "",
+            f"{usage['between']:.1%}" if usage else "",
             f"{usage['scheduling']:.1%}" if usage else "",
             r["failed"],
         )
@@ -210,9 +218,7 @@ def _chosen(text: str, known: Sequence[str], default: Sequence[str]) -> list[str
     return names or list(default)
 
 
-def _prepare(
-    console: Console, names: Sequence[str], peers: Sequence[str], folder: Path, arch: str, dry: bool
-) -> None:
+def _prepare(console: Console, names: Sequence[str], peers: Sequence[str], folder: Path, arch: str, dry: bool) -> None:
     """Compile where there is time, so that a GPU's first minutes are for measuring."""
     for name in names:
         entry = catalog.prepare(name, scale="small" if dry else "full")
@@ -260,6 +266,7 @@ def find(dry: bool, number: int) -> Gpu:
     "--prepare", "arch", help="Only compile, for this GPU or arch (h200, sm_90), into --programs: needs no GPU."
 )
 @click.option("--jobs", default=1, show_default=True, help="Models that --prepare compiles side by side.")
+@click.option("--slots", type=click.Path(path_type=Path), help="Folder for the times of every slot of our programs.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Result file instead of benchmarks/results/.")
 def main(
     models: str,
@@ -271,6 +278,7 @@ def main(
     programs: Path | None,
     arch: str | None,
     jobs: int,
+    slots: Path | None,
     output: Path | None,
 ) -> None:
     """Check, time and print."""
@@ -319,7 +327,14 @@ def main(
         try:
             entry = catalog.prepare(name, scale=scale)
             found, kind = compare(
-                entry, selected, None if dry else number, scale, runs, load_timeout_s, str(programs or "")
+                entry,
+                selected,
+                None if dry else number,
+                scale,
+                runs,
+                load_timeout_s,
+                str(programs or ""),
+                str(slots or ""),
             )
         except RammerError as error:
             console.print(f"{name}: {error}", highlight=False)

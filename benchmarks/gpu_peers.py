@@ -25,12 +25,13 @@ from rammer.errors import RammerError
 WARM_UP = 20
 FLUSHED_BYTES = 256 << 20  # written between runs: more than any L2
 EMULATOR = "emulator:4"
+SLOT_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """One peer on one model. `module` names the torch module; `gpu` is None in a dry run; `programs` is a folder of
-    our programs that were compiled before, or empty.
+    our programs that were compiled before, `slots` one for the times of every slot of ours, or empty.
     """
 
     peer: str
@@ -39,6 +40,7 @@ class Task:
     scale: Scale
     gpu: int | None
     programs: str = ""
+    slots: str = ""
 
 
 class Runner(Protocol):
@@ -89,6 +91,7 @@ class Ours:
                 )
         self.inputs = built.inputs
         self.emulated = task.gpu is None
+        self.slots = Path(task.slots, f"{built.path.stem}-{task.peer}.npz") if task.slots else None
         self._flush: Callable[[], None] | None = None
         self.resident: dict[str, Any] = dict(built.inputs)
         if not self.emulated:
@@ -115,6 +118,8 @@ class Ours:
     def notes(self) -> dict[str, Any]:
         report = self.program.report()
         usage = self.program.profile(self.inputs, seconds=0.2)
+        if self.slots is not None:
+            save_slots(self.program.executable, self.inputs, self.slots)
         return {
             "rprograms": report.num_rprograms,
             "rtasks": report.num_rtasks,
@@ -124,6 +129,24 @@ class Ours:
             "estimated_ms": report.estimated_us / 1e3,
             "usage": usage.to_json(),
         }
+
+
+def save_slots(executable: Any, inputs: Arrays, path: Path) -> None:
+    """The times of every slot in the fastest of some runs: `times` [slots, 2] in us and `operators` of all lanes behind
+    each other, of which `lengths` says how long each is.
+    """
+    run = min((executable.run_timed(inputs)[1] for _ in range(SLOT_RUNS)), key=lambda r: r.total_us)
+    lanes = [lane for program in run.programs for lane in program]
+    operators = [lane for program in run.operators for lane in program]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        "times": np.concatenate(lanes).astype(np.float32),
+        "operators": np.concatenate(operators),
+        "lengths": np.array([len(lane) for lane in lanes]),
+        "programs": np.array(len(run.programs)),
+        "total_us": np.array(run.total_us),
+    }
+    np.savez_compressed(path, allow_pickle=False, **arrays)
 
 
 def program_file(folder: str, model: Path, policy: str, precision: str) -> Path | None:

@@ -25,6 +25,7 @@ class Usage:
     waiting: float  # in barrier-rTasks
     scheduling: float
     operator_us: tuple[float, ...]  # by operator: of all vEUs together
+    between: float = 0.0  # from the end of a slot to the begin of its vEU's next: releases, and what picks the next
     emulated: bool = False  # times of an emulator
 
     @property
@@ -42,7 +43,7 @@ class Usage:
         return (
             f"{'emulated' if self.emulated else 'measured'} {self.run_us / 1e3:.3f} ms a run: "
             f"{self.overhead:.1%} of the vEUs' time is outside of rTasks "
-            f"({self.waiting:.1%} in barriers); no vEU is in an rTask for {self.scheduling:.1%} of the run"
+            f"({self.waiting:.1%} in barriers, {self.between:.1%} between slots); no vEU is in an rTask for {self.scheduling:.1%} of the run"
         )
 
 
@@ -50,7 +51,7 @@ def usage_of(runs: Sequence[SlotTimes], num_operators: int) -> Usage:
     """Sum up the faster half of the runs: an interrupted run tells of the machine."""
     chosen = sorted(runs, key=lambda run: run.total_us)[: (len(runs) + 1) // 2]
     num_veus = max((len(lanes) for lanes in chosen[0].programs), default=1)
-    busy, waiting, idle, total = np.zeros(num_operators), 0.0, 0.0, 0.0
+    busy, waiting, between, idle, total = np.zeros(num_operators), 0.0, 0.0, 0.0, 0.0
     for run in chosen:
         total += run.total_us
         idle += run.total_us
@@ -59,6 +60,7 @@ def usage_of(runs: Sequence[SlotTimes], num_operators: int) -> Usage:
                 lengths, rtask = lane[:, 1] - lane[:, 0], numbers >= 0
                 busy += np.bincount(numbers[rtask], lengths[rtask], num_operators)
                 waiting += float(lengths[~rtask].sum())
+                between += float(np.maximum(lane[1:, 0] - lane[:-1, 1], 0).sum())
             tasks = [lane[numbers >= 0] for lane, numbers in zip(times, operators, strict=True)]
             idle -= _covered(np.concatenate(tasks))
     room = total * num_veus
@@ -69,6 +71,7 @@ def usage_of(runs: Sequence[SlotTimes], num_operators: int) -> Usage:
         waiting / room,
         idle / total,
         tuple((busy / len(chosen)).tolist()),
+        between / room,
         chosen[0].emulated,
     )
 

@@ -20,12 +20,12 @@ def times(*lanes: list[tuple[int, float, float]], total: float) -> SlotTimes:
 
 
 def test_time_is_split_into_rtasks_barriers_and_nothing() -> None:
-    run = times([(0, 1, 4), (-1, 4, 5), (1, 5, 9)], [(0, 0, 2)], total=10)
+    run = times([(0, 1, 4), (-1, 4, 5), (1, 5.5, 9)], [(0, 0, 2)], total=10)
     usage = usage_of([run], 2)
-    assert usage.in_rtasks == pytest.approx(9 / 20) and usage.overhead == pytest.approx(11 / 20)
-    assert usage.waiting == pytest.approx(1 / 20)
-    assert usage.scheduling == pytest.approx(2 / 10)  # from 4 to 5 and from 9 to 10
-    assert usage.operator_us == (5.0, 4.0)
+    assert usage.in_rtasks == pytest.approx(8.5 / 20) and usage.overhead == pytest.approx(11.5 / 20)
+    assert usage.waiting == pytest.approx(1 / 20) and usage.between == pytest.approx(0.5 / 20)
+    assert usage.scheduling == pytest.approx(2.5 / 10)  # from 4 to 5.5 and from 9 to 10
+    assert usage.operator_us == (5.0, 3.5)
 
 
 def test_slow_runs_do_not_count() -> None:

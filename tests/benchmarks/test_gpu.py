@@ -174,7 +174,7 @@ def test_a_dry_run(tmp_path: Path) -> None:
     """All of it but the GPU: processes, references in float64, tables, the result file."""
     pytest.importorskip("torch", reason="torch is not installed")
     output = tmp_path / "dry.json"
-    options = ["--dry-run", "--models", "lstm_tc_lstm", "--runs", "4", "--json", str(output)]
+    options = ["--dry-run", "--models", "lstm_tc_lstm", "--runs", "4", "--json", str(output), "--slots", str(tmp_path)]
     result = CliRunner().invoke(gpu.main, [*options, "--peers", "rammer,rammer-sequential,torch-graph"])
     assert result.exit_code == 0, result.output
     content = json.loads(output.read_text())
@@ -182,6 +182,9 @@ def test_a_dry_run(tmp_path: Path) -> None:
     assert content["dry_run"] and content["models"]["lstm_tc_lstm"]["reference"] == "float64"
     assert max(peers["rammer"]["errors"].values()) < 1e-5 and peers["rammer"]["notes"]["usage"]["emulated"]
     assert "needs a GPU" in peers["torch-graph"]["failed"]
+    with np.load(tmp_path / "lstm_tc_lstm_b1_small-rammer.npz", allow_pickle=False) as slots:
+        assert len(slots["times"]) == len(slots["operators"]) == slots["lengths"].sum() > 0
+        assert (slots["times"][:, 0] <= slots["times"][:, 1]).all() and slots["total_us"] > 0
     assert "times mean nothing" in result.output and "speed of rammer" not in result.output
 
 

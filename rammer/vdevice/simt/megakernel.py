@@ -95,6 +95,7 @@ def _text(kernels: Sequence[EmittedKernel], dialect: Dialect, block: int, max_ar
         (COMMON + body)
         .replace("$ENTRY", ENTRY)
         .replace("$THREADS", str(block))
+        .replace("$LAST", str(max(block - dialect.wave, 0)))  # its wave waits for the fence while the first one polls
         .replace("$SHARES", str(dialect.shares))
         .replace("$MAX_ARGS", str(max_args))
         .replace("$HEADER", str(header_bytes(max_args)))
@@ -342,7 +343,7 @@ CASES      default: break;
     if (now->step) mk_release();
     mk_sync();  // the block's writes come before the release, and before its next task
     MK_STAMP(bounds[run.veu] + pc, 2, mk_clock())
-    if (tid == 0 && now->step) mk_store_release(state + $LINE * (1 + run.veu), run.base + now->step);
+    if (tid == $LAST && now->step) mk_store_release(state + $LINE * (1 + run.veu), run.base + now->step);
   }
   MK_STAMP(bounds[run.veu + 1] - 1, 2, mk_time_ns())
   MK_STAMP(bounds[run.veu + 1] - 1, 3, mk_clock())
