@@ -175,8 +175,8 @@ def model_table(name: str, model: dict[str, Any]) -> Table:
     """One model: medians in ms, relative errors, and reasons."""
     floor = model["weights_floor_ms"]
     title = f"{name}" + (f", weights from memory once: {floor:.3f} ms" if floor else "")
-    columns = ("peer", "warm ms", "p10", "p90", "flushed ms", "call ms", "load s", "error", "in rTasks", "between", "scheduling")
-    table = Table(*columns, "", title=title, title_justify="left", box=None)
+    columns = ("peer", "warm ms", "p10", "p90", "flushed ms", "call ms", "load s", "error")
+    table = Table(*columns, "in rTasks", "between", "scheduling", "", title=title, title_justify="left", box=None)
     for peer, r in model["peers"].items():
         usage = r["notes"].get("usage", {})
         table.add_row(

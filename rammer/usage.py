@@ -43,7 +43,8 @@ class Usage:
         return (
             f"{'emulated' if self.emulated else 'measured'} {self.run_us / 1e3:.3f} ms a run: "
             f"{self.overhead:.1%} of the vEUs' time is outside of rTasks "
-            f"({self.waiting:.1%} in barriers, {self.between:.1%} between slots); no vEU is in an rTask for {self.scheduling:.1%} of the run"
+            f"({self.waiting:.1%} in barriers, {self.between:.1%} between slots); "
+            f"no vEU is in an rTask for {self.scheduling:.1%} of the run"
         )
 
 
