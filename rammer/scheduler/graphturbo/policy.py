@@ -27,6 +27,7 @@ from rammer.scheduler.graphturbo.network import Network, network_of, step_of
 from rammer.scheduler.graphturbo.scratchpad import Memories
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced, searched
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
+from rammer.scheduler.judge import PLANS, Judge
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
 from rammer.scheduler.select import Assignment, Market, Option, count, select_veu
@@ -80,8 +81,10 @@ class GraphTurboPolicy:
     """Operators are grouped, and groups cut into instances, so that an instance of a group fits near its vEUs.
 
     Groups and orders are found on paper, for each near memory, the vEUs' own and what they share. The best of them are
-    drawn, and that plan is taken which costs least: by measured prices, or else in moving bytes. All in one rProgram,
-    in memory for pieces of tensors. Paper: GraphTurbo (OSDI'23) §3.
+    drawn, and that plan is taken which costs least: by measured prices, or else in moving bytes. By `search` it is
+    compared with wavefront's, too. All in one rProgram, in memory for pieces of tensors.
+
+    Paper: GraphTurbo (OSDI'23) §3.
     """
 
     name = "graphturbo"
@@ -116,6 +119,7 @@ class GraphTurboPolicy:
             "none": "the rTasks of an instance go where they start first",
         },
     )
+    plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
     uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
 
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
@@ -140,9 +144,22 @@ class GraphTurboPolicy:
                 chains = chained(problem.graph, kernels, us, factors, device)
                 plan = _sooner(problem, _in_memory(plan, True), self._drawn(problem, market, cut, kernels, chains))
             drawn.append(_judged(problem, plan))
-        if (self.rules == "search" and self.uncut) or not drawn:
-            drawn.append(_judged(problem, _in_memory(self._whole(problem), device is not None)))
-        return min(drawn, key=lambda judged: judged.us).plan
+        cut_plan = min(drawn, key=lambda judged: judged.us, default=None)
+        if cut_plan and (self.rules != "search" or not self.uncut):
+            return cut_plan.plan
+        whole = _in_memory(self._whole(problem), device is not None)
+        return self._preferred(problem, cut_plan, whole) if cut_plan else whole
+
+    def _preferred(self, problem: Problem, cut: _Judged, whole: ExecutionPlan) -> ExecutionPlan:
+        """The plan of a cut or of the network as a whole: without measured prices whichever moves less, else whichever
+        is believed to be sooner; what is close is run, as instances cost what prices do not know.
+        """
+        if not problem.profiler.prices(whole.kernels):
+            return min(cut, _judged(problem, whole), key=lambda judged: judged.us).plan
+        judge = Judge(problem, self.plans == "measured")
+        known, other = judge.believed(whole), judge.believed(cut.plan)
+        best = other if judge.prefers_either_way(other, known, "by instances") else known
+        return replace(best.plan, notes=(*best.plan.notes, *judge.notes))
 
     def _drawn(
         self,
@@ -161,7 +178,7 @@ class GraphTurboPolicy:
     def _whole(self, problem: Problem) -> ExecutionPlan:
         """The plan of a network that is not cut: wavefront's."""
         plan = WavefrontPolicy(plans="priced").schedule(problem)
-        notes = ("groups: not cut, which costs least: wavefront's plan", *plan.notes)
+        notes = ("groups: not cut: wavefront's plan", *plan.notes)
         return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 
     def _cuts(self, problem: Problem, network: Network) -> list[_Cut]:
