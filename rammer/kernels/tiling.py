@@ -134,7 +134,8 @@ def stage_loops(
 
 
 def _window(stage: Stage, reduce: list[str], lane: str | None, tile: tuple[str, int] | None) -> tuple[Loop, ...]:
-    """Reduction loops; the last is unrolled with a register block, if neighbours in it share what they load.
+    """Reduction loops besides the lanes'; one in which neighbours of a register block share what they load is last, and
+    unrolled with it.
 
     Channels are not shared: unrolled in every piece of the padding, they took clang 5 to 13 s.
     """
@@ -143,10 +144,9 @@ def _window(stage: Stage, reduce: list[str], lane: str | None, tile: tuple[str, 
     unrolled = False
     if tile and lane:
         indices = [variables(ix) for load, _ in loads(stage.body) for ix in load.index]
-        shared = [a for a in reduce if a != lane and any({tile[0], a} <= names for names in indices)]
-        if lane not in reduce:
-            reduce = [*(a for a in reduce if a not in shared), *shared]
-        unrolled = reduce[-1] in shared and tile[1] * dict(stage.reduce)[reduce[-1]] <= MAX_UNROLLED
+        shared = [a for a in reduce if any({tile[0], a} <= names for names in indices)]
+        reduce = [*(a for a in reduce if a not in shared), *shared]
+        unrolled = bool(shared) and tile[1] * dict(stage.reduce)[reduce[-1]] <= MAX_UNROLLED
     *outer, last = reduce
     return (*(Loop(a) for a in outer), Loop(last, 1, Kind.UNROLLED if unrolled else Kind.SERIAL))
 

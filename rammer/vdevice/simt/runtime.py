@@ -282,7 +282,7 @@ class GpuExecutable:
         return self._driver.ticks(1e9 * (config.number("RAMMER_WATCHDOG_SECONDS") or 60.0))
 
     def _launches(self, loaded: _Loaded, kernel: Kernel, state: int, limit: float) -> Callable[[], None]:
-        """What enqueues a run, a launch per rProgram. To make their arguments takes longer than to launch."""
+        """What enqueues a run, a launch per rProgram, with arguments that are made once."""
         streams = self.streams
         table, bounds, waits, args = loaded.tables
         arguments = [
