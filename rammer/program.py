@@ -136,12 +136,12 @@ class Program(Stateful):
 
         Raises DeviceError where nobody reads machine code, ToolchainError without a disassembler, and as `plan` does.
         """
-        from rammer.vdevice.hops import EstimatesHops, HopCosts
+        from rammer.vdevice.hops import EstimatesHops
 
         if not isinstance(self._vdevice, EstimatesHops):
             raise DeviceError(f"{self.target!r} has no hand-overs to look at", hint="a GPU has, also by arch= alone")
         waiting = [hop.waits for hop in hops_of(self.plan)]
-        return self._vdevice.hops(self.plan, waiting, costs or HopCosts())
+        return self._vdevice.hops(self.plan, waiting, costs)
 
     def _names(self) -> tuple[Sequence[str], Sequence[str]]:
         return self._called

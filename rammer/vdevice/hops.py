@@ -16,13 +16,14 @@ from rammer.ir.plan import ExecutionPlan
 class HopCosts:
     """Microseconds of the parts that are the same in every hand-over. `source`: who says so.
 
-    Fence and poll are an H200's, by benchmarks/gpu_micro.py; the dispatch is an estimate.
+    The defaults are estimates for GPUs of 2020 and later, from latencies that others published; a platform may know
+    better.
     """
 
-    fence_us: float = 0.3  # until the writes of a vEU may be seen, and its counter is written
-    poll_us: float = 0.5  # until a poll of another vEU has seen the counter
+    fence_us: float = 0.4  # until the writes of a vEU may be seen, and its counter is written
+    poll_us: float = 0.35  # until a poll of another vEU has seen the counter
     dispatch_us: float = 0.1  # two block syncs, the instruction and its arguments from shared memory, the jump
-    source: str = "an H200's, the dispatch estimated"
+    source: str = "estimated"
 
     @staticmethod
     def read(path: str) -> HopCosts:
@@ -96,4 +97,5 @@ class Hops:
 class EstimatesHops(Protocol):
     """A vDevice that knows what rTasks take between a wait and a publication."""
 
-    def hops(self, plan: ExecutionPlan, waiting: Iterable[int], costs: HopCosts) -> Hops: ...
+    def hops(self, plan: ExecutionPlan, waiting: Iterable[int], costs: HopCosts | None) -> Hops:
+        """Of these operators' hand-overs; `costs`: those of the platform if None."""

@@ -160,7 +160,7 @@ def test_pieces_of_padding_are_not_multiplied_by_channels(
     types = TensorType(x, layout=blocked), TensorType((out, x[1], window, window))
     for kernel in candidates(registered("conv", *types, static=("w",), pads=pads), SLOW_SPEC):
         assert isinstance(kernel.body, TileProgram)
-        assert _statements(kernel.body.body) <= 550
+        assert _statements(kernel.body.body) <= 550  # clang takes 0.5 to 0.7 s for 533, with sums in registers
         in_memory = re.findall(r"float out_acc\[(\d+)\]", emit(kernel, SLOW_SPEC).text)
         assert all(int(size) <= SLOW_SPEC.lanes for size in in_memory)  # the channels of one vector, of 12 of 16 lanes
 

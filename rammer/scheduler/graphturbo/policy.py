@@ -358,7 +358,7 @@ def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
     if not (levels(problem.spec) and plan.kernels):
         return _Judged(simulate(plan).total_us, plan)
     if prices := problem.profiler.prices(plan.kernels):
-        return _Judged(simulate(replace(plan, prices=prices)).total_us, plan)
+        return _Judged(problem.timelines.of(replace(plan, prices=prices)).total_us, plan)  # a judge may ask again
     timeline = simulate(replace(plan, prices={k: Price(us, 0.0, 0.0) for k, us in plan.rtask_us.items()}))
     rates = us_per_byte(problem.spec, problem.spec.num_veus)[0].tolist()
     return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)

@@ -175,9 +175,7 @@ class CudaKernel:
 class CudaDriver:
     """A GPU through cupy. Memory is of cupy's pool, and of this stream in it."""
 
-    records = (
-        True  # beside an H200 a launch by itself took 16.6 us, most of them the host's; a node of a graph takes 1.1
-    )
+    records = True  # one by one a launch took 16.6 us, most of them the host's; a node of a graph takes 1.1 (H200)
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,6 +66,7 @@ class Platform:
     check_code: Callable[[bytes, Any, Gpu], None]  # whether this GPU and its driver take machine code
     driver: Callable[[int], Driver]  # a way to a GPU, for one program
     cycles: Callable[[str, str, Mapping[str, Way]], Mapping[str, Cycles]] | None = None  # of functions, for an arch
+    hop_costs: HopCosts = field(default_factory=HopCosts)  # as far as they are known
 
 
 class GpuVDevice(VDevice):
@@ -100,7 +101,7 @@ class GpuVDevice(VDevice):
         """Machine code for this GPU. Raises ToolchainError."""
         return self.platform.compile(text, self.gpu.arch)
 
-    def hops(self, plan: ExecutionPlan, waiting: Iterable[int], costs: HopCosts) -> Hops:
+    def hops(self, plan: ExecutionPlan, waiting: Iterable[int], costs: HopCosts | None) -> Hops:
         """What each hand-over to one of these operators takes, estimated. Raises DeviceError, ToolchainError."""
         count = self.platform.cycles
         if count is None:
@@ -109,7 +110,14 @@ class GpuVDevice(VDevice):
         words = telling(plan) if config.get("RAMMER_DATA_AS_FLAG") == "1" and self.dialect.tells else None
         taking = [n for n in range(len(plan.kernels)) if words and exchange_of(words, n).takes]
         return estimated(
-            plan, room, waiting, costs, self.dialect, self.gpu.ghz, lambda text, ways: count(text, arch, ways), taking
+            plan,
+            room,
+            waiting,
+            costs or self.platform.hop_costs,
+            self.dialect,
+            self.gpu.ghz,
+            lambda text, ways: count(text, arch, ways),
+            taking,
         )
 
     def check_fits(self, num_veus: int, threads: int, shared_bytes: int, needs: Any) -> None:
