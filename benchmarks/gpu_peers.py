@@ -170,11 +170,11 @@ def prepare(model: Path, folder: Path, arch: str, peers: Sequence[str]) -> None:
 
 
 PROGRAMS = {  # policy and precision
-    "rammer": ("wavefront", "fp32"),
-    "rammer-graph": ("wavefront", "fp32"),
+    "rammer": ("auto", "fp32"),
+    "rammer-graph": ("auto", "fp32"),
     "rammer-sequential": ("sequential", "fp32"),
     "rammer-sequential-graph": ("sequential", "fp32"),
-    "rammer-tf32": ("wavefront", "tf32"),
+    "rammer-tf32": ("auto", "tf32"),
 }
 
 
@@ -321,11 +321,11 @@ def _host_ms(runs: int, once: Callable[[], Any]) -> list[float]:
 
 
 PEERS: dict[str, Peer] = {
-    "rammer": Peer(_ours("rammer"), "", "our wavefront policy, float32"),
+    "rammer": Peer(_ours("rammer"), "", "our default policy, float32"),
     "rammer-graph": Peer(_ours("rammer-graph"), "", "the same, replayed as a CUDA graph"),
     "rammer-sequential": Peer(_ours("rammer-sequential"), "", "one launch per operator, the same kernels: RammerBase"),
     "rammer-sequential-graph": Peer(_ours("rammer-sequential-graph"), "", "the same, replayed as a CUDA graph"),
-    "rammer-tf32": Peer(_ours("rammer-tf32"), "", "our wavefront policy, operands rounded to tf32"),
+    "rammer-tf32": Peer(_ours("rammer-tf32"), "", "our default policy, operands rounded to tf32"),
     "torch": Peer(_torch("eager"), "torch", "eager, TF32 off"),
     "torch-tf32": Peer(_torch("eager", True), "torch", "eager, TF32 on"),
     "torch-graph": Peer(_torch("graph"), "torch", "eager as a CUDA graph (of *_lstm: nn.LSTM), TF32 off"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -29,7 +30,8 @@ class AutoPolicy:
     tries: Literal["few", "all"] = field(
         default="few",
         metadata={
-            "few": "wavefront; and for a batch that vEUs can share out evenly, graphturbo:rules=images",
+            "few": "wavefront; for a batch that vEUs can share out evenly graphturbo:rules=images; and stationary "
+            "where vEUs keep weights that they read again and again, and the graph has such",
             "all": "wavefront, sequential, graphturbo, and where they apply list and stationary",
         },
     )
@@ -66,6 +68,13 @@ def _few(problem: Problem) -> Iterator[Policy]:
     """What pays for drawing it, beside wavefront."""
     if _has_images(problem.graph, problem.spec):
         yield _of_images()
+    if problem.spec.kept_reads and _steps(problem) >= problem.spec.kept_reads:
+        yield BUILT_IN["stationary"]()
+
+
+def _steps(problem: Problem) -> int:
+    """How many operators read the same weights, at most."""
+    return max(Counter(op.statics for op in problem.graph.operators if op.statics).values(), default=0)
 
 
 def _of_images() -> Policy:

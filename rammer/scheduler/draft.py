@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rammer import config
+from rammer.cost.weights import reload_us
 from rammer.ir.dependency import Dependencies, Needed
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
@@ -61,17 +62,9 @@ class Draft:
     def reload_us(self, operator_id: int) -> float:
         """What an rTask pays for reading its static weights from the shared memory, and not from its vEU's own."""
         kernel = self.kernels[operator_id]
-        if (found := self._reload_us.get(kernel)) is None:
-            private = [m for m in self.spec.memory if m.owner == "veu" and m.read_gbps]
-            shared = [m for m in self.spec.memory if m.owner != "veu" and m.read_gbps]
-            found = 0.0
-            if private and shared and kernel.num_rtasks:
-                static = compress(kernel.input_types(), kernel.operation.static)
-                nbytes = sum(t.nbytes for t in static) / kernel.num_rtasks
-                near_us, far_us = (self.spec.byte_us(m, self.spec.num_veus) for m in (private[-1], shared[0]))
-                found = max(0.0, nbytes * (far_us - near_us))
-            self._reload_us[kernel] = found
-        return found
+        if kernel not in self._reload_us:
+            self._reload_us[kernel] = reload_us(kernel, self.spec)
+        return self._reload_us[kernel]
 
     def settle(self, placements: Iterable[Placement]) -> None:
         """Remember where static weights were used."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import compress
 from typing import TypeAlias
 
+from rammer.cost.weights import by_weights
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
@@ -117,25 +117,9 @@ class _Homes:
     def _tile_us(self, operator: int, resident: bool) -> float:
         key = self._kernels[operator], resident
         if key not in self._times_us:
-            self._times_us[key] = self._priced_us(operator, resident)
+            prices = by_weights(self._kernels[operator], self._draft.rtask_us(operator), self._problem.spec)
+            self._times_us[key] = prices.near_us if resident else prices.far_us
         return self._times_us[key]
-
-    def _priced_us(self, operator: int, resident: bool) -> float:
-        """An estimate has all operands near, though a weight may come from far; what was measured had it from there.
-
-        What threads load from their vEU's own memory they wait for once, however much it is.
-        """
-        spec, us = self._problem.spec, self._draft.rtask_us(operator)
-        kernel = self._kernels[operator]
-        near = [m for m in spec.memory if m.owner == "veu" and m.read_gbps]
-        far = [m for m in spec.memory if m.owner != "veu" and m.read_gbps]
-        if not near or not far or not spec.load_us:
-            return max(us - self._draft.reload_us(operator), 0.1 * us) if resident else us
-        static = compress(kernel.input_types(), kernel.operation.static)
-        nbytes = sum(t.nbytes for t in static) / kernel.num_rtasks
-        if resident:
-            return min(us, nbytes * spec.byte_us(near[-1], spec.num_veus) + spec.load_us)
-        return max(us, nbytes * spec.byte_us(far[0], spec.num_veus) + spec.load_us)
 
     def _tile(self, task: TaskUid) -> Tile:
         n, rtask = task

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from rammer.cost.price import Fetches
 from rammer.cost.residency import Bytes, levels
+from rammer.cost.weights import recurrent_us
 from rammer.errors import ScheduleError
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
@@ -81,8 +82,8 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     """Run a plan on paper: by the time of one rTask of each rKernel, or by the plan's prices.
 
     Prices say what operands cost that are not near; then it is followed where they lie, in a run after many like it.
-    Without `rtask_us` and prices, the plan's own `rtask_us` are taken. Linear in the number of slots. Raises
-    ScheduleError where barriers wait for each other or for no slot.
+    Without `rtask_us` and prices, the plan's own `rtask_us` are taken, by where weights are that are read again. Linear
+    in the number of slots. Raises ScheduleError where barriers wait for each other or for no slot.
     """
     if rtask_us is None and plan.prices:
         order = _in_order(plan)
@@ -96,7 +97,8 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     price = plan.rtask_us.__getitem__ if rtask_us is None else rtask_us
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
     operator_us = [distinct[kernel] for kernel in plan.kernels]
-    return timed(plan, lambda task, _: operator_us[task.operator_id])
+    own_us = recurrent_us(plan) if rtask_us is None else {}
+    return timed(plan, lambda task, _: own_us.get(task) or operator_us[task.operator_id])
 
 
 def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:

@@ -28,14 +28,14 @@ from test_threads_tiles import OPERATIONS as LARGE
 from rammer.ir.dependency import Dependencies
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
-from rammer.ir.graph import Graph
+from rammer.ir.graph import Graph, View
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
 from rammer.ir.operator import Operation, Operations, ROperator
 from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgramBuilder, TaskUid
-from rammer.ir.tensor import Array
+from rammer.ir.tensor import Array, TensorType
 from rammer.kernels import candidates, threads, threads_group
 from rammer.kernels.problem import Problem
 from rammer.vdevice.base import VDevice
@@ -57,6 +57,7 @@ GROUPED: dict[str, tuple[dict[str, Operation], float, Sequence[str]]] = {
 }
 EMULATED_ONES = {  # the emulator's other tests have all of them
     ("operators", "softmax", "fp32"),
+    ("operators", "update-rows", "fp32"),
     ("ordinary", "matmul-odd", "fp32"),
     ("units", "matmul-odd", "tf32"),
     ("waves", "odd", "bf16"),
@@ -81,19 +82,31 @@ def found(group: str, op: Operation, spec: VDeviceSpec) -> list[RKernel]:
     return threads.fitting(product.problem, (threads_group.schedule(product, tile) for tile in own))
 
 
-def together(op: Operation, kernels: Sequence[RKernel], inputs: dict[str, Array], device: VDevice) -> ExecutionPlan:
-    """All kernels of an operation on the same inputs, their rTasks dealt out to the vEUs."""
+def together(
+    op: Operation, kernels: Sequence[RKernel], inputs: dict[str, Array], device: VDevice
+) -> tuple[ExecutionPlan, dict[str, Array]]:
+    """All kernels of an operation on the same inputs, their rTasks dealt out to the vEUs; and what a run is given."""
     names = list(inputs)
     static = {n for n, known in zip(names, op.static, strict=True) if known}
+    own = names[:1] if op.expr.into else []  # an update's result is the memory of what it updates
     operators = tuple(
-        ROperator(f"op{k}", kernel.operation, tuple(names), tuple(f"y{k}_{n}" for n in range(len(op.outputs))))
+        ROperator(
+            f"op{k}",
+            kernel.operation,
+            tuple(f"{n}_{k}" if n in own else n for n in names),
+            tuple(f"y{k}_{n}" for n in range(len(op.outputs))),
+        )
         for k, kernel in enumerate(kernels)
     )
-    types = dict(op.expr.inputs)
-    types |= {t: kind for one in operators for t, kind in zip(one.outputs, op.outputs, strict=True)}
+    types: dict[str, TensorType] = {}
+    known: dict[str, Array] = {}
+    for one in operators:
+        types |= dict(zip((*one.inputs, *one.outputs), (*op.inputs, *op.outputs), strict=True))
+        known |= {t: inputs[n] for t, n in zip(one.inputs, names, strict=True)}
     outputs = tuple(t for one in operators for t in one.outputs)
-    known = {n: inputs[n] for n in names if n in static}
-    graph = Graph("all", tuple(n for n in names if n not in static), outputs, operators, types, known, Operations(OPS))
+    views = {one.outputs[0]: View(one.inputs[0], 0) for one in operators if own}
+    constants = {n: known.pop(n) for n in static}
+    graph = Graph("all", tuple(known), outputs, operators, types, constants, Operations(OPS), views)
     needed, builder, number = Dependencies(graph, kernels), RProgramBuilder(device.spec.num_veus), 0
     for operator in range(len(operators)):
         for rtask, waits in enumerate(needed.of(operator)):
@@ -101,7 +114,7 @@ def together(op: Operation, kernels: Sequence[RKernel], inputs: dict[str, Array]
             builder.append(task, number % device.spec.num_veus)
             number += 1
     plan = ExecutionPlan(graph, device.spec, tuple(kernels), (builder.build(),), policy="by hand")
-    return replace(plan, memory=plan_memory(plan))
+    return replace(plan, memory=plan_memory(plan)), known
 
 
 def check(
@@ -113,9 +126,8 @@ def check(
     faults = []
     for first in range(0, len(kernels), MOST):
         some = kernels[first : first + MOST]
-        plan = together(op, some, inputs, device)
+        plan, given = together(op, some, inputs, device)
         with closing(device.load(device.build(plan))) as program:
-            given = {n: inputs[n] for n in plan.graph.inputs}
             for _ in range(2):
                 found = program.run(given)
                 for k, kernel in enumerate(some):

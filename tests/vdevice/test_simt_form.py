@@ -49,7 +49,7 @@ def test_branches_compile_without_spills(arch: str) -> None:
 
 def test_a_large_program_is_refused() -> None:
     with pytest.raises(DeviceError, match=rf"as branches it may have {MOST_BRANCHED}(.|\n)*form=\"table\""):
-        rammer.compile(lstm_stack(2, 60, 64), "cuda", device="emulator:8", form="branches", tune_seconds=0)
+        rammer.compile(lstm_stack(2, 120, 64), "cuda", device="emulator:8", form="branches", tune_seconds=0)
 
 
 def test_forms_have_names() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -25,6 +26,7 @@ from rammer.ir.program import RTask
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.program import Program
+from rammer.vdevice.simt import gpu
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.image import make_image, make_program
 from rammer.vdevice.simt.prelude import CUDA
@@ -33,6 +35,16 @@ from rammer.vdevice.simt.slices import Slice, slice_of
 from rammer.vdevice.simt.table import KEEP, Streams
 
 POLICIES = ["sequential", "wavefront", "round_robin", "list", "stationary"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_reads() -> Iterator[None]:
+    """Networks of few steps: a part that two operators read stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu, "KEPT_READS", 2)
+        recurrent.cache_clear()
+        yield
+    recurrent.cache_clear()
 
 
 @lru_cache(maxsize=8)

@@ -35,12 +35,16 @@ def slot_times(
     clocks = state[LINE * (1 + 2 * streams.num_veus) :].view(np.uint64).reshape(-1, CLOCKS)
     programs, operators = [], []
     first = min(int(clocks[end - 1, 0]) for end in streams.bounds[1:])
+    nothing = np.empty((0, 2)), np.empty(0, np.int32)
     for program in range(streams.num_programs):
         lanes, numbers = [], []
         for veu in range(streams.num_veus):
             n = program * streams.num_veus + veu
             low, end = int(streams.bounds[n]), int(streams.bounds[n + 1]) - 1
-            times, owners = _lane(streams, low, end, _microseconds(clocks[low:end], clocks[end], first) / ticks_per_ns)
+            times, owners = nothing  # as most lanes of a launch per operator are
+            if end > low:
+                microseconds = _microseconds(clocks[low:end], clocks[end], first)
+                times, owners = _lane(streams, low, end, microseconds / ticks_per_ns)
             lanes.append(times)
             numbers.append(owners)
         programs.append(tuple(lanes))

@@ -83,7 +83,7 @@ def make_program(
         )
     if plan.memory is None:
         raise DeviceError("the plan has no memory", hint="set its `memory` with rammer.ir.memory.plan_memory(plan)")
-    told = telling(plan) if tells and dialect.tells and not branches else None
+    given, told = plan, telling(plan) if tells and dialect.tells and not branches else None
     plan, memory = (told.plan, told.memory) if told else (plan, plan.memory)
     places = Places(plan, memory)
     operands = [places.operands(n) for n in range(len(graph.operators))]
@@ -91,13 +91,17 @@ def make_program(
     exchanges = [exchange_of(told, n) if told else NO_EXCHANGE for n in range(len(operands))]
     taken = max((sum(part.nbytes for _, part in x.takes) for x in exchanges), default=0)
     held = stays(plan, HappensBefore(plan.programs)) if memory.near else []
-    base = max(aligned(scratch) + aligned(taken), max((aligned(s.end) for s in held), default=0))
+    base = max(aligned(scratch), max((aligned(s.end) for s in held), default=0))
+    if told and base + aligned(taken) > spec.scratch_bytes:
+        return make_program(given, dialect, resident=resident, room=room)
     kept = Residency(end=base)
-    if resident:
+    if resident and spec.kept_reads:
         inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
-        bases = [base if told else aligned(k.scratch_bytes) for k in plan.kernels]  # what is taken lies at one place
-        kept = make_resident(plan, inputs_of, bases, spec.scratch_bytes, scratch_ends(plan, held) if held else {})
-        kept.end = max(kept.end, base)
+        bases = [aligned(k.scratch_bytes) for k in plan.kernels]
+        free = spec.scratch_bytes - aligned(taken)
+        kept = make_resident(plan, inputs_of, bases, free, scratch_ends(plan, held) if held else {})
+        kept.end = max(aligned(kept.end), base)
+    takes_at, end = kept.end, kept.end + aligned(taken)  # what is taken lies behind all else
     counts = [len(m.places[0]) + len(x.tells) + 2 * len(x.takes) for m, x in zip(operands, exchanges, strict=True)]
     max_args = max(counts + [KEEP_ARGS] * bool(kept.loads), default=0)
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
@@ -108,7 +112,7 @@ def make_program(
         )
     room = early_words(spec.registers, spec.lanes) if room is None else room
     room = 0 if branches else room
-    calls = _Calls(plan, dialect, block, operands, kept, room, told, aligned(scratch))
+    calls = _Calls(plan, dialect, block, operands, kept, room, told, takes_at)
     arrays = streams_of(plan, calls.task, calls.keeps())
     weights = places.pack(lambda nbytes: np.zeros(nbytes, np.uint8))
     header = {
@@ -122,7 +126,7 @@ def make_program(
         "max_args": max_args,
         "scratch_bytes": scratch,
         "resident_bytes": kept.nbytes,
-        "shared_bytes": header_bytes(0 if branches else max_args) + aligned(kept.end),
+        "shared_bytes": header_bytes(0 if branches else max_args) + aligned(end),
         "arena_bytes": told.arena_bytes if told else memory.arena_bytes,
         "inputs": [places.find(t, None) for t in graph.inputs],
         "outputs": [places.find(t, None) for t in graph.outputs],

@@ -83,8 +83,8 @@ def make_resident(
     """Choose what stays, before byte `room` from the start of the scratch, behind what rTasks use of it meanwhile:
     `bases` has its end, by operator; `taken`, slot by slot, where results stay there, too.
 
-    `sources` has, by operator, the begin of each input. Only parts that several operators read are kept: what rTasks of
-    one operator share is read in short order, and found in a cache.
+    `sources` has, by operator, the begin of each input. Only parts that `spec.kept_reads` operators read are
+    kept: what rTasks of one operator share is read in short order, and found in a cache.
     """
     found = Residency(end=max(bases, default=0))
     least = min(bases, default=0)
@@ -112,7 +112,7 @@ def make_resident(
                     if key not in wanted:
                         wanted[key] = _Wanted(source, part, rtask)
                     wanted[key].readers.append((order, slot.uid, position))
-            _keep(found, (p, veu), list(wanted.values()), used, room)
+            _keep(found, (p, veu), list(wanted.values()), used, room, plan.spec.kept_reads)
     return found
 
 
@@ -123,12 +123,14 @@ def _part(kernel: RKernel, position: int, room: int) -> tuple[Slice, list[int]] 
     return part, [part.start(r) for r in range(kernel.num_rtasks)]
 
 
-def _keep(found: Residency, where: tuple[int, int], wanted: list[_Wanted], used: Sequence[int], room: int) -> None:
+def _keep(
+    found: Residency, where: tuple[int, int], wanted: list[_Wanted], used: Sequence[int], room: int, reads: int
+) -> None:
     """Place parts where they overlap with none that is needed at the same time, the most useful first.
 
     `used`: bytes of the scratch that each slot of the lane takes.
     """
-    several = [w for w in wanted if len({uid.operator_id for _, uid, _ in w.readers}) > 1]
+    several = [w for w in wanted if len({uid.operator_id for _, uid, _ in w.readers}) >= max(reads, 2)]
     kept: list[_Wanted] = []
     for w in sorted(several, key=lambda w: (-w.gain, -w.part.nbytes, w.first)):
         offset = max(used[w.first : w.last + 1])

@@ -1,0 +1,69 @@
+"""Weights that stay on a vEU: what rTasks take by where they run, and which policy that makes the default."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+import rammer
+from rammer.cost.weights import by_weights, recurrent_us, static_bytes
+from rammer.demo import lstm_stack
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RTask, TaskUid
+from rammer.scheduler.timeline import simulate
+
+STEPS = 9
+
+
+def plan_of(policy: str) -> ExecutionPlan:
+    model = lstm_stack(2, STEPS, 64)
+    return rammer.compile(model, "cuda", policy=policy, device="emulator:6", arch="sm_90", tune_seconds=0).plan
+
+
+def readers(plan: ExecutionPlan) -> dict[tuple[object, ...], list[TaskUid]]:
+    """rTasks by vEU and part of weights that several operators have, in their order."""
+    statics = [op.statics for op in plan.graph.operators]
+    found = defaultdict(list)
+    for veu, lane in enumerate(plan.programs[0].lanes):
+        for slot in lane:
+            if isinstance(slot, RTask) and statics.count(mine := statics[slot.uid.operator_id]) > 1 and mine:
+                kernel = plan.kernels[slot.uid.operator_id]
+                found[veu, kernel, mine, slot.uid.rtask_id].append(slot.uid)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["stationary", "wavefront"])
+def test_who_comes_back_finds_them_there(policy: str) -> None:
+    plan = plan_of(policy)
+    us, parts = recurrent_us(plan), readers(plan)
+    assert us.keys() == {uid for uids in parts.values() for uid in uids}
+    kept = [uids for uids in parts.values() if len(uids) >= plan.spec.kept_reads]
+    assert kept or policy == "wavefront"
+    for uids in parts.values():
+        kernel = plan.kernels[uids[0].operator_id]
+        near_us, far_us = by_weights(kernel, plan.rtask_us[kernel], plan.spec)
+        assert 0 < near_us <= plan.rtask_us[kernel] <= far_us and static_bytes(kernel) > 0
+        assert [us[uid] for uid in uids] == [far_us, *[near_us if uids in kept else far_us] * (len(uids) - 1)]
+
+
+def test_room_is_counted() -> None:
+    plan = plan_of("stationary")
+    large = max(static_bytes(k) for k in plan.kernels)
+    little = replace(plan, spec=replace(plan.spec, scratch_bytes=int(large) - 1))
+    none = replace(plan, spec=replace(plan.spec, kept_reads=0))
+    biggest = {uid for uid in recurrent_us(plan) if static_bytes(plan.kernels[uid.operator_id]) == large}
+    assert all(recurrent_us(little)[uid] >= recurrent_us(plan)[uid] for uid in biggest)
+    assert sum(recurrent_us(little).values()) > sum(recurrent_us(plan).values())
+    assert recurrent_us(none) == {}
+    assert simulate(plan).total_us < simulate(little).total_us
+
+
+def test_the_default_is_the_policy_that_lets_them_stay() -> None:
+    """On GPUs, where steps read the same weights; a network without steps is wavefront's."""
+    plan = plan_of("auto")
+    assert plan.policy.startswith("stationary (chosen by auto")
+    assert simulate(plan).total_us < simulate(plan_of("wavefront")).total_us
+    once = rammer.compile(lstm_stack(1, 2, 64), "cuda", device="emulator:6", arch="sm_90", tune_seconds=0).plan
+    assert once.policy == "wavefront" and not any("stationary" in note for note in once.notes)
