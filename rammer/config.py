@@ -99,7 +99,7 @@ FLAGS: dict[str, Flag] = {
             "1 records the launches of a program on a GPU as one graph, 0 none; by default several on NVIDIA's",
         ),
         Flag("RAMMER_TUNE_SECONDS", "20", "time budget for measuring candidate kernels in one compile"),
-        Flag("RAMMER_WINOGRAD", "1", "0 computes 3x3 convolutions only directly, with smaller rounding errors"),
+        Flag("RAMMER_WINOGRAD", "1", "0 computes convolutions only directly, with smaller rounding errors"),
         Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas"),
         Flag("RAMMER_TRACE_PLUGINS", "", "1 prints every hook call and its answer"),
         Flag("RAMMER_TEST_VDEVICES", "", "tests: the only vDevices to test, separated by commas"),

@@ -20,6 +20,7 @@ from rammer.kernels import (
     matrix_unit,
     recurrent,
     rounded_chain,
+    transforms,
     transposed,
     update,
     winograd_schedule,
@@ -77,6 +78,9 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
         others = []
     few = 1 if others or problem.microseconds < MIN_CHOICE_US else MAX_CANDIDATES
     others = [*others, *_kernels(problem, transposed.schedules, few)]
+    if transforms.KINDS & {*problem.operation.kind.split("+")}:
+        apart = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
+        yield _kernels(apart, transforms.schedules, few)
     if rows := chain.chained(problem):
         yield _kernels(rows, chain.schedules, few)
     # Of a recurrent cell the number of tasks is chosen: whether a step of a chain is worth a barrier.

@@ -16,9 +16,6 @@ holds one number per tap, and nothing twice.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import cache
-from math import prod
 
 from rammer.ir.expr import (
     Axes,
@@ -38,6 +35,7 @@ from rammer.ir.expr import (
 from rammer.ir.index import Index, var, variables
 from rammer.ir.simplify import scalar_conditions
 from rammer.ir.tensor import DType
+from rammer.ir.toom_cook import matrices
 from rammer.kernels.problem import Problem
 from rammer.kernels.product import Product, product
 
@@ -45,31 +43,6 @@ TAPS = 3
 EXACT = (DType.I8, DType.I16)  # integers that float32 holds: transformed once they are widened
 STAGES = frozenset({"wt", "wu", "xt", "xv", "xm", "yt", "y"})
 AXES = ("gg", "cc", "kk", "aa", "tt", "ty", "jj", "pp", "qq", "ii", "rr", "ss")
-
-
-@cache
-def matrices(m: int) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """B', G and A' of F(m, 3) row by row, by Toom and Cook's construction on points that keep the error small."""
-    points = [Fraction(p) for p in {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}[m]]
-    size = m + TAPS - 1
-
-    def polynomial(roots: list[Fraction]) -> list[Fraction]:
-        c = [Fraction(1)]
-        for q in roots:
-            c = [(c[i - 1] if i else Fraction(0)) - q * (c[i] if i < len(c) else 0) for i in range(len(c) + 1)]
-        return c + [Fraction(0)] * (size - len(c))
-
-    others = [[q for q in points if q != p] for p in points]
-    scale = [prod((p - q for q in rest), start=Fraction(1)) for p, rest in zip(points, others, strict=True)]
-    b = [*map(polynomial, others), polynomial(points)]
-    g = [[p**j / n for j in range(TAPS)] for p, n in zip(points, scale, strict=True)]
-    g.append([Fraction(j // (TAPS - 1)) for j in range(TAPS)])
-    a = [[*(p**i for p in points), Fraction(int(i == m - 1))] for i in range(m)]
-    return _flat(b), _flat(g), _flat(a)
-
-
-def _flat(rows: list[list[Fraction]]) -> tuple[float, ...]:
-    return tuple(float(v) for row in rows for v in row)
 
 
 @dataclass(frozen=True)
@@ -208,7 +181,7 @@ class _Tiled:
 
     def __init__(self, conv: Convolution, m: int, chunk: int) -> None:
         self.conv, self.m, self.size, self.chunk = conv, m, m + TAPS - 1, chunk
-        self.b, self.g, self.a = matrices(m)
+        self.b, self.g, self.a = matrices(m, TAPS)
         self.across, self.down = -(-conv.columns.extent // m), -(-conv.rows.extent // m)
         side, parts = conv.columns.pieces, conv.depth // chunk
         self.part, self.channel, self.piece = chunk * side, var("cc"), Index()

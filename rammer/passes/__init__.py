@@ -12,6 +12,7 @@ from rammer.passes.clean.eliminate_common import eliminate_common
 from rammer.passes.clean.eliminate_dead import eliminate_dead
 from rammer.passes.clean.fold_constants import fold_constants
 from rammer.passes.clean.fold_norms import fold_norms
+from rammer.passes.clean.large_filters import transform_large_filters
 from rammer.passes.clean.mark_static import mark_static
 from rammer.passes.clean.merge_transposes import merge_transposes
 from rammer.passes.clean.move_first import move_first
@@ -102,6 +103,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
         eliminate_common,
         # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
         *only(not many, join_projections),
+        given(transform_large_filters, spec),
         dequantize_apart,
         given(fuse, spec.num_veus * spec.lanes),
         given(fuse_chains, spec),

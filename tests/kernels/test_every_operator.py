@@ -223,6 +223,14 @@ def cases(lanes: int) -> dict[str, Operation]:
     add("unfold", "unfold", t(2, 5, 9, 11, dtype=DType.U8), kernel=(3, 2), pads=(1, 0, 2, 1), value=7)
     add("lrn", "lrn", t(1, 12, 5, 6), size=5)
     add("lrn-blocked", "lrn", t(1, 32, 5, 6, layout=block), size=5, out_layout=block)
+    first, last = (t(5, 5), t(3, 3)), (t(3, 5), t(2, 3))
+    read = {"tile": (3, 2), "strides": (2, 1), "pads": (1, 2), "positions": (4, 5)}
+    add("input_transform", "input_transform", t(2, 3, 21, 11), *first, static=("rows", "columns"), **read)
+    add("output_transform", "output_transform", t(2, 60, 3, 4), *last, static=("rows", "columns"), shape=(8, 7))
+    x, many = t(1, 32, 21, 11, layout=block), t(1, 480, 3, 4, layout=block)
+    add("input_transform-blocked", "input_transform", x, *first, static=("rows", "columns"), out_layout=block, **read)
+    shaped = {"static": ("rows", "columns"), "out_layout": block, "shape": (8, 7)}
+    add("output_transform-blocked", "output_transform", many, *last, **shaped)
     for fn in ["sum", "mean", "max", "min", "prod", "sum_square", "l1", "l2", "log_sum_exp"]:
         add(f"reduce-{fn}", "reduce", t(3, 4, 70), fn=fn, axes=(2,), keepdims=True)
         add(f"reduce-{fn}-middle", "reduce", t(3, 21, 20), fn=fn, axes=(1,), keepdims=False)

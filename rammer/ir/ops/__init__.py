@@ -19,6 +19,7 @@ from rammer.ir.ops import (
     recurrent,
     reduce,
     sort,
+    transforms,
     update,
 )
 
@@ -30,6 +31,7 @@ _MODULES = (
     pool,
     reduce,
     sort,
+    transforms,
     normalize,
     layout,
     recurrent,

@@ -15,8 +15,10 @@ from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocke
 from rammer.passes.editor import Editor, identity
 from rammer.passes.structure import is_pointwise
 
-# Operators with reductions that profit from blocked channels; every other one is row-major.
-_BLOCKED_CORES = frozenset({"conv", "max_pool", "average_pool", "reduce", "lrn"})
+# Operators that are faster with blocked channels whatever lies around them; and with those, operators with reductions
+# that profit from them. Every other one is row-major.
+_CONVOLVING = frozenset({"conv", "input_transform", "output_transform"})
+_BLOCKED_CORES = _CONVOLVING | {"max_pool", "average_pool", "reduce", "lrn"}
 _WINDOWS = frozenset({"lrn"})  # over neighbouring channels: `kernels.channel_window` copies these side by side
 _BLOCKED_TYPES = frozenset(
     {DType.F32, DType.I32, DType.U8, DType.I8}
@@ -139,7 +141,7 @@ class _Chooser:
         if op.kind == "unfold":  # for a product whose columns are blocks of channels
             readers = [self.editor.operators[n].operation for n in self.editor.readers.get(op.outputs[0], ())]
             return any(self._blockable(reader.outputs[0]) for reader in readers)
-        if "conv" not in op.kind.split("+") or self._in_rows(op):
+        if not _CONVOLVING & {*op.kind.split("+")} or self._in_rows(op):
             return False
         floats = any(kind.dtype is DType.F32 and kind.rank > 2 for kind in op.operation.inputs)
         return floats or self._blockable(
@@ -220,8 +222,12 @@ def _channel(load: Load, stage: Stage, lanes: int) -> Channels:
             return Channels.SAME if whole else Channels.OTHER
     if any(channel in variables(ix) for ix in others):
         return Channels.OTHER
-    if index - index.const == var(channel):
-        return Channels.SAME if index.const % lanes == 0 else Channels.OTHER
+    further = index - var(channel)
+    if channel not in variables(further):
+        if further.const % lanes == 0 and all(step % lanes == 0 for _, step in further.terms):
+            return Channels.SAME
+        if not further.terms:
+            return Channels.OTHER
     summed = {a for a, _ in stage.reduce}
     if summed & variables(index) and variables(index) <= summed | {channel}:
         groups = [(a, c) for a, c in index.terms if channel in variables(Index(0, ((a, c),)))]

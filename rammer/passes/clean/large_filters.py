@@ -1,0 +1,113 @@
+"""Convolutions of large filters as convolutions of 3x3 between Winograd's transforms: most products go.
+
+Kernels in Winograd's form (`kernels.winograd`) cut a filter into pieces of 3x3 and transform the input for each of
+them: of 21x11 in strides of 2x1 for 32. Pieces as large as tiles, which `ir.ops.transforms` has, share what is
+transformed once; what is left is itself a convolution that may be computed in Winograd's form.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from rammer import config
+from rammer.ir.device import Execution, VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.operator import ROperator
+from rammer.ir.tensor import Array, DType, Shape
+from rammer.ir.toom_cook import matrices
+from rammer.passes.editor import Editor
+
+PIECES = 3  # along each side
+LEAST_TAPS = 7  # along each side
+FEWEST_TILES = 25  # with fewer, more weights are read than products are saved
+WORTH = 1.1  # products of the convolution of 3x3, over those of the large filter: it has fewer of them in its own form
+
+
+def transform_large_filters(graph: Graph, spec: VDeviceSpec) -> Graph:
+    """conv = output_transform(conv of 3x3(input_transform)), for float32 and constant weights, where vEUs have caches.
+
+    None if RAMMER_WINOGRAD=0: rounding errors are larger, some 1e-5 of the largest result.
+    """
+    cached = any(level.owner == "veu" and level.managed == "cache" for level in spec.memory)
+    if not cached or spec.execution is not Execution.SIMD or spec.lanes < 2 or config.get("RAMMER_WINOGRAD") == "0":
+        return graph
+    editor = Editor(graph)
+    for n in list(editor.operators):
+        op = editor.operators[n]
+        if op.kind == "conv" and (tile := _tile(editor, op, spec.lanes)):
+            _transform(editor, n, op, tile)
+    return editor.finish()
+
+
+def _tile(editor: Editor, op: ROperator, lanes: int) -> Shape | None:
+    """The tile for a convolution, if it is one of a large filter that takes less time so: measured from 7 taps on."""
+    attrs, (x, w, *_), (out,) = op.operation.keywords, op.operation.inputs, op.operation.outputs
+    plain = attrs.get("group", 1) == attrs.get("shuffled", 1) == 1 and {*(attrs.get("dilations") or (1,))} == {1}
+    if x.rank != 4 or not plain or any(kind.dtype is not DType.F32 for kind in (x, w, out)):
+        return None
+    if op.inputs[1] not in editor.constants or w.shape[0] % lanes or w.shape[1] % lanes:
+        return None
+    strides = attrs.get("strides") or (1, 1)
+    taps = [-(-k // s) for k, s in zip(w.shape[2:], strides, strict=True)]
+    tile = tuple(-(-t // PIECES) for t in taps)
+    if min(w.shape[2:]) < LEAST_TAPS or not PIECES < min(taps) <= max(taps) <= 4 * PIECES:
+        return None
+    tiles = prod(_tiles(out.shape, tile))
+    counted = tiles * prod(map(products, tile)) * PIECES**2 * prod(strides)
+    return tile if tiles >= FEWEST_TILES and counted <= WORTH * prod((*out.shape[2:], *w.shape[2:])) else None
+
+
+def _tiles(shape: Shape, tile: Shape) -> Shape:
+    """Tiles that cover an output, along both sides."""
+    return tuple(-(-extent // r) for extent, r in zip(shape[2:], tile, strict=True))
+
+
+def _transform(editor: Editor, n: int, op: ROperator, tile: Shape) -> None:
+    attrs, out = op.operation.keywords, op.operation.outputs[0]
+    strides, pads = attrs.get("strides") or (1, 1), attrs.get("pads") or (0, 0, 0, 0)
+    positions = tuple(count + PIECES - 1 for count in _tiles(out.shape, tile))
+    weights = editor.constant(transformed(editor.constants[op.inputs[1]], tile, strides), op.name)
+    above, across = (editor.constant(_matrix(matrices(r, r).data, r), op.name) for r in tile)
+    editor.remove(n)
+    x = editor.define(
+        op.name,
+        "input_transform",
+        *(op.inputs[0], above, across),
+        tile=tile,
+        strides=strides,
+        pads=pads[:2],
+        positions=positions,
+    )
+    x = editor.define(op.name, "conv", x, weights, group=prod(map(products, tile)))
+    above, across = (editor.constant(_matrix(matrices(r, r).results, r).reshape(r, -1), op.name) for r in tile)
+    biased = len(op.inputs) > 2
+    results = () if biased else op.outputs
+    x = editor.define(op.name, "output_transform", x, above, across, outputs=results, shape=out.shape[2:])
+    if biased:
+        bias = editor.define(op.name, "reshape", op.inputs[2], shape=(out.shape[1], 1, 1))
+        editor.define(op.name, "add", x, bias, outputs=op.outputs)
+
+
+def products(r: int) -> int:
+    """Of F(r, r)."""
+    return 2 * r - 1
+
+
+def _matrix(values: tuple[float, ...], r: int) -> Array:
+    """A matrix of F(r, r) with a row for each product, or with a column for each."""
+    return np.array(values, np.float32).reshape(products(r), -1)
+
+
+def transformed(weights: Array, tile: Shape, strides: Shape) -> Array:
+    """[products * outputs, phases * channels, 3, 3] of weights [outputs, channels, taps, taps]; float64 meanwhile."""
+    outs, channels, *taps = weights.shape
+    (r, s), (down, right) = tile, strides
+    room = [(0, PIECES * t * stride - k) for t, stride, k in zip(tile, strides, taps, strict=True)]
+    padded = np.pad(weights.astype(np.float64), [(0, 0), (0, 0), *room])
+    pieces = padded.reshape(outs, channels, PIECES, r, down, PIECES, s, right)
+    rows, columns = (np.reshape(matrices(t, t).weights, (products(t), t)) for t in tile)
+    made: Array = np.einsum("pk,ql,ocakfblg->pqofgcab", rows, columns, pieces, optimize=True)
+    shape = (products(r) * products(s) * outs, down * right * channels, PIECES, PIECES)
+    return made.reshape(shape).astype(weights.dtype)

@@ -1,0 +1,149 @@
+"""Convolutions of large filters between Winograd's transforms: the same meaning, only where it pays, small errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from pass_models import SPEC, assert_same, model
+
+import rammer
+from rammer import config
+from rammer.frontend.builder import GraphBuilder
+from rammer.ir.device import Execution, MemoryLevel, VDeviceSpec
+from rammer.ir.evaluate import evaluate_graph
+from rammer.ir.graph import Graph
+from rammer.ir.tensor import Array, DType
+from rammer.ir.toom_cook import POINTS, matrices
+from rammer.passes import optimize
+from rammer.passes.clean.large_filters import transform_large_filters
+
+CACHED = replace(SPEC, memory=(MemoryLevel("L2", 1 << 20, "veu", 100.0, "cache"),))
+KINDS = ["input_transform", "conv", "output_transform"]
+
+
+def conv(
+    x: tuple[int, ...],
+    outs: int,
+    kernel: tuple[int, int],
+    *,
+    strides: tuple[int, int] = (1, 1),
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0),
+    bias: bool = True,
+    dtype: DType = DType.F32,
+    **attrs: object,
+) -> Graph:
+    """A convolution with constant weights, a bias, and a ReLU behind it."""
+    rng = np.random.default_rng(3)
+
+    def build(b: GraphBuilder, image: str) -> str:
+        depth = x[1] // int(str(attrs.get("group", 1)))
+        w = (rng.standard_normal((outs, depth, *kernel)) / np.sqrt(depth * np.prod(kernel))).astype(dtype.numpy)
+        more = [b.constant(rng.standard_normal(outs).astype(dtype.numpy))] * bias
+        made = b.add(
+            "conv", b.add("cast", image, dtype=dtype), b.constant(w), *more, strides=strides, pads=pads, **attrs
+        )
+        return str(b.add("relu", made))
+
+    return model(build, x)
+
+
+def kinds(graph: Graph, spec: VDeviceSpec = CACHED) -> list[str]:
+    return [op.kind for op in transform_large_filters(graph, spec).operators if op.kind in KINDS]
+
+
+@pytest.mark.parametrize(("outputs", "taps"), [(2, 2), (3, 3), (4, 4), (2, 3), (4, 3)])
+def test_matrices_convolve(outputs: int, taps: int) -> None:
+    """With any numbers, exactly but for rounding."""
+    found, rng = matrices(outputs, taps), np.random.default_rng(0)
+    size = outputs + taps - 1
+    assert len(POINTS[size - 1]) == size - 1
+    data, weights = rng.standard_normal(size), rng.standard_normal(taps)
+    b, g, a = (np.reshape(m, (rows, -1)) for m, rows in zip(found, (size, size, outputs), strict=True))
+    wanted = [data[n : n + taps] @ weights for n in range(outputs)]
+    np.testing.assert_allclose(a @ ((g @ weights) * (b @ data)), wanted, rtol=1e-12, atol=1e-12)
+
+
+SIZES = {
+    "speech": ((1, 16, 60, 43), 16, (21, 11), {"strides": (2, 1), "pads": (10, 5, 10, 5)}),
+    "odd": ((3, 16, 29, 31), 32, (7, 9), {"pads": (3, 0, 2, 4)}),
+    "even": ((1, 32, 33, 40), 16, (8, 10), {}),
+    "large": ((1, 16, 41, 37), 16, (12, 12), {"bias": False}),
+    "both strides": ((2, 16, 47, 52), 16, (11, 12), {"strides": (2, 2), "pads": (5, 5, 5, 5)}),
+    "three phases": ((1, 16, 70, 61), 16, (13, 7), {"strides": (3, 1), "pads": (6, 3, 6, 3)}),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_meaning_stays(name: str) -> None:
+    x, outs, kernel, options = SIZES[name]
+    graph = conv(x, outs, kernel, **options)
+    found = transform_large_filters(graph, CACHED)
+    assert [op.kind for op in found.operators if op.kind in KINDS] == KINDS
+    (inner,) = (op for op in found.operators if op.kind == "conv")
+    assert inner.operation.inputs[1].shape[2:] == (3, 3)
+    assert_same(graph, found, rtol=2e-4)
+    assert_same(graph, optimize(graph, CACHED), rtol=2e-4)
+
+
+UNCHANGED = {
+    "small filter": ((1, 32, 40, 40), 32, (5, 5), {}),
+    "one small side": ((1, 32, 40, 40), 32, (21, 3), {}),
+    "beyond the points": ((1, 32, 60, 60), 32, (15, 15), {}),
+    "few taps of a phase": ((1, 32, 60, 60), 32, (7, 7), {"strides": (3, 3)}),
+    "few tiles": ((1, 32, 9, 9), 32, (7, 7), {"pads": (3, 3, 3, 3)}),
+    "three channels": ((1, 3, 60, 60), 32, (9, 9), {}),
+    "outputs amid a block": ((1, 32, 40, 40), 24, (9, 9), {}),
+    "groups": ((1, 32, 40, 40), 32, (9, 9), {"group": 2}),
+    "dilations": ((1, 32, 60, 60), 32, (9, 9), {"dilations": (2, 1)}),
+    "float64": ((1, 32, 40, 40), 32, (9, 9), {"dtype": DType.F64}),
+}
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_others_stay_what_they_are(name: str) -> None:
+    x, outs, kernel, options = UNCHANGED[name]
+    assert kinds(conv(x, outs, kernel, **options)) == ["conv"]
+
+
+def test_who_does_not_want_it() -> None:
+    """Devices without a cache for each vEU, with threads, without vectors; and who switches Winograd off."""
+    graph = conv((1, 32, 40, 40), 32, (9, 9))
+    assert kinds(graph) == KINDS
+    one = replace(CACHED, lanes=1)
+    threads = replace(CACHED, execution=Execution.SIMT, max_threads=32)
+    assert all(kinds(graph, spec) == ["conv"] for spec in (SPEC, one, threads))
+    with config.override(RAMMER_WINOGRAD="0"):
+        assert kinds(graph) == ["conv"]
+    weights = model(lambda b, x: b.add("conv", x, b.input("w", (32, 32, 9, 9))), (1, 32, 40, 40))
+    assert kinds(weights) == ["conv"]
+
+
+def in_float64(graph: Graph, inputs: dict[str, Array]) -> Array:
+    constants = {n: a.astype(np.float64) for n, a in graph.constants.items()}
+    types = {t: replace(kind, dtype=DType.F64) for t, kind in graph.types.items()}
+    made = GraphBuilder("float64")
+    names = {t: made.input(t, types[t].shape, DType.F64) for t in graph.inputs}
+    names |= {n: made.constant(a) for n, a in constants.items()}
+    for op in graph.operators:
+        attrs = {k: DType.F64 if isinstance(v, DType) else v for k, v in op.operation.keywords.items()}
+        (names[op.outputs[0]],) = (made.add(op.kind, *(names[t] for t in op.inputs), **attrs),)
+    made.output(names[graph.outputs[0]], "y0")
+    found = evaluate_graph(made.build(), {n: a.astype(np.float64) for n, a in inputs.items()})
+    return found["y0"]
+
+
+@pytest.mark.parametrize(("name", "lanes"), [*product(["speech", "odd", "both strides"], ["16"]), ("odd", "8")])
+def test_programs_compute_it(name: str, lanes: str) -> None:
+    """On the CPU, under the epilogue, at sizes that overhang; errors are far below a thousandth."""
+    x, outs, kernel, options = SIZES[name]
+    graph = conv(x, outs, kernel, **options)
+    inputs = {"x": np.random.default_rng(5).standard_normal(x, np.float32)}
+    with config.override(RAMMER_VECTOR_LANES=lanes), rammer.compile(graph, "cpu", tune_seconds=0) as program:
+        made = {part for op in program.plan.graph.operators for part in op.kind.split("+")}
+        assert {"input_transform", "output_transform", "relu"} <= made
+        (found,) = program.run(inputs).values()
+    wanted = in_float64(graph, inputs)
+    assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
