@@ -195,7 +195,10 @@ def compile(
             verify_pass = _verify_pass(graph)
             watch = verify_pass if verify >= 2 else unwatched
             apart, finer = wishes_of(chosen, graph, vdevice.spec)
-            graph = optimize(graph, vdevice.spec, images_apart=apart, watch=watch, tell=widened.append)
+            winograd = config.get("RAMMER_WINOGRAD") != "0"
+            graph = optimize(
+                graph, vdevice.spec, images_apart=apart, watch=watch, tell=widened.append, winograd=winograd
+            )
         for note in widened:
             trace.warn(note)
             if verify:

@@ -53,7 +53,9 @@ def untold(note: str) -> None:
     """Nobody listens."""
 
 
-def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold) -> tuple[Pass, ...]:
+def passes(
+    spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold, winograd: bool = True
+) -> tuple[Pass, ...]:
     """The passes for a vDevice, in order."""
     many = spec.massively_parallel
 
@@ -103,7 +105,7 @@ def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], 
         eliminate_common,
         # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
         *only(not many, join_projections),
-        given(transform_large_filters, spec),
+        *only(winograd, given(transform_large_filters, spec)),
         dequantize_apart,
         given(fuse, spec.num_veus * spec.lanes),
         given(fuse_chains, spec),
@@ -120,13 +122,15 @@ def optimize(
     images_apart: bool = False,
     watch: Watch = silent,
     tell: Callable[[str], None] = untold,
+    winograd: bool = True,
 ) -> Graph:
     """Fold, clean, fuse, choose layouts and place tensors. The result has the same inputs, outputs and meaning.
 
     `images_apart`: what belongs to an image of a batch shall lie together, for policies that take image by image.
-    `tell` is called with what a user should know.
+    `tell` is called with what a user should know. `winograd`: large filters may be computed with less arithmetic and
+    larger rounding errors.
     """
-    for run in passes(spec, images_apart, tell):
+    for run in passes(spec, images_apart, tell, winograd):
         graph = run(graph)
         watch(getattr(run, "__name__", "pass"), graph)
     return graph

@@ -173,14 +173,6 @@ def test_rewriting_keeps_the_meaning(name: str, m: int) -> None:
     np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("m", [2, 4])
-def test_matrices_are_exact(m: int) -> None:
-    b, g, a = (np.array(v) for v in winograd.matrices(m))
-    b, g, a = b.reshape(m + 2, m + 2), g.reshape(m + 2, 3), a.reshape(m, m + 2)
-    d, w = np.arange(1.0, m + 3), np.array([2.0, -3.0, 5.0])
-    np.testing.assert_allclose(a @ ((g @ w) * (b @ d)), [d[i : i + 3] @ w for i in range(m)], rtol=1e-12)
-
-
 def test_offered_where_it_pays_alone_where_that_is_certain() -> None:
     def kinds(op: Operation) -> set[str]:
         return {k.name.split("_")[0] for k in candidates(op, SPEC)}

@@ -115,8 +115,7 @@ def test_who_does_not_want_it() -> None:
     one = replace(CACHED, lanes=1)
     threads = replace(CACHED, execution=Execution.SIMT, max_threads=32)
     assert all(kinds(graph, spec) == ["conv"] for spec in (SPEC, one, threads))
-    with config.override(RAMMER_WINOGRAD="0"):
-        assert kinds(graph) == ["conv"]
+    assert "input_transform" not in {op.kind for op in optimize(graph, CACHED, winograd=False).operators}
     weights = model(lambda b, x: b.add("conv", x, b.input("w", (32, 32, 9, 9))), (1, 32, 40, 40))
     assert kinds(weights) == ["conv"]
 
@@ -133,6 +132,13 @@ def in_float64(graph: Graph, inputs: dict[str, Array]) -> Array:
     made.output(names[graph.outputs[0]], "y0")
     found = evaluate_graph(made.build(), {n: a.astype(np.float64) for n, a in inputs.items()})
     return found["y0"]
+
+
+def test_programs_without_it() -> None:
+    x, outs, kernel, options = SIZES["odd"]
+    graph = conv(x, outs, kernel, **options)
+    with config.override(RAMMER_WINOGRAD="0"), rammer.compile(graph, "cpu", tune_seconds=0) as program:
+        assert not {"input_transform"} & {op.kind for op in program.plan.graph.operators}
 
 
 @pytest.mark.parametrize(("name", "lanes"), [*product(["speech", "odd", "both strides"], ["16"]), ("odd", "8")])

@@ -11,7 +11,6 @@ from math import prod
 
 import numpy as np
 
-from rammer import config
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
@@ -20,6 +19,7 @@ from rammer.ir.toom_cook import matrices
 from rammer.passes.editor import Editor
 
 PIECES = 3  # along each side
+# Measured, of 22 convolutions (docs/measurements.md).
 LEAST_TAPS = 7  # along each side
 FEWEST_TILES = 25  # with fewer, more weights are read than products are saved
 WORTH = 1.1  # products of the convolution of 3x3, over those of the large filter: it has fewer of them in its own form
@@ -28,10 +28,10 @@ WORTH = 1.1  # products of the convolution of 3x3, over those of the large filte
 def transform_large_filters(graph: Graph, spec: VDeviceSpec) -> Graph:
     """conv = output_transform(conv of 3x3(input_transform)), for float32 and constant weights, where vEUs have caches.
 
-    None if RAMMER_WINOGRAD=0: rounding errors are larger, some 1e-5 of the largest result.
+    Rounding errors are larger, some 1e-5 of the largest result.
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in spec.memory)
-    if not cached or spec.execution is not Execution.SIMD or spec.lanes < 2 or config.get("RAMMER_WINOGRAD") == "0":
+    if not cached or spec.execution is not Execution.SIMD or spec.lanes < 2:
         return graph
     editor = Editor(graph)
     for n in list(editor.operators):
