@@ -21,7 +21,7 @@ from rammer.vdevice.cuda.build import compile_cubin
 from rammer.vdevice.cuda.sass import disassembled, listings
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.image import SimtProgram, make_image, make_program
-from rammer.vdevice.simt.megakernel import ENTRY, TOLD
+from rammer.vdevice.simt.megakernel import ENTRY, TOLD, header_bytes
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.told import Told, pairs_of, telling
 
@@ -68,6 +68,22 @@ def test_hand_overs_by_words_need_no_counter(policy: str) -> None:
     for column in (5, 6):  # waits, and steps that are published
         assert (after[:, column] > 0).sum() < (before[:, column] > 0).sum()
     assert any(note.startswith("told: ") for note in make_program(plan, CUDA, tells=True).notes)
+
+
+def test_weights_stay_beside_what_is_taken() -> None:
+    """In just as much room as both need; with less for what is taken, results are handed over by fences."""
+    plan = network("stationary").plan
+    found = make_program(plan, CUDA, tells=True)
+    header = found.streams.header
+    end = found.shared_bytes - header_bytes(header["max_args"])
+
+    def within(nbytes: int) -> SimtProgram:
+        return make_program(replace(plan, spec=replace(plan.spec, scratch_bytes=nbytes)), CUDA, tells=True)
+
+    wanted = make_program(plan, CUDA).streams.header["resident_bytes"]
+    assert within(end).streams.header["resident_bytes"] == header["resident_bytes"] == wanted > 0
+    assert within(end - 1).streams.header["resident_bytes"] < wanted
+    assert not any(note.startswith("told: ") for note in within(max(k.scratch_bytes for k in plan.kernels)).notes)
 
 
 @pytest.mark.parametrize("policy", SHAPES)

@@ -92,7 +92,7 @@ def make_program(
     taken = max((sum(part.nbytes for _, part in x.takes) for x in exchanges), default=0)
     held = stays(plan, HappensBefore(plan.programs)) if memory.near else []
     base = max(aligned(scratch), max((aligned(s.end) for s in held), default=0))
-    if told and base + aligned(taken) > spec.scratch_bytes:
+    if told and base + aligned(taken) > spec.scratch_bytes:  # no room for what is taken: fences instead
         return make_program(given, dialect, resident=resident, room=room)
     kept = Residency(end=base)
     if resident and spec.kept_reads:
