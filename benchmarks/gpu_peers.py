@@ -174,6 +174,8 @@ PROGRAMS = {  # policy and precision
     "rammer-graph": ("auto", "fp32"),
     "rammer-sequential": ("sequential", "fp32"),
     "rammer-sequential-graph": ("sequential", "fp32"),
+    "rammer-wavefront": ("wavefront", "fp32"),
+    "rammer-stationary": ("stationary", "fp32"),
     "rammer-tf32": ("auto", "tf32"),
 }
 
@@ -325,6 +327,8 @@ PEERS: dict[str, Peer] = {
     "rammer-graph": Peer(_ours("rammer-graph"), "", "the same, replayed as a CUDA graph"),
     "rammer-sequential": Peer(_ours("rammer-sequential"), "", "one launch per operator, the same kernels: RammerBase"),
     "rammer-sequential-graph": Peer(_ours("rammer-sequential-graph"), "", "the same, replayed as a CUDA graph"),
+    "rammer-wavefront": Peer(_ours("rammer-wavefront"), "", "the paper's policy, float32"),
+    "rammer-stationary": Peer(_ours("rammer-stationary"), "", "weights of steps have homes, float32"),
     "rammer-tf32": Peer(_ours("rammer-tf32"), "", "our default policy, operands rounded to tf32"),
     "torch": Peer(_torch("eager"), "torch", "eager, TF32 off"),
     "torch-tf32": Peer(_torch("eager", True), "torch", "eager, TF32 on"),

@@ -16,11 +16,11 @@ KINDS = frozenset({"input_transform", "output_transform"})
 
 
 def schedules(problem: Problem) -> Iterator[Schedule]:
-    """For each task count, tasks of whole rows of tiles: vectors along channels that lie in blocks, else none."""
-    if not KINDS & {*problem.operation.kind.split("+")} or len(problem.placed) != 1 or problem.spans:
-        return
-    lines, root = problem.placed[0], problem.root
-    if not lines.reduce or not root.reduce:  # matrices of a single column
+    """Of an operation of `KINDS`, with its axes apart: for each task count, tasks of whole rows of tiles, with vectors
+    along channels if these lie in blocks. Nothing where a matrix has a single column: that is no sum.
+    """
+    lines, root = problem.placed[0] if len(problem.placed) == 1 else None, problem.root
+    if lines is None or not lines.reduce or not root.reduce:
         return
     _, channel, row, _ = (a for a, _ in root.axes)
     into = "input_transform" in problem.operation.kind.split("+")
@@ -65,9 +65,8 @@ def _input(problem: Problem, lines: Stage, tasks: int, lanes: int) -> tuple[tupl
     _, c, _, _, p, j = (a for a, _ in lines.axes)
     channels, wide = extents[c], _results(problem, lines)
     phases = dict(problem.root.axes)[channel] // (extents[p] * wide * channels)
-    outer = [Loop(image), Loop(channel, channels), Loop(channel, lanes), Loop(row)]
-    if lanes == 1:
-        del outer[2]
+    blocks = (Loop(channel, lanes),) if lanes > 1 else ()
+    outer = (Loop(image), Loop(channel, channels), *blocks, Loop(row))
     inner = (
         Loop(channel, wide * phases * channels),
         Loop(column),
@@ -84,9 +83,8 @@ def _output(problem: Problem, lines: Stage, tasks: int, lanes: int) -> tuple[tup
     image, channel, row, column = (a for a, _ in problem.root.axes)
     _, o, _, _, i, q = (a for a, _ in lines.axes)
     high, wide = dict(lines.axes)[i], _results(problem, lines)
-    outer = [Loop(image), Loop(channel, lanes), Loop(row, high), Loop(column, wide)]
-    if lanes == 1:
-        del outer[1]
+    blocks = (Loop(channel, lanes),) if lanes > 1 else ()
+    outer = (Loop(image), *blocks, Loop(row, high), Loop(column, wide))
     inner = (
         Loop(row),
         Loop(problem.root.reduce[0][0]),

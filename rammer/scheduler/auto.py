@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rammer.cost.residency import levels
+from rammer.cost.weights import recurrent_operators
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
@@ -74,7 +74,7 @@ def _few(problem: Problem) -> Iterator[Policy]:
 
 def _steps(problem: Problem) -> int:
     """How many operators read the same weights, at most."""
-    return max(Counter(op.statics for op in problem.graph.operators if op.statics).values(), default=0)
+    return max(map(len, recurrent_operators(problem.graph).values()), default=0)
 
 
 def _of_images() -> Policy:
@@ -83,12 +83,10 @@ def _of_images() -> Policy:
 
 def _all(problem: Problem) -> Iterator[Policy]:
     """Those beside wavefront that say something about this device and this graph."""
-    from rammer.scheduler.stationary import recurrent_operators  # which the default needs none of, nor other policies
-
     yield BUILT_IN["sequential"]()
     if problem.spec.sync is SyncModel.FINE:
         yield BUILT_IN["list"]()
-        if recurrent_operators(problem):
+        if recurrent_operators(problem.graph):
             yield BUILT_IN["stationary"]()
     if len(levels(problem.spec)) > 1:
         yield BUILT_IN["graphturbo"](uncut=False)

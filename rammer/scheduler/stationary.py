@@ -7,20 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from rammer.cost.weights import by_weights
+from rammer.cost.weights import Weights, by_weights, recurrent_operators
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
-from rammer.ir.tensor import TensorId
 from rammer.scheduler.assembly import Assembly, Placed
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.policy import Problem, need_fine_sync
 from rammer.scheduler.select import select_veu
 
-Weights: TypeAlias = tuple[TensorId, ...]  # the static operands of an operator
 Tile: TypeAlias = tuple[Weights, int, int]  # what an rTask reads of them: of how many rTasks, which one
-
-LEAST_BYTES = 1024  # of weights, that a vEU may be chosen for
 
 
 class StationaryPolicy:
@@ -36,7 +32,7 @@ class StationaryPolicy:
     def schedule(self, problem: Problem) -> ExecutionPlan:
         need_fine_sync(self.name, problem.spec)
         draft = Draft(problem)
-        groups = recurrent_operators(problem)
+        groups = recurrent_operators(problem.graph)
         fastest = {n: draft.market.options(op.operation).fastest.kernel for n, op in enumerate(draft.graph.operators)}
         choices = [fastest | chosen for chosen in _tilings(problem, groups)] or [fastest]
         homes, kernels = min(
@@ -64,15 +60,6 @@ class StationaryPolicy:
             f"rTasks at the vEU of their weights: {stayed} of {sum(k.num_rtasks for k in kernels.values())}",
         )
         return draft.finish(self.name, programs, assembly.time_us, notes)
-
-
-def recurrent_operators(problem: Problem) -> dict[Weights, list[int]]:
-    """Operators that share weights worth a home, by these weights."""
-    groups: dict[Weights, list[int]] = {}
-    for n, op in enumerate(problem.graph.operators):
-        if sum(problem.graph.types[t].nbytes for t in op.statics) >= LEAST_BYTES:
-            groups.setdefault(op.statics, []).append(n)
-    return {weights: numbers for weights, numbers in groups.items() if len(numbers) > 1}
 
 
 def _tilings(problem: Problem, groups: Mapping[Weights, Sequence[int]]) -> Iterator[dict[int, RKernel]]:

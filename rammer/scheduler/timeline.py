@@ -98,7 +98,7 @@ def simulate(plan: ExecutionPlan, rtask_us: Callable[[RKernel], float] | None = 
     distinct = {kernel: float(price(kernel)) for kernel in set(plan.kernels)}
     operator_us = [distinct[kernel] for kernel in plan.kernels]
     own_us = recurrent_us(plan) if rtask_us is None else {}
-    return timed(plan, lambda task, _: own_us.get(task) or operator_us[task.operator_id])
+    return timed(plan, lambda task, _: own_us.get(task, operator_us[task.operator_id]))
 
 
 def _in_order(plan: ExecutionPlan) -> list[tuple[int, TaskUid]]:

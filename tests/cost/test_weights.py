@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import rammer
-from rammer.cost.weights import by_weights, recurrent_us, static_bytes
+from rammer.cost.weights import by_weights, recurrent_operators, recurrent_us, static_bytes
 from rammer.demo import lstm_stack
+from rammer.frontend.builder import GraphBuilder
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.scheduler.timeline import simulate
@@ -24,13 +26,13 @@ def plan_of(policy: str) -> ExecutionPlan:
 
 def readers(plan: ExecutionPlan) -> dict[tuple[object, ...], list[TaskUid]]:
     """rTasks by vEU and part of weights that several operators have, in their order."""
-    statics = [op.statics for op in plan.graph.operators]
+    shared = {n for numbers in recurrent_operators(plan.graph).values() for n in numbers}
+    assert {plan.graph.operators[n].kind.split("+")[0] for n in shared} == {"gate_matmul"}
     found = defaultdict(list)
     for veu, lane in enumerate(plan.programs[0].lanes):
         for slot in lane:
-            if isinstance(slot, RTask) and statics.count(mine := statics[slot.uid.operator_id]) > 1 and mine:
-                kernel = plan.kernels[slot.uid.operator_id]
-                found[veu, kernel, mine, slot.uid.rtask_id].append(slot.uid)
+            if isinstance(slot, RTask) and (n := slot.uid.operator_id) in shared:
+                found[veu, plan.kernels[n], plan.graph.operators[n].statics, slot.uid.rtask_id].append(slot.uid)
     return found
 
 
@@ -65,5 +67,22 @@ def test_the_default_is_the_policy_that_lets_them_stay() -> None:
     plan = plan_of("auto")
     assert plan.policy.startswith("stationary (chosen by auto")
     assert simulate(plan).total_us < simulate(plan_of("wavefront")).total_us
+    assert any("sequential, list, stationary" in note for note in plan_of("auto:tries=all").notes)
     once = rammer.compile(lstm_stack(1, 2, 64), "cuda", device="emulator:6", arch="sm_90", tune_seconds=0).plan
     assert once.policy == "wavefront" and not any("stationary" in note for note in once.notes)
+
+
+def test_constants_beside_larger_operands_are_no_weights() -> None:
+    """Norms and factors that many layers share: what their rTasks take is not what it takes to read those."""
+    b = GraphBuilder("layers")
+    scale, shift = b.constant(np.ones(384, np.float32)), b.constant(np.zeros(384, np.float32))
+    x = b.input("x", (75, 384))
+    for _ in range(8):
+        x = b.add("layer_norm", x, scale, shift, axis=1, epsilon=1e-5)
+        x = b.add("softmax", b.add("mul", x, b.constant(np.float32(0.125))), axis=1)
+    b.output(x, "y")
+    plan = rammer.compile(b.build(), "cuda", device="emulator:6", arch="sm_90", tune_seconds=0).plan
+    statics = [op.statics for op in plan.graph.operators if op.statics]
+    assert max(map(statics.count, statics)) >= plan.spec.kept_reads
+    assert recurrent_operators(plan.graph) == {} == recurrent_us(plan)
+    assert plan.policy == "wavefront" and not any("stationary" in note for note in plan.notes)

@@ -26,8 +26,10 @@ from rammer.ir.program import RTask
 from rammer.ir.tensor import TensorType
 from rammer.kernels import candidates
 from rammer.program import Program
-from rammer.vdevice.simt import gpu
+from rammer.vdevice.cuda import spec as cuda
+from rammer.vdevice.rocm import spec as rocm
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
+from rammer.vdevice.simt.gpu import gpu_spec
 from rammer.vdevice.simt.image import make_image, make_program
 from rammer.vdevice.simt.prelude import CUDA
 from rammer.vdevice.simt.residency import make_resident
@@ -41,7 +43,8 @@ POLICIES = ["sequential", "wavefront", "round_robin", "list", "stationary"]
 def two_reads() -> Iterator[None]:
     """Networks of few steps: a part that two operators read stays."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu, "KEPT_READS", 2)
+        for module in (cuda, rocm):
+            patch.setattr(module, "gpu_spec", lambda *args, **named: gpu_spec(*args, **(named | {"kept_reads": 2})))
         recurrent.cache_clear()
         yield
     recurrent.cache_clear()

@@ -69,22 +69,22 @@ def _transform(editor: Editor, n: int, op: ROperator, tile: Shape) -> None:
     strides, pads = attrs.get("strides") or (1, 1), attrs.get("pads") or (0, 0, 0, 0)
     positions = tuple(count + PIECES - 1 for count in _tiles(out.shape, tile))
     weights = editor.constant(transformed(editor.constants[op.inputs[1]], tile, strides), op.name)
-    above, across = (editor.constant(_matrix(matrices(r, r).data, r), op.name) for r in tile)
+    before = [editor.constant(_matrix(matrices(r, r).data, products(r)), op.name) for r in tile]
+    behind = [editor.constant(_matrix(matrices(r, r).results, r), op.name) for r in tile]
     editor.remove(n)
     x = editor.define(
         op.name,
         "input_transform",
-        *(op.inputs[0], above, across),
+        *(op.inputs[0], *before),
         tile=tile,
         strides=strides,
         pads=pads[:2],
         positions=positions,
     )
     x = editor.define(op.name, "conv", x, weights, group=prod(map(products, tile)))
-    above, across = (editor.constant(_matrix(matrices(r, r).results, r).reshape(r, -1), op.name) for r in tile)
     biased = len(op.inputs) > 2
     results = () if biased else op.outputs
-    x = editor.define(op.name, "output_transform", x, above, across, outputs=results, shape=out.shape[2:])
+    x = editor.define(op.name, "output_transform", x, *behind, outputs=results, shape=out.shape[2:])
     if biased:
         bias = editor.define(op.name, "reshape", op.inputs[2], shape=(out.shape[1], 1, 1))
         editor.define(op.name, "add", x, bias, outputs=op.outputs)
@@ -95,9 +95,8 @@ def products(r: int) -> int:
     return 2 * r - 1
 
 
-def _matrix(values: tuple[float, ...], r: int) -> Array:
-    """A matrix of F(r, r) with a row for each product, or with a column for each."""
-    return np.array(values, np.float32).reshape(products(r), -1)
+def _matrix(values: tuple[float, ...], rows: int) -> Array:
+    return np.array(values, np.float32).reshape(rows, -1)
 
 
 def transformed(weights: Array, tile: Shape, strides: Shape) -> Array:

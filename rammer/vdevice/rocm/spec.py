@@ -85,5 +85,6 @@ def make_spec(gpu: Gpu, num_veus: int | None = None) -> VDeviceSpec:
         memories=("LDS", "HBM"),
         launch_us=5.0,  # estimates until measured: a HIP launch behind another
         barrier_us=1.5,  # a counter in L2 that another CU sees
+        kept_reads=5,  # as on an NVIDIA GPU
         instructions=MATRIX_CORES.get(gpu.arch, ()),
     )

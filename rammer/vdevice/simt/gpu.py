@@ -11,9 +11,6 @@ from rammer.ir.instruction import Instruction
 from rammer.vdevice.simt.instructions import folds
 from rammer.vdevice.simt.megakernel import header_bytes
 
-# To bring a part of a constant takes as long as four rTasks lose by reading it from L2 (80 KiB on an H200: 5.1 µs, in
-# which the vEU does nothing else, and 1.3 µs).
-KEPT_READS = 5
 MAX_THREADS = 256  # of a vEU: every thread may have all registers that an instruction can name
 MAX_ARGS = MAX_THREADS
 MAX_BLOCKS = 16  # of a multiprocessor
@@ -71,6 +68,7 @@ def gpu_spec(
     memories: tuple[str, str],
     launch_us: float,
     barrier_us: float,
+    kept_reads: int,
     instructions: tuple[Instruction, ...] = (),
 ) -> VDeviceSpec:
     """The spec that kernels and policies see: a vEU is one block, which has a multiprocessor, or its share of one.
@@ -124,7 +122,7 @@ def gpu_spec(
         barrier_us=barrier_us,
         sync_us=round(40e-3 / gpu.ghz, 4),
         resident=memories[0],
-        kept_reads=KEPT_READS,
+        kept_reads=kept_reads,
         instructions=(*instructions, *folds(wave)),
     )
 

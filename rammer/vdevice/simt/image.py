@@ -95,7 +95,7 @@ def make_program(
     if told and base + aligned(taken) > spec.scratch_bytes:  # no room for what is taken: fences instead
         return make_program(given, dialect, resident=resident, room=room)
     kept = Residency(end=base)
-    if resident and spec.kept_reads:
+    if resident:
         inputs_of = [mine.places[0][len(op.outputs) :] for op, mine in zip(graph.operators, operands, strict=True)]
         bases = [aligned(k.scratch_bytes) for k in plan.kernels]
         free = spec.scratch_bytes - aligned(taken)

@@ -87,6 +87,8 @@ def make_resident(
     kept: what rTasks of one operator share is read in short order, and found in a cache.
     """
     found = Residency(end=max(bases, default=0))
+    if not plan.spec.kept_reads:
+        return found
     least = min(bases, default=0)
     parts: dict[tuple[RKernel, int], tuple[Slice, list[int]] | None] = {}
     for p, program in enumerate(plan.programs):
@@ -130,7 +132,7 @@ def _keep(
 
     `used`: bytes of the scratch that each slot of the lane takes.
     """
-    several = [w for w in wanted if len({uid.operator_id for _, uid, _ in w.readers}) >= max(reads, 2)]
+    several = [w for w in wanted if len({uid.operator_id for _, uid, _ in w.readers}) >= reads]
     kept: list[_Wanted] = []
     for w in sorted(several, key=lambda w: (-w.gain, -w.part.nbytes, w.first)):
         offset = max(used[w.first : w.last + 1])
