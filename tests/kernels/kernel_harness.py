@@ -275,4 +275,4 @@ INLINE long checked(long i, long reach, long size, int *status) {
 def checked_emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
     """The kernel's text with every access checked."""
     assert isinstance(kernel.body, TileProgram)
-    return function(CheckedPrinter(prefetched(kernel.body, spec.lanes, spec.near_bytes), spec.lanes))
+    return function(CheckedPrinter(prefetched(kernel.body, spec), spec.lanes))

@@ -56,5 +56,5 @@ def test_what_cases_have_in_common_is_printed_once(name: str, monkeypatch: pytes
     assert not re.search(r"_acc\[[^\]]*rammer_p", text)
     assert kernel.num_rtasks > 3
     monkeypatch.setattr(NestPrinter, "share", lambda *_: [])
-    apart = function(CpuPrinter(prefetched(kernel.body, SLOW_SPEC.lanes, SLOW_SPEC.near_bytes), SLOW_SPEC.lanes)).text
+    apart = function(CpuPrinter(prefetched(kernel.body, SLOW_SPEC), SLOW_SPEC.lanes)).text
     assert apart.count("splat(0.0f);") == text.count("splat(0.0f);") + calls - 1

@@ -14,7 +14,7 @@ from test_every_operator import CASES
 
 from rammer.errors import LoweringError
 from rammer.ir.access import Access, Accesses
-from rammer.ir.device import MemoryLevel
+from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.expr import Call, Const, Load, Range, rename_tensors, rewrite
 from rammer.ir.index import Index, evaluate, simplify, substitute, var, variables
 from rammer.ir.kernel import RKernel
@@ -49,6 +49,7 @@ from rammer.vdevice.cpu.printer import CpuPrinter
 
 LANES = 16
 NEAR = 48 << 10  # bytes of the nearest cache
+ONCE = replace(SPEC, reads_once=True)
 UNIT = replace(SLOW_SPEC, instructions=amx.AMX)
 b, h, i, j, k, o, q = map(var, "bhijkoq")
 turn = var("rammer_turn")
@@ -115,7 +116,7 @@ def moved_to(body: Body, name: str) -> Body:
     return rewrite_body(body, stmt)
 
 
-def found(program: TileProgram, near: int = NEAR) -> dict[str, list[Stmt]]:
+def found(program: TileProgram, spec: VDeviceSpec = ONCE) -> dict[str, list[Stmt]]:
     """What prefetches stand at the beginning of which loop, "" for none."""
     places: dict[str, list[Stmt]] = {}
 
@@ -126,7 +127,7 @@ def found(program: TileProgram, near: int = NEAR) -> dict[str, list[Stmt]]:
             else:
                 walk(children(stmt), stmt.var if isinstance(stmt, For) else loop)
 
-    walk(prefetched(program, LANES, near).body, "")
+    walk(prefetched(program, spec).body, "")
     return places
 
 
@@ -141,14 +142,14 @@ def test_long_sums_ask_for_what_runs_next_and_small_inputs_come_at_once() -> Non
     )
     line = Prefetch(NEXT, b * 16 - 32 + k // 4, 1, 2)  # sums of 64 steps ask for 16 lines each
     assert found(small) == {"": [Prefetch("x", Index(), 512)], "k": [If((Range(k % 4, 0, 1),), (line,))]}
-    assert capacity(prefetched(small, LANES, NEAR)) == 32
+    assert capacity(prefetched(small, ONCE)) == 32
 
 
 def test_tiles_ask_for_pieces_of_the_next_panel() -> None:
     tile = sums(4, 128, h * 512 + i * 128 + k, o * 2048 + k * 16 + j)
     panels = program((serial("o", 3, serial("h", 4, *tile)),), argument("x", 2048), argument("w", 3 * 2048))
     assert found(panels) == {"h": [Prefetch("w", o * 2048 + h * 512 + 2048, 512, 2, once=True)]}
-    assert capacity(prefetched(panels, LANES, NEAR)) == 0  # four sums take no longer than asking
+    assert capacity(prefetched(panels, ONCE)) == 0  # four sums take no longer than asking
 
 
 def test_long_sums_ask_for_pieces_of_the_next_panel_line_by_line() -> None:
@@ -190,7 +191,7 @@ def test_one_of_several_nests_asks_for_the_panel_that_all_of_them_read() -> None
         second = serial("q", 4, *sums(8, 32, x + 256, w))
         tiles = serial("o", 3, serial("h", 4, first, second))
         small = program((tiles,), argument("x", 4096), argument("w", 6144))
-        made = list(statements(prefetched(small, LANES, NEAR).body))
+        made = list(statements(prefetched(small, ONCE).body))
         asked = {s for s in made if isinstance(s, Prefetch) and s.buffer == "w"}
         nests = [stmt for stmt in made if isinstance(stmt, For) and stmt.var == "q"]
         inside = [{s for s in statements(nest.body) if s in asked} for nest in nests]
@@ -256,13 +257,26 @@ def test_only_short_panels_may_leave_caches_first(steps: int, near: int, once: b
     """While tiles walk past a long one, the nearest cache does not hold it, and others may have dropped it already."""
     tile = sums(8, steps, h * 8 * steps + i * steps + k, o * (16 * steps) + k * 16 + j)
     panels = program((serial("o", 3, serial("h", 4, *tile)),), argument("x", 32 * steps), argument("w", 48 * steps))
-    hints = [s for stmt in found(panels, near)["k"] for s in statements((stmt,)) if isinstance(s, Prefetch)]
+    core = replace(ONCE, memory=(MemoryLevel("L1", near, "veu"),))
+    hints = [s for stmt in found(panels, core)["k"] for s in statements((stmt,)) if isinstance(s, Prefetch)]
     assert [hint.once for hint in hints if hint.buffer == "w"] == [once]
+
+
+def test_nothing_is_said_to_be_read_once_where_that_is_slow() -> None:
+    stream = program(sums(4, 1 << 14, k, k * 64 + i * 16 + j), argument("x", 1 << 14), argument("w", STREAMED))
+    tile = sums(8, 128, h * 1024 + i * 128 + k, o * 2048 + k * 16 + j)
+    panels = program((serial("o", 3, serial("h", 4, *tile)),), argument("x", 4096), argument("w", 3 * 2048))
+    for small in (stream, panels):
+        quick, slow = (statements(prefetched(small, replace(SPEC, reads_once=said)).body) for said in (True, False))
+        quickly = [s for s in quick if isinstance(s, Prefetch) and s.buffer == "w"]
+        slowly = [s for s in slow if isinstance(s, Prefetch) and s.buffer == "w"]
+        assert quickly and {s.once for s in quickly} == {True} and {s.level for s in quickly} == {2}
+        assert slowly == [replace(s, once=False) for s in quickly]
 
 
 def test_large_weights_that_are_read_once_come_some_way_ahead() -> None:
     stream = program(sums(4, 1 << 14, k, k * 64 + i * 16 + j), argument("x", 1 << 14), argument("w", STREAMED))
-    ahead = Prefetch("w", k * 64 + 2048, 64, once=True)
+    ahead = Prefetch("w", k * 64 + 2048, 64, 2, once=True)
     assert found(stream) == {"k": [ahead]}
     near = program(sums(4, 1 << 13, k, k * 64 + i * 16 + j), argument("x", 1 << 13), argument("w", STREAMED // 2))
     assert found(near) == {}
@@ -285,7 +299,7 @@ def test_pieces_of_vectors_are_not_repeated() -> None:
     """Each takes the compiler as long as many whole vectors: neither for speed, nor because the loop asks."""
     for start in (0, 4):
         block = serial("b", 2, *sums(8, 64, i * 64 + k, b * 1024 + k * 16 + j, start))
-        hinted = prefetched(program((block,), argument("x", 2048), argument("w", 2048)), LANES, NEAR)
+        hinted = prefetched(program((block,), argument("x", 2048), argument("w", 2048)), ONCE)
         text = function(CpuPrinter(hinted, LANES)).text
         assert ("vload_from" in text) == bool(start)
         assert bool(re.search(r"#pragma unroll 4\s+for \(long k ", text)) == (not start)
@@ -309,7 +323,7 @@ def without(body: Body) -> Body:
 
 def hinted(kernel: RKernel) -> RKernel:
     assert isinstance(kernel.body, TileProgram)
-    return replace(kernel, body=prefetched(kernel.body, LANES, NEAR))
+    return replace(kernel, body=prefetched(kernel.body, ONCE))
 
 
 def prefetches(kernel: RKernel) -> list[Prefetch]:

@@ -24,7 +24,7 @@ from rammer.vdevice.cpu.calibrate import (
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.spec import L2_SHARE, choose_arch, host, make_spec
 
-FOUND = Calibration(2, 111.0, 90.0, 20.0, 39.0, 9.0, 17.0, 0.7, 8.0, 0.3, 3.5, 80.0, 25.0, 11.0)
+FOUND = Calibration(2, 111.0, 90.0, 20.0, 39.0, 9.0, 17.0, 10.0, 0.7, 8.0, 0.3, 3.5, 80.0, 25.0, 11.0)
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +53,9 @@ class Slow:
         if nbytes * cores <= self._l3:
             return FOUND.shared_gbps if cores == 1 else FOUND.shared_all_gbps
         return FOUND.memory_gbps if cores == 1 else FOUND.memory_all_gbps
+
+    def read_once_gbps(self, nbytes: int) -> float:
+        return FOUND.memory_once_gbps
 
     def write_gbps(self, nbytes: int, cores: int) -> float:
         if nbytes <= self._l2:
@@ -91,6 +94,7 @@ def test_numbers_are_kept_by_machine_and_specs_have_them() -> None:
     assert spec.barrier_us == FOUND.handover_us and spec.clock_ghz == FOUND.ghz
     assert spec.peak_gflops == pytest.approx(FOUND.gflops * min(spec.lanes / CpuVDevice().spec.lanes, 1))
     assert [level.write_gbps for level in spec.memory[1:]] == [80.0, 25.0, 11.0]
+    assert spec.reads_once and not make_spec(arch, 2, here, replace(FOUND, memory_once_gbps=4.0)).reads_once
     assert [level.usable for level in spec.memory] == [1.0, L2_SHARE, FOUND.shared_share, 1.0]
     assert [level.veu_gbps for level in spec.memory] == [0.0, 0.0, FOUND.shared_gbps, FOUND.memory_gbps]
 
@@ -115,6 +119,7 @@ def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:
     probe: Probe = CpuVDevice().probe()
     assert probe.gflops(2) > 0 and probe.read_gbps(1 << 16, 2) > 0 and probe.write_gbps(1 << 16, 2) > 0
     assert probe.ghz() > 0 and probe.read_gbps(1 << 16, 1) > 0 and probe.read_gbps((8 << 20) + 1, 1) > 0
+    assert probe.read_once_gbps((8 << 20) + 1) > 0
     if len(host().cpus) > 1:  # else nobody is there to hand over to, and `calibrate` does not ask
         assert probe.written_gbps((1 << 16) + 1) > 0 and probe.handover_us() > 0
 

@@ -47,6 +47,7 @@ class Calibration:
     shared_all_gbps: float  # all
     memory_gbps: float
     memory_all_gbps: float
+    memory_once_gbps: float  # of one core, by lines that are asked for as read once
     shared_share: float  # of the shared cache that one plan may fill: the rest is others', or lost to collisions
     written_gbps: float  # of lines that another core has just written
     handover_us: float  # until a core sees what another one has just written
@@ -65,6 +66,7 @@ class Probe:
         pointer, i64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         self._multiply_add = library.function("rammer_multiply_add", number, i64, pointer)
         self._read = library.function("rammer_read", number, pointer, i64, i64, pointer)
+        self._read_once = library.function("rammer_read_once", number, pointer, i64, i64, pointer)
         self._count = library.function("rammer_count", number, i64, pointer)
         self._fill = library.function("rammer_fill", number, pointer, i64, i64, pointer)
         self._write = library.function("rammer_write", None, pointer, i64)
@@ -87,6 +89,10 @@ class Probe:
     def read_gbps(self, nbytes: int, cores: int) -> float:
         """Bytes that some cores read at once, each over and over `nbytes` of its own."""
         return steady_rate([_Mover(self._read, _whole(nbytes)).move for _ in range(cores)], 1, self._cpus)
+
+    def read_once_gbps(self, nbytes: int) -> float:
+        """The same of one core that asks for lines as read once."""
+        return steady_rate([_Mover(self._read_once, _whole(nbytes)).move], 1, self._cpus)
 
     def write_gbps(self, nbytes: int, cores: int) -> float:
         """The same of stores."""
@@ -247,6 +253,7 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
         ("shared_all_gbps", lambda: probe.read_gbps(shared, cores)),
         ("memory_gbps", lambda: probe.read_gbps(memory, 1)),
         ("memory_all_gbps", lambda: probe.read_gbps(memory, cores)),
+        ("memory_once_gbps", lambda: probe.read_once_gbps(memory)),
         ("shared_share", shared_share),
         ("written_gbps", lambda: probe.written_gbps(l2 // 4) if cores > 1 else 0.0),
         ("handover_us", lambda: probe.handover_us() if cores > 1 else 0.0),

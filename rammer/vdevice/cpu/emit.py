@@ -41,7 +41,7 @@ def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
         if kernel.body.language != "c":
             raise LoweringError(f"{kernel.name} is written in {kernel.body.language!r}, not in C")
         return EmittedKernel(kernel.body.symbol, kernel.body.text)
-    return function(CpuPrinter(prefetched(kernel.body, spec.lanes, spec.near_bytes), spec.lanes))
+    return function(CpuPrinter(prefetched(kernel.body, spec), spec.lanes))
 
 
 def function(printer: CpuPrinter) -> EmittedKernel:

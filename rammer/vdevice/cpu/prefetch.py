@@ -2,7 +2,8 @@
 
 Where tiles of a register block walk past a panel of weights, each asks for a piece of the next panel, so that it lies
 in the second cache when its turn comes, wherever it came from. Large weights that are read once are asked for some way
-ahead, as what caches may drop first: other data stay there, also for the next run. Small inputs of sums are asked for
+ahead. Where that costs nothing (`VDeviceSpec.reads_once`), it is as what caches may drop first: other data stay there,
+also for the next run. Small inputs of sums are asked for
 at once, and what is added to sums while they are computed. And the longest sums ask for what the table says that rTasks
 after this one need.
 """
@@ -15,6 +16,7 @@ from itertools import chain, takewhile
 from math import gcd, prod
 from typing import NamedTuple, TypeAlias
 
+from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Load, Range, loads
 from rammer.ir.index import Index, bounds, simplify, substitute, var, variables
 from rammer.ir.tile import (
@@ -112,11 +114,11 @@ class PanelLoad(NamedTuple):
 Hint: TypeAlias = tuple[Position, Body]  # prefetches, and the loop at whose beginning they stand
 
 
-def prefetched(program: TileProgram, lanes: int, near_bytes: int) -> TileProgram:
-    """The program with prefetches, for a core of so many lanes a vector and so many bytes of nearest cache."""
+def prefetched(program: TileProgram, spec: VDeviceSpec) -> TileProgram:
+    """The program with prefetches, for the cores of a CPU."""
     stepped = replace(program, body=rewrite_body(program.body, _with_steps))
     hints: dict[Position, Body] = {}
-    for at, body in _Prefetcher(stepped, lanes, near_bytes).hints():
+    for at, body in _Prefetcher(stepped, spec).hints():
         hints[at] = (*hints.get(at, ()), *body)
     return replace(stepped, body=_with_hints(stepped.body, hints))
 
@@ -180,8 +182,9 @@ def has_pieces(body: Body) -> bool:
 class _Prefetcher:
     """What to prefetch in one program, by kinds."""
 
-    def __init__(self, program: TileProgram, lanes: int, near_bytes: int) -> None:
-        self.program, self.lanes, self.near_bytes = program, lanes, near_bytes
+    def __init__(self, program: TileProgram, spec: VDeviceSpec) -> None:
+        self.program, self.lanes, self.near_bytes = program, spec.lanes, spec.near_bytes
+        self.reads_once = spec.reads_once
         inputs = program.arguments[program.num_outputs :]
         self.inputs = {b.name: b for b in inputs if b.scope is Scope.ARGUMENT and b.dtype.itemsize == 4}
         self.sites = list(_sites(program.body))
@@ -233,7 +236,7 @@ class _Prefetcher:
             once = variables(index).issuperset(outer)  # else they lie near when more rows pass by
             if large and once and step == block and step >= LINE and block <= sums <= MAX_ROWS * step:
                 start = substitute(index, {lp.var: Index(lp.start) for _, lp in inside})
-                yield Prefetch(buffer, start + AHEAD, step, once=True)
+                yield Prefetch(buffer, start + AHEAD, step, 2, once=self.reads_once)
 
     def _next_panels(self, outer: Loop) -> Iterator[Hint]:
         """Pieces of the panel of weights that the next iteration of a loop reads, where loops inside walk past one."""
@@ -268,7 +271,7 @@ class _Prefetcher:
         paths = [load.serial[len(parents) :] for load in sums.values()]
         turns = [panel[0].walk, *parents]
         each = -(-lines // _count(lp for _, lp in turns))
-        once = lines * LINE_BYTES <= SHORT_PANEL * self.near_bytes
+        once = self.reads_once and lines * LINE_BYTES <= SHORT_PANEL * self.near_bytes
         index, turn = start + low + far, _turn([lp for _, lp in turns])
         burst = Prefetch(buffer, index + turn * (each * LINE), each * LINE, 2, once=once)
         if hints := _step_by_step(paths, burst):

@@ -23,6 +23,7 @@ from rammer.vdevice.cpu.table import MAX_VEUS
 
 DIRECT_BYTES = 128 << 10  # of an input or output: copying them takes longer than saying where they lie
 L2_SHARE = 0.8  # of a core's own cache that stays a plan's: code, stacks and tables take the rest
+ONCE = 0.8  # of the rate of other reads, from which on lines are asked for as read once: Zen 5 has 1.1, Intel's 0.4
 L3_SHARE = 0.5  # of the shared cache, where nobody measured it: so do other processes
 
 
@@ -220,6 +221,7 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
         shared_all_gbps=round(10 * here.ghz * here.num_cores, 1),
         memory_gbps=12.0,
         memory_all_gbps=40.0,
+        memory_once_gbps=12.0 if here.name.startswith("AMD") else 4.0,  # measured: Zen 5, and Emerald Rapids
         shared_share=L3_SHARE,
         written_gbps=round(4 * here.ghz, 1),
         handover_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
@@ -289,6 +291,7 @@ def make_spec(arch: Arch, num_veus: int, here: Host, measured: Calibration | Non
         barrier_us=found.handover_us,
         direct_bytes=DIRECT_BYTES,
         succession=True,
+        reads_once=found.memory_once_gbps >= ONCE * found.memory_gbps,
     )
 
 
