@@ -22,7 +22,8 @@ from rammer.kernels.product import Product, product
 from rammer.kernels.schedule import At, Loop, Schedule, distinct
 from rammer.kernels.tiling import cut, task_counts
 
-MOST_PADDING = 1.2  # rows that blocks hold, for each that there is
+LEAST_GAIN = 1.25  # of a unit whose blocks hold more rows than there are
+MOST_PADDING = 2.0  # rows that blocks hold, for each that there is
 WORTH_WAKING = 33.0  # times that a product, estimated on one vEU, must outlast the unit's waking
 MOST_ROWS = 64  # that a step of a chain takes at once
 
@@ -61,6 +62,16 @@ class Unit(NamedTuple):
     def copy_columns(self) -> float:
         """Columns of products that take as long as copying their rows."""
         return self.products[0].gain / self.copy.gain
+
+    @property
+    def padding(self) -> float:
+        """Rows that its blocks may hold, for each that there is."""
+        return min(self.products[0].gain / LEAST_GAIN, MOST_PADDING)
+
+    @property
+    def fewest_columns(self) -> float:
+        """Columns for which it saves the time that copying their rows takes."""
+        return self.copy_columns / max(self.products[0].gain - 1, 1e-9)
 
     @property
     def depth(self) -> int:
@@ -120,7 +131,7 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     if problem.microseconds < WORTH_WAKING * unit.products[0].wake_us:
         return
     _, still = sides(p, unit)
-    if dict(p.stage.axes)[still.axis] < 2 * unit.copy_columns:
+    if dict(p.stage.axes)[still.axis] < unit.fewest_columns:
         return
     yield from distinct(_cheapest(problem, p, unit, want) for want in task_counts(problem))
 
@@ -183,7 +194,7 @@ def suits(problem: Problem, p: Product, unit: Unit) -> bool:
     readers = sum(ld.tensor == moving.load.tensor for s in problem.stages.values() for ld, _ in all_loads(s))
     packable = all(ix == var(n) for ix in still.load.index for n in variables(ix))
     packable = packable and problem.packable(still.load, still.axis)
-    fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= problem.spec.scratch_bytes // 2
+    fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= problem.spec.scratch_bytes * 3 // 4
     rows = bool(fitting(problem, p, unit)) and in_rows(problem, p, unit)
     return whole and packable and readers == 1 and fits and rows
 
@@ -197,7 +208,7 @@ def gates_block(problem: Problem, p: Product, unit: Unit) -> Instruction | None:
         return None  # a batch of rows, of which one copy holds one
     rows = extents[str(p.row)]
     heights = {b: b.extent("row") for b in fitting(problem, p, unit) if extents[p.lane] % b.extent("column") == 0}
-    fits = [b for b, height in heights.items() if -(-rows // height) * height <= MOST_PADDING * rows]
+    fits = [b for b, height in heights.items() if -(-rows // height) * height <= unit.padding * rows]
     return fits[-1] if fits and rows <= MOST_ROWS else None
 
 
@@ -269,7 +280,7 @@ def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Schedule |
             tasks = _cut(problem, p, unit, block, want, by_rows)
             rows = _rows(moving, block.extent(moving.name), tasks, extents)
             padded = rows * -(-extents[moving.axis] // _step(moving, tasks, extents))
-            if unit.exact or padded <= MOST_PADDING * extents[moving.axis]:
+            if unit.exact or padded <= unit.padding * extents[moving.axis]:
                 found.append(schedule(problem, p, unit, block, tasks))
         if found:
             return min(found, key=lambda own: problem.alone_us(own, problem.spec.num_veus))

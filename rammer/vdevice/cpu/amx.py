@@ -1,8 +1,9 @@
 """Instructions of x86 CPUs that multiply bf16 numbers and sum in float32: tables, and their C text.
 
 AMX: a matrix of 16 rows and 64 bytes lies in each of eight registers; four hold sums, the others operands. A block of
-32 terms has six products of parts, in an order in which the unit finds many of its operands in registers. Where the
-compiler's target has none, these instructions are loops over matrices in memory, and all the rest is the same text.
+32 terms has three products of two parts, or six of three, in an order in which the unit finds many of its operands in
+registers. Where the compiler's target has none, these instructions are loops over matrices in memory, and all the rest
+is the same text.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
 
 # Three bf16 numbers are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
-# largest are left out, and sums are float32: the result is as exact as one of float32.
-BF16X3, BF16 = Encoding(DType.BF16, 3, 512), Encoding(DType.BF16, 1, 512)
+# largest are left out, and sums are float32: the result is as exact as one of float32. Two parts are a float32 but for
+# 2^-16 of it (tf32: but for 2^-11), in half the products.
+BF16X3, BF16X2, BF16 = (Encoding(DType.BF16, parts, 512) for parts in (3, 2, 1))
 WAKE_US = 3.0  # measured: out of use the unit sleeps
 TERMS = 32
-ENCODING = 64  # multiply-adds of the unit's in the time of an element that is encoded: measured for three parts
-WIDE_COST = 1.07  # measured: of a wide block's sums, relative to a tall block's
+ENCODING = 75  # multiply-adds of the unit's in the time of an element that is encoded: measured, 50 to 110
+WIDE_COST = 1.2  # of a wide block's sums, relative to a tall block's: measured, 1.2 to 1.6
 SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matrices
 GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
 
@@ -35,9 +37,10 @@ def _unit(encoding: Encoding, precision: str, gain: float, ending: str = "") -> 
     return tuple(made)
 
 
-AMX = (
-    *_unit(BF16X3, "fp32", 1.5),  # measured
-    *_unit(BF16, "bf16", 7.0, "_bf16"),  # estimated: a product for six, with more loads for each
+AMX = (  # gains: measured, operands near, one core of an Emerald Rapids
+    *_unit(BF16X3, "fp32", 2.9),
+    *_unit(BF16X2, "tf32", 5.4, "_bf16x2"),
+    *_unit(BF16, "bf16", 12.0, "_bf16"),
 )
 
 TEXT = """\
@@ -113,6 +116,19 @@ INLINE void rammer_add_32x32(float *sums, const bf16 *a, const bf16 *b, long blo
 INLINE void rammer_store_32x32(float *sums) {
   GIVE() MSTORE(0, sums, 32); MSTORE(1, sums + 16, 32); MSTORE(2, sums + 512, 32); MSTORE(3, sums + 528, 32);
 }
+/* Operands of two parts: the product of both second ones is left out. */
+#define BOTH(n) MLOAD(7, b + 2 * PART * n); MSUM(n, 4, 7); MSUM(n, 5, 7);
+#define OTHER(n) MLOAD(7, b + (2 * n + 1) * PART); MSUM(n, 4, 7);
+INLINE void rammer_add_16x64_bf16x2(float *sums, const bf16 *a, const bf16 *b, long blocks) {
+  TAKE() MLOAD(4, a); MLOAD(5, a + PART);
+  BOTH(0) BOTH(1) BOTH(2) BOTH(3) OTHER(0) OTHER(1) OTHER(2) OTHER(3)
+  KEEP()
+}
+#define HALF_ROWS(part) MLOAD(4, a + part * PART); MLOAD(5, a + (2 * blocks + part) * PART);
+#define HALF_COLUMNS(part) MLOAD(6, b + part * PART); MLOAD(7, b + (2 + part) * PART);
+INLINE void rammer_add_32x32_bf16x2(float *sums, const bf16 *a, const bf16 *b, long blocks) {
+  TAKE() HALF_ROWS(0) HALF_COLUMNS(1) SQUARE HALF_COLUMNS(0) SQUARE HALF_ROWS(1) SQUARE KEEP()
+}
 /* Operands of one part: rounded. */
 #define ONLY(n) MLOAD(7, b + PART * n); MSUM(n, 4, 7);
 INLINE void rammer_add_16x64_bf16(float *sums, const bf16 *a, const bf16 *b, long blocks) {
@@ -124,19 +140,26 @@ INLINE void rammer_add_32x32_bf16(float *sums, const bf16 *a, const bf16 *b, lon
 #undef SQUARE                                     /* as the others need arguments, no operand is taken for them */
 INLINE void rounded_rows(
     bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth, long parts) {
-  for (long r = 0; r < rows; r++) for (long k = 0; k < depth; k += LANES) {
-    bf16 *part = to + parts * PART * (r / 16 * (depth / 32) + k / 32) + r % 16 * 32 + k % 32;
-    vf left = V(from[r * step + k / LANES * next]);
-    for (int n = 0; n < parts; n++, part += PART) {
-      vw rounded = part_of(left);
-      *(vw *)part = rounded;
-      left -= from_bits(__builtin_convertvector(rounded, vi) << 16);
+  for (long first = 0; first < rows; first += 16) for (long k = 0; k < depth; k += 32)
+    for (long r = first; r < imin(first + 16, rows); r++) {
+      bf16 *part = to + parts * PART * (first / 16 * (depth / 32) + k / 32) + r % 16 * 32;
+      _Pragma("unroll") for (int half = 0; half < 32 / LANES; half++) {
+        vf left = V(from[r * step + (k / LANES + half) * next]);
+        for (int n = 0; n < parts; n++) {
+          vw rounded = part_of(left);
+          *(vw *)(part + n * PART + half * LANES) = rounded;
+          left -= from_bits(__builtin_convertvector(rounded, vi) << 16);
+        }
+      }
     }
-  }
 }
 static void rammer_split_rows(
     bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
   rounded_rows(to, from, step, next, rows, depth, 3);
+}
+static void rammer_split_rows_bf16x2(
+    bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
+  rounded_rows(to, from, step, next, rows, depth, 2);
 }
 static void rammer_split_rows_bf16(
     bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {

@@ -269,8 +269,9 @@ def trials(
 def _rounding(kernel: RKernel) -> DType | None:
     """A type whose numbers the rKernel's instructions do not round; None if they round nothing."""
     body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
-    precisions = {s.instruction.precision for s in statements(body) if isinstance(s, Apply)}
-    return DType.BF16 if precisions - {"fp32"} else None  # a tf32 number has more digits
+    used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
+    rounds = any(i.encoding is None or i.encoding.parts == 1 for i in used)  # what is rounded here twice is as good
+    return DType.BF16 if rounds else None  # a tf32 number has more digits
 
 
 def _rounds_results(kernel: RKernel) -> bool:
