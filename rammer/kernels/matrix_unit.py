@@ -24,7 +24,7 @@ from rammer.kernels.tiling import cut, task_counts
 
 LEAST_GAIN = 1.25  # of a unit whose blocks hold more rows than there are
 MOST_PADDING = 2.0  # rows that blocks hold, for each that there is
-WORTH_WAKING = 33.0  # times that a product, estimated on one vEU, must outlast the unit's waking
+WORTH_WAKING = 11.0  # times that what it saves of a product, estimated on one vEU, must outlast the unit's waking
 MOST_ROWS = 64  # that a step of a chain takes at once
 
 
@@ -128,7 +128,8 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
         p = _of_one_row(p)
     if p is None or problem.placed or not suits(problem, p, unit):
         return
-    if problem.microseconds < WORTH_WAKING * unit.products[0].wake_us:
+    best = unit.products[0]
+    if problem.microseconds * (1 - 1 / best.gain) < WORTH_WAKING * best.wake_us:
         return
     _, still = sides(p, unit)
     if dict(p.stage.axes)[still.axis] < unit.fewest_columns:

@@ -21,13 +21,15 @@ from rammer.ir.tensor import Array, DType, pack
 from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates
 from rammer.passes import optimize
-from rammer.vdevice.cpu import dots
+from rammer.vdevice.cpu import amx, dots
 from rammer.vdevice.cpu.emit import translation_unit
 from rammer.vdevice.cpu.spec import ARCHES, host
 
 DOTS = replace(
     SLOW_SPEC, arch=runnable("x86-64-avx512bf16"), instructions=dots.AVX512_BF16, precision="bf16", num_veus=2
 )
+AMX = replace(DOTS, arch=runnable("x86-64-amx"), instructions=amx.AMX)
+both = pytest.mark.parametrize("spec", [DOTS, AMX], ids=["vectors", "matrices"])
 CASES = {
     "encoder": Attention(1, 2, 75, 75, 64, 64),
     "ViT": Attention(1, 3, 197, 197, 64, 64),
@@ -38,7 +40,7 @@ CASES = {
     "keys as columns": Attention(1, 2, 31, 131, 64, 64, cut=False),
 }
 ELSEWHERE = [a.name for a in ARCHES.values() if host().runs(a)][-1]  # the plainest CPU of this machine's kind
-ROWS, COLUMNS = dots.AVX512_BF16[:2]
+COPIES = {s.arch: [i for i in s.instructions if i.copies and i.precision == "bf16"] for s in (DOTS, AMX)}
 
 
 def operation(attention: Attention, spec: VDeviceSpec = DOTS) -> Operation:
@@ -54,18 +56,20 @@ def rounded(x: Array) -> Array:
     return x.astype(DType.BF16.numpy).astype(np.float32)
 
 
-@pytest.mark.parametrize("arch", [DOTS.arch, f"x86-64-avx512bf16@{ELSEWHERE}"])
+@pytest.mark.parametrize("arch", [DOTS.arch, f"x86-64-avx512bf16@{ELSEWHERE}", AMX.arch, f"x86-64-amx@{ELSEWHERE}"])
 @pytest.mark.parametrize("depth", [32, 75, 31, 1])
 @pytest.mark.parametrize("many", [32, 75, 7])
 def test_copies_lie_as_their_layouts_say_with_zeros_behind(many: int, depth: int, arch: str) -> None:
     """Rows that lie in lines; columns whose terms lie in lines, and columns that lie beside each other."""
-    text = translation_unit([], DOTS) + "".join(
+    spec = AMX if "amx" in arch.partition("@")[0] else DOTS
+    rows, columns = sorted(COPIES[spec.arch], key=lambda copy: "columns" in copy.name)
+    text = translation_unit([], spec) + "".join(
         f"void {i.name}(bf16 *a, float *x, long s, long t, long n, long k) {{ rammer_{i.name}(a, x, s, t, n, k); }}\n"
-        for i in (ROWS, COLUMNS)
+        for i in (rows, columns)
     )
     lib = library(text, arch)
     x = np.random.default_rng(many).standard_normal((many, depth)).astype(np.float32)
-    for copy, source, steps in ((ROWS, x, (depth, 16)), (COLUMNS, x, (depth, 1)), (COLUMNS, x.T, (1, many))):
+    for copy, source, steps in ((rows, x, (depth, 16)), (columns, x, (depth, 1)), (columns, x.T, (1, many))):
         whole = [-(-n // size) * size for n, (_, size) in zip(x.shape, copy.axes, strict=True)]
         wide = np.zeros(whole, np.float32)
         wide[:many, :depth] = x
@@ -80,13 +84,14 @@ def test_copies_lie_as_their_layouts_say_with_zeros_behind(many: int, depth: int
         np.testing.assert_array_equal(made.view(np.uint16), wanted.view(np.uint16))
 
 
+@both
 @pytest.mark.parametrize("name", CASES)
-def test_attention_is_near(name: str) -> None:
+def test_attention_is_near(name: str, spec: VDeviceSpec) -> None:
     """Within a hundredth of its largest value, and of operands that bf16 holds just by what weights are rounded."""
-    op = operation(CASES[name])
-    kernels = on_unit(op)
-    built = compile_all({name: (op, kernels)}, DOTS, check=True)
-    assert kernels and all(k.fits(DOTS) for k in kernels)
+    op = operation(CASES[name], spec)
+    kernels = on_unit(op, spec)
+    built = compile_all({name: (op, kernels)}, spec, check=True)
+    assert kernels and all(k.fits(spec) for k in kernels)
     plain = {n: x / 4 for n, x in random_inputs(op).items()}  # the weights of larger scores move by more
     exact = {n: rounded(x) for n, x in plain.items()}
     for kernel, symbol in built.kernels[name][1]:
@@ -98,9 +103,10 @@ def test_attention_is_near(name: str) -> None:
         check_boxes(kernel, Runner(kernel, built.library, symbol, exact))
 
 
+@both
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_proven(name: str) -> None:
-    for kernel in on_unit(operation(CASES[name])):
+def test_it_is_proven(name: str, spec: VDeviceSpec) -> None:
+    for kernel in on_unit(operation(CASES[name], spec), spec):
         assert not settled(kernel)[1], f"{kernel.name}: {settled(kernel)[1][0]}"
 
 
@@ -114,7 +120,7 @@ def test_a_changed_number_is_found() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_wherever_it_is_offered_it_fits(seed: int) -> None:
     small = replace(DOTS, scratch_bytes=1 << 15)
-    for spec in (DOTS, small, replace(DOTS, num_veus=3)):
+    for spec in (DOTS, small, replace(DOTS, num_veus=3), AMX):
         for kernel in on_unit(operation(drawn(seed), spec), spec):
             assert kernel.fits(spec) and not settled(kernel)[1]
 

@@ -147,7 +147,7 @@ class _Task:
                 index = evaluate(r.index, self.env | grid)
                 exists &= np.broadcast_to((r.low <= index) & (index < r.high), kind.shape)
             buffer = self.shared[operand.buffer]
-            assert places[exists].min() >= 0
+            assert places[exists].min(initial=0) >= 0
             if name == out:
                 made = _meant(stmt.instruction, stmt.sizes, given)
                 if stmt.instruction.accumulates:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
+from rammer.vdevice.cpu.dots import BY_COLUMNS, COPIES, WHEREVER
 
 # Three bf16 numbers are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
 # largest are left out, and sums are float32: the result is as exact as one of float32. Two parts are a float32 but for
@@ -39,9 +40,16 @@ def _unit(encoding: Encoding, precision: str, gain: float, ending: str = "") -> 
 
 # Gains of whole rKernels in a run, measured for three parts. Of blocks alone, operands near, one core of an Emerald
 # Rapids has 2.9, 5.4 and 12; by these numbers too many short products were given to the unit.
-AMX = (*_unit(BF16X3, "fp32", 1.5), *_unit(BF16X2, "tf32", 2.8, "_bf16x2"), *_unit(BF16, "bf16", 7.0, "_bf16"))
+AMX = (
+    *_unit(BF16X3, "fp32", 1.5),
+    *_unit(BF16X2, "tf32", 2.8, "_bf16x2"),
+    *_unit(BF16, "bf16", 7.0, "_bf16"),
+    # they lie as vectors of pairs have them
+    copy("split_columns_bf16", (32, TERMS), replace(BY_COLUMNS, encoding=BF16), WHEREVER, "bf16", gain=7.0 / ENCODING),
+)
 
-TEXT = """\
+TEXT = (
+    """\
 enum { PART = 512 };                              /* numbers of a matrix; three parts make as many float32 */
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
 #define MLOAD(m, from) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #m :: "r"(from), "r"(64L) : "memory")
@@ -135,14 +143,23 @@ INLINE void rammer_add_16x64_bf16(float *sums, const bf16 *a, const bf16 *b, lon
 INLINE void rammer_add_32x32_bf16(float *sums, const bf16 *a, const bf16 *b, long blocks) {
   TAKE() MLOAD(4, a); MLOAD(5, a + blocks * PART); MLOAD(6, b); MLOAD(7, b + PART); SQUARE KEEP()
 }
+#define rounded part_of
+"""
+    + COPIES
+    + """\
+#undef rounded
+#define rammer_split_columns_bf16 rammer_rounded_columns
 #undef SQUARE                                     /* as the others need arguments, no operand is taken for them */
 INLINE void rounded_rows(
     bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth, long parts) {
+  const long blocks = (depth + 31) / 32;
   for (long first = 0; first < rows; first += 16) for (long k = 0; k < depth; k += 32)
     for (long r = first; r < imin(first + 16, rows); r++) {
-      bf16 *part = to + parts * PART * (first / 16 * (depth / 32) + k / 32) + r % 16 * 32;
+      bf16 *part = to + parts * PART * (first / 16 * blocks + k / 32) + r % 16 * 32;
       _Pragma("unroll") for (int half = 0; half < 32 / LANES; half++) {
-        vf left = V(from[r * step + (k / LANES + half) * next]);
+        const float *at = &from[r * step + (k / LANES + half) * next];
+        const long deep = depth - k - half * LANES;
+        vf left = deep < LANES ? some(at, deep) : V(*at);
         for (int n = 0; n < parts; n++) {
           vw rounded = part_of(left);
           *(vw *)(part + n * PART + half * LANES) = rounded;
@@ -164,3 +181,4 @@ static void rammer_split_rows_bf16(
   rounded_rows(to, from, step, next, rows, depth, 1);
 }
 """
+)

@@ -41,7 +41,37 @@ AVX512_BF16 = (
     *(_block(*block) for block in BLOCKS),
 )
 
-TEXT = """\
+# Of vectors of 16 numbers, where `rounded` says what a vector is as bf16.
+COPIES = """\
+INLINE vf some(const float *x, long count) { return count < 16 ? vload(x, imax(count, 0)) : V(*x); }  /* zeros behind */
+typedef uint32_t pair __attribute__((may_alias));
+INLINE vu pairs(vf low, vf high) {
+  return __builtin_convertvector(rounded(low), vu) | __builtin_convertvector(rounded(high), vu) << 16;
+}
+/* Panels of 32 columns, by pairs of terms; `step` from column to column, `next` from term to term: one of them is 1. */
+static void rammer_rounded_columns(
+    bf16 *restrict to, const float *restrict from, long step, long next, long columns, long depth) {
+  const long blocks = (depth + 31) / 32;
+  for (long c = 0; c < (columns + 31) / 32 * 32; c += 16) for (long k = 0; k < depth; k += 32) {
+    bf16 *part = to + (c / 32 * blocks + k / 32) * 1024 + c % 32 * 32;
+    const float *start = &from[c * step + k * next];
+    const long wide = columns - c, deep = depth - k;
+    if (step == 1) for (int n = 0; n < 32; n += 2) {
+      vf low = some(&start[n * next], n < deep ? wide : 0);
+      *(vu *)&part[16 * n] = pairs(low, some(&start[(n + 1) * next], n + 1 < deep ? wide : 0));
+    } else {
+      bf16 column[16][32];
+      for (int i = 0; i < 16; i++) for (int n = 0; n < 32; n += 16)
+        *(vw *)&column[i][n] = rounded(some(&start[i * step + n], i < wide ? deep - n : 0));
+      for (int n = 0; n < 32; n += 2) for (int i = 0; i < 16; i++)
+        *(pair *)&part[16 * n + 2 * i] = *(const pair *)&column[i][n];
+    }
+  }
+}
+"""
+
+TEXT = (
+    """\
 #if defined(__AVX512BF16__) && !defined(EMULATED)
 INLINE void add_pairs(vf *sums, vu a, vu b) { __asm__("vdpbf16ps %2, %1, %0" : "+v"(*sums) : "v"(a), "v"(b)); }
 INLINE vw rounded(vf x) { vw part; __asm__("vcvtneps2bf16 %1, %0" : "=v"(part) : "v"(x)); return part; }
@@ -52,8 +82,9 @@ INLINE void add_pairs(vf *sums, vu a, vu b) {
 }
 INLINE vw rounded(vf x) { return vbf16(x); }
 #endif
-INLINE vf some(const float *x, long count) { return count < 16 ? vload(x, imax(count, 0)) : V(*x); }  /* zeros behind */
-typedef uint32_t pair __attribute__((may_alias));
+"""
+    + COPIES
+    + """\
 #define EACH(n, count) _Pragma("unroll") for (int n = 0; n < count; n++)
 #define ROUNDED_BLOCK(form, vectors) \\
 typedef vf rammer_sums_##form[8][vectors];                                      \\
@@ -89,29 +120,7 @@ static void rammer_rounded_rows(
       *(vw *)&row[k / 32 * 256 + k % 32] = rounded(some(&from[r * step + k / 16 * next], depth - k));
   }
 }
-INLINE vu pairs(vf low, vf high) {
-  return __builtin_convertvector(rounded(low), vu) | __builtin_convertvector(rounded(high), vu) << 16;
-}
-/* Panels of 32 columns, by pairs of terms; `step` from column to column, `next` from term to term: one of them is 1. */
-static void rammer_rounded_columns(
-    bf16 *restrict to, const float *restrict from, long step, long next, long columns, long depth) {
-  const long blocks = (depth + 31) / 32;
-  for (long c = 0; c < (columns + 31) / 32 * 32; c += 16) for (long k = 0; k < depth; k += 32) {
-    bf16 *part = to + (c / 32 * blocks + k / 32) * 1024 + c % 32 * 32;
-    const float *start = &from[c * step + k * next];
-    const long wide = columns - c, deep = depth - k;
-    if (step == 1) for (int n = 0; n < 32; n += 2) {
-      vf low = some(&start[n * next], n < deep ? wide : 0);
-      *(vu *)&part[16 * n] = pairs(low, some(&start[(n + 1) * next], n + 1 < deep ? wide : 0));
-    } else {
-      bf16 column[16][32];
-      for (int i = 0; i < 16; i++) for (int n = 0; n < 32; n += 16)
-        *(vw *)&column[i][n] = rounded(some(&start[i * step + n], i < wide ? deep - n : 0));
-      for (int n = 0; n < 32; n += 2) for (int i = 0; i < 16; i++)
-        *(pair *)&part[16 * n + 2 * i] = *(const pair *)&column[i][n];
-    }
-  }
-}
 #undef EACH
 #undef ROUNDED_BLOCK
 """
+)

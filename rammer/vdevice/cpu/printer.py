@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rammer.errors import LoweringError
 from rammer.ir.expr import Call, Cast, Const, Load, Scalar
@@ -57,6 +58,31 @@ class CpuPrinter(NestPrinter):
                     sums, *pair = (self.wide_text(x, lane, count, DType.I32) for x in (held, a, b))
                     return f"{sums} = vadd_dot_bytes({sums}, {', '.join(pair)});"
         return super().store(s, lane, count)
+
+    def square(self, loop: For) -> str | None:
+        """A square that is copied, or else one that is computed by columns and stored by rows."""
+        if copied := super().square(loop):
+            return copied
+        match loop:
+            case For(_, _, _, Kind.UNROLLED, (For(u, _, _, Kind.UNROLLED, body) as beside,)) if len(body) == 1:
+                self.env[u] = (beside.start, beside.stop - 1)
+                turned = self.square(replace(loop, body=body))
+                return turned and f'_Pragma("unroll") for ({self.counted(beside)}) {turned}'
+            case For(v, 0, columns, Kind.UNROLLED, (For(lane, 0, rows, Kind.VECTOR, (Store() as s,)),)):
+                row = s.index.coef(lane)
+                single = self.dtypes[s.buffer] is DType.F32 and s.buffer not in self.wide and not s.dynamic
+                fits = max(rows, columns) <= self.lanes and min(rows, columns) > 1
+                if single and fits and row not in (0, 1) and s.index.coef(v) == 1:
+                    target = s.index - var(v) - var(lane) * row
+                    self.env[lane] = (0, rows - 1)
+                    column = self.wide_text(s.value, lane, rows, DType.F32)
+                    out = self.place(s.buffer, self.index(target), (rows - 1) * row + columns)
+                    return (
+                        f'{{ vf rammer_square[{columns}]; _Pragma("unroll") for ({self.counted(loop)}) '
+                        f"rammer_square[{v}] = {column}; "
+                        f"vtranspose(&{out}, {row}, (float *)rammer_square, {self.lanes}, {rows}, {columns}); }}"
+                    )
+        return None
 
     def scalar(self, value: Scalar, lane: str | None, count: int, like: DType) -> tuple[str, bool]:
         if lane and (found := _low_bits(value)):
