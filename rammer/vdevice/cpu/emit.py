@@ -174,6 +174,10 @@ def _transpose(lanes: int) -> str:
     for i in range(lanes):
         text = f"if (columns < {lanes}) vstore(p + {i} * row, r{i}, columns); else V(p[{i} * row]) = r{i};"
         lines.append(f"  if ({i} < rows) {{ {text} }}")
+    lines.append("}")
+    # Kernels have a square for each of their edges: it is one function for all, as few as they are beside sums.
+    lines.append("static __attribute__((noinline)) void vturned(float *p, long row, const float *q, int rows, int columns) {")
+    lines.append(f"  vtranspose(p, row, q, {lanes}, rows, columns);")
     return "\n".join([*lines, "}", ""])
 
 

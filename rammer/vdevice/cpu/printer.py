@@ -80,7 +80,7 @@ class CpuPrinter(NestPrinter):
                     return (
                         f'{{ vf rammer_square[{columns}]; _Pragma("unroll") for ({self.counted(loop)}) '
                         f"rammer_square[{v}] = {column}; "
-                        f"vtranspose(&{out}, {row}, (float *)rammer_square, {self.lanes}, {rows}, {columns}); }}"
+                        f"vturned(&{out}, {row}, (float *)rammer_square, {rows}, {columns}); }}"
                     )
         return None
 
