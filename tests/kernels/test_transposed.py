@@ -69,6 +69,26 @@ def test_parts_of_squares_are_turned_in_registers(move: tuple[tuple[int, ...], .
     check(op, kernels, spec=spec)
 
 
+ROWS = {
+    "eight channels": (16, 8, 8, 203, 7),
+    "as many as lanes": (16, 16, 16, 96, 3),
+    "two vectors": (16, 24, 32, 75, 3),
+    "vectors of eight": (8, 24, 32, 75, 3),
+}
+
+
+@pytest.mark.parametrize(("lanes", "channels", "outs", "places", "taps"), ROWS.values(), ids=ROWS)
+def test_channels_beside_each_other_are_stored_by_rows(
+    lanes: int, channels: int, outs: int, places: int, taps: int
+) -> None:
+    """Vectors are of channels, and numbers of a channel lie beside each other: squares are turned, or parts of them."""
+    spec, pads = replace(SLOW_SPEC, lanes=lanes), (taps // 2, taps // 2)
+    op = operation("conv", t(1, channels, places), t(outs, channels, taps), t(outs), static=("w", "bias"), pads=pads)
+    kernels = candidates(op, spec)
+    assert any("vturned(" in emit(k, spec).text for k in kernels)
+    check(op, kernels, spec=spec)
+
+
 def test_every_change_of_a_square_is_seen() -> None:
     op = turned_and_added((4, 26, 32), (0, 2, 1), (4, 32, 26))  # uneven tasks have guards that a change need not break
     kernel = next(k for k in candidates(op, SLOW_SPEC) if "xa" in k.name)

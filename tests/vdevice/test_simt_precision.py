@@ -62,7 +62,12 @@ def test_the_default_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("target", "options", "precision"),
-    [("cpu", {}, "tf32"), ("cuda", {"arch": "sm_75"}, "tf32"), ("rocm", {}, "bf16"), ("cuda", {}, "fp16")],
+    [
+        ("cpu", {"arch": "x86-64-avx2"}, "tf32"),
+        ("cuda", {"arch": "sm_75"}, "tf32"),
+        ("rocm", {}, "bf16"),
+        ("cuda", {}, "fp16"),
+    ],
 )
 def test_a_vdevice_that_cannot_says_so(target: str, options: dict[str, str], precision: str) -> None:
     graph, _, _ = network()

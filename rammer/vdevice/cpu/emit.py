@@ -176,7 +176,9 @@ def _transpose(lanes: int) -> str:
         lines.append(f"  if ({i} < rows) {{ {text} }}")
     lines.append("}")
     # Kernels have a square for each of their edges: it is one function for all, as few as they are beside sums.
-    lines.append("static __attribute__((noinline)) void vturned(float *p, long row, const float *q, int rows, int columns) {")
+    lines.append(
+        "static __attribute__((noinline)) void vturned(float *p, long row, const float *q, int rows, int columns) {"
+    )
     lines.append(f"  vtranspose(p, row, q, {lanes}, rows, columns);")
     return "\n".join([*lines, "}", ""])
 
