@@ -8,13 +8,17 @@ import pytest
 from kernel_harness import SLOW_SPEC, check, operation
 from mutations import mutants
 
+from rammer.ir.expr import Cast, Load
+from rammer.ir.index import var
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
 from rammer.ir.proof import prove
 from rammer.ir.tensor import DType, TensorType
+from rammer.ir.tile import Buffer, For, Kind, Scope, Store, TileProgram
 from rammer.kernels import candidates
 from rammer.passes.fusion.compose import Member, compose
 from rammer.vdevice.cpu.emit import emit
+from rammer.vdevice.cpu.printer import CpuPrinter
 
 
 def t(*shape: int, dtype: DType = DType.F32) -> TensorType:
@@ -87,6 +91,18 @@ def test_channels_beside_each_other_are_stored_by_rows(
     kernels = candidates(op, spec)
     assert any("vturned(" in emit(k, spec).text for k in kernels)
     check(op, kernels, spec=spec)
+
+
+def test_numbers_without_vectors_are_stored_one_by_one() -> None:
+    """What is rounded to bytes and widened again has no form of whole vectors: there is no square to turn."""
+    v, lane = var("v"), var("l")
+    number = Load("x", (v * 8 + lane,))
+    for value, turns in ((number * number, True), (Cast(Cast(number, DType.U8), DType.F32), False)):
+        column = For("l", 0, 8, Kind.VECTOR, (Store("out", v + lane * 75, value),))
+        square = For("v", 0, 8, Kind.UNROLLED, (column,))
+        arguments = Buffer("out", 600, Scope.ARGUMENT), Buffer("x", 64, Scope.ARGUMENT)
+        text = "".join(CpuPrinter(TileProgram("small", arguments, 1, (square,), (), 1, ()), 8).body((square,), 0))
+        assert ("vturned(" in text) == turns
 
 
 def test_every_change_of_a_square_is_seen() -> None:

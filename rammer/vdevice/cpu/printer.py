@@ -68,18 +68,18 @@ class CpuPrinter(NestPrinter):
                 self.env[u] = (beside.start, beside.stop - 1)
                 turned = self.square(replace(loop, body=body))
                 return turned and f'_Pragma("unroll") for ({self.counted(beside)}) {turned}'
-            case For(v, 0, columns, Kind.UNROLLED, (For(lane, 0, rows, Kind.VECTOR, (Store() as s,)),)):
+            case For(v, 0, columns, Kind.UNROLLED, (For(lane, 0, rows, Kind.VECTOR, (Store() as s,)) as column,)):
                 row = s.index.coef(lane)
                 single = self.dtypes[s.buffer] is DType.F32 and s.buffer not in self.wide and not s.dynamic
                 fits = max(rows, columns) <= self.lanes and min(rows, columns) > 1
-                if single and fits and row not in (0, 1) and s.index.coef(v) == 1:
+                if single and fits and row not in (0, 1) and s.index.coef(v) == 1 and self.vector(column):
                     target = s.index - var(v) - var(lane) * row
                     self.env[lane] = (0, rows - 1)
-                    column = self.wide_text(s.value, lane, rows, DType.F32)
+                    text = self.wide_text(s.value, lane, rows, DType.F32)
                     out = self.place(s.buffer, self.index(target), (rows - 1) * row + columns)
                     return (
                         f'{{ vf rammer_square[{columns}]; _Pragma("unroll") for ({self.counted(loop)}) '
-                        f"rammer_square[{v}] = {column}; "
+                        f"rammer_square[{v}] = {text}; "
                         f"vturned(&{out}, {row}, (float *)rammer_square, {rows}, {columns}); }}"
                     )
         return None
