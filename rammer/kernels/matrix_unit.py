@@ -195,7 +195,7 @@ def suits(problem: Problem, p: Product, unit: Unit) -> bool:
     readers = sum(ld.tensor == moving.load.tensor for s in problem.stages.values() for ld, _ in all_loads(s))
     packable = all(ix == var(n) for ix in still.load.index for n in variables(ix))
     packable = packable and problem.packable(still.load, still.axis)
-    fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= problem.spec.scratch_bytes * 3 // 4
+    fits = encoded_bytes(p, unit, unit.products[0].extent(moving.name)) <= problem.spec.scratch_bytes // 2
     rows = bool(fitting(problem, p, unit)) and in_rows(problem, p, unit)
     return whole and packable and readers == 1 and fits and rows
 

@@ -132,10 +132,13 @@ class CFamilyPrinter(VectorLoops):
             return [fold]
         if square := self.square(loop):
             return [square]
-        few = all(map(le, self.numbers((loop,)), self.most_numbers))
-        lines = ["#pragma unroll"] if loop.kind in self.unrolled and few else []
+        lines = ["#pragma unroll"] if loop.kind in self.unrolled and self.few(loop) else []
         lines.append(f"for ({self.counted(loop)}) {{")
         return [*lines, *("  " + line for line in self.head(loop)), *self.body(loop.body, 1), "}"]
+
+    def few(self, loop: For) -> bool:
+        """Whether unrolling it makes no more single numbers than a compiler takes in good time."""
+        return all(map(le, self.numbers((loop,)), self.most_numbers))
 
     def counted(self, loop: For) -> str:
         """How a loop counts."""

@@ -153,15 +153,20 @@ def errors(op: Operation, kernels: Sequence[RKernel], spec: VDeviceSpec, inputs:
     return found
 
 
-@pytest.mark.parametrize("spread", [0.0, 4.0, 12.0])
-def test_parts_are_as_exact_as_float32(spread: float) -> None:
-    """Also where numbers of very different size meet: nothing is scaled, and no digit of an operand is lost."""
+def spread_out(spread: float) -> tuple[Operation, dict[str, Array]]:
+    """A product, and operands of sizes that lie so many orders of magnitude to either side."""
     op = operation("matmul", t(64, 512), t(512, 128), static=("b",))
     rng = np.random.default_rng(3)
-    inputs = {
+    return op, {
         name: (rng.standard_normal(kind.shape) * 10.0 ** rng.uniform(-spread, spread, kind.shape)).astype(np.float32)
         for name, kind in op.expr.inputs
     }
+
+
+@pytest.mark.parametrize("spread", [0.0, 4.0, 12.0])
+def test_parts_are_as_exact_as_float32(spread: float) -> None:
+    """Also where numbers of very different size meet: nothing is scaled, and no digit of an operand is lost."""
+    op, inputs = spread_out(spread)
     parts = errors(op, on_unit(op), UNIT_SPEC, inputs)
     plain = errors(op, candidates(op, SPEC), SPEC, inputs)
     assert parts and max(parts) <= 1.5 * min(plain)
@@ -171,12 +176,7 @@ def test_parts_are_as_exact_as_float32(spread: float) -> None:
 @pytest.mark.parametrize("spread", [0.0, 4.0, 12.0])
 def test_two_parts_are_more_exact_than_tf32(spread: float) -> None:
     """Worst of all products: 2^-16 of each operand is left out, and so is the product of what is left of both."""
-    op = operation("matmul", t(64, 512), t(512, 128), static=("b",))
-    rng = np.random.default_rng(3)
-    inputs = {
-        name: (rng.standard_normal(kind.shape) * 10.0 ** rng.uniform(-spread, spread, kind.shape)).astype(np.float32)
-        for name, kind in op.expr.inputs
-    }
+    op, inputs = spread_out(spread)
     short = [k for k in candidates(op, SHORT_SPEC) if f"_{amx.BF16X2}_" in k.name]
     found = errors(op, short, SHORT_SPEC, inputs)
     assert found and max(found) < 3 * 2.0**-16
@@ -280,7 +280,8 @@ def check_rounded(op: Operation, spec: VDeviceSpec, *, cell: bool = False) -> No
 
 
 REFUSED = {
-    "too few rows": operation("matmul", t(7, 64), t(64, 128), static=("b",)),
+    "too few rows": operation("matmul", t(8, 64), t(64, 128), static=("b",)),
+    "rows that fill no blocks": operation("matmul", t(33, 64), t(64, 128), static=("b",)),
     "too few columns": operation("matmul", t(64, 64), t(64, 32), static=("b",)),
     "terms that fill no block": operation("matmul", t(64, 72), t(72, 128), static=("b",)),
     "columns that fill no block": operation("matmul", t(64, 64), t(64, 136), static=("b",)),

@@ -101,7 +101,7 @@ def test_numbers_are_kept_by_machine_and_specs_have_them() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"m": 3}', '{"m": {"cores": 2}}']
+    ["", "{", "[]", '{"m": 3}']
     + [
         json.dumps({"m": {**asdict(FOUND), "gflops": value}}) for value in (-1.0, float("nan"), float("inf"), "1", None)
     ],
@@ -111,6 +111,22 @@ def test_a_damaged_file_knows_nothing_and_is_replaced(text: str) -> None:
     assert known_calibration("m") is None
     keep_calibration("m", FOUND)
     assert known_calibration("m") == FOUND
+
+
+def test_who_was_calibrated_by_an_older_version_is_told() -> None:
+    older = {name: value for name, value in asdict(FOUND).items() if name != "memory_once_gbps"}
+    (config.cache_dir() / CALIBRATIONS).write_text(json.dumps({"m": older}))
+    with pytest.warns(RuntimeWarning, match="m was calibrated without memory_once_gbps"):
+        assert known_calibration("m") is None
+    assert known_calibration("another") is None
+
+
+def test_lines_are_read_once_where_that_is_known_to_be_quick() -> None:
+    """Where nobody measured: on AMD's cores, and on no others."""
+    here = host()
+    arch = choose_arch(None, here)
+    for name, quick in (("AMD EPYC 9B45", True), ("Intel(R) Xeon(R) Processor", False), ("Neoverse-N1", False)):
+        assert make_spec(arch, 2, replace(here, name=f"{name} 2.6 GHz")).reads_once == quick
 
 
 def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, DType, Encoding, Layout
-from rammer.vdevice.cpu.dots import BY_COLUMNS, COPIES, WHEREVER
+from rammer.vdevice.cpu.dots import BY_COLUMNS, COPIES, WHEREVER, WIDTH
 
 # Three bf16 numbers are a float32 without loss. Of their nine products the three that a float32 cannot hold beside the
 # largest are left out, and sums are float32: the result is as exact as one of float32. Two parts are a float32 but for
@@ -38,14 +38,22 @@ def _unit(encoding: Encoding, precision: str, gain: float, ending: str = "") -> 
     return tuple(made)
 
 
-# Gains of whole rKernels in a run, measured for three parts. Of blocks alone, operands near, one core of an Emerald
-# Rapids has 2.9, 5.4 and 12; by these numbers too many short products were given to the unit.
+# Gains of whole rKernels in a run: measured for three parts, else estimated. Of blocks alone, operands near, one core
+# of an Emerald Rapids has 2.9, 5.4 and 12; by these numbers too many short products were given to the unit.
+ROUNDED = 7.0
 AMX = (
     *_unit(BF16X3, "fp32", 1.5),
     *_unit(BF16X2, "tf32", 2.8, "_bf16x2"),
-    *_unit(BF16, "bf16", 7.0, "_bf16"),
-    # they lie as vectors of pairs have them
-    copy("split_columns_bf16", (32, TERMS), replace(BY_COLUMNS, encoding=BF16), WHEREVER, "bf16", gain=7.0 / ENCODING),
+    *_unit(BF16, "bf16", ROUNDED, "_bf16"),
+    # tall blocks have columns as vectors of AVX512-BF16 have them, so one text copies both
+    copy(
+        "split_columns_bf16",
+        (WIDTH, TERMS),
+        replace(BY_COLUMNS, encoding=BF16),
+        WHEREVER,
+        "bf16",
+        gain=ROUNDED / ENCODING,
+    ),
 )
 
 TEXT = (

@@ -45,7 +45,7 @@ EXPORT double rammer_read(const char *buffer, i64 bytes, i64 passes, float *sink
   return (double)bytes * passes;
 }
 
-// The same of lines that are asked for 8 KiB ahead, as what is read once.
+// The same of lines that are asked for as what is read once, as far ahead as kernels do (prefetch.py).
 EXPORT double rammer_read_once(const char *buffer, i64 bytes, i64 passes, float *sink) {
   vec acc[8] = {0};
   for (i64 p = 0; p < passes; p++)

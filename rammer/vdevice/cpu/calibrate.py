@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -269,12 +270,20 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
 
 
 def known_calibration(machine: str) -> Calibration | None:
-    """What was measured on this `machine` (a name of its CPU), if it was; None, too, for what no machine can do."""
+    """What was measured on this `machine` (a name of its CPU), if it was; None, too, for what no machine can do.
+
+    A warning says where it was by a version that measured less.
+    """
     try:
         known = json.loads((config.cache_dir() / CALIBRATIONS).read_text())[machine]
+        lacking = {field.name for field in fields(Calibration)} - known.keys()
+        if lacking:
+            what = f"{machine} was calibrated without {', '.join(sorted(lacking))}: usual numbers count"
+            warnings.warn(f"{what}; run `rammer doctor --calibrate`", RuntimeWarning, stacklevel=2)
+            return None
         found = Calibration(**{field.name: known[field.name] for field in fields(Calibration)})  # others may know more
         sound = all(0 <= value < inf for value in asdict(found).values())
-    except (OSError, ValueError, KeyError, TypeError):  # none, or a file of another form: it is measured when asked for
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or a file of another form
         return None
     return found if sound else None
 

@@ -270,8 +270,8 @@ def _rounding(kernel: RKernel) -> DType | None:
     """A type whose numbers the rKernel's instructions do not round; None if they round nothing."""
     body = kernel.body.body if isinstance(kernel.body, TileProgram) else ()
     used = [s.instruction for s in statements(body) if isinstance(s, Apply) and s.instruction.precision != "fp32"]
-    rounds = any(i.encoding is None or i.encoding.parts == 1 for i in used)  # what is rounded here twice is as good
-    return DType.BF16 if rounds else None  # a tf32 number has more digits
+    rounds = any(i.encoding is None or i.encoding.parts == 1 for i in used)
+    return DType.BF16 if rounds else None  # tf32 has more digits; of two parts the second must not be zero to be tried
 
 
 def _rounds_results(kernel: RKernel) -> bool:

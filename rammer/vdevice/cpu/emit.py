@@ -154,7 +154,8 @@ def _folds(lanes: int, vector: str, element: str) -> str:
 def _transpose(lanes: int) -> str:
     """A square of `lanes` vectors with rows and columns exchanged: log2(lanes) rounds of two-input shuffles.
 
-    `rows` of them are stored, with `columns` elements each.
+    `rows` of them are stored, with `columns` elements each. `vturned` does it for squares that kernels compute, which
+    have one at each of their edges: it is one function for all.
     """
     lines = ["INLINE void vtranspose(float *p, long row, const float *q, long step, int rows, int columns) {"]
     for i in range(lanes):
@@ -174,13 +175,8 @@ def _transpose(lanes: int) -> str:
     for i in range(lanes):
         text = f"if (columns < {lanes}) vstore(p + {i} * row, r{i}, columns); else V(p[{i} * row]) = r{i};"
         lines.append(f"  if ({i} < rows) {{ {text} }}")
-    lines.append("}")
-    # Kernels have a square for each of their edges: it is one function for all, as few as they are beside sums.
-    lines.append(
-        "static __attribute__((noinline)) void vturned(float *p, long row, const float *q, int rows, int columns) {"
-    )
-    lines.append(f"  vtranspose(p, row, q, {lanes}, rows, columns);")
-    return "\n".join([*lines, "}", ""])
+    turned = f"static {APART}void vturned(float *p, long row, const float *q, int rows, int columns)"
+    return "\n".join([*lines, "}", f"{turned} {{ vtranspose(p, row, q, {lanes}, rows, columns); }}", ""])
 
 
 def prelude(spec: VDeviceSpec) -> str:

@@ -61,7 +61,7 @@ class CpuPrinter(NestPrinter):
 
     def square(self, loop: For) -> str | None:
         """A square that is copied, or else one that is computed by columns and stored by rows."""
-        if copied := super().square(loop):
+        if (copied := super().square(loop)) or not self.few(loop):
             return copied
         match loop:
             case For(_, _, _, Kind.UNROLLED, (For(u, _, _, Kind.UNROLLED, body) as beside,)) if len(body) == 1:

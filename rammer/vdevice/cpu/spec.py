@@ -221,7 +221,7 @@ def usual_numbers(here: Host, lanes: int) -> Calibration:
         shared_all_gbps=round(10 * here.ghz * here.num_cores, 1),
         memory_gbps=12.0,
         memory_all_gbps=40.0,
-        memory_once_gbps=12.0 if here.name.startswith("AMD") else 4.0,  # measured: Zen 5, and Emerald Rapids
+        memory_once_gbps=12.0 if here.name.startswith("AMD") else 4.0,  # as Zen 5, and as Emerald Rapids
         shared_share=L3_SHARE,
         written_gbps=round(4 * here.ghz, 1),
         handover_us=0.25,  # measured: a counter seen by another core, and the first line it wrote: 0.05-0.4 µs
