@@ -84,13 +84,12 @@ class Ahead(Generic[Item, Made]):
                 child.signal(signal.SIGCONT)
 
     def results(self, wanted: Container[Item]) -> dict[Item, Made]:
-        """What was made of items; of those that nobody has begun what is `wanted` is made here."""
+        """What was made of items; of those that nobody has begun what is `wanted` is made now, in all processes."""
         if self._child is None:
             return {}
-        began = time.monotonic()
-        numbers = [n for numbers in self._tickets for n in numbers]
-        found = {n: self._work(self._items[n]) for n in numbers if self._items[n] in wanted}
-        found |= self._child.results(began + PATIENCE_S)
+        numbers = [n for numbers in self._tickets for n in numbers if self._items[n] in wanted]
+        made_now = computed(self._work, [self._items[n] for n in numbers])
+        found = dict(zip(numbers, made_now, strict=True)) | self._child.results(time.monotonic() + PATIENCE_S)
         self.end()
         return {self._items[n]: made for n, made in found.items()}
 

@@ -99,11 +99,14 @@ class BoxReader:
         for index, groups, role in accesses.get(name, []):
             self.loads[index, role].append(groups)
         self._loops = {axis: (0, extent) for axis, extent in extents.items()}
-        self._found: dict[tuple[Any, ...], tuple[Intervals, bool]] = {}  # by a group's identity: hashing one is slow
+        # By identity: to hash what loads and groups consist of is slow.
+        self._axes = {id(found): list(dict.fromkeys(_axes(found))) for found in self.loads.values()}
+        self._known: dict[tuple[Any, ...], Intervals] = {}
+        self._found: dict[tuple[Any, ...], tuple[Intervals, bool]] = {}
 
     @property
     def axes(self) -> set[str]:
-        return {a for found in self.loads.values() for groups in found for g in groups for a in g.axes}
+        return {a for found in self.loads.values() for a in _axes(found)}
 
     def of_box(self, box: Spans) -> Intervals:
         """Physical elements for a box: [low, high) by root axis."""
@@ -116,7 +119,10 @@ class BoxReader:
         return {load: self._read(found, spans) for load, found in self.loads.items()}
 
     def _read(self, found: list[tuple[AxisGroup, ...]], spans: Spans) -> Intervals:
-        return union([sumset([self._offsets(g, spans) for g in groups]) for groups in found])
+        key = (id(found), *(spans[a] for a in self._axes[id(found)]))
+        if key not in self._known:  # neighbours are computed from the same weights, channels from the same window
+            self._known[key] = union([sumset([self._offsets(g, spans) for g in groups]) for groups in found])
+        return self._known[key]
 
     def _offsets(self, group: AxisGroup, spans: Spans) -> Intervals:
         key = (id(group), *(spans[a] for a in group.axes))
@@ -125,6 +131,11 @@ class BoxReader:
         intervals, sharp = self._found[key]
         self.exact = self.exact and sharp
         return intervals
+
+
+def _axes(found: list[tuple[AxisGroup, ...]]) -> Iterator[str]:
+    """The axes that decide what a load reads."""
+    return (a for groups in found for g in groups for a in g.axes)
 
 
 @lru_cache(maxsize=1 << 13)

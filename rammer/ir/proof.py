@@ -17,7 +17,7 @@ from rammer.ir import proof_update
 from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.dependency import logical_elements, place_of, read_elements, written_elements
 from rammer.ir.evaluate import holds
-from rammer.ir.expr import decided_by
+from rammer.ir.expr import Range, decided_by
 from rammer.ir.flow import ROLE, TAG, Flow, Points, Untraceable
 from rammer.ir.footprint import Footprint, footprint, line, states
 from rammer.ir.index import Index, bounds, evaluate, variables
@@ -500,29 +500,41 @@ def _rounds(count: int) -> Points:
 
 def _corners(store: Access, kind: TensorType) -> dict[str, Points]:
     """Instances of a store: at the ends of its innermost loops, all others at one end; and along each of them."""
-    ranges = store.ranges
+    guards = [r for where, wanted in store.path for r in where if wanted]
+    ranges = {n: _where_alone(n, span, guards) for n, span in store.ranges.items()}
     inner = [n for n, (low, high) in ranges.items() if low < high][-INNER_LOOPS:]
     ends = [dict(zip(inner, at, strict=True)) for at in product(*(ranges[n] for n in inner))]
     rows = [{n: span[side] for n, span in ranges.items()} | end for side in (0, 1) for end in ends]
     middle = {n: (low + high) // 2 for n, (low, high) in ranges.items()}
     rows += [middle | {n: at} for n in inner for at in range(ranges[n][0], min(ranges[n][1], ranges[n][0] + SWEEP) + 1)]
-    rows += [last for row in rows for n in inner if (last := _last(store, row, n))]
+    ending = [(n, ranges[n], own) for n in inner if (own := [r for r in guards if n in variables(r.index)])]
+    rows += [last for row in rows for end in ending if (last := _last(store, row, *end))]
     kept = [row for row in rows if _happens(store, row)]
     kept = [row for row in kept if place_of(kind, int(evaluate(store.index, row))) is not None]  # no padding
     return {n: np.array([row[n] for row in kept], np.int64) for n in ranges} | {TAG: np.arange(len(kept))}
+
+
+def _where_alone(name: str, span: tuple[int, int], guards: Sequence[Range]) -> tuple[int, int]:
+    """The first and the last value of a variable by the guards of it alone: a text may be of one rTask."""
+    own = [r for r in guards if variables(r.index) == {name}]
+    values = np.arange(span[0], span[1] + 1)
+    inside = np.flatnonzero(np.logical_and.reduce([holds(r, {name: values}) for r in own])) if own else values
+    return (int(values[inside[0]]), int(values[inside[-1]])) if own and len(inside) else span
 
 
 def _happens(access: Access, row: Mapping[str, int]) -> bool:
     return all(all(holds(r, row) for r in where) == wanted for where, wanted in access.path)
 
 
-def _last(access: Access, row: Mapping[str, int], name: str) -> dict[str, int] | None:
-    """The row with the last value of a variable with which the access happens, where it ends before its loop does."""
-    low, high = access.ranges[name]
-    guards = [r for where, wanted in access.path for r in where if wanted and name in variables(r.index)]
-    if row[name] != high or not guards or _happens(access, row):
+def _last(
+    access: Access, row: Mapping[str, int], name: str, span: tuple[int, int], guards: Sequence[Range]
+) -> dict[str, int] | None:
+    """The row with the last value of a guarded variable with which the access happens, where it ends before its loop
+    does.
+    """
+    if row[name] != span[1] or _happens(access, row):
         return None
-    values = np.arange(low, high + 1)
+    values = np.arange(span[0], span[1] + 1)
     inside = np.flatnonzero(np.logical_and.reduce([holds(r, {**row, name: values}) for r in guards]))
     return {**row, name: int(values[inside[-1]])} if len(inside) else None
 

@@ -145,7 +145,8 @@ class Digit:
 class Encoding:
     """An element as the sum of `parts` numbers of a narrower type: its value rounded, the rest rounded, and so on.
 
-    Every `block` elements lie as first parts, second parts, ….
+    An instruction may cut digits off where this rounds: what counts is the sum. Every `block` elements lie as first
+    parts, second parts, ….
     """
 
     dtype: DType

@@ -21,6 +21,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import RTask
 
 Answer = TypeVar("Answer")
 
@@ -88,7 +89,10 @@ def comparison_keys(plans: Sequence[ExecutionPlan]) -> list[str] | None:
 
 
 def _digest(plan: ExecutionPlan) -> str | None:
-    """What a plan's time depends on: rKernels, operands, placement and order."""
+    """What a plan's time depends on: rKernels, operands, placement and order.
+
+    Barriers follow from these, but for some that a plan has more once a proof finds wider reads: that is no other plan.
+    """
     recipes = recipe_keys(list(dict.fromkeys(plan.kernels)), plan.spec)
     if any(k not in recipes for k in plan.kernels):
         return None
@@ -96,7 +100,8 @@ def _digest(plan: ExecutionPlan) -> str | None:
     for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
         digest.update(f"{recipes[kernel]}\0{op.inputs}\0{op.outputs}\0".encode())
     for program in plan.programs:
-        digest.update(f"{program.lanes}\0".encode())
+        for lane in program.lanes:
+            digest.update(f"{[slot for slot in lane if isinstance(slot, RTask)]}\0".encode())
     return digest.hexdigest()
 
 

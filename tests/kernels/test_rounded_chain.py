@@ -22,7 +22,7 @@ from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.vdevice.cpu import amx, dots
-from rammer.vdevice.cpu.emit import translation_unit
+from rammer.vdevice.cpu.emit import prelude
 from rammer.vdevice.cpu.spec import ARCHES, host
 
 DOTS = replace(
@@ -63,7 +63,7 @@ def test_copies_lie_as_their_layouts_say_with_zeros_behind(many: int, depth: int
     """Rows that lie in lines; columns whose terms lie in lines, and columns that lie beside each other."""
     spec = AMX if "amx" in arch.partition("@")[0] else DOTS
     rows, columns = sorted(COPIES[spec.arch], key=lambda copy: "columns" in copy.name)
-    text = translation_unit([], spec) + "".join(
+    text = prelude(spec) + "".join(
         f"void {i.name}(bf16 *a, float *x, long s, long t, long n, long k) {{ rammer_{i.name}(a, x, s, t, n, k); }}\n"
         for i in (rows, columns)
     )

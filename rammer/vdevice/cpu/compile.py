@@ -17,7 +17,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.vdevice import minifloats
 from rammer.vdevice.base import Progress, silent
-from rammer.vdevice.cpu.emit import EmittedKernel, emit, translation_unit
+from rammer.vdevice.cpu.emit import EmittedKernel, emit, prelude, translation_unit
 from rammer.vdevice.cpu.spec import Host, find_arch
 from rammer.vdevice.objects import share
 from rammer.vdevice.toolchain import (
@@ -90,7 +90,7 @@ class KernelCompiler:
         self._context = fingerprint(
             self._compiler.version, self._compiler.family, *self._compiler.flags, *self._flags, headers_fingerprint()
         )
-        self._prelude = fingerprint(self._context, translation_unit([], spec), minifloats.TEMPLATES)
+        self._prelude = fingerprint(self._context, prelude(spec), minifloats.TEMPLATES)
         self._beside: Beside[list[Source], list[Part]] | None = None
         self._begun: set[str] = set()  # keys of what is compiled beside
         self._sources: dict[RKernel, Source] = {}  # since the latest build: what is built was tried out and measured

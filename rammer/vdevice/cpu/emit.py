@@ -17,6 +17,7 @@ from rammer.vdevice.cfamily import CTYPE
 from rammer.vdevice.cpu import amx, dots, vnni
 from rammer.vdevice.cpu.prefetch import capacity, prefetched
 from rammer.vdevice.cpu.printer import CpuPrinter
+from rammer.vdevice.definitions import Definitions
 
 PLACEHOLDER = "rammer_kernel"
 LARGE = 64  # lines of a body that is not inlined into its entry: clang would go through all of it a second time
@@ -87,10 +88,16 @@ def function(printer: CpuPrinter) -> EmittedKernel:
 
 
 def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str:
-    """One C file with the prelude, conversions that the kernels want, and the kernels, each symbol once."""
+    """One C file with the kernels, each symbol once, and what they need of the prelude and of conversions."""
     text = "\n".join({k.symbol: k.text for k in kernels}.values())
     wanted = minifloats.named_in(text)
-    return prelude(spec) + functions.instance(wanted) + functions.instance(wanted, "vf", "vi", "v") + "\n" + text
+    text = functions.instance(wanted) + functions.instance(wanted, "vf", "vi", "v") + "\n" + text
+    return _definitions(prelude(spec)).needed(text) + text
+
+
+@lru_cache(maxsize=8)
+def _definitions(text: str) -> Definitions:
+    return Definitions(text)
 
 
 @lru_cache(maxsize=8)
@@ -180,7 +187,7 @@ def _transpose(lanes: int) -> str:
 
 
 def prelude(spec: VDeviceSpec) -> str:
-    """What every kernel text needs before it: types, parts of vectors, scalar and vector functions."""
+    """What kernel texts use: types, parts of vectors, scalar and vector functions."""
     tables = ((amx.AMX, amx.TEXT), (dots.AVX512_BF16, dots.TEXT), (vnni.VNNI, vnni.TEXT))
     names = {i.name for i in spec.instructions}
     return _prelude(spec.lanes, tuple(text for table, text in tables if names & {i.name for i in table}))
@@ -298,6 +305,7 @@ ROUNDING(floor, floor)
 ROUNDING(ceil, ceil)
 ROUNDING(round, rint)
 ROUNDING(sqrt, sqrt)
+#undef ROUNDING
 """
 
 # The same bits as those of two products: the first of them is exact.
@@ -372,13 +380,13 @@ MATH_OF_DOUBLES = """\
 INLINE vl vl_mask(int x) { return (vl){0} - (x != 0); }
 INLINE vl vd_is_nan(vd x) { return x != x; }
 INLINE vl vd_is_inf(vd x) { return vd_abs(x) == INFINITY; }
-#define EACH(name) INLINE vd vd_##name(vd x) { double t[LANES]; memcpy(t, &x, sizeof t); \\
-  ROLLED for (int i = 0; i < LANES; i++) t[i] = d##name(t[i]); memcpy(&x, t, sizeof t); return x; }
-EACH(exp)
-EACH(log)
-EACH(tanh)
-EACH(sigmoid)
-EACH(erf)
+#define EACH(name, scalar) INLINE vd vd_##name(vd x) { double t[LANES]; memcpy(t, &x, sizeof t); \\
+  ROLLED for (int i = 0; i < LANES; i++) t[i] = scalar(t[i]); memcpy(&x, t, sizeof t); return x; }
+EACH(exp, dexp)
+EACH(log, dlog)
+EACH(tanh, dtanh)
+EACH(sigmoid, dsigmoid)
+EACH(erf, derf)
 #undef EACH
 #if defined(__clang__)
 #define EACH(name, scalar) INLINE vd vd_##name(vd x) { return __builtin_elementwise_##scalar(x); }

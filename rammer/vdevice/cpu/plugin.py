@@ -66,9 +66,10 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer:
     if "c" not in spec.languages:
         return []
     from rammer.kernels import candidates
-    from rammer.kernels.problem import Granularity
+    from rammer.kernels.problem import USUAL, Granularity
 
-    found = {kernel.schedule: kernel for kernel in reversed(candidates(operation, spec, search=search))}
+    usual = Granularity(spec.num_veus) if finer else USUAL  # who wants finer ones picks from all
+    found = {kernel.schedule: kernel for kernel in reversed(candidates(operation, spec, usual, search=search))}
     for times in finer:
         wanted = Granularity(times * spec.num_veus, every_axis=True)
         found = {kernel.schedule: kernel for kernel in reversed(candidates(operation, spec, wanted))} | found

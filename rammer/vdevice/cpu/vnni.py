@@ -60,8 +60,9 @@ INLINE void add_products(vn *sums, vn a, vn b) {
 }
 #endif
 #define EACH(n, count) _Pragma("unroll") for (int n = 0; n < count; n++)
-#define BYTES_BLOCK(name, rows, vectors, A, B, a_at, b_at, add) \\
-INLINE void rammer_##name(int32_t *restrict to, const A *restrict a, const B *restrict b, long steps) { \\
+#define BYTES_BLOCK(form, rows, width, vectors, A, B, a_at, b_at, add) \\
+INLINE void rammer_##rows##x##width##_##form( \\
+    int32_t *restrict to, const A *restrict a, const B *restrict b, long steps) { \\
   vn sums[rows][vectors];                                                       \\
   EACH(r, rows) EACH(v, vectors) sums[r][v] = (vn){0};                          \\
   for (long k = 0; k < steps; k++) {                                            \\
@@ -71,9 +72,9 @@ INLINE void rammer_##name(int32_t *restrict to, const A *restrict a, const B *re
   }                                                                             \\
   EACH(r, rows) EACH(v, vectors) *(vn *)&to[16 * (vectors * r + v)] = sums[r][v]; \\
 }
-#define BY_WEIGHTS(name, rows, vectors) BYTES_BLOCK(name, rows, vectors, uint8_t, int8_t, \\
+#define BY_WEIGHTS(rows, width, vectors) BYTES_BLOCK(u8i8, rows, width, vectors, uint8_t, int8_t, \\
   steps * r + k, vectors * k + v, add_products(&sums[r][v], x, y[v]))
-#define BY_PLACES(name, rows, vectors) BYTES_BLOCK(name, rows, vectors, int8_t, uint8_t, \\
+#define BY_PLACES(rows, width, vectors) BYTES_BLOCK(i8u8, rows, width, vectors, int8_t, uint8_t, \\
   rows * k + r, steps * v + k, add_products(&sums[r][v], y[v], x))
 BLOCKS
 /* Rows one after the other, each filled up to whole fours; `step` from row to row, `next` from vector to vector. */
@@ -116,6 +117,6 @@ static void rammer_bytes_places(
 #undef BY_PLACES
 """.replace(
     "BLOCKS\n",
-    "".join(f"BY_WEIGHTS({rows}x{LANES * vectors}_u8i8, {rows}, {vectors})\n" for rows, vectors, _ in BLOCKS)
-    + "".join(f"BY_PLACES({rows}x{LANES * vectors}_i8u8, {rows}, {vectors})\n" for rows, vectors, _ in PLACES),
+    "".join(f"BY_WEIGHTS({rows}, {LANES * vectors}, {vectors})\n" for rows, vectors, _ in BLOCKS)
+    + "".join(f"BY_PLACES({rows}, {LANES * vectors}, {vectors})\n" for rows, vectors, _ in PLACES),
 )
