@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, assert_never
 
 from rammer.ir.expr import REDUCERS, Axes, Call, Dynamic, Load, Path, Role, loads, loads_in_role
@@ -15,7 +16,7 @@ from rammer.ir.tile import Alloc, Apply, Body, For, If, Kind, Prefetch, Stmt, St
 _REDUCING = frozenset(fn for fn, _ in REDUCERS.values())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Access:
     """Elements of a buffer that one statement reads or writes, while its loops run and its conditions hold.
 
@@ -36,8 +37,8 @@ class Access:
     role: Role = ()
     threads: tuple[tuple[str, Index], ...] = ()
 
-    @property
-    def ranges(self) -> dict[str, tuple[int, int]]:
+    @cached_property
+    def ranges(self) -> Mapping[str, tuple[int, int]]:
         """First and last value of every variable."""
         spans = {loop.var: (loop.start, loop.stop - 1) for _, loop in self.loops}
         return spans | {name: (0, extent - 1) for name, extent in self.more}

@@ -28,6 +28,9 @@ MAX_INSTANCES = 1 << 18  # of a statement that are looked at together
 ENOUGH = 1 << 14  # of a statement, of more tags than those of the last round
 
 
+_NONE = np.zeros(0, np.int64)
+
+
 class Untraceable(Exception):
     """A trace that would take too long."""
 
@@ -241,12 +244,18 @@ class _Wanted:
         self.found = np.zeros(0, bool)  # some statement writes it
         self.closed = np.zeros(0, bool)  # and what was written before is lost
         self._fresh: list[Points] = []
+        self._reach = (0, -1)  # the first and the last element that was ever wanted
 
     def add(self, places: Points, around: Instances) -> None:
+        low, high = int(places.min()), int(places.max())
+        first, last = self._reach
+        self._reach = (min(first, low), max(last, high)) if first <= last else (low, high)
         self._fresh.append(np.stack([places, around[TAG], around[ROLE], *(around[n] for n in self._names)]))
 
     def between(self, low: int, high: int) -> Points:
         """Numbers of the columns that are still wanted, each once, of the elements from `low` to `high`."""
+        if high < self._reach[0] or self._reach[1] < low:
+            return _NONE
         self._merge()
         first, end = np.searchsorted(self.table[0], (low, high + 1))
         result: Points = first + np.flatnonzero(~self.closed[first:end])

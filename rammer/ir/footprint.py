@@ -47,7 +47,7 @@ def footprint(access: Access, still: Mapping[str, int] | None = None) -> Footpri
 
 @lru_cache(maxsize=1 << 14)  # what one statement writes is asked for by each that reads it
 def _touched(access: Access, still: tuple[tuple[str, int], ...]) -> Footprint:
-    ranges = access.ranges
+    ranges = dict(access.ranges)
     ranges |= {name: (value, value) for name, value in still if name in ranges}
     if any(high < low for low, high in ranges.values()):
         return EMPTY

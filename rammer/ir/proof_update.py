@@ -57,7 +57,7 @@ class _Moves(NamedTuple):
     @classmethod
     def of(cls, kernel: RKernel, store: Store, access: Access, rtask: int) -> _Moves | None:
         """None where there are too many."""
-        ranges = access.ranges | {name: (at, at) for name, at in access.of_rtask(rtask).items()}
+        ranges = {**access.ranges, **{name: (at, at) for name, at in access.of_rtask(rtask).items()}}
         ranges = {lp.var: ranges[lp.var] for _, lp in access.loops}
         shape = [high - low + 1 for low, high in ranges.values()]
         if prod(shape) > MAX_POINTS:

@@ -65,7 +65,7 @@ def _definition(text: str) -> _Definition:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Parts of a text that end where brackets and conditions are closed, and what they define is not undefined later."""
+    """Parts of a text that end where brackets and conditions are closed, and define nothing that is undefined later."""
     lines = text.splitlines(keepends=True)
     ends = [(n, name) for n, line in enumerate(lines) for name in _UNDEFINED.findall(line)]
     part: list[str] = []

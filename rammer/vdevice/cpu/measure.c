@@ -94,7 +94,10 @@ static int evict(char *const *args, const i64 *sizes, i64 num_args) {
 #if defined(__x86_64__) || defined(__aarch64__)
   for (i64 n = 0; n < num_args; n++)
     for (char *line = args[n], *end = line + sizes[n]; line < end; line += LINE)
-#if defined(__x86_64__)
+#if defined(__AVX512F__)  // whoever has that has clflushopt: many lines at a time, in a fortieth of the time
+      __asm__ volatile(".byte 0x66; clflush (%0)" ::"r"(line) : "memory");
+  __asm__ volatile("mfence" ::: "memory");
+#elif defined(__x86_64__)
       __asm__ volatile("clflush (%0)" ::"r"(line) : "memory");
   __asm__ volatile("mfence" ::: "memory");
 #else
