@@ -155,6 +155,21 @@ def test_what_was_begun_ahead_is_made_once_by_either(wanted: range) -> None:
     assert set(failing.results(range(20)).values()) <= {PARENT}
 
 
+@pytest.mark.usefixtures("two_cpus")
+def test_what_nobody_has_begun_is_made_by_all() -> None:
+    """A child that is held up by its first item leaves the rest to two others."""
+    ahead = Ahead(slowly_squared, range(40))
+    time.sleep(0.1)
+    found = ahead.results(range(40))
+    assert {number: made for number, (made, _) in found.items()} == {n: n * n for n in range(40)}
+    assert len({pid for _, pid in found.values()}) >= 3
+
+
+def slowly_squared(number: int) -> tuple[int, int]:
+    time.sleep(1.0 if number == 0 else 0.02)
+    return squared(number)
+
+
 def failing_in_children(number: int) -> int:
     assert os.getpid() == PARENT
     return PARENT

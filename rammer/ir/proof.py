@@ -517,9 +517,9 @@ def _corners(store: Access, kind: TensorType) -> dict[str, Points]:
 def _where_alone(name: str, span: tuple[int, int], guards: Sequence[Range]) -> tuple[int, int]:
     """The first and the last value of a variable by the guards of it alone: a text may be of one rTask."""
     own = [r for r in guards if variables(r.index) == {name}]
-    values = np.arange(span[0], span[1] + 1)
-    inside = np.flatnonzero(np.logical_and.reduce([holds(r, {name: values}) for r in own])) if own else values
-    return (int(values[inside[0]]), int(values[inside[-1]])) if own and len(inside) else span
+    if not own or not len(inside := _inside_all(own, {}, name, span)):
+        return span
+    return int(inside[0]), int(inside[-1])
 
 
 def _happens(access: Access, row: Mapping[str, int]) -> bool:
@@ -529,14 +529,17 @@ def _happens(access: Access, row: Mapping[str, int]) -> bool:
 def _last(
     access: Access, row: Mapping[str, int], name: str, span: tuple[int, int], guards: Sequence[Range]
 ) -> dict[str, int] | None:
-    """The row with the last value of a guarded variable with which the access happens, where it ends before its loop
-    does.
-    """
+    """The row with the last value of a guarded variable with which the access happens, if that ends before its loop."""
     if row[name] != span[1] or _happens(access, row):
         return None
+    inside = _inside_all(guards, row, name, span)
+    return {**row, name: int(inside[-1])} if len(inside) else None
+
+
+def _inside_all(guards: Sequence[Range], row: Mapping[str, int], name: str, span: tuple[int, int]) -> Points:
+    """The values of a variable with which guards hold, the others as in the row."""
     values = np.arange(span[0], span[1] + 1)
-    inside = np.flatnonzero(np.logical_and.reduce([holds(r, {**row, name: values}) for r in guards]))
-    return {**row, name: int(values[inside[-1]])} if len(inside) else None
+    return values[np.logical_and.reduce([holds(r, {**row, name: values}) for r in guards])]
 
 
 RULES: Mapping[str, Rule] = {

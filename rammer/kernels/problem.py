@@ -32,11 +32,13 @@ class Granularity:
     `rtasks`: how many to aim for first; 0: one per vEU. `nbytes`: what the smallest piece of work, a register block
     with all it reads, may touch; 0: any number. Where no register block is so small, the smallest one is used.
     `every_axis`: point-wise and row-wise nests are also cut along each axis of the root before the others.
+    `finer`: short operations, too, are also offered in several times as many rTasks, for who picks from many.
     """
 
     rtasks: int = 0
     nbytes: int = 0
     every_axis: bool = False
+    finer: bool = False
 
 
 USUAL = Granularity()

@@ -11,7 +11,7 @@ from rammer.ir.index import var, variables
 from rammer.ir.tensor import Digit, Layout, aligned_bytes
 from rammer.ir.tile import Kind
 from rammer.kernels.lanes import lane_axis
-from rammer.kernels.problem import USUAL, Problem
+from rammer.kernels.problem import Problem
 from rammer.kernels.schedule import At, Loop
 
 MAX_UNROLLED = 80  # statements of a register block whose window is unrolled too
@@ -28,9 +28,8 @@ def task_counts(problem: Problem) -> list[int]:
     want = problem.rtasks
     if want == 1 or problem.microseconds <= least_us(problem.spec):
         return [1]
-    asked = problem.wanted != USUAL  # a policy picks from all
-    least = max(0.0 if asked else MIN_FINER_US, 8 * least_us(problem.spec))
-    return [want, 4 * want] if problem.microseconds > least else [want]
+    shortest_us = max(0.0 if problem.wanted.finer else MIN_FINER_US, 8 * least_us(problem.spec))
+    return [want, 4 * want] if problem.microseconds > shortest_us else [want]
 
 
 def least_us(spec: VDeviceSpec) -> float:

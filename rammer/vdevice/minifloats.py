@@ -96,8 +96,3 @@ def _bits(value: float) -> int:
 
 
 TEMPLATES = "".join(map(template, MINIFLOATS))
-
-
-def named_in(text: str) -> str:
-    """The templates of what a text calls."""
-    return "".join(template(d) for d in MINIFLOATS if f"_{d.value}(" in text)

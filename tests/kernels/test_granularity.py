@@ -66,5 +66,7 @@ def test_no_block_is_smaller_than_the_smallest() -> None:
 
 
 def test_blocks_of_threads_refuse_it() -> None:
-    with pytest.raises(LoweringError, match=r"matmul: SIMT has no Granularity\(rtasks=7, nbytes=0, every_axis=False\)"):
+    with pytest.raises(
+        LoweringError, match=r"matmul: SIMT has no Granularity\(rtasks=7, nbytes=0, every_axis=False, finer=False\)"
+    ):
         candidates(CASES["matmul"], GPU, Granularity(7))

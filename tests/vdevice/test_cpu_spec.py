@@ -25,6 +25,7 @@ from rammer.errors import DeviceError, RammerError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.kernel import ForeignSource
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, RProgram
 from rammer.ir.tensor import Array, Digit, Layout, channel_blocked, pack
 from rammer.vdevice.base import SlotTimes
 from rammer.vdevice.cpu import device as cpu_device
@@ -387,6 +388,13 @@ class TestProfile:
         assert devices[0].plans_us([one]) == [200.0]  # times of another hour are no match
         devices[1]._host = replace(HERE, name="another CPU")
         assert devices[1].plans_us([one, other]) == [300.0, 301.0]
+        (program,) = one.programs
+        waiting, turned = (
+            replace(one, programs=(RProgram((first, *program.lanes[1:])),))
+            for first in ((BarrierRTask(()), *program[0]), program[0][::-1])
+        )
+        assert devices[1].plans_us([waiting, other]) == [300.0, 301.0]  # no other plan, as barriers follow from it
+        assert len(program[0]) > 1 and devices[1].plans_us([turned, other]) == [400.0, 401.0]
 
 
 def test_machines_are_data() -> None:

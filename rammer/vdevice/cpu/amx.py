@@ -183,7 +183,7 @@ INLINE void rounded_rows(
 }
 typedef uint16_t halves __attribute__((vector_size(64), aligned(2), may_alias));
 #define UPPER(a, b) __builtin_shufflevector((halves)(a), (halves)(b), ODD)
-/* Three parts take all digits of a float32: to cut them off is as exact as to round, and takes half the time. */
+/* Three parts take all digits of a float32: to cut them off is as exact as to round, and quicker. */
 static void rammer_split_rows(
     bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
   for (long first = 0; first < rows; first += 16) for (long k = 0; k < depth; k += 32, to += 3 * PART)

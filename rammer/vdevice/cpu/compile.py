@@ -15,7 +15,6 @@ from rammer.children import computed
 from rammer.errors import DeviceError, RammerError, ToolchainError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.vdevice import minifloats
 from rammer.vdevice.base import Progress, silent
 from rammer.vdevice.cpu.emit import EmittedKernel, emit, prelude, translation_unit
 from rammer.vdevice.cpu.spec import Host, find_arch
@@ -90,7 +89,7 @@ class KernelCompiler:
         self._context = fingerprint(
             self._compiler.version, self._compiler.family, *self._compiler.flags, *self._flags, headers_fingerprint()
         )
-        self._prelude = fingerprint(self._context, prelude(spec), minifloats.TEMPLATES)
+        self._prelude = fingerprint(self._context, prelude(spec))
         self._beside: Beside[list[Source], list[Part]] | None = None
         self._begun: set[str] = set()  # keys of what is compiled beside
         self._sources: dict[RKernel, Source] = {}  # since the latest build: what is built was tried out and measured

@@ -88,11 +88,9 @@ def function(printer: CpuPrinter) -> EmittedKernel:
 
 
 def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str:
-    """One C file with the kernels, each symbol once, and what they need of the prelude and of conversions."""
+    """One C file with the kernels, each symbol once, and what they need of the prelude."""
     text = "\n".join({k.symbol: k.text for k in kernels}.values())
-    wanted = minifloats.named_in(text)
-    text = functions.instance(wanted) + functions.instance(wanted, "vf", "vi", "v") + "\n" + text
-    return _definitions(prelude(spec)).needed(text) + text
+    return _definitions(prelude(spec)).needed(text) + "\n" + text
 
 
 @lru_cache(maxsize=8)
@@ -135,6 +133,8 @@ def _prelude(lanes: int, texts: tuple[str, ...]) -> str:
         + _typed(LOADS + double, "vd", "double", lanes, 8)
         + _folds(lanes, "vd", "double")
         + _transpose(lanes)
+        + functions.instance(minifloats.TEMPLATES)
+        + functions.instance(minifloats.TEMPLATES, "vf", "vi", "v")
         + "".join(texts).replace("LANES", str(lanes))
     )
 

@@ -66,11 +66,11 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer:
     if "c" not in spec.languages:
         return []
     from rammer.kernels import candidates
-    from rammer.kernels.problem import USUAL, Granularity
+    from rammer.kernels.problem import Granularity
 
-    usual = Granularity(spec.num_veus) if finer else USUAL  # who wants finer ones picks from all
+    usual = Granularity(finer=bool(finer))
     found = {kernel.schedule: kernel for kernel in reversed(candidates(operation, spec, usual, search=search))}
     for times in finer:
-        wanted = Granularity(times * spec.num_veus, every_axis=True)
+        wanted = Granularity(times * spec.num_veus, every_axis=True, finer=True)
         found = {kernel.schedule: kernel for kernel in reversed(candidates(operation, spec, wanted))} | found
     return list(reversed(found.values()))

@@ -27,7 +27,7 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
         room, held = int(_tile_bytes(spec) * part), MOST_HELD * _tile_bytes(spec) * spec.num_veus
         fitting: list[RKernel] = []
         alone: list[RKernel] = []
-        for kernel in candidates(operation, spec, Granularity(finer * spec.num_veus, room)):
+        for kernel in candidates(operation, spec, Granularity(finer * spec.num_veus, room, finer=True)):
             try:
                 sets = working_sets(kernel)
             except LoweringError:
