@@ -75,7 +75,8 @@ class Prover:
     def settle(self, candidates: Candidates, used: Iterable[RKernel]) -> tuple[Kept, dict[RKernel, RKernel]] | None:
         """None if what is used may be used. Else the candidates to plan with again, and which stand for which.
 
-        One that breaks a rule is left out; one that reads too much says so. Raises DeviceError if none is left.
+        One that breaks a rule is left out; one that reads too much or is not proven says so. Raises DeviceError if
+        none is left.
         """
         fresh = [k for k in dict.fromkeys(used) if isinstance(k.body, TileProgram) and k not in self._settled]
         if self._ahead:
@@ -94,13 +95,17 @@ class Prover:
             wrong |= {k: f"tried out, {what}" for k, what in tried.items()}
             untried = self._vdevice.rkernels_untried(left, every=every)
             self.notes += few([f"{k.name}: {w}" for k, w in untried.items()], "rKernels are not tried out")
-        wider = {k: replace(k, overreads=True) for k, (_, more, _) in proofs.items() if more and k not in wrong}
-        self._settled |= {wider.get(k, k) for k in fresh}
-        if not wrong and not wider:
+        judged = {
+            k: replace(k, overreads=more, unproven=k in unshown)
+            for k, (_, more, _) in proofs.items()
+            if (more or k in unshown) and k not in wrong
+        }
+        self._settled |= {judged.get(k, k) for k in fresh}
+        if not wrong and not judged:
             return None
         kept, notes = _without(candidates, wrong, self._vdevice, "is right")
         self.notes += notes
-        return {operation: [wider.get(k, k) for k in options] for operation, options in kept.items()}, wider
+        return {operation: [judged.get(k, k) for k in options] for operation, options in kept.items()}, judged
 
 
 def standing_in(

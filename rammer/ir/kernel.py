@@ -40,7 +40,8 @@ class RKernel:
     `schedule` is the text of the schedule it was lowered from: for people, and for cache keys. `form` is the expression
     that was lowered, where it is the operation's in another form (Winograd's). `overreads`: the body reads more than
     the expression (whole vectors, boxes with gaps) and uses none of it; rTasks depend on that, too. With several
-    `places`, vEUs run the body as a pipeline (`program`): proofs and dependencies are of the body itself.
+    `places`, vEUs run the body as a pipeline (`program`): proofs and dependencies are of the body itself. `unproven`:
+    a rule cannot be shown, so that nothing may be built on it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class RKernel:
     form: TensorExpr | None = None
     overreads: bool = False
     places: int = 1
+    unproven: bool = False
 
     def __repr__(self) -> str:
         return f"<RKernel {self.name} of {self.operation!r}: {self.num_rtasks} rTasks>"

@@ -313,6 +313,11 @@ def _defined(evidence: Evidence) -> Iterator[Finding]:
             yield from _covered("R205", read, before, what)
 
 
+def written_before(read: Access, writes: Sequence[Access]) -> bool:
+    """Whether these writes, all before the read, touch all that it does, for each value of the loops around both."""
+    return any(_plainly(write, read) for write in writes) or not any(_covered("R205", read, writes, ""))
+
+
 def _plainly(write: Access, read: Access) -> bool:
     """Whether a write touches all that a read does: by the same index, in loops as long, under no more conditions.
 

@@ -119,9 +119,14 @@ def random_inputs(op: Operation, seed: int = 0) -> dict[str, Array]:
 
 
 class Context(ctypes.Structure):
-    """`context` of runtime.c: a kernel's report, and memory that it may ask for ahead of its use."""
+    """`context` of runtime.c: a kernel's report, memory that it may ask for ahead of its use, and taken tickets."""
 
-    _fields_ = (("status", ctypes.c_int), ("start", ctypes.c_void_p), ("lines", ctypes.c_int64))
+    _fields_ = (
+        ("status", ctypes.c_int),
+        ("start", ctypes.c_void_p),
+        ("lines", ctypes.c_int64),
+        ("taken", ctypes.POINTER(ctypes.c_int64)),
+    )
 
 
 def buffers(kernel: RKernel, inputs: Mapping[str, Array]) -> tuple[list[Array], list[Array]]:

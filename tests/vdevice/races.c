@@ -1,8 +1,9 @@
 // The runtime under a sanitizer: programs of 4, 2 and 3 vEUs, each called by a thread of its own. The first two share a
 // pool, which grows while one of them runs; the third has another pool on the same turn. Every program has three
-// rPrograms, in which every rTask waits for the row before it.
+// rPrograms, in which every rTask waits for the row before it; of those in every second row others may do parts, and the
+// first one is slow.
 #include "runtime.c"
-enum { PROGRAMS = 3, ROWS = 40, RUNS = 200, MOST = 4 };
+enum { PROGRAMS = 3, ROWS = 40, RUNS = 200, MOST = 4, PARTS = 6, SLOW_NS = 20000 };
 void *aligned_alloc(unsigned long, unsigned long);
 void *memset(void *, int, unsigned long);
 void free(void *);
@@ -11,7 +12,7 @@ int nanosleep(const struct timespec *, struct timespec *);
 typedef struct {
   pool *p;
   int veus, failure;
-  long cell[ROWS + 1][MOST];
+  long cell[ROWS + 1][MOST][PARTS];
   slot slots[PROGRAMS * MOST * ROWS * 2];
   position waits[PROGRAMS * MOST * ROWS * MOST];
   i64 bounds[PROGRAMS * MOST + 1], cpus[MOST], report[8];
@@ -22,11 +23,18 @@ typedef struct {
 } net;
 
 static void row(char *const *args, char *scratch, long rtask, int *status) {
-  (void)scratch, (void)status;
   net *n = (net *)args[0];
-  long sum = 1;
-  for (int v = 0; v < n->veus; v++) sum += n->cell[rtask / n->veus][v];
-  n->cell[rtask / n->veus + 1][rtask % n->veus] = sum % 1000003;
+  i64 *taken = ((context *)status)->taken;
+  *scratch = 1;  // which is the vEU's own
+  for (i64 k = -1;;) {
+    k = taken ? __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED) : k + 1;
+    if (k >= PARTS) return;
+    long sum = *scratch;
+    for (int v = 0; v < n->veus; v++) sum += n->cell[rtask / n->veus][v][k];
+    n->cell[rtask / n->veus + 1][rtask % n->veus][k] = sum % 1000003;
+    if (taken && rtask % n->veus == 0)
+      for (i64 since = now_ns(); now_ns() - since < SLOW_NS;) pause();
+  }
 }
 static const kernel_fn kernels[] = {row};
 static const ahead nothing;
@@ -40,7 +48,7 @@ static void draw(net *n, pool *p, int veus) {
       for (int v = 0; k && v < veus; v++)
         if (v != lane % veus) n->waits[w++] = (position){v, 2 * k - 1};
       n->slots[at++] = (slot){.kernel = -1, .rtask = w - first, .args = first};
-      n->slots[at++] = (slot){.rtask = k * veus + lane % veus, .flags = PUBLISH};
+      n->slots[at++] = (slot){.rtask = k * veus + lane % veus, .flags = PUBLISH, .tickets = k % 2 ? PARTS : 0};
     }
   }
   n->bounds[PROGRAMS * veus] = at;
@@ -57,12 +65,14 @@ static void draw(net *n, pool *p, int veus) {
 static void *call(void *argument) {
   net *n = argument;
   for (int run = 0; run < RUNS && !n->failure; run++) {
-    for (int v = 0; v < n->veus; v++) n->cell[0][v] = run;
+    for (int v = 0; v < n->veus; v++)
+      for (int k = 0; k < PARTS; k++) n->cell[0][v][k] = run;
     if (rammer_run(n->p, &n->t, run % 3 == 0)) n->failure = 1;
     long wanted = run;
     for (int k = 0; k < ROWS; k++) wanted = (1 + n->veus * wanted) % 1000003;
     for (int v = 0; v < n->veus; v++)
-      if (n->cell[ROWS][v] != wanted) n->failure = 2;
+      for (int k = 0; k < PARTS; k++)
+        if (n->cell[ROWS][v][k] != wanted) n->failure = 2;
     struct timespec pause = {0, 1000000};
     if (run % 20 == 0) nanosleep(&pause, 0);  // long enough for the workers to fall asleep
   }
@@ -96,6 +106,7 @@ int main(void) {
   if (pthread_create(&callers[2], &attributes, call, &wide)) return 1;
   for (int n = 0; n < 3; n++) pthread_join(callers[n], 0);
   if (narrow.failure || wide.failure || other.failure) return 2;
+  if (!rammer_helped(shared, 1) || !rammer_helped(own, 2)) return 5;
   if (!rammer_close(shared, 0) || !rammer_close(own, 0)) return 3;
   if (rammer_run(shared, &wide.t, 0) != CLOSED) return 4;
   free(shared);

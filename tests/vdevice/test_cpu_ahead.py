@@ -132,7 +132,7 @@ class TestImages:
         table = replace(
             table,
             aheads=np.array([(-1, 0, 0), row], np.int64),
-            slots=np.minimum(table.slots, [9**9, 9**9, 9**9, 1, 1]).astype(np.int32),
+            slots=np.minimum(table.slots, [9**9, 9**9, 9**9, 1, 1, 9**9]).astype(np.int32),
         )
         with pytest.raises(ArtifactError, match=message):
             CpuVDevice(device=2).load(replace(image, files={**image.files, TABLE: table.to_bytes()}))

@@ -76,7 +76,8 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     weights = places.pack(allocate)
     header["weights"] = list(weights)
     ahead = {task: n for n, task in enumerate(asking, 1)}
-    lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_args, ahead)
+    tickets = {k: () if k.unproven else compiled.tickets[k] for k in kernels}  # no proof says that its parts are apart
+    lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_args, ahead, tickets)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
     table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset, aheads=np.array(asked, np.int64))
     return Image(

@@ -63,19 +63,21 @@ Part: TypeAlias = tuple[Sequence[Source], bytes | ToolchainError]  # of a compil
 class CompiledKernels:
     """For each rKernel its cache key, the object that holds it and its symbol; the objects by content hash.
 
-    `capacity`: the lines that an rTask can ask for ahead of their use.
+    `capacity`: the lines that an rTask can ask for ahead of their use. `tickets`: how many parts of each others may do.
     """
 
     keys: Mapping[RKernel, str]
     where: Mapping[RKernel, tuple[str, str]]
     objects: Mapping[str, bytes]
     capacity: Mapping[RKernel, int]
+    tickets: Mapping[RKernel, tuple[int, ...]]
 
 
 def _located(sources: Mapping[RKernel, Source], found: Mapping[str, tuple[str, bytes]]) -> CompiledKernels:
     where = {kernel: (found[s.key][0], s.symbol) for kernel, s in sources.items()}
     capacity = {kernel: s.emitted.capacity if s.emitted else 0 for kernel, s in sources.items()}
-    return CompiledKernels({k: s.key for k, s in sources.items()}, where, dict(found.values()), capacity)
+    tickets = {kernel: s.emitted.tickets if s.emitted else () for kernel, s in sources.items()}
+    return CompiledKernels({k: s.key for k, s in sources.items()}, where, dict(found.values()), capacity, tickets)
 
 
 class KernelCompiler:

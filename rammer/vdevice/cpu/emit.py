@@ -16,7 +16,7 @@ from rammer.vdevice import functions, minifloats
 from rammer.vdevice.cfamily import CTYPE
 from rammer.vdevice.cpu import amx, dots, vnni
 from rammer.vdevice.cpu.prefetch import capacity, prefetched
-from rammer.vdevice.cpu.printer import CpuPrinter
+from rammer.vdevice.cpu.printer import TICKETS, CpuPrinter
 from rammer.vdevice.definitions import Definitions
 
 PLACEHOLDER = "rammer_kernel"
@@ -28,12 +28,14 @@ APART = "__attribute__((noinline)) "
 class EmittedKernel:
     """The C function `void symbol(char *const *args, char *scratch, long rtask, int *status)` of an rKernel.
 
-    With a `capacity` it can ask for as many lines ahead of their use; then `status` is the first member of a context.
+    With a `capacity` it can ask for as many lines ahead of their use, and with `tickets` others may do up to so many
+    parts of each of its rTasks; then `status` is the first member of a context.
     """
 
     symbol: str
     text: str
     capacity: int = 0
+    tickets: tuple[int, ...] = ()
 
 
 def emit(kernel: RKernel, spec: VDeviceSpec) -> EmittedKernel:
@@ -49,7 +51,7 @@ def function(printer: CpuPrinter) -> EmittedKernel:
     """A worker with restrict parameters, which compilers believe, and the entry of fixed signature that calls it.
 
     The result may lie where an input lies that it replaces: neither is restrict. If it asks for what runs next, the
-    worker gets that, too.
+    worker gets that, too, and if others may do parts of it, its tickets.
     """
     program: TileProgram = printer.program
     lines_ahead = capacity(program)
@@ -65,6 +67,10 @@ def function(printer: CpuPrinter) -> EmittedKernel:
         parameters += f"const rammer_ahead *restrict {NEXT}, "
         arguments += "&((const rammer_context *)status)->next, "
         names.append(NEXT)
+    if printer.tickets:
+        parameters += f"rammer_parts *restrict {TICKETS}, "
+        arguments += "rammer_begun(((const rammer_context *)status)->taken, &rammer_own), "
+        names.append(TICKETS)
     nests = printer.share(f"{PLACEHOLDER}_", ", ".join([*names, "scratch", "status"]))
     body = [*printer.scratch(), *printer.body(program.body, 1), *printer.end()]
     large = len(body) >= LARGE
@@ -79,12 +85,13 @@ def function(printer: CpuPrinter) -> EmittedKernel:
         *body,
         "}",
         f"void {PLACEHOLDER}(char *const *args, char *scratch, long rtask, int *status) {{",
+        *(["  rammer_parts rammer_own;"] if printer.tickets else []),
         f"  {PLACEHOLDER}_body({arguments}scratch, rtask, status);",
         "}",
     ]
     text = "\n".join(lines) + "\n"
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), lines_ahead)
+    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), lines_ahead, printer.tickets)
 
 
 def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str:
@@ -210,7 +217,15 @@ typedef uint16_t bf16;
 #define ROLLED
 #endif
 typedef struct { const char *from; long long lines; } rammer_ahead;  /* `ahead` and `context` of runtime.c */
-typedef struct { int status; rammer_ahead next; } rammer_context;
+typedef struct { int status; rammer_ahead next; long long *taken; } rammer_context;
+typedef struct { long long *taken; long mine, first; } rammer_parts;  /* tickets: those of all vEUs, and one's own */
+INLINE long rammer_take(const rammer_parts *p) {
+  return p->taken ? __atomic_fetch_add(p->taken, 1, __ATOMIC_RELAXED) : p->mine + 1;
+}
+INLINE rammer_parts *rammer_begun(long long *taken, rammer_parts *p) {
+  p->taken = taken; p->mine = -1; p->mine = rammer_take(p); p->first = 0;
+  return p;
+}
 #define VECTOR(type, x) (*(type *)&(x))           /* the vector that starts at element x */
 #define V(x) VECTOR(vf, x)
 #define VH(x) __builtin_convertvector(*(vh *)&(x), vf)

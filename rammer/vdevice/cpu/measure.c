@@ -3,9 +3,9 @@
 typedef long long i64;
 typedef void (*kernel_fn)(char *const *args, char *scratch, long rtask, int *status);
 
-// What a kernel is told besides its arguments: nothing to ask for ahead of its use. As in runtime.c.
+// What a kernel is told besides its arguments: nothing to ask for ahead of its use, and that nobody helps. As in runtime.c.
 typedef struct { const char *from; i64 lines; } ahead;
-typedef struct { int status; ahead next; } context;
+typedef struct { int status; ahead next; i64 *taken; } context;
 
 enum { PASSES = 4 };
 enum { LINE = 64 };
@@ -28,7 +28,7 @@ static i64 now_ns(void) {
 // Nanoseconds of one rTask: all rTasks in turn, the best of a few passes, as far as `limit_ns` goes. The first pass
 // finds cold caches.
 EXPORT double rammer_measure(kernel_fn kernel, char *const *args, char *scratch, i64 num_rtasks, i64 limit_ns) {
-  context now = {0, {0, 0}};
+  context now = {0, {0, 0}, 0};
   double best = 0;
   i64 start = now_ns(), end = start, chunk = 1;
   for (int pass = 0; pass < PASSES && (!pass || end - start < limit_ns); pass++) {
@@ -49,7 +49,7 @@ EXPORT double rammer_measure(kernel_fn kernel, char *const *args, char *scratch,
 // Nanoseconds of one rTask that finds its operands where its last run left them: each rTask several times at once, so
 // often that reading the clock does not count.
 EXPORT double rammer_measure_near(kernel_fn kernel, char *const *args, char *scratch, i64 num_rtasks, i64 limit_ns) {
-  context now = {0, {0, 0}};
+  context now = {0, {0, 0}, 0};
   double best = 0;
   i64 start = now_ns();
   for (int pass = 0; pass < PASSES && (!pass || now_ns() - start < limit_ns); pass++) {
@@ -69,7 +69,7 @@ EXPORT double rammer_measure_near(kernel_fn kernel, char *const *args, char *scr
 
 // Nanoseconds of one rTask where all rTasks follow each other once.
 static double sweep(kernel_fn kernel, char *const *args, char *scratch, i64 num_rtasks) {
-  context now = {0, {0, 0}};
+  context now = {0, {0, 0}, 0};
   i64 begin = now_ns();
   for (i64 done = 0; done < num_rtasks; done++) kernel(args, scratch, done, &now.status);
   return (double)(now_ns() - begin) / num_rtasks;

@@ -75,7 +75,7 @@ class NestPrinter(CFamilyPrinter):
     def counted(self, loop: For) -> str:
         if self._held is None or not _goes_around(loop):
             return super().counted(loop)
-        start, stop = (self._hole(str(n)) for n in (loop.start, loop.stop))
+        start, stop = self.number(loop.start), self.number(loop.stop)
         return f"{self.loop_type} {loop.var} = {start}; {loop.var} < {stop}; {loop.var}++"
 
     def index(self, index: Index) -> str:
@@ -94,6 +94,10 @@ class NestPrinter(CFamilyPrinter):
             return super().vector_index(index)
         finally:
             self._held = held
+
+    def number(self, number: int) -> str:
+        """A number in which cases may differ."""
+        return str(number) if self._held is None else self._hole(str(number))
 
     def _hole(self, text: str) -> str:
         assert self._held is not None

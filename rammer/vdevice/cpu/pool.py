@@ -62,6 +62,7 @@ class Runtime:
         self.run = library.function("rammer_run", ctypes.c_int, pointer, pointer, ctypes.c_int)
         self.sleepers = library.function("rammer_sleepers", i64, pointer)
         self.in_vain = library.function("rammer_in_vain", i64, pointer, i64)
+        self.helped = library.function("rammer_helped", i64, pointer, i64)
         self.now_ns = library.function("rammer_now_ns", i64)
         self.ticks = library.function("rammer_ticks", ctypes.c_uint64)
 

@@ -10,9 +10,10 @@ from rammer.ir.expr import Call, Cast, Const, Load, Scalar
 from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import place
 from rammer.ir.tensor import DType, Encoding, TensorType
-from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, Store, TileProgram, children, statements
+from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, Stmt, Store, TileProgram, children, statements
 from rammer.vdevice.cpu.nests import Nest, NestPrinter
 from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
+from rammer.vdevice.cpu.tickets import numbers, tickets
 from rammer.vdevice.vectors import depends
 
 MAX_STEPS = 32  # stores of an unrolled body: twice as many won nothing, and took clang a fifth longer
@@ -21,6 +22,8 @@ MAX_STEPS = 32  # stores of an unrolled body: twice as many won nothing, and too
 MAX_LOADED = 16
 SELDOM = 32  # times as many sums are computed in another loop of the kernel
 MAX_NUMBERS = 64  # stores of single numbers of an unrolled loop: hundreds of them took clang minutes
+TICKETS = "rammer_tickets"  # of the rTask: those that this vEU has to do
+TAKE = f"{TICKETS}->mine = rammer_take({TICKETS})"
 FEW_GATHERED = 128  # numbers gathered into vectors by an unrolled loop: clang looks for blocks among them all
 MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
 
@@ -41,9 +44,15 @@ class CpuPrinter(NestPrinter):
         self._sums = _sums(program.body, 1)
         self._many = max(self._sums.values(), default=0)
         self._asking = ""  # the variable of the loop that asks for what runs next
+        self._tickets = tickets(program)
 
     def share(self, prefix: str, handed: str) -> list[Nest]:
         return [] if self._on_unit else super().share(prefix, handed)  # its tiles are this function's
+
+    @property
+    def tickets(self) -> tuple[int, ...]:
+        """How many parts of each rTask others may do, at most; nothing if they may do none."""
+        return numbers(self.program, self._tickets)
 
     def scratch(self) -> list[str]:
         return [*super().scratch(), *(["  rammer_unit_begin();"] if self._on_unit else [])]
@@ -149,11 +158,47 @@ class CpuPrinter(NestPrinter):
             "}",
         ]
 
+    def body(self, body: Body, depth: int) -> list[str]:
+        lines = []
+        for stmt in body:
+            text = super().body((stmt,), depth)
+            called = id(stmt) in self._calls and self._held is None  # of its nest, which takes its tickets
+            lines += self._ticketed(stmt, text, depth) if id(stmt) in self._tickets and not called else text
+        return lines
+
+    def _ticketed(self, stmt: Stmt, lines: list[str], depth: int) -> list[str]:
+        """A statement, done by whoever has its ticket, or a loop over tickets; then those of the next statement."""
+        given, pad = self._tickets[id(stmt)], "  " * depth
+        if not (isinstance(stmt, For) and stmt.kind is Kind.SERIAL):
+            head = f"if ({TICKETS}->mine == {TICKETS}->first) {{"
+            return [
+                pad + head,
+                *("  " + line for line in lines),
+                f"{pad}  {TAKE};",
+                pad + "}",
+                f"{pad}{TICKETS}->first++;",
+            ]
+        count = self.number(given.count)
+        if given.iterations > 1:
+            head = f"for (long rammer_part; (rammer_part = {TICKETS}->mine - {TICKETS}->first) < {count}; {TAKE}) {{"
+            lines = [pad + head, *("  " + line for line in lines), pad + "}"]
+        return [*lines, f"{pad}{TICKETS}->first += {count};"]
+
+    def counted(self, loop: For) -> str:
+        given = self._tickets.get(id(loop))
+        if given is None or loop.kind is not Kind.SERIAL:
+            return super().counted(loop)
+        v, stop, times = loop.var, self.number(loop.stop), given.iterations
+        start = f" + {self.number(loop.start)}" if loop.start or self._held is not None else ""
+        if times == 1:
+            return f"long {v}; ({v} = {TICKETS}->mine - {TICKETS}->first{start}) < {stop}; {TAKE}"
+        return f"long {v} = {times} * rammer_part{start}; {v} < imin({stop}, {times} * (rammer_part + 1){start}); {v}++"
+
     def loop(self, loop: For, depth: int) -> list[str]:
         if loop.kind is not Kind.SERIAL:
             return super().loop(loop, depth)
         lines = super().loop(loop, depth)
-        times = self._unrolling(loop)
+        times = 1 if id(loop) in self._tickets else self._unrolling(loop)
         seldom = times > 1 and SELDOM * self._sums.get(id(loop), self._many) < self._many
         times = 1 if seldom else times
         return [f"#pragma unroll {times}", *lines] if times > 1 or seldom or self._asks(loop) else lines

@@ -7,14 +7,17 @@ typedef void (*kernel_fn)(char *const *args, char *scratch, long rtask, int *sta
 
 enum { DONE = 0, BAD_INDEX = 1, STALLED = 2, STUCK = 3, LOST = 4, CLOSED = 5, NO_THREAD = 6 };
 enum { PUBLISH = 1 };  // slot flag: another vEU waits for this slot
+enum { LOOK = 16 };  // loads of a counter, after each of which a waiter looks whether it can help
 
-// A slot of a lane. A barrier-rTask has kernel -1, its first wait in `args` and the number of waits in `rtask`.
-typedef struct { int kernel, rtask, args, flags, ahead; } slot;
+// A slot of a lane. A barrier-rTask has kernel -1, its first wait in `args` and the number of waits in `rtask`. Of an
+// rTask with tickets others may do parts.
+typedef struct { int kernel, rtask, args, flags, ahead, tickets; } slot;
 typedef struct { int veu, order; } position;
 typedef struct { const char *from; i64 lines; } ahead;  // what an rTask asks for while it computes
 
-// What a kernel is told besides its arguments, and where it reports: kernels that ask ahead know what follows `status`.
-typedef struct { int status; ahead next; } context;
+// What a kernel is told besides its arguments, and where it reports: kernels that ask ahead know what follows `status`,
+// and those of which others may do parts: these have tickets, of which so many are `taken`.
+typedef struct { int status; ahead next; i64 *taken; } context;
 
 // A program: what does not change between its runs; filled in by runtime.py, which has the same struct.
 typedef struct {
@@ -49,12 +52,16 @@ typedef struct {
   _Alignas(128) i64 step;  // slots completed, counted on from the base of the dispatch
   _Alignas(128) u64 done;  // the last dispatch completed
   unsigned asleep;
+  _Alignas(128) i64 taken;  // tickets of the slot that is open
+  _Alignas(128) const slot *open;  // while its rTask runs, others may do parts of it
+  i64 helping;  // vEUs that found it open, or look whether it is
   _Alignas(128) context now;
   i64 failed;  // the first slot with a bad index, or -1
   i64 begun;   // slots begun, counted like `step`; only watchdogs read it
   i64 cpu;     // of the worker, or -1
   i64 long_gaps;  // how many dispatches in a row came later than it may spin
   i64 in_vain; // how often the worker spun for its whole time and then fell asleep
+  i64 helped;  // how often it found parts of another vEU's rTask to do
   unsigned long thread;
   struct pool *pool;
 } lane;
@@ -207,6 +214,13 @@ static void set_report(pool *p, i64 veu, i64 order, position on, i64 begun) {
   for (int i = 0; i < 6; i++) p->t->report[i] = report[i];
 }
 
+// Stop the run; the first to notice reports.
+static void stall(pool *p, i64 veu, i64 order, position on, i64 begun) {
+  int none = 0;
+  if (__atomic_compare_exchange_n(&p->abort, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    set_report(p, veu, order, on, begun);
+}
+
 // Whether a lane has begun no slot for too long. A pause of the whole process counts little.
 typedef struct { i64 begun, last, waited; } watchdog;
 static int overdue(watchdog *w, const lane *l, i64 limit) {
@@ -217,33 +231,80 @@ static int overdue(watchdog *w, const lane *l, i64 limit) {
   return w->waited > limit;
 }
 
+INLINE void compute(const table *t, lane *me, char *scratch, const slot *s) {
+  t->kernels[s->kernel](t->args + s->args, scratch, s->rtask, &me->now.status);
+  if (__builtin_expect(me->now.status, 0)) {
+    me->now.status = 0;
+    if (me->failed < 0 || s - t->slots < me->failed) me->failed = s - t->slots;
+  }
+}
+
+// Do parts of another vEU's rTask, if it has some left. It waits for us, as we count as helping before we look.
+static void __attribute__((noinline)) help(pool *p, i64 veu, lane *other) {
+  const table *t = p->t;
+  lane *me = &p->lanes[veu];
+  ADD_IN_ORDER(&other->helping, 1);
+  const slot *s = LOAD_IN_ORDER(&other->open);
+  if (s && __atomic_load_n(&other->taken, __ATOMIC_RELAXED) + 1 < s->tickets) {
+    me->helped++;
+    me->now.next = *t->aheads;
+    me->now.taken = &other->taken;
+    compute(t, me, t->scratch + veu * t->scratch_stride, s);
+    me->now.taken = 0;
+  }
+  ADD_IN_ORDER(&other->helping, -1);
+}
+
 // Wait until `on` has completed. False: the run was stopped.
 static int __attribute__((noinline)) await_slowly(pool *p, i64 veu, i64 order, position on, i64 base) {
-  const lane *other = &p->lanes[on.veu];
+  lane *other = &p->lanes[on.veu];
   watchdog dog = {0, 0, 0};
   for (;;) {
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < LOOK; i++) {
       if (LOAD(&other->step) - base > on.order) return 1;
       pause();
     }
     if (LOAD(&p->abort)) return 0;
+    if (LOAD(&other->open)) help(p, veu, other);
     sched_yield();
     if (overdue(&dog, other, p->t->watchdog_ns)) {
-      int none = 0;  // the first to notice reports
-      if (__atomic_compare_exchange_n(&p->abort, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        set_report(p, veu, order, on, dog.begun);
+      stall(p, veu, order, on, dog.begun);
       return 0;
     }
   }
 }
 
 INLINE int await(pool *p, i64 veu, i64 order, position on, i64 base) {
-  const i64 *step = &p->lanes[on.veu].step;
-  for (i64 i = 0; i < p->t->patience; i++) {
-    if (LOAD(step) - base > on.order) return 1;
+  lane *other = &p->lanes[on.veu];
+  for (i64 i = 1; i <= p->t->patience; i++) {
+    if (LOAD(&other->step) - base > on.order) return 1;
     pause();
+    if (i % LOOK == 0 && LOAD(&other->open)) help(p, veu, other);
   }
   return await_slowly(p, veu, order, on, base);
+}
+
+// The rTask of a slot, of which others may do parts. False: one of these does not come back.
+static int __attribute__((noinline)) compute_openly(pool *p, i64 veu, char *scratch, const slot *s, i64 order) {
+  lane *me = &p->lanes[veu];
+  me->taken = 0;
+  me->now.taken = &me->taken;
+  STORE(&me->open, s);
+  compute(p->t, me, scratch, s);
+  me->now.taken = 0;
+  STORE_IN_ORDER(&me->open, 0);
+  watchdog dog = {0, 0, 0};
+  for (i64 i = 1; LOAD_IN_ORDER(&me->helping); i++) {
+    pause();
+    if (i % p->t->patience) continue;
+    sched_yield();
+    if (LOAD(&p->abort)) return 0;
+    if (overdue(&dog, me, p->t->watchdog_ns)) {
+      stall(p, veu, order, (position){(int)veu, (int)order}, dog.begun);
+      return 0;
+    }
+  }
+  return 1;
 }
 
 INLINE void walk(pool *p, i64 veu, int timed) {
@@ -261,11 +322,8 @@ INLINE void walk(pool *p, i64 veu, int timed) {
         if (!await(p, veu, s - first, t->waits[s->args + w], base)) return;
     } else {
       me->now.next = t->aheads[s->ahead];
-      t->kernels[s->kernel](t->args + s->args, scratch, s->rtask, &me->now.status);
-      if (__builtin_expect(me->now.status, 0)) {
-        me->now.status = 0;
-        if (me->failed < 0) me->failed = s - t->slots;
-      }
+      if (!s->tickets) compute(t, me, scratch, s);
+      else if (!compute_openly(p, veu, scratch, s, s - first)) return;
     }
     if (s->flags & PUBLISH) STORE(&me->step, base + (s - first) + 1);
     if (timed) t->times[2 * (s - t->slots)] = begin, t->times[2 * (s - t->slots) + 1] = ticks();
@@ -359,15 +417,17 @@ static void dispatch(pool *p, u64 called, i64 num_veus) {
       }
 }
 
-// Wait for a worker to finish its lane. False: it does not come back.
+// Wait for a worker to finish its lane, and do parts of what it is at. False: it does not come back.
 static int join(pool *p, i64 veu) {
   lane *other = &p->lanes[veu];
-  for (i64 i = 0; i < p->t->patience; i++) {
+  for (i64 i = 1; i <= p->t->patience; i++) {
     if (LOAD(&other->done) == p->go) return 1;
     pause();
+    if (i % LOOK == 0 && LOAD(&other->open)) help(p, 0, other);
   }
   watchdog dog = {0, 0, 0};
   while (LOAD(&other->done) != p->go) {
+    if (LOAD(&other->open)) help(p, 0, other);
     sched_yield();
     if (overdue(&dog, other, 2 * p->t->watchdog_ns)) {  // a waiting worker's own watchdog comes first
       set_report(p, veu, -1, (position){-1, -1}, dog.begun);
@@ -474,5 +534,6 @@ EXPORT int rammer_run(pool *p, const table *t, int timed) {
 
 EXPORT i64 rammer_sleepers(pool *p) { return LOAD(&p->sleepers); }
 EXPORT i64 rammer_in_vain(pool *p, i64 veu) { return p->lanes[veu].in_vain; }
+EXPORT i64 rammer_helped(pool *p, i64 veu) { return p->lanes[veu].helped; }
 EXPORT i64 rammer_now_ns(void) { return now_ns(); }
 EXPORT u64 rammer_ticks(void) { return ticks(); }

@@ -21,7 +21,7 @@ from rammer.vdevice.cpu.call import BoundCall, Call, is_possible
 from rammer.vdevice.cpu.pool import Pool, TableStruct, keep_for_good, pool_for, runtime_for
 from rammer.vdevice.cpu.prefetch import LINE_BYTES
 from rammer.vdevice.cpu.spec import Host, known_arch
-from rammer.vdevice.cpu.table import ABI, Table
+from rammer.vdevice.cpu.table import ABI, TICKETS, Table
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import HostRooms, Lender, allocate, gather, tensor_at
 from rammer.vdevice.placement import ALIGNMENT, aligned, bound_ports
@@ -97,9 +97,12 @@ class CpuExecutable(HostRooms):
         self._report = np.zeros(8, np.int64)
         spin_ms = config.number("RAMMER_SPIN_MS") or 0.0
         table = self._table
+        slots = np.array(table.slots)
+        if config.get("RAMMER_HAND_OVER") == "0":
+            slots[:, TICKETS] = 0
         self._arrays: tuple[Array, ...] = (
             np.ascontiguousarray(table.bounds),
-            np.ascontiguousarray(table.slots),
+            slots,
             np.ascontiguousarray(table.waits),
             self._kernels,
             self._args,
@@ -109,14 +112,13 @@ class CpuExecutable(HostRooms):
             self._times,
             self._report,
         )
-        bounds, slots, waits, kernels, args, aheads, scratch, cpus, times, report = (
-            a.ctypes.data for a in self._arrays
-        )
+        at = [array.ctypes.data for array in self._arrays]
+        bounds, slots_at, waits, kernels, args, aheads, scratch, cpus, times, report = at
         self._struct = struct = TableStruct(
             num_veus=self._num_veus,
             num_programs=int(table.header["num_programs"]),
             bounds=bounds,
-            slots=slots,
+            slots=slots_at,
             waits=waits,
             kernels=kernels,
             args=args,

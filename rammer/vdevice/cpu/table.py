@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice.placement import ARENA
 from rammer.vdevice.tables import INT32, INT64, TableFile
 
-ABI = 7  # of runtime.c, call.c, the table and the kernels; changes with any of them
+ABI = 8  # of runtime.c, call.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
+TICKETS = 5  # the column of a slot that says how many parts of its rTask others may do
 MAX_VEUS = 1024
 
 Ints = NDArray[np.int32]
@@ -23,12 +25,12 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Table(TableFile):
-    """Lanes of all rPrograms. Slots are int32 [kernel, rtask, args, flags, ahead]; a barrier has kernel -1, its first
-    wait in `args` and the number of waits in `rtask`. Waits are [veu, order].
+    """Lanes of all rPrograms. Slots are int32 [kernel, rtask, args, flags, ahead, tickets]; a barrier has kernel -1,
+    its first wait in `args` and the number of waits in `rtask`. Waits are [veu, order].
     """
 
     bounds: NDArray[np.int64] = field(metadata=INT64)  # [programs * veus + 1] first slot of every lane
-    slots: Ints = field(metadata=INT32)  # [slots, 5]
+    slots: Ints = field(metadata=INT32)  # [slots, 6]
     waits: Ints = field(metadata=INT32)  # [waits, 2]
     operators: Ints = field(metadata=INT32)  # [slots] operator of the slot's rTask, -1 for barriers
     arg_base: Ints = field(metadata=INT32)  # [args] ARENA, or the number of a constant
@@ -42,7 +44,7 @@ class Table(TableFile):
         numbers = (num_veus, num_programs, header["arena_bytes"], header["scratch_bytes"])
         if not all(type(n) is int and 0 <= n < 1 << 50 for n in numbers):
             raise ValueError("a size is no size")
-        kernel, rtask, args, _, ahead = self.slots.astype(np.int64).T  # sums of int32 might wrap
+        kernel, rtask, args, _, ahead, tickets = self.slots.astype(np.int64).T  # sums of int32 might wrap
         barrier = kernel < 0
         arity = np.array([k[2] for k in header["kernels"]] or [0])
         sound = (
@@ -58,7 +60,7 @@ class Table(TableFile):
             and len(self.arg_base) == len(self.arg_offset)
             and bool(np.all((self.arg_base >= ARENA) & (self.arg_base < len(header["weights"]))))
             and bool(np.all((self.arg_offset >= 0) | ((self.arg_base == ARENA) & (self.arg_offset > -1 << 50))))
-            and bool(np.all((ahead >= 0) & (ahead < len(self.aheads))))
+            and bool(np.all((ahead >= 0) & (ahead < len(self.aheads)) & (tickets >= 0)))
             and bool(np.all((self.aheads[:, 0] >= ARENA) & (self.aheads[:, 0] < len(header["weights"]))))
             and bool(np.all((self.aheads[:, 1:] >= 0) & (self.aheads[:, 1:] < 1 << 50)))
             and all(ARENA <= b < len(header["weights"]) and n >= 0 for b, n in (*header["inputs"], *header["outputs"]))
@@ -71,11 +73,16 @@ class Table(TableFile):
 
 
 def lanes_of(
-    plan: ExecutionPlan, kernel_number: list[int], first_args: list[list[int]], ahead: Mapping[TaskUid, int]
+    plan: ExecutionPlan,
+    kernel_number: list[int],
+    first_args: list[list[int]],
+    ahead: Mapping[TaskUid, int],
+    tickets: Mapping[RKernel, Sequence[int]],
 ) -> dict[str, Array]:
-    """The arrays of a plan's lanes; `kernel_number` is by operator, `first_args` and `ahead` by rTask."""
+    """The arrays of a plan's lanes; `kernel_number` is by operator, `first_args` and `ahead` by rTask, and `tickets`
+    of an rKernel for each of its rTasks, if it has any."""
     num_veus = plan.spec.num_veus
-    slots: list[tuple[int, int, int, int, int]] = []
+    slots: list[tuple[int, int, int, int, int, int]] = []
     waits: list[tuple[int, int]] = []
     operators: list[int] = []
     bounds = [0]
@@ -88,10 +95,20 @@ def lanes_of(
             for slot in lane:
                 if isinstance(slot, RTask):
                     n, rtask = slot.uid
-                    slots.append((kernel_number[n], rtask, first_args[n][rtask], 0, ahead.get(slot.uid, 0)))
+                    given = tickets[plan.kernels[n]] if num_veus > 1 else ()
+                    slots.append(
+                        (
+                            kernel_number[n],
+                            rtask,
+                            first_args[n][rtask],
+                            0,
+                            ahead.get(slot.uid, 0),
+                            given[rtask] if given else 0,
+                        )
+                    )
                     operators.append(n)
                 else:
-                    slots.append((-1, len(slot.waits), len(waits), 0, 0))
+                    slots.append((-1, len(slot.waits), len(waits), 0, 0, 0))
                     operators.append(-1)
                     waits += [(w.veu, w.order) for w in slot.waits]
             bounds.append(len(slots))
@@ -100,7 +117,7 @@ def lanes_of(
             kernel, count, at, *_ = slots[n]
             if kernel < 0:
                 awaited += [starts[veu] + order for veu, order in waits[at : at + count]]
-    table = np.array(slots, np.int32).reshape(-1, 5)
+    table = np.array(slots, np.int32).reshape(-1, 6)
     table[awaited, 3] |= PUBLISH
     return {
         "bounds": np.array(bounds, np.int64),

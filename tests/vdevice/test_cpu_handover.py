@@ -1,0 +1,122 @@
+"""Parts of rTasks that are done by vEUs that wait, on plans by hand in which one vEU has all the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from handmade import memory
+
+from rammer import config
+from rammer.errors import ArtifactError, InputError
+from rammer.ir.graph import Graph
+from rammer.ir.operator import Operations, ROperator
+from rammer.ir.ops import OPS
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
+from rammer.ir.tensor import DType, TensorType
+from rammer.kernels import candidates
+from rammer.vdevice.base import Image
+from rammer.vdevice.cpu.build import TABLE
+from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.runtime import CpuExecutable
+from rammer.vdevice.cpu.table import TICKETS, Table
+
+RUNS = 20
+
+
+@pytest.fixture
+def device() -> CpuVDevice:
+    return CpuVDevice(device=2)
+
+
+@pytest.fixture
+def opened() -> Iterator[list[CpuExecutable]]:
+    """What tests load; closed at the end."""
+    found: list[CpuExecutable] = []
+    yield found
+    for executable in found:
+        executable.close()
+
+
+def lopsided(
+    device: CpuVDevice, kind: str, *types: TensorType, unproven: bool = False, **attrs: object
+) -> ExecutionPlan:
+    """A plan of one operator, all of whose rTasks are vEU 0's; vEU 1 waits for the last one."""
+    made = Operations(OPS)
+    operation = made.define(kind, types, tuple(sorted(attrs.items())))
+    names = [f"x{n}" for n in range(len(types))]
+    operator = ROperator("the node", operation, tuple(names), ("out",))
+    kinds = dict(zip(names, types, strict=True)) | {"out": operation.outputs[0]}
+    graph = Graph("net", tuple(names), ("out",), (operator,), kinds, {}, made)
+    kernel = replace(next(k for k in candidates(operation, device.spec) if k.num_rtasks == 2), unproven=unproven)
+    lanes = (
+        tuple(RTask(TaskUid(0, n)) for n in range(kernel.num_rtasks)),
+        (BarrierRTask((Position(0, kernel.num_rtasks - 1),)),),
+    )
+    return ExecutionPlan(graph, device.spec, (kernel,), (RProgram(lanes),), memory=memory(graph))
+
+
+def tickets(image: Image) -> list[int]:
+    return [int(n) for n in Table.from_bytes(image.file(TABLE)).slots[:, TICKETS]]
+
+
+def helped(executable: CpuExecutable) -> int:
+    pool = executable._pool
+    assert pool is not None
+    return int(executable._runtime.helped(pool.address, 1))
+
+
+A, B = TensorType((256, 512)), TensorType((512, 256))
+
+
+@pytest.mark.parametrize("hands_over", [True, False])
+def test_who_waits_does_parts(device: CpuVDevice, opened: list[CpuExecutable], hands_over: bool) -> None:
+    """Results are the same bit for bit, on scratch of NaN; nobody helps where RAMMER_HAND_OVER says so."""
+    image = device.build(lopsided(device, "matmul", A, B))
+    assert min(tickets(image)[:2]) > 2 and not any(tickets(image)[2:])
+    with config.override(RAMMER_HAND_OVER=str(int(hands_over))):
+        opened.append(device.load(image))
+    (executable,) = opened
+    executable.poison = True
+    rng = np.random.default_rng(0)
+    x = {f"x{n}": rng.standard_normal(t.shape).astype(np.float32) for n, t in enumerate((A, B))}
+    before, first = helped(executable), executable.run(x)["out"]
+    np.testing.assert_allclose(first, x["x0"] @ x["x1"], rtol=1e-3, atol=1e-3)
+    for _ in range(RUNS):
+        np.testing.assert_array_equal(executable.run(x)["out"], first)
+    assert (helped(executable) > before) == hands_over
+
+
+def test_indices_are_checked_whoever_reads_them(device: CpuVDevice, opened: list[CpuExecutable]) -> None:
+    count, table = 60000, TensorType((1000, 64))
+    opened.append(device.load(device.build(lopsided(device, "gather", table, TensorType((count,), DType.I64), axis=0))))
+    (executable,) = opened
+    values = np.random.default_rng(0).standard_normal(table.shape).astype(np.float32)
+    index = np.arange(count) % 1000
+    for wrong in (0, count // 2 - 1, count - 1):
+        with pytest.raises(InputError, match="gather 'the node': index out of range"):
+            executable.run({"x0": values, "x1": np.where(np.arange(count) == wrong, 1000, index)})
+    np.testing.assert_array_equal(executable.run({"x0": values, "x1": index})["out"], values[index])
+
+
+def test_what_is_not_proven_is_not_handed_over(device: CpuVDevice) -> None:
+    assert not any(tickets(device.build(lopsided(device, "matmul", A, B, unproven=True))))
+
+
+def test_a_single_veu_has_nobody_to_help() -> None:
+    device = CpuVDevice(device=1)
+    plan = lopsided(CpuVDevice(device=2), "matmul", A, B)
+    alone = RProgram(plan.programs[0].lanes[:1])
+    assert not any(tickets(device.build(replace(plan, spec=device.spec, programs=(alone,)))))
+
+
+def test_images_with_impossible_tickets_are_refused(device: CpuVDevice) -> None:
+    image = device.build(lopsided(device, "matmul", A, B))
+    table = Table.from_bytes(image.file(TABLE))
+    slots = table.slots.copy()
+    slots[0, TICKETS] = -1
+    with pytest.raises(ArtifactError):
+        device.load(replace(image, files={**image.files, TABLE: replace(table, slots=slots).to_bytes()}))
