@@ -108,6 +108,11 @@ class Prover:
         return {operation: [judged.get(k, k) for k in options] for operation, options in kept.items()}, judged
 
 
+def unproven(candidates: Candidates) -> Kept:
+    """The candidates, where nobody will prove anything of them."""
+    return {operation: [replace(k, unproven=True) for k in options] for operation, options in candidates.items()}
+
+
 def standing_in(
     plan: ExecutionPlan, candidates: Candidates, standing: Mapping[RKernel, RKernel]
 ) -> ExecutionPlan | None:

@@ -22,6 +22,7 @@ from rammer.candidates import (
     few,
     generated,
     standing_in,
+    unproven,
 )
 from rammer.collector import seldom
 from rammer.cost.price import fit
@@ -206,9 +207,11 @@ def compile(
         trace.graph("graph", graph)
         with clock("rkernels"):
             candidates = find_candidates(graph, vdevice, registry, 0, finer)
+            candidates = candidates if verify else unproven(candidates)
             if budget_s >= SEARCH_S:
                 chosen = SearchedPolicy(chosen, usual=candidates)
                 candidates = find_candidates(graph, vdevice, registry, SEARCHED, finer)
+                candidates = candidates if verify else unproven(candidates)
         check = config.integer("RAMMER_CHECK") or 0
         refused: list[str] = []
         wrong: list[str] = []

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from handmade import memory
 
+import rammer
 from rammer import config
 from rammer.errors import ArtifactError, InputError
+from rammer.frontend.builder import GraphBuilder
 from rammer.ir.graph import Graph
 from rammer.ir.operator import Operations, ROperator
 from rammer.ir.ops import OPS
@@ -42,9 +44,9 @@ def opened() -> Iterator[list[CpuExecutable]]:
 
 
 def lopsided(
-    device: CpuVDevice, kind: str, *types: TensorType, unproven: bool = False, **attrs: object
+    device: CpuVDevice, kind: str, *types: TensorType, busy: int = 0, unproven: bool = False, **attrs: object
 ) -> ExecutionPlan:
-    """A plan of one operator, all of whose rTasks are vEU 0's; vEU 1 waits for the last one."""
+    """A plan of one operator, all of whose rTasks are one vEU's; the other one waits for the last one."""
     made = Operations(OPS)
     operation = made.define(kind, types, tuple(sorted(attrs.items())))
     names = [f"x{n}" for n in range(len(types))]
@@ -52,10 +54,8 @@ def lopsided(
     kinds = dict(zip(names, types, strict=True)) | {"out": operation.outputs[0]}
     graph = Graph("net", tuple(names), ("out",), (operator,), kinds, {}, made)
     kernel = replace(next(k for k in candidates(operation, device.spec) if k.num_rtasks == 2), unproven=unproven)
-    lanes = (
-        tuple(RTask(TaskUid(0, n)) for n in range(kernel.num_rtasks)),
-        (BarrierRTask((Position(0, kernel.num_rtasks - 1),)),),
-    )
+    work = tuple(RTask(TaskUid(0, n)) for n in range(kernel.num_rtasks))
+    lanes = (work, (BarrierRTask((Position(0, kernel.num_rtasks - 1),)),)) if busy == 0 else ((), work)
     return ExecutionPlan(graph, device.spec, (kernel,), (RProgram(lanes),), memory=memory(graph))
 
 
@@ -63,10 +63,10 @@ def tickets(image: Image) -> list[int]:
     return [int(n) for n in Table.from_bytes(image.file(TABLE)).slots[:, TICKETS]]
 
 
-def helped(executable: CpuExecutable) -> int:
+def helped(executable: CpuExecutable, veu: int) -> int:
     pool = executable._pool
     assert pool is not None
-    return int(executable._runtime.helped(pool.address, 1))
+    return int(executable._runtime.helped(pool.address, veu))
 
 
 A, B = TensorType((256, 512)), TensorType((512, 256))
@@ -83,11 +83,24 @@ def test_who_waits_does_parts(device: CpuVDevice, opened: list[CpuExecutable], h
     executable.poison = True
     rng = np.random.default_rng(0)
     x = {f"x{n}": rng.standard_normal(t.shape).astype(np.float32) for n, t in enumerate((A, B))}
-    before, first = helped(executable), executable.run(x)["out"]
+    before, first = helped(executable, 1), executable.run(x)["out"]
     np.testing.assert_allclose(first, x["x0"] @ x["x1"], rtol=1e-3, atol=1e-3)
     for _ in range(RUNS):
         np.testing.assert_array_equal(executable.run(x)["out"], first)
-    assert (helped(executable) > before) == hands_over
+    assert (helped(executable, 1) > before) == hands_over
+
+
+def test_the_caller_helps_when_its_lane_is_done(device: CpuVDevice, opened: list[CpuExecutable]) -> None:
+    """And takes subnormal numbers for zero as it does in its lane."""
+    kind = TensorType((1024, 2048))
+    opened.append(device.load(device.build(lopsided(device, "mul", kind, kind, busy=1))))
+    (executable,) = opened
+    small = np.full(kind.shape, 1e-25, np.float32)
+    before = helped(executable, 0)
+    for _ in range(RUNS):
+        assert not executable.run({"x0": small, "x1": small * np.float32(1e9)})["out"].any()
+    assert helped(executable, 0) > before
+    assert np.float32(1e-40) * np.float32(1)  # the calling thread has its own ways back
 
 
 def test_indices_are_checked_whoever_reads_them(device: CpuVDevice, opened: list[CpuExecutable]) -> None:
@@ -104,6 +117,14 @@ def test_indices_are_checked_whoever_reads_them(device: CpuVDevice, opened: list
 
 def test_what_is_not_proven_is_not_handed_over(device: CpuVDevice) -> None:
     assert not any(tickets(device.build(lopsided(device, "matmul", A, B, unproven=True))))
+
+
+def test_without_proofs_nothing_is_handed_over() -> None:
+    builder = GraphBuilder()
+    builder.output(builder.add("matmul", builder.input("a", A.shape), builder.input("b", B.shape)), "y")
+    for verify in (0, 1):
+        with config.override(RAMMER_VERIFY=str(verify)), rammer.compile(builder.build(), "cpu", device=2) as program:
+            assert any(tickets(program.image)) == bool(verify)
 
 
 def test_a_single_veu_has_nobody_to_help() -> None:

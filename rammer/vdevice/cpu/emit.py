@@ -54,7 +54,7 @@ def function(printer: CpuPrinter) -> EmittedKernel:
     worker gets that, too, and if others may do parts of it, its tickets.
     """
     program: TileProgram = printer.program
-    lines_ahead = capacity(program)
+    lines_ahead, tickets = capacity(program), printer.tickets
     names = [b.name for b in program.arguments]
     kinds = [
         f"{'' if n < program.num_outputs else 'const '}{CTYPE[b.dtype]} *" for n, b in enumerate(program.arguments)
@@ -67,7 +67,7 @@ def function(printer: CpuPrinter) -> EmittedKernel:
         parameters += f"const rammer_ahead *restrict {NEXT}, "
         arguments += "&((const rammer_context *)status)->next, "
         names.append(NEXT)
-    if printer.tickets:
+    if tickets:
         parameters += f"rammer_parts *restrict {TICKETS}, "
         arguments += "rammer_begun(((const rammer_context *)status)->taken, &rammer_own), "
         names.append(TICKETS)
@@ -85,13 +85,13 @@ def function(printer: CpuPrinter) -> EmittedKernel:
         *body,
         "}",
         f"void {PLACEHOLDER}(char *const *args, char *scratch, long rtask, int *status) {{",
-        *(["  rammer_parts rammer_own;"] if printer.tickets else []),
+        *(["  rammer_parts rammer_own;"] if tickets else []),
         f"  {PLACEHOLDER}_body({arguments}scratch, rtask, status);",
         "}",
     ]
     text = "\n".join(lines) + "\n"
     symbol = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), lines_ahead, printer.tickets)
+    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), lines_ahead, tickets)
 
 
 def translation_unit(kernels: Iterable[EmittedKernel], spec: VDeviceSpec) -> str:

@@ -45,14 +45,10 @@ class CpuPrinter(NestPrinter):
         self._many = max(self._sums.values(), default=0)
         self._asking = ""  # the variable of the loop that asks for what runs next
         self._tickets = tickets(program)
+        self.tickets = numbers(program, self._tickets)  # of each rTask, at most; nothing if there are none
 
     def share(self, prefix: str, handed: str) -> list[Nest]:
         return [] if self._on_unit else super().share(prefix, handed)  # its tiles are this function's
-
-    @property
-    def tickets(self) -> tuple[int, ...]:
-        """How many parts of each rTask others may do, at most; nothing if they may do none."""
-        return numbers(self.program, self._tickets)
 
     def scratch(self) -> list[str]:
         return [*super().scratch(), *(["  rammer_unit_begin();"] if self._on_unit else [])]

@@ -330,12 +330,21 @@ INLINE void walk(pool *p, i64 veu, int timed) {
   }
 }
 
-static void run_lane(pool *p, i64 veu) {
+// How the program's rTasks compute with subnormal numbers; and again as the thread did before.
+INLINE control begin_rtasks(const table *t) {
   const control before = float_control();
-  if (!p->t->keeps_subnormals && before != (before | FLUSH)) set_float_control(before | FLUSH);
+  if (!t->keeps_subnormals && before != (before | FLUSH)) set_float_control(before | FLUSH);
+  return before;
+}
+INLINE void end_rtasks(control before) {
+  if (float_control() != before) set_float_control(before);  // the caller's are its own
+}
+
+static void run_lane(pool *p, i64 veu) {
+  const control before = begin_rtasks(p->t);
   if (p->timed) walk(p, veu, 1);
   else walk(p, veu, 0);
-  if (float_control() != before) set_float_control(before);  // the caller's are its own
+  end_rtasks(before);
 }
 
 // ---- turns ----
@@ -417,17 +426,25 @@ static void dispatch(pool *p, u64 called, i64 num_veus) {
       }
 }
 
-// Wait for a worker to finish its lane, and do parts of what it is at. False: it does not come back.
+// Do parts of what a worker is at, if it may be helped.
+INLINE void help_worker(pool *p, lane *other) {
+  if (!LOAD(&other->open)) return;
+  const control before = begin_rtasks(p->t);
+  help(p, 0, other);
+  end_rtasks(before);
+}
+
+// Wait for a worker to finish its lane. False: it does not come back.
 static int join(pool *p, i64 veu) {
   lane *other = &p->lanes[veu];
   for (i64 i = 1; i <= p->t->patience; i++) {
     if (LOAD(&other->done) == p->go) return 1;
     pause();
-    if (i % LOOK == 0 && LOAD(&other->open)) help(p, 0, other);
+    if (i % LOOK == 0) help_worker(p, other);
   }
   watchdog dog = {0, 0, 0};
   while (LOAD(&other->done) != p->go) {
-    if (LOAD(&other->open)) help(p, 0, other);
+    help_worker(p, other);
     sched_yield();
     if (overdue(&dog, other, 2 * p->t->watchdog_ns)) {  // a waiting worker's own watchdog comes first
       set_report(p, veu, -1, (position){-1, -1}, dog.begun);
