@@ -20,8 +20,8 @@ from rammer import config
 
 BUSY_US = 100  # a process that computes as long as it sleeps
 SLOWING = f"""
-import os, time
-os.sched_setaffinity(0, {{CPU}})
+import os, sys, time
+os.sched_setaffinity(0, {{int(sys.argv[1])}})
 try:
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO)))
 except PermissionError:
@@ -40,9 +40,11 @@ def slowed(cpu: int | None) -> Iterator[None]:
     if cpu is None:
         yield
         return
-    process = subprocess.Popen([sys.executable, "-c", SLOWING.replace("{CPU}", str(cpu))])
+    process = subprocess.Popen([sys.executable, "-c", SLOWING, str(cpu)])
     try:
         yield
+        if process.poll() is not None:
+            raise click.ClickException("the process that should slow the CPU down ended before")
     finally:
         process.kill()
         process.wait()
