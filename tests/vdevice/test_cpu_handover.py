@@ -21,8 +21,9 @@ from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, TaskUid
 from rammer.ir.tensor import DType, TensorType
 from rammer.kernels import candidates
 from rammer.vdevice.base import Image
-from rammer.vdevice.cpu.build import TABLE
+from rammer.vdevice.cpu.build import TABLE, _has_parts
 from rammer.vdevice.cpu.device import CpuVDevice
+from rammer.vdevice.cpu.emit import emit
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.table import TICKETS, Table
 
@@ -117,6 +118,17 @@ def test_indices_are_checked_whoever_reads_them(device: CpuVDevice, opened: list
 
 def test_what_is_not_proven_is_not_handed_over(device: CpuVDevice) -> None:
     assert not any(tickets(device.build(lopsided(device, "matmul", A, B, unproven=True))))
+
+
+def test_updates_are_not_handed_over(device: CpuVDevice) -> None:
+    """Of several elements that data send to one place the last one stays: iterations keep their order."""
+    made = Operations(OPS)
+    cache, rows = TensorType((1000, 512)), TensorType((3000, 512))
+    where = TensorType((3000, 1), DType.I64)
+    attrs = (("how", "vectors"), ("moves", (-1, 1)))
+    operation = made.define("update", (cache, rows, where), attrs)
+    kernels = [k for k in candidates(operation, device.spec) if emit(k, device.spec).tickets]
+    assert kernels and not any(_has_parts(k) for k in kernels)
 
 
 def test_without_proofs_nothing_is_handed_over() -> None:

@@ -76,7 +76,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     weights = places.pack(allocate)
     header["weights"] = list(weights)
     ahead = {task: n for n, task in enumerate(asking, 1)}
-    tickets = {k: () if k.unproven else compiled.tickets[k] for k in kernels}  # no proof says that its parts are apart
+    tickets = {k: compiled.tickets[k] if _has_parts(k) else () for k in kernels}
     lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_args, ahead, tickets)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
     table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset, aheads=np.array(asked, np.int64))
@@ -88,6 +88,12 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         weights,
         plan,
     )
+
+
+def _has_parts(kernel: RKernel) -> bool:
+    """Whether iterations of its loops store apart: a proof says so, and not of updates, whose data may send several
+    elements to one place, where the last one stays."""
+    return not kernel.unproven and not kernel.operation.expr.into
 
 
 def _has_subnormals(graph: Graph) -> bool:
