@@ -24,8 +24,9 @@ import os, sys, time
 os.sched_setaffinity(0, {{int(sys.argv[1])}})
 try:
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO)))
+    print("highest", flush=True)
 except PermissionError:
-    pass  # then it shares the core as any other process does
+    print("usual", flush=True)  # it shares the core as any other process does
 while True:
     start = time.perf_counter()
     while time.perf_counter() - start < {BUSY_US}e-6:
@@ -35,16 +36,17 @@ while True:
 
 
 @contextmanager
-def slowed(cpu: int | None) -> Iterator[None]:
-    """A CPU half of whose time another process takes."""
+def slowed(cpu: int | None) -> Iterator[str]:
+    """A CPU half of whose time another process takes, and what to say of it."""
     if cpu is None:
-        yield
+        yield ""
         return
-    process = subprocess.Popen([sys.executable, "-c", SLOWING, str(cpu)])
+    process = subprocess.Popen([sys.executable, "-c", SLOWING, str(cpu)], stdout=subprocess.PIPE, text=True)
     try:
-        yield
-        if process.poll() is not None:
-            raise click.ClickException("the process that should slow the CPU down ended before")
+        assert process.stdout is not None
+        if not (priority := process.stdout.readline().strip()):
+            raise click.ClickException("the process that should slow the CPU down did not begin")
+        yield f", CPU {cpu} slowed by a process of {priority} priority"
     finally:
         process.kill()
         process.wait()
@@ -65,8 +67,8 @@ def main(models: tuple[str, ...], seconds: float, cpu: int | None) -> None:
         for flag in ("0", "1"):
             with config.override(RAMMER_HAND_OVER=flag):
                 programs.append(rammer.compile(str(built.path), "cpu"))
-        with slowed(cpu):
-            click.echo(f"{model}: {in_turn(programs, built.inputs, ('without', 'with'), seconds)}")
+        with slowed(cpu) as how:
+            click.echo(f"{model}{how}: {in_turn(programs, built.inputs, ('without', 'with'), seconds)}")
         for program in programs:
             program.close()
 

@@ -108,8 +108,8 @@ class Prover:
         return {operation: [judged.get(k, k) for k in options] for operation, options in kept.items()}, judged
 
 
-def unproven(candidates: Candidates) -> Kept:
-    """The candidates, where nobody will prove anything of them."""
+def as_unproven(candidates: Candidates) -> Kept:
+    """The candidates, marked: nobody will prove anything of them."""
     return {operation: [replace(k, unproven=True) for k in options] for operation, options in candidates.items()}
 
 

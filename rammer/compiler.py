@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rammer import artifact, config
 from rammer.candidates import (
+    Candidates,
     Prover,
+    as_unproven,
     compare_with_meaning,
     drop_refused,
     drop_spilled,
@@ -22,7 +24,6 @@ from rammer.candidates import (
     few,
     generated,
     standing_in,
-    unproven,
 )
 from rammer.collector import seldom
 from rammer.cost.price import fit
@@ -206,12 +207,15 @@ def compile(
                 verify_pass("", graph)
         trace.graph("graph", graph)
         with clock("rkernels"):
-            candidates = find_candidates(graph, vdevice, registry, 0, finer)
-            candidates = candidates if verify else unproven(candidates)
+
+            def found(search: int) -> Candidates:
+                made = find_candidates(graph, vdevice, registry, search, finer)
+                return made if verify else as_unproven(made)
+
+            candidates = found(0)
             if budget_s >= SEARCH_S:
                 chosen = SearchedPolicy(chosen, usual=candidates)
-                candidates = find_candidates(graph, vdevice, registry, SEARCHED, finer)
-                candidates = candidates if verify else unproven(candidates)
+                candidates = found(SEARCHED)
         check = config.integer("RAMMER_CHECK") or 0
         refused: list[str] = []
         wrong: list[str] = []

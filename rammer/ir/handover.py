@@ -14,6 +14,7 @@ from operator import is_
 from rammer.ir.access import Access, Accesses
 from rammer.ir.expr import Range, loads
 from rammer.ir.index import variables
+from rammer.ir.kernel import RKernel
 from rammer.ir.proof import written_before
 from rammer.ir.tile import Apply, Body, For, If, Kind, Stmt, Store, Sync, TileProgram, contains, statements
 
@@ -54,6 +55,14 @@ def parts(program: TileProgram, opened: Callable[[For], bool]) -> tuple[Unit, ..
     if several and not _fresh(program, units, digits, several):
         return ()
     return tuple(u for u in units if u.hands_over)
+
+
+def has_parts(kernel: RKernel) -> bool:
+    """Whether iterations of its loops store apart: a proof says so, and not of updates.
+
+    Their data may send several elements to one place, where the last one stays.
+    """
+    return not kernel.unproven and not kernel.operation.expr.into
 
 
 def _of_one(name: str, units: Sequence[Unit], digits: set[str]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from rammer.errors import DeviceError
 from rammer.ir.expr import Cast, nodes
 from rammer.ir.graph import Graph
+from rammer.ir.handover import has_parts
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import direct_ports
 from rammer.ir.plan import ExecutionPlan
@@ -76,7 +77,7 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
     weights = places.pack(allocate)
     header["weights"] = list(weights)
     ahead = {task: n for n, task in enumerate(asking, 1)}
-    tickets = {k: compiled.tickets[k] if _has_parts(k) else () for k in kernels}
+    tickets = {k: compiled.tickets[k] if has_parts(k) else () for k in kernels}
     lanes = lanes_of(plan, [numbers[k] for k in plan.kernels], first_args, ahead, tickets)
     base, offset = np.array(args, np.int64).reshape(-1, 2).T
     table = Table(header, **lanes, arg_base=base.astype(np.int32), arg_offset=offset, aheads=np.array(asked, np.int64))
@@ -88,12 +89,6 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         weights,
         plan,
     )
-
-
-def _has_parts(kernel: RKernel) -> bool:
-    """Whether iterations of its loops store apart: a proof says so, and not of updates, whose data may send several
-    elements to one place, where the last one stays."""
-    return not kernel.unproven and not kernel.operation.expr.into
 
 
 def _has_subnormals(graph: Graph) -> bool:

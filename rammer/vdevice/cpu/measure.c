@@ -3,7 +3,7 @@
 typedef long long i64;
 typedef void (*kernel_fn)(char *const *args, char *scratch, long rtask, int *status);
 
-// What a kernel is told besides its arguments: nothing to ask for ahead of its use, and that nobody helps. As in runtime.c.
+// What a kernel is told besides its arguments, as in runtime.c: nothing to ask for ahead of its use, and nobody helps.
 typedef struct { const char *from; i64 lines; } ahead;
 typedef struct { int status; ahead next; i64 *taken; } context;
 

@@ -13,7 +13,7 @@ from rammer.ir.tensor import DType, Encoding, TensorType
 from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, Stmt, Store, TileProgram, children, statements
 from rammer.vdevice.cpu.nests import Nest, NestPrinter
 from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
-from rammer.vdevice.cpu.tickets import numbers, tickets
+from rammer.vdevice.cpu.tickets import tickets
 from rammer.vdevice.vectors import depends
 
 MAX_STEPS = 32  # stores of an unrolled body: twice as many won nothing, and took clang a fifth longer
@@ -44,8 +44,7 @@ class CpuPrinter(NestPrinter):
         self._sums = _sums(program.body, 1)
         self._many = max(self._sums.values(), default=0)
         self._asking = ""  # the variable of the loop that asks for what runs next
-        self._tickets = tickets(program)
-        self.tickets = numbers(program, self._tickets)  # of each rTask, at most; nothing if there are none
+        self._tickets, self.tickets = tickets(program)
 
     def share(self, prefix: str, handed: str) -> list[Nest]:
         return [] if self._on_unit else super().share(prefix, handed)  # its tiles are this function's

@@ -245,7 +245,7 @@ static void __attribute__((noinline)) help(pool *p, i64 veu, lane *other) {
   lane *me = &p->lanes[veu];
   ADD_IN_ORDER(&other->helping, 1);
   const slot *s = LOAD_IN_ORDER(&other->open);
-  if (s && __atomic_load_n(&other->taken, __ATOMIC_RELAXED) + 1 < s->tickets) {
+  if (s && __atomic_load_n(&other->taken, __ATOMIC_RELAXED) + 1 < s->tickets) {  // its owner comes to the last one
     me->helped++;
     me->now.next = *t->aheads;
     me->now.taken = &other->taken;
@@ -322,7 +322,7 @@ INLINE void walk(pool *p, i64 veu, int timed) {
         if (!await(p, veu, s - first, t->waits[s->args + w], base)) return;
     } else {
       me->now.next = t->aheads[s->ahead];
-      if (!s->tickets) compute(t, me, scratch, s);
+      if (timed || !s->tickets) compute(t, me, scratch, s);  // what is timed is each slot's own
       else if (!compute_openly(p, veu, scratch, s, s - first)) return;
     }
     if (s->flags & PUBLISH) STORE(&me->step, base + (s - first) + 1);

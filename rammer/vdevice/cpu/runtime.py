@@ -245,7 +245,7 @@ class CpuExecutable(HostRooms):
             self._pointed = ports
 
     def run_timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], SlotTimes]:
-        """As `run`, with the begin and end of every slot. Copying inputs and outputs is not in it."""
+        """As `run`, with the begin and end of every slot; nobody helps. Copying inputs and outputs is not in it."""
         with self._lock if self._forks == forks.count else self._renewed():
             self._times[:] = 0
             self._point({})

@@ -96,16 +96,8 @@ def lanes_of(
                 if isinstance(slot, RTask):
                     n, rtask = slot.uid
                     given = tickets[plan.kernels[n]] if num_veus > 1 else ()
-                    slots.append(
-                        (
-                            kernel_number[n],
-                            rtask,
-                            first_args[n][rtask],
-                            0,
-                            ahead.get(slot.uid, 0),
-                            given[rtask] if given else 0,
-                        )
-                    )
+                    count = given[rtask] if given else 0
+                    slots.append((kernel_number[n], rtask, first_args[n][rtask], 0, ahead.get(slot.uid, 0), count))
                     operators.append(n)
                 else:
                     slots.append((-1, len(slot.waits), len(waits), 0, 0, 0))

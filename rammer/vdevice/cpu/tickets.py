@@ -5,7 +5,7 @@ A core that others slow down would let all of them wait for its half of each ope
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -27,42 +27,47 @@ OPENED, WORTH = 0.9, 0.75  # of a loop, and of an rTask
 
 @dataclass(frozen=True, slots=True)
 class Tickets:
-    """How many tickets a statement has, how many of its iterations each one is, how often, and in which rTasks."""
+    """How many tickets a statement has, and how many of its iterations each one is."""
 
     count: int
     iterations: int
-    times: int
-    where: tuple[Range, ...]
 
 
-def tickets(program: TileProgram) -> Mapping[int, Tickets]:
-    """The tickets of an rTask's statements, by their ids; none where too little could be handed over."""
+def tickets(program: TileProgram) -> tuple[Mapping[int, Tickets], tuple[int, ...]]:
+    """The tickets of statements, by their ids, and how many each rTask has, at most: conditions inside of it may hold.
+
+    None where too little could be handed over.
+    """
     results = frozenset(b.name for b in program.arguments[: program.num_outputs])
     found: dict[int, Tickets] = {}
+    totals: list[tuple[int, tuple[Range, ...]]] = []
     steps, handed = _steps(program.body), 0
     if steps < FEWEST * LEAST_STEPS:
-        return {}
+        return {}, ()
     for unit in parts(program, lambda loop: _opened(loop, results)):
         stmt, count, iterations = unit.stmt, 1, 1
         if isinstance(stmt, For) and stmt.kind is Kind.SERIAL:
             iterations = -(-LEAST_STEPS // max(_steps(stmt.body), 1))
             count = -(-(stmt.stop - stmt.start) // iterations)
         times = prod(loop.stop - loop.start for loop in unit.around)
-        found[id(stmt)] = Tickets(count, iterations, times, unit.where)
+        found[id(stmt)] = Tickets(count, iterations)
+        totals.append((count * times, unit.where))
         handed += _steps((stmt,)) * times
-    enough = max(numbers(program, found), default=0) >= FEWEST and handed >= WORTH * steps
-    return found if enough else {}
+    if handed < WORTH * steps:
+        return {}, ()
+    numbers = _of_rtasks(program, totals)
+    return (found, numbers) if max(numbers) >= FEWEST else ({}, ())
 
 
-def numbers(program: TileProgram, found: Mapping[int, Tickets]) -> tuple[int, ...]:
-    """How many tickets each rTask has, at most: conditions on what moves inside of one may hold."""
+def _of_rtasks(program: TileProgram, totals: Sequence[tuple[int, tuple[Range, ...]]]) -> tuple[int, ...]:
+    """The sum of numbers for each rTask, of those whose conditions on the rTask's number hold."""
     digits = {s.var: s for s in statements(program.body) if isinstance(s, For) and s.kind is Kind.TASK}
-    fixed = [(t, [r for r in t.where if variables(r.index) <= digits.keys()]) for t in found.values()]
-    counts = []
-    for rtask in range(program.num_rtasks if found else 0):
+    fixed = [(total, [r for r in where if variables(r.index) <= digits.keys()]) for total, where in totals]
+    sums = []
+    for rtask in range(program.num_rtasks):
         at = {name: rtask // loop.stride % loop.stop for name, loop in digits.items()}
-        counts.append(sum(t.count * t.times for t, where in fixed if all(holds(r, at) for r in where)))
-    return tuple(counts)
+        sums.append(sum(total for total, where in fixed if all(holds(r, at) for r in where)))
+    return tuple(sums)
 
 
 def _opened(loop: For, results: frozenset[str]) -> bool:
