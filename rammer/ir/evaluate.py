@@ -355,7 +355,10 @@ def happens(path: Path, grid: Mapping[str, Any], shape: Sequence[int]) -> NDArra
     """Where a path of conditions is taken, on a grid of this shape."""
     inside = np.ones(shape, bool)
     for where, wanted in path:
-        inside &= np.logical_and.reduce([np.broadcast_to(holds(r, grid), shape) for r in where]) == wanted
+        together: Any = np.True_
+        for r in where:
+            together = together & holds(r, grid)
+        inside &= together == wanted
     return inside
 
 

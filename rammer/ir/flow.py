@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rammer.ir.access import Access, Accesses, common_loops
 from rammer.ir.evaluate import happens
 from rammer.ir.expr import Role, decided_by
-from rammer.ir.index import bounds, evaluate, variables
+from rammer.ir.index import Index, bounds, evaluate, variables
 from rammer.ir.intervals import in_order
 from rammer.ir.tile import Kind
 
@@ -38,13 +38,15 @@ class Untraceable(Exception):
 class Flow:
     """Traces of one tile program; `inputs` are the buffers at which they end.
 
-    After a trace, `terms` says how many terms the sums in each register buffer have, by tag, `unwritten` names an
-    element that was read and that no statement had written, and `roles` are those in which inputs were read. Of more
-    than `most_roles` the first one stands for all.
+    After a trace, `terms` says how many terms the sums in each register buffer have, by tag, if it was `counting`;
+    `unwritten` names an element that was read and that no statement had written, and `roles` are those in which inputs
+    were read. Of more than `most_roles` the first one stands for all.
     """
 
-    def __init__(self, accesses: Accesses, inputs: Sequence[str], most_roles: int = MOST_ROLES) -> None:
-        self._most, self._most_roles = MAX_INSTANCES, most_roles
+    def __init__(
+        self, accesses: Accesses, inputs: Sequence[str], *, counting: bool = True, most_roles: int = MOST_ROLES
+    ) -> None:
+        self._most, self._counting, self._most_roles = MAX_INSTANCES, counting, most_roles
         self.terms: dict[str, Points] = {}
         self.unwritten = ""
         self.roles: list[Role] = [()]
@@ -53,21 +55,28 @@ class Flow:
         self._inputs = frozenset(inputs)
         self._writes: dict[int, list[Access]] = {}
         self._reads: dict[int, list[Access]] = {}
+        self._moving: dict[Access, frozenset[str]] = {}
         self._spans: dict[Access, tuple[int, int]] = {}
-        self._places: dict[Access, tuple[Points, Points]] = {}  # of a write by its own variables: sorted, and in order
+        self._sorted: dict[Hashable, tuple[Points, Points]] = {}  # what `_by_place` says of an index
         self._unused: dict[int, frozenset[str]] = {}
         self._updates: set[int] = set()  # statements that read the buffer which they write
         self._sums: dict[int, str] = {}  # of these, the ones that add a term to a register
+        self._plain: set[int] = set()  # of these, the ones that leave what was there as one of the terms
+        self._earliest: dict[tuple[str, int], int] = {}  # of a buffer and a loop: the first write inside
         for access in accesses.found:
             reads = self._reads.setdefault(access.statement, [])
             if not access.write:
                 reads.append(access)
                 continue
             self._writes.setdefault(access.statement, []).append(access)
+            for number, _ in access.loops:
+                self._earliest.setdefault((access.buffer, number), access.statement)
             if own := [r for r in reads if r.buffer == access.buffer]:
                 self._updates.add(access.statement)
                 if access.register and all(r.index == access.index for r in own):
                     self._sums[access.statement] = access.buffer
+                    if all(r.path == access.path and not (r.role or r.more or r.threads) for r in own):
+                        self._plain.add(access.statement)
 
     def sources(self, starts: Mapping[int, Instances], rounds: Points) -> dict[str, Points]:
         """Of every input the elements from which statements compute what they store: [(tag, role, element)], sorted.
@@ -130,23 +139,33 @@ class Flow:
         if len(now[TAG]) > self._most:
             raise Untraceable("a statement has too many instances")
         asked: list[tuple[Access, Points, Instances]] = []
+        plain = self._sums[statement] if statement in self._plain else None  # what was wanted of it still is
         for read in self._reads[statement]:
+            if read.buffer == plain:
+                continue
             places, around = _places(read, now)
             moved = {n: evaluate(ix, around) + np.zeros_like(places) for n, ix in read.threads}
             asked.append((read, places, {**around, **moved, ROLE: self._entering(read.role, around[ROLE])}))
-        if statement in self._sums:
+        if self._counting and statement in self._sums:
             buffer = self._sums[statement]
             self.terms[buffer] = self.terms.get(buffer, 0) + self._terms(statement, now, count)
         for group, rows in written:
-            group.found[rows] = True
+            group.found[rows] |= plain is None
             if statement not in self._updates:
                 group.closed[rows] = True
         for read, places, around in asked:
             if read.buffer in self._inputs:
                 found[read.buffer].append(_distinct(around[TAG], around[ROLE], places))
             elif len(places):
-                key = tuple(n for n, _ in read.loops)
-                wanted.setdefault(read.buffer, {}).setdefault(key, _Wanted(read)).add(places, around)
+                groups, shared = wanted.setdefault(read.buffer, {}), self._shared(read)
+                if shared not in groups:
+                    groups[shared] = _Wanted(read, len(shared))
+                groups[shared].add(places, around)
+
+    def _shared(self, read: Access) -> Loops:
+        """The loops around a read that a write before it is in, too: what others count says nothing of who wrote it."""
+        never = read.statement
+        return tuple(n for n, _ in read.loops if self._earliest.get((read.buffer, n), never) < read.statement)
 
     def _entering(self, role: Role, outer: Points) -> Points:
         """The roles of what enters computations in a role, whose results have others."""
@@ -187,7 +206,8 @@ class Flow:
 
     def _writing(self, write: Access, around: Instances, elements: Points) -> Iterator[Instances]:
         """The instances with which an access touches elements; `around` has the values of its outer loops for each."""
-        moving = [n for n in around if n in variables(write.index)]
+        own = self._variables(write)
+        moving = [n for n in around if n in own]
         settings: list[Any] = _alike([around[n] for n in moving]) if moving else [slice(None)]
         for rows in settings:
             known = {n: int(around[n][rows][0]) for n in moving}
@@ -199,16 +219,15 @@ class Flow:
     def _touching(self, write: Access, known: Mapping[str, int], around: Instances, elements: Points) -> Instances:
         ranges = {n: s for n, s in write.ranges.items() if n not in around}
         ranges |= {n: (s[0], s[0]) for n, s in ranges.items() if n in self._idle(write)}
-        own = [n for n in ranges if n in variables(write.index)]
+        moving = self._variables(write)
+        own = [n for n in ranges if n in moving]
         shape = [ranges[n][1] - ranges[n][0] + 1 for n in own]
         if prod(shape) > MAX_INSTANCES:
             raise Untraceable("a statement has too many instances")
-        sorted_places = None if known else self._places.get(write)
-        if sorted_places is None:
-            sorted_places = _by_place(write, known, {n: ranges[n] for n in own})
-        if not known:
-            self._places[write] = sorted_places
-        places, order = sorted_places
+        key = (write.index, *known.items(), *(ranges[n] for n in own))
+        if key not in self._sorted:
+            self._sorted[key] = _by_place(write.index, known, {n: ranges[n] for n in own})
+        places, order = self._sorted[key]
         first = np.searchsorted(places, elements, "left")
         counts = np.searchsorted(places, elements, "right") - first
         rows = np.repeat(np.arange(len(elements)), counts)
@@ -218,6 +237,12 @@ class Flow:
             at = np.unravel_index(hits, shape)
             values |= {n: ranges[n][0] + at[p] for p, n in enumerate(own)}
         return _crossed(values, {n: s for n, s in ranges.items() if n not in own})
+
+    def _variables(self, write: Access) -> frozenset[str]:
+        """The variables of a write's index."""
+        if write not in self._moving:
+            self._moving[write] = frozenset(variables(write.index))
+        return self._moving[write]
 
     def _idle(self, write: Access) -> frozenset[str]:
         """Variables of the thread's number that a statement does not depend on: one value stands for all."""
@@ -232,14 +257,14 @@ class Flow:
 
 
 class _Wanted:
-    """What reads in the same loops ask of a buffer: columns of element, tag, role, and the value of each loop.
+    """What reads ask of a buffer that share the same loops with its writes: element, tag, role, each loop's value.
 
-    They are sorted, so that what is wanted of a part of the buffer lies together.
+    The columns are sorted, so that what is wanted of a part of the buffer lies together.
     """
 
-    def __init__(self, read: Access) -> None:
+    def __init__(self, read: Access, shared: int) -> None:
         self.read = read
-        self._names = [lp.var for _, lp in read.loops]
+        self._names = [lp.var for _, lp in read.loops[:shared]]
         self.table = np.zeros((3 + len(self._names), 0), np.int64)
         self.found = np.zeros(0, bool)  # some statement writes it
         self.closed = np.zeros(0, bool)  # and what was written before is lost
@@ -299,12 +324,12 @@ def _those(instances: Instances | None, tags: NDArray[np.bool_]) -> Instances | 
     return {name: values[kept] for name, values in instances.items()}
 
 
-def _by_place(write: Access, known: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> tuple[Points, Points]:
-    """The elements that an access touches while these variables run, ascending, and the number of each combination."""
+def _by_place(index: Index, known: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> tuple[Points, Points]:
+    """The elements that an index names while these variables run, ascending, and the number of each combination."""
     axes = np.ogrid[tuple(slice(low, high + 1) for low, high in ranges.values())]
     grid: dict[str, Any] = {**known, **dict(zip(ranges, axes, strict=True))}
     shape = [high - low + 1 for low, high in ranges.values()]
-    places = np.broadcast_to(np.asarray(evaluate(write.index, grid), np.int64), shape).ravel()
+    places = np.broadcast_to(np.asarray(evaluate(index, grid), np.int64), shape).ravel()
     order = np.argsort(places, kind="stable")
     return places[order], order
 

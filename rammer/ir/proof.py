@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import product
 from math import prod
 
@@ -442,7 +442,8 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
             stores = stores[:1] + stores[1:][-1:]
         most = MOST_ELEMENTS if kernel.form is None else FEW_ELEMENTS
         try:
-            traces = _traces(evidence.accesses, inputs, stores, kind, most)
+            make = partial(Flow, evidence.accesses, inputs, counting=reference.counted)
+            traces = _traces(make, stores, kind, most)
         except Untraceable as error:
             yield Finding("R207", f"where {names[position]} comes from: {error}", False)
             continue
@@ -456,17 +457,17 @@ def _flows(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _traces(
-    accesses: Accesses, inputs: Sequence[str], stores: Sequence[Access], kind: TensorType, most: int
+    make: Callable[..., Flow], stores: Sequence[Access], kind: TensorType, most: int
 ) -> list[tuple[Flow, Points, dict[str, Points]]]:
     """What `_traced` says of all stores together, or of each, with all roles as one, where sums are of sums.
 
     Raises Untraceable.
     """
-    flow = Flow(accesses, inputs)
+    flow = make()
     try:
         return [(flow, *_traced(flow, stores, kind, most))]
     except Untraceable:
-        flows = [Flow(accesses, inputs, most_roles=1) for _ in stores]
+        flows = [make(most_roles=1) for _ in stores]
         return [(own, *_traced(own, [store], kind, most)) for own, store in zip(flows, stores, strict=True)]
 
 

@@ -75,10 +75,9 @@ def function(printer: CpuPrinter) -> EmittedKernel:
     body = [*printer.scratch(), *printer.body(program.body, 1), *printer.end()]
     large = len(body) >= LARGE
     lines = []
-    for nest in nests:
-        numbers = "".join(f", long {n}" for n in nest.numbers)
-        head = f"{parameters}char *restrict scratch, int *restrict status{numbers}"
-        lines += [f"static {APART}void {nest.name}({head}) {{", *printer.scratch(), *nest.lines, "}"]
+    for nest in (*nests, *printer.loops):
+        head = ", ".join([f"{parameters}char *restrict scratch, int *restrict status", *nest.parameters])
+        lines += [f"static {APART}void {nest.name}({head}) {{", *nest.lines, "}"]
     lines += [
         f"static {APART * large}void {PLACEHOLDER}_body({parameters}char *restrict scratch, long rtask, "
         "int *restrict status) {",

@@ -21,11 +21,11 @@ _ADDED = re.compile(r" \+ @(\d+)@")
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """The lines of a function but for its head, and the numbers that it is given."""
+    """The lines of a function but for its head, and the parameters that it has besides those of the kernel."""
 
     name: str
     lines: tuple[str, ...]
-    numbers: tuple[str, ...]
+    parameters: tuple[str, ...]
 
 
 class NestPrinter(CFamilyPrinter):
@@ -51,7 +51,8 @@ class NestPrinter(CFamilyPrinter):
         for lines, members in groups.items():
             if len(members) > 1 and (made := _common(lines, [held for _, held in members], _arrays(members[0][0]))):
                 texts, rows = made
-                nest = Nest(f"{prefix}nest{len(nests)}", texts, tuple(f"rammer_p{n}" for n in range(len(rows))))
+                numbers = tuple(f"long rammer_p{n}" for n in range(len(rows)))
+                nest = Nest(f"{prefix}nest{len(nests)}", (*self.scratch(), *texts), numbers)
                 nests.append(nest)
                 for n, (stmt, _) in enumerate(members):
                     self._calls[id(stmt)] = f"{nest.name}({', '.join([handed, *(row[n] for row in rows)])});"

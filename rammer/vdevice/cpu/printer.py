@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,9 +11,24 @@ from rammer.ir.expr import Call, Cast, Const, Load, Scalar
 from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import place
 from rammer.ir.tensor import DType, Encoding, TensorType
-from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Prefetch, Stmt, Store, TileProgram, children, statements
+from rammer.ir.tile import (
+    NEXT,
+    Apply,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kind,
+    Prefetch,
+    Stmt,
+    Store,
+    TileProgram,
+    children,
+    statements,
+)
 from rammer.vdevice.cpu.nests import Nest, NestPrinter
 from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
+from rammer.vdevice.cpu.rolled import in_registers, rolled
 from rammer.vdevice.cpu.tickets import tickets
 from rammer.vdevice.vectors import depends
 
@@ -38,6 +54,9 @@ class CpuPrinter(NestPrinter):
 
     def __init__(self, program: TileProgram, lanes: int) -> None:
         super().__init__(program, lanes)
+        self.loops: list[Nest] = []  # that are functions of their own
+        self._handed: tuple[str, str] | None = None  # to functions: the prefix of their names, and arguments
+        self._unrolled: dict[str, Buffer] = {}  # what lies in registers once all loops are unrolled
         many = self.numbers(program.body)[1] > MAX_GATHERED
         self.most_numbers = MAX_NUMBERS, FEW_GATHERED if many else MAX_GATHERED
         self._on_unit = any(isinstance(s, Apply) and in_blocks(s) for s in statements(program.body))
@@ -46,7 +65,36 @@ class CpuPrinter(NestPrinter):
         self._asking = ""  # the variable of the loop that asks for what runs next
         self._tickets, self.tickets = tickets(program)
 
+    def declare(self, buffer: Buffer, body: Body) -> None:
+        super().declare(buffer, body)
+        self._unrolled.pop(buffer.name, None)
+        if in_registers(buffer, body):
+            self._unrolled[buffer.name] = buffer
+
+    def _apart(self, loop: For) -> list[str]:
+        """A call of an unrolled loop of long functions, which is printed as a function: nothing if it stays here."""
+        names = {b.name for b in (*self.program.arguments, *self.program.scratch)}
+        found = rolled(loop, names, self._unrolled, self.lanes)
+        if found is None or self._handed is None or self._held is not None:
+            return []
+        for copy in found.copies:
+            self.declare(copy, found.body)
+        if not all(copy.name in self.wide for copy in found.copies):
+            return []
+        lines = (*super().scratch(), *self.body(found.body, 1))
+        inside = {s.var for s in statements(found.body) if isinstance(s, For)}
+        words = set(re.findall(r"\w+", "\n".join(lines))) - inside
+        numbers = [v for v in self.env if v in words]
+        vectors = [f"const {self.vectors[copy.dtype]} *restrict {copy.name}" for copy in found.copies]
+        prefix, handed = self._handed
+        nest = Nest(f"{prefix}loop{len(self.loops)}", lines, (*vectors, *(f"long {n}" for n in numbers)))
+        self.loops.append(nest)
+        called = ", ".join([handed, *(copy.name for copy in found.copies), *numbers])
+        copies = [self.alloc(copy) for copy in found.copies]
+        return ["{", *("  " + line for line in copies), *self.body(found.copying, 1), f"  {nest.name}({called});", "}"]
+
     def share(self, prefix: str, handed: str) -> list[Nest]:
+        self._handed = prefix, handed
         return [] if self._on_unit else super().share(prefix, handed)  # its tiles are this function's
 
     def scratch(self) -> list[str]:
@@ -190,6 +238,8 @@ class CpuPrinter(NestPrinter):
         return f"long {v} = {times} * rammer_part{start}; {v} < imin({stop}, {times} * (rammer_part + 1){start}); {v}++"
 
     def loop(self, loop: For, depth: int) -> list[str]:
+        if loop.kind is Kind.UNROLLED and (apart := self._apart(loop)):
+            return apart
         if loop.kind is not Kind.SERIAL:
             return super().loop(loop, depth)
         lines = super().loop(loop, depth)
