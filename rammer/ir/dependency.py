@@ -118,6 +118,45 @@ class BoxReader:
         spans = {**self._loops, **box}
         return {load: self._read(found, spans) for load, found in self.loads.items()}
 
+    def of_each(self, places: Mapping[str, NDArray[np.int64]]) -> dict[Role, NDArray[np.int64]] | None:
+        """The same of many places, given by root axis: by role (number of the place, element), [n, 2], sorted.
+
+        None if these are too many to look at together.
+        """
+        parts: dict[Role, list[NDArray[np.int64]]] = defaultdict(list)
+        count = len(next(iter(places.values()), (0,)))
+        for (_, role), found in self.loads.items():
+            for groups in found:
+                total = np.zeros((1, 1), np.int64)
+                for group in groups:
+                    if (
+                        count * total.shape[1] * prod(self._loops[a][1] for a in group.axes if a not in places)
+                        > MAX_POINTS
+                    ):
+                        return None
+                    offsets = self._of_each(group, places)
+                    sums = total[:, :, None] + offsets[:, None, :]
+                    nothing = (total < 0)[:, :, None] | (offsets < 0)[:, None, :]
+                    total = np.where(nothing, -1, sums).reshape(len(sums), total.shape[1] * offsets.shape[1])
+                parts[role].append(np.broadcast_to(total, (count, total.shape[1])))
+        rows = {}
+        for role, several in parts.items():
+            read = np.sort(np.concatenate(several, axis=1), axis=1)
+            kept = read >= 0
+            kept[:, 1:] &= read[:, 1:] != read[:, :-1]
+            rows[role] = np.stack([np.nonzero(kept)[0], read[kept]], 1)
+        return rows
+
+    def _of_each(self, group: AxisGroup, places: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+        """What a group adds to the position for each place, of one row if it is the same for all; -1 for nothing."""
+        inner = [a for a in group.axes if a not in places]
+        sizes = [self._loops[a][1] for a in inner]
+        steps = [n.reshape(1, prod(sizes)) for n in np.indices(sizes)] if inner else []
+        grid = {a: places[a][:, None] for a in group.axes if a in places} | dict(zip(inner, steps, strict=True))
+        shape = (len(next(iter(places.values()))) if len(inner) < len(group.axes) else 1, prod(sizes))
+        inside, total = _positions(group, grid, shape, self._kind.shape, self._strides)
+        return np.where(inside, total, -1)
+
     def _read(self, found: list[tuple[AxisGroup, ...]], spans: Spans) -> Intervals:
         key = (id(found), *(spans[a] for a in self._axes[id(found)]))
         if key not in self._known:  # neighbours are computed from the same weights, channels from the same window
@@ -177,14 +216,19 @@ def logical_elements(kind: TensorType) -> Intervals:
 
 def place_of(kind: TensorType, element: int) -> tuple[int, ...] | None:
     """The logical place that a physical element holds; None for padding, and for what others have in between."""
+    places, held = places_of(kind, np.array([element]))
+    return tuple(places[0].tolist()) if held[0] else None
+
+
+def places_of(kind: TensorType, elements: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The logical places of physical elements, [n, rank], and which of them hold one."""
     digits = kind.layout.digits if kind.layout else tuple(Digit(d) for d in range(kind.rank))
-    place = [0] * kind.rank
+    places, held = np.zeros((len(elements), kind.rank), np.int64), np.ones(len(elements), bool)
     for digit, stride, extent in zip(digits, kind.strides, kind.physical_shape, strict=True):
-        value, element = divmod(element, stride)
-        if value >= extent:
-            return None
-        place[digit.dim] += value * digit.div
-    return tuple(place) if all(p < e for p, e in zip(place, kind.shape, strict=True)) else None
+        value, elements = np.divmod(elements, stride)
+        held &= value < extent
+        places[:, digit.dim] += value * digit.div
+    return places, held & (places < np.array(kind.shape, np.int64)).all(axis=1)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -478,14 +522,26 @@ def _offsets(
             parts.append(_addresses(np.array([[max(low, 0), min(high + 1, shape[dim])]]), strides[dim]))
         return sumset(parts), False
     grid = dict(zip(group.axes, np.ogrid[tuple(slice(*spans[a]) for a in group.axes)], strict=True))
+    inside, total = _positions(group, grid, sizes, shape, strides)
+    points = np.unique(total[inside])
+    return merged(points, points + 1), True
+
+
+def _positions(
+    group: AxisGroup,
+    grid: Mapping[str, NDArray[np.int64]],
+    sizes: Sequence[int],
+    shape: tuple[int, ...],
+    strides: Sequence[Strides],
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Where on a grid of some sizes a group reads, and what it adds to the position there."""
     inside = happens(group.where, grid, sizes)
     total: Any = np.zeros(sizes, np.int64)
     for dim, index in zip(group.dims, group.index, strict=True):
         value = np.asarray(evaluate(index, grid))
         inside &= (value >= 0) & (value < shape[dim])
         total = total + sum((value // div % mod if mod else value // div) * s for s, div, mod in strides[dim])
-    points = np.unique(total[inside])
-    return merged(points, points + 1), True
+    return inside, total
 
 
 def _affine(group: AxisGroup, spans: Spans, extent: int) -> Intervals | None:

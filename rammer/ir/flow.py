@@ -25,7 +25,7 @@ ROLE = "%"  # what becomes of what it computes: a number, of `Flow.roles`
 ROW = "@"  # what a statement was asked for
 MOST_ROLES = 1 << 10  # told apart
 MAX_INSTANCES = 1 << 18  # of a statement that are looked at together
-ENOUGH = 1 << 14  # of a statement, of more tags than those of the last round
+ENOUGH = 1 << 13  # of a statement, of more tags than those of the last round
 
 
 _NONE = np.zeros(0, np.int64)

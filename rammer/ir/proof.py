@@ -15,7 +15,7 @@ import numpy as np
 
 from rammer.ir import proof_update
 from rammer.ir.access import Access, Accesses, common_loops
-from rammer.ir.dependency import logical_elements, place_of, read_elements, written_elements
+from rammer.ir.dependency import logical_elements, places_of, read_elements, written_elements
 from rammer.ir.evaluate import holds
 from rammer.ir.expr import Range, decided_by
 from rammer.ir.flow import ROLE, TAG, Flow, Points, Untraceable
@@ -298,15 +298,20 @@ def _defined(evidence: Evidence) -> Iterator[Finding]:
         if evidence.program.num_threads > 1:
             writes = [replace(w, path=()) for w in writes]
         spans = [bounds(w.index, w.ranges) for w in writes]
+        earliest: dict[int, int] = {}  # write in a loop
+        for write in writes:
+            for number, _ in write.loops:
+                earliest.setdefault(number, write.statement)
         known: set[tuple[object, ...]] = set()
         for read in reads:
+            shared = tuple(n for n, _ in read.loops if earliest.get(n, read.statement) < read.statement)
+            alike = read.index, read.path, read.more, tuple(read.ranges.items()), shared
+            if alike in known:  # in the same loops as what was written before; since then more was
+                continue
+            known.add(alike)
             low, high = bounds(read.index, read.ranges)
             near = [w for w, (first, last) in zip(writes, spans, strict=True) if first <= high and low <= last]
             before = [w for w in near if w.statement < read.statement]
-            alike = read.index, read.path, read.more, tuple(n for n, _ in read.loops), tuple(map(id, before))
-            if alike in known:  # in the same loops, of what the same statements wrote
-                continue
-            known.add(alike)
             if any(_plainly(write, read) for write in before):
                 continue
             what = f"statement {read.statement} reads {name}{{}} before it is written"
@@ -515,8 +520,9 @@ def _corners(store: Access, kind: TensorType) -> dict[str, Points]:
     rows += [middle | {n: at} for n in inner for at in range(ranges[n][0], min(ranges[n][1], ranges[n][0] + SWEEP) + 1)]
     ending = [(n, ranges[n], own) for n in inner if (own := [r for r in guards if n in variables(r.index)])]
     rows += [last for row in rows for end in ending if (last := _last(store, row, *end))]
-    kept = [row for row in rows if _happens(store, row)]
-    kept = [row for row in kept if place_of(kind, int(evaluate(store.index, row))) is not None]  # no padding
+    rows = [row for row in rows if _happens(store, row)]
+    _, held = places_of(kind, np.array([int(evaluate(store.index, row)) for row in rows], np.int64))
+    kept = [row for row, there in zip(rows, held.tolist(), strict=True) if there]  # no padding
     return {n: np.array([row[n] for row in kept], np.int64) for n in ranges} | {TAG: np.arange(len(kept))}
 
 

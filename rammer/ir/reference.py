@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rammer.ir.dependency import BoxReader, place_of
+from rammer.ir.dependency import BoxReader, place_of, places_of
 from rammer.ir.expr import Call, Cast, Const, Load, Role, Scalar, Select, TensorExpr, rewrite, substitute_axes
 from rammer.ir.flow import Points
 from rammer.ir.index import Index
@@ -57,9 +58,13 @@ class Reference:
 
         Where a program computes in other steps than the expression, roles cannot be compared one by one.
         """
-        places = [place_of(self.kind, element) for element in elements.tolist()]
+        found_places, held = places_of(self.kind, elements)
+        at = {a: found_places[held, dim] for dim, a in enumerate(self.axes)}
+        places = [place if there else None for place, there in zip(found_places.tolist(), held.tolist(), strict=True)]
         for name, (least, most) in self.readers.items():
             pairs = sources[name]
+            if self.exact and _all_between(least.of_each(at), most.of_each(at), pairs, held, roles):
+                continue  # as it mostly is
             alike = {roles[n] for n in np.unique(pairs[:, 1]).tolist()} == {role for _, role in most.loads}
             starts = np.searchsorted(pairs[:, 0], np.arange(len(places) + 1))
             for tag, place in enumerate(places):
@@ -74,7 +79,7 @@ class Reference:
                 loads = [_Load(load[1], lows.get(load, NOTHING), high) for load, high in reads.items()]
                 if what := self._wrong(loads, found, alike):
                     verb, stray = what
-                    return f"{list(place)} is computed {verb} {name}[{stray[0, 0]}]", verb != IN_PARTS
+                    return f"{place} is computed {verb} {name}[{stray[0, 0]}]", verb != IN_PARTS
         return None
 
     def _wrong(self, loads: list[_Load], found: Mapping[Role, Intervals], alike: bool) -> tuple[str, Intervals] | None:
@@ -109,8 +114,41 @@ class Reference:
         return ""
 
 
+def _all_between(
+    least: Mapping[Role, Points] | None,
+    most: Mapping[Role, Points] | None,
+    pairs: Points,
+    held: NDArray[np.bool_],
+    roles: Sequence[Role],
+) -> bool:
+    """Whether what was found, (tag, role, element), is all that each tag which holds an element must read, in each role
+    apart, and nothing but what it may.
+    """
+    if least is None or most is None:
+        return False
+    tags = np.cumsum(held) - 1
+    pairs = pairs[held[pairs[:, 0]]]
+    numbers = {roles[n]: pairs[pairs[:, 1] == n] for n in np.unique(pairs[:, 1]).tolist()}
+    found = {role: np.stack([tags[own[:, 0]], own[:, 2]], 1) for role, own in numbers.items()}
+    nothing = pairs[:0, :2]
+    return found.keys() <= most.keys() and all(
+        _contains(high, found.get(role, nothing)) and _contains(found.get(role, nothing), least.get(role, nothing))
+        for role, high in most.items()
+    )
+
+
+def _contains(rows: Points, others: Points) -> bool:
+    """Whether all of the others are rows, both of them (tag, element), sorted."""
+    if np.array_equal(rows, others):
+        return True
+    span = 1 + max(int(some[:, 1].max(initial=0)) for some in (rows, others))
+    own, wanted = (some[:, 0] * span + some[:, 1] for some in (rows, others))
+    places = np.searchsorted(own, wanted)
+    return bool((places < len(own)).all() and (own[places] == wanted).all())
+
+
 def _all(reads: Mapping[tuple[tuple[Index, ...], Role], Intervals], found: Mapping[Role, Intervals]) -> bool:
-    """Whether what was found in each role is all that is read in it, as it mostly is."""
+    """Whether what was found in each role is all that is read in it."""
     wanted: dict[Role, list[Intervals]] = {}
     for (_, role), elements in reads.items():
         wanted.setdefault(role, []).append(elements)
