@@ -82,7 +82,8 @@ def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
     if not cached or len(problem.root.reduce) != 3 or config.get("RAMMER_WINOGRAD") == "0":
         return [], False
     apart = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
-    if convolution(apart) is None or (direct := next(contraction.schedules(problem), None)) is None:
+    conv = convolution(apart)
+    if conv is None or not _saves_products(conv) or (direct := next(contraction.schedules(problem), None)) is None:
         return [], False
     direct_us = problem.alone_us(direct, problem.spec.num_veus)
     if direct_us < least_us(problem.spec):
@@ -90,6 +91,11 @@ def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
     forms = schedules(apart, direct_us, max(search, MAX_SCHEDULES))
     made = [replace(f.problem.kernel(f.schedule), form=f.problem.expr) for f in forms]
     return made, any(f.alone_us <= CERTAIN * direct_us for f in forms)
+
+
+def _saves_products(conv: Convolution) -> bool:
+    """Whether there are fewer products than in the direct form: of 3x3 taps in steps of two there are as many."""
+    return PLANES * conv.rows.pieces * conv.columns.pieces < TILE * TILE * conv.rows.taps * conv.columns.taps
 
 
 def schedules(problem: Problem, worth_us: float = inf, most: int = MAX_SCHEDULES) -> list[Form]:
