@@ -224,7 +224,7 @@ class Flow:
         shape = [ranges[n][1] - ranges[n][0] + 1 for n in own]
         if prod(shape) > MAX_INSTANCES:
             raise Untraceable("a statement has too many instances")
-        key = (write.index, *known.items(), *(ranges[n] for n in own))
+        key = (write.index, *known.items(), *((n, ranges[n]) for n in own))
         if key not in self._sorted:
             self._sorted[key] = _by_place(write.index, known, {n: ranges[n] for n in own})
         places, order = self._sorted[key]

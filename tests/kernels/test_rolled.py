@@ -15,11 +15,12 @@ from rammer.ir.expr import Call, Load
 from rammer.ir.graph import Graph
 from rammer.ir.index import var
 from rammer.ir.operator import Operation
-from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Store
+from rammer.ir.tile import Alloc, Body, Buffer, For, If, Kind, Scope, Store, TileProgram
 from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.vdevice.cpu import rolled as module
 from rammer.vdevice.cpu.emit import emit
+from rammer.vdevice.cpu.printer import CpuPrinter
 from rammer.vdevice.cpu.rolled import MOST, in_registers, rolled
 
 
@@ -117,3 +118,17 @@ def test_registers_that_a_running_loop_counts_through_are_memory() -> None:
     assert not in_registers(ACC, (counted, *block("tanh", 8)))
     assert not in_registers(replace(ACC, scope=Scope.LOCAL), block("tanh", 8))
     assert not in_registers(ACC, (If((), (Alloc(Buffer("own", 1, Scope.REGISTER), (counted,)),)),))
+
+
+def test_squares_stay_where_they_are_turned() -> None:
+    """What is computed by columns and stored by rows leaves as a square; what is stored as it lies, in a loop."""
+    u, v, lane = var("u"), var("v"), var("l")
+    number = Call("tanh", (Load("x", (u * 256 + v * 16 + lane,)),))
+    arguments = Buffer("out", 3200, Scope.ARGUMENT), Buffer("x", 512, Scope.ARGUMENT)
+    for place, turned in ((u * 1600 + v + lane * 75, True), (u * 256 + v * 16 + lane, False)):
+        column = For("l", 0, 16, Kind.VECTOR, (Store("out", place, number),))
+        loop = For("u", 0, 2, Kind.UNROLLED, (For("v", 0, 16, Kind.UNROLLED, (column,)),))
+        printer = CpuPrinter(TileProgram("small", arguments, 1, (loop,), (), 1, ()), 16)
+        printer.share("k_", "out, x")
+        assert ("vturned(" in "".join(printer.body((loop,), 0))) == turned
+        assert bool(printer.loops) != turned

@@ -77,13 +77,16 @@ class CpuPrinter(NestPrinter):
         found = rolled(loop, names, self._unrolled, self.lanes)
         if found is None or self._handed is None or self._held is not None:
             return []
+        loops = [s for s in statements((loop,)) if isinstance(s, For)]
+        self.env |= {s.var: (s.start, s.stop - 1) for s in loops}
+        if any(map(self.square, loops)):
+            return []
         for copy in found.copies:
             self.declare(copy, found.body)
         if not all(copy.name in self.wide for copy in found.copies):
             return []
         lines = (*super().scratch(), *self.body(found.body, 1))
-        inside = {s.var for s in statements(found.body) if isinstance(s, For)}
-        words = set(re.findall(r"\w+", "\n".join(lines))) - inside
+        words = set(re.findall(r"\w+", "\n".join(lines))) - {s.var for s in loops}
         numbers = [v for v in self.env if v in words]
         vectors = [f"const {self.vectors[copy.dtype]} *restrict {copy.name}" for copy in found.copies]
         prefix, handed = self._handed
