@@ -75,6 +75,20 @@ class Accesses:
         self._names: dict[str, str] = {}
         self._walk(program.body, (), ())
 
+    def shared(self, read: Access) -> tuple[int, ...]:
+        """The loops around a read that a write before it is in, too: what others count says nothing of who wrote it."""
+        never = read.statement
+        return tuple(n for n, _ in read.loops if self._first_writes.get((read.buffer, n), never) < read.statement)
+
+    @cached_property
+    def _first_writes(self) -> Mapping[tuple[str, int], int]:
+        """The first statement inside of each loop that writes a buffer."""
+        found: dict[tuple[str, int], int] = {}
+        for access in self.found:
+            for number, _ in access.loops if access.write else ():
+                found.setdefault((access.buffer, number), access.statement)
+        return found
+
     def _walk(self, body: Body, loops: tuple[tuple[int, For], ...], path: Path) -> None:
         for stmt in body:
             match stmt:

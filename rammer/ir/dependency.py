@@ -129,10 +129,8 @@ class BoxReader:
             for groups in found:
                 total = np.zeros((1, 1), np.int64)
                 for group in groups:
-                    if (
-                        count * total.shape[1] * prod(self._loops[a][1] for a in group.axes if a not in places)
-                        > MAX_POINTS
-                    ):
+                    more = prod(self._loops[a][1] for a in group.axes if a not in places)
+                    if count * total.shape[1] * more > MAX_POINTS:
                         return None
                     offsets = self._of_each(group, places)
                     sums = total[:, :, None] + offsets[:, None, :]

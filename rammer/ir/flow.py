@@ -52,7 +52,7 @@ class Flow:
         self.roles: list[Role] = [()]
         self.kept = np.zeros(0, np.int64)
         self._numbers: dict[Role, int] = {(): 0}
-        self._inputs = frozenset(inputs)
+        self._accesses, self._inputs = accesses, frozenset(inputs)
         self._writes: dict[int, list[Access]] = {}
         self._reads: dict[int, list[Access]] = {}
         self._moving: dict[Access, frozenset[str]] = {}
@@ -62,15 +62,12 @@ class Flow:
         self._updates: set[int] = set()  # statements that read the buffer which they write
         self._sums: dict[int, str] = {}  # of these, the ones that add a term to a register
         self._plain: set[int] = set()  # of these, the ones that leave what was there as one of the terms
-        self._earliest: dict[tuple[str, int], int] = {}  # of a buffer and a loop: the first write inside
         for access in accesses.found:
             reads = self._reads.setdefault(access.statement, [])
             if not access.write:
                 reads.append(access)
                 continue
             self._writes.setdefault(access.statement, []).append(access)
-            for number, _ in access.loops:
-                self._earliest.setdefault((access.buffer, number), access.statement)
             if own := [r for r in reads if r.buffer == access.buffer]:
                 self._updates.add(access.statement)
                 if access.register and all(r.index == access.index for r in own):
@@ -157,15 +154,10 @@ class Flow:
             if read.buffer in self._inputs:
                 found[read.buffer].append(_distinct(around[TAG], around[ROLE], places))
             elif len(places):
-                groups, shared = wanted.setdefault(read.buffer, {}), self._shared(read)
+                groups, shared = wanted.setdefault(read.buffer, {}), self._accesses.shared(read)
                 if shared not in groups:
                     groups[shared] = _Wanted(read, len(shared))
                 groups[shared].add(places, around)
-
-    def _shared(self, read: Access) -> Loops:
-        """The loops around a read that a write before it is in, too: what others count says nothing of who wrote it."""
-        never = read.statement
-        return tuple(n for n, _ in read.loops if self._earliest.get((read.buffer, n), never) < read.statement)
 
     def _entering(self, role: Role, outer: Points) -> Points:
         """The roles of what enters computations in a role, whose results have others."""

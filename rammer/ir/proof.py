@@ -298,14 +298,9 @@ def _defined(evidence: Evidence) -> Iterator[Finding]:
         if evidence.program.num_threads > 1:
             writes = [replace(w, path=()) for w in writes]
         spans = [bounds(w.index, w.ranges) for w in writes]
-        earliest: dict[int, int] = {}  # write in a loop
-        for write in writes:
-            for number, _ in write.loops:
-                earliest.setdefault(number, write.statement)
         known: set[tuple[object, ...]] = set()
         for read in reads:
-            shared = tuple(n for n, _ in read.loops if earliest.get(n, read.statement) < read.statement)
-            alike = read.index, read.path, read.more, tuple(read.ranges.items()), shared
+            alike = read.index, read.path, read.more, tuple(read.ranges.items()), evidence.accesses.shared(read)
             if alike in known:  # in the same loops as what was written before; since then more was
                 continue
             known.add(alike)

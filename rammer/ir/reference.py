@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from rammer.ir.dependency import BoxReader, place_of, places_of
 from rammer.ir.expr import Call, Cast, Const, Load, Role, Scalar, Select, TensorExpr, rewrite, substitute_axes
 from rammer.ir.flow import Points
-from rammer.ir.index import Index
 from rammer.ir.intervals import NOTHING, Intervals, merged, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.simplify import scalar_conditions
@@ -73,7 +72,7 @@ class Reference:
                 box = {a: (p, p + 1) for a, p in zip(self.axes, place, strict=True)}
                 reads = most.by_load(box)
                 found = _by_role(pairs[starts[tag] : starts[tag + 1]], roles)
-                if not most.exact or _all(reads, found):
+                if not most.exact:
                     continue
                 lows = least.by_load(box)
                 loads = [_Load(load[1], lows.get(load, NOTHING), high) for load, high in reads.items()]
@@ -128,31 +127,25 @@ def _all_between(
         return False
     tags = np.cumsum(held) - 1
     pairs = pairs[held[pairs[:, 0]]]
-    numbers = {roles[n]: pairs[pairs[:, 1] == n] for n in np.unique(pairs[:, 1]).tolist()}
-    found = {role: np.stack([tags[own[:, 0]], own[:, 2]], 1) for role, own in numbers.items()}
-    nothing = pairs[:0, :2]
-    return found.keys() <= most.keys() and all(
-        _contains(high, found.get(role, nothing)) and _contains(found.get(role, nothing), least.get(role, nothing))
-        for role, high in most.items()
-    )
+    found = {roles[n]: pairs[pairs[:, 1] == n][:, ::2] for n in np.unique(pairs[:, 1]).tolist()}
+    if not found.keys() <= most.keys():
+        return False
+    nothing = pairs[:0, ::2]
+    for role, high in most.items():
+        own = found.get(role, nothing)
+        own = np.stack([tags[own[:, 0]], own[:, 1]], 1)
+        low = least.get(role, nothing)
+        span = 1 + max(int(rows[:, 1].max(initial=0)) for rows in (low, own, high))
+        low, own, high = (_numbered(rows, span) for rows in (low, own, high))
+        if len(missing(own, high)) or len(missing(low, own)):
+            return False
+    return True
 
 
-def _contains(rows: Points, others: Points) -> bool:
-    """Whether all of the others are rows, both of them (tag, element), sorted."""
-    if np.array_equal(rows, others):
-        return True
-    span = 1 + max(int(some[:, 1].max(initial=0)) for some in (rows, others))
-    own, wanted = (some[:, 0] * span + some[:, 1] for some in (rows, others))
-    places = np.searchsorted(own, wanted)
-    return bool((places < len(own)).all() and (own[places] == wanted).all())
-
-
-def _all(reads: Mapping[tuple[tuple[Index, ...], Role], Intervals], found: Mapping[Role, Intervals]) -> bool:
-    """Whether what was found in each role is all that is read in it."""
-    wanted: dict[Role, list[Intervals]] = {}
-    for (_, role), elements in reads.items():
-        wanted.setdefault(role, []).append(elements)
-    return wanted.keys() == found.keys() and all(np.array_equal(found[r], union(own)) for r, own in wanted.items())
+def _numbered(rows: Points, span: int) -> Intervals:
+    """Rows of (tag, element), sorted, as numbers."""
+    numbers = rows[:, 0] * span + rows[:, 1]
+    return merged(numbers, numbers + 1)
 
 
 def _by_role(pairs: Points, roles: Sequence[Role]) -> dict[Role, Intervals]:

@@ -13,6 +13,7 @@ import pytest
 from rammer.errors import RammerError
 from rammer.ir import dependency
 from rammer.ir.dependency import (
+    BoxReader,
     Dependencies,
     logical_elements,
     overlaps,
@@ -367,3 +368,26 @@ def test_what_some_rtasks_need_of_each_producer(seed: int) -> None:
                 found |= {(reader, TaskUid(producer, rtask)) for reader, rtask in mine}
             every = dependencies.of(n)
             assert found == {(reader, task) for reader in some.tolist() for task in every[reader]}
+
+
+@pytest.mark.parametrize("layout", [None, channel_blocked(4, 16)])
+def test_what_each_place_reads_is_what_its_box_reads(layout: Layout | None) -> None:
+    """All places enumerated together, and each by the intervals of its box; beside padding, and in every role."""
+    kinds = TensorType((3, 20, 9, 7), layout=layout), TensorType((24, 20, 3, 3)), TensorType((24,))
+    made = Operations(OPS)
+    plain = made.define("conv", kinds, attributes(pads=(1, 1, 1, 1), strides=(2, 1)))
+    conv = made.retype(plain, kinds, plain.outputs, (False, True, True))
+    kernel = numpy_kernel(conv, dict(conv.expr.root.axes))
+    axes = [a for a, _ in conv.expr.root.axes]
+    rng = np.random.default_rng(0)
+    at = {a: rng.integers(0, extent, 25) for a, extent in conv.expr.root.axes}
+    for position in range(3):
+        reader = BoxReader(kernel, position, most_roles=16)
+        together = reader.of_each(at)
+        assert together is not None
+        for n in range(25):
+            apart = reader.by_load({a: (int(at[a][n]), int(at[a][n]) + 1) for a in axes})
+            for role in {role for _, role in apart}:
+                wanted = expand(union([found for (_, r), found in apart.items() if r == role]))
+                rows = together[role]
+                assert np.array_equal(rows[rows[:, 0] == n, 1], wanted)

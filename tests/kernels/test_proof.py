@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.proof import RULES, Finding, covers, prove, settled
 from rammer.ir.tensor import Digit, Layout
-from rammer.ir.tile import Alloc, Body, Buffer, For, Kind, Scope, Store, TileProgram
+from rammer.ir.tile import Alloc, Body, Buffer, For, Kind, Scope, Stmt, Store, TileProgram
 from rammer.kernels import candidates
 from rammer.vdevice.cpu import amx
 
@@ -273,3 +274,43 @@ def test_findings_name_their_rule() -> None:
     assert str(Finding("R201", "x")) == "R201 inside: x"
     assert str(Finding("R207", "x", broken=False)) == "R207 flows: x (not shown)"
     assert all(rule.name and rule.check for rule in RULES.values())
+
+
+def traced(body: Body, start: dict[str, NDArray[np.int64]], scratch: tuple[Buffer, ...] = ()) -> tuple[Flow, list[int]]:
+    """The elements of x from which the last statement of a program computes what it stores."""
+    arguments = Buffer("out", 9, Scope.ARGUMENT), Buffer("x", 9, Scope.ARGUMENT)
+    accesses = Accesses(TileProgram("small", arguments, 1, body, (), 1, scratch))
+    flow = Flow(accesses, ["x"])
+    count = len(next(iter(start.values())))
+    last = max(a.statement for a in accesses.found)
+    starts = {last: start | {TAG: np.arange(count), ROLE: np.zeros(count, np.int64)}}
+    return flow, flow.sources(starts, np.zeros(count, np.int64))["x"][:, 2].tolist()
+
+
+def test_sums_are_traced_to_where_they_begin() -> None:
+    """Whatever adds to a sum leaves what was asked for: what it began with is found, or that nothing was there."""
+    i = var("i")
+    begins = For("i", 0, 6, Kind.SERIAL, (Store("acc", i, Const(0.0)),))
+    adds = For("i", 0, 6, Kind.SERIAL, (Store("acc", i, Load("acc", (i,)) + Load("x", (i,))),))
+    stores = For("i", 0, 6, Kind.SERIAL, (Store("out", i, Load("acc", (i,))),))
+    for first, unwritten in (((begins,), False), ((), True)):
+        body = (Alloc(Buffer("acc", 6, Scope.REGISTER), (*first, adds, stores)),)
+        flow, found = traced(body, {"i": np.array([1, 4])})
+        assert found == [1, 4] and bool(flow.unwritten) == unwritten
+
+
+def test_what_is_written_at_one_index_may_be_in_loops_of_another_order() -> None:
+    """Of two statements that store at the same index the one counts rows first and the other one columns."""
+    i, j = var("i"), var("j")
+    at = i * 3 + j
+
+    def nest(outer: str, inner: str, *body: Stmt) -> For:
+        return For(outer, 0, 3, Kind.SERIAL, (For(inner, 0, 3, Kind.SERIAL, body),))
+
+    first = nest("i", "j", Store("t", at, Load("x", (at,))))
+    second = nest("j", "i", Store("t", at, Load("t", (at,)) * Load("x", (j * 3 + i,))))
+    stores = nest("i", "j", Store("out", at, Load("t", (at,))))
+    scratch = (Buffer("t", 9, Scope.LOCAL),)
+    for row, column in product(range(3), repeat=2):
+        flow, found = traced((first, second, stores), {"i": np.array([row]), "j": np.array([column])}, scratch)
+        assert {row * 3 + column, column * 3 + row} == set(found) and not flow.unwritten

@@ -105,7 +105,7 @@ ACC = Buffer("acc", 64 * 16, Scope.REGISTER)
 def test_which_loops_stay(body: Body, stays: bool) -> None:
     (loop,) = body
     assert isinstance(loop, For)
-    found = rolled(loop, {"out", "x"}, {"acc": ACC}, 16)
+    found = rolled(loop, {"out", "x"}, {"acc": (ACC, body)}, 16)
     assert (found is None) == stays
     if found:
         assert all(s.kind is not Kind.UNROLLED for s in found.body if isinstance(s, For))

@@ -193,3 +193,13 @@ def test_scratch_fits(room: int) -> None:
     for op in (conv(1024, 1024, 32, 32, group=16), conv(256, 256, 14, 14), conv(64, 64, 56, 56, batch=4)):
         found = kernels(op, replace(SPEC, scratch_bytes=room))
         assert found and all(isinstance(k.body, TileProgram) and k.scratch_bytes <= room for k in found)
+
+
+def test_forms_that_multiply_as_often_are_not_tried() -> None:
+    """3x3 taps in steps of two are four pieces, which multiply as often together; 5x5 taps save some."""
+    assert winograd_schedule.kernels(Problem.of(conv(64, 64, 56, 56), SPEC))[0]
+    assert not winograd_schedule.kernels(Problem.of(conv(64, 64, 56, 56, strides=(2, 2)), SPEC))[0]
+    for taps, saves in ((3, False), (5, True)):
+        op = conv(64, 64, 56, 56, kernel=(taps, taps), strides=(2, 2))
+        found = winograd.convolution(Problem.of(op, SPEC, flat=False))
+        assert found and winograd_schedule._saves_products(found) == saves

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,10 +24,11 @@ from rammer.ir.tile import (
     TileProgram,
     children,
     statements,
+    uses,
 )
 from rammer.vdevice.cpu.nests import Nest, NestPrinter
 from rammer.vdevice.cpu.prefetch import LINE_BYTES, has_pieces, in_blocks, loaded, register_block, steps
-from rammer.vdevice.cpu.rolled import in_registers, rolled
+from rammer.vdevice.cpu.rolled import rolled
 from rammer.vdevice.cpu.tickets import tickets
 from rammer.vdevice.vectors import depends
 
@@ -56,7 +56,7 @@ class CpuPrinter(NestPrinter):
         super().__init__(program, lanes)
         self.loops: list[Nest] = []  # that are functions of their own
         self._handed: tuple[str, str] | None = None  # to functions: the prefix of their names, and arguments
-        self._unrolled: dict[str, Buffer] = {}  # what lies in registers once all loops are unrolled
+        self._scopes: dict[str, tuple[Buffer, Body]] = {}  # of register buffers
         many = self.numbers(program.body)[1] > MAX_GATHERED
         self.most_numbers = MAX_NUMBERS, FEW_GATHERED if many else MAX_GATHERED
         self._on_unit = any(isinstance(s, Apply) and in_blocks(s) for s in statements(program.body))
@@ -67,14 +67,12 @@ class CpuPrinter(NestPrinter):
 
     def declare(self, buffer: Buffer, body: Body) -> None:
         super().declare(buffer, body)
-        self._unrolled.pop(buffer.name, None)
-        if in_registers(buffer, body):
-            self._unrolled[buffer.name] = buffer
+        self._scopes[buffer.name] = buffer, body
 
     def _apart(self, loop: For) -> list[str]:
         """A call of an unrolled loop of long functions, which is printed as a function: nothing if it stays here."""
         names = {b.name for b in (*self.program.arguments, *self.program.scratch)}
-        found = rolled(loop, names, self._unrolled, self.lanes)
+        found = rolled(loop, names, self._scopes, self.lanes)
         if found is None or self._handed is None or self._held is not None:
             return []
         loops = [s for s in statements((loop,)) if isinstance(s, For)]
@@ -86,8 +84,8 @@ class CpuPrinter(NestPrinter):
         if not all(copy.name in self.wide for copy in found.copies):
             return []
         lines = (*super().scratch(), *self.body(found.body, 1))
-        words = set(re.findall(r"\w+", "\n".join(lines))) - {s.var for s in loops}
-        numbers = [v for v in self.env if v in words]
+        inside = {s.var for s in loops}
+        numbers = [v for v in self.env if v not in inside and uses(found.body, v)]
         vectors = [f"const {self.vectors[copy.dtype]} *restrict {copy.name}" for copy in found.copies]
         prefix, handed = self._handed
         nest = Nest(f"{prefix}loop{len(self.loops)}", lines, (*vectors, *(f"long {n}" for n in numbers)))

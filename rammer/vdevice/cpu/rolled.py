@@ -11,8 +11,8 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rammer.ir.expr import Call, Load, loads, nodes, rewrite
-from rammer.ir.index import var, variables
-from rammer.ir.tile import Alloc, Apply, Body, Buffer, For, If, Kind, Scope, Stmt, Store, children, statements
+from rammer.ir.index import Index, var, variables
+from rammer.ir.tile import Apply, Body, Buffer, For, If, Kind, Scope, Stmt, Store, children, rewrite_body, statements
 
 LONG = ("exp", "log", "tanh", "sigmoid", "erf")  # functions of vectors: tens of instructions
 MOST = 7  # of them in an unrolled loop: of fewer, copies and a call take a twentieth longer
@@ -21,29 +21,13 @@ LANE = "rammer_lane"
 
 def in_registers(buffer: Buffer, body: Body) -> bool:
     """Whether all that the body touches of a buffer is known once its unrolled loops are unrolled."""
-    return buffer.scope is Scope.REGISTER and _fixed(buffer.name, body, frozenset())
-
-
-def _fixed(name: str, body: Body, unrolled: frozenset[str]) -> bool:
-    for s in body:
-        match s:
-            case For(kind=Kind.UNROLLED | Kind.VECTOR):
-                known = _fixed(name, s.body, unrolled | {s.var})
-            case For() | Alloc():
-                known = _fixed(name, s.body, unrolled)
-            case If():
-                known = _fixed(name, s.then, unrolled)
-            case Store():
-                own = [s.index] if s.buffer == name else []
-                own += [ld.index[0] for ld, _ in loads(s.value) if ld.tensor == name]
-                known = all(variables(index) <= unrolled for index in own)
-            case Apply(_, operands):
-                known = not any(o.buffer == name for o in operands)
-            case _:
-                known = True
-        if not known:
-            return False
-    return True
+    inside = list(statements(body))
+    kinds = {(s.var, s.kind in (Kind.UNROLLED, Kind.VECTOR)) for s in inside if isinstance(s, For)}
+    unrolled = {name for name, known in kinds if known} - {name for name, known in kinds if not known}
+    touched = [s.index for s in inside if isinstance(s, Store) and s.buffer == buffer.name]
+    touched += [index for s in inside if isinstance(s, Store) for name, index in _read(s) if name == buffer.name]
+    applied = any(o.buffer == buffer.name for s in inside if isinstance(s, Apply) for o in s.operands)
+    return buffer.scope is Scope.REGISTER and not applied and all(variables(index) <= unrolled for index in touched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +39,27 @@ class Rolled:
     body: Body
 
 
-def rolled(loop: For, memory: Container[str], registers: Mapping[str, Buffer], lanes: int) -> Rolled | None:
-    """An unrolled loop, repeated, of copies of what it reads of `registers`; None if it stays as it is.
+def rolled(
+    loop: For, memory: Container[str], registers: Mapping[str, tuple[Buffer, Body]], lanes: int
+) -> Rolled | None:
+    """An unrolled loop, repeated, of copies of the registers that it reads; None if it stays as it is.
 
-    `memory`: buffers that any function can be given.
+    `memory`: buffers that any function can be given; `registers`: those in scope, with what is in their scope.
     """
     inside = list(statements((loop,)))
     if _functions((loop,)) <= MOST or not all(isinstance(s, For | If | Store) for s in inside):
         return None
     stores = [s for s in inside if isinstance(s, Store)]
-    read = dict.fromkeys(name for s in stores for name in _read(s) if name not in memory)
+    read = dict.fromkeys(name for s in stores for name, _ in _read(s) if name not in memory)
     if any(s.buffer not in memory for s in stores) or not all(n in registers for n in read):
         return None
-    sources = [registers[name] for name in read]
-    if any(b.size % lanes for b in sources):
+    sources = [registers[name][0] for name in read]
+    if any(b.size % lanes for b in sources) or not all(in_registers(*registers[name]) for name in read):
         return None
     names = {name: f"rammer_{name}" for name in read}
     copies = tuple(replace(b, name=names[b.name]) for b in sources)
-    return Rolled(copies, tuple(_copying(b, names[b.name], lanes) for b in sources), _of_copies((loop,), names))
+    repeated = rewrite_body((loop,), lambda s: _of_copies(s, names))
+    return Rolled(copies, tuple(_copying(b, names[b.name], lanes) for b in sources), repeated)
 
 
 def _copying(buffer: Buffer, copy: str, lanes: int) -> For:
@@ -96,28 +83,20 @@ def _functions(body: Body) -> int:
     return total
 
 
-def _of_copies(body: Body, names: Mapping[str, str]) -> Body:
-    """The loops repeated, which read what was copied."""
+def _of_copies(s: Stmt, names: Mapping[str, str]) -> Stmt:
+    """A statement that reads what was copied, or a loop that is repeated."""
 
     def leaf(load: Load) -> Load:
         return replace(load, tensor=names.get(load.tensor, load.tensor))
 
-    found: list[Stmt] = []
-    for s in body:
-        match s:
-            case Store():
-                dynamic = tuple(replace(d, value=rewrite(d.value, leaf)) for d in s.dynamic)
-                found.append(replace(s, value=rewrite(s.value, leaf), dynamic=dynamic))
-            case For():
-                kind = Kind.SERIAL if s.kind is Kind.UNROLLED else s.kind
-                found.append(replace(s, kind=kind, body=_of_copies(s.body, names)))
-            case If():
-                found.append(replace(s, then=_of_copies(s.then, names)))
-    return tuple(found)
+    if isinstance(s, Store):
+        dynamic = tuple(replace(d, value=rewrite(d.value, leaf)) for d in s.dynamic)
+        return replace(s, value=rewrite(s.value, leaf), dynamic=dynamic)
+    return replace(s, kind=Kind.SERIAL) if isinstance(s, For) and s.kind is Kind.UNROLLED else s
 
 
-def _read(s: Store) -> Iterator[str]:
-    """Buffers that a statement reads."""
+def _read(s: Store) -> Iterator[tuple[str, Index]]:
+    """Buffers that a statement reads, and where."""
     for value in (s.value, *(d.value for d in s.dynamic)):
         for load, _ in loads(value):
-            yield load.tensor
+            yield load.tensor, load.index[0]
