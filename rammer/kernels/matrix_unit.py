@@ -6,7 +6,7 @@ Where vectors lie along x, it copies columns of x, and all rows of weights pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import Call, Cast, Load, result_dtype
 from rammer.ir.index import var, variables
 from rammer.ir.instruction import Instruction
-from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType
+from rammer.ir.tensor import Digit, DType, Encoding, Layout, TensorType, aligned_bytes
 from rammer.ir.tile import Kind
 from rammer.kernels.problem import Problem, all_loads
 from rammer.kernels.product import Product, product
@@ -24,8 +24,13 @@ from rammer.kernels.tiling import cut, task_counts
 
 LEAST_GAIN = 1.25  # of a unit whose blocks hold more rows than there are
 MOST_PADDING = 2.0  # rows that blocks hold, for each that there is
+CERTAIN = 0.9  # of others' estimated time
 WORTH_WAKING = 11.0  # times that what it saves of a product, estimated on one vEU, must outlast the unit's waking
 MOST_ROWS = 64  # that a step of a chain takes at once
+ENCODED_SHARE = 0.75  # of scratch, for rows by which all weights pass
+WAITING_SHARE = 0.25  # of a vEU's own cache, for sums that wait for the next piece of their terms
+BY_COLUMNS = 0.95  # of the time of tasks by rows: for less, those who read rows begin earlier
+LEAST_PIECE = 256  # terms: sums are loaded and stored for each
 
 
 class Unit(NamedTuple):
@@ -137,17 +142,34 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     yield from distinct(_cheapest(problem, p, unit, want) for want in task_counts(problem))
 
 
+def certain(problem: Problem, of_unit: Sequence[Schedule], others: Sequence[Schedule]) -> bool:
+    """Whether schedules for the unit win by so much that no others need be compiled, and measured.
+
+    Where cores share a unit's neighbourhood with other machines, the rate of products and of loads changes within
+    seconds more than what vectors do: which one is ahead in the moment of measuring says little.
+    """
+    if not of_unit or not all(s.instruction and s.instruction.operands[0].is_float for s in of_unit):
+        return False
+    veus = problem.spec.num_veus
+    us = [min(problem.alone_us(s, veus) for s in some) for some in (of_unit, others)]
+    return us[0] < CERTAIN * us[1]
+
+
 def schedule(problem: Problem, p: Product, unit: Unit, block: Instruction, tasks: tuple[Loop, ...]) -> Schedule:
     """Of a product that is cut into such tasks and blocks: weights pass as rarely as may be, if they come from far."""
     (moving, still), extents = sides(p, unit), dict(p.stage.axes)
+    ((deep, depth),) = p.stage.reduce
     height = block.extent(moving.name)
     rows = _rows(moving, height, tasks, extents)
     strip: int | None = height  # rows that are encoded at once; None: all of a task
+    piece = depth  # terms of them
     if not near(problem, p, unit):
-        most = problem.spec.scratch_bytes * 3 // 4 // encoded_bytes(p, unit, height) * height
-        strip = most if most < rows else None
+        piece = _piece(problem, p, unit, rows, _step(still, tasks, extents))
+        most = int(problem.spec.scratch_bytes * ENCODED_SHARE) // encoded_bytes(p, unit, height) * height
+        strip = most if most < rows and piece == depth else None
     outer = (Loop(a) for a in extents if a not in (moving.axis, still.axis))
     around = (*tasks, *outer, *(() if strip is None else (Loop(moving.axis, strip),)))
+    around += (Loop(deep, piece),) if piece < depth else ()
     panels = (Loop(still.axis, block.extent(still.name)), *(() if strip == height else (Loop(moving.axis, height),)))
     loops = (*around, *panels, *inner_loops(problem, p))
     shape = f"{block.extent('row')}x{block.extent('column')}"
@@ -155,6 +177,17 @@ def schedule(problem: Problem, p: Product, unit: Unit, block: Instruction, tasks
     name = f"{problem.operation.kind}_{shape}_{unit.operands}_t{count}"
     packing = ((still.load.tensor, packed(p, unit, block)),)
     return Schedule(name, loops, (encoded(p, unit, len(around) - 1),), packing, instruction=block)
+
+
+def _piece(problem: Problem, p: Product, unit: Unit, rows: int, columns: int) -> int:
+    """Terms of a task's rows for which scratch has room: all, or a piece if the sums can wait beside it."""
+    ((_, depth),) = p.stage.reduce
+    room, sums = int(problem.spec.scratch_bytes * ENCODED_SHARE), aligned_bytes(4 * rows * columns)
+    if encoded_bytes(p, unit, rows) <= room or sums > problem.spec.own_cache * WAITING_SHARE:
+        return depth
+    room = min(room, problem.spec.scratch_bytes - sums)
+    pieces = [n for n in range(unit.depth, depth, unit.depth) if n >= LEAST_PIECE and depth % n == 0]
+    return max((n for n in pieces if encoded_bytes(p, unit, rows) * n // depth <= room), default=depth)
 
 
 def _of_one_row(p: Product) -> Product:
@@ -273,8 +306,11 @@ def in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
 
 
 def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Schedule | None:
-    """Tasks by rows if blocks fit them, as who reads single rows need not wait for all of them; else by columns."""
+    """Tasks by rows if blocks fit them, as who reads single rows need not wait for all of them; by columns if not, or
+    if that takes less: weights that come from far then come once.
+    """
     (moving, _), extents = sides(p, unit), dict(p.stage.axes)
+    best: list[tuple[float, Schedule]] = []
     for by_rows in (True, False):
         found = []
         for block in fitting(problem, p, unit):
@@ -282,10 +318,33 @@ def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Schedule |
             rows = _rows(moving, block.extent(moving.name), tasks, extents)
             padded = rows * -(-extents[moving.axis] // _step(moving, tasks, extents))
             if unit.exact or padded <= unit.padding * extents[moving.axis]:
-                found.append(schedule(problem, p, unit, block, tasks))
+                own = schedule(problem, p, unit, block, tasks)
+                found.append((problem.alone_us(own, problem.spec.num_veus) + _fetching_us(problem, p, unit, own), own))
         if found:
-            return min(found, key=lambda own: problem.alone_us(own, problem.spec.num_veus))
-    return None
+            best.append(min(found, key=lambda one: one[0]))
+        if best and near(problem, p, unit):
+            break
+    by_columns = len(best) == 2 and best[1][0] < BY_COLUMNS * best[0][0]
+    return best[int(by_columns)][1] if best else None
+
+
+def _fetching_us(problem: Problem, p: Product, unit: Unit, own: Schedule) -> float:
+    """What weights take that come from far: of all columns of a task, for each strip of its rows.
+
+    No vEU made them, so that they come from what all share.
+    """
+    if near(problem, p, unit):
+        return 0.0
+    (moving, still), extents = sides(p, unit), dict(p.stage.axes)
+    tasks = tuple(lp for lp in own.loops if lp.kind is Kind.TASK)
+    (at,) = own.stages
+    steps = [lp.step for lp in own.loops[: at.depth + 1] if lp.axis == moving.axis]
+    strips = -(-_step(moving, tasks, extents) // min(steps, default=extents[moving.axis]))
+    veus = problem.spec.num_veus
+    rounds = -(-prod(-(-extents[lp.axis] // lp.step) for lp in tasks) // veus)
+    shared = next((m for m in problem.spec.memory if m.owner != "veu" and m.managed == "cache"), None)
+    read_us = problem.spec.byte_us(shared, veus) if shared else 0.0
+    return encoded_bytes(p, unit, _step(still, tasks, extents)) * strips * rounds * read_us
 
 
 def _step(side: Side, tasks: tuple[Loop, ...], extents: dict[str, int]) -> int:

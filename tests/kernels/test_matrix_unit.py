@@ -48,6 +48,9 @@ UNIT_SPEC = replace(SPEC, arch=runnable("x86-64-amx"), instructions=amx.AMX, clo
 BLOCKED = channel_blocked(4, 16)
 FAR_SPEC = replace(UNIT_SPEC, memory=(MemoryLevel("L2", 32 << 10, "veu", 250.0),))  # weights do not stay near
 STRIP_SPEC = replace(FAR_SPEC, scratch_bytes=48 << 10)  # nor do all rows of a task
+# Nor all terms of its rows, but the sums of its columns do; what is far comes as slowly as such a unit multiplies.
+SHARED = MemoryLevel("L3", 32 << 20, "device", 0.1)
+PIECE_SPEC = replace(UNIT_SPEC, memory=(MemoryLevel("L2", 1 << 20, "veu", 250.0), SHARED), scratch_bytes=512 << 10)
 # rounded operands: of vectors' instructions, and of the unit's
 DOTS = replace(UNIT_SPEC, arch=runnable("x86-64-avx512bf16"), instructions=dots.AVX512_BF16, precision="bf16")
 ROUNDED = replace(UNIT_SPEC, precision="bf16")
@@ -114,6 +117,42 @@ def test_rows_pass_by_panels_of_weights_that_come_from_far(name: str, spec: VDev
     kernels = on_unit(op, spec)
     assert kernels and all(k.schedule not in {n.schedule for n in on_unit(op)} for k in kernels)
     check(op, kernels, spec=spec)
+
+
+PIECES = {
+    "tall blocks": (operation("matmul", t(96, 1024), t(1024, 256), static=("b",)), "j/128t k/512s j/32s i/32s"),
+    "wide blocks": (operation("matmul", t(75, 1280), t(1280, 192), static=("b",)), "j/128t k/640s j/64s i/16s"),
+}
+
+
+@pytest.mark.parametrize("case", PIECES)
+def test_sums_wait_for_the_next_piece_of_their_terms(case: str) -> None:
+    op, loops = PIECES[case]
+    kernels = [k for k in on_unit(op, PIECE_SPEC) if k.schedule.startswith(loops)]
+    assert kernels and settled(kernels[0])[1] == ()
+    check(op, kernels, spec=PIECE_SPEC)
+
+
+@pytest.mark.parametrize("spec", [ROUNDED, DOTS], ids=["AMX", "AVX512-BF16"])
+def test_so_do_sums_of_rounded_operands(spec: VDeviceSpec) -> None:
+    op, _ = PIECES["tall blocks"]
+    spec = replace(spec, memory=(MemoryLevel("L2", 256 << 10, "veu", 250.0), SHARED), scratch_bytes=128 << 10)
+    assert any(" k/256s " in k.schedule or " k/512s " in k.schedule for k in candidates(op, spec))
+    check_rounded(op, spec)
+
+
+def test_tasks_by_columns_fetch_weights_once_that_come_from_far() -> None:
+    op = operation("matmul", t(256, 256), t(256, 1024), static=("b",))
+    near = replace(PIECE_SPEC, memory=(replace(PIECE_SPEC.memory[0], nbytes=2 << 20), SHARED))
+    by_rows, by_columns = (on_unit(op, spec)[0].schedule for spec in (near, PIECE_SPEC))
+    assert by_rows.startswith("i/128t") and by_columns.startswith("j/512t")
+
+
+def test_others_are_not_compiled_where_the_unit_is_certain() -> None:
+    sure, close = operation("matmul", t(512, 512), t(512, 512), static=("b",)), CASES["matmul-short"]
+    assert [k.schedule for k in candidates(sure, UNIT_SPEC)] == [k.schedule for k in on_unit(sure)]
+    assert len(on_unit(close)) < len(candidates(close, UNIT_SPEC))
+    assert len(on_unit(sure)) < len(candidates(sure, UNIT_SPEC, search=4))
 
 
 def test_a_last_task_copies_no_strip_that_lies_past_the_last_row() -> None:
@@ -211,6 +250,11 @@ void multiply(float *sums, const bf16 *a, const bf16 *b) {{
   rammer_begin_{form}(block, sums); rammer_add_{name}(block, a, b, 1); rammer_end_{form}(block, sums);
   rammer_unit_end();
 }}
+void go_on(float *sums, const bf16 *a, const bf16 *b) {{
+  rammer_unit_begin();
+  rammer_resume_{form}(block, sums); rammer_add_{name}(block, a, b, 1); rammer_end_{form}(block, sums);
+  rammer_unit_end();
+}}
 """
 
 
@@ -244,6 +288,9 @@ def test_the_text_is_what_instructions_say(spec: VDeviceSpec) -> None:
         (wanted,) = evaluate_expr(product.meaning, held)
         exact = 1e-5 if spec is SHORT_SPEC else 1e-6  # of two parts the product of the second ones is left out
         np.testing.assert_allclose(out, wanted, rtol=0, atol=exact * np.abs(wanted).max())
+        out += 7
+        lib.go_on(*(ctypes.c_void_p(i.ctypes.data) for i in (out, made, b)))
+        np.testing.assert_allclose(out, 2 * wanted + 7, rtol=0, atol=3 * exact * np.abs(wanted).max())
 
 
 SHORT = {

@@ -20,17 +20,31 @@ from rammer.kernels.lower.reduce import Reduction
 
 
 def block(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:
-    """The nest of a sum by an instruction of one thread: it leaves a block of sums in scratch."""
-    start = {b.var: Index() for b in sums.inner}
-    product = _of_block(sums, unit, start)
-    total = Load(product.operands[0].buffer, (sums.at,))
+    """The nest of a sum by an instruction of one thread: it leaves a block of sums in scratch.
+
+    Where terms pass in pieces, each by all blocks, the sums of a task wait there, and the next piece is added to them.
+    """
+    *pieces, last = _over_terms(sums)
+    own = [band for band in sums.inner[last:] if band in sums.kept]
+    start = {b.var: Index() for b in (*own, sums.inner[last])}
+    product = _of_block(sums, unit, start, own)
     begun = (*sums.everywhere, *sums.target.where)
     begun = tuple(Range(substitute(r.index, start), r.low, r.high) for r in begun)
-    body: Body = (product, *looped(sums.kept, sums.target.stored(sums.result(total))))
-    return looped(sums.outer, under(begun, body), before)
+    stored = looped(sums.kept, sums.target.stored(sums.result(Load(product.operands[0].buffer, (sums.at,)))))
+    if not pieces:
+        return looped(sums.outer, under(begun, (product, *stored)), before)
+    product = replace(product, instruction=replace(unit, accumulates=True))
+    added = looped(sums.inner[:last], under(begun, (product,)), lambda n: before(sums.first + n))
+    return looped(sums.outer, (*sums.started(), *added, *stored), before)
 
 
-def _of_block(sums: Reduction, unit: Instruction, start: Values) -> Apply:
+def _over_terms(sums: Reduction) -> list[int]:
+    """Which of the inner loops go over terms: those over pieces of them, and that over the terms of a block."""
+    terms = {a for a, _ in sums.stage.reduce}
+    return [n for n, band in enumerate(sums.inner) if not terms.isdisjoint(band.loop.axes)]
+
+
+def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[Band]) -> Apply:
     ctx, stage = sums.ctx, sums.stage
     a, b = (ld for ld, _ in loads(stage.body))
     lanes = {band.loop.axis for band in sums.kept if band.loop.kind is Kind.VECTOR}
@@ -39,15 +53,18 @@ def _of_block(sums: Reduction, unit: Instruction, start: Values) -> Apply:
     values = {axis: substitute(ix, start) for axis, ix in sums.values.items()}
     flat = (ctx.flatten(ld.tensor, [substitute(ix, values) for ix in ld.index]) for ld in (a, b))
     operands = (Operand(ld.tensor, simplify_index(at, ctx.env)) for ld, at in zip((a, b), flat, strict=True))
-    columns = prod(band.extent for band in sums.kept if band.loop.axis in lanes)
-    rows = prod(band.extent for band in sums.kept if band.loop.axis not in lanes)
-    ((_, depth),) = stage.reduce
-    extents = rows, columns, depth
+    columns = prod(band.extent for band in own if band.loop.axis in lanes)
+    rows = prod(band.extent for band in own if band.loop.axis not in lanes)
+    *pieces, last = _over_terms(sums)
+    extents = rows, columns, sums.inner[last].extent
     sizes = {axis: n for (axis, _), n in zip(unit.axes, extents, strict=True)}
     (_, kind), *_ = unit.types(sizes)
-    acc = Buffer(sums.acc.name, prod(kind.physical_shape), Scope.LOCAL, kind.dtype)
+    size = prod(kind.physical_shape)
+    if pieces and size != rows * columns:
+        raise ctx.fail(stage, f"blocks of {rows} x {columns} sums cannot wait side by side for more terms")
+    acc = Buffer(sums.acc.name, sums.acc.size if pieces else size, Scope.LOCAL, kind.dtype)
     ctx.scratch.append(acc)
-    return Apply(unit, (Operand(acc.name, Index()), *operands), extents)
+    return Apply(unit, (Operand(acc.name, substitute(sums.at, start)), *operands), extents)
 
 
 def wave(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> Body:

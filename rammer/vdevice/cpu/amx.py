@@ -22,7 +22,7 @@ WAKE_US = 3.0  # measured: out of use the unit sleeps
 TERMS = 32
 # Multiply-adds of the unit's in the time of an element that is encoded: measured, 50 to 110; in three parts 30 to 50.
 ENCODING, CUTTING = 64, 40
-WIDE_COST = 1.07  # measured: of a wide block's sums, relative to a tall block's
+WIDE_COST = 1.15  # measured: of a wide block's sums, relative to a tall block's
 SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matrices
 GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
 
@@ -68,6 +68,8 @@ enum { PART = 512 };                              /* numbers of a matrix; three 
 #define MLOAD(m, from) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #m :: "r"(from), "r"(64L) : "memory")
 #define MSTORE(m, to, step) \\
   __asm__ volatile("tilestored %%tmm" #m ", (%0,%1,1)" :: "r"(to), "r"(4L * (step)) : "memory")
+#define MTAKE(m, from, step) \\
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #m :: "r"(from), "r"(4L * (step)) : "memory")
 #define MZERO(m) __asm__ volatile("tilezero %%tmm" #m ::)
 #define MSUM(m, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #m ::)
 static const struct { uint8_t palette, start, zero[14]; uint16_t bytes[16]; uint8_t rows[16]; } matrices =
@@ -85,6 +87,7 @@ typedef union { float sum[16][16]; uint32_t pair[16][16]; bf16 part[PART]; } mat
 #define KEEP() memcpy(sums, unit, 4 * sizeof *unit);
 #define MLOAD(m, from) matrix_load(&unit[m], from)
 #define MSTORE(m, to, step) for (long r = 0; r < 16; r++) memcpy(to + r * (step), unit[m].sum[r], 64)
+#define MTAKE(m, from, step) for (long r = 0; r < 16; r++) memcpy(unit[m].sum[r], from + r * (step), 64)
 #define MZERO(m) memset(&unit[m], 0, sizeof *unit)
 #define MSUM(m, a, b) matrix_sum(&unit[m], &unit[a], &unit[b])
 static void matrix_load(matrix *m, const bf16 *from) {  /* what is too small to be normal counts as zero */
@@ -108,8 +111,16 @@ INLINE vw part_of(vf x) { return vbf16(x); }
 #endif
 /* Sums are matrices of the unit; without one, of the memory that they are stored to. */
 INLINE void rammer_clear(float *sums) { TAKE() MZERO(0); MZERO(1); MZERO(2); MZERO(3); KEEP() }
+INLINE void rammer_take_16x64(float *sums) {
+  TAKE() MTAKE(0, sums, 64); MTAKE(1, sums + 16, 64); MTAKE(2, sums + 32, 64); MTAKE(3, sums + 48, 64); KEEP()
+}
+INLINE void rammer_take_32x32(float *sums) {
+  TAKE() MTAKE(0, sums, 32); MTAKE(1, sums + 16, 32); MTAKE(2, sums + 512, 32); MTAKE(3, sums + 528, 32); KEEP()
+}
 #define rammer_begin_16x64(sums, to) float *sums = to; rammer_clear(sums)
 #define rammer_begin_32x32(sums, to) rammer_begin_16x64(sums, to)
+#define rammer_resume_16x64(sums, to) float *sums = to; rammer_take_16x64(sums)
+#define rammer_resume_32x32(sums, to) float *sums = to; rammer_take_32x32(sums)
 #define rammer_end_16x64(sums, to) rammer_store_16x64(to)
 #define rammer_end_32x32(sums, to) rammer_store_32x32(to)
 /* 16 x 64 sums: a matrix of b is loaded once, for all parts of a that it is multiplied by. */

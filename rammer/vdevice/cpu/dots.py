@@ -107,6 +107,9 @@ ROUNDED_BLOCK(8x16, 1)
 #define rammer_begin_8x48(sums, to) rammer_sums_8x48 sums = {0}
 #define rammer_begin_8x32(sums, to) rammer_sums_8x32 sums = {0}
 #define rammer_begin_8x16(sums, to) rammer_sums_8x16 sums = {0}
+#define rammer_resume_8x48(sums, to) rammer_sums_8x48 sums; memcpy(sums, to, sizeof sums)
+#define rammer_resume_8x32(sums, to) rammer_sums_8x32 sums; memcpy(sums, to, sizeof sums)
+#define rammer_resume_8x16(sums, to) rammer_sums_8x16 sums; memcpy(sums, to, sizeof sums)
 INLINE void rammer_unit_begin(void) {}
 INLINE void rammer_unit_end(void) {}
 static void rammer_rounded_rows(

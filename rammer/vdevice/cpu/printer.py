@@ -191,14 +191,16 @@ class CpuPrinter(NestPrinter):
         form = "x".join(str(s.instruction.extent(axis)) for axis in ("row", "column"))
         operands = f"&{a.buffer}[{places[0]}], (const bf16 *){b.buffer} + {places[1]}"
         self.env[loop.var] = (loop.start, loop.stop - 1)
+        begin = "resume" if s.instruction.accumulates else "begin"
+        to = f"&{sums.buffer}[{self.index(sums.at)}]" if s.instruction.accumulates else sums.buffer
         return [
             "{",
-            f"  rammer_begin_{form}(rammer_sums, {sums.buffer});",
+            f"  rammer_{begin}_{form}(rammer_sums, {to});",
             f"  for (long {loop.var} = 0; {loop.var} < {loop.stop}; {loop.var}++) {{",
             *self.body(loop.body, 2),
             f"    rammer_add_{name}(rammer_sums, {operands}, {loop.stop});",
             "  }",
-            f"  rammer_end_{form}(rammer_sums, {sums.buffer});",
+            f"  rammer_end_{form}(rammer_sums, {to});",
             "}",
         ]
 
