@@ -91,7 +91,7 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
         (channel_window.schedules, few),
         (generic.schedules, MAX_CANDIDATES * (1 + len(problem.root.axes)) if problem.wanted.every_axis else few),
     ):
-        if found := _kernels(problem, schedules, count, all_units=search > 0 or schedules is not contraction.schedules):
+        if found := _kernels(problem, schedules, count):
             more = _searched(problem, found, search) if schedules is contraction.schedules else []
             yield [*found, *more, *others]
     # What was kept is computed again where it is used, and what remains is kept for one vector at a time.
@@ -99,23 +99,16 @@ def _proposed(problem: Problem, search: int) -> Iterator[list[RKernel]]:
     yield _kernels(problem, generic.sparing, few)
 
 
-def _kernels(
-    problem: Problem, family: Callable[[Problem], Iterator[Schedule]], count: int, *, all_units: bool = True
-) -> list[RKernel]:
-    """rKernels for the matrix unit and of a family; none if the family has none.
-
-    Those for the unit alone where these are `certain`, unless `all_units` shall be compared.
-    """
+def _kernels(problem: Problem, family: Callable[[Problem], Iterator[Schedule]], count: int) -> list[RKernel]:
+    """rKernels for the matrix unit and of a family; none if the family has none."""
     schedules = list(islice(family(problem), count))
     if schedules and family is not generic.sparing:
-        of_unit = _on_matrix_unit(problem)
-        alone = not all_units and matrix_unit.certain(problem, of_unit, schedules)
-        schedules = of_unit if alone else [*of_unit, *schedules]
+        schedules = [*_on_matrix_unit(problem), *schedules]
     if all(problem.own_packing(s) is not None for s in schedules):
         return [problem.kernel(s) for s in schedules]
     # Panels that end inside of a merged axis.
     apart = Problem.of(problem.operation, problem.spec, keep=problem.keep, flat=False, wanted=problem.wanted)
-    return _kernels(apart, family, count, all_units=all_units)
+    return _kernels(apart, family, count)
 
 
 def _searched(problem: Problem, known: list[RKernel], most: int) -> list[RKernel]:

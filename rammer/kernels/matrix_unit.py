@@ -6,7 +6,7 @@ Where vectors lie along x, it copies columns of x, and all rows of weights pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -24,7 +24,6 @@ from rammer.kernels.tiling import cut, task_counts
 
 LEAST_GAIN = 1.25  # of a unit whose blocks hold more rows than there are
 MOST_PADDING = 2.0  # rows that blocks hold, for each that there is
-CERTAIN = 0.9  # of others' estimated time
 WORTH_WAKING = 11.0  # times that what it saves of a product, estimated on one vEU, must outlast the unit's waking
 MOST_ROWS = 64  # that a step of a chain takes at once
 ENCODED_SHARE = 0.75  # of scratch, for rows by which all weights pass
@@ -140,19 +139,6 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     if dict(p.stage.axes)[still.axis] < unit.fewest_columns:
         return
     yield from distinct(_cheapest(problem, p, unit, want) for want in task_counts(problem))
-
-
-def certain(problem: Problem, of_unit: Sequence[Schedule], others: Sequence[Schedule]) -> bool:
-    """Whether schedules for the unit win by so much that no others need be compiled, and measured.
-
-    Where cores share a unit's neighbourhood with other machines, the rate of products and of loads changes within
-    seconds more than what vectors do: which one is ahead in the moment of measuring says little.
-    """
-    if not of_unit or not all(s.instruction and s.instruction.operands[0].is_float for s in of_unit):
-        return False
-    veus = problem.spec.num_veus
-    us = [min(problem.alone_us(s, veus) for s in some) for some in (of_unit, others)]
-    return us[0] < CERTAIN * us[1]
 
 
 def schedule(problem: Problem, p: Product, unit: Unit, block: Instruction, tasks: tuple[Loop, ...]) -> Schedule:

@@ -148,13 +148,6 @@ def test_tasks_by_columns_fetch_weights_once_that_come_from_far() -> None:
     assert by_rows.startswith("i/128t") and by_columns.startswith("j/512t")
 
 
-def test_others_are_not_compiled_where_the_unit_is_certain() -> None:
-    sure, close = operation("matmul", t(512, 512), t(512, 512), static=("b",)), CASES["matmul-short"]
-    assert [k.schedule for k in candidates(sure, UNIT_SPEC)] == [k.schedule for k in on_unit(sure)]
-    assert len(on_unit(close)) < len(candidates(close, UNIT_SPEC))
-    assert len(on_unit(sure)) < len(candidates(sure, UNIT_SPEC, search=4))
-
-
 def test_a_last_task_copies_no_strip_that_lies_past_the_last_row() -> None:
     """800 rows as 416 and 384: of the second task's strips of 96 rows the fifth is empty."""
     op = operation("matmul", t(800, 64), t(64, 128), static=("b",))
