@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from math import ceil, gcd, prod
 from typing import TypeAlias, assert_never
@@ -92,12 +92,25 @@ def line_words(spec: VDeviceSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """As many elements from a place in a buffer on, while the variables of `spans` move."""
+    """As many elements from a place in a buffer on, while the variables of `spans`, of which it depends, move."""
 
     buffer: str
     index: Index
     spans: Bounds
-    elements: int = 1
+    elements: int
+    size: float  # elements in all of these places
+
+    @staticmethod
+    def of(buffer: str, index: Index, spans: Bounds, elements: int = 1) -> _Access:
+        used = variables(index)
+        own = {name: span for name, span in spans.items() if name in used}
+        return _Access(buffer, index, own, elements, elements * _distinct(index, own))
+
+    def moved(self, var: str, trips: int) -> _Access:
+        """The access while another variable moves, too."""
+        if var not in variables(self.index):
+            return self
+        return _Access.of(self.buffer, self.index, {**self.spans, var: (0, trips - 1)}, self.elements)
 
 
 @dataclass
@@ -137,8 +150,7 @@ class _Counter:
         self._walking = var
         self.body(body, block, found)
         self._walking = outside
-        spans = {var: (0, trips - 1)} if var else {}
-        moved = [replace(access, spans={**access.spans, **spans}) for access in found.accesses]
+        moved = [access.moved(var, trips) for access in found.accesses]
         once, whole = self.footprint(found.accesses), self.footprint(moved)
         if found.syncs:
             self.awaited(found)
@@ -264,16 +276,15 @@ class _Counter:
 
     def note(self, buffer: str, index: Index, block: tuple[For, ...], found: _Pass, elements: int = 1) -> None:
         spans = {lp.var: (lp.start, lp.stop - 1) for lp in (*block, *self.digits)}
-        found.accesses.append(_Access(buffer, index, spans, elements))
+        found.accesses.append(_Access.of(buffer, index, spans, elements))
 
     def footprint(self, accesses: Iterable[_Access]) -> Footprint:
         """Bytes of each buffer, of accesses at different places together."""
         places: dict[str, dict[tuple[object, ...], float]] = {}
         for access in accesses:
             known = places.setdefault(access.buffer, {})
-            size = access.elements * _distinct(access.index, access.spans)
             key = access.index.terms
-            known[key] = max(known.get(key, 0.0), size)
+            known[key] = max(known.get(key, 0.0), access.size)
         found = {}
         for name, sizes in places.items():
             buffer = self.buffers[name]
@@ -393,13 +404,11 @@ def _places(indices: Iterable[Index], loops: tuple[For, ...]) -> float:
     return float(len(values))
 
 
-def _distinct(index: Index, env: Bounds) -> float:
-    """Elements that an index takes while some variables move, the others fixed: no more than their combinations."""
-    used = variables(index)
-    moving = {n: span for n, span in env.items() if n in used}
+def _distinct(index: Index, moving: Bounds) -> float:
+    """Elements that an index takes while some of its variables move, the others fixed: at most their combinations."""
     if not moving:
         return 1.0
     combinations = prod(high - low + 1 for low, high in moving.values())
-    fixed = dict.fromkeys(used - moving.keys(), (0, 0))
+    fixed = dict.fromkeys(variables(index) - moving.keys(), (0, 0))
     low, high = bounds(index, {**fixed, **moving})
     return float(min(combinations, high - low + 1))

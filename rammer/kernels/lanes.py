@@ -10,7 +10,7 @@ from rammer.cost.functions import slots_of_fold, slots_of_term
 from rammer.cost.work import apart
 from rammer.ir.expr import REDUCERS, Load, Stage, loads
 from rammer.ir.index import var, variables
-from rammer.kernels.problem import Problem, all_loads
+from rammer.kernels.problem import OfVector, Problem, all_loads
 
 EVERY_SECOND = 3.0  # two loads, and a choice of their numbers
 NOWHERE: Mapping[str, int] = MappingProxyType({})
@@ -30,23 +30,33 @@ def instructions(problem: Problem, stage: Stage, axis: str, here: Mapping[str, i
     extents = {a: min(e, here.get(a, e)) for a, e in (*stage.axes, *stage.reduce)}
     vectors = -(-extents[axis] // problem.lanes)
     terms = prod(extents[a] for a, _ in stage.reduce)
-    arithmetic = slots_of_term(stage)
+    own = _of_vector(problem, stage, axis)
+    arithmetic = own.arithmetic
     if axis in dict(stage.reduce):  # lanes are added in the end
         results = extents[axis] / (terms * vectors)
         in_memory = 2.0 if extents[axis] % problem.lanes else 0.0  # sums of a part of a vector are no register
         folds = slots_of_fold(REDUCERS[stage.combine][0], problem.lanes)
         arithmetic, stores = arithmetic + results * folds + in_memory, results
     else:
-        stores = stored(problem, stage, axis) / terms
-    read = dict.fromkeys(ld for ld, _ in all_loads(stage) if ld.tensor != stage.name and problem.is_known(ld.tensor))
-    fetched = sum(accesses(problem, stage, ld, axis) for ld in read)
-    return (arithmetic + fetched + stores) * vectors / extents[axis]
+        stores = own.stored / terms
+    return (arithmetic + own.fetched + stores) * vectors / extents[axis]
+
+
+def _of_vector(problem: Problem, stage: Stage, axis: str) -> OfVector:
+    """They are the same in every tiling, of which many are drafted."""
+    known = problem.of_vectors.get((id(stage), axis))
+    if known is None:
+        every = (ld for ld, _ in all_loads(stage) if ld.tensor != stage.name and problem.is_known(ld.tensor))
+        fetched = sum(accesses(problem, stage, ld, axis) for ld in dict.fromkeys(every))
+        step = problem.lane_stride(stage.name, tuple(var(a) for a, _ in stage.axes), axis, stage)
+        own = OfVector(slots_of_term(stage), fetched, 1.0 if step in (0, 1) else apart(problem.lanes))
+        known = problem.of_vectors[id(stage), axis] = stage, own
+    return known[1]
 
 
 def stored(problem: Problem, stage: Stage, axis: str) -> float:
     """Instructions that store one vector of a stage along an axis."""
-    step = problem.lane_stride(stage.name, tuple(var(a) for a, _ in stage.axes), axis, stage)
-    return 1.0 if step in (0, 1) else apart(problem.lanes)
+    return _of_vector(problem, stage, axis).stored
 
 
 def accesses(problem: Problem, stage: Stage, load: Load, axis: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 from rammer.cost.estimate import arithmetic_us, counted_us
 from rammer.cost.functions import slots_of
@@ -16,7 +17,8 @@ from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.simplify import simplify_index
-from rammer.kernels.lower import draft, lower
+from rammer.ir.tile import TileProgram
+from rammer.kernels.lower import draft, finished
 from rammer.kernels.normal import aligned, cleaned, flattened, fused, live
 from rammer.kernels.packing import unmerged
 from rammer.kernels.schedule import Packing, Schedule
@@ -42,6 +44,14 @@ class Granularity:
 
 
 USUAL = Granularity()
+
+
+class OfVector(NamedTuple):
+    """Instructions of one vector of a stage along an axis: of a term, of what it reads, and where it is stored."""
+
+    arithmetic: float
+    fetched: float
+    stored: float
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,11 @@ class Problem:
         return {n for (n, _), s in zip(self.expr.inputs, self.operation.static, strict=True) if s}
 
     @cached_property
+    def of_vectors(self) -> dict[tuple[int, str], tuple[Stage, OfVector]]:
+        """What is known of stages, by their identity, and axes: of any tiling."""
+        return {}
+
+    @cached_property
     def microseconds(self) -> float:
         """At least so long it takes on one vEU: its arithmetic, and its bytes at the nearest memory's rates."""
         read, stored = (sum(t.filled_bytes for _, t in some) for some in (self.expr.inputs, self.expr.outputs))
@@ -153,15 +168,25 @@ class Problem:
                 f"{schedule.name}: a packing cuts merged axes of {self.operation.kind} where they do not meet",
                 hint="schedule the operation with its axes apart: Problem.of(operation, spec, flat=False)",
             )
-        program = lower(self.expr, schedule, self.stages.values(), self.spec.folds)
+        program = finished(self._draft(schedule))
         digits = tuple(replace(d, step=max(d.step // self.span(d.axis), 1)) for d in program.digits)
         return RKernel(schedule.name, self.operation, replace(program, digits=digits), packing, str(schedule))
 
     def alone_us(self, schedule: Schedule, num_veus: int) -> float:
         """Microseconds on as many vEUs that do nothing else, by the counted work of a draft."""
-        program = draft(self.expr, schedule, self.stages.values(), self.spec.folds)
+        program = self._draft(schedule)
         nbytes = sum(t.filled_bytes for _, t in (*self.expr.inputs, *self.expr.outputs))
         return counted_us(program, self.spec, nbytes) * -(-program.num_rtasks // num_veus)
+
+    def _draft(self, schedule: Schedule) -> TileProgram:
+        """What is priced becomes a kernel if it is chosen: made once."""
+        if schedule not in self._drafts:
+            self._drafts[schedule] = draft(self.expr, schedule, self.stages.values(), self.spec.folds)
+        return self._drafts[schedule]
+
+    @cached_property
+    def _drafts(self) -> dict[Schedule, TileProgram]:
+        return {}
 
     def own_packing(self, schedule: Schedule) -> Packing | None:
         """The schedule's packing in terms of the operation's own dimensions; None if these cannot say it."""

@@ -74,6 +74,7 @@ class VectorLoops:
         self.pieced: set[str] = set()  # and those of which some lanes are computed alone
         self._known: dict[int, tuple[For, tuple[int, int]]] = {}  # `numbers` of loops, by their identity
         self._lanes_ok: dict[tuple[int, str], tuple[Scalar, bool]] = {}  # of values, by theirs: `vector` is asked often
+        self._declared: dict[tuple[str, DType, int], tuple[Body, list[bool]]] = {}  # by the identity of the body around
 
     def vector(self, loop: For) -> For | None:
         """The loop over lanes 0 … n-1, if every access has one stride in the lane and every function a vector form.
@@ -227,15 +228,20 @@ class VectorLoops:
     def declare(self, buffer: Buffer, body: Body) -> None:
         """Decide whether a register buffer can be an array of vectors: gcc keeps only those in registers."""
         self._typed(buffer)
-        self.wide.discard(buffer.name)
-        self.folded.discard(buffer.name)
-        self.pieced.discard(buffer.name)
+        key, decided = (buffer.name, buffer.dtype, id(body)), (self.wide, self.folded, self.pieced)
+        if key in self._declared:  # a nest may be printed twice, and each loop around is counted before
+            for names, member in zip(decided, self._declared[key][1], strict=True):
+                (names.add if member else names.discard)(buffer.name)
+            return
+        for names in decided:
+            names.discard(buffer.name)
         computed = buffer.dtype in self.vectors and buffer.dtype.accumulator is buffer.dtype
         if buffer.scope is Scope.REGISTER and computed and buffer.size % self.lanes == 0:
             self.wide.add(buffer.name)
             if not self._only_vectors(buffer.name, body):
                 self.wide.discard(buffer.name)
                 self.folded.discard(buffer.name)
+        self._declared[key] = body, [buffer.name in names for names in decided]
 
     def _typed(self, buffer: Buffer) -> None:
         if self.dtypes.get(buffer.name) is not buffer.dtype:

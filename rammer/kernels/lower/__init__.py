@@ -44,10 +44,16 @@ def lower(
 
     `folds`: what threads of a wave may combine their results by. Raises LoweringError if they do not fit.
     """
-    program = draft(expr, schedule, stages, folds)
+    return finished(draft(expr, schedule, stages, folds))
+
+
+def finished(program: TileProgram) -> TileProgram:
+    """A draft's tile program with its conditions decided. Raises LoweringError if threads would miss a Sync."""
     body = simplify_body(program.body, {})
     if _misses(body, False):
-        raise LoweringError(f"{expr.name}: a Sync would stand under a condition", hint="compute the stage further out")
+        raise LoweringError(
+            f"{program.name}: a Sync would stand under a condition", hint="compute the stage further out"
+        )
     return replace(program, body=body, num_block_syncs=block_syncs(body))
 
 

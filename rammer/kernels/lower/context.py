@@ -142,11 +142,11 @@ class Context:
             full = dict(stage.axes).get(axis)  # None: an axis of the reduction
             if not ranges or (outputs and full is None):
                 continue
-            room = 0 if full is None else self._room(stage, axis, outputs)
-            for r in ranges:
+            broken = [r for r in ranges if not within(bounds(r.index, self.env), 0, r.high)]
+            room = self._room(stage, axis, outputs) if broken and full is not None else 0
+            for r in broken:
                 high = room if r.high == full else r.high
-                low, top = bounds(r.index, self.env)
-                if low < 0 or top >= high:
+                if not within(bounds(r.index, self.env), 0, high):
                     result.append(replace(r, high=high))
         return tuple(result)
 
@@ -187,6 +187,11 @@ class Context:
             for g in layout.digits
             if g.dim == d and (g.mod or g.div == 1)
         )
+
+
+def within(found: tuple[int, int], low: int, high: int) -> bool:
+    """Whether all of an interval, its end included, lies in a range."""
+    return low <= found[0] and found[1] < high
 
 
 def _reading(stage: Stage, copies: Mapping[str, str]) -> Stage:
