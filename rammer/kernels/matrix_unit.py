@@ -150,7 +150,7 @@ def schedule(problem: Problem, p: Product, unit: Unit, block: Instruction, tasks
     strip: int | None = height  # rows that are encoded at once; None: all of a task
     piece = depth  # terms of them
     if not near(problem, p, unit):
-        piece = _piece(problem, p, unit, rows, _step(still, tasks, extents))
+        piece = _piece(problem, p, unit, rows, _step(still.axis, tasks, extents))
         most = int(problem.spec.scratch_bytes * ENCODED_SHARE) // encoded_bytes(p, unit, height) * height
         strip = most if most < rows and piece == depth else None
     outer = (Loop(a) for a in extents if a not in (moving.axis, still.axis))
@@ -302,7 +302,7 @@ def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Schedule |
         for block in fitting(problem, p, unit):
             tasks = _cut(problem, p, unit, block, want, by_rows)
             rows = _rows(moving, block.extent(moving.name), tasks, extents)
-            padded = rows * -(-extents[moving.axis] // _step(moving, tasks, extents))
+            padded = rows * -(-extents[moving.axis] // _step(moving.axis, tasks, extents))
             if unit.exact or padded <= unit.padding * extents[moving.axis]:
                 own = schedule(problem, p, unit, block, tasks)
                 found.append((problem.alone_us(own, problem.spec.num_veus) + _fetching_us(problem, p, unit, own), own))
@@ -315,7 +315,7 @@ def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Schedule |
 
 
 def _fetching_us(problem: Problem, p: Product, unit: Unit, own: Schedule) -> float:
-    """What weights take that come from far: of all columns of a task, for each strip of its rows.
+    """What weights take that come from far: of all columns of a task, for each strip of rows, and each of a batch.
 
     No vEU made them, so that they come from what all share.
     """
@@ -325,22 +325,23 @@ def _fetching_us(problem: Problem, p: Product, unit: Unit, own: Schedule) -> flo
     tasks = tuple(lp for lp in own.loops if lp.kind is Kind.TASK)
     (at,) = own.stages
     steps = [lp.step for lp in own.loops[: at.depth + 1] if lp.axis == moving.axis]
-    strips = -(-_step(moving, tasks, extents) // min(steps, default=extents[moving.axis]))
+    strips = -(-_step(moving.axis, tasks, extents) // min(steps, default=extents[moving.axis]))
+    strips *= prod(_step(a, tasks, extents) for a in extents if a not in (moving.axis, still.axis))
     veus = problem.spec.num_veus
     rounds = -(-prod(-(-extents[lp.axis] // lp.step) for lp in tasks) // veus)
     shared = next((m for m in problem.spec.memory if m.owner != "veu" and m.managed == "cache"), None)
     read_us = problem.spec.byte_us(shared, veus) if shared else 0.0
-    return encoded_bytes(p, unit, _step(still, tasks, extents)) * strips * rounds * read_us
+    return encoded_bytes(p, unit, _step(still.axis, tasks, extents)) * strips * rounds * read_us
 
 
-def _step(side: Side, tasks: tuple[Loop, ...], extents: dict[str, int]) -> int:
-    """How many of an operand's rows or columns a task takes."""
-    return min((extents[side.axis], *(lp.step for lp in tasks if lp.axis == side.axis)))
+def _step(axis: str, tasks: tuple[Loop, ...], extents: dict[str, int]) -> int:
+    """How much of an axis a task takes."""
+    return min((extents[axis], *(lp.step for lp in tasks if lp.axis == axis)))
 
 
 def _rows(side: Side, height: int, tasks: tuple[Loop, ...], extents: dict[str, int]) -> int:
     """As many in whole blocks."""
-    return -(-_step(side, tasks, extents) // height) * height
+    return -(-_step(side.axis, tasks, extents) // height) * height
 
 
 def _cut(problem: Problem, p: Product, unit: Unit, block: Instruction, want: int, by_rows: bool) -> tuple[Loop, ...]:
