@@ -142,11 +142,12 @@ class Context:
             full = dict(stage.axes).get(axis)  # None: an axis of the reduction
             if not ranges or (outputs and full is None):
                 continue
-            broken = [r for r in ranges if not within(bounds(r.index, self.env), 0, r.high)]
-            room = self._room(stage, axis, outputs) if broken and full is not None else 0
-            for r in broken:
+            spans = [(r, *bounds(r.index, self.env)) for r in ranges]
+            crossed = [(r, low, top) for r, low, top in spans if low < 0 or top >= r.high]
+            room = self._room(stage, axis, outputs) if crossed and full is not None else 0
+            for r, low, top in crossed:
                 high = room if r.high == full else r.high
-                if not within(bounds(r.index, self.env), 0, high):
+                if low < 0 or top >= high:
                     result.append(replace(r, high=high))
         return tuple(result)
 
@@ -187,11 +188,6 @@ class Context:
             for g in layout.digits
             if g.dim == d and (g.mod or g.div == 1)
         )
-
-
-def within(found: tuple[int, int], low: int, high: int) -> bool:
-    """Whether all of an interval, its end included, lies in a range."""
-    return low <= found[0] and found[1] < high
 
 
 def _reading(stage: Stage, copies: Mapping[str, str]) -> Stage:

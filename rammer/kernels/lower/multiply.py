@@ -24,10 +24,11 @@ def block(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> 
 
     Where terms pass in pieces, each by all blocks, the sums of a task wait there, and the next piece is added to them.
     """
-    *pieces, last = _over_terms(sums)
+    terms = {a for a, _ in sums.stage.reduce}
+    *pieces, last = [n for n, band in enumerate(sums.inner) if not terms.isdisjoint(band.loop.axes)]
     own = [band for band in sums.inner[last:] if band in sums.kept]
     start = {b.var: Index() for b in (*own, sums.inner[last])}
-    product = _of_block(sums, unit, start, own)
+    product = _of_block(sums, unit, start, own, sums.inner[last].extent)
     begun = (*sums.everywhere, *sums.target.where)
     begun = tuple(Range(substitute(r.index, start), r.low, r.high) for r in begun)
     stored = looped(sums.kept, sums.target.stored(sums.result(Load(product.operands[0].buffer, (sums.at,)))))
@@ -38,13 +39,8 @@ def block(sums: Reduction, unit: Instruction, before: Callable[[int], Body]) -> 
     return looped(sums.outer, (*sums.started(), *added, *stored), before)
 
 
-def _over_terms(sums: Reduction) -> list[int]:
-    """Which of the inner loops go over terms: those over pieces of them, and that over the terms of a block."""
-    terms = {a for a, _ in sums.stage.reduce}
-    return [n for n, band in enumerate(sums.inner) if not terms.isdisjoint(band.loop.axes)]
-
-
-def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[Band]) -> Apply:
+def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[Band], depth: int) -> Apply:
+    """The product of a block, of so many terms: into a block of its own, or into its place in the sums of a task."""
     ctx, stage = sums.ctx, sums.stage
     a, b = (ld for ld, _ in loads(stage.body))
     lanes = {band.loop.axis for band in sums.kept if band.loop.kind is Kind.VECTOR}
@@ -55,14 +51,14 @@ def _of_block(sums: Reduction, unit: Instruction, start: Values, own: list[Band]
     operands = (Operand(ld.tensor, simplify_index(at, ctx.env)) for ld, at in zip((a, b), flat, strict=True))
     columns = prod(band.extent for band in own if band.loop.axis in lanes)
     rows = prod(band.extent for band in own if band.loop.axis not in lanes)
-    *pieces, last = _over_terms(sums)
-    extents = rows, columns, sums.inner[last].extent
+    ((_, whole),) = stage.reduce
+    extents, waiting = (rows, columns, depth), depth < whole
     sizes = {axis: n for (axis, _), n in zip(unit.axes, extents, strict=True)}
     (_, kind), *_ = unit.types(sizes)
     size = prod(kind.physical_shape)
-    if pieces and size != rows * columns:
+    if waiting and size != rows * columns:
         raise ctx.fail(stage, f"blocks of {rows} x {columns} sums cannot wait side by side for more terms")
-    acc = Buffer(sums.acc.name, sums.acc.size if pieces else size, Scope.LOCAL, kind.dtype)
+    acc = Buffer(sums.acc.name, sums.acc.size if waiting else size, Scope.LOCAL, kind.dtype)
     ctx.scratch.append(acc)
     return Apply(unit, (Operand(acc.name, substitute(sums.at, start)), *operands), extents)
 

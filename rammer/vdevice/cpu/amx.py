@@ -65,7 +65,7 @@ TEXT = (
     """\
 enum { PART = 512 };                              /* numbers of a matrix; three parts make as many float32 */
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
-#define MLOAD(m, from) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #m :: "r"(from), "r"(64L) : "memory")
+#define MLOAD(m, from) MTAKE(m, from, 16)
 #define MSTORE(m, to, step) \\
   __asm__ volatile("tilestored %%tmm" #m ", (%0,%1,1)" :: "r"(to), "r"(4L * (step)) : "memory")
 #define MTAKE(m, from, step) \\
