@@ -95,6 +95,13 @@ class Instruction:
             and stage.body.index == tuple(var(a) for a, _ in stage.axes)
         )
 
+    @property
+    def encodes(self) -> bool:
+        """Whether it is a copy that changes nothing but the encoding: both lie in one piece, in the same order."""
+        (_, source), (_, kind) = self.tensors[-1], self.tensors[0]
+        bare = kind.layout and replace(kind.layout, encoding=None)
+        return self.copies and source.layout is not None and source.layout == bare
+
     def extent(self, axis: str) -> int:
         """The extent of an axis, of one execution."""
         return dict(self.axes)[axis]

@@ -1,12 +1,13 @@
 """Schedules of products by instructions of one thread, whose operands lie in their own way, perhaps encoded.
 
-A task copies some rows of x, by which all panels of weights then pass; these are static and lie as they are needed.
-Where vectors lie along x, it copies columns of x, and all rows of weights pass.
+A task copies some rows of x, by which all panels of weights then pass; these are static and lie as they are needed, or
+are encoded on the way: that takes longer, and they less memory. Where vectors lie along x, it copies columns of x, and
+all rows of weights pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -30,6 +31,7 @@ ENCODED_SHARE = 0.75  # of scratch, for rows by which all weights pass
 WAITING_SHARE = 0.25  # of a vEU's own cache, for sums that wait for the next piece of their terms
 BY_COLUMNS = 0.95  # of the time of tasks by rows: for less, those who read rows begin earlier
 LEAST_PIECE = 256  # terms: sums are loaded and stored for each
+ON_THE_WAY = 1.06  # of the time of weights that lie encoded, for the memory that these take
 
 
 class Unit(NamedTuple):
@@ -104,11 +106,20 @@ def units_of(spec: VDeviceSpec) -> list[Unit]:
 
 def copy_of_columns(spec: VDeviceSpec, block: Instruction) -> Instruction | None:
     """What copies panels of the columns that a product takes, so that these need not be static."""
+    return next((i for i in _copies_of_columns(spec, block) if not i.encodes), None)
+
+
+def encoder(spec: VDeviceSpec, block: Instruction) -> Instruction | None:
+    """What encodes panels of the columns that a product takes, which lie already as it takes them."""
+    return next((i for i in _copies_of_columns(spec, block) if i.encodes), None)
+
+
+def _copies_of_columns(spec: VDeviceSpec, block: Instruction) -> list[Instruction]:
     own = block.lines(True)
     if own is None:
-        return None
+        return []
     panels = replace(own, digits=(Digit(0, block.extent("column")), *own.digits))
-    return next((i for i in spec.instructions if i.copies and i.meaning.outputs[0][1].layout == panels), None)
+    return [i for i in spec.instructions if i.copies and i.meaning.outputs[0][1].layout == panels]
 
 
 class Side(NamedTuple):
@@ -141,39 +152,51 @@ def schedules(problem: Problem, unit: Unit) -> Iterator[Schedule]:
     yield from distinct(_cheapest(problem, p, unit, want) for want in task_counts(problem))
 
 
-def schedule(problem: Problem, p: Product, unit: Unit, block: Instruction, tasks: tuple[Loop, ...]) -> Schedule:
-    """Of a product that is cut into such tasks and blocks: weights pass as rarely as may be, if they come from far."""
+def schedule(
+    problem: Problem, p: Product, unit: Unit, block: Instruction, tasks: tuple[Loop, ...], encode: Instruction | None
+) -> Schedule | None:
+    """Of a product that is cut into such tasks and blocks: weights pass as rarely as may be, if they come from far.
+
+    `encode`: what encodes them on the way, a panel at a time. None if that would be done for several strips of rows.
+    """
     (moving, still), extents = sides(p, unit), dict(p.stage.axes)
     ((deep, depth),) = p.stage.reduce
-    height = block.extent(moving.name)
+    height, width = block.extent(moving.name), block.extent(still.name)
     rows = _rows(moving, height, tasks, extents)
     strip: int | None = height  # rows that are encoded at once; None: all of a task
     piece = depth  # terms of them
     if not near(problem, p, unit):
-        piece = _piece(problem, p, unit, rows, _step(still.axis, tasks, extents))
+        lines = rows + (width if encode else 0)  # that a task encodes
+        piece = _piece(problem, p, unit, lines, rows * _step(still.axis, tasks, extents))
         most = int(problem.spec.scratch_bytes * ENCODED_SHARE) // encoded_bytes(p, unit, height) * height
-        strip = most if most < rows and piece == depth else None
+        strip = most if most < lines and piece == depth else None
+    if encode and strip is not None:
+        return None
     outer = (Loop(a) for a in extents if a not in (moving.axis, still.axis))
     around = (*tasks, *outer, *(() if strip is None else (Loop(moving.axis, strip),)))
     around += (Loop(deep, piece),) if piece < depth else ()
-    panels = (Loop(still.axis, block.extent(still.name)), *(() if strip == height else (Loop(moving.axis, height),)))
+    panels = (Loop(still.axis, width), *(() if strip == height else (Loop(moving.axis, height),)))
     loops = (*around, *panels, *inner_loops(problem, p))
     shape = f"{block.extent('row')}x{block.extent('column')}"
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
     name = f"{problem.operation.kind}_{shape}_{unit.operands}_t{count}"
-    packing = ((still.load.tensor, packed(p, unit, block)),)
-    return Schedule(name, loops, (encoded(p, unit, len(around) - 1),), packing, instruction=block)
+    stages: tuple[At, ...] = (encoded(p, unit, len(around) - 1),)
+    layout = packed(p, unit, block)
+    if encode:
+        stages += (At(still.load.tensor, len(around), order=_dims(p, still), instruction=encode),)
+        layout = replace(layout, encoding=None)
+    return Schedule(name, loops, stages, ((still.load.tensor, layout),), instruction=block)
 
 
-def _piece(problem: Problem, p: Product, unit: Unit, rows: int, columns: int) -> int:
-    """Terms of a task's rows for which scratch has room: all, or a piece if the sums can wait beside it."""
+def _piece(problem: Problem, p: Product, unit: Unit, lines: int, sums: int) -> int:
+    """Terms of what a task encodes for which scratch has room: all, or a piece if the sums can wait beside it."""
     ((_, depth),) = p.stage.reduce
-    room, sums = int(problem.spec.scratch_bytes * ENCODED_SHARE), aligned_bytes(4 * rows * columns)
-    if encoded_bytes(p, unit, rows) <= room or sums > problem.spec.own_cache * WAITING_SHARE:
+    room, waiting = int(problem.spec.scratch_bytes * ENCODED_SHARE), aligned_bytes(4 * sums)
+    if encoded_bytes(p, unit, lines) <= room or waiting > problem.spec.own_cache * WAITING_SHARE:
         return depth
-    room = min(room, problem.spec.scratch_bytes - sums)
+    room = min(room, problem.spec.scratch_bytes - waiting)
     pieces = [n for n in range(unit.depth, depth, unit.depth) if n >= LEAST_PIECE and depth % n == 0]
-    return max((n for n in pieces if encoded_bytes(p, unit, rows) * n // depth <= room), default=depth)
+    return max((n for n in pieces if encoded_bytes(p, unit, lines) * n // depth <= room), default=depth)
 
 
 def _of_one_row(p: Product) -> Product:
@@ -292,26 +315,45 @@ def in_rows(problem: Problem, p: Product, unit: Unit) -> bool:
 
 
 def _cheapest(problem: Problem, p: Product, unit: Unit, want: int) -> Schedule | None:
+    """With weights that lie encoded; or are on the way, if they come from far and that takes hardly longer."""
+    blocks = fitting(problem, p, unit)
+    lie = _of_tasks(problem, p, unit, want, dict.fromkeys(blocks))
+    if lie is None or unit.turned or near(problem, p, unit):
+        return lie and lie.schedule
+    copies = {block: encoder(problem.spec, block) for block in blocks}
+    way = _of_tasks(problem, p, unit, want, {b: copy for b, copy in copies.items() if copy})
+    return way.schedule if way and way.us <= ON_THE_WAY * lie.us else lie.schedule
+
+
+class _Priced(NamedTuple):
+    us: float
+    schedule: Schedule
+
+
+def _of_tasks(
+    problem: Problem, p: Product, unit: Unit, want: int, blocks: Mapping[Instruction, Instruction | None]
+) -> _Priced | None:
     """Tasks by rows if blocks fit them, as who reads single rows need not wait for all of them; by columns if not, or
-    if that takes less: weights that come from far then come once.
+    if that takes less: weights that come from far then come once. `blocks`: each with what encodes its columns, if any.
     """
     (moving, _), extents = sides(p, unit), dict(p.stage.axes)
-    best: list[tuple[float, Schedule]] = []
+    best: list[_Priced] = []
     for by_rows in (True, False):
         found = []
-        for block in fitting(problem, p, unit):
+        for block, encode in blocks.items():
             tasks = _cut(problem, p, unit, block, want, by_rows)
             rows = _rows(moving, block.extent(moving.name), tasks, extents)
             padded = rows * -(-extents[moving.axis] // _step(moving.axis, tasks, extents))
-            if unit.exact or padded <= unit.padding * extents[moving.axis]:
-                own = schedule(problem, p, unit, block, tasks)
-                found.append((problem.alone_us(own, problem.spec.num_veus) + _fetching_us(problem, p, unit, own), own))
+            fits = unit.exact or padded <= unit.padding * extents[moving.axis]
+            if own := schedule(problem, p, unit, block, tasks, encode) if fits else None:
+                us = problem.alone_us(own, problem.spec.num_veus) + _fetching_us(problem, p, unit, own)
+                found.append(_Priced(us, own))
         if found:
-            best.append(min(found, key=lambda one: one[0]))
+            best.append(min(found, key=lambda one: one.us))
         if best and near(problem, p, unit):
             break
-    by_columns = len(best) == 2 and best[1][0] < BY_COLUMNS * best[0][0]
-    return best[int(by_columns)][1] if best else None
+    by_columns = len(best) == 2 and best[1].us < BY_COLUMNS * best[0].us
+    return best[int(by_columns)] if best else None
 
 
 def _fetching_us(problem: Problem, p: Product, unit: Unit, own: Schedule) -> float:
@@ -323,7 +365,7 @@ def _fetching_us(problem: Problem, p: Product, unit: Unit, own: Schedule) -> flo
         return 0.0
     (moving, still), extents = sides(p, unit), dict(p.stage.axes)
     tasks = tuple(lp for lp in own.loops if lp.kind is Kind.TASK)
-    (at,) = own.stages
+    at, *_ = own.stages
     steps = [lp.step for lp in own.loops[: at.depth + 1] if lp.axis == moving.axis]
     strips = -(-_step(moving.axis, tasks, extents) // min(steps, default=extents[moving.axis]))
     strips *= prod(_step(a, tasks, extents) for a in extents if a not in (moving.axis, still.axis))
@@ -331,7 +373,9 @@ def _fetching_us(problem: Problem, p: Product, unit: Unit, own: Schedule) -> flo
     rounds = -(-prod(-(-extents[lp.axis] // lp.step) for lp in tasks) // veus)
     shared = next((m for m in problem.spec.memory if m.owner != "veu" and m.managed == "cache"), None)
     read_us = problem.spec.byte_us(shared, veus) if shared else 0.0
-    return encoded_bytes(p, unit, _step(still.axis, tasks, extents)) * strips * rounds * read_us
+    ((_, layout),), ((_, depth),) = own.packing, p.stage.reduce
+    size = replace(dict(problem.expr.inputs)[still.load.tensor], layout=layout).element_bytes
+    return _step(still.axis, tasks, extents) * depth * size * strips * rounds * read_us
 
 
 def _step(axis: str, tasks: tuple[Loop, ...], extents: dict[str, int]) -> int:

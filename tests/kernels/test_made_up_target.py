@@ -215,7 +215,9 @@ def every_block_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:
     sizes = [range(grain, extents[a] + grain, grain) for a, grain in grains.items()]
     for steps in combinations(*sizes):
         tasks = tuple(Loop(a, s, Kind.TASK) for a, s in zip(grains, steps, strict=True) if s < extents[a])
-        yield problem.kernel(matrix_unit.schedule(problem, p, unit, block, tasks))
+        found = matrix_unit.schedule(problem, p, unit, block, tasks, None)
+        assert found is not None
+        yield problem.kernel(found)
 
 
 def every_wave_tiling(op: Operation, spec: VDeviceSpec) -> Iterator[RKernel]:

@@ -30,6 +30,7 @@ from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.expr import Load, Stage, TensorExpr
 from rammer.ir.index import var
+from rammer.ir.instruction import Instruction
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import OpDef, Operation, Operations
 from rammer.ir.proof import prove, settled
@@ -51,6 +52,8 @@ STRIP_SPEC = replace(FAR_SPEC, scratch_bytes=48 << 10)  # nor do all rows of a t
 # Nor all terms of its rows, but the sums of its columns do; what is far comes as slowly as such a unit multiplies.
 SHARED = MemoryLevel("L3", 32 << 20, "device", 0.1)
 PIECE_SPEC = replace(UNIT_SPEC, memory=(MemoryLevel("L2", 1 << 20, "veu", 250.0), SHARED), scratch_bytes=512 << 10)
+# The same, but weights lie encoded: nothing encodes them on the way.
+LYING_SPEC = replace(PIECE_SPEC, instructions=tuple(i for i in amx.AMX if not i.encodes))
 # rounded operands: of vectors' instructions, and of the unit's
 DOTS = replace(UNIT_SPEC, arch=runnable("x86-64-avx512bf16"), instructions=dots.AVX512_BF16, precision="bf16")
 ROUNDED = replace(UNIT_SPEC, precision="bf16")
@@ -119,26 +122,59 @@ def test_rows_pass_by_panels_of_weights_that_come_from_far(name: str, spec: VDev
     check(op, kernels, spec=spec)
 
 
-PIECES = {
-    "tall blocks": (operation("matmul", t(96, 1024), t(1024, 256), static=("b",)), "j/128t k/512s j/32s i/32s"),
-    "wide blocks": (operation("matmul", t(75, 1280), t(1280, 192), static=("b",)), "j/128t k/640s j/64s i/16s"),
-}
+TALL, WIDE = PIECES = (
+    operation("matmul", t(96, 1024), t(1024, 256), static=("b",)),
+    operation("matmul", t(75, 1280), t(1280, 192), static=("b",)),
+)
 
 
-@pytest.mark.parametrize("case", PIECES)
-def test_sums_wait_for_the_next_piece_of_their_terms(case: str) -> None:
-    op, loops = PIECES[case]
-    kernels = [k for k in on_unit(op, PIECE_SPEC) if k.schedule.startswith(loops)]
+@pytest.mark.parametrize(
+    ("op", "spec", "loops"),
+    [
+        (TALL, LYING_SPEC, "j/128t k/512s j/32s i/32s"),
+        (TALL, PIECE_SPEC, "j/128t k/512s j/32s i/32s"),
+        (WIDE, LYING_SPEC, "j/128t k/640s j/64s i/16s"),
+        (WIDE, PIECE_SPEC, "j/128t k/320s j/64s i/16s"),  # a panel of columns is in scratch, too
+    ],
+    ids=["tall blocks", "tall blocks, encoded on the way", "wide blocks", "wide blocks, encoded on the way"],
+)
+def test_sums_wait_for_the_next_piece_of_their_terms(op: Operation, spec: VDeviceSpec, loops: str) -> None:
+    kernels = [k for k in on_unit(op, spec) if k.schedule.startswith(loops)]
     assert kernels and settled(kernels[0])[1] == ()
-    check(op, kernels, spec=PIECE_SPEC)
+    check(op, kernels, spec=spec)
 
 
 @pytest.mark.parametrize("spec", [ROUNDED, DOTS], ids=["AMX", "AVX512-BF16"])
 def test_so_do_sums_of_rounded_operands(spec: VDeviceSpec) -> None:
-    op, _ = PIECES["tall blocks"]
     spec = replace(spec, memory=(MemoryLevel("L2", 256 << 10, "veu", 250.0), SHARED), scratch_bytes=128 << 10)
-    assert any(" k/256s " in k.schedule or " k/512s " in k.schedule for k in candidates(op, spec))
-    check_rounded(op, spec)
+    assert any(" k/256s " in k.schedule or " k/512s " in k.schedule for k in candidates(TALL, spec))
+    check_rounded(TALL, spec)
+
+
+def on_the_way(kernel: RKernel) -> bool:
+    """Whether weights lie as float32, and are encoded as rows pass by."""
+    ((_, layout),) = kernel.packing
+    assert (layout.encoding is None) == ("_columns;" in kernel.schedule)
+    return layout.encoding is None
+
+
+ROWS = {
+    "16 rows": (operation("matmul", t(16, 256), t(256, 128), static=("b",)), False),
+    "75 rows": (operation("matmul", t(75, 256), t(256, 128), static=("b",)), False),
+    "401 rows": (operation("matmul", t(401, 256), t(256, 128), static=("b",)), True),
+    "of each of three images": (conv(3, 64, 128, 20, 21), True),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_weights_from_far_are_encoded_on_the_way_by_many_rows(case: str) -> None:
+    """Where memory is no slower than the unit: it takes as long as multiplying some rows."""
+    op, many = ROWS[case]
+    far = replace(FAR_SPEC, scratch_bytes=1 << 20)
+    kernels = [k for k in on_unit(op, far) if k.num_rtasks == 2]
+    assert [on_the_way(k) for k in kernels] == [many]
+    check(op, kernels, spec=far)
+    assert not any(on_the_way(k) for k in on_unit(op, UNIT_SPEC))  # where they stay near
 
 
 def test_tasks_by_columns_fetch_weights_once_that_come_from_far() -> None:
@@ -232,6 +268,19 @@ def test_constants_are_arranged_in_parts_as_they_are_packed() -> None:
     arrange(value, layout, out)
     np.testing.assert_array_equal(out.view(np.uint16), pack(value, layout).view(np.uint16))
     np.testing.assert_array_equal(unpack(out, layout, value.shape), value)
+
+
+@pytest.mark.parametrize("depth", [32, 96])
+@pytest.mark.parametrize("copy", [i for i in amx.AMX if i.encodes], ids=lambda i: i.name)
+def test_what_lies_in_order_is_encoded_as_it_lies(copy: Instruction, depth: int) -> None:
+    spec, width = UNIT_SPEC, copy.extent("row")
+    (_, made), (_, given) = copy.types({"row": width, "term": depth})
+    assert made.layout is not None and given.layout is not None
+    text = f"void encode(bf16 *to, const float *x) {{ rammer_{copy.name}(to, x, {width}, {depth}); }}"
+    value = np.random.default_rng(4).standard_normal((width, depth)).astype(np.float32)
+    out, source = np.empty_like(pack(value, made.layout)), pack(value, given.layout)
+    library(prelude(spec) + text, spec.arch).encode(*(ctypes.c_void_p(i.ctypes.data) for i in (out, source)))
+    np.testing.assert_array_equal(unpack(out, made.layout, value.shape), value)
 
 
 EXECUTE = """

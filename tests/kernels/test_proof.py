@@ -180,8 +180,8 @@ def check_mutants(names: Sequence[str], count: int, seed: int) -> None:
 
 def check_mutants_on_the_unit(count: int, seed: int) -> None:
     of_unit = [(op, test_matrix_unit.on_unit(op)) for op in test_matrix_unit.CASES.values()]
-    pieces = [op for op, _ in test_matrix_unit.PIECES.values()]
-    of_unit += [(op, test_matrix_unit.on_unit(op, test_matrix_unit.PIECE_SPEC)) for op in pieces]
+    for spec in (test_matrix_unit.PIECE_SPEC, test_matrix_unit.LYING_SPEC):
+        of_unit += [(op, test_matrix_unit.on_unit(op, spec)) for op in test_matrix_unit.PIECES]
     total, missed = unseen(of_unit, count, seed)
     built = compile_all({str(n): (op, [m]) for n, (op, m, _) in enumerate(missed)}, test_matrix_unit.UNIT_SPEC)
     check_real(total, missed, lambda name: check_compiled(built, name))

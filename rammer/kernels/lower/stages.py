@@ -134,11 +134,15 @@ class PlacedStages:
         def at(dim: int, steps: int) -> Index:
             return ctx.flatten(source, [ix + steps * (d == dim) for d, ix in enumerate(corner)])
 
-        start = at(row, 0)
-        neighbours = source_kind.physical_shape[-1]
-        steps = [simplify_index(at(*moved) - start, ctx.env).const for moved in ((row, 1), (column, neighbours))]
+        start, steps = at(row, 0), tuple[int, ...]()
+        if not instruction.encodes:
+            neighbours = source_kind.physical_shape[-1]
+            moved = (row, 1), (column, neighbours)
+            steps = (*(simplify_index(at(*one) - start, ctx.env).const for one in moved), 1)
+        elif shape[0] != instruction.extent("row"):
+            raise ctx.fail(stage, f"{instruction.name} copies {instruction.extent('row')} lines, and not {shape[0]}")
         exists = Range(corner[row] + var(instruction.axes[0][0]), 0, stage.axes[row][1])
-        given = Operand(source, simplify_index(start, ctx.env), (*steps, 1), (exists,))
+        given = Operand(source, simplify_index(start, ctx.env), steps, (exists,))
         copy = Apply(instruction, (Operand(buffer.name, Index()), given), shape)
         others = tuple(Range(corner[d], 0, stage.axes[d][1]) for d in range(len(box)) if d not in (row, column))
         self.copies[stage.name] = under(others, (copy,))

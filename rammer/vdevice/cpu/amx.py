@@ -20,8 +20,9 @@ from rammer.vdevice.cpu.dots import BY_COLUMNS, COPIES, WHEREVER, WIDTH
 BF16X3, BF16X2, BF16 = (Encoding(DType.BF16, parts, 512) for parts in (3, 2, 1))
 WAKE_US = 3.0  # measured: out of use the unit sleeps
 TERMS = 32
-# Multiply-adds of the unit's in the time of an element that is encoded: measured, 50 to 110; in three parts 30 to 50.
-ENCODING, CUTTING = 64, 40
+# Multiply-adds of the unit's in the time of an element that is encoded: measured, 50 to 110; in three parts 30 to 50,
+# and 9 to 13 if it stays where it is.
+ENCODING, CUTTING, IN_PLACE = 64, 40, 12
 WIDE_COST = 1.15  # measured: of a wide block's sums, relative to a tall block's
 SUMS = Layout((Digit(0, 16), Digit(0, 1, 16), Digit(1)))  # rows of whole matrices
 GIVEN = Layout((Digit(0), Digit(1, 16), Digit(1, 1, 16)))  # rows, and columns of 16 wherever they are
@@ -43,11 +44,22 @@ def _unit(
     return tuple(made)
 
 
+def _encoder(product: Instruction) -> Instruction:
+    """A copy of the columns of a product that lie as it takes them, but are float32 yet."""
+    width, own = product.extent("column"), product.lines(True)
+    assert own is not None
+    lie = replace(own, digits=(Digit(0, width), *own.digits))
+    sides, gain = (lie, replace(lie, encoding=None)), product.gain / IN_PLACE
+    return copy(f"split_{width}_columns", (width, TERMS), *sides, product.precision, gain=gain)
+
+
 # Gains of whole rKernels in a run: measured for three parts, else estimated. Of blocks alone, operands near, one core
 # of an Emerald Rapids has 2.9, 5.4 and 12; by these numbers too many short products were given to the unit.
 ROUNDED = 7.0
+PARTED = _unit(BF16X3, "fp32", 1.5, encoded=CUTTING)
 AMX = (
-    *_unit(BF16X3, "fp32", 1.5, encoded=CUTTING),
+    *PARTED,
+    *(_encoder(i) for i in PARTED if i.multiplies),
     *_unit(BF16X2, "tf32", 2.8, "_bf16x2"),
     *_unit(BF16, "bf16", ROUNDED, "_bf16"),
     # tall blocks have columns as vectors of AVX512-BF16 have them, so one text copies both
@@ -208,6 +220,11 @@ static void rammer_split_rows(
       }
     }
 }
+/* Columns that lie as matrices already: `depth` terms of them, in pairs. */
+static void rammer_split_32_columns(bf16 *restrict to, const float *restrict from, long columns, long depth) {
+  rammer_split_rows(to, from, 32, 16, (depth + 31) / 32 * columns, 32);
+}
+#define rammer_split_64_columns rammer_split_32_columns
 static void rammer_split_rows_bf16x2(
     bf16 *restrict to, const float *restrict from, long step, long next, long rows, long depth) {
   rounded_rows(to, from, step, next, rows, depth, 2);

@@ -194,6 +194,8 @@ class _Prefetcher:
             for n, (at, _) in enumerate(load.around):
                 self.loads.setdefault(at, []).append(load._replace(around=load.around[n + 1 :]))
         self.products = list(_products(self.sites))
+        applied = [s.stmt for s in self.sites if isinstance(s.stmt, Apply)]
+        self.encoders = {s.operands[0].buffer: s for s in applied if s.instruction.encodes}
 
     def hints(self) -> Iterator[Hint]:
         """All prefetches; of one loop those that stand first come first."""
@@ -281,19 +283,22 @@ class _Prefetcher:
             yield turns[-1].at, (replace(burst, index=index + turn * (each * LINE), size=each * LINE),)
 
     def _next_encoded_panel(self, product: Apply, blocks: Loop, outer: tuple[Loop, ...]) -> Iterator[Hint]:
-        """While blocks of rows pass by a panel of encoded weights: pieces of the panel after it."""
+        """While blocks of rows pass by a panel of weights, encoded or to be: pieces of the panel after it."""
         panel, (*_, (_, kind)) = product.operands[-1], product.instruction.types(product.sizes)
-        assert kind.layout is not None and kind.layout.encoding is not None
+        if copy := self.encoders.get(panel.buffer):
+            panel, (*_, (_, kind)) = copy.operands[-1], copy.instruction.types(copy.sizes)
+        assert kind.layout is not None
         encoding = kind.layout.encoding
+        parts, itemsize = (encoding.parts, encoding.dtype.itemsize) if encoding else (1, kind.dtype.itemsize)
         moving = [n for n, (_, lp) in enumerate(outer) if panel.at.coef(lp.var)]
         if panel.buffer not in self.inputs or not moving or moving[-1] == len(outer) - 1:
             return  # it was copied here just now; or each panel is used once, in the order in which they lie
         walk = outer[moving[-1]].loop.var
         turns = [lp for _, lp in (*outer[moving[-1] + 1 :], blocks)]
-        line = LINE_BYTES // encoding.dtype.itemsize
-        lines = -(-kind.size * encoding.parts // line // _count(turns))
+        line = LINE_BYTES // itemsize
+        lines = -(-kind.size * parts // line // _count(turns))
         if lines <= UNIT_MAX_LINES:
-            start = (panel.at + panel.at.coef(walk)) * encoding.parts
+            start = (panel.at + panel.at.coef(walk)) * parts
             yield blocks.at, (Prefetch(panel.buffer, start + _turn(turns) * (lines * line), lines * line, 2, encoding),)
 
     def _next_tasks(self) -> Iterator[Hint]:

@@ -165,13 +165,14 @@ class CpuPrinter(NestPrinter):
     def _copied(self, s: Apply) -> list[str]:
         """Rows that an instruction encodes, up to the last one that there is."""
         to, source = s.operands
-        (rows, depth), (step, following, _) = s.extents, source.steps
+        rows, depth = s.extents
+        steps = "".join(f"{n}, " for n in source.steps[:2])
         count = str(rows)
         for r in source.where:
             first = substitute(r.index, {s.instruction.axes[0][0]: Index()})
             count = f"imin({count}, {r.high} - ({self.index(first)}))"
         start = f"&{source.buffer}[{self.index(source.at)}]"
-        return [f"rammer_{s.instruction.name}({to.buffer}, {start}, {step}, {following}, {count}, {depth});"]
+        return [f"rammer_{s.instruction.name}({to.buffer}, {start}, {steps}{count}, {depth});"]
 
     def _summed(self, s: Apply) -> list[str]:
         """A block of sums by a text that goes through all of its terms: their number, in steps of its own."""
