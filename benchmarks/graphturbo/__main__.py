@@ -13,8 +13,11 @@ from rich.table import Table
 
 from benchmarks.graphturbo.device import CLUSTERS, NEAR_KIB, memories, times
 from benchmarks.graphturbo.networks import CASES, NETWORKS
-from benchmarks.graphturbo.plans import BATCHES, BEST_BATCH, SCOPES, copies, ways
+from benchmarks.graphturbo.plans import BATCHES, BEST_BATCH, SCOPES, copies, timeline, timeline_bound, ways
 from benchmarks.graphturbo.plans import scopes as places
+from benchmarks.graphturbo.trace import chrome_trace
+from rammer import files
+from rammer.errors import RammerError
 from rammer.scheduler.graphturbo.search import Paper, by_rules, searched
 
 THROUGHPUT = {2: 138, 4: 512, 8: 4052, 16: 2716}  # Table 1: BERT-128, sentences/s by the batch of a cluster
@@ -119,11 +122,43 @@ def contributions() -> Table:
     return found
 
 
+def when() -> Table:
+    """Milliseconds, by when plans load and store: as steps need it, a step ahead, searched; and a bound."""
+    found = table(
+        "When to load and store: ms", "model", "batch", "plan", "in turn", "a step ahead", "searched", "bound"
+    )
+    for name, (_, batch) in BEST_BATCH.items():
+        network, room = NETWORKS[name](batch), memories()
+        for way, plan in ways(network, room, ("rules", "search")).items():
+            took = times(network, plan.moved)
+            found.add_row(
+                name,
+                str(batch),
+                way,
+                f"{took.in_turn:.2f}",
+                f"{timeline(network, plan, room, ahead=1).end:.2f}",
+                f"{timeline(network, plan, room).end:.2f}",
+                f"{timeline_bound(network, plan):.2f}",
+            )
+    return found
+
+
 @click.command()
-def main() -> None:
-    """Print all tables."""
+@click.option(
+    "--trace", type=click.Path(), help="Write the timeline of a network's searched plan as Chrome trace JSON."
+)
+@click.option("--network", type=click.Choice(list(NETWORKS)), default="ResNet-50", help="Of the trace.")
+@click.option("--batch", type=click.IntRange(1, 64), default=16, help="Of the trace.")
+def main(trace: str | None, network: str, batch: int) -> None:
+    """Print all tables, or write a trace."""
+    if trace:
+        try:
+            files.write(trace, chrome_trace(network, batch))
+        except RammerError as error:
+            raise click.ClickException(str(error)) from error
+        return
     out.print(f"One of four clusters of an STCP920, {NEAR_KIB} KiB near each core (inferred). Nothing was measured.\n")
-    for make in (against_the_bound, best_batches, scopes, throughput, contributions):
+    for make in (against_the_bound, best_batches, scopes, throughput, contributions, when):
         out.print(make())
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rammer.ir.device import Issue, MemoryLevel, VDeviceSpec
 from rammer.scheduler.graphturbo.network import Network
-from rammer.scheduler.graphturbo.scratchpad import Memories, Moved
+from rammer.scheduler.graphturbo.scratchpad import Far, Memories, Moved
 
 CLUSTERS = 4
 NEAR_KIB = 1280  # of a core: inferred
@@ -53,9 +53,20 @@ class Times(NamedTuple):
         return max(self.computing, self.moving)
 
 
+def computing_ms(mflop: float, spec: VDeviceSpec = STCP920) -> float:
+    """Milliseconds of work that keeps every core busy."""
+    return mflop / (spec.num_veus * spec.peak_gflops)
+
+
+def byte_ms(spec: VDeviceSpec = STCP920) -> dict[Far, float]:
+    """Milliseconds that a byte takes from or to a memory that is not near."""
+    _, shared, main = spec.memory
+    return {"shared": 1e-6 / shared.read_gbps, "main": 1e-6 / main.read_gbps}
+
+
 def times(network: Network, moved: Moved, spec: VDeviceSpec = STCP920, layers: Sequence[int] | None = None) -> Times:
     """What a plan takes, or some layers of it, every core busy whenever it computes; work done twice is not counted."""
-    _, shared, main = spec.memory
     work = sum(network.layers[n].mflop for n in (range(len(network.layers)) if layers is None else layers))
-    moving = (moved.main + moved.weights) / main.read_gbps + moved.shared / shared.read_gbps
-    return Times(work / (spec.num_veus * spec.peak_gflops), moving / 1e6)
+    byte = byte_ms(spec)
+    moving = (moved.main + moved.weights) * byte["main"] + moved.shared * byte["shared"]
+    return Times(computing_ms(work, spec), moving)

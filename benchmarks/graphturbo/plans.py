@@ -10,13 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.graphturbo.binding import bound
-from benchmarks.graphturbo.device import NEAR_KIB, memories, times
+from benchmarks.graphturbo.device import NEAR_KIB, byte_ms, computing_ms, memories, times
 from benchmarks.graphturbo.networks import NETWORKS
 from rammer.scheduler.graphturbo.network import Network
 from rammer.scheduler.graphturbo.scratchpad import Memories, Moved
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_rules, priced, searched
-from rammer.scheduler.graphturbo.slices import producers_of, slices
+from rammer.scheduler.graphturbo.slices import Step, producers_of, slices
 from rammer.scheduler.graphturbo.split import group_of
+from rammer.scheduler.graphturbo.transfers import (
+    Costs,
+    Rooms,
+    Timeline,
+    Transfer,
+    held,
+    least,
+    moved_alike,
+    play,
+    transfers_of,
+)
+from rammer.scheduler.graphturbo.transfers import searched as searched_timeline
 
 BEST_BATCH = {  # Table 2: of a cluster, TVM's and GraphTurbo's
     "ResNet-50": (2, 16),
@@ -37,6 +49,7 @@ SCOPES = {  # Table 3: GraphTurbo's tensors in DDR, LLB and L1; ours with so man
     "DenseNet-121": (8, 1024, (0, 3, 389)),
 }
 BATCHES = (1, 2, 4, 8, 16, 32)
+PART = 512 << 10  # bytes that are carried at once: weights need not come as a whole
 LEVELS = ("main", "shared", "near")
 
 
@@ -119,12 +132,38 @@ def stages(name: str, batch: int, kib: int = NEAR_KIB) -> dict[str, Any]:
 
 def _by_layer(network: Network, plan: Paper) -> list[NDArray[np.float64]]:
     """Bytes over the shared memory and over main memory, tensors and weights, of every layer."""
-    parts = slices(network, plan.groups, plan.splits)
-    steps = [step for n in ORDERS[plan.order](producers_of(parts)) for step in parts[n].steps]
+    layer_of = [step.makes.piece[1] for step in steps_of(network, plan)]
     moved = [np.zeros(3) for _ in network.layers]
-    for step, bytes_ in zip(steps, plan.moved.by_step, strict=True):
-        moved[step.makes.piece[1]] += bytes_
+    for move in plan.moved.moves:
+        column = 0 if move.memory == "shared" else 2 if move.kind == "weights" else 1
+        moved[layer_of[move.step]][column] += move.nbytes
     return moved
+
+
+def timeline(network: Network, plan: Paper, room: Memories, ahead: int | None = None) -> Timeline:
+    """When its steps and transfers run, in milliseconds: as soon as was found, or all transfers so many steps ahead."""
+    steps, found = steps_of(network, plan), transfers_of_plan(network, plan)
+    costs, lie = Costs([computing_ms(step.mflop) for step in steps], byte_ms()), held(steps, plan.moved)
+    if ahead is None:
+        return searched_timeline(found, lie, room, costs)
+    return play(found, moved_alike(found, Rooms(lie, room), ahead), costs)
+
+
+def timeline_bound(network: Network, plan: Paper) -> float:
+    """Milliseconds that no timeline beats."""
+    costs = Costs([computing_ms(step.mflop) for step in steps_of(network, plan)], byte_ms())
+    return least(transfers_of_plan(network, plan), costs)
+
+
+def transfers_of_plan(network: Network, plan: Paper) -> list[Transfer]:
+    """What a plan moves, in parts."""
+    return transfers_of(steps_of(network, plan), plan.moved, PART)
+
+
+def steps_of(network: Network, plan: Paper) -> list[Step]:
+    """The steps of a plan, in its order."""
+    parts = slices(network, plan.groups, plan.splits)
+    return [step for n in ORDERS[plan.order](producers_of(parts)) for step in parts[n].steps]
 
 
 def _digits(value: float) -> float:

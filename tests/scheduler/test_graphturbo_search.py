@@ -181,8 +181,10 @@ def test_what_is_moved_by_definition(name: str, batch: int, kib: int) -> None:
     plan = by_rules(network, memories)
     assert plan.moved.peak <= memories.near
     assert plan.moved.main + plan.moved.weights >= network.least_bytes
-    assert sum(m for _, m, _ in plan.moved.by_step) == plan.moved.main
-    assert sum(w for _, _, w in plan.moved.by_step) == plan.moved.weights
+    moves = [(move.kind == "weights", move.memory, move.nbytes) for move in plan.moved.moves]
+    assert sum(nbytes for weights, memory, nbytes in moves if memory == "main" and not weights) == plan.moved.main
+    assert sum(nbytes for weights, _, nbytes in moves if weights) == plan.moved.weights
+    assert sum(nbytes for _, memory, nbytes in moves if memory == "shared") == plan.moved.shared
 
 
 # ---- search

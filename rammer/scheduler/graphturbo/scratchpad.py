@@ -16,6 +16,7 @@ from rammer.scheduler.graphturbo.network import Network
 from rammer.scheduler.graphturbo.slices import Part, Piece, Slice, Step
 
 Victim: TypeAlias = Literal["life", "next use"]
+Far: TypeAlias = Literal["shared", "main"]
 NEVER = 1 << 60
 
 
@@ -31,11 +32,25 @@ class Memories(NamedTuple):
     shared_cost: float = 0.25
 
 
+class Move(NamedTuple):
+    """Bytes from or to a memory, at a step. `kept`: of a load, whether they lie near in that step, besides its results.
+
+    A "spill" of a step's own result is written as it is made, that of another one makes room before.
+    """
+
+    step: int
+    kind: Literal["load", "weights", "spill", "result"]
+    memory: Far
+    nbytes: int
+    piece: Piece
+    kept: bool = False
+
+
 @dataclass(slots=True)
 class Moved:
     """Bytes that came from and went to each memory, the most that lay near, and where every result ended.
 
-    By step: of the shared memory, and of main memory (tensors, then weights).
+    `held`: by step, what lay near and what of tensors in the shared memory.
     """
 
     shared: int = 0
@@ -44,7 +59,8 @@ class Moved:
     peak: int = 0
     levels: dict[Piece, str] = field(default_factory=dict)
     spilled: int = 0
-    by_step: list[tuple[int, int, int]] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    held: list[tuple[int, int]] = field(default_factory=list)
 
     def cost(self, memories: Memories) -> float:
         """Bytes of main memory, with those of the shared one at their price."""
@@ -94,45 +110,54 @@ class _Machine:
         self._shared_bytes = 0
         self._copied: set[Piece] = set()
         self._weights: OrderedDict[int, int] = OrderedDict()
+        self._at = 0
         self._weight_bytes = 0
 
     def step(self, at: int) -> None:
-        before = self.moved.shared, self.moved.main, self.moved.weights
         step, now = self.steps[at], {part.piece for part in self.steps[at].reads}
+        self._at = at
         for part in step.reads:
             self._uses[part.piece].pop()
             self._read(part, now, at)
-        self._weigh(step.makes.piece[1])
-        self._make(step, now, at)
+        self._weigh(step.makes.piece)
+        near = self._make(step, now, at)
+        self.moved.peak = max(self.moved.peak, near)
+        self.moved.held.append((near, self._shared_bytes))
         for piece in now:
             if self._last[piece] == at:
                 self._drop(piece)
-        moved = self.moved
-        moved.by_step.append((moved.shared - before[0], moved.main - before[1], moved.weights - before[2]))
+
+    def _move(self, kind: Literal["load", "spill", "result"], memory: Far, part: Part, *, kept: bool = False) -> None:
+        if memory == "shared":
+            self.moved.shared += part.nbytes
+        else:
+            self.moved.main += part.nbytes
+        self.moved.moves.append(Move(self._at, kind, memory, part.nbytes, part.piece, kept))
 
     def _read(self, part: Part, now: set[Piece], at: int) -> None:
         piece = part.piece
         if piece in self._near:
             return
-        if piece in self._shared:
-            self.moved.shared += part.nbytes
-        else:
-            self.moved.main += part.nbytes
+        memory: Far = "shared" if piece in self._shared else "main"
         size = self._size.get(piece, part.nbytes)  # of a network's input, what is read of it
         again = self._keeps and self._last[piece] > at and size == part.nbytes
-        if again and self._fits(size, now, self._next(piece)):
+        kept = again and self._fits(size, now, self._next(piece))
+        if kept:
             self._near[piece] = size
             self._near_bytes += size
             self._copied.add(piece)
+        self._move("load", memory, part, kept=kept)
 
-    def _weigh(self, layer: int) -> None:
+    def _weigh(self, piece: Piece) -> None:
         """Weights from main memory, if the shared one has them no more; those used longest ago make room."""
+        _, layer = piece
         if not (nbytes := self._network.layers[layer].weights):
             return
         if layer in self._weights:
             self._weights.move_to_end(layer)
         else:
             self.moved.weights += nbytes
+            self.moved.moves.append(Move(self._at, "weights", "main", nbytes, piece))
             self._weights[layer] = nbytes
             self._weight_bytes += nbytes
         self._shed_weights()
@@ -141,13 +166,14 @@ class _Machine:
         while self._weights and self._weight_bytes > self._memories.shared - self._shared_bytes:
             self._weight_bytes -= self._weights.popitem(last=False)[1]
 
-    def _make(self, step: Step, now: set[Piece], at: int) -> None:
+    def _make(self, step: Step, now: set[Piece], at: int) -> int:
+        """A place for a step's result. What lies near meanwhile."""
         piece, nbytes = step.makes
         if self._network.layers[piece[1]].is_result:
             self.moved.levels[piece] = "main"
-            self.moved.main += nbytes
+            self._move("result", "main", step.makes)
             if piece not in self._last:
-                return
+                return self._near_bytes
             self._copied.add(piece)
         over = step.takes_over
         reused = self._near[over] if over in self._near and self._last[over] == at else 0
@@ -158,8 +184,9 @@ class _Machine:
             self.moved.levels.setdefault(piece, "near")
         else:
             self._spill(piece, nbytes)
-        self.moved.peak = max(self.moved.peak, self._near_bytes)
+        near = self._near_bytes
         self._near_bytes += reused
+        return near
 
     def _fits(self, nbytes: int, now: set[Piece], wanted: int) -> bool:
         """Make room for a piece that is read again at step `wanted`: never at the cost of what is read before."""
@@ -188,11 +215,11 @@ class _Machine:
         if self._shared_bytes + nbytes <= self._memories.shared:
             self._shared[piece] = nbytes
             self._shared_bytes += nbytes
-            self.moved.shared += nbytes
+            self._move("spill", "shared", Part(piece, nbytes))
             self.moved.levels[piece] = "shared"
             self._shed_weights()
         else:
-            self.moved.main += nbytes
+            self._move("spill", "main", Part(piece, nbytes))
             self.moved.levels[piece] = "main"
 
     def _drop(self, piece: Piece) -> None:

@@ -202,7 +202,7 @@ class _Search:
                 begin = end + 1
             plan = priced(self._network, groups, splits, self._memories, self._orders, known=self._known)
             self._plans[state] = plan
-            self._left -= len(plan.moved.by_step) * len(self._orders)
+            self._left -= len(plan.moved.held) * len(self._orders)
         return self._plans[state].cost
 
     def _neighbours(self, state: State) -> Iterator[State]:

@@ -1,0 +1,33 @@
+"""A plan on paper over time, for Perfetto: what the cores compute, and what each memory carries meanwhile."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.graphturbo.device import memories
+from benchmarks.graphturbo.networks import NETWORKS
+from benchmarks.graphturbo.plans import steps_of, timeline, transfers_of_plan
+from rammer.scheduler.graphturbo.search import searched
+
+LANES = ("cores", "shared", "main")
+
+
+def chrome_trace(name: str, batch: int) -> str:
+    """The searched plan of a network as Chrome trace JSON: what cores compute, and what each memory carries."""
+    network, room = NETWORKS[name](batch), memories()
+    plan = searched(network, room)
+    found, steps = timeline(network, plan, room), steps_of(network, plan)
+    events: list[dict[str, object]] = [
+        {"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": lane}} for n, lane in enumerate(LANES)
+    ]
+
+    def event(what: str, lane: str, begin: float, end: float) -> None:
+        microseconds = {"ts": begin * 1e3, "dur": (end - begin) * 1e3}
+        events.append({"ph": "X", "pid": 1, "tid": LANES.index(lane), "name": what, **microseconds})
+
+    for step, times_ms in zip(steps, found.steps, strict=True):
+        event(f"layer {step.makes.piece[1]}", "cores", *times_ms)
+    for transfer, times_ms in zip(transfers_of_plan(network, plan), found.transfers, strict=True):
+        move = transfer.move
+        event(f"{move.kind} of layer {move.piece[1]}", move.memory, *times_ms)
+    return json.dumps({"traceEvents": events})

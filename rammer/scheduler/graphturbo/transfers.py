@@ -1,0 +1,410 @@
+"""When a plan on paper loads and stores: how early each load, how late each store, as far as there is room meanwhile.
+
+A run on paper says at which step it needs each transfer. Here a load may begin some steps before, which takes room for
+it from then on, and a store be done some steps later. A far memory carries one transfer after another, of those that
+may begin the most urgent one. It is the space that SoMa (HPCA'25) searches: when room is taken, when it is given back,
+and who goes first. GraphTurbo (§4.4) has one place in it: weights come during the layer before.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from rammer.scheduler.graphturbo.scratchpad import Far, Memories, Move, Moved
+from rammer.scheduler.graphturbo.slices import Piece, Step
+
+WINDOWS = (0, 1, 2, 4, 8, 16, 32, 64, 1 << 30)  # steps ahead, or behind: of all transfers alike, where searches begin
+MOST_AHEAD = 64  # transfers that an idle memory looks at
+MOST_PLAYED = 300  # plans that a search plays
+MOST_BEFORE = 6  # transfers of a busy memory, before the one that a step waits for, that are moved in its place
+
+
+class Transfer(NamedTuple):
+    """What a far memory carries for a step, a move or a part of one: as it stands, done before the step begins.
+
+    It may be moved to another step: to an early one, from `first` on, to begin as soon as that could; or to a late one,
+    up to `last`, to be done before that begins. `room`: where it takes room meanwhile, besides what steps hold anyway;
+    `inside`: also in the step that it is for.
+    """
+
+    move: Move
+    nbytes: int
+    step: int
+    first: int
+    last: int
+    room: str
+    inside: bool
+
+    @property
+    def stores(self) -> bool:
+        return self.move.kind in ("spill", "result")
+
+    def span(self, at: int) -> tuple[int, int]:
+        """The step as of which it may begin, and the one before which it is done."""
+        return min(at, self.step), max(at, self.step)
+
+    def steps(self, at: int) -> slice:
+        """The steps in which it takes room."""
+        begin, due = self.span(at)
+        if begin == due or not self.room:
+            return slice(0, 0)
+        inside = int(self.inside)
+        return slice(begin, due + inside) if at < self.step else slice(begin - inside, due)
+
+
+class Timeline(NamedTuple):
+    """When each step and each transfer begins and ends; `at`: where each transfer was moved to."""
+
+    steps: tuple[tuple[float, float], ...]
+    transfers: tuple[tuple[float, float], ...]
+    at: tuple[int, ...]
+
+    @property
+    def end(self) -> float:
+        return max((end for _, end in (*self.steps, *self.transfers)), default=0.0)
+
+
+class Costs(NamedTuple):
+    """What each step takes to compute, and a byte of each far memory to move, in one unit of time."""
+
+    steps: Sequence[float]
+    byte: Mapping[Far, float]
+
+    def moving(self, transfer: Transfer) -> float:
+        return transfer.nbytes * self.byte[transfer.move.memory]
+
+
+def transfers_of(steps: Sequence[Step], moved: Moved, most: int) -> list[Transfer]:
+    """How far what a run moves may be moved in time, in parts of so many bytes at most."""
+    made = {step.makes.piece: at for at, step in enumerate(steps)}
+    loads: dict[Piece, list[int]] = defaultdict(list)
+    for move in moved.moves:
+        if move.kind == "load":
+            loads[move.piece].append(move.step)
+    there: dict[Piece, int] = {}  # where a piece was stored: the step before which that is done
+    weighed: dict[int, int] = {}  # the step after the last use of weights that were loaded
+    used = _uses(steps, moved)
+    found: list[Transfer] = []
+    for n, move in enumerate(moved.moves):
+        at, piece = move.step, move.piece
+        if move.kind == "weights":
+            place = at, weighed.get(piece[1], 0), at, "shared", False
+            weighed[piece[1]] = used[n] + 1
+        elif move.kind == "load":
+            place = at, there.get(piece, 0), at, "near", not move.kept
+        elif move.kind == "spill" and made[piece] < at:  # to make room
+            place = at, made[piece] + 1, at, "shared" if move.memory == "shared" else "", False
+            there[piece] = at
+        else:  # as it is made
+            again = next((n for n in loads[piece] if n > at), None)
+            last = len(steps) if again is None else (at + 1 + again) // 2
+            place = at + 1, at + 1, last, "near", True
+            there[piece] = last
+        count = max(-(-move.nbytes // most), 1)
+        sizes = [move.nbytes * (k + 1) // count - move.nbytes * k // count for k in range(count)]
+        found += [Transfer(move, nbytes, *place) for nbytes in sizes]
+    return found
+
+
+def held(steps: Sequence[Step], moved: Moved) -> dict[str, list[int]]:
+    """Bytes that each step needs in each memory: of the shared one also weights, until they are used no more."""
+    found = {"near": [near for near, _ in moved.held], "shared": [shared for _, shared in moved.held]}
+    for n, last in _uses(steps, moved).items():
+        for at in range(moved.moves[n].step, last + 1):
+            found["shared"][at] += moved.moves[n].nbytes
+    return found
+
+
+def _uses(steps: Sequence[Step], moved: Moved) -> dict[int, int]:
+    """The last step that uses what was loaded of weights, by the number of the move."""
+    using: dict[int, list[int]] = defaultdict(list)
+    for at, step in enumerate(steps):
+        using[step.makes.piece[1]].append(at)
+    found: dict[int, int] = {}
+    until: dict[int, int] = {}
+    for n in reversed(range(len(moved.moves))):
+        move, layer = moved.moves[n], moved.moves[n].piece[1]
+        if move.kind == "weights":
+            found[n] = max(at for at in using[layer] if at < until.get(layer, len(steps)))
+            until[layer] = move.step
+    return found
+
+
+class Rooms:
+    """What lies in each memory at every step, of a plan and of transfers that were moved."""
+
+    def __init__(self, held: Mapping[str, Sequence[int]], memories: Memories) -> None:
+        self._used = {name: np.array([*steps, 0], np.int64) for name, steps in held.items()}
+        self._room = {"near": memories.near, "shared": memories.shared}
+
+    def take(self, transfer: Transfer, at: int, sign: int = 1) -> None:
+        """Its room where it was moved to; `sign` -1: give it back."""
+        if transfer.room:
+            self._used[transfer.room][transfer.steps(at)] += sign * transfer.nbytes
+
+    def fits(self, transfer: Transfer, at: int) -> bool:
+        """Whether it has room there, if it has none now."""
+        if not transfer.room:
+            return True
+        used = self._used[transfer.room][transfer.steps(at)]
+        return not used.size or bool(used.max() + transfer.nbytes <= self._room[transfer.room])
+
+
+class _Run:
+    """Steps in turn, and each memory carries one transfer after another: when it is idle, what `next_for` says."""
+
+    def __init__(self, transfers: Sequence[Transfer], costs: Costs, at: Sequence[int]) -> None:
+        self.transfers, self.costs, self.at = transfers, costs, list(at)
+        self.took = [costs.moving(t) for t in transfers]
+        self.when: list[tuple[float, float] | None] = [None] * len(transfers)
+        self.step = 0  # that is computed, or waits
+        count = len(costs.steps) + 1
+        self.missing, self.stores = [0] * count, [0] * count  # transfers, and stores of them, that are due
+        for n in range(len(transfers)):
+            self.count(n, 1)
+
+    def count(self, n: int, sign: int) -> None:
+        """One more, or one less, that is due before a step."""
+        _, due = self.transfers[n].span(self.at[n])
+        self.missing[due] += sign
+        self.stores[due] += sign * self.transfers[n].stores
+
+    def opened(self) -> None:
+        """All steps before this one are done."""
+
+    def next_for(self, memory: Far) -> int | None:
+        """The transfer that it begins with now."""
+        raise NotImplementedError
+
+    def run(self) -> Timeline:
+        carried: dict[Far, bool] = {"shared": False, "main": False}
+        ends: list[tuple[float, int]] = []  # of what is under way: a transfer, or -1 for a step
+        computed: list[tuple[float, float]] = []
+        now, computing, count = 0.0, False, len(self.costs.steps)
+        self.opened()
+        while True:
+            for memory in carried:
+                if not carried[memory] and (n := self.next_for(memory)) is not None:
+                    carried[memory], self.when[n] = True, (now, now + self.took[n])
+                    heappush(ends, (now + self.took[n], n))
+            if not computing and self.step < count and not self.missing[self.step]:
+                computing = True
+                computed.append((now, now + self.costs.steps[self.step]))
+                heappush(ends, (computed[-1][1], -1))
+            if not ends:
+                break
+            now, n = heappop(ends)
+            if n < 0:
+                computing = False
+                self.step += 1
+                self.opened()
+            else:
+                carried[self.transfers[n].move.memory] = False
+                self.count(n, -1)
+        when = tuple(times for times in self.when if times)
+        assert self.step == count and len(when) == len(self.when), "a transfer waits for itself"
+        return Timeline(tuple(computed), when, tuple(self.at))
+
+
+class _Fixed(_Run):
+    """Transfers are where they are: of those that may begin, the memory carries what is due first, stores before loads.
+
+    A load that begins as of a step waits for the stores that are due before it: they make room.
+    """
+
+    def __init__(self, transfers: Sequence[Transfer], costs: Costs, at: Sequence[int]) -> None:
+        super().__init__(transfers, costs, at)
+        self._spans = [t.span(n) for t, n in zip(transfers, at, strict=True)]
+        self._opened: dict[int, list[int]] = defaultdict(list)
+        for n, (begin, _) in enumerate(self._spans):
+            self._opened[begin].append(n)
+        self._ready: dict[Far, list[tuple[int, bool, int]]] = {"shared": [], "main": []}
+        self._waiting: list[int] = []  # loads, for stores
+
+    def opened(self) -> None:
+        self._waiting += self._opened[self.step]
+
+    def next_for(self, memory: Far) -> int | None:
+        if self._waiting:
+            left = []
+            for n in self._waiting:
+                transfer, (begin, due) = self.transfers[n], self._spans[n]
+                if transfer.stores or not self.stores[begin]:
+                    heappush(self._ready[transfer.move.memory], (due, not transfer.stores, n))
+                else:
+                    left.append(n)
+            self._waiting = left
+        return heappop(self._ready[memory])[-1] if self._ready[memory] else None
+
+
+class _AsSoon(_Run):
+    """Whatever has room begins as soon as its memory is idle, by the order of steps; stores are late as long as they
+    have room. What waits takes none."""
+
+    def __init__(self, transfers: Sequence[Transfer], costs: Costs, rooms: Rooms) -> None:
+        super().__init__(transfers, costs, [t.step for t in transfers])
+        self._rooms = rooms
+        order = sorted(range(len(transfers)), key=lambda n: (transfers[n].step, not transfers[n].stores))
+        self._left: dict[Far, list[int]] = {
+            memory: [n for n in order if transfers[n].move.memory == memory] for memory in ("shared", "main")
+        }
+        self._late = [n for n in order if transfers[n].last > transfers[n].step]
+
+    def opened(self) -> None:
+        """Of stores that would have to be done now, those that have room may take longer."""
+        for n in self._late:
+            transfer, at = self.transfers[n], self.at[n]
+            if at == self.step < transfer.last and not self._done(n):
+                self._rooms.take(transfer, at, -1)
+                later = at + 1 if self._rooms.fits(transfer, at + 1) else at
+                self._rooms.take(transfer, later)
+                self.count(n, -1)
+                self.at[n] = later
+                self.count(n, 1)
+
+    def _done(self, n: int) -> bool:
+        return self.when[n] is not None
+
+    def next_for(self, memory: Far) -> int | None:
+        left = self._left[memory]
+        for n in left[:MOST_AHEAD]:
+            transfer, step = self.transfers[n], self.step
+            if transfer.last > transfer.step or transfer.step == step:  # what is late, and what is needed now
+                suits = transfer.step <= step and (transfer.stores or not self.stores[step])
+            else:
+                suits = transfer.first <= step and not self.stores[step] and self._rooms.fits(transfer, step)
+                if suits:
+                    self.at[n] = step
+                    self._rooms.take(transfer, step)
+            if suits:
+                left.remove(n)
+                return n
+        return None
+
+
+def play(transfers: Sequence[Transfer], at: Sequence[int], costs: Costs) -> Timeline:
+    """Compute all steps, with transfers moved to these places."""
+    return _Fixed(transfers, costs, at).run()
+
+
+def least(transfers: Iterable[Transfer], costs: Costs) -> float:
+    """What no timeline beats: computing, or what the busiest memory carries."""
+    carried: dict[Far, float] = {"shared": 0.0, "main": 0.0}
+    for transfer in transfers:
+        carried[transfer.move.memory] += costs.moving(transfer)
+    return max(sum(costs.steps), *carried.values())
+
+
+def searched(
+    transfers: Sequence[Transfer], held: Mapping[str, Sequence[int]], memories: Memories, costs: Costs
+) -> Timeline:
+    """The soonest end found: of all transfers moved as far as each of some windows and the room let them be, or begun
+    as soon as memories are idle; and from the best of these downhill, by moving what steps wait for.
+    """
+    found: list[Sequence[int]] = [moved_alike(transfers, Rooms(held, memories), window) for window in WINDOWS]
+    found.append(_AsSoon(transfers, costs, Rooms(held, memories)).run().at)
+    best = min((play(transfers, at, costs) for at in dict.fromkeys(map(tuple, found))), key=lambda t: t.end)
+    return _Downhill(transfers, held, memories, costs, best).run()
+
+
+def moved_alike(transfers: Sequence[Transfer], rooms: Rooms, window: int) -> list[int]:
+    """All transfers moved by up to `window` steps, in the order of their steps, as far as there is room."""
+    at = [t.step for t in transfers]
+    for n in sorted(range(len(transfers)), key=lambda n: transfers[n].step):
+        at[n] = next((place for place in _places(transfers[n], window) if rooms.fits(transfers[n], place)), at[n])
+        rooms.take(transfers[n], at[n])
+    return at
+
+
+def _places(transfer: Transfer, window: int) -> Iterator[int]:
+    """Where it may be moved to, the farthest place first: each half as far as the one before."""
+    step, far = transfer.step, transfer.first if transfer.first < transfer.step else transfer.last
+    away = max(-window, min(window, far - step))
+    while away:
+        yield step + away
+        away = int(away / 2)
+
+
+class _Downhill:
+    """A timeline, made shorter by moves of single transfers."""
+
+    def __init__(
+        self,
+        transfers: Sequence[Transfer],
+        held: Mapping[str, Sequence[int]],
+        memories: Memories,
+        costs: Costs,
+        start: Timeline,
+    ) -> None:
+        self._transfers, self._costs, self._best = transfers, costs, start
+        self._rooms = Rooms(held, memories)
+        for transfer, at in zip(transfers, start.at, strict=True):
+            self._rooms.take(transfer, at)
+        self._least, self._left = least(transfers, costs), MOST_PLAYED
+
+    def run(self) -> Timeline:
+        tried: set[int] = set()
+        while self._left > 0 and self._best.end > self._least * (1 + 1e-9):
+            stalls = sorted((s for s in self._stalls() if s[1] not in tried), reverse=True)
+            if not stalls:
+                break
+            _, step, culprit = stalls[0]
+            if self._improved(culprit):
+                tried.clear()
+            else:
+                tried.add(step)
+        return self._best
+
+    def _stalls(self) -> Iterator[tuple[float, int, int]]:
+        """How long each step waits, and for what: the transfer that is done last of those that are due."""
+        last: dict[int, tuple[float, int]] = {}
+        for n, (transfer, at) in enumerate(zip(self._transfers, self._best.at, strict=True)):
+            due = transfer.span(at)[1]
+            last[due] = max(last.get(due, (-inf, 0)), (self._best.transfers[n][1], n))
+        before = 0.0
+        for step, (begin, end) in enumerate(self._best.steps):
+            if begin > before:
+                yield begin - before, step, last[step][1]
+            before = end
+        if (over := len(self._best.steps)) in last and self._best.end > before:
+            yield self._best.end - before, over, last[over][1]
+
+    def _improved(self, culprit: int) -> bool:
+        """Whether moving it, or what its memory carries right before, makes the end sooner."""
+        for n in self._busy_before(culprit):
+            transfer, old = self._transfers[n], self._best.at[n]
+            self._rooms.take(transfer, old, -1)
+            for place in dict.fromkeys((*_places(transfer, 1 << 30), transfer.step)):
+                if place != old and self._left > 0 and self._rooms.fits(transfer, place) and self._sooner(n, place):
+                    self._rooms.take(transfer, place)
+                    return True
+            self._rooms.take(transfer, old)
+        return False
+
+    def _sooner(self, n: int, place: int) -> bool:
+        self._left -= 1
+        at = (*self._best.at[:n], place, *self._best.at[n + 1 :])
+        timeline = play(self._transfers, at, self._costs)
+        if timeline.end >= self._best.end * (1 - 1e-9):
+            return False
+        self._best = timeline
+        return True
+
+    def _busy_before(self, culprit: int) -> list[int]:
+        """A transfer, and those that its memory carried before it without a pause, the last one first."""
+        memory, when = self._transfers[culprit].move.memory, self._best.transfers
+        others = [n for n, t in enumerate(self._transfers) if t.move.memory == memory and when[n] <= when[culprit]]
+        found = [culprit]
+        for n in sorted(others, key=lambda n: when[n], reverse=True):
+            if n == culprit:
+                continue
+            if len(found) > MOST_BEFORE or when[n][1] < when[found[-1]][0]:
+                break
+            found.append(n)
+        return found
