@@ -15,6 +15,7 @@ from rammer.cost.issue import pass_cycles
 from rammer.cost.work import Issued
 from rammer.ir.expr import loads
 from rammer.ir.index import var
+from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
 from rammer.kernels.contraction import Block, blocks, cycles
 from rammer.kernels.normal import cleaned
@@ -68,12 +69,16 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
     axes = [(a, extents[a], problem.span(a)) for a in (*batch, row)]
     tasks = cut(axes, want, problem.spec.num_veus)
     height = min({lp.axis: lp.step for lp in tasks}.get(row, extents[row]), extents[row])
-    turned = problem.lane_stride(first.w.tensor, first.w.index, first.lane, first.stage) != 1
-    whole = prod(e for a, e in (*first.stage.axes, *first.stage.reduce) if a in axes_of(first.w) and a not in batch)
-    room = problem.spec.scratch_bytes
-    least = min(height, LEAST_ROWS)
-    ahead = turned and _most_rows(problem, row, batch, room - 4 * whole) >= least  # is turned once for all rows
-    most = _most_rows(problem, row, batch, room - 4 * whole * ahead)
+    room, least = problem.spec.scratch_bytes, min(height, LEAST_ROWS)
+    turned = _is_turned(problem, first)
+    once: list[Product] = []  # whose matrix is copied once for all rows of a task
+    for p in (first, last):
+        left = room - sum(_matrix_bytes(one, batch) for one in (*once, p))
+        if (_in_panels(problem, p, batch) or (turned and p is first)) and _most_rows(
+            problem, row, batch, left
+        ) >= least:
+            once.append(p)
+    most = _most_rows(problem, row, batch, room - sum(_matrix_bytes(p, batch) for p in once))
     rows = _rows(problem, (first, last), height, most) if most >= least else 0
     if not rows:
         return None
@@ -86,9 +91,9 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
         else place_one(problem, s, around, depth)
         for s in problem.placed
     ]
-    if turned:
-        at = At(first.w.tensor, depth - 1) if ahead else At(first.w.tensor, 0, inside=first.stage.name)
-        stages.append(_turned(problem, first, at))
+    stages += [_copied(problem, p, b, batch, depth - 1) for p, b in ((first, inner), (last, own)) if p in once]
+    if turned and first not in once:
+        stages.append(_turned(problem, first, At(first.w.tensor, 0, inside=first.stage.name)))
     count = prod(-(-extents[lp.axis] // lp.step) for lp in tasks)
     name = f"{problem.operation.kind}_{rows}x{own.vectors * lanes}_t{count}"
     return Schedule(name, (*around, *_nest(problem, last, own, batch)), tuple(stages))
@@ -133,6 +138,43 @@ def _block(problem: Problem, p: Product, rows: int) -> Block:
 
 def _vectors(problem: Problem, p: Product) -> int:
     return -(-dict(p.stage.axes)[p.lane] // problem.lanes)
+
+
+def _is_turned(problem: Problem, p: Product) -> bool:
+    """Whether the lanes of its matrix lie apart."""
+    return problem.lane_stride(p.w.tensor, p.w.index, p.lane, p.stage) != 1
+
+
+def _in_panels(problem: Problem, p: Product, batch: Collection[str]) -> bool:
+    """Whether its matrix is larger than the nearest cache: what a panel takes of its rows lies too far apart there."""
+    terms, whole = [a for a, _ in p.stage.reduce], _matrix_bytes(p, batch)
+    found = len(terms) == 1 and p.w.tensor in dict(problem.expr.inputs) and not p.w.dynamic
+    return found and all(var(a) in p.w.index for a in (*terms, p.lane)) and whole > problem.spec.near_bytes
+
+
+def _matrix_bytes(p: Product, batch: Collection[str]) -> int:
+    """Of its matrix, for one of a batch."""
+    axes = axes_of(p.w)
+    return 4 * prod(e for a, e in (*p.stage.axes, *p.stage.reduce) if a in axes and a not in batch)
+
+
+def _copied(problem: Problem, p: Product, block: Block, batch: Collection[str], depth: int) -> At:
+    """The copy of a matrix; of a large one in panels of as many columns as a register block has."""
+    at = At(p.w.tensor, depth)
+    if not _in_panels(problem, p, batch):
+        return _turned(problem, p, at)
+    kind = problem.expr.type_of(p.w.tensor)
+    lane = next(d for d, ix in enumerate(p.w.index) if ix == var(p.lane))
+    deep = next(d for d, ix in enumerate(p.w.index) if ix == var(p.stage.reduce[-1][0]))
+    width = block.vectors * problem.lanes
+    others = tuple(Digit(d) for d in range(len(kind.shape)) if d not in (lane, deep))
+    layout = Layout((*others, Digit(lane, width), Digit(deep), Digit(lane, 1, width)))
+    if _is_turned(problem, p):
+        return replace(_turned(problem, p, at), layout=layout)
+    axes = [a for a, _ in copied(p.w.tensor, kind).axes]
+    rows = (Loop(a) for n, a in enumerate(axes) if n != lane)
+    lanes = Loop(axes[lane], problem.lanes), Loop(axes[lane], 1, Kind.VECTOR)
+    return replace(at, loops=(*rows, *lanes), layout=layout)
 
 
 def _turned(problem: Problem, p: Product, at: At) -> At:

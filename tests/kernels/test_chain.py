@@ -13,7 +13,7 @@ from mutations import mutants
 
 import rammer
 from rammer import measure
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import MemoryLevel, VDeviceSpec
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
@@ -24,6 +24,10 @@ from rammer.kernels.problem import Granularity
 from rammer.passes import optimize
 
 NARROW = replace(SLOW_SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16, scratch_bytes=1 << 15)
+# nearest caches so small that matrices are copied in panels: both, or one where scratch has no room for more
+PANELS = replace(SPEC, memory=(MemoryLevel("L1", 512, "veu", 500.0), SPEC.memory[1]))
+FEW_PANELS = replace(NARROW, memory=PANELS.memory)
+SPECS = {"two vEUs": SPEC, "three": SLOW_SPEC, "small": NARROW, "panels": PANELS, "few panels": FEW_PANELS}
 ENCODER = Attention(1, 6, 1500, 1500, 64, 64)
 
 
@@ -38,7 +42,7 @@ def whole_rows(kernel: RKernel, attention: Attention) -> int:
     return max(b.size for b in kernel.body.scratch) // attention.length
 
 
-@pytest.mark.parametrize("spec", [SPEC, SLOW_SPEC, NARROW], ids=["two vEUs", "three", "small"])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_attention_is_right(spec: VDeviceSpec) -> None:
     """Every access of every rTask is checked, and rTasks write what is theirs."""
     cases = {str(seed): operation(drawn(seed), spec) for seed in range(10)}
@@ -50,7 +54,7 @@ def test_attention_is_right(spec: VDeviceSpec) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_attention_is_proven(seed: int) -> None:
-    for spec in (SPEC, SLOW_SPEC, NARROW):
+    for spec in SPECS.values():
         for kernel in candidates(operation(drawn(seed), spec), spec, Granularity(rtasks=spec.num_veus * 2)):
             assert not settled(kernel)[1], f"{kernel.name}: {settled(kernel)[1][0]}"
             assert kernel.fits(spec)
@@ -60,6 +64,18 @@ def test_the_longest_sums_of_sums_are_proven() -> None:
     """1500 weights, each of 64 terms, for one element."""
     for kernel in candidates(operation(ENCODER), SPEC):
         assert not prove(kernel)
+
+
+def test_large_matrices_are_copied_in_panels() -> None:
+    """Of 32 columns, each in one piece: both, or the one that is turned where scratch has room for no more."""
+    small, large = operation(Attention(1, 4, 32, 32, 64, 64)), operation(ENCODER)
+
+    def panels(op: Operation, spec: VDeviceSpec) -> set[int]:
+        return {kernel.schedule.count("/32%0 ") for kernel in candidates(op, spec)}
+
+    assert panels(small, SPEC) == {0} and panels(small, PANELS) == {2}
+    assert panels(large, replace(SPEC, scratch_bytes=1 << 20)) == {2}
+    assert panels(large, replace(SPEC, scratch_bytes=600 << 10)) == {1}
 
 
 @pytest.mark.parametrize("cpu", CPUS, ids=str)

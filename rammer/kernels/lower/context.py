@@ -179,7 +179,7 @@ class Context:
         if home.corner and not load.dynamic and home.whole.issuperset(dims):
             return ANYWHERE
         layout = home.layout
-        if layout is None or load.dynamic or any(load.index[d] != var(axis) for d in dims):
+        if layout is None or home.corner or load.dynamic or any(load.index[d] != var(axis) for d in dims):
             return 0
         shape = self.expr.type_of(load.tensor).shape
         return min(
