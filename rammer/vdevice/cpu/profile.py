@@ -27,8 +27,8 @@ from rammer.vdevice.profiles import comparison_keys, kernel_key, profile_store, 
 
 Operands = Literal["in turn", "near", "shared", "far"]
 
-ROUNDS: Mapping[Operands, int] = {"in turn": 3, "near": 3, "shared": 3, "far": 5}  # of a kernel; the least one counts
-SHARE_S: Mapping[Operands, float] = {"in turn": 0.003, "near": 0.002, "shared": 0.002, "far": 0.002}  # for one kernel
+ROUNDS: Mapping[Operands, int] = {"in turn": 3, "near": 2, "shared": 2, "far": 3}  # of a kernel; the least one counts
+SHARE_S: Mapping[Operands, float] = {"in turn": 0.003, "near": 0.001, "shared": 0.001, "far": 0.001}  # for one kernel
 RUNS = 3  # of a plan in one turn: the first one finds another plan's data in the caches
 MOST_TURNS = 200
 PASSING = 2  # times a core's own cache: what passes so that nothing else is left in it
