@@ -17,7 +17,7 @@ from rammer.ir.expr import loads
 from rammer.ir.index import var
 from rammer.ir.tensor import Digit, Layout
 from rammer.ir.tile import Kind
-from rammer.kernels.contraction import Block, blocks, cycles
+from rammer.kernels.contraction import MAX_VECTORS, Block, blocks, cycles
 from rammer.kernels.normal import cleaned
 from rammer.kernels.problem import Problem, worth_keeping
 from rammer.kernels.product import Product, axes_of, product, terms
@@ -73,12 +73,11 @@ def _schedule(problem: Problem, first: Product, last: Product, want: int) -> Sch
     turned = _is_turned(problem, first)
     once: list[Product] = []  # whose matrix is copied once for all rows of a task
     for p in (first, last):
-        left = room - sum(_matrix_bytes(one, batch) for one in (*once, p))
-        if (_in_panels(problem, p, batch) or (turned and p is first)) and _most_rows(
-            problem, row, batch, left
-        ) >= least:
+        wanted = _in_panels(problem, p, batch) or (turned and p is first)
+        left = room - sum(_copied_bytes(problem, one, batch) for one in (*once, p))
+        if wanted and _most_rows(problem, row, batch, left) >= least:
             once.append(p)
-    most = _most_rows(problem, row, batch, room - sum(_matrix_bytes(p, batch) for p in once))
+    most = _most_rows(problem, row, batch, room - sum(_copied_bytes(problem, p, batch) for p in once))
     rows = _rows(problem, (first, last), height, most) if most >= least else 0
     if not rows:
         return None
@@ -147,15 +146,21 @@ def _is_turned(problem: Problem, p: Product) -> bool:
 
 def _in_panels(problem: Problem, p: Product, batch: Collection[str]) -> bool:
     """Whether its matrix is larger than the nearest cache: what a panel takes of its rows lies too far apart there."""
-    terms, whole = [a for a, _ in p.stage.reduce], _matrix_bytes(p, batch)
+    terms, whole = [a for a, _ in p.stage.reduce], _matrix_bytes(p, batch, dict(p.stage.axes)[p.lane])
     found = len(terms) == 1 and p.w.tensor in dict(problem.expr.inputs) and not p.w.dynamic
     return found and all(var(a) in p.w.index for a in (*terms, p.lane)) and whole > problem.spec.near_bytes
 
 
-def _matrix_bytes(p: Product, batch: Collection[str]) -> int:
-    """Of its matrix, for one of a batch."""
-    axes = axes_of(p.w)
-    return 4 * prod(e for a, e in (*p.stage.axes, *p.stage.reduce) if a in axes and a not in batch)
+def _matrix_bytes(p: Product, batch: Collection[str], columns: int) -> int:
+    """Of its matrix, for one of a batch, with so many columns."""
+    axes = axes_of(p.w) - {p.lane, *batch}
+    return 4 * columns * prod(e for a, e in (*p.stage.axes, *p.stage.reduce) if a in axes)
+
+
+def _copied_bytes(problem: Problem, p: Product, batch: Collection[str]) -> int:
+    """Of its copy at most: the last panel is whole."""
+    columns, panel = dict(p.stage.axes)[p.lane], min(MAX_VECTORS, _vectors(problem, p)) * problem.lanes
+    return _matrix_bytes(p, batch, -(-columns // panel) * panel if _in_panels(problem, p, batch) else columns)
 
 
 def _copied(problem: Problem, p: Product, block: Block, batch: Collection[str], depth: int) -> At:
