@@ -142,8 +142,7 @@ def _by_layer(network: Network, plan: Paper) -> list[NDArray[np.float64]]:
 
 def timeline(network: Network, plan: Paper, room: Memories, ahead: int | None = None) -> Timeline:
     """When its steps and transfers run, in milliseconds: as soon as was found, or all transfers so many steps ahead."""
-    steps, found = steps_of(network, plan), transfers_of_plan(network, plan)
-    costs, lie = Costs([computing_ms(step.mflop) for step in steps], byte_ms()), held(steps, plan.moved)
+    found, costs, lie = transfers_of_plan(network, plan), costs_of(network, plan), held_by(network, plan)
     if ahead is None:
         return searched_timeline(found, lie, room, costs)
     return play(found, moved_alike(found, Rooms(lie, room), ahead), costs)
@@ -151,8 +150,17 @@ def timeline(network: Network, plan: Paper, room: Memories, ahead: int | None = 
 
 def timeline_bound(network: Network, plan: Paper) -> float:
     """Milliseconds that no timeline beats."""
-    costs = Costs([computing_ms(step.mflop) for step in steps_of(network, plan)], byte_ms())
-    return least(transfers_of_plan(network, plan), costs)
+    return least(transfers_of_plan(network, plan), costs_of(network, plan))
+
+
+def costs_of(network: Network, plan: Paper) -> Costs:
+    """What its steps take, and bytes, in milliseconds."""
+    return Costs([computing_ms(step.mflop) for step in steps_of(network, plan)], byte_ms())
+
+
+def held_by(network: Network, plan: Paper) -> dict[str, list[int]]:
+    """Bytes that its steps need in each memory."""
+    return held(steps_of(network, plan), plan.moved)
 
 
 def transfers_of_plan(network: Network, plan: Paper) -> list[Transfer]:

@@ -8,23 +8,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from benchmarks.graphturbo.device import byte_ms, computing_ms, memories, times
+from benchmarks.graphturbo.device import memories, times
 from benchmarks.graphturbo.networks import NETWORKS
-from benchmarks.graphturbo.plans import steps_of, ways
+from benchmarks.graphturbo.plans import costs_of, held_by, transfers_of_plan, ways
+from rammer.scheduler.graphturbo.network import Network
 from rammer.scheduler.graphturbo.scratchpad import Memories, Move
-from rammer.scheduler.graphturbo.transfers import (
-    Costs,
-    Rooms,
-    Timeline,
-    Transfer,
-    held,
-    least,
-    play,
-    searched,
-    transfers_of,
-)
+from rammer.scheduler.graphturbo.search import Paper
+from rammer.scheduler.graphturbo.transfers import Costs, Rooms, Timeline, Transfer, least, play, searched
 
-PART = 512 << 10
 CLOSE = 1e-9
 
 
@@ -72,13 +63,13 @@ class Case:
     def _overfull(self, timeline: Timeline) -> str:
         """Memories by the clock: loads hold room as of their beginning, stores until their end."""
         for memory, room in (("near", self.room.near), ("shared", self.room.shared)):
-            for n, (begin, _) in enumerate(timeline.steps):
+            for n, (begin, finish) in enumerate(timeline.steps):
                 used = self.held[memory][n]
                 for t, (start, end), at in zip(self.transfers, timeline.transfers, timeline.at, strict=True):
                     if t.room != memory or at == t.step:
                         continue
                     if at < t.step:  # it lies there as of its beginning
-                        used += t.nbytes * (start < begin - CLOSE and (n < t.step or (t.inside and n == t.step)))
+                        used += t.nbytes * (start < finish - CLOSE and (n < t.step or (t.inside and n == t.step)))
                     else:  # and here until its end
                         used += t.nbytes * (n >= t.step - t.inside and end > begin + CLOSE)
                 if used > max(room, self.held[memory][n]):
@@ -86,12 +77,8 @@ class Case:
         return ""
 
 
-def of_network(name: str, batch: int, way: str) -> Case:
-    network, room = NETWORKS[name](batch), memories()
-    plan = ways(network, room, (way,))[way]
-    steps = steps_of(network, plan)
-    costs = Costs([computing_ms(step.mflop) for step in steps], byte_ms())
-    return Case(transfers_of(steps, plan.moved, PART), held(steps, plan.moved), room, costs)
+def of_network(network: Network, plan: Paper) -> Case:
+    return Case(transfers_of_plan(network, plan), held_by(network, plan), memories(), costs_of(network, plan))
 
 
 PLANS = [
@@ -105,10 +92,9 @@ PLANS = [
 @pytest.mark.parametrize(("name", "batch", "way"), PLANS)
 def test_timelines_of_networks_are_possible_and_sooner(name: str, batch: int, way: str) -> None:
     """As they stand, transfers take no longer than by sums of bytes; moved, they end sooner, and not before a bound."""
-    case = of_network(name, batch, way)
-    network, room = NETWORKS[name](batch), memories()
-    plan = ways(network, room, (way,))[way]
-    took = times(network, plan.moved)
+    network = NETWORKS[name](batch)
+    plan = ways(network, memories(), (way,))[way]
+    case, took = of_network(network, plan), times(network, plan.moved)
     standing, found = case.play(case.standing), searched(case.transfers, case.held, case.room, case.costs)
     assert case.wrong(standing) == "" and case.wrong(found) == ""
     assert sum(t.nbytes for t in case.transfers) == plan.moved.main + plan.moved.weights + plan.moved.shared
@@ -162,26 +148,40 @@ def test_every_way_to_move_them_is_possible(seed: int) -> None:
             assert case.wrong(case.play(at)) == ""
 
 
-def test_what_is_wrong_is_seen() -> None:
-    """The check finds a transfer that begins too early, one that is late, two at once, and too small a memory."""
-    case = of_network("ResNet-50", 16, "rules")
-    found = searched(case.transfers, case.held, case.room, case.costs)
-    moved = next(n for n, (t, at) in enumerate(zip(case.transfers, found.at, strict=True)) if 0 < at < t.step)
-    begin, end = found.transfers[moved]
-    for other in ((begin - 1, end - 1), (begin + 1, end + 1), (begin, end + 1)):
-        changed = found._replace(transfers=(*found.transfers[:moved], other, *found.transfers[moved + 1 :]))
-        assert case.wrong(changed)
-    tight = Case(case.transfers, case.held, case.room._replace(near=0, shared=0), case.costs)
-    assert "holds" in tight.wrong(found)
+def two_steps(near: int) -> Case:
+    """Of 10 each: what the second one loads, and what the first one makes and main memory receives."""
+    load = Transfer(Move(1, "load", "main", 4, (0, 0)), 4, 1, 0, 1, "near", False)
+    store = Transfer(Move(0, "result", "main", 6, (1, 1)), 6, 1, 1, 2, "near", True)
+    costs = Costs((10.0, 10.0), {"main": 1.0, "shared": 1.0})
+    return Case([load, store], {"near": [0, 0], "shared": [0, 0]}, Memories(1, near, 0), costs)
 
 
 def test_a_store_may_be_late_and_a_load_early() -> None:
-    """Two steps of 10: what the second one loads comes during the first, and a result leaves during the second."""
-    load = Transfer(Move(1, "load", "main", 4, (0, 0)), 4, 1, 0, 1, "near", False)
-    store = Transfer(Move(0, "result", "main", 6, (1, 1)), 6, 1, 1, 2, "near", True)
-    costs, room = Costs((10.0, 10.0), {"main": 1.0, "shared": 1.0}), Memories(1, 10, 0)
-    case = Case([load, store], {"near": [0, 0], "shared": [0, 0]}, room, costs)
+    """What the second step loads comes during the first, and the result leaves during the second."""
+    case, tight = two_steps(10), two_steps(5)  # the latter has room for the load alone
     assert case.play(case.standing).end == 30
-    assert searched(case.transfers, case.held, room, costs).end == 20
-    tight = room._replace(near=5)  # for the load alone
-    assert searched(case.transfers, case.held, tight, costs).end == 26
+    assert searched(case.transfers, case.held, case.room, case.costs).end == 20
+    assert searched(tight.transfers, tight.held, tight.room, tight.costs).end == 26
+
+
+@pytest.mark.parametrize(
+    ("load", "store", "why"),
+    [
+        ((16.0, 20.0), (10.0, 16.0), ""),
+        ((12.0, 16.0), (10.0, 16.0), "main carries two at once"),
+        ((20.0, 24.0), (10.0, 16.0), "transfer 0 is done after step 1 begins"),
+        ((16.0, 20.0), (5.0, 11.0), "transfer 1 begins before step 1 could"),
+        ((16.0, 19.0), (10.0, 16.0), "transfer 0: 1 is not from 0 to 1, or it is cut short"),
+    ],
+)
+def test_what_is_wrong_is_seen(load: tuple[float, float], store: tuple[float, float], why: str) -> None:
+    case = two_steps(10)
+    standing = case.play(case.standing)
+    assert standing.transfers == ((16.0, 20.0), (10.0, 16.0)) and standing.steps == ((0.0, 10.0), (20.0, 30.0))
+    assert case.wrong(standing._replace(transfers=(load, store))) == why
+
+
+def test_too_small_a_memory_is_seen() -> None:
+    case = two_steps(10)
+    found = searched(case.transfers, case.held, case.room, case.costs)
+    assert case.wrong(found) == "" and two_steps(9).wrong(found) == "near holds 10 of 9 in step 0"

@@ -8,6 +8,7 @@ and who goes first. GraphTurbo (§4.4) has one place in it: weights come during 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
@@ -156,7 +157,7 @@ class Rooms:
         return not used.size or bool(used.max() + transfer.nbytes <= self._room[transfer.room])
 
 
-class _Run:
+class _Run(ABC):
     """Steps in turn, and each memory carries one transfer after another: when it is idle, what `next_for` says."""
 
     def __init__(self, transfers: Sequence[Transfer], costs: Costs, at: Sequence[int]) -> None:
@@ -175,12 +176,13 @@ class _Run:
         self.missing[due] += sign
         self.stores[due] += sign * self.transfers[n].stores
 
+    @abstractmethod
     def opened(self) -> None:
         """All steps before this one are done."""
 
+    @abstractmethod
     def next_for(self, memory: Far) -> int | None:
         """The transfer that it begins with now."""
-        raise NotImplementedError
 
     def run(self) -> Timeline:
         carried: dict[Far, bool] = {"shared": False, "main": False}
