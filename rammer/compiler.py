@@ -6,7 +6,7 @@ import copyreg
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
@@ -217,22 +217,30 @@ def compile(
                 chosen = SearchedPolicy(chosen, usual=candidates)
                 candidates = found(SEARCHED)
         check = config.integer("RAMMER_CHECK") or 0
-        refused: list[str] = []
-        wrong: list[str] = []
         with clock("check"):
-            if budget_s > 0:  # else nothing is measured, and just what the plan uses is tried out
-                candidates, refused = drop_refused(candidates, vdevice, budget_s, progress)
-                candidates, wrong = drop_wrong(candidates, vdevice, check, progress) if check else (candidates, wrong)
+            candidates, dropped = usable(candidates, vdevice, check, budget_s, progress)
         prover = Prover(vdevice, check, progress)
         with clock("profile"):
-            candidates, spilled = drop_spilled(candidates, vdevice, budget_s, progress)
             profiler = profile(candidates, vdevice, budget_s, progress, prover.still)
         if verify and profiler.times:  # which say what a plan will probably use
             rounds = {k: -(-k.num_rtasks // vdevice.spec.num_veus) for options in candidates.values() for k in options}
             prover.begin(min(o, key=lambda k: profiler.rtask_us(k) * rounds[k]) for o in candidates.values())
-        problem = Problem(graph, vdevice.spec, candidates, profiler)
+        further: dict[Operation, Sequence[RKernel]] = {}  # of operations that a policy makes
+
+        def offer(other: Graph) -> Mapping[Operation, Sequence[RKernel]]:
+            """rKernels for another graph of the same meaning: of what is new in it, for one vEU, measured now."""
+            made = find_candidates(other, vdevice, registry, finer=finer, known={**candidates, **further}, num_veus=1)
+            kept, notes = usable(made if verify else as_unproven(made), vdevice, check, budget_s, progress)
+            dropped.extend(notes)
+            with prover.still():
+                profiler.times |= measured(kept, vdevice, budget_s, progress)
+            further.update(kept)
+            return further
+
+        problem = Problem(graph, vdevice.spec, candidates, profiler, offer=offer)
         with clock("schedule"):
             plan = chosen.schedule(problem)
+        candidates = {**candidates, **further}
         with clock("prove"):  # what a plan uses; where that may not be used, another plan
             while verify and (changed := prover.settle(candidates, plan.kernels)):
                 candidates, standing = changed
@@ -245,7 +253,7 @@ def compile(
             plan = in_memory(plan, {*pairs, *pairs.values()})
         with clock("price"):
             plan = replace(plan, prices=profiler.prices(used) or {})
-        notes = (*widened, *prover.notes, *refused, *wrong, *spilled, *_imported(plan), *_bounded(plan))
+        notes = (*widened, *prover.notes, *dropped, *_imported(plan), *_bounded(plan))
         plan = replace(plan, notes=(*plan.notes, *notes))
         for note in plan.notes:
             trace.say(CHOICES, note)
@@ -253,6 +261,8 @@ def compile(
         trace.plan(plan, timeline)
         with clock("verify"):
             if verify:
+                if plan.graph is not graph:
+                    verify_pass("", plan.graph)
                 verify_plan(plan)
         with clock("build"):
             image = vdevice.build(plan, progress=progress)
@@ -277,17 +287,25 @@ def compile(
 
 
 def find_candidates(
-    graph: Graph, vdevice: VDevice, registry: PluginRegistry, search: int = 0, finer: tuple[int, ...] = ()
+    graph: Graph,
+    vdevice: VDevice,
+    registry: PluginRegistry,
+    search: int = 0,
+    finer: tuple[int, ...] = (),
+    known: Container[Operation] = (),
+    num_veus: int | None = None,
 ) -> dict[Operation, list[RKernel]]:
-    """Candidate rKernels of every distinct operation; of a `search` up to as many tilings of a product.
+    """Candidate rKernels of every distinct operation that is not `known`; of a `search` up to as many tilings of a
+    product.
 
     `finer`: how many times as many rTasks as usual further ones shall have.
 
     Raises DeviceError naming all operations nobody can compute.
     """
     names = {op.operation: op.name for op in reversed(graph.operators)}  # of the first operator of each
-    operations = list(dict.fromkeys(op.operation for op in graph.operators))
-    found = generated(operations, lambda operation: registry.rkernels(operation, vdevice.spec, search, finer))
+    operations = list(dict.fromkeys(op.operation for op in graph.operators if op.operation not in known))
+    spec = replace(vdevice.spec, num_veus=num_veus or vdevice.spec.num_veus)
+    found = generated(operations, lambda operation: registry.rkernels(operation, spec, search, finer))
     nobody = {operation.kind: names[operation] for operation, kernels in reversed(found.items()) if not kernels}
     if nobody:
         listed = ", ".join(f"{kind} (node {name!r})" for kind, name in sorted(nobody.items()))
@@ -296,6 +314,27 @@ def find_candidates(
             hint=f"a plugin's rammer_rkernels can offer some in {' or '.join(vdevice.spec.languages)}",
         )
     return found
+
+
+def usable(
+    candidates: Candidates, vdevice: VDevice, check: int, budget_s: float, progress: Progress
+) -> tuple[Candidates, list[str]]:
+    """The candidates that the device's compiler takes, that compute what they should and keep values in registers; and
+    notes on the others. Without a budget nothing is tried out here.
+    """
+    refused: list[str] = []
+    wrong: list[str] = []
+    if budget_s > 0:  # else nothing is measured, and just what the plan uses is tried out
+        candidates, refused = drop_refused(candidates, vdevice, budget_s, progress)
+        candidates, wrong = drop_wrong(candidates, vdevice, check, progress) if check else (candidates, wrong)
+    candidates, spilled = drop_spilled(candidates, vdevice, budget_s, progress)
+    return candidates, [*refused, *wrong, *spilled]
+
+
+def measured(candidates: Candidates, vdevice: VDevice, budget_s: float, progress: Progress) -> Mapping[RKernel, float]:
+    """Microseconds of an rTask of each candidate; of none without a budget."""
+    kernels = [k for options in candidates.values() for k in options]
+    return vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
 
 
 def in_memory(plan: ExecutionPlan, alone: Collection[TensorId] = ()) -> ExecutionPlan:
@@ -320,8 +359,6 @@ def profile(
 
     Later measurements are made inside of `still`, where nothing else is done.
     """
-    kernels = [k for options in candidates.values() for k in options]
-    measured = vdevice.rkernels_us(kernels, budget_s=budget_s, progress=progress) if budget_s > 0 else {}
 
     def measure(plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         with still():
@@ -335,7 +372,9 @@ def profile(
         return {kernel: fit(kernel, vdevice.spec, us, states_us.get(kernel)) for kernel, us in times.items()}
 
     estimates = EstimatingProfiler(vdevice.spec)
-    return MeasuredProfiler(measured, estimates, measure, price) if budget_s > 0 else MeasuredProfiler({}, estimates)
+    if budget_s <= 0:
+        return MeasuredProfiler({}, estimates)
+    return MeasuredProfiler(measured(candidates, vdevice, budget_s, progress), estimates, measure, price)
 
 
 def load_program(

@@ -57,13 +57,16 @@ def cuts(graph: Graph, kernels: Sequence[RKernel], least_bytes: int) -> dict[Ten
         for _, root, found in arguments(graph, kernels, n):
             if root not in whole and 2 * least_bytes <= graph.types[root].nbytes:
                 touched[root].append(found[found[:, 1] > found[:, 0]])
-    most = min(MOST_OF_TENSOR, MOST_OF_PLAN // max(len(touched), 1))
-    answer = {}
+    begins: dict[TensorId, NDArray[np.int64]] = {}
     for root, some in touched.items():
-        kind = graph.types[root]
         spans = np.unique(np.concatenate(some), axis=0)
         apart = spans[1:, 0] >= np.maximum.accumulate(spans[:, 1])[:-1]
-        firsts = np.append(0, spans[1:, 0][apart])
+        if apart.any():
+            begins[root] = np.append(0, spans[1:, 0][apart])
+    most = min(MOST_OF_TENSOR, MOST_OF_PLAN // max(len(begins), 1))
+    answer = {}
+    for root, firsts in begins.items():
+        kind = graph.types[root]
         step = max(least_bytes // kind.element_bytes, -(-kind.span // max(most, 1)))
         firsts = firsts[np.unique(firsts // step, return_index=True)[1]]
         if len(firsts) > 1:

@@ -11,11 +11,15 @@ from rammer.cost.weights import recurrent_operators
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.plan import ExecutionPlan
-from rammer.scheduler.judge import PLANS, Judge
+from rammer.scheduler.judge import PLANS, Judge, Judged
 from rammer.scheduler.plugin import BUILT_IN
 from rammer.scheduler.policy import Policy, Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described, wishes_of
 from rammer.scheduler.wavefront import WavefrontPolicy
+
+# Of a plan's time, what parts must be believed to spare to be drawn, which takes a second or two. Of what is believed a
+# third came true where it was measured (docs/measurements.md, "Groups in parts").
+PAYS = 0.08
 
 
 @dataclass
@@ -30,8 +34,9 @@ class AutoPolicy:
     tries: Literal["few", "all"] = field(
         default="few",
         metadata={
-            "few": "wavefront; for a batch that vEUs can share out evenly graphturbo:rules=images; and stationary "
-            "where vEUs keep weights that they read again and again, and the graph has such",
+            "few": "wavefront; for a batch that vEUs can share out evenly graphturbo:rules=images; else, where large "
+            "tensors lie between operators, graphturbo:rules=parts; and stationary where vEUs keep weights that they "
+            "read again and again, and the graph has such",
             "all": "wavefront, sequential, graphturbo, and where they apply list and stationary",
         },
     )
@@ -47,7 +52,7 @@ class AutoPolicy:
         judge = Judge(problem, self.plans == "measured")
         best = judge.believed(WavefrontPolicy(plans=self.plans).schedule(problem))
         tried = []
-        for policy in _all(problem) if self.tries == "all" else _few(problem):
+        for policy in _all(problem) if self.tries == "all" else _few(problem, best):
             tried.append(policy.name)
             other = judge.believed(policy.schedule(problem))
             if judge.prefers_either_way(other, best, f"by {policy.name}"):
@@ -64,12 +69,28 @@ def _has_images(graph: Graph, spec: VDeviceSpec) -> bool:
     return spec.num_veus > 1 and images > 0 and images % spec.num_veus == 0
 
 
-def _few(problem: Problem) -> Iterator[Policy]:
-    """What pays for drawing it, beside wavefront."""
+def _few(problem: Problem, known: Judged) -> Iterator[Policy]:
+    """What pays for drawing it, beside wavefront, of which a plan is known."""
     if _has_images(problem.graph, problem.spec):
         yield _of_images()
+    elif _has_large_results(problem) and _spared_by_parts_us(problem) > PAYS * known.us:
+        yield BUILT_IN["graphturbo"](rules="parts")
     if problem.spec.kept_reads and _steps(problem) >= problem.spec.kept_reads:
         yield BUILT_IN["stationary"]()
+
+
+def _has_large_results(problem: Problem) -> bool:
+    """Whether some result finds no room in half of the vEUs' own caches."""
+    graph, spec = problem.graph, problem.spec
+    room = spec.own_cache * spec.num_veus // 2
+    return any(graph.types[t].filled_bytes > room for op in graph.operators for t in op.outputs)
+
+
+def _spared_by_parts_us(problem: Problem) -> float:
+    from rammer.scheduler.graphturbo.strips import gain_us, worthwhile  # few graphs ask, and loading it takes time
+    from rammer.scheduler.select import Market
+
+    return gain_us(worthwhile(problem, Market(problem)))
 
 
 def _steps(problem: Problem) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rammer.errors import ScheduleError
@@ -38,13 +38,25 @@ class Timelines:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """All that a policy may use: the graph, the device as data, candidate rKernels, and the profiler."""
+    """All that a policy may use: the graph, the device as data, candidate rKernels, and the profiler.
+
+    `offer`: candidates for the operations of another graph, those that are new for one vEU, whose times the profiler
+    knows then; None if nobody has any.
+    """
 
     graph: Graph
     spec: VDeviceSpec
     candidates: Mapping[Operation, Sequence[RKernel]]
     profiler: Profiler
     timelines: Timelines = field(default_factory=Timelines, compare=False, repr=False)
+    offer: Callable[[Graph], Mapping[Operation, Sequence[RKernel]]] | None = None
+
+    def of(self, graph: Graph) -> Problem | None:
+        """The same problem for another graph of the same meaning; None if nobody offers rKernels for it."""
+        if self.offer is None:
+            return None
+        more = {o: kernels for o, kernels in self.offer(graph).items() if o not in self.candidates}
+        return replace(self, graph=graph, candidates={**self.candidates, **more})
 
 
 class Policy(Protocol):

@@ -26,11 +26,11 @@ class SearchedPolicy:
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         found = self._policy.schedule(problem)
-        others = {k.operation for k in found.kernels if k.schedule not in self._known[k.operation]}
+        others = {k.operation for k in found.kernels if not self._is_usual(k)}
         if not others:
             return replace(found, notes=(*found.notes, "search: no operation takes another tiling"))
         candidates = {
-            operation: [k for k in kernels if k.schedule in self._known[operation]] or kernels
+            operation: [k for k in kernels if self._is_usual(k)] or kernels
             for operation, kernels in problem.candidates.items()
         }
         usual = self._policy.schedule(replace(problem, candidates=candidates))
@@ -40,6 +40,10 @@ class SearchedPolicy:
         times = f"{found_us:.1f} instead of {usual_us:.1f} µs a run"
         plan = found if faster else usual
         return replace(plan, notes=(*plan.notes, f"search: {len(others)} operations {verb} other tilings, {times}"))
+
+    def _is_usual(self, kernel: RKernel) -> bool:
+        """Whether it is offered without a search, as all are of operations that only a policy knows."""
+        return kernel.operation not in self._known or kernel.schedule in self._known[kernel.operation]
 
     def _times_us(self, problem: Problem, *plans: ExecutionPlan) -> Sequence[float]:
         judge = Judge(problem, measures=False)

@@ -13,7 +13,7 @@ from rammer.ir.dependency import Dependencies
 from rammer.ir.device import SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
-from rammer.ir.memory import plan_memory
+from rammer.ir.memory import direct_ports, plan_memory
 from rammer.ir.pieces import WORTH_BYTES
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.program import TaskUid
@@ -22,11 +22,13 @@ from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.chains import Chains, Device, chained, in_chains, kernels_for_chains
 from rammer.scheduler.graphturbo.exact import least_memory_order, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
+from rammer.scheduler.graphturbo.in_parts import InParts
 from rammer.scheduler.graphturbo.instances import Instance, instances
 from rammer.scheduler.graphturbo.network import Network, network_of, step_of
 from rammer.scheduler.graphturbo.scratchpad import Memories
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced, searched
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
+from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work
 from rammer.scheduler.judge import PLANS, Judge
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
@@ -89,12 +91,13 @@ class GraphTurboPolicy:
 
     name = "graphturbo"
 
-    rules: Literal["search", "paper", "images"] = field(
+    rules: Literal["search", "paper", "images", "parts"] = field(
         default="search",
         metadata={
             "search": "cuts, if they pay, and the order of operators in irregular cells by what is moved, with weights",
             "paper": "groups by Algorithm 2 with its rules i and ii, each cut along one axis by Algorithm 1",
             "images": "by search for the last near memory alone, and each image of a batch by itself",
+            "parts": "no operator's rTasks are cut: groups in parts alone, or wavefront's plan",
         },
     )
     order: Literal["moved", "breadth", "depth"] = field(
@@ -119,6 +122,14 @@ class GraphTurboPolicy:
             "none": "the rTasks of an instance go where they start first",
         },
     )
+    parts: Literal["cheaper", "none"] = field(
+        default="cheaper",
+        metadata={
+            "cheaper": "plans in which groups are computed in parts, of rows, by operators of their own are compared, "
+            "too, but not by `paper`",
+            "none": "operators stay whole",
+        },
+    )
     plans: Literal["measured", "priced"] = field(default="measured", metadata=PLANS)
     uncut: bool = True  # whether wavefront's plan is compared, too, by `search`; no option: `auto` has it already
 
@@ -127,6 +138,8 @@ class GraphTurboPolicy:
         if self.rules == "images":
             of_each = -(-images_of(graph) // spec.num_veus)
             return Wishes(images_apart=True, finer=(of_each,) if of_each else ())
+        if self.rules == "parts":
+            return Wishes(images_apart=True)
         return Wishes(images_apart=True, finer=(8, 64))
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
@@ -134,7 +147,8 @@ class GraphTurboPolicy:
         drawn = []
         network = network_of(problem.graph, problem.candidates)
         device = Device.of(problem.spec) if self.near == "scratch" else None
-        for cut in self._cuts(problem, network):
+        laid = laid_out(problem, market) if self.parts == "cheaper" and self.rules != "paper" else None
+        for cut in self._cuts(problem, network) if self.rules != "parts" else ():
             options, factors = _options(problem, market, network, cut.groups, cut.splits)
             kernels = _least(options, factors, cut, problem.spec)
             plan = self._drawn(problem, market, cut, kernels, None)
@@ -144,6 +158,12 @@ class GraphTurboPolicy:
                 chains = chained(problem.graph, kernels, us, factors, device)
                 plan = _sooner(problem, _in_memory(plan, True), self._drawn(problem, market, cut, kernels, chains))
             drawn.append(_judged(problem, plan))
+            if laid and (apart := _apart(cut, laid.found)):
+                mine = {numbers[0]: kernels[n] for n, numbers in enumerate(laid.found.numbers)} | least_work(laid)
+                drawn.append(_judged(problem, self._drawn(laid.problem, laid.market, apart, mine, None)))
+        if laid:
+            plan = draw(laid, described(self, self.name), (_parts_note(laid.found),))
+            drawn.append(_judged(problem, _in_memory(plan, False)))
         cut_plan = min(drawn, key=lambda judged: judged.us, default=None)
         if cut_plan and (self.rules != "search" or not self.uncut):
             return cut_plan.plan
@@ -225,6 +245,28 @@ class GraphTurboPolicy:
             if small:
                 paper = searched(network, share, orders, recomputed=inf, most_steps=MOST_STEPS)
                 yield f"for {last}, each on a vEU", paper, True
+
+
+def _apart(cut: _Cut, found: InParts) -> _Cut | None:
+    """A cut whose instances have a vEU each, of the graph in parts; None if parts are not inside of its instances."""
+    group_of = {n: at for at, group in enumerate(cut.groups) for n in group.layers}
+    results = {group.result for group in cut.groups}
+    for parted in found.groups:
+        if len({group_of[n] for n in parted.operators}) > 1 or not results.isdisjoint(parted.operators):
+            return None
+    place = {n: at for group in cut.groups for at, n in enumerate(group.layers)}
+    place |= {n: place[parted.operators[-1]] for parted in found.groups for n in parted.operators}
+
+    def layers(group: Group) -> tuple[int, ...]:
+        numbers = sorted((place[n], number) for n in group.layers for number in found.numbers[n])
+        return tuple(number for _, number in numbers)
+
+    groups = [replace(group, layers=layers(group)) for group in cut.groups]
+    return cut._replace(what=f"{cut.what}, {_parts_note(found)}", groups=groups) if cut.bound else None
+
+
+def _parts_note(found: InParts) -> str:
+    return f"groups in parts: {', '.join(str(len(parts)) for parts in found.parts)}"
 
 
 def _named(groups: Sequence[Group], numbers: Sequence[int]) -> list[Group]:
@@ -339,7 +381,8 @@ def _draw(
 
 
 def _in_memory(plan: ExecutionPlan, near: bool) -> ExecutionPlan:
-    return replace(plan, memory=plan_memory(plan, least_piece=WORTH_BYTES, near=near))
+    alone = direct_ports(plan.graph, plan.spec.direct_bytes)
+    return replace(plan, memory=plan_memory(plan, alone=alone, least_piece=WORTH_BYTES, near=near))
 
 
 def _sooner(problem: Problem, plan: ExecutionPlan, other: ExecutionPlan) -> ExecutionPlan:

@@ -1,0 +1,155 @@
+"""A graph in which groups of operators are computed in parts: instances as operators of their own.
+
+A part is a box of a group's result, some images and rows. What it needs of tensors inside of the group is tensors of
+its own: small ones, which share memory with those of other parts. What two parts need is computed twice, and in a group
+no part waits for another. Paper: GraphTurbo §3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from rammer.ir.graph import Graph, View
+from rammer.ir.operator import ROperator
+from rammer.ir.parts import Box, joined, needs, part, whole
+from rammer.ir.tensor import Digit, Layout, TensorId
+
+DIMS = (0, 2)  # along which results are cut: images, and rows
+
+
+class Parted(NamedTuple):
+    """Operators one behind the other, the last of which has the group's one result; boxes of it to compute apart."""
+
+    operators: tuple[int, ...]
+    boxes: tuple[Box, ...]
+
+
+class InParts(NamedTuple):
+    """A graph with `groups` in parts: of each the operators of each part; `numbers`: what became of each operator."""
+
+    graph: Graph
+    groups: tuple[Parted, ...]
+    parts: tuple[tuple[tuple[int, ...], ...], ...]
+    numbers: tuple[tuple[int, ...], ...]
+
+
+class Needed(NamedTuple):
+    """What a part needs: of each operator's stages and inputs, and of each tensor."""
+
+    stages: Mapping[int, dict[str, Box]]
+    tensors: Mapping[TensorId, Box]
+
+
+def needed(graph: Graph, operators: Sequence[int], box: Box) -> Needed | None:
+    """What of a group is needed for a box of its result; None where that cannot be said."""
+    tensors = {graph.operators[operators[-1]].outputs[0]: box}
+    stages = {}
+    for n in reversed(operators):
+        op = graph.operators[n]
+        found = needs(op.operation.expr, tensors[op.outputs[0]], DIMS)
+        if found is None:
+            return None
+        stages[n] = found
+        for tensor, (name, kind) in zip(op.inputs, op.operation.expr.inputs, strict=True):
+            read = found.get(name, whole(kind.shape))
+            tensors[tensor] = joined(tensors[tensor], read) if tensor in tensors else read
+    return Needed(stages, tensors)
+
+
+def in_parts(graph: Graph, groups: Sequence[Parted]) -> InParts:
+    """The graph with these groups cut. No tensor between operators of a group is read elsewhere, or a view."""
+    cutter = _Cutter(graph)
+    last = {group.operators[-1]: group for group in sorted(groups)}
+    inside = {n for group in groups for n in group.operators}
+    numbers: list[tuple[int, ...]] = [()] * len(graph.operators)
+    parts = []
+    for n, op in enumerate(graph.operators):
+        if n in last:
+            parts.append(tuple(cutter.part(last[n].operators, box) for box in last[n].boxes))
+            numbers[last[n].operators[0] : n + 1] = zip(*parts[-1], strict=True)
+        elif n not in inside:
+            numbers[n] = (len(cutter.operators),)
+            cutter.operators.append(op)
+    return InParts(cutter.finish(), tuple(last.values()), tuple(parts), tuple(numbers))
+
+
+class _Cutter:
+    def __init__(self, graph: Graph) -> None:
+        self.operators: list[ROperator] = []
+        self._graph = graph
+        self._types = dict(graph.types)
+        self._views = dict(graph.views)
+
+    def part(self, operators: Sequence[int], box: Box) -> tuple[int, ...]:
+        """Append what computes a part; the numbers of its operators."""
+        graph = self._graph
+        found = needed(graph, operators, box)
+        assert found is not None, "asked for before a group is cut"
+        made = {t for n in operators for t in graph.operators[n].outputs}
+        result = graph.operators[operators[-1]].outputs[0]
+        begin = len(self.operators)
+        for n in operators:
+            op = graph.operators[n]
+            inputs = tuple(
+                self._own(t, found.tensors[t], result) if t in made else self._seen(t, found.tensors[t])
+                for t in op.inputs
+            )
+            (output,) = op.outputs
+            output = self._seen(output, box) if output == result else self._own(output, found.tensors[output], result)
+            kinds = [self._types[t] for t in inputs]
+            operation = part(graph.interner, op.operation, self._boxes(n, found), kinds, self._types[output])
+            self.operators.append(ROperator(f"{op.name} {_places(box)}", operation, inputs, (output,)))
+        return tuple(range(begin, len(self.operators)))
+
+    def _boxes(self, operator: int, found: Needed) -> dict[str, Box]:
+        """Of an operator's stages what they compute, and of its operands what there is."""
+        op = self._graph.operators[operator]
+        names = (name for name, _ in op.operation.expr.inputs)
+        return found.stages[operator] | {name: found.tensors[t] for name, t in zip(names, op.inputs, strict=True)}
+
+    def _own(self, tensor: TensorId, box: Box, result: TensorId) -> TensorId:
+        """A part of a tensor with memory of its own."""
+        kind = self._graph.types[tensor]
+        name = f"{tensor} {_places(box)} for {result}"
+        self._types[name] = replace(kind, shape=_shape(box))
+        return name
+
+    def _seen(self, tensor: TensorId, box: Box) -> TensorId:
+        """A part of a tensor where that lies; a constant as a whole."""
+        kind = self._graph.types[tensor]
+        if tensor in self._graph.constants or box == whole(kind.shape):
+            return tensor
+        name = f"{tensor} {_places(box)}"
+        layout = kind.layout or Layout(tuple(map(Digit, range(kind.rank))))
+        self._types[name] = replace(kind, shape=_shape(box), layout=layout.with_strides(_shape(box), kind.strides))
+        lows = {digit.dim: box[digit.dim][0] for digit in layout.digits if not digit.mod and digit.div == 1}
+        steps = zip(layout.digits, kind.strides, strict=True)
+        self._views[name] = View(tensor, sum(lows.get(digit.dim, 0) * step for digit, step in steps))
+        return name
+
+    def finish(self) -> Graph:
+        operators = tuple(self.operators)
+        ports = (*self._graph.inputs, *self._graph.outputs)
+        used = {t for op in operators for t in (*op.inputs, *op.outputs)} | {*ports}
+        for tensor in list(used):
+            while (view := self._views.get(tensor)) is not None:
+                tensor = view.base
+                used.add(tensor)
+        return replace(
+            self._graph,
+            operators=operators,
+            types={t: kind for t, kind in self._types.items() if t in used},
+            views={t: view for t, view in self._views.items() if t in used},
+        )
+
+
+def _shape(box: Box) -> tuple[int, ...]:
+    return tuple(high - low for low, high in box)
+
+
+def _places(box: Box) -> str:
+    """Images and rows of a part, for people."""
+    (first, end), (row, last) = (box[dim] for dim in DIMS)
+    return f"[{first}:{end}, {row}:{last}]"

@@ -1,0 +1,278 @@
+"""Which groups are worth computing in parts, and a plan of that.
+
+Between operators whose tensors are larger than the vEUs' own caches, every byte goes to a memory that all share and
+comes back. In parts of some rows it stays; in return rows beside a cut are computed twice. Paper: GraphTurbo §3.1, with
+all of it priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain, pairwise, zip_longest
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from rammer.cost.price import us_per_byte
+from rammer.cost.residency import levels
+from rammer.ir.device import Execution, SyncModel, VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
+from rammer.ir.parts import Box, whole
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.program import TaskUid
+from rammer.ir.tensor import TensorId
+from rammer.scheduler.assembly import Assembly
+from rammer.scheduler.draft import Draft
+from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, in_parts, needed
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.select import Market
+from rammer.scheduler.waves import Trial
+
+CACHED = 0.5  # of a cache, the room for a part, as for instances (policy.py)
+MOST_OPERATORS = 8  # of a group: rows beside cuts add up from operator to operator
+MOST_CUTS = 32  # of an image into groups of rows
+
+
+class Priced(NamedTuple):
+    """A group in parts: the microseconds of all vEUs that it spares memory, and what computing twice takes."""
+
+    group: Parted
+    spared_us: float
+    more_us: float
+
+
+def worthwhile(problem: Problem, market: Market) -> list[Priced]:
+    """The groups, one behind the other, that spare most together; none where vEUs have no caches of their own."""
+    spec, graph = problem.spec, problem.graph
+    own = [m for m in spec.memory if m.owner == "veu" and m.managed == "cache"]
+    if not own or spec.execution is not Execution.SIMD or spec.sync is not SyncModel.FINE:
+        return []
+    prices = _Prices(graph, spec, market)
+    best: list[tuple[float, tuple[Priced, ...]]] = [(0.0, ())]  # of all operators before each
+    for last in range(len(graph.operators)):
+        found = best[-1]
+        for first, priced in prices.ending_at(last):
+            us, groups = best[first]
+            us += priced.spared_us - priced.more_us
+            found = max(found, (us, (*groups, priced)), key=lambda entry: entry[0])
+        best.append(found)
+    return list(best[-1][1])
+
+
+def gain_us(groups: Iterable[Priced]) -> float:
+    """What groups in parts are believed to spare together."""
+    return sum(priced.spared_us - priced.more_us for priced in groups)
+
+
+class _Prices:
+    """What it spares to compute groups in parts. Microseconds are of all vEUs at once."""
+
+    def __init__(self, graph: Graph, spec: VDeviceSpec, market: Market) -> None:
+        self._graph, self._spec, self._market = graph, spec, market
+        own = next(m for m in reversed(spec.memory) if m.owner == "veu" and m.managed == "cache")
+        self._usable, self._room = own.usable_bytes, int(CACHED * own.nbytes)
+        shared = next((n for n, (m, _) in enumerate(levels(spec)) if m.owner != "veu"), -1)
+        self._read_us, self._write_us = us_per_byte(spec, spec.num_veus)[:, shared].tolist()
+        self._bases = {view.base for view in graph.views.values()} | graph.views.keys()
+        self._ports = {*graph.inputs, *graph.outputs}
+
+    def ending_at(self, last: int) -> Iterator[tuple[int, Priced]]:
+        """Groups that pay, by their first operator."""
+        op = self._graph.operators[last]
+        if len(op.outputs) != 1 or not self._is_cuttable(op.outputs[0]):
+            return
+        reach = 0
+        for first in range(last - 1, max(last - MOST_OPERATORS, -1), -1):
+            if (end := self._inner_until[first]) is None:
+                return
+            reach = max(reach, end)
+            if reach <= last and (priced := self._priced(range(first, last + 1))) is not None:
+                yield first, priced
+
+    @cached_property
+    def _inner_until(self) -> list[int | None]:
+        """Of each operator the last reader of its result; None where that may not lie in a group."""
+        graph = self._graph
+        found: list[int | None] = []
+        for op in graph.operators:
+            (result, *more), readers = op.outputs, graph.consumers.get(op.outputs[0])
+            inner = not more and readers and result not in self._bases | self._ports and not op.operation.expr.into
+            found.append(max(readers) if inner and readers else None)
+        return found
+
+    def _is_cuttable(self, tensor: TensorId) -> bool:
+        """Whether images and rows lie apart in memory, and rows are long."""
+        kind = self._graph.types[tensor]
+        if kind.rank < 3 or kind.layout is None or kind.layout.encoding:
+            return False
+        digits = [d for d in kind.layout.digits if d.dim in DIMS]
+        return len(digits) == len(DIMS) and not any(d.mod or d.div != 1 for d in digits)
+
+    def _variable(self, operator: int) -> list[TensorId]:
+        """What an operator reads that is no constant."""
+        return [t for t in self._graph.operators[operator].inputs if t not in self._graph.constants]
+
+    @cached_property
+    def _op_bytes(self) -> list[int]:
+        """What each operator reads and writes, constants left out."""
+        kinds = self._graph.types
+        return [
+            sum(kinds[t].filled_bytes for t in (*dict.fromkeys(self._variable(n)), *op.outputs))
+            for n, op in enumerate(self._graph.operators)
+        ]
+
+    def _spared_us(self, operators: Sequence[int], images: int) -> float:
+        """What goes out of the vEUs' own caches and comes back between operators of a group that is not cut."""
+        veus = self._spec.num_veus
+        share = max(images, veus) if images % veus == 0 else veus
+        far = {n: min(max(self._op_bytes[n] / share - self._room, 0) / self._room, 1.0) for n in operators}
+        us = 0.0
+        for n in operators[:-1]:
+            (result,) = self._graph.operators[n].outputs
+            nbytes, readers = self._graph.types[result].filled_bytes, self._graph.consumers[result]
+            us += nbytes / veus * (self._write_us * far[n] + self._read_us * sum(far[m] for m in readers))
+        return us
+
+    def _priced(self, operators: Sequence[int]) -> Priced | None:
+        """A group in the fewest parts that fit, if that pays."""
+        graph, veus = self._graph, self._spec.num_veus
+        (result,) = graph.operators[operators[-1]].outputs
+        shape = graph.types[result].shape
+        spared_us = self._spared_us(operators, shape[0])
+        if spared_us <= 0:
+            return None
+        cuts = 1 if shape[0] % veus == 0 else veus
+        while cuts <= min(MOST_CUTS, shape[DIMS[1]]):
+            boxes = _boxes(shape, cuts)
+            inner = max(boxes[1:-1] or boxes, key=lambda box: box[DIMS[1]][1] - box[DIMS[1]][0])
+            more_us = self._more_us(operators, inner, len(boxes))
+            if more_us is not None:
+                group = Parted(tuple(operators), boxes)
+                return Priced(group, spared_us, more_us) if more_us < spared_us else None
+            cuts *= 2
+        return None
+
+    def _more_us(self, operators: Sequence[int], box: Box, parts: int) -> float | None:
+        """What is computed and read twice, for so many parts like this one; None if it finds no room."""
+        graph, spec = self._graph, self._spec
+        found = needed(graph, operators, box)
+        if found is None:
+            return None
+        kinds = graph.types
+        share = {t: prod(high - low for low, high in places) / kinds[t].size for t, places in found.tensors.items()}
+        (result,) = graph.operators[operators[-1]].outputs
+        twice = {t: max(part / share[result] - 1, 0.0) for t, part in share.items()}
+        made = [t for n in operators for t in graph.operators[n].outputs]
+        read = [dict.fromkeys(self._variable(n)) for n in operators]
+        peak = max(sum(kinds[t].filled_bytes * share[t] for t in (*r, t)) for r, t in zip(read, made, strict=True))
+        if peak > self._room:
+            return None
+        work_us = (self._market.options(graph.operators[n].operation).efficient.work_us for n in operators)
+        more_us = sum(us * twice[t] for us, t in zip(work_us, made, strict=True))
+        nbytes = sum(kinds[t].filled_bytes * twice[t] for t in set().union(*read).difference(made))
+        weights = sum(kinds[t].nbytes for n in operators for t in graph.operators[n].statics)
+        if weights + peak > self._usable:
+            nbytes += weights * (parts - spec.num_veus)
+        return float(more_us + nbytes * self._read_us + parts * len(operators) * spec.barrier_us) / spec.num_veus
+
+
+def _boxes(shape: Sequence[int], cuts: int) -> tuple[Box, ...]:
+    """Each image of a tensor, cut so often along its rows."""
+    rows = shape[DIMS[1]]
+    ends = [rows * n // cuts for n in range(cuts + 1)]
+    found = []
+    for image in range(shape[0]):
+        for low, high in pairwise(ends):
+            box = list(whole(shape))
+            box[DIMS[0]], box[DIMS[1]] = (image, image + 1), (low, high)
+            found.append(tuple(box))
+    return tuple(found)
+
+
+class Laid(NamedTuple):
+    """A problem of which the graph is in parts."""
+
+    problem: Problem
+    market: Market
+    found: InParts
+
+
+def laid_out(problem: Problem, market: Market) -> Laid | None:
+    """The problem in those groups that pay, also by the times of the parts' own rKernels.
+
+    None if there are no such groups, or nobody has rKernels for parts.
+    """
+    groups = worthwhile(problem, market)
+    while groups:
+        found = in_parts(problem.graph, [priced.group for priced in groups])
+        apart = problem.of(found.graph)
+        if apart is None:
+            return None
+        laid = Laid(apart, Market(apart), found)
+        left = []
+        for priced, parts in zip(groups, found.parts, strict=True):
+            more_us = _work_us(laid.problem, laid.market, chain(*parts))
+            more_us -= _work_us(problem, market, priced.group.operators)
+            if more_us < priced.spared_us * problem.spec.num_veus:
+                left.append(priced)
+        if len(left) == len(groups):
+            return laid
+        groups = left
+    return None
+
+
+def _work_us(problem: Problem, market: Market, operators: Iterable[int]) -> float:
+    """Time of vEUs that operators take at least."""
+    return sum(market.options(problem.graph.operators[n].operation).efficient.work_us for n in operators)
+
+
+def draw(laid: Laid, policy: str, notes: Sequence[str]) -> ExecutionPlan:
+    """The plan of a graph in parts: neighbouring parts go to one vEU each, all else wave by wave."""
+    problem, market, found = laid
+    draft, assembly = Draft(problem, market), Assembly(problem.spec)
+    draft.kernels |= least_work(laid)
+    begin = 0
+    for parts in (*found.parts, ()):
+        end = parts[0][0] if parts else len(problem.graph.operators)
+        for wave in _waves(problem.graph, range(begin, end)):
+            options = {n: market.options(problem.graph.operators[n].operation) for n in wave}
+            Trial(draft, options, assembly, "interplay").accept()
+        for veu, operators in _in_turn(parts, problem.spec.num_veus):
+            for n in operators:
+                rtasks = np.arange(draft.kernels[n].num_rtasks)
+                needs = draft.needs_of({n: rtasks}, assembly)[n]
+                for rtask, need in zip(rtasks.tolist(), needs, strict=True):
+                    assembly.place(TaskUid(n, rtask), veu, draft.rtask_us(n), need)
+        begin = parts[-1][-1] + 1 if parts else end
+    programs = [] if assembly.is_empty else [assembly.build()]
+    return draft.finish(policy, programs, assembly.time_us, notes)
+
+
+def least_work(laid: Laid) -> dict[int, RKernel]:
+    """For operators of parts, which one vEU runs, the rKernels of the least work."""
+    operators = laid.problem.graph.operators
+    options = {
+        n: laid.market.fitting(operators[n].operation) for parts in laid.found.parts for part in parts for n in part
+    }
+    return {n: min(some, key=lambda o: (o.work_us, o.kernel.num_rtasks)).kernel for n, some in options.items()}
+
+
+def _in_turn(parts: Sequence[tuple[int, ...]], veus: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Parts with their vEUs, each of which has neighbours, in an order in which all vEUs get on."""
+    shares = [range(len(parts) * veu // veus, len(parts) * (veu + 1) // veus) for veu in range(veus)]
+    for turn in zip_longest(*shares):
+        yield from ((veu, parts[at]) for veu, at in enumerate(turn) if at is not None)
+
+
+def _waves(graph: Graph, operators: Sequence[int]) -> list[list[int]]:
+    """Operators by generation, as if nothing else were left."""
+    wave: dict[int, int] = {}
+    for n in operators:
+        wave[n] = 1 + max((wave[m] for m in graph.before[n] if m in wave), default=-1)
+    found: list[list[int]] = [[] for _ in range(max(wave.values(), default=-1) + 1)]
+    for n, number in wave.items():
+        found[number].append(n)
+    return found
