@@ -8,6 +8,7 @@ two runs, with estimated times of rTasks and operands followed through caches at
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import click
@@ -16,7 +17,10 @@ import rammer
 from benchmarks import catalog
 from rammer.compiler import find_candidates, profile
 from rammer.cost.price import fit
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
+from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
@@ -48,7 +52,11 @@ def planned(path: str, target: str, arch: str, policy: str) -> tuple[ExecutionPl
         graph = optimize(graph, vdevice.spec, images_apart=apart)
         candidates = find_candidates(graph, vdevice, registry, 0, finer)
         profiler = profile(candidates, vdevice, 0, silent)
-        plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler))
+
+        def offer(other: Graph, veus: int) -> Mapping[Operation, Sequence[RKernel]]:
+            return find_candidates(other, vdevice, registry, 0, finer, known=candidates, num_veus=veus)
+
+        plan = chosen.schedule(Problem(graph, vdevice.spec, candidates, profiler, offer=offer))
     finally:
         vdevice.close()
     plan = replace(plan, memory=plan.memory or plan_memory(plan))

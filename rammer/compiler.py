@@ -227,9 +227,10 @@ def compile(
             prover.begin(min(o, key=lambda k: profiler.rtask_us(k) * rounds[k]) for o in candidates.values())
         further: dict[Operation, Sequence[RKernel]] = {}  # of operations that a policy makes
 
-        def offer(other: Graph) -> Mapping[Operation, Sequence[RKernel]]:
-            """rKernels for another graph of the same meaning: of what is new in it, for one vEU, measured now."""
-            made = find_candidates(other, vdevice, registry, finer=finer, known={**candidates, **further}, num_veus=1)
+        def offer(other: Graph, veus: int) -> Mapping[Operation, Sequence[RKernel]]:
+            """rKernels for another graph of the same meaning: of what is new in it, for so many vEUs, measured now."""
+            known = {**candidates, **further}
+            made = find_candidates(other, vdevice, registry, finer=finer, known=known, num_veus=veus)
             kept, notes = usable(made if verify else as_unproven(made), vdevice, check, budget_s, progress)
             dropped.extend(notes)
             with prover.still():

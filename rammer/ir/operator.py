@@ -10,7 +10,8 @@ from math import prod
 from typing import Any, TypeAlias
 
 from rammer.errors import RammerError, did_you_mean
-from rammer.ir.expr import TensorExpr
+from rammer.ir.expr import Load, Stage, TensorExpr
+from rammer.ir.index import var
 from rammer.ir.tensor import TensorId, TensorType
 
 Attrs: TypeAlias = tuple[tuple[str, Hashable], ...]
@@ -113,6 +114,11 @@ class Operations:
             found = self._made[full] = Operation(kind, (), expr, (False,) * len(expr.inputs))
         return found
 
+    def copy(self, source: TensorType, target: TensorType) -> Operation:
+        """What copies a tensor, perhaps into another layout: then it is a conversion."""
+        kind = "copy" if source == target else "convert"
+        return self.wrap(kind, (source, target), lambda: _copy(source, target))
+
     def retype(
         self,
         operation: Operation,
@@ -132,6 +138,13 @@ class Operations:
             found = self._made[key] = replace(operation, expr=expr, static=static)
             self._made[("keep", id(operation))] = operation  # an id in a key must stay alive
         return found
+
+
+def _copy(source: TensorType, target: TensorType) -> TensorExpr:
+    """out = x"""
+    axes = tuple((f"d{p}", e) for p, e in enumerate(source.shape))
+    stage = Stage("out", axes, Load("x", tuple(var(a) for a, _ in axes)), dtype=source.dtype)
+    return TensorExpr("copy", (("x", source),), (stage,), (("out", target),))
 
 
 @lru_cache(maxsize=4096)

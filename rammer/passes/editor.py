@@ -10,7 +10,6 @@ import numpy as np
 from rammer.ir.graph import Graph, View
 from rammer.ir.operator import Operation, ROperator, attributes
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
-from rammer.passes.structure import copy_expr
 
 _DTYPES = {d.numpy: d for d in DType}
 
@@ -111,7 +110,7 @@ class Editor:
             return
         if new in self.fixed or new in self.constants or new not in self.producer:
             kind = self.types[new]
-            self.add(f"copy to {old}", identity(self, kind, kind), (new,), (old,))
+            self.add(f"copy to {old}", self.interner.copy(kind, kind), (new,), (old,))
             self.redirect(old, new)
         else:
             self.rename_result(new, old)
@@ -202,9 +201,3 @@ class Editor:
             interner=self.interner,
             views={t: View(*v) for t, v in self.views.items() if t in used},
         )
-
-
-def identity(editor: Editor, source: TensorType, target: TensorType) -> Operation:
-    """The operation that copies a tensor, perhaps into another layout."""
-    kind = "copy" if source == target else "convert"
-    return editor.interner.wrap(kind, (source, target), lambda: copy_expr(source, target))

@@ -14,13 +14,6 @@ GATE, GATE_MATMUL = "gate", "gate_matmul"
 WIDE = frozenset({DType.F32, DType.F64})  # in narrower types another order of sums, or of factors, would show
 
 
-def copy_expr(source: TensorType, target: TensorType) -> TensorExpr:
-    """out = x, perhaps with other layouts."""
-    axes = tuple((f"d{p}", e) for p, e in enumerate(source.shape))
-    stage = Stage("out", axes, Load("x", tuple(var(a) for a, _ in axes)), dtype=source.dtype)
-    return TensorExpr("copy", (("x", source),), (stage,), (("out", target),))
-
-
 def gate_matmul_expr(x: TensorType, w: TensorType) -> TensorExpr:
     """out[.., q, j] = sum over k of x[.., k] w[k, q, j]: the products of all gates, each with its own index q."""
     depth, gates, width = w.shape

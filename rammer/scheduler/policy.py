@@ -40,8 +40,8 @@ class Timelines:
 class Problem:
     """All that a policy may use: the graph, the device as data, candidate rKernels, and the profiler.
 
-    `offer`: candidates for the operations of another graph, those that are new for one vEU, whose times the profiler
-    knows then; None if nobody has any.
+    `offer`: candidates for the operations of another graph, those that are new for so many vEUs, whose times the
+    profiler knows then; None if nobody has any.
     """
 
     graph: Graph
@@ -49,13 +49,16 @@ class Problem:
     candidates: Mapping[Operation, Sequence[RKernel]]
     profiler: Profiler
     timelines: Timelines = field(default_factory=Timelines, compare=False, repr=False)
-    offer: Callable[[Graph], Mapping[Operation, Sequence[RKernel]]] | None = None
+    offer: Callable[[Graph, int], Mapping[Operation, Sequence[RKernel]]] | None = None
 
-    def of(self, graph: Graph) -> Problem | None:
-        """The same problem for another graph of the same meaning; None if nobody offers rKernels for it."""
+    def of(self, graph: Graph, veus: int) -> Problem | None:
+        """The same problem for another graph of the same meaning; None if nobody offers rKernels for it.
+
+        `veus`: how many each of its new operators has.
+        """
         if self.offer is None:
             return None
-        more = {o: kernels for o, kernels in self.offer(graph).items() if o not in self.candidates}
+        more = {o: kernels for o, kernels in self.offer(graph, veus).items() if o not in self.candidates}
         return replace(self, graph=graph, candidates={**self.candidates, **more})
 
 

@@ -90,10 +90,11 @@ def spec_of(veus: int, own: int = 96 * KIB) -> VDeviceSpec:
 def problem_of(graph: Graph, spec: VDeviceSpec, policy: str) -> Problem:
     finer = wishes_of(REGISTRY.policy(policy), graph, spec).finer
 
-    def offer(other: Graph) -> Mapping[Operation, list[RKernel]]:
-        return {op.operation: REGISTRY.rkernels(op.operation, spec, 0, finer) for op in other.operators}
+    def offer(other: Graph, veus: int) -> Mapping[Operation, list[RKernel]]:
+        mine = replace(spec, num_veus=veus)
+        return {op.operation: REGISTRY.rkernels(op.operation, mine, 0, finer) for op in other.operators}
 
-    return Problem(graph, spec, offer(graph), EstimatingProfiler(spec), offer=offer)
+    return Problem(graph, spec, offer(graph, spec.num_veus), EstimatingProfiler(spec), offer=offer)
 
 
 def planned(graph: Graph, spec: VDeviceSpec, policy: str) -> ExecutionPlan:

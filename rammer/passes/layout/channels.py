@@ -12,7 +12,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.index import Atom, Div, Index, Mod, var, variables
 from rammer.ir.operator import Operation, ROperator
 from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocked
-from rammer.passes.editor import Editor, identity
+from rammer.passes.editor import Editor
 from rammer.passes.structure import is_pointwise
 
 # Operators that are faster with blocked channels whatever lies around them; and with those, operators with reductions
@@ -87,7 +87,7 @@ class _Chooser:
             self.versions[old, kind.layout] = new
             if old != new:
                 plain = TensorType(kind.shape, kind.dtype)
-                self.editor.add(f"{op.name}: convert", identity(self.editor, kind, plain), (new,), (old,))
+                self.editor.add(f"{op.name}: convert", self.editor.interner.copy(kind, plain), (new,), (old,))
                 self.versions[old, None] = old
 
     def _version(self, tensor: TensorId, layout: Layout | None) -> TensorId:
@@ -97,7 +97,7 @@ class _Chooser:
             return self.versions.get((tensor, layout), tensor)
         source = self.versions.get((tensor, have), tensor)
         kind = self.editor.types[source]
-        operation = identity(self.editor, kind, TensorType(kind.shape, kind.dtype, layout))
+        operation = self.editor.interner.copy(kind, TensorType(kind.shape, kind.dtype, layout))
         (made,) = self.editor.add(f"{tensor}: convert", operation, (source,))
         self.versions[tensor, layout] = made
         return made

@@ -15,7 +15,6 @@ from rammer.ir.graph import Graph, View, storage
 from rammer.ir.index import Index, substitute
 from rammer.ir.operator import Operation, ROperator
 from rammer.ir.tensor import Digit, TensorId, TensorType, row_major
-from rammer.passes.structure import copy_expr
 
 
 def place(graph: Graph) -> Graph:
@@ -143,11 +142,7 @@ class _Placer:
             put = self._put_pitched if pitched else self._put
             if kind.size and not put(tensor, where):
                 copied = TensorType(kind.shape, kind.dtype, target.layout)
-                operation = self.graph.interner.wrap(
-                    "copy",
-                    (kind, copied),
-                    lambda k=kind, c=copied: copy_expr(k, c),  # type: ignore[misc]
-                )
+                operation = self.graph.interner.copy(kind, copied)
                 name = f"{op.outputs[0]}[{offset}]"
                 self.types[name] = copied
                 self.views[name] = where

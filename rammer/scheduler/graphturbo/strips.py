@@ -208,7 +208,7 @@ def laid_out(problem: Problem, market: Market) -> Laid | None:
     groups = worthwhile(problem, market)
     while groups:
         found = in_parts(problem.graph, [priced.group for priced in groups])
-        apart = problem.of(found.graph)
+        apart = problem.of(found.graph, 1)
         if apart is None:
             return None
         laid = Laid(apart, Market(apart), found)
