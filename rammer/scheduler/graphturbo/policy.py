@@ -31,6 +31,7 @@ from rammer.scheduler.graphturbo.scratchpad import Memories
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced, searched
 from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
 from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work
+from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
 from rammer.scheduler.judge import PLANS, Judge
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
@@ -146,6 +147,8 @@ class GraphTurboPolicy:
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         market = Market(problem)
+        if self.rules != "paper" and (tiles := Tiles.of(problem.spec)):
+            return reconciled(problem, market, tiles, self._whole(problem), described(self, self.name))
         drawn = []
         network = network_of(problem.graph, problem.candidates)
         device = Device.of(problem.spec) if self.near == "scratch" else None

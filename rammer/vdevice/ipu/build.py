@@ -12,11 +12,13 @@ from rammer.vdevice.ipu.memory import check_memory, fits
 from rammer.vdevice.ipu.placement import place
 from rammer.vdevice.ipu.program import Placement
 from rammer.vdevice.ipu.sdk import HOST, build_emulated, build_with_sdk, require_sdk
+from rammer.vdevice.ipu.sets import ROUND
 from rammer.vdevice.ipu.spec import Arch
 from rammer.vdevice.ipu.tables import plan_text
 
 ABI = 2
 CODELETS, HOST_CPP, TABLES = "codelets.cpp", "host.cpp", "plan.txt"
+FEWER = (0.2, 0.1)  # of a tile's bytes, what rTasks of one compute set may hold there where too little has room else
 EMULATOR, MODEL, HARDWARE = "emulator", "model", "hardware"
 DEVICES = (EMULATOR, MODEL, HARDWARE)
 
@@ -43,12 +45,18 @@ def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
 
 
 def _fitting(plan: ExecutionPlan, arch: Arch) -> Placement:
-    """The first placement that fits, or the last: weights spread or level; with loops, which keep what they touch."""
-    for level in (False, True):
-        placed = place(plan, arch, level=level)
-        for option in (roll(placed), placed):
-            if fits(option):
-                return option
+    """The first placement that fits: weights spread or level; with loops, which keep what they touch; and last with
+    fewer rTasks of a tile at once. If there is none, the level one with as many as ever.
+    """
+    placed = None
+    for share in (ROUND, *FEWER):
+        for level in (False, True):
+            spread = place(plan, arch, level=level, share=share)
+            for option in (roll(spread), spread):
+                if fits(option):
+                    return option
+        placed = placed or spread
+    assert placed is not None
     return placed
 
 

@@ -13,6 +13,16 @@ from rammer.vdevice.ipu.access import working_sets
 # (rTasks to aim for in multiples of the vEUs, the part of a tile that one rTask may take): the first with a candidate
 # that fits. Weights of other operators live on the tile too.
 TRIES = ((1, 0.4), (4, 0.4), (16, 0.4), (2, 0.4), (3, 0.4), (6, 0.4), (16, 0.7), (64, 0.7))
+TRADED = (
+    (1, 0.7),
+    (2, 0.5),
+    (2, 0.3),
+    (3, 0.3),
+    (4, 0.2),
+    (6, 0.2),
+    (16, 0.1),
+    (64, 0.05),
+)  # the same for who weighs time against memory: all of them
 MOST_HELD = 0.7  # of all tiles, by all rTasks of an operator: a superstep begins when each of them has its operands
 
 
@@ -41,6 +51,21 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
             return fitting
         crowded = crowded or alone
     return crowded or ([smallest[1]] if smallest else [])
+
+
+def traded(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
+    """Candidates of larger rTasks and of smaller ones, each within its part of a tile."""
+    found: dict[str, RKernel] = {}
+    for finer, part in TRADED:
+        room = int(_tile_bytes(spec) * part)
+        for kernel in candidates(operation, spec, Granularity(finer * spec.num_veus, room, finer=True)):
+            try:
+                nbytes = int(working_sets(kernel).max(initial=0))
+            except LoweringError:
+                continue
+            if nbytes <= room:
+                found.setdefault(kernel.schedule, kernel)
+    return list(found.values())
 
 
 def _tile_bytes(spec: VDeviceSpec) -> int:

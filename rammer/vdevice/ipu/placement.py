@@ -14,19 +14,21 @@ from rammer.ir.tensor import Array, DType, Layout, TensorId, pack
 from rammer.vdevice.ipu.access import accesses, working_sets
 from rammer.vdevice.ipu.narrow import on_tile, to_tile
 from rammer.vdevice.ipu.program import Execute, Group, Homes, Placement, Variable, vertex_table
-from rammer.vdevice.ipu.sets import ComputeSets, compute_sets
+from rammer.vdevice.ipu.sets import ROUND, ComputeSets, compute_sets
 from rammer.vdevice.ipu.spec import Arch
 from rammer.vdevice.placement import Places, constant_value
 
 GRAIN = 32  # elements of a piece where a tensor is spread over tiles
 
 
-def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False) -> Placement:
+def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False, share: float = ROUND) -> Placement:
     """Give every rTask and every element a tile. Raises LoweringError, DeviceError.
+
+    `share`: the part of a tile's bytes that rTasks of one compute set may hold there.
 
     `level`: spread weights go where least lies, which fits more than an even spread and sends from fewer tiles.
     """
-    graph, sets = plan.graph, compute_sets(plan, arch)
+    graph, sets = plan.graph, compute_sets(plan, arch, share)
     finder = _Finder(plan)
     arguments = [tuple(finder.operands(n).places[0]) for n in range(len(graph.operators))]
     ports = {t: finder.find(t, None) for t in (*graph.inputs, *graph.outputs)}

@@ -36,10 +36,12 @@ def rammer_vdevices() -> Iterable[VDeviceEntry]:
 
 
 @hookimpl
-def rammer_rkernels(operation: Operation, spec: VDeviceSpec) -> Iterable[RKernel]:
-    """Built-in kernels whose rTasks fit the memory of a tile."""
+def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, ...]) -> Iterable[RKernel]:
+    """Built-in kernels whose rTasks fit the memory of a tile; for who trades time for memory, others, too."""
     if "poplar" not in spec.languages:
         return []
-    from rammer.vdevice.ipu.kernels import kernels
+    from rammer.vdevice.ipu.kernels import kernels, traded
 
-    return kernels(operation, spec)
+    usual = kernels(operation, spec)
+    known = {kernel.schedule for kernel in usual}
+    return [*usual, *(k for k in traded(operation, spec) if k.schedule not in known)] if finer else usual

@@ -14,7 +14,7 @@ from rammer.vdevice.ipu.access import working_sets
 from rammer.vdevice.ipu.spec import Arch
 
 Numbers = NDArray[np.int64]
-ROUND = 0.4  # of a tile's bytes: what the rTasks of one set may touch there
+ROUND = 0.4  # of a tile's bytes: what the rTasks of one set may touch there, if all fits so
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class ComputeSets:
     count: int
 
 
-def compute_sets(plan: ExecutionPlan, arch: Arch) -> ComputeSets:
+def compute_sets(plan: ExecutionPlan, arch: Arch, share: float = ROUND) -> ComputeSets:
     """One set per level: level of an rTask = 1 + the highest level of what it needs, within its part of the plan.
 
     Parts are what lies between global barriers and ends of rPrograms. Inside one, the order of a lane is kept only as
-    far as data asks for it: independent rTasks of a vEU share its tile's workers. Those whose buffers do not fit on
-    their tile together run in several rounds.
+    far as data asks for it: independent rTasks of a vEU share its tile's workers. Those that hold more than their
+    `share` of its bytes together run in several rounds.
     """
     counts = [k.num_rtasks for k in plan.kernels]
     veus = [np.zeros(n, np.int64) for n in counts]
@@ -59,22 +59,21 @@ def compute_sets(plan: ExecutionPlan, arch: Arch) -> ComputeSets:
                 np.maximum.at(levels[n], reader[same], levels[producer][writer[same]] + 1)
     depth = max((int(lv.max(initial=0)) for lv in levels), default=0) + 1
     keys = [p * depth + lv for p, lv in zip(parts, levels, strict=True)]
-    rounds = _rounds(plan, keys, veus, arch)
+    rounds = _rounds(plan, keys, veus, arch.tiles, arch.model.tile_bytes * share)
     most = max((int(r.max(initial=0)) for r in rounds), default=0) + 1
     keys = [k * most + r for k, r in zip(keys, rounds, strict=True)]
     distinct = np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.int64)
     return ComputeSets(tuple(veus), tuple(np.searchsorted(distinct, k) for k in keys), len(distinct))
 
 
-def _rounds(plan: ExecutionPlan, keys: list[Numbers], veus: list[Numbers], arch: Arch) -> list[Numbers]:
-    """The round of every rTask among those of its level and tile, each round of at most ROUND of a tile."""
-    room = arch.model.tile_bytes * ROUND
+def _rounds(plan: ExecutionPlan, keys: list[Numbers], veus: list[Numbers], tiles: int, room: float) -> list[Numbers]:
+    """The round of every rTask among those of its level and tile, each round of at most so many bytes there."""
     used: dict[tuple[int, int], tuple[int, int]] = {}  # (level, tile) -> (round, its bytes)
     found = []
     for kernel, key, veu in zip(plan.kernels, keys, veus, strict=True):
         mine = np.zeros(len(key), np.int64)
         sizes = working_sets(kernel).tolist()
-        for rtask, where in enumerate(zip(key.tolist(), (veu % arch.tiles).tolist(), strict=True)):
+        for rtask, where in enumerate(zip(key.tolist(), (veu % tiles).tolist(), strict=True)):
             now, nbytes = used.get(where, (0, 0))
             if nbytes and nbytes + sizes[rtask] > room:
                 now, nbytes = now + 1, 0

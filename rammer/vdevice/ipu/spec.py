@@ -95,7 +95,14 @@ def make_spec(arch: Arch) -> VDeviceSpec:
         registers=16,
         scratch_bytes=model.tile_bytes // (4 * arch.veus_per_tile),
         memory=(
-            MemoryLevel("tile", model.tile_bytes, "veu", 8 * model.clock_ghz, "scratch"),
+            MemoryLevel(
+                "tile",
+                model.tile_bytes,
+                "veu",
+                8 * model.clock_ghz,
+                "scratch",
+                usable=1 - model.reserve / model.tile_bytes,
+            ),
             MemoryLevel(
                 "exchange",
                 model.tile_bytes * arch.tiles,

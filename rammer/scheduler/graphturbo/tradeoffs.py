@@ -1,0 +1,128 @@
+"""Time against memory, operator by operator, where each vEU has nothing but its own memory. Beyond the paper.
+
+There an rTask holds all that it touches, beside the weights and results that lie on its vEU meanwhile. Larger rTasks
+have less sent to them, and smaller ones need less room: of each operator the fastest rKernel is taken that has room
+among everything else that is there at that time, as T10 (SOSP'24) reconciles plans of operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from rammer.ir.dependency import read_elements, written_elements
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.graph import Graph
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.memory import constant_key
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import TensorId
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.select import Market, Option, Options
+from rammer.scheduler.timeline import simulate
+from rammer.scheduler.waves import draw
+
+CODE = 0.9  # of what is left, the part for rTasks: the rest is for code, and for tiles that are fuller than others
+
+
+class Tiles(NamedTuple):
+    """vEUs with nothing but memory of their own, of so many bytes each."""
+
+    veus: int
+    nbytes: int
+
+    @staticmethod
+    def of(spec: VDeviceSpec) -> Tiles | None:
+        """None where there is a memory that all share, or caches."""
+        own = [m for m in spec.memory if m.owner == "veu"]
+        if not own or any(m.managed != "scratch" for m in spec.memory):
+            return None
+        return Tiles(spec.num_veus, own[0].usable_bytes)
+
+
+def rooms(graph: Graph, kernels: Sequence[RKernel], tiles: Tiles) -> list[int]:
+    """For each operator the bytes of a vEU that are left for its rTasks.
+
+    Weights lie there all the time, and a result from its first writer's wave to its last reader's, evenly spread.
+    """
+    waves = graph.wavefronts()
+    when = {n: wave for wave, numbers in enumerate(waves) for n in numbers}
+    known = {}
+    for op, kernel in zip(graph.operators, kernels, strict=True):
+        packing = dict(kernel.packing)
+        for tensor, (name, kind) in zip(op.inputs, op.operation.expr.inputs, strict=True):
+            root = graph.storage(tensor).root
+            if root in graph.constants:
+                (key, layout), _ = constant_key(graph, tensor, packing.get(name, kind.layout))
+                known[key, layout] = graph.types[key].filled_bytes
+    live = [sum(known.values())] * len(waves)
+    for owner, (first, last) in _lives(graph, when, len(waves)).items():
+        for wave in range(first, last + 1):
+            live[wave] += graph.types[owner].nbytes
+    return [int((tiles.nbytes - live[when[n]] / tiles.veus) * CODE) for n in range(len(graph.operators))]
+
+
+def _lives(graph: Graph, when: Mapping[int, int], num_waves: int) -> dict[TensorId, tuple[int, int]]:
+    """Of owners of memory the first and the last wave in which they are needed; inputs and outputs to either end."""
+    found = dict.fromkeys(graph.inputs, (0, -1))
+    for n, op in enumerate(graph.operators):
+        for tensor in (*op.outputs, *op.inputs):
+            root = graph.storage(tensor).root
+            first, last = found.get(root, (when[n], -1))
+            found[root] = min(first, when[n]), max(last, when[n])
+    found |= {t: (found[t][0], num_waves - 1) for t in graph.outputs if t in found}
+    return {t: span for t, span in found.items() if t not in graph.constants}
+
+
+@lru_cache(maxsize=1 << 12)
+def held_bytes(kernel: RKernel) -> int:
+    """What is there for an rTask alone, at most: all that it touches, and its scratch; not weights that only it reads.
+
+    They lie on its vEU anyway.
+    """
+    kinds, outputs, static = kernel.argument_types(), len(kernel.operation.outputs), kernel.operation.static
+    totals = np.full(kernel.num_rtasks, kernel.scratch_bytes)
+    for n, kind in enumerate(kinds):
+        elements = written_elements(kernel, n) if n < outputs else read_elements(kernel, n - outputs)
+        sizes = np.array([int((s[:, 1] - s[:, 0]).sum()) for s in elements.sets])[list(elements.chosen)]
+        if n < outputs or not static[n - outputs] or sizes.sum() > kind.span:
+            totals += sizes * kind.element_bytes
+    return int(totals.max(initial=0))
+
+
+def reconciled(problem: Problem, market: Market, tiles: Tiles, known: ExecutionPlan, policy: str) -> ExecutionPlan:
+    """A plan by waves, each operator with the fastest rKernel that has room, or else the one that takes least of it.
+
+    The known plan, if all of its rKernels have room and it is as soon done.
+    """
+    graph = problem.graph
+    room = rooms(graph, known.kernels, tiles)
+    chosen = {n: _chosen(market.fitting(op.operation), room[n]) for n, op in enumerate(graph.operators)}
+    crowded = [n for n, kernel in enumerate(known.kernels) if _held(kernel) > room[n]]
+    held: dict[int, Options] = {
+        n: market.options(graph.operators[n].operation).only(option) for n, option in chosen.items()
+    }
+    plan = draw(problem, policy, market=market, held=held)
+    if not crowded and _us(known) <= _us(plan):
+        return known
+    tight = sum(1 for n, kernel in enumerate(plan.kernels) if _held(kernel) > room[n])
+    note = f"rKernels without room: {tight}, and {len(crowded)} of those that are usually taken"
+    return replace(plan, notes=(note, *plan.notes))
+
+
+def _us(plan: ExecutionPlan) -> float:
+    return simulate(plan).total_us
+
+
+def _held(kernel: RKernel) -> int:
+    """Of foreign text nobody knows what it touches."""
+    return 0 if isinstance(kernel.body, ForeignSource) else held_bytes(kernel)
+
+
+def _chosen(options: Sequence[Option], room: int) -> Option:
+    fitting = [o for o in options if _held(o.kernel) <= room]
+    return min(fitting, key=lambda o: o.alone_us) if fitting else min(options, key=lambda o: _held(o.kernel))
