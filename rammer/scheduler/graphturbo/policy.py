@@ -301,7 +301,11 @@ class GraphTurboPolicy:
 
 
 def _apart(cut: _Cut, found: InParts) -> _Cut | None:
-    """A cut whose instances have a vEU each, of the graph in parts; None if parts are not inside of its instances."""
+    """A cut whose instances have a vEU each, of the graph in parts; None for others, and if parts are not inside of
+    instances.
+    """
+    if not cut.bound:
+        return None
     group_of = {n: at for at, group in enumerate(cut.groups) for n in group.layers}
     results = {group.result for group in cut.groups}
     for parted in found.groups:
@@ -315,7 +319,7 @@ def _apart(cut: _Cut, found: InParts) -> _Cut | None:
         return tuple(number for _, number in numbers)
 
     groups = [replace(group, layers=layers(group)) for group in cut.groups]
-    return cut._replace(what=f"{cut.what}, {_parts_note(found)}", groups=groups) if cut.bound else None
+    return cut._replace(what=f"{cut.what}, {_parts_note(found)}", groups=groups)
 
 
 def _parts_note(found: InParts) -> str:

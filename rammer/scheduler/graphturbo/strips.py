@@ -8,9 +8,10 @@ all of it priced.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cache, cached_property
 from itertools import chain, pairwise, zip_longest
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from rammer.cost.residency import levels
 from rammer.ir.device import Execution, SyncModel, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
 from rammer.ir.parts import Box, whole
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
@@ -34,6 +36,7 @@ from rammer.scheduler.waves import Trial
 CACHED = 0.5  # of a cache, the room for a part, as for instances (policy.py)
 MOST_OPERATORS = 8  # of a group: rows beside cuts add up from operator to operator
 MOST_CUTS = 32  # of an image into groups of rows
+MOST_APART = 768  # operators of parts: what planning costs grows with their number
 
 
 class Priced(NamedTuple):
@@ -205,28 +208,44 @@ def laid_out(problem: Problem, market: Market) -> Laid | None:
 
     None if there are no such groups, or nobody has rKernels for parts.
     """
-    groups = worthwhile(problem, market)
-    while groups:
-        found = in_parts(problem.graph, [priced.group for priced in groups])
-        apart = problem.of(found.graph, 1)
-        if apart is None:
-            return None
-        laid = Laid(apart, Market(apart), found)
-        left = []
-        for priced, parts in zip(groups, found.parts, strict=True):
-            more_us = _work_us(laid.problem, laid.market, chain(*parts))
-            more_us -= _work_us(problem, market, priced.group.operators)
-            if more_us < priced.spared_us * problem.spec.num_veus:
-                left.append(priced)
-        if len(left) == len(groups):
-            return laid
-        groups = left
-    return None
+    groups = _few(worthwhile(problem, market))
+    found = in_parts(problem.graph, [priced.group for priced in groups])
+    apart = problem.of(found.graph, 1) if groups else None
+    if apart is None:
+        return None
+    left = [priced for priced, parts in zip(groups, found.parts, strict=True) if _pays(problem, priced, apart, parts)]
+    if len(left) < len(groups):
+        found = in_parts(problem.graph, [priced.group for priced in left])
+        apart = replace(apart, graph=found.graph)
+    return Laid(apart, Market(apart), found) if left else None
 
 
-def _work_us(problem: Problem, market: Market, operators: Iterable[int]) -> float:
+def _few(groups: Sequence[Priced]) -> list[Priced]:
+    """Those that spare most for their number of operators, in order: planning takes time for each."""
+    found: list[Priced] = []
+    room = MOST_APART
+    for priced in sorted(groups, key=lambda p: (p.more_us - p.spared_us) / len(p.group.boxes) / len(p.group.operators)):
+        if (operators := len(priced.group.boxes) * len(priced.group.operators)) <= room:
+            found.append(priced)
+            room -= operators
+    return sorted(found, key=lambda priced: priced.group.operators)
+
+
+def _pays(problem: Problem, priced: Priced, apart: Problem, parts: Iterable[Iterable[int]]) -> bool:
+    """Whether a group's parts take no longer than it does, by what it spares."""
+    more_us = _work_us(apart, chain(*parts)) - _work_us(problem, priced.group.operators)
+    return more_us < priced.spared_us * problem.spec.num_veus
+
+
+def _work_us(problem: Problem, operators: Iterable[int]) -> float:
     """Time of vEUs that operators take at least."""
-    return sum(market.options(problem.graph.operators[n].operation).efficient.work_us for n in operators)
+
+    @cache
+    def least_us(operation: Operation) -> float:
+        kernels = [k for k in problem.candidates[operation] if k.fits(problem.spec)]
+        return min((problem.profiler.rtask_us(k) * k.num_rtasks for k in kernels), default=inf)
+
+    return sum(least_us(problem.graph.operators[n].operation) for n in operators)
 
 
 def draw(laid: Laid, policy: str, notes: Sequence[str]) -> ExecutionPlan:
