@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, NamedTuple
@@ -22,56 +22,26 @@ from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.chains import Chains, Device, chained, in_chains, kernels_for_chains
 from rammer.scheduler.graphturbo.copies import groups_with_copies, with_copies, worth_copying
+from rammer.scheduler.graphturbo.cut import Cut, distinct, fine_options, least, named, near_memories, parts_note
 from rammer.scheduler.graphturbo.exact import least_memory_order, renumbered
 from rammer.scheduler.graphturbo.grouping import grouped
-from rammer.scheduler.graphturbo.in_parts import InParts
 from rammer.scheduler.graphturbo.instances import Instance, instances
-from rammer.scheduler.graphturbo.network import Network, network_of, step_of
+from rammer.scheduler.graphturbo.network import Network, network_of
 from rammer.scheduler.graphturbo.scratchpad import Memories
 from rammer.scheduler.graphturbo.search import ORDERS, Paper, by_images, priced, searched
-from rammer.scheduler.graphturbo.split import Group, Split, Splitter, axes_of
+from rammer.scheduler.graphturbo.split import Splitter
 from rammer.scheduler.graphturbo.strips import draw, laid_out, least_work
 from rammer.scheduler.graphturbo.tradeoffs import Tiles, reconciled
 from rammer.scheduler.judge import PLANS, Judge
 from rammer.scheduler.policy import Problem, images_of
 from rammer.scheduler.policy_options import Wishes, described
-from rammer.scheduler.select import Assignment, Market, Option, count, select_veu
+from rammer.scheduler.select import Assignment, Market, count, select_veu
 from rammer.scheduler.timeline import simulate
 from rammer.scheduler.wavefront import WavefrontPolicy
 
-# Of a cache, the room for an instance: three fifths of what it brought in first are still there at its end, as caches
-# push out at random (cost/residency.py). A quarter asks for more instances than kernels can be cut into.
-CACHED = 0.5
 MOST_LAYERS = 600  # that are searched: what the search costs grows with their number, times that of cuts
 MOST_STEPS = 4_000  # of the search, from each start; with 16,000 ResNet-50 and MobileNet-v2 had the same plans
 BEHIND = 2  # instances: what the one before the last left has memory for the next, both may be worked on at once
-
-
-class _Cut(NamedTuple):
-    """A network in groups of operators, each cut so that an instance fits into some memory, and the better order.
-
-    `bound`: an instance of a part of the outermost axis, some images, has one vEU, and neighbours have the same one. So
-    vEUs hand nothing on to each other.
-    """
-
-    what: str
-    groups: Sequence[Group]
-    splits: Sequence[Split | None]
-    order: str
-    bound: bool = False
-
-    def is_bound(self, group: int, num_veus: int) -> bool:
-        """Whether each instance of a group has one vEU."""
-        split = self.splits[group]
-        return bool(self.bound and split and split.parts.get(0, 1) >= num_veus)
-
-    def veu_of(self, instance: Instance, num_veus: int) -> int | None:
-        """The vEU that has an instance; None if its rTasks may go anywhere."""
-        split = self.splits[instance.group]
-        if split is None or not self.is_bound(instance.group, num_veus):
-            return None
-        outer = split.parts[0]
-        return instance.part * outer // split.factor * num_veus // outer
 
 
 class _Judged(NamedTuple):
@@ -154,8 +124,8 @@ class GraphTurboPolicy:
         device = Device.of(problem.spec) if self.near == "scratch" else None
         laid = laid_out(problem, market) if self.parts == "cheaper" and self.rules != "paper" else None
         for cut in self._cuts(problem, network) if self.rules != "parts" else ():
-            options, factors = _options(problem, market, network, cut.groups, cut.splits)
-            kernels = _least(options, factors, cut, problem.spec)
+            options, factors = fine_options(problem, market, network, cut.groups, cut.splits)
+            kernels = least(options, factors, cut, problem.spec)
             plan = self._drawn(problem, market, cut, kernels, None)
             if device:
                 plan = _in_memory(plan, True)
@@ -164,11 +134,11 @@ class GraphTurboPolicy:
                 plan = _sooner(problem, plan, in_chains)
                 plan = self._with_copies(problem, cut, plan, device if plan is in_chains else None)
             drawn.append(_judged(problem, plan))
-            if laid and (apart := _apart(cut, laid.found)):
+            if laid and (in_parts := cut.in_parts(laid.found)):
                 mine = {numbers[0]: kernels[n] for n, numbers in enumerate(laid.found.numbers)} | least_work(laid)
-                drawn.append(_judged(problem, self._drawn(laid.problem, laid.market, apart, mine, None)))
+                drawn.append(_judged(problem, self._drawn(laid.problem, laid.market, in_parts, mine, None)))
         if laid:
-            plan = draw(laid, described(self, self.name), (_parts_note(laid.found),))
+            plan = draw(laid, described(self, self.name), (parts_note(laid.found),))
             drawn.append(_judged(problem, _in_memory(plan, False)))
         cut_plan = min(drawn, key=lambda judged: judged.us, default=None)
         if cut_plan and (self.rules != "search" or not self.uncut):
@@ -180,7 +150,7 @@ class GraphTurboPolicy:
         self,
         problem: Problem,
         market: Market,
-        cut: _Cut,
+        cut: Cut,
         kernels: Mapping[int, RKernel],
         factors: Mapping[int, int],
         device: Device,
@@ -193,7 +163,7 @@ class GraphTurboPolicy:
         us = {n: market.rtask_us(kernel) for n, kernel in kernels.items()}
         return self._drawn(problem, market, cut, kernels, chained(problem.graph, kernels, us, factors, device, apart))
 
-    def _with_copies(self, problem: Problem, cut: _Cut, known: ExecutionPlan, device: Device | None) -> ExecutionPlan:
+    def _with_copies(self, problem: Problem, cut: Cut, known: ExecutionPlan, device: Device | None) -> ExecutionPlan:
         """The plan with copies of those results that stay in scratch if only their first reader reads them there, if it
         is sooner; else the known one. Its rTasks form chains if a device is given.
         """
@@ -209,8 +179,8 @@ class GraphTurboPolicy:
             groups = groups_with_copies(cut.groups, graph, found)
             more = cut._replace(groups=groups, what=f"{cut.what} with {len(copied)} copies")
             market, network = Market(other), network_of(found.graph, other.candidates)
-            options, more_factors = _options(other, market, network, groups, cut.splits)
-            kernels = _least(options, more_factors, more, problem.spec)
+            options, more_factors = fine_options(other, market, network, groups, cut.splits)
+            kernels = least(options, more_factors, more, problem.spec)
             kernels |= {number: known.kernels[n] for n, number in enumerate(found.numbers)}
             if device:
                 plan = self._in_chains(other, market, more, kernels, more_factors, device, found.written)
@@ -238,7 +208,7 @@ class GraphTurboPolicy:
         self,
         problem: Problem,
         market: Market,
-        cut: _Cut,
+        cut: Cut,
         kernels: Mapping[int, RKernel],
         chains: Chains | None,
     ) -> ExecutionPlan:
@@ -254,28 +224,28 @@ class GraphTurboPolicy:
         notes = ("groups: not cut: wavefront's plan", *plan.notes)
         return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 
-    def _cuts(self, problem: Problem, network: Network) -> list[_Cut]:
+    def _cuts(self, problem: Problem, network: Network) -> list[Cut]:
         """For each near memory: by the rules, along one axis and as a grid; and by search, if that is asked for.
 
         By `images`, for the last of them, by search alone.
         """
         orders = [name for name in ORDERS if self.order in ("moved", name)]
-        memories = _near_memories(problem.spec)
+        memories = near_memories(problem.spec)
         if self.rules == "images":
             memories = dict(list(memories.items())[-1:])
-        found: list[_Cut] = []
+        found: list[Cut] = []
         for at, (name, room) in enumerate(memories.items()):
             for grid in (False, True) if self.rules != "images" else ():
                 splitters = [Splitter(network, m.cores, m.near, grid=grid) for m in list(memories.values())[at:]]
                 groups = grouped(network, splitters[0])
                 splits = [next((s for near in splitters if (s := near.best(group))), None) for group in groups]
                 paper = priced(network, groups, splits, room, orders)
-                found.append(_Cut(f"for {name}", groups, splits, paper.order))
+                found.append(Cut(f"for {name}", groups, splits, paper.order))
         if self.rules != "paper" and network.layers:
             numbers = least_memory_order(network) if len(network.layers) <= MOST_LAYERS else range(len(network.layers))
             papers = self._searched(renumbered(network, numbers), memories, orders)
-            found += [_Cut(what, _named(p.groups, numbers), p.splits, p.order, bound) for what, p, bound in papers]
-        return _distinct(found)
+            found += [Cut(what, named(p.groups, numbers), p.splits, p.order, bound) for what, p, bound in papers]
+        return distinct(found)
 
     def _searched(
         self, network: Network, memories: Mapping[str, Memories], orders: Sequence[str]
@@ -298,97 +268,6 @@ class GraphTurboPolicy:
             if small:
                 paper = searched(network, share, orders, recomputed=inf, most_steps=MOST_STEPS)
                 yield f"for {last}, each on a vEU", paper, True
-
-
-def _apart(cut: _Cut, found: InParts) -> _Cut | None:
-    """A cut whose instances have a vEU each, of the graph in parts; None for others, and if parts are not inside of
-    instances.
-    """
-    if not cut.bound:
-        return None
-    group_of = {n: at for at, group in enumerate(cut.groups) for n in group.layers}
-    results = {group.result for group in cut.groups}
-    for parted in found.groups:
-        if len({group_of[n] for n in parted.operators}) > 1 or not results.isdisjoint(parted.operators):
-            return None
-    place = {n: at for group in cut.groups for at, n in enumerate(group.layers)}
-    place |= {n: place[parted.operators[-1]] for parted in found.groups for n in parted.operators}
-
-    def layers(group: Group) -> tuple[int, ...]:
-        numbers = sorted((place[n], number) for n in group.layers for number in found.numbers[n])
-        return tuple(number for _, number in numbers)
-
-    groups = [replace(group, layers=layers(group)) for group in cut.groups]
-    return cut._replace(what=f"{cut.what}, {_parts_note(found)}", groups=groups)
-
-
-def _parts_note(found: InParts) -> str:
-    return f"groups in parts: {', '.join(str(len(parts)) for parts in found.parts)}"
-
-
-def _named(groups: Sequence[Group], numbers: Sequence[int]) -> list[Group]:
-    """Groups with the operators' own numbers, in the order in which they were found to run."""
-    return [replace(group, layers=tuple(numbers[n] for n in group.layers)) for group in groups]
-
-
-def _distinct(cuts: Iterable[_Cut]) -> list[_Cut]:
-    found = {(tuple(g.layers for g in c.groups), tuple(c.splits), c.order, c.bound): c for c in reversed(list(cuts))}
-    return list(reversed(found.values()))
-
-
-def _near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
-    """Memories that are nearer than the main one: what of all vEUs' is room for an instance, and what lies beyond.
-
-    Beyond the last cache lies what of it is no room for instances.
-    """
-    caches = [m for m, written in levels(spec) if not written and m.managed == "cache"]
-    room = [int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]]
-    if not room:
-        return {"the vEUs' own memory": Memories(spec.num_veus, spec.own_cache * spec.num_veus, 0)}
-    rates = us_per_byte(spec, spec.num_veus)[0, -len(caches[1:]) :].tolist() if len(caches) > 1 else [1.0]
-    cost = rates[0] / rates[-1] if rates[-1] else 1.0
-    beyond = [*room[1:], room[-1]]
-    return {
-        m.name: Memories(spec.num_veus, near, far, cost) for m, near, far in zip(caches, room, beyond, strict=False)
-    }
-
-
-def _options(
-    problem: Problem, market: Market, network: Network, groups: Sequence[Group], splits: Sequence[Split | None]
-) -> tuple[dict[int, list[Option]], dict[int, int]]:
-    """For every operator the rKernels that are cut as finely as its group is; and into how many instances that is."""
-    found: dict[int, list[Option]] = {}
-    factors: dict[int, int] = {}
-    for group, split in zip(groups, splits, strict=True):
-        factor = split.factor if split else 1
-        cuts = [(axes_of(network, group, axis), count) for axis, count in split.parts.items()] if split else []
-        for n in group.layers:
-            options = market.fitting(problem.graph.operators[n].operation)
-            for axes, parts in cuts:
-                if (axis := axes.get(n)) is not None:
-                    finest = min(step_of(o.kernel, axis) for o in options)
-                    extent = network.layers[n].shape[axis]
-                    options = [o for o in options if step_of(o.kernel, axis) <= max(finest, extent // parts)]
-            found[n], factors[n] = options, factor
-    return found, factors
-
-
-def _least(
-    options: Mapping[int, Sequence[Option]], factors: Mapping[int, int], cut: _Cut, spec: VDeviceSpec
-) -> dict[int, RKernel]:
-    """For every operator the rKernel that takes least for all instances."""
-    bound = {n for at, group in enumerate(cut.groups) if cut.is_bound(at, spec.num_veus) for n in group.layers}
-
-    def us(n: int, option: Option) -> float:
-        return option.work_us / spec.num_veus if n in bound else _instances_us(option, factors[n], spec)
-
-    return {n: min(some, key=lambda o: (us(n, o), o.kernel.num_rtasks)).kernel for n, some in options.items()}
-
-
-def _instances_us(option: Option, factor: int, spec: VDeviceSpec) -> float:
-    """Where all vEUs share an instance, one after the other."""
-    rounds = -(-option.kernel.num_rtasks // (factor * spec.num_veus))
-    return factor * rounds * (option.rtask_us + spec.barrier_us)
 
 
 def _draw(
@@ -464,7 +343,7 @@ def _judged(problem: Problem, plan: ExecutionPlan) -> _Judged:
     return _Judged(sum(nbytes * us for nbytes, us in zip(timeline.moved.values(), rates, strict=True)), plan)
 
 
-def _notes(cut: _Cut, num_instances: int) -> tuple[str, ...]:
+def _notes(cut: Cut, num_instances: int) -> tuple[str, ...]:
     factors = [split.factor if split else 1 for split in cut.splits]
     return (
         f"groups: {len(cut.groups)}, cut into {num_instances} instances {cut.what}, {cut.order} first",

@@ -28,12 +28,12 @@ from rammer.ir.program import TaskUid
 from rammer.ir.tensor import TensorId
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
+from rammer.scheduler.graphturbo.cut import CACHED
 from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, in_parts, needed
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market
 from rammer.scheduler.waves import Trial
 
-CACHED = 0.5  # of a cache, the room for a part, as for instances (policy.py)
 MOST_OPERATORS = 8  # of a group: rows beside cuts add up from operator to operator
 MOST_CUTS = 32  # of an image into groups of rows
 MOST_APART = 768  # operators of parts: what planning costs grows with their number

@@ -1,0 +1,140 @@
+"""A network cut into instances: groups, into how many instances each is cut, and which rKernels suit that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from rammer.cost.price import us_per_byte
+from rammer.cost.residency import levels
+from rammer.ir.device import VDeviceSpec
+from rammer.ir.kernel import RKernel
+from rammer.scheduler.graphturbo.in_parts import InParts
+from rammer.scheduler.graphturbo.instances import Instance
+from rammer.scheduler.graphturbo.network import Network, step_of
+from rammer.scheduler.graphturbo.scratchpad import Memories
+from rammer.scheduler.graphturbo.split import Group, Split, axes_of
+from rammer.scheduler.policy import Problem
+from rammer.scheduler.select import Market, Option
+
+# Of a cache, the room for an instance: three fifths of what it brought in first are still there at its end, as caches
+# push out at random (cost/residency.py). A quarter asks for more instances than kernels can be cut into.
+CACHED = 0.5
+
+
+class Cut(NamedTuple):
+    """A network in groups of operators, each cut so that an instance fits into some memory, and the better order.
+
+    `bound`: an instance of a part of the outermost axis, some images, has one vEU, and neighbours have the same one. So
+    vEUs hand nothing on to each other.
+    """
+
+    what: str
+    groups: Sequence[Group]
+    splits: Sequence[Split | None]
+    order: str
+    bound: bool = False
+
+    def is_bound(self, group: int, num_veus: int) -> bool:
+        """Whether each instance of a group has one vEU."""
+        split = self.splits[group]
+        return bool(self.bound and split and split.parts.get(0, 1) >= num_veus)
+
+    def veu_of(self, instance: Instance, num_veus: int) -> int | None:
+        """The vEU that has an instance; None if its rTasks may go anywhere."""
+        split = self.splits[instance.group]
+        if split is None or not self.is_bound(instance.group, num_veus):
+            return None
+        outer = split.parts[0]
+        return instance.part * outer // split.factor * num_veus // outer
+
+    def in_parts(self, found: InParts) -> Cut | None:
+        """The same cut of the graph in parts, if instances have a vEU each; None for others, and if parts are not
+        inside of instances.
+        """
+        if not self.bound:
+            return None
+        group_of = {n: at for at, group in enumerate(self.groups) for n in group.layers}
+        results = {group.result for group in self.groups}
+        for parted in found.groups:
+            if len({group_of[n] for n in parted.operators}) > 1 or not results.isdisjoint(parted.operators):
+                return None
+        place = {n: at for group in self.groups for at, n in enumerate(group.layers)}
+        place |= {n: place[parted.operators[-1]] for parted in found.groups for n in parted.operators}
+
+        def layers(group: Group) -> tuple[int, ...]:
+            numbers = sorted((place[n], number) for n in group.layers for number in found.numbers[n])
+            return tuple(number for _, number in numbers)
+
+        groups = [replace(group, layers=layers(group)) for group in self.groups]
+        return self._replace(what=f"{self.what}, {parts_note(found)}", groups=groups)
+
+
+def parts_note(found: InParts) -> str:
+    return f"groups in parts: {', '.join(str(len(parts)) for parts in found.parts)}"
+
+
+def named(groups: Sequence[Group], numbers: Sequence[int]) -> list[Group]:
+    """Groups with the operators' own numbers, in the order in which they were found to run."""
+    return [replace(group, layers=tuple(numbers[n] for n in group.layers)) for group in groups]
+
+
+def distinct(cuts: Iterable[Cut]) -> list[Cut]:
+    found = {(tuple(g.layers for g in c.groups), tuple(c.splits), c.order, c.bound): c for c in reversed(list(cuts))}
+    return list(reversed(found.values()))
+
+
+def near_memories(spec: VDeviceSpec) -> dict[str, Memories]:
+    """Memories that are nearer than the main one: what of all vEUs' is room for an instance, and what lies beyond.
+
+    Beyond the last cache lies what of it is no room for instances.
+    """
+    caches = [m for m, written in levels(spec) if not written and m.managed == "cache"]
+    room = [int(CACHED * m.usable_bytes) * (spec.num_veus if m.owner == "veu" else 1) for m in caches[:-1]]
+    if not room:
+        return {"the vEUs' own memory": Memories(spec.num_veus, spec.own_cache * spec.num_veus, 0)}
+    rates = us_per_byte(spec, spec.num_veus)[0, -len(caches[1:]) :].tolist() if len(caches) > 1 else [1.0]
+    cost = rates[0] / rates[-1] if rates[-1] else 1.0
+    beyond = [*room[1:], room[-1]]
+    return {
+        m.name: Memories(spec.num_veus, near, far, cost) for m, near, far in zip(caches, room, beyond, strict=False)
+    }
+
+
+def fine_options(
+    problem: Problem, market: Market, network: Network, groups: Sequence[Group], splits: Sequence[Split | None]
+) -> tuple[dict[int, list[Option]], dict[int, int]]:
+    """For every operator the rKernels that are cut as finely as its group is; and into how many instances that is."""
+    found: dict[int, list[Option]] = {}
+    factors: dict[int, int] = {}
+    for group, split in zip(groups, splits, strict=True):
+        factor = split.factor if split else 1
+        cuts = [(axes_of(network, group, axis), count) for axis, count in split.parts.items()] if split else []
+        for n in group.layers:
+            options = market.fitting(problem.graph.operators[n].operation)
+            for axes, parts in cuts:
+                if (axis := axes.get(n)) is not None:
+                    finest = min(step_of(o.kernel, axis) for o in options)
+                    extent = network.layers[n].shape[axis]
+                    options = [o for o in options if step_of(o.kernel, axis) <= max(finest, extent // parts)]
+            found[n], factors[n] = options, factor
+    return found, factors
+
+
+def least(
+    options: Mapping[int, Sequence[Option]], factors: Mapping[int, int], cut: Cut, spec: VDeviceSpec
+) -> dict[int, RKernel]:
+    """For every operator the rKernel that takes least for all instances."""
+    bound = {n for at, group in enumerate(cut.groups) if cut.is_bound(at, spec.num_veus) for n in group.layers}
+
+    def us(n: int, option: Option) -> float:
+        return option.work_us / spec.num_veus if n in bound else _instances_us(option, factors[n], spec)
+
+    return {n: min(some, key=lambda o: (us(n, o), o.kernel.num_rtasks)).kernel for n, some in options.items()}
+
+
+def _instances_us(option: Option, factor: int, spec: VDeviceSpec) -> float:
+    """Where all vEUs share an instance, one after the other."""
+    rounds = -(-option.kernel.num_rtasks // (factor * spec.num_veus))
+    return factor * rounds * (option.rtask_us + spec.barrier_us)
