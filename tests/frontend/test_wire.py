@@ -76,7 +76,7 @@ def test_sizes_are_checked_as_before() -> None:
 
 
 @pytest.mark.usefixtures("small")
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_damaged_models_read_the_same(data: st.DataObject) -> None:
     whole = bytearray(_model(_tensor("a", 5), _tensor("b", 7)).SerializeToString())

@@ -125,7 +125,7 @@ def test_binary_operators_agree_with_onnx(kind: str, dtype: str) -> None:
 
 
 @given(mutually_broadcastable_shapes(num_shapes=3, max_dims=4, min_side=0, max_side=3), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_where_broadcasts_as_numpy(shapes: Any, random: Any) -> None:
     rng = np.random.default_rng(random.randrange(1 << 30))
     cond, a, b = (rng.normal(size=s).astype("f") for s in shapes.input_shapes)

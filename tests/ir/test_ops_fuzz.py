@@ -75,7 +75,7 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
 
 @pytest.mark.parametrize("kind", OPS)
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_operands_are_refused_or_evaluated(kind: str, data: st.DataObject) -> None:
     count = data.draw(st.integers(*ARITY.get(kind, (1, 1))))
     like = TensorType(data.draw(SHAPES), data.draw(st.sampled_from((DType.F32, DType.F32, *DType))))

@@ -57,7 +57,7 @@ def test_reshape_that_only_splits_or_inserts_has_affine_indices() -> None:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_slices_are_numpys(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
     x = numbered(*shape)

@@ -139,7 +139,7 @@ def test_products_of_bytes_are_summed_as_wider_numbers() -> None:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_random_convolutions_agree_with_onnx(data: st.DataObject) -> None:
     group, per_in, per_out = (data.draw(st.integers(1, 3)) for _ in range(3))
     kernel, strides, dilations = (data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=2)) for _ in range(3))

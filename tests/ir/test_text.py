@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_text import parse_programs
 from plans import plan_of, program
@@ -20,7 +20,6 @@ slots = st.one_of(
 programs = st.lists(st.lists(st.lists(slots, max_size=4).map(tuple), max_size=3).map(tuple).map(RProgram), max_size=3)
 
 
-@settings(deadline=None)  # machines are shared
 @given(programs)
 def test_round_trip(given_programs: list[RProgram]) -> None:
     assert list(parse_programs(print_programs(given_programs))) == given_programs
@@ -63,7 +62,6 @@ def test_bad_text(text: str, message: str) -> None:
         parse_programs(text)
 
 
-@settings(deadline=None)  # machines are shared
 @given(st.text(st.sampled_from("rprogam lnetskwi0123:.#\n -")), st.text())
 def test_any_text_parses_or_is_refused(structured: str, wild: str) -> None:
     for text in (structured, wild, "rprogram 1\nlane 0\n" + structured):

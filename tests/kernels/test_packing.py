@@ -31,7 +31,7 @@ def packings(draw: st.DrawFn) -> tuple[Layout, tuple[int, ...], tuple[int, ...]]
     return Layout((*outer, *inner)), merged, shape
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(packings())
 def test_unmerged_packing_is_the_merged_one(case: tuple[Layout, tuple[int, ...], tuple[int, ...]]) -> None:
     layout, merged, shape = case

@@ -154,6 +154,40 @@ def test_a_graph_in_parts_means_the_same(seed: int) -> None:
     assert sorted(n for numbers in found.numbers for n in numbers) == list(range(len(found.graph.operators)))
 
 
+def test_parts_that_need_all_of_something() -> None:
+    """A mean over all rows, and a product of such means, without rows themselves, between operators of a group."""
+    rng = np.random.default_rng(5)
+    shapes = {"w0": (16, 4, 3, 3), "g": (16, 16), "w1": (16, 16, 1, 1)}
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], pads=[1] * 4),
+        node("GlobalAveragePool", ["a"], ["m"]),
+        node("Flatten", ["m"], ["f"]),
+        node("Gemm", ["f", "g"], ["s"]),
+        node("Sigmoid", ["s"], ["q"]),
+        node("Unsqueeze", ["q", "axes"], ["u"]),
+        node("Mul", ["a", "u"], ["b"]),
+        node("Conv", ["b", "w1"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32) / 6, t) for t, s in shapes.items()]
+    weights.append(numpy_helper.from_array(np.array([2, 3]), "axes"))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (3, 4, 13, 9))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    whole_graph = helper.make_graph(nodes, "excited", [x], [y], weights)
+    loaded = rammer.load(helper.make_model(whole_graph, opset_imports=[helper.make_opsetid("", 17)]))
+    for graph in (loaded, optimize(loaded, spec_of(2), images_apart=True)):
+        if graph.views:
+            continue
+        shape = graph.types["y"].shape
+        rows = ((0, 5), (5, 6), (6, 13))
+        boxes = tuple(((n, n + 1), (0, shape[1]), span, (0, shape[3])) for n in range(3) for span in rows)
+        last = max(n for n, op in enumerate(graph.operators) if "y" in op.outputs)
+        found = in_parts(graph, [Parted(tuple(range(last + 1)), boxes)])
+        given = {"x": rng.standard_normal((3, 4, 13, 9)).astype(np.float32)}
+        got, want = (evaluate_graph(g, given)["y"] for g in (found.graph, graph))
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        assert any(len(kind.shape) == 2 and "[" in t for t, kind in found.graph.types.items()) or graph is not loaded
+
+
 def parts_of(plan: ExecutionPlan) -> dict[str, set[int]]:
     """On which vEUs the operators of each part are: of those that have names of parts."""
     found: dict[str, set[int]] = {}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rammer.ir.graph import Graph, View
 from rammer.ir.operator import ROperator
 from rammer.ir.parts import Box, joined, needs, part, whole
-from rammer.ir.tensor import Digit, Layout, TensorId
+from rammer.ir.tensor import Digit, Layout, TensorId, TensorType
 
 DIMS = (0, 2)  # along which results are cut: images, and rows
 
@@ -40,6 +40,14 @@ class Needed(NamedTuple):
 
     stages: Mapping[int, dict[str, Box]]
     tensors: Mapping[TensorId, Box]
+
+
+def can_be_cut(kind: TensorType) -> bool:
+    """Whether images and rows are dimensions of a tensor's memory, so that some of them are a view with a pitch."""
+    if kind.layout is None:
+        return True
+    digits = [d for d in kind.layout.digits if d.dim in DIMS]
+    return not kind.layout.encoding and len({d.dim for d in digits}) == len(digits) and all(d.div == 1 for d in digits)
 
 
 def needed(graph: Graph, operators: Sequence[int], box: Box) -> Needed | None:
@@ -122,11 +130,11 @@ class _Cutter:
         if tensor in self._graph.constants or box == whole(kind.shape):
             return tensor
         name = f"{tensor} {_places(box)}"
+        assert can_be_cut(kind), f"{tensor!r} has other dimensions in memory"
         layout = kind.layout or Layout(tuple(map(Digit, range(kind.rank))))
         self._types[name] = replace(kind, shape=_shape(box), layout=layout.with_strides(_shape(box), kind.strides))
-        lows = {digit.dim: box[digit.dim][0] for digit in layout.digits if not digit.mod and digit.div == 1}
         steps = zip(layout.digits, kind.strides, strict=True)
-        self._views[name] = View(tensor, sum(lows.get(digit.dim, 0) * step for digit, step in steps))
+        self._views[name] = View(tensor, sum(box[d.dim][0] * step for d, step in steps if d.dim in DIMS))
         return name
 
     def finish(self) -> Graph:
@@ -151,5 +159,5 @@ def _shape(box: Box) -> tuple[int, ...]:
 
 def _places(box: Box) -> str:
     """Images and rows of a part, for people."""
-    (first, end), (row, last) = (box[dim] for dim in DIMS)
-    return f"[{first}:{end}, {row}:{last}]"
+    spans = (box[dim] for dim in DIMS if dim < len(box))
+    return f"[{', '.join(f'{low}:{high}' for low, high in spans)}]"

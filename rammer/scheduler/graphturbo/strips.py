@@ -29,7 +29,7 @@ from rammer.ir.tensor import TensorId
 from rammer.scheduler.assembly import Assembly
 from rammer.scheduler.draft import Draft
 from rammer.scheduler.graphturbo.cut import CACHED
-from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, in_parts, needed
+from rammer.scheduler.graphturbo.in_parts import DIMS, InParts, Parted, can_be_cut, in_parts, needed
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market
 from rammer.scheduler.waves import Trial
@@ -107,12 +107,9 @@ class _Prices:
         return found
 
     def _is_cuttable(self, tensor: TensorId) -> bool:
-        """Whether images and rows lie apart in memory, and rows are long."""
+        """Whether it has rows, long ones: with all channels of a block."""
         kind = self._graph.types[tensor]
-        if kind.rank < 3 or kind.layout is None or kind.layout.encoding:
-            return False
-        digits = [d for d in kind.layout.digits if d.dim in DIMS]
-        return len(digits) == len(DIMS) and not any(d.mod or d.div != 1 for d in digits)
+        return kind.rank > DIMS[1] and kind.layout is not None and can_be_cut(kind)
 
     def _variable(self, operator: int) -> list[TensorId]:
         """What an operator reads that is no constant."""
@@ -159,7 +156,7 @@ class _Prices:
         return None
 
     def _more_us(self, operators: Sequence[int], box: Box, parts: int) -> float | None:
-        """What is computed and read twice, for so many parts like this one; None if it finds no room."""
+        """What is computed and read twice, for so many parts like this one; None if it finds no room, or cannot be."""
         graph, spec = self._graph, self._spec
         found = needed(graph, operators, box)
         if found is None:
@@ -170,12 +167,15 @@ class _Prices:
         twice = {t: max(part / share[result] - 1, 0.0) for t, part in share.items()}
         made = [t for n in operators for t in graph.operators[n].outputs]
         read = [dict.fromkeys(self._variable(n)) for n in operators]
+        outside = set().union(*read).difference(made)
+        if not all(can_be_cut(kinds[t]) for t in outside):
+            return None
         peak = max(sum(kinds[t].filled_bytes * share[t] for t in (*r, t)) for r, t in zip(read, made, strict=True))
         if peak > self._room:
             return None
         work_us = (self._market.options(graph.operators[n].operation).efficient.work_us for n in operators)
         more_us = sum(us * twice[t] for us, t in zip(work_us, made, strict=True))
-        nbytes = sum(kinds[t].filled_bytes * twice[t] for t in set().union(*read).difference(made))
+        nbytes = sum(kinds[t].filled_bytes * twice[t] for t in outside)
         weights = sum(kinds[t].nbytes for n in operators for t in graph.operators[n].statics)
         if weights + peak > self._usable:
             nbytes += weights * (parts - spec.num_veus)
