@@ -162,7 +162,8 @@ def compile(
     `dims` and `constants` fix dimensions and values of inputs, `example` is what a torch.nn.Module is traced with, as
     for `load`. `state={"h_out": "h_in"}` makes outputs
     inputs of the next run, which stay in the program; True finds such pairs by their names. `device` selects among
-    devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels.
+    devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels,
+    and once more for operators that a policy makes.
     `precision` is what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers
     them "tf32" and "bf16", for its matrix units. `form`: a GPU's program may also be written out as "branches", one per
     vEU, if it is small (the paper's Figure 9).

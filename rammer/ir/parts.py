@@ -13,6 +13,7 @@ from typing import TypeAlias
 from rammer.ir.expr import Call, Cast, Iota, Load, Range, Scalar, Select, Stage, Table, TensorExpr, loads
 from rammer.ir.index import Index, bounds, substitute, var
 from rammer.ir.operator import Operation, Operations
+from rammer.ir.simplify import undecided
 from rammer.ir.tensor import TensorType
 
 Box: TypeAlias = tuple[tuple[int, int], ...]  # of each dimension the first place, and the end
@@ -117,19 +118,16 @@ class _Moved:
 
     def _select(self, where: Sequence[Range], then: Scalar, other: Scalar) -> Scalar:
         """Without conditions that always hold in the box; the others as if its operands were whole tensors."""
-        left = []
+        left: list[Range] = []
         for condition in where:
-            index = self._index(condition.index)
-            least, most = bounds(index, self._ranges)
-            if least >= condition.low and most < condition.high:
-                continue
-            if most < condition.low or least >= condition.high:
+            moved = Range(self._index(condition.index), condition.low, condition.high)
+            if (still_open := undecided((moved,), self._ranges)) is None:
                 return self.of(other)
-            if (reach := self._reach(condition.index, then)) is None:
-                left.append(Range(index, condition.low, condition.high))
-                continue
-            begin, end = reach
-            left.append(Range(index - begin, max(condition.low, begin) - begin, min(condition.high, end) - begin))
+            if still_open and (reach := self._reach(condition.index, then)):
+                begin, end = reach
+                low, high = max(moved.low, begin), min(moved.high, end)
+                still_open = (Range(moved.index - begin, low - begin, high - begin),)
+            left += still_open
         return Select(tuple(left), self.of(then), self.of(other)) if left else self.of(then)
 
     def _reach(self, index: Index, then: Scalar) -> tuple[int, int] | None:

@@ -95,7 +95,7 @@ def _simplify(stmt: Stmt, env: Bounds) -> Body:
             same = value == Load(buffer, (index,), dynamic)
             return () if same else (replace(stmt, index=index, value=value, dynamic=dynamic),)
         case If(where, then):
-            open_ = _undecided(where, env)
+            open_ = undecided(where, env)
             then = simplify_body(then, env) if open_ is not None else ()
             return ((If(open_, then),) if open_ else then) if then else ()
         case Alloc(buffer, body):
@@ -120,7 +120,7 @@ def _simplify(stmt: Stmt, env: Bounds) -> Body:
 
 
 def _simplify_operand(operand: Operand, env: Bounds) -> Operand:
-    where = _undecided(operand.where, env)
+    where = undecided(operand.where, env)
     if where is None:  # nothing is read
         where = tuple(Range(simplify_index(r.index, env), r.low, r.high) for r in operand.where)
     return replace(operand, at=simplify_index(operand.at, env), where=where)
@@ -145,7 +145,7 @@ def _touches_others(body: Body, own: set[str]) -> bool:
     return False
 
 
-def _undecided(where: tuple[Range, ...], env: Bounds) -> tuple[Range, ...] | None:
+def undecided(where: tuple[Range, ...], env: Bounds) -> tuple[Range, ...] | None:
     """The conditions that the bounds do not prove; None if one of them is always false."""
     left = []
     for r in where:
@@ -173,7 +173,7 @@ def simplify_scalar(value: Scalar, env: Bounds) -> Scalar:
         case Cast(arg):
             return replace(value, arg=simplify_scalar(arg, env))
         case Select(where, then, other):
-            open_ = _undecided(where, env)
+            open_ = undecided(where, env)
             if not open_:
                 return simplify_scalar(other if open_ is None else then, env)
             return Select(open_, simplify_scalar(then, env), simplify_scalar(other, env))

@@ -18,7 +18,7 @@ from rammer.scheduler.policy_options import Wishes, described, wishes_of
 from rammer.scheduler.wavefront import WavefrontPolicy
 
 # Of a plan's time, what parts must be believed to spare to be drawn, which takes a second or two. Of what is believed a
-# third came true where it was measured (docs/measurements.md, "Groups in parts").
+# third came true at most where it was measured (docs/measurements.md, "Groups in parts").
 PAYS = 0.08
 
 

@@ -81,8 +81,8 @@ def test_the_fastest_that_has_room(layers: int, times: float) -> None:
     assert "rKernels without room: 0" in plan.notes[0]
 
 
-def test_without_the_account_it_would_not_fit() -> None:
-    """What six layers' tiles cannot hold: the rKernels that are the fastest beside two layers."""
+def test_what_two_layers_take_has_no_room_beside_six() -> None:
+    """So other rKernels are chosen for the same operation."""
     few, many = (planned(network(80, 16, layers), "gc2:8", "graphturbo") for layers in (2, 6))
     inner = few.kernels[1]
     largest = {

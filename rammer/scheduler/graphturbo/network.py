@@ -13,11 +13,11 @@ from rammer.ir.dependency import followed_axes
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
+from rammer.ir.parts import Box, whole
 from rammer.ir.tensor import TensorId
 
 Axes = tuple[int | None, ...]
 Span = tuple[int, int]
-Box = tuple[Span, ...]
 
 
 class Window(NamedTuple):
@@ -79,7 +79,7 @@ class Layer:
 
     @property
     def whole(self) -> Box:
-        return tuple((0, extent) for extent in self.shape)
+        return whole(self.shape)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from rammer.scheduler.graphturbo.network import Box, Network, Span
+from rammer.ir.parts import Box, joined
+from rammer.scheduler.graphturbo.network import Network, Span
 from rammer.scheduler.graphturbo.split import Group, Split
 
 Name = int  # of a slice: the group's result times MOST, and the number of the slice in the group
@@ -105,12 +106,8 @@ def needed(network: Network, group: Group, box: Box) -> dict[int, Box]:
             for read in layer.reads:
                 part = read.box(wanted[n], layer.shape, network.shape(read.source))
                 if all(low < high for low, high in part):
-                    wanted[read.source] = _hull(wanted.get(read.source, part), part)
+                    wanted[read.source] = joined(wanted.get(read.source, part), part)
     return wanted
-
-
-def _hull(box: Box, other: Box) -> Box:
-    return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(box, other, strict=True))
 
 
 def _sliced(network: Network, group: Group, box: Box, name: Name, made: Mapping[int, Counts]) -> Slice:

@@ -13,16 +13,8 @@ from rammer.vdevice.ipu.access import working_sets
 # (rTasks to aim for in multiples of the vEUs, the part of a tile that one rTask may take): the first with a candidate
 # that fits. Weights of other operators live on the tile too.
 TRIES = ((1, 0.4), (4, 0.4), (16, 0.4), (2, 0.4), (3, 0.4), (6, 0.4), (16, 0.7), (64, 0.7))
-TRADED = (
-    (1, 0.7),
-    (2, 0.5),
-    (2, 0.3),
-    (3, 0.3),
-    (4, 0.2),
-    (6, 0.2),
-    (16, 0.1),
-    (64, 0.05),
-)  # the same for who weighs time against memory: all of them
+# The same for who weighs time against memory: all that fit, whichever comes first.
+TRADED = ((1, 0.7), (2, 0.5), (2, 0.3), (3, 0.3), (4, 0.2), (6, 0.2), (16, 0.1), (64, 0.05))
 MOST_HELD = 0.7  # of all tiles, by all rTasks of an operator: a superstep begins when each of them has its operands
 
 

@@ -24,9 +24,8 @@ GRAIN = 32  # elements of a piece where a tensor is spread over tiles
 def place(plan: ExecutionPlan, arch: Arch, *, level: bool = False, share: float = ROUND) -> Placement:
     """Give every rTask and every element a tile. Raises LoweringError, DeviceError.
 
-    `share`: the part of a tile's bytes that rTasks of one compute set may hold there.
-
     `level`: spread weights go where least lies, which fits more than an even spread and sends from fewer tiles.
+    `share`: the part of a tile's bytes that rTasks of one compute set may hold there.
     """
     graph, sets = plan.graph, compute_sets(plan, arch, share)
     finder = _Finder(plan)
