@@ -76,7 +76,8 @@ def reference(name: str, scale: Scale, inputs: Arrays, outputs: Arrays) -> Array
     module = find(name).build_module(scale).double()
     (output,) = outputs
     with torch.inference_mode():
-        value = module(*(torch.from_numpy(v).double() for v in inputs.values()))
+        given = (torch.from_numpy(v) for v in inputs.values())
+        value = module(*(v.double() if v.is_floating_point() else v for v in given))
     return {output: np.asarray(value.numpy())}
 
 
@@ -218,10 +219,25 @@ def _chosen(text: str, known: Sequence[str], default: Sequence[str]) -> list[str
     return names or list(default)
 
 
+def _models(text: str, default: Sequence[str]) -> list[str]:
+    """NAME or NAME:BATCH, of every suite."""
+    for name in (names := [n for n in text.split(",") if n]):
+        bare, _, batch = name.partition(":")
+        _chosen(bare, catalog.names(), ())
+        if batch and not (batch.isdecimal() and int(batch)):
+            raise click.BadParameter(f"{name!r}: a batch is a number above 0, as in {bare}:4")
+    return names or list(default)
+
+
+def _entry(name: str, scale: Scale) -> Entry:
+    bare, _, batch = name.partition(":")
+    return catalog.prepare(bare, int(batch or 1), scale)
+
+
 def _prepare(console: Console, names: Sequence[str], peers: Sequence[str], folder: Path, arch: str, dry: bool) -> None:
     """Compile where there is time, so that a GPU's first minutes are for measuring."""
     for name in names:
-        entry = catalog.prepare(name, scale="small" if dry else "full")
+        entry = _entry(name, "small" if dry else "full")
         gpu_peers.prepare(entry.built.path, folder, arch, peers)
         reference_of(entry, "small" if dry else "full")
         console.print(f"{name}: ready in {folder}", highlight=False)
@@ -255,7 +271,7 @@ def find(dry: bool, number: int) -> Gpu:
 
 
 @click.command()
-@click.option("--models", default="", help="Comma-separated; all of the paper's when empty.")
+@click.option("--models", default="", help="Comma-separated, NAME or NAME:BATCH; all of the paper's when empty.")
 @click.option("--peers", default="", help=f"Comma-separated, of {', '.join(PEERS)}; all when empty.")
 @click.option("--runs", default=200, show_default=True, help="Timed runs per peer and model.")
 @click.option("--device", "number", default=0, show_default=True, help="The GPU's number.")
@@ -286,10 +302,12 @@ def main(
     if arch:
         if programs is None:
             raise click.UsageError("--prepare needs a folder: --programs DIR")
-        known = catalog.paper_names()
-        chosen, wanted = _chosen(models, known, known), _chosen(peers, list(PEERS), list(PEERS))
+        chosen, wanted = _models(models, catalog.paper_names()), _chosen(peers, list(PEERS), list(PEERS))
         if jobs < 2 or len(chosen) < 2:
-            _prepare(console, chosen, wanted, programs, arch, dry)
+            try:
+                _prepare(console, chosen, wanted, programs, arch, dry)
+            except RammerError as error:
+                raise SystemExit(f"{error}") from error
             return
         rest = ["--prepare", arch, "--programs", str(programs), "--peers", peers, *["--dry-run"] * dry]
         raise SystemExit(not _prepare_side_by_side(console, chosen, jobs, rest))
@@ -297,7 +315,7 @@ def main(
         gpu = find(dry, number)
     except RammerError as error:
         raise SystemExit(f"no GPU to measure: {error}") from error
-    names = _chosen(models, catalog.paper_names(), DRY_MODELS if dry else catalog.paper_names())
+    names = _models(models, DRY_MODELS if dry else catalog.paper_names())
     selected, missing = available(_chosen(peers, list(PEERS), DRY_PEERS if dry else list(PEERS)))
     scale: Scale = "small" if dry else "full"
     now = datetime.datetime.now(datetime.UTC)
@@ -325,7 +343,7 @@ def main(
     }
     for name in names:
         try:
-            entry = catalog.prepare(name, scale=scale)
+            entry = _entry(name, scale)
             found, kind = compare(
                 entry,
                 selected,

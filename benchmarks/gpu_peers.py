@@ -176,6 +176,8 @@ PROGRAMS = {  # policy and precision
     "rammer-sequential-graph": ("sequential", "fp32"),
     "rammer-wavefront": ("wavefront", "fp32"),
     "rammer-stationary": ("stationary", "fp32"),
+    "rammer-graphturbo": ("graphturbo", "fp32"),
+    "rammer-graphturbo-apart": ("graphturbo:near=off", "fp32"),
     "rammer-tf32": ("auto", "tf32"),
 }
 
@@ -329,6 +331,8 @@ PEERS: dict[str, Peer] = {
     "rammer-sequential-graph": Peer(_ours("rammer-sequential-graph"), "", "the same, replayed as a CUDA graph"),
     "rammer-wavefront": Peer(_ours("rammer-wavefront"), "", "the paper's policy, float32"),
     "rammer-stationary": Peer(_ours("rammer-stationary"), "", "weights of steps have homes, float32"),
+    "rammer-graphturbo": Peer(_ours("rammer-graphturbo"), "", "results in shared memory where that pays, float32"),
+    "rammer-graphturbo-apart": Peer(_ours("rammer-graphturbo-apart"), "", "the same with near=off"),
     "rammer-tf32": Peer(_ours("rammer-tf32"), "", "our default policy, operands rounded to tf32"),
     "torch": Peer(_torch("eager"), "torch", "eager, TF32 off"),
     "torch-tf32": Peer(_torch("eager", True), "torch", "eager, TF32 on"),

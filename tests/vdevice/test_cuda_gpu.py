@@ -1,7 +1,7 @@
-"""Every candidate of many operations on an NVIDIA GPU, each against the expression's meaning.
+"""Every candidate of many operations on an NVIDIA GPU, each against the expression's meaning, and random plans.
 
-A program has all candidates of an operation, one after the other. Without a GPU they are skipped; what tries the tests
-themselves is the emulator.
+A program has all candidates of an operation, one after the other. Random plans keep results in shared memory wherever
+they may. Without a GPU they are skipped; what tries the tests themselves is the emulator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from test_threads_tiles import OPERATIONS as LARGE
 
 from rammer.ir.dependency import Dependencies
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.evaluate import evaluate_expr
+from rammer.ir.evaluate import evaluate_expr, evaluate_graph
 from rammer.ir.graph import Graph, View
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
@@ -36,8 +36,10 @@ from rammer.ir.ops import OPS
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RProgramBuilder, TaskUid
 from rammer.ir.tensor import Array, TensorType
+from rammer.ir.verify import verify_plan
 from rammer.kernels import candidates, threads, threads_group
 from rammer.kernels.problem import Problem
+from rammer.testing.generate import random_graph, random_plan
 from rammer.vdevice.base import VDevice
 from rammer.vdevice.cuda.device import open_cuda
 from rammer.vdevice.cuda.driver import probe
@@ -148,7 +150,41 @@ def check_case(device: str | int, group: str, name: str, precision: str) -> None
         check(opened, operations[name], kernels, rtol, precision)
 
 
-@pytest.mark.skipif(not GPU.ok, reason=f"{GPU.reason} ({GPU.hint})")
+def check_random(device: str | int, seed: int) -> int:
+    """A random plan for a few vEUs, run three times; how many of its results stay in shared memory."""
+    graph, veus = random_graph(seed, 8), 1 + seed % 4
+    inputs = {
+        t: np.random.default_rng(seed).standard_normal(graph.types[t].shape).astype(graph.types[t].dtype.numpy)
+        for t in graph.inputs
+    }
+    wanted = evaluate_graph(graph, inputs)
+    with closing(open_cuda(device=device, arch="sm_90" if device == EMULATED else None)) as opened:
+        spec = replace(opened.spec, num_veus=veus)
+        plan = random_plan(graph, seed, veus, spec=spec, candidates=candidates)
+        plan = replace(plan, memory=(memory := plan_memory(plan, near=True)))
+        verify_plan(plan)
+        with closing(opened.load(opened.build(plan))) as program:
+            for _ in range(3):
+                for name, value in program.run(inputs).items():
+                    np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-5)
+    return len(memory.near)
+
+
+needs_gpu = pytest.mark.skipif(not GPU.ok, reason=f"{GPU.reason} ({GPU.hint})")
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", range(48))
+def test_random_plans(seed: int) -> None:
+    check_random(0, seed)
+
+
+def test_random_plans_on_the_emulator() -> None:
+    """The test itself: some results do stay in shared memory."""
+    assert sum(check_random(EMULATED, seed) for seed in range(4))
+
+
+@needs_gpu
 @pytest.mark.parametrize(("group", "name", "precision"), list(cases()) if GPU.ok else [("all", "of them", "there")])
 def test_every_candidate(group: str, name: str, precision: str) -> None:
     check_case(0, group, name, precision)
