@@ -168,6 +168,11 @@ class VDeviceSpec:
         return next((m.line_bytes for m in self.memory if m.managed == "cache"), 64)
 
     @property
+    def private(self) -> bool:
+        """Whether vEUs have nothing but memory of their own: no cache, and none that others could read."""
+        return any(m.owner == "veu" for m in self.memory) and all(m.managed == "scratch" for m in self.memory)
+
+    @property
     def near_bytes(self) -> int:
         """Bytes of the nearest memory that a vEU has for itself, if the spec says; else its scratch."""
         return next((m.nbytes for m in self.memory if m.owner == "veu"), self.scratch_bytes)

@@ -21,6 +21,7 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import constant_key
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import TensorId
+from rammer.scheduler.locality import consumed_near
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.select import Market, Option, Options
 from rammer.scheduler.timeline import simulate
@@ -38,10 +39,9 @@ class Tiles(NamedTuple):
     @staticmethod
     def of(spec: VDeviceSpec) -> Tiles | None:
         """None where there is a memory that all share, or caches."""
-        own = [m for m in spec.memory if m.owner == "veu"]
-        if not own or any(m.managed != "scratch" for m in spec.memory):
+        if not spec.private:
             return None
-        return Tiles(spec.num_veus, own[0].usable_bytes)
+        return Tiles(spec.num_veus, next(m.usable_bytes for m in spec.memory if m.owner == "veu"))
 
 
 def rooms(graph: Graph, kernels: Sequence[RKernel], tiles: Tiles) -> list[int]:
@@ -106,7 +106,7 @@ def reconciled(problem: Problem, market: Market, tiles: Tiles, known: ExecutionP
     held: dict[int, Options] = {
         n: market.options(graph.operators[n].operation).only(option) for n, option in chosen.items()
     }
-    plan = draw(problem, policy, market=market, held=held)
+    plan = consumed_near(draw(problem, policy, market=market, held=held))
     if not crowded and _us(known) <= _us(plan):
         return known
     tight = sum(1 for n, kernel in enumerate(plan.kernels) if _held(kernel) > room[n])
