@@ -239,7 +239,7 @@ def compile(
             further.update(kept)
             return further
 
-        problem = Problem(graph, vdevice.spec, candidates, profiler, offer=offer)
+        problem = Problem(graph, vdevice.spec, candidates, profiler, offer=offer, has_room=vdevice.has_room)
         with clock("schedule"):
             plan = chosen.schedule(problem)
         candidates = {**candidates, **further}

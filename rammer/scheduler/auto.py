@@ -26,7 +26,8 @@ PAYS = 0.08
 class AutoPolicy:
     """Plans of several policies, compared by price, and run where prices are too close to tell.
 
-    Wavefront's is left only for one that is faster. Where graphturbo's is drawn, tensors lie as that wants them.
+    Wavefront's is left only for one that is faster. Where graphturbo's is drawn, tensors lie as that wants them. Where
+    vEUs have nothing but memory of their own it is graphturbo's choice: it alone knows what they have room for.
     """
 
     name = "auto"
@@ -44,11 +45,14 @@ class AutoPolicy:
 
     def wishes(self, graph: Graph, spec: VDeviceSpec) -> Wishes:
         """What graphturbo wants, if its plan is drawn."""
-        if self.tries == "all":
+        if self.tries == "all" or spec.private:
             return wishes_of(BUILT_IN["graphturbo"](), graph, spec)
         return wishes_of(_of_images(), graph, spec) if _has_images(graph, spec) else Wishes()
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
+        if problem.spec.private:
+            plan = BUILT_IN["graphturbo"]().schedule(problem)
+            return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})")
         judge = Judge(problem, self.plans == "measured")
         best = judge.believed(WavefrontPolicy(plans=self.plans).schedule(problem))
         tried = []

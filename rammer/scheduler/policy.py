@@ -36,12 +36,17 @@ class Timelines:
         return timeline
 
 
+def _nobody_can_tell(plan: ExecutionPlan) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """All that a policy may use: the graph, the device as data, candidate rKernels, and the profiler.
 
     `offer`: candidates for the operations of another graph, those that are new for so many vEUs, whose times the
-    profiler knows then; None if nobody has any.
+    profiler knows then; None if nobody has any. `has_room`: whether the device's memory holds a plan's program; None if
+    nobody can tell without building it.
     """
 
     graph: Graph
@@ -50,6 +55,7 @@ class Problem:
     profiler: Profiler
     timelines: Timelines = field(default_factory=Timelines, compare=False, repr=False)
     offer: Callable[[Graph, int], Mapping[Operation, Sequence[RKernel]]] | None = None
+    has_room: Callable[[ExecutionPlan], bool | None] = _nobody_can_tell
 
     def of(self, graph: Graph, veus: int) -> Problem | None:
         """The same problem for another graph of the same meaning; None if nobody offers rKernels for it.

@@ -120,8 +120,8 @@ def draw_below(
     grows in place and is taken back if P2 wins: a wave's operators do not depend on each other, so scheduling one reads
     Pcurr and changes only the ends of its lanes. P2 is not built where even a perfect P2 would lose, that is where
     time(P1) <= time(Pcurr) + a lower bound of time(P2). P2 must be faster by more than noise: else every second wave of
-    a net would be launched anew for a barrier's time, which measured nets were slower by. Where a launch takes no longer
-    than a barrier, nothing speaks against that, and lists of whom to wait for are spared.
+    a net would be launched anew for a barrier's time, which measured nets were slower by. Where a launch takes no
+    longer than a barrier, nothing speaks against that, and lists of whom to wait for are spared.
     """
     draft = Draft(problem, market)
     current = Assembly(problem.spec)

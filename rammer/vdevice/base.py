@@ -369,6 +369,10 @@ class VDevice(ABC):
         """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""
         return None
 
+    def has_room(self, plan: ExecutionPlan) -> bool | None:
+        """Whether its memory holds a plan's program, or None if it cannot tell without building it."""
+        return None
+
     def prepare(self, kernels: Sequence[RKernel], *, progress: Progress = silent) -> None:  # noqa: B027 (a hint)
         """Compile ahead, and keep, what several plans will need; `build` then finds it. The default does nothing."""
 

@@ -47,14 +47,15 @@ def network(channels: int, size: int, layers: int) -> Graph:
     return rammer.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
 
 
-def planned(graph: Graph, arch: str, policy: str) -> ExecutionPlan:
-    """A plan by estimated times."""
+def planned(graph: Graph, arch: str, policy: str, asks: bool = False) -> ExecutionPlan:
+    """A plan by estimated times; with a device that says what it has room for, if the policy asks."""
     registry = PluginRegistry(third_party=False)
     chosen, vdevice = registry.policy(policy), registry.open("ipu", arch=arch, device="emulator")
     finer = wishes_of(chosen, graph, vdevice.spec).finer
     made = optimize(graph, vdevice.spec)
     found = find_candidates(made, vdevice, registry, finer=finer)
-    return chosen.schedule(Problem(made, vdevice.spec, found, profile(found, vdevice, 5, silent)))
+    problem = Problem(made, vdevice.spec, found, profile(found, vdevice, 5, silent))
+    return chosen.schedule(replace(problem, has_room=vdevice.has_room) if asks else problem)
 
 
 def fits(plan: ExecutionPlan, arch: str) -> bool:
@@ -64,6 +65,23 @@ def fits(plan: ExecutionPlan, arch: str) -> bool:
     except DeviceError:
         return False
     return True
+
+
+def test_the_device_has_the_last_word_on_room() -> None:
+    """Sixteen tiles just hold the largest rTasks beside the weights, for which the policy alone sees no room; eight do
+    not.
+    """
+    graph = network(80, 16, 6)
+    for arch, fit in (("gc2:16", True), ("gc2:8", False)):
+        careful, plan = (planned(graph, arch, "graphturbo", asks) for asks in (False, True))
+        assert fits(careful, arch) and fits(plan, arch)
+        assert (2 * simulate(plan).total_us < simulate(careful).total_us) == fit
+        assert fit or plan.programs == careful.programs
+
+
+def test_auto_is_graphturbos_choice() -> None:
+    with rammer.compile(network(80, 16, 2), "ipu", device="emulator", arch="gc2:8") as program:
+        assert program.plan.policy.startswith("graphturbo") and program.plan.policy.endswith("(chosen by auto)")
 
 
 @pytest.mark.parametrize(("layers", "times"), [(2, 2.0), (6, 1.5)])

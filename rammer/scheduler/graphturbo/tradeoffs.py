@@ -97,7 +97,7 @@ def held_bytes(kernel: RKernel) -> int:
 def reconciled(problem: Problem, market: Market, tiles: Tiles, known: ExecutionPlan, policy: str) -> ExecutionPlan:
     """A plan by waves, each operator with the fastest rKernel that has room, or else the one that takes least of it.
 
-    The known plan, if all of its rKernels have room and it is as soon done.
+    The known plan, if it is as soon done, and all of its rKernels have room, or the device says that its program has.
     """
     graph = problem.graph
     room = rooms(graph, known.kernels, tiles)
@@ -107,7 +107,7 @@ def reconciled(problem: Problem, market: Market, tiles: Tiles, known: ExecutionP
         n: market.options(graph.operators[n].operation).only(option) for n, option in chosen.items()
     }
     plan = consumed_near(draw(problem, policy, market=market, held=held))
-    if not crowded and _us(known) <= _us(plan):
+    if _us(known) <= _us(plan) and (not crowded or problem.has_room(known)):
         return known
     tight = sum(1 for n, kernel in enumerate(plan.kernels) if _held(kernel) > room[n])
     note = f"rKernels without room: {tight}, and {len(crowded)} of those that are usually taken"

@@ -44,6 +44,11 @@ def emit(plan: ExecutionPlan, arch: Arch) -> tuple[Placement, dict[str, str]]:
     return placed, texts
 
 
+def has_room(plan: ExecutionPlan, arch: Arch) -> bool:
+    """Whether some placement of a plan fits. Raises LoweringError."""
+    return fits(_fitting(plan, arch))
+
+
 def _fitting(plan: ExecutionPlan, arch: Arch) -> Placement:
     """The first placement that fits: weights spread or level; with loops, which keep what they touch; and last with
     fewer rTasks of a tile at once. If there is none, the level one with as many as ever.

@@ -9,7 +9,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.ipu.access import accesses
-from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, MODEL, build_image
+from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, MODEL, build_image, has_room
 from rammer.vdevice.ipu.codelets import codelets
 from rammer.vdevice.ipu.hardware import find_hardware, require_hardware
 from rammer.vdevice.ipu.runtime import IpuExecutable
@@ -59,6 +59,10 @@ class IpuVDevice(VDevice):
         rows = dict.fromkeys(table.patterns)
         received = max(sum(row[outputs + n].size * types[n] for n in moving) for row in rows)
         return self.arch.microseconds(cycles + received / EXCHANGE_BYTES_PER_CYCLE)
+
+    def has_room(self, plan: ExecutionPlan) -> bool:
+        """Whether the account of every tile says so. Raises LoweringError."""
+        return has_room(plan, self.arch)
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """C++ of a plan, compiled. Raises LoweringError, DeviceError, ToolchainError."""

@@ -15,6 +15,7 @@ from rammer.vdevice.ipu.access import working_sets
 TRIES = ((1, 0.4), (4, 0.4), (16, 0.4), (2, 0.4), (3, 0.4), (6, 0.4), (16, 0.7), (64, 0.7))
 # The same for who weighs time against memory: all that fit, whichever comes first.
 TRADED = ((1, 0.7), (2, 0.5), (2, 0.3), (3, 0.3), (4, 0.2), (6, 0.2), (16, 0.1), (64, 0.05))
+ROOMY = 0.05  # of a tile: an rTask of so few bytes needs no smaller one beside it
 MOST_HELD = 0.7  # of all tiles, by all rTasks of an operator: a superstep begins when each of them has its operands
 
 
@@ -46,9 +47,12 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 
 def traded(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
-    """Candidates of larger rTasks and of smaller ones, each within its part of a tile."""
+    """Candidates of larger rTasks and of smaller ones, each within its part of a tile, down to what has room anyway."""
     found: dict[str, RKernel] = {}
+    least = _tile_bytes(spec)
     for finer, part in TRADED:
+        if least <= ROOMY * _tile_bytes(spec):
+            break
         room = int(_tile_bytes(spec) * part)
         for kernel in candidates(operation, spec, Granularity(finer * spec.num_veus, room, finer=True)):
             try:
@@ -57,6 +61,7 @@ def traded(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
                 continue
             if nbytes <= room:
                 found.setdefault(kernel.schedule, kernel)
+                least = min(least, nbytes)
     return list(found.values())
 
 
