@@ -41,7 +41,8 @@ class RKernel:
     that was lowered, where it is the operation's in another form (Winograd's). `overreads`: the body reads more than
     the expression (whole vectors, boxes with gaps) and uses none of it; rTasks depend on that, too. With several
     `places`, vEUs run the body as a pipeline (`program`): proofs and dependencies are of the body itself. `unproven`:
-    a rule cannot be shown, so that nothing may be built on it.
+    a rule cannot be shown, so that nothing may be built on it. `finer`: offered to who cuts operators into parts; for
+    others it is one more of which times are not certain.
     """
 
     name: str
@@ -53,6 +54,7 @@ class RKernel:
     overreads: bool = False
     places: int = 1
     unproven: bool = False
+    finer: bool = False
 
     def __repr__(self) -> str:
         return f"<RKernel {self.name} of {self.operation!r}: {self.num_rtasks} rTasks>"

@@ -54,11 +54,12 @@ class AutoPolicy:
             plan = BUILT_IN["graphturbo"]().schedule(problem)
             return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})")
         judge = Judge(problem, self.plans == "measured")
-        best = judge.believed(WavefrontPolicy(plans=self.plans).schedule(problem))
+        best = judge.believed(WavefrontPolicy(plans=self.plans).schedule(problem.usual))
         tried = []
         for policy in _all(problem) if self.tries == "all" else _few(problem, best):
             tried.append(policy.name)
-            other = judge.believed(policy.schedule(problem))
+            cuts = wishes_of(policy, problem.graph, problem.spec).finer
+            other = judge.believed(policy.schedule(problem if cuts else problem.usual))
             if judge.prefers_either_way(other, best, f"by {policy.name}"):
                 best = other
         if not tried:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +31,8 @@ Owner: TypeAlias = tuple[TensorId, Layout | None]  # of memory; a constant has o
 Places: TypeAlias = dict[int, dict[int, int]]  # operator -> rTask -> vEU
 
 WORTH_MOVING = 0.95  # of what the exchange takes: constants that several vEUs read lie where the backend has room
+MOST_LOOKED = 1 << 23  # rTasks of an operator, times vEUs: with more it stays as it is
+MOST_PAIRS = 1 << 20  # of these, what has some gain and is looked at
 NOBODY, SEVERAL = -1, -2  # the home of an element that nobody has touched yet, and of one that several vEUs read
 
 
@@ -57,7 +60,7 @@ def consumed_near(plan: ExecutionPlan) -> ExecutionPlan:
     """The plan with rTasks on other vEUs, so that less is sent; the same one if hardly less is."""
     found: list[RProgram] = []
     before, after = traffic(plan), traffic(plan, found)
-    if after.cost(plan.spec.num_veus) > WORTH_MOVING * before.cost(plan.spec.num_veus):
+    if after.cost(plan.spec.num_veus) >= WORTH_MOVING * before.cost(plan.spec.num_veus):
         return plan
     note = f"sent to vEUs: {after.sent:,} of {after.read:,} bytes that they read ({before.sent:,} of {before.read:,})"
     return replace(plan, programs=tuple(found), memory=None, notes=(*plan.notes, note))
@@ -138,7 +141,7 @@ class _Operand(NamedTuple):
             found[frozenset(some)].append(veu)
         return found
 
-    def where(self, some: Iterator[int] | frozenset[int]) -> Numbers:
+    def where(self, some: frozenset[int]) -> Numbers:
         """Elements of the owner."""
         return expand(union([self.elements.sets[n] for n in some])) + self.shift
 
@@ -152,6 +155,7 @@ class _Homes:
         self._homes: dict[Owner, NDArray[np.int32]] = {}
         self._versions: dict[Owner, int] = defaultdict(int)  # of homes that nobody writes
         self._settled: set[Hashable] = set()
+        self._keys: dict[int, Hashable] = {}  # of operators, until another one is settled
         self._best: dict[Hashable, list[int] | None] = {}  # steps are alike
         self._traffic: dict[Hashable, Traffic] = {}
 
@@ -175,6 +179,8 @@ class _Homes:
     def _options(
         self, operator: int, rtasks: Sequence[int], before: Sequence[int], free: Numbers
     ) -> Iterator[list[int]]:
+        if len(rtasks) * self.num_veus > MOST_LOOKED:
+            return
         there = self._there(operator, rtasks)
         if veus := _assigned(there, free, before):
             yield veus
@@ -192,6 +198,7 @@ class _Homes:
                 yield [of[n] for n in range(len(rtasks))]
 
     def cost(self, operator: int, places: Mapping[int, int]) -> float:
+        """What the exchange takes for an operator."""
         return self.traffic(operator, places).cost(self.num_veus)
 
     def traffic(self, operator: int, places: Mapping[int, int]) -> Traffic:
@@ -232,6 +239,7 @@ class _Homes:
 
     def settle(self, operator: int, places: Mapping[int, int]) -> None:
         """An operator's rTasks are there: what they write has its home, and what only one of them reads."""
+        self._keys.clear()
         for operand in self._operands(operator):
             if not operand.written:
                 self._live_with_reader(operand, places)
@@ -269,12 +277,16 @@ class _Homes:
 
     def _key(self, operator: int) -> Hashable:
         """What an operator's rTasks find: alike for those of steps that are alike."""
-        found: list[Hashable] = [self._kernels[operator]]
-        for operand in self._operands(operator):
-            owner, first = operand.owner, operand.shift
-            lies = self._homes[owner][first : first + operand.span].tobytes() if operand.written else owner
-            found.append((lies, self._versions[owner], first))
-        return tuple(found)
+        if operator not in self._keys:
+            found: list[Hashable] = [self._kernels[operator]]
+            for operand in self._operands(operator):
+                owner, first = operand.owner, operand.shift
+                lies = self._homes[owner][first : first + operand.span]
+                found.append(
+                    sha256(lies.tobytes()).digest() if operand.written else (owner, self._versions[owner], first)
+                )
+            self._keys[operator] = tuple(found)
+        return self._keys[operator]
 
     def _operands(self, operator: int) -> Iterator[_Operand]:
         graph, kernel = self._graph, self._kernels[operator]
@@ -306,7 +318,7 @@ def _assigned(there: Numbers, free: Numbers, before: Sequence[int]) -> list[int]
     gain = there - there.min(axis=0, initial=np.iinfo(np.int64).max)
     rows, columns = np.nonzero(gain)
     stays = columns == np.array(before)[rows]
-    order = np.lexsort((columns, rows, ~stays, -gain[rows, columns]))
+    order = np.lexsort((columns, rows, ~stays, -gain[rows, columns]))[:MOST_PAIRS]
     pairs = zip(rows[order].tolist(), columns[order].tolist(), strict=True)
     found: dict[int, int] = {}
     left = free.tolist()

@@ -57,6 +57,15 @@ class Problem:
     offer: Callable[[Graph, int], Mapping[Operation, Sequence[RKernel]]] | None = None
     has_room: Callable[[ExecutionPlan], bool | None] = _nobody_can_tell
 
+    @property
+    def usual(self) -> Problem:
+        """The same problem without rKernels that are offered to who cuts operators into parts.
+
+        Whoever takes the fastest of many takes one that was measured too fast: the more there are, the more so.
+        """
+        usual = {op: [k for k in kernels if not k.finer] or kernels for op, kernels in self.candidates.items()}
+        return replace(self, candidates=usual)
+
     def of(self, graph: Graph, veus: int) -> Problem | None:
         """The same problem for another graph of the same meaning; None if nobody offers rKernels for it.
 

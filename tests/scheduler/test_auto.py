@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import test_graphturbo as towers
 
+from rammer.compiler import find_candidates
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
@@ -69,7 +70,8 @@ def test_few_are_tried_by_default() -> None:
     assert plan.policy == "graphturbo:rules=images (chosen by auto)"
     assert priced_us(given, "auto") < priced_us(given, "wavefront:plans=priced")
     for one in (problem(images=1), replace(given, spec=replace(given.spec, num_veus=16))):
-        same, wavefront = (registry.policy(p).schedule(one) for p in ("auto:plans=priced", "wavefront:plans=priced"))
+        same = registry.policy("auto:plans=priced").schedule(one)
+        wavefront = registry.policy("wavefront:plans=priced").schedule(one.usual)
         assert (same.policy, same.programs, same.kernels) == (wavefront.policy, wavefront.programs, wavefront.kernels)
 
 
@@ -82,3 +84,26 @@ def test_what_policies_wish() -> None:
         assert wishes_of(registry.policy("auto:tries=all"), graph, spec) == Wishes(True, (8, 64))
         assert wishes_of(registry.policy("wavefront"), graph, spec) == Wishes()
     assert wishes_of(registry.policy("auto"), towers.tower(8, 32), replace(spec, num_veus=1)) == Wishes()
+
+
+class Hasty(Priced):
+    """Finer rKernels look ten times as fast as they are, as some of many always do."""
+
+    def rtask_us(self, kernel: RKernel) -> float:
+        return super().rtask_us(kernel) / (10 if kernel.finer else 1)
+
+
+def test_finer_rkernels_are_for_cuts() -> None:
+    """Of what is offered to who cuts operators, a plan that leaves them whole takes none, however fast it looks."""
+    registry = PluginRegistry(third_party=False)
+    vdevice = registry.open("cpu", device=2)
+    graph = optimize(towers.tower(1, 32), vdevice.spec, images_apart=True)
+    usual, all_of_them = (find_candidates(graph, vdevice, registry, finer=finer) for finer in ((), (8, 64)))
+    for operation, kernels in all_of_them.items():
+        assert [k.schedule for k in kernels if not k.finer] == [k.schedule for k in usual[operation]]
+    assert any(k.finer for kernels in all_of_them.values() for k in kernels)
+    given = Problem(graph, vdevice.spec, all_of_them, Hasty(vdevice.spec))
+    taken = registry.policy("wavefront:plans=priced").schedule(given)
+    assert any(k.finer for k in taken.kernels), "nobody would take one: this shows nothing"
+    for policy in ("auto:plans=priced", "graphturbo:rules=parts,parts=none"):
+        assert not any(k.finer for k in registry.policy(policy).schedule(given).kernels)

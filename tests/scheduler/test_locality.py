@@ -174,6 +174,14 @@ def test_traffic_is_what_the_definition_says(seed: int, monkeypatch: pytest.Monk
         np.testing.assert_allclose(value, wanted[output], rtol=1e-4, atol=1e-5)
 
 
+def test_nothing_is_moved_on_one_tile_or_where_too_much_is_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = rammer.load(MODELS["bottleneck"]())
+    for arch, most in (("gc2:1", 1 << 23), ("gc2:12", 0)):
+        monkeypatch.setattr(locality, "MOST_LOOKED", most)
+        plan = planned(graph, arch, monkeypatch)
+        assert consumed_near(plan) is plan
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_an_emulator_counts_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter less at least."""

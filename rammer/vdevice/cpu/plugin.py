@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rammer.errors import RammerError
@@ -68,9 +69,9 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, search: int, finer:
     from rammer.kernels import candidates
     from rammer.kernels.problem import Granularity
 
-    usual = Granularity(finer=bool(finer))
-    found = {kernel.schedule: kernel for kernel in reversed(candidates(operation, spec, usual, search=search))}
-    for times in finer:
-        wanted = Granularity(times * spec.num_veus, every_axis=True, finer=True)
-        found = {kernel.schedule: kernel for kernel in reversed(candidates(operation, spec, wanted))} | found
-    return list(reversed(found.values()))
+    found = {kernel.schedule: kernel for kernel in candidates(operation, spec, search=search)}
+    asked = [Granularity(times * spec.num_veus, every_axis=True, finer=True) for times in finer]
+    for wanted in (Granularity(finer=True), *asked) if finer else ():
+        for kernel in candidates(operation, spec, wanted):
+            found.setdefault(kernel.schedule, replace(kernel, finer=True))
+    return list(found.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rammer.hookspecs import hookimpl
@@ -32,5 +33,6 @@ def rammer_rkernels(operation: Operation, spec: VDeviceSpec, finer: tuple[int, .
     from rammer.kernels.problem import Granularity
     from rammer.vdevice.simt.legacy.store import imported
 
-    apart = candidates(operation, spec, Granularity(every_axis=True)) if finer else []
+    more = candidates(operation, spec, Granularity(every_axis=True)) if finer else []
+    apart = [replace(kernel, finer=True) for kernel in more]
     return [*candidates(operation, spec), *apart, *imported(operation, spec, "hip")]
