@@ -71,20 +71,28 @@ def traffic(plan: ExecutionPlan, moved: list[RProgram] | None = None) -> Traffic
     homes = _Homes(plan.graph, plan.kernels, plan.spec.num_veus)
     total = Traffic(0, 0, 0)
     for program in plan.programs:
-        builder = RProgramBuilder(plan.spec.num_veus)
-        for number, step in enumerate(_steps(program)):
-            us = {op: plan.rtask_us[plan.kernels[op]] for op in step}
-            places = _moved(homes, step, us) if moved is not None else step
-            if number:
-                builder.sync()
-            for op in sorted(places):
-                total = Traffic(*map(sum, zip(total, homes.traffic(op, places[op]), strict=True)))
-                homes.settle(op, places[op])
-                for rtask in sorted(places[op]):
-                    builder.append(TaskUid(op, rtask), places[op][rtask])
+        steps = _steps(program)
+        for number, step in enumerate(steps):
+            if moved is not None:
+                step = steps[number] = _moved(homes, step, {op: plan.rtask_us[plan.kernels[op]] for op in step})
+            for op in sorted(step):
+                total = Traffic(*map(sum, zip(total, homes.traffic(op, step[op]), strict=True)))
+                homes.settle(op, step[op])
         if moved is not None:
-            moved.append(builder.build())
+            moved.append(_program(steps, plan.spec.num_veus))
     return total
+
+
+def _program(steps: Sequence[Places], num_veus: int) -> RProgram:
+    """Steps with global barriers between them."""
+    builder = RProgramBuilder(num_veus)
+    for number, step in enumerate(steps):
+        if number:
+            builder.sync()
+        for op in sorted(step):
+            for rtask in sorted(step[op]):
+                builder.append(TaskUid(op, rtask), step[op][rtask])
+    return builder.build()
 
 
 def _steps(program: RProgram) -> list[Places]:
