@@ -51,7 +51,7 @@ class AutoPolicy:
 
     def schedule(self, problem: Problem) -> ExecutionPlan:
         if problem.spec.private:
-            plan = BUILT_IN["graphturbo"]().schedule(problem)
+            plan = BUILT_IN["graphturbo"](plans=self.plans).schedule(problem)
             return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})")
         judge = Judge(problem, self.plans == "measured")
         best = judge.believed(WavefrontPolicy(plans=self.plans).schedule(problem.usual))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.ir.dependency import Elements, read_elements, written_elements
-from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.device import SyncModel
 from rammer.ir.graph import Graph
 from rammer.ir.intervals import expand, union
 from rammer.ir.kernel import RKernel
@@ -51,13 +51,12 @@ class Traffic(NamedTuple):
         return self.most + self.sent / num_veus
 
 
-def is_apart(spec: VDeviceSpec) -> bool:
-    """Whether this says anything: vEUs that are sent whatever others have, and steps between global barriers."""
-    return spec.private and spec.sync is SyncModel.GLOBAL
-
-
 def consumed_near(plan: ExecutionPlan) -> ExecutionPlan:
-    """The plan with rTasks on other vEUs, so that less is sent; the same one if hardly less is."""
+    """The plan with rTasks on other vEUs, so that less is sent; the same one if hardly less is, where vEUs share some
+    memory, and where barriers are not global.
+    """
+    if not (plan.spec.private and plan.spec.sync is SyncModel.GLOBAL):
+        return plan
     found: list[RProgram] = []
     before, after = traffic(plan), traffic(plan, found)
     if after.cost(plan.spec.num_veus) >= WORTH_MOVING * before.cost(plan.spec.num_veus):

@@ -10,7 +10,7 @@ from rammer.ir.device import SyncModel
 from rammer.ir.plan import ExecutionPlan
 from rammer.scheduler.algorithm1 import algorithm_1
 from rammer.scheduler.judge import PLANS, Judge
-from rammer.scheduler.locality import consumed_near, is_apart
+from rammer.scheduler.locality import consumed_near
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.policy_options import described
 from rammer.scheduler.select import SelectBy
@@ -69,8 +69,7 @@ class WavefrontPolicy:
             baseline = SequentialPolicy().schedule(problem)
             if judge.prefers(judge.believed(baseline), best, "with one operator after another"):
                 plan = replace(baseline, policy=f"{baseline.policy} (chosen by {policy})")
-        plan = replace(plan, notes=(*plan.notes, *judge.notes))
-        return consumed_near(plan) if is_apart(problem.spec) else plan
+        return consumed_near(replace(plan, notes=(*plan.notes, *judge.notes)))
 
 
 def _is_crowded(problem: Problem) -> bool:

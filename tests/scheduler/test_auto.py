@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import test_graphturbo as towers
+from cpus import MadeUp, runnable
 
-from rammer.compiler import find_candidates
 from rammer.ir.device import SyncModel
 from rammer.ir.kernel import RKernel
 from rammer.ir.memory import plan_memory
@@ -96,13 +96,16 @@ class Hasty(Priced):
 def test_finer_rkernels_are_for_cuts() -> None:
     """Of what is offered to who cuts operators, a plan that leaves them whole takes none, however fast it looks."""
     registry = PluginRegistry(third_party=False)
-    vdevice = registry.open("cpu", device=2)
-    graph = optimize(towers.tower(1, 32), vdevice.spec, images_apart=True)
-    usual, all_of_them = (find_candidates(graph, vdevice, registry, finer=finer) for finer in ((), (8, 64)))
+    spec = MadeUp(runnable("x86-64-avx2"), 2, 512).spec
+    graph = optimize(towers.tower(1, 32), spec, images_apart=True)
+    usual, all_of_them = (
+        {op.operation: registry.rkernels(op.operation, spec, 0, finer) for op in graph.operators}
+        for finer in ((), (8, 64))
+    )
     for operation, kernels in all_of_them.items():
         assert [k.schedule for k in kernels if not k.finer] == [k.schedule for k in usual[operation]]
     assert any(k.finer for kernels in all_of_them.values() for k in kernels)
-    given = Problem(graph, vdevice.spec, all_of_them, Hasty(vdevice.spec))
+    given = Problem(graph, spec, all_of_them, Hasty(spec))
     taken = registry.policy("wavefront:plans=priced").schedule(given)
     assert any(k.finer for k in taken.kernels), "nobody would take one: this shows nothing"
     for policy in ("auto:plans=priced", "graphturbo:rules=parts,parts=none"):

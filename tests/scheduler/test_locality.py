@@ -16,7 +16,7 @@ import rammer
 from rammer.compiler import find_candidates, profile
 from rammer.demo import lstm_stack
 from rammer.ir.dependency import reads, writes
-from rammer.ir.device import SyncModel, VDeviceSpec
+from rammer.ir.device import SyncModel
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.intervals import expand
 from rammer.ir.memory import constant_key
@@ -27,7 +27,7 @@ from rammer.ir.verify import verify_plan
 from rammer.passes import optimize
 from rammer.plugins import PluginRegistry
 from rammer.scheduler import locality, wavefront
-from rammer.scheduler.locality import Traffic, consumed_near, is_apart, traffic
+from rammer.scheduler.locality import Traffic, consumed_near, traffic
 from rammer.scheduler.policy import Problem
 from rammer.testing.generate import random_graph
 from rammer.vdevice.base import silent
@@ -68,7 +68,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 def planned(graph: rammer.Graph, arch: str, monkeypatch: pytest.MonkeyPatch) -> ExecutionPlan:
     """Wavefront's plan with rTasks in order."""
-    monkeypatch.setattr(wavefront, "is_apart", lambda spec: False)
+    monkeypatch.setattr(wavefront, "consumed_near", lambda plan: plan)
     registry = PluginRegistry(third_party=False)
     vdevice = registry.open("ipu", arch=arch, device="emulator")
     made = optimize(graph, vdevice.spec)
@@ -210,10 +210,14 @@ def test_policies_of_tiles_do_it_and_others_do_not() -> None:
     for policy in ("sequential", "wavefront:beyond=off"):
         with rammer.compile(graph, "ipu", arch="gc2:12", device="emulator", policy=policy, tune_seconds=0) as program:
             assert not any(note.startswith("sent to vEUs: ") for note in program.report().notes), policy
-    shared = VDeviceSpec("shared", 4, sync=SyncModel.GLOBAL)
-    assert not is_apart(shared)
-    with rammer.compile(graph, "interpreter", device=3) as program:
-        assert not is_apart(replace(program.plan.spec, sync=SyncModel.GLOBAL))
+
+
+def test_only_between_global_barriers_and_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(rammer.load(MODELS["lstm"]()), "gc2:12", monkeypatch)
+    assert consumed_near(plan) is not plan
+    for spec in (replace(plan.spec, sync=SyncModel.FINE), replace(plan.spec, memory=())):
+        other = replace(plan, spec=spec)
+        assert consumed_near(other) is other
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -224,8 +224,8 @@ class GraphTurboPolicy:
         return _in_memory(plan, chains is not None)
 
     def _whole(self, problem: Problem) -> ExecutionPlan:
-        """The plan of a network that is not cut: wavefront's; of rTasks of any size where memory is short."""
-        plan = WavefrontPolicy(plans="priced").schedule(problem if problem.spec.private else problem.usual)
+        """The plan of a network that is not cut: wavefront's."""
+        plan = WavefrontPolicy(plans="priced").schedule(problem.usual)
         notes = ("groups: not cut: wavefront's plan", *plan.notes)
         return replace(plan, policy=f"{plan.policy} (chosen by {described(self, self.name)})", notes=notes)
 

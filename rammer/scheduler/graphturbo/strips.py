@@ -261,7 +261,7 @@ def _laid(problem: Problem, groups: Sequence[Parted]) -> Laid | None:
         return None
     found = in_parts(problem.graph, groups)
     apart = problem.of(found.graph, 1)
-    return Laid(apart, Market(apart), found) if apart else None
+    return Laid(apart.usual, Market(apart.usual), found) if apart else None
 
 
 def _few(groups: Sequence[Priced]) -> list[Priced]:
