@@ -289,8 +289,7 @@ def main(
     with checkout(before) as root, bytecode_of((root, HERE)) as bytecode:
 
         def versions(name: str) -> dict[str, Any]:
-            bare, _, batch = name.partition(":")
-            built = stored(catalog.prepare(bare, int(batch or 1), "full").built.path)
+            built = stored(catalog.named(name).built.path)
             try:
                 return {"versions": compare(built, (root, HERE), calibrations, bytecode, seconds, compilations)}
             except RammerError as failure:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from benchmarks import light
 from benchmarks.floors import Recurrence, Work, count
 from benchmarks.store import BuiltModel, Scale
+from rammer.errors import ModelError
 
 LIGHT = "light_"
 BATCHED = ("resnext29", "resnext29_grouped", "lstm_tc_lstm", "lstm_tc_unrolled")  # with larger batches, as in §5.2
@@ -55,3 +56,11 @@ def prepare(name: str, batch: int = 1, scale: Scale = "full") -> Entry:
 
     built = build(name, batch, scale)
     return Entry(built, name, batch, count(built.path), find(name).recurrences(scale))
+
+
+def named(text: str, scale: Scale = "full") -> Entry:
+    """`prepare` of NAME or NAME:BATCH. Raises RammerError for an unknown name, or a batch that is none."""
+    name, _, batch = text.partition(":")
+    if ":" in text and not (batch.isdecimal() and int(batch)):
+        raise ModelError(f"{text!r}: {batch!r} is no batch", hint=f"a number above 0, as in {name}:4")
+    return prepare(name, int(batch or 1), scale)

@@ -84,8 +84,7 @@ class Row:
 
 def measure(name: str, seconds: float, most_turns: int, policy: str) -> Row:
     """Compile with times of rTasks measured anew, and run; in turns."""
-    bare, _, batch = name.partition(":")
-    built = catalog.prepare(bare, int(batch or 1), "full").built
+    built = catalog.named(name).built
     threads = CpuVDevice().spec.num_veus
     row = Row(name, [], [], [], [], {})
     with _own_cache() as folder:

@@ -221,23 +221,16 @@ def _chosen(text: str, known: Sequence[str], default: Sequence[str]) -> list[str
 
 def _models(text: str, default: Sequence[str]) -> list[str]:
     """NAME or NAME:BATCH, of every suite."""
-    for name in (names := [n for n in text.split(",") if n]):
-        bare, _, batch = name.partition(":")
-        _chosen(bare, catalog.names(), ())
-        if batch and not (batch.isdecimal() and int(batch)):
-            raise click.BadParameter(f"{name!r}: a batch is a number above 0, as in {bare}:4")
+    names = [n for n in text.split(",") if n]
+    for name in names:
+        _chosen(name.partition(":")[0], catalog.names(), ())
     return names or list(default)
-
-
-def _entry(name: str, scale: Scale) -> Entry:
-    bare, _, batch = name.partition(":")
-    return catalog.prepare(bare, int(batch or 1), scale)
 
 
 def _prepare(console: Console, names: Sequence[str], peers: Sequence[str], folder: Path, arch: str, dry: bool) -> None:
     """Compile where there is time, so that a GPU's first minutes are for measuring."""
     for name in names:
-        entry = _entry(name, "small" if dry else "full")
+        entry = catalog.named(name, "small" if dry else "full")
         gpu_peers.prepare(entry.built.path, folder, arch, peers)
         reference_of(entry, "small" if dry else "full")
         console.print(f"{name}: ready in {folder}", highlight=False)
@@ -343,7 +336,7 @@ def main(
     }
     for name in names:
         try:
-            entry = _entry(name, scale)
+            entry = catalog.named(name, scale)
             found, kind = compare(
                 entry,
                 selected,

@@ -61,8 +61,7 @@ def main(models: tuple[str, ...], seconds: float, cpu: int | None) -> None:
     if cpu is not None and cpu not in os.sched_getaffinity(0):
         raise click.BadParameter(f"CPU {cpu} is none of this process's {sorted(os.sched_getaffinity(0))}")
     for model in models:
-        name, _, batch = model.partition(":")
-        built = catalog.prepare(name, int(batch or 1), "full").built
+        built = catalog.named(model).built
         programs = []
         for flag in ("0", "1"):
             with config.override(RAMMER_HAND_OVER=flag):

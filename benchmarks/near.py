@@ -73,8 +73,7 @@ def main(models: tuple[str, ...], target: str, arch: str) -> None:
     """Print a row for each policy of each of MODELS."""
     click.echo(f"{target}, {arch}, simulated. | model | policy | results in scratch, MiB | MiB: scratch, … | ms |")
     for name in models or MODELS:
-        bare, _, batch = name.partition(":")
-        path = str(catalog.prepare(bare, int(batch or 1)).built.path)
+        path = str(catalog.named(name).built.path)
         for policy in POLICIES:
             plan, timeline = planned(path, target, arch, policy)
             near = sum(plan.graph.types[t].nbytes for t in plan.memory.near) if plan.memory else 0

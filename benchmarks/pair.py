@@ -24,8 +24,7 @@ def main(pairs: tuple[str, ...], seconds: float) -> None:
         paths = files.split(",")
         if len(paths) != 2:
             raise click.UsageError(f"{pair!r}: write MODEL=BEFORE.rammer,AFTER.rammer")
-        name, _, batch = model.partition(":")
-        inputs = catalog.prepare(name, int(batch or 1), "full").built.inputs
+        inputs = catalog.named(model).built.inputs
         programs = [rammer.load_program(path) for path in paths]
         click.echo(f"{model}: {in_turn(programs, inputs, [str(Path(p)) for p in paths], seconds)}")
         for program in programs:

@@ -23,8 +23,7 @@ RESAMPLES = 2000
 
 def measure(name: str, policies: tuple[str, str], seconds: float) -> str:
     """One line: minima, medians, and how much faster the second policy is; nothing of it where both draw one plan."""
-    bare, _, batch = name.partition(":")
-    built = catalog.prepare(bare, int(batch or 1), "full").built
+    built = catalog.named(name).built
     programs = [rammer.compile(str(built.path), "cpu", policy=p) for p in policies]
     first, second = (p.plan for p in programs)
     if (first.kernels, first.programs) == (second.kernels, second.programs):

@@ -58,8 +58,7 @@ def _run(model: onnx.ModelProto, inputs: Mapping[str, Array], precision: str, ar
 def main(models: tuple[str, ...], arch: str | None) -> None:
     """Print two errors for each of MODELS; NAME:4 for batch 4."""
     for spec in models:
-        name, _, batch = spec.partition(":")
-        built = catalog.prepare(name, int(batch or 1), "full").built
+        built = catalog.named(spec).built
         products, weights = errors(onnx.load(built.path), built.inputs, arch)
         click.echo(f"{spec}: bf16 {products:.1e}, weights rounded alone {weights:.1e}")
 

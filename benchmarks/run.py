@@ -135,8 +135,7 @@ def measure_model(
 ) -> tuple[dict[str, Any], Limits]:
     """The entry of the result file for NAME or NAME:BATCH, and the machine's limits right after."""
     say("building")
-    bare, _, batch = name.partition(":")
-    entry = catalog.prepare(bare, int(batch or 1), options.scale)
+    entry = catalog.named(name, options.scale)
     results = compare_peers(entry, peers, options, say)
     limits = measure(options.threads)
     return {

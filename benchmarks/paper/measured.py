@@ -66,9 +66,8 @@ def on_gpu(model: str) -> tuple[Source, Values]:
     from benchmarks import catalog
     from benchmarks.gpu import available, compare, state_of_gpu, summary
 
-    name, _, batch = model.partition(":")
-    entry = catalog.prepare(name, int(batch or 1))
-    found, _ = compare(entry, available(list(GPU_PEERS))[0], 0, "full", GPU_RUNS, LOAD_S, "")
+    entry = catalog.named(model)
+    found, _ = compare(entry, available(list(GPU_PEERS))[0], 0, "full", GPU_RUNS, LOAD_S, "", "")
     peers: dict[str, Values] = {}
     for peer, results in found.items():
         times = summary(results.warm_ms)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -90,6 +91,23 @@ def test_a_compiler_that_hangs_is_killed_with_its_children(cache: Path, tmp_path
         compiler.compile_shared(TWICE, timeout_s=0.5)
     child = int((tmp_path / "pid").read_text())
     assert ended(child), "the compiler's child still runs"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds the time of another process")
+def test_a_compiler_that_computed_before_its_caller_ran_again_was_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a compiler may have had its second before whoever started it looks at a clock."""
+    start = subprocess.Popen
+
+    def started_late(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        process = start(*args, **kwargs)
+        time.sleep(1.5)
+        return process
+
+    monkeypatch.setattr(toolchain.subprocess, "Popen", started_late)
+    with pytest.raises(ToolchainError, match="was stopped after 1 s of computing"):
+        toolchain.run(["/bin/sh", "-c", "while :; do :; done"], folder=tmp_path, timeout_s=30, cpu_s=1)
 
 
 SLOW_CC = """#!/bin/sh
