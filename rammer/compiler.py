@@ -202,10 +202,10 @@ def compile(
             graph = optimize(
                 graph, vdevice.spec, images_apart=apart, watch=watch, tell=widened.append, winograd=winograd
             )
-        for note in widened:
-            trace.warn(note)
             if verify:
                 verify_pass("", graph)
+        for note in widened:
+            trace.warn(note)
         trace.graph("graph", graph)
         with clock("rkernels"):
 
@@ -270,11 +270,7 @@ def compile(
             image = vdevice.build(plan, progress=progress)
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
             image = replace(image, signature=ports_of(whole))
-        inputs, outputs = (
-            tuple(replace(p, symbols=whole.symbols.get(p.name, ())) for p in some)
-            for some in (image.inputs, image.outputs)
-        )
-        image = replace(image, inputs=inputs, outputs=outputs, state=pairs, in_place=in_place)
+        image = replace(image, state=pairs, in_place=in_place)
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
         program = Program(image, vdevice, report, sources=sources)
@@ -454,12 +450,11 @@ def devices(registry: PluginRegistry | None = None) -> list[DeviceInfo]:
 
 
 def _verify_pass(before: Graph) -> Watch:
-    """A check of the graph after a pass, or after all of them (no name): its ports are still what they were."""
-    ports = {t: before.types[t] for t in (*before.inputs, *before.outputs)}
+    """Return a check of the graph after a pass, or after all of them (no name): its ports are still what they were."""
 
     def check(name: str, graph: Graph) -> None:
         try:
-            verify_graph(graph, ports)
+            verify_graph(graph, before)
         except VerificationError as error:
             error.add_note(f"after the pass {name!r}" if name else "after all passes")
             raise

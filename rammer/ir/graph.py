@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, takewhile
 from typing import NamedTuple
@@ -83,6 +83,33 @@ class Graph:
 
         return (
             f"<Graph {self.name!r}: ({ports(self.inputs)}) -> ({ports(self.outputs)}), {len(self.operators)} operators>"
+        )
+
+    def rewritten(
+        self,
+        operators: Iterable[ROperator],
+        *,
+        types: Mapping[TensorId, TensorType],
+        constants: Mapping[TensorId, Array],
+        views: Mapping[TensorId, View],
+    ) -> Graph:
+        """Return the graph with other operators; whatever else it holds stays: ports, symbols, updates.
+
+        Drops tensors that no operator, port or view refers to, and updates of such tensors.
+        """
+        operators = tuple(operators)
+        used = {t for op in operators for t in (*op.inputs, *op.outputs)} | {*self.inputs, *self.outputs}
+        for tensor in list(used):
+            while (view := views.get(tensor)) is not None:
+                tensor = view.base
+                used.add(tensor)
+        return replace(
+            self,
+            operators=operators,
+            types={t: kind for t, kind in types.items() if t in used},
+            constants={t: value for t, value in constants.items() if t in used},
+            views={t: view for t, view in views.items() if t in used},
+            updates={t: update for t, update in self.updates.items() if used.issuperset((t, *update.inputs))},
         )
 
     @cached_property

@@ -110,10 +110,16 @@ def _right_kernels(evidence: Evidence) -> None:
             )
 
 
-def verify_graph(graph: Graph, ports: Mapping[TensorId, TensorType]) -> None:
-    """Check what every pass keeps: ports, types, one producer per tensor, and an order. Raises VerificationError."""
+def verify_graph(graph: Graph, before: Graph) -> None:
+    """Check what every pass keeps of the graph before it: ports, types, one producer per tensor, and an order.
+
+    Raises VerificationError.
+    """
     updated = {op.outputs[0] for op in graph.operators if op.operation.expr.into}
-    for tensor, kind in ports.items():
+    if (graph.inputs, graph.outputs, graph.symbols) != (before.inputs, before.outputs, before.symbols):
+        raise VerificationError("R110", f"{before} has other ports now: {graph}")
+    for tensor in (*before.inputs, *before.outputs):
+        kind = before.types[tensor]
         if graph.types.get(tensor) != kind or (tensor in graph.views and tensor not in updated):
             raise VerificationError("R110", f"port {tensor!r} was {kind} with memory of its own, and is no more")
     for tensor, value in graph.constants.items():

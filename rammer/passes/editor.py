@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rammer.ir.graph import Graph, View
+from rammer.ir.graph import Graph
 from rammer.ir.operator import Operation, ROperator, attributes
 from rammer.ir.tensor import Array, DType, Shape, TensorId, TensorType
 
@@ -185,19 +185,5 @@ class Editor:
         """The new graph; the old one if nothing was changed."""
         if not self._changed:
             return self.graph
-        operators = tuple(self.operators[n] for n in self.order())
-        used = {t for op in operators for t in (*op.inputs, *op.outputs)} | self.fixed
-        for tensor in list(used):
-            while (view := self.views.get(tensor)) is not None:
-                tensor = view.base
-                used.add(tensor)
-        return Graph(
-            name=self.graph.name,
-            inputs=self.graph.inputs,
-            outputs=self.graph.outputs,
-            operators=operators,
-            types={t: kind for t, kind in self.types.items() if t in used},
-            constants={t: value for t, value in self.constants.items() if t in used},
-            interner=self.interner,
-            views={t: View(*v) for t, v in self.views.items() if t in used},
-        )
+        operators = (self.operators[n] for n in self.order())
+        return self.graph.rewritten(operators, types=self.types, constants=self.constants, views=self.views)

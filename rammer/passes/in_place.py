@@ -55,7 +55,7 @@ def _updated(graph: Graph, output: TensorId, taker: TensorId) -> Graph | None:
         editor.define(name, "transpose", output, outputs=(made,), perm=forth)
     changed = editor.finish()
     readers = [changed.operators[n].kind for n in changed.consumers.get(taker, [])]
-    return replace(changed, updates=graph.updates) if readers == ["update"] else None
+    return changed if readers == ["update"] else None
 
 
 def _through_transpositions(editor: Editor, tensor: TensorId) -> tuple[TensorId, Perm]:

@@ -17,6 +17,7 @@ from rammer.demo import lstm_stack
 from rammer.errors import RammerError, VerificationError
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph, View
+from rammer.ir.operator import ROperator, attributes
 from rammer.ir.tensor import DType, TensorType
 
 
@@ -99,6 +100,38 @@ def test_verify_2_names_the_pass_that_breaks_a_graph(
     with config.override(RAMMER_VERIFY="2"), pytest.raises(VerificationError, match="R110") as caught:
         compiled(model)
     assert f"after the pass {broken.__name__!r}" in caught.value.__notes__
+
+
+def transposed(graph: Graph) -> Graph:
+    """The output is computed the other way round, and what computes it agrees."""
+    (out,) = graph.outputs
+    *others, last = graph.operators
+    turned = graph.interner.define("transpose", (graph.types[out],), attributes(perm=(1, 0)))
+    inner = replace(last, outputs=("inner",))
+    types = {**graph.types, "inner": graph.types[out], out: turned.outputs[0]}
+    return replace(graph, operators=(*others, inner, ROperator("turn", turned, ("inner",), (out,))), types=types)
+
+
+def exchanged(graph: Graph) -> Graph:
+    return replace(graph, inputs=graph.inputs[::-1], outputs=graph.outputs[::-1])
+
+
+def nameless(graph: Graph) -> Graph:
+    return replace(graph, symbols={})
+
+
+@pytest.mark.parametrize("broken", [transposed, exchanged, nameless, retyped, doubled, wrong_constant])
+def test_the_graph_is_verified_after_all_passes(
+    monkeypatch: pytest.MonkeyPatch, broken: Callable[[Graph], Graph]
+) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[B,12] x, float[B,12] z) => (float[B,12] y)
+    <float[1] c = {2}> { a = Exp(x) b = Add(a, z) d = Mul(b, c) y = Softmax(d) }"""
+    model = onnx.parser.parse_model(text)
+    monkeypatch.setattr(passes, "mark_static", broken)  # the last one
+    assert config.get("RAMMER_VERIFY") == "1"
+    with pytest.raises(VerificationError, match="R110") as caught:
+        rammer.compile(model, "cpu", device=2, tune_seconds=0, dims={"B": 3})
+    assert "after all passes" in caught.value.__notes__
 
 
 def test_verify_2_passes_what_is_sound(model: onnx.ModelProto) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import onnx
 import pytest
 from pass_models import (
     SPEC,
@@ -23,9 +25,12 @@ from pass_models import (
     resnet_block,
 )
 
+from rammer.compiler import load
 from rammer.frontend.builder import GraphBuilder
+from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.passes import optimize, passes
+from rammer.passes.in_place import update_in_place
 
 MODELS: dict[str, Callable[[], Graph]] = {
     "resnet": resnet_block,
@@ -231,3 +236,34 @@ def test_many_steps_take_little_time() -> None:
     assert len(graph.operators) == 4 * (1 + 50)
     assert len({op.operation for op in graph.operators}) == 4
     assert watched == [run.__name__ for run in passes(SPEC)]
+
+
+def cache_step() -> Graph:
+    """Two rows of a cache of keys are replaced where data say, next to layers that every pass finds something in."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    step (float[B,T,24] x, float[B,T,24] cache, int64[B,T,24] at) => (float[B,T,24] y, float[B,T,24] new)
+    <float[24,24] w = {%s}, float[24] bias = {%s}> {
+        projected = MatMul(x, w) rows = Add(projected, bias) same = Add(projected, bias)
+        new = ScatterElements<axis = 1>(cache, at, rows)
+        both = Concat<axis = 1>(new, same) scores = Softmax(both) turned = Transpose<perm = [0, 2, 1]>(scores)
+        product = MatMul(turned, both) sums = ReduceSum<keepdims = 1>(product) y = Mul(rows, sums)
+    }"""
+    numbers = ", ".join(str(n % 7 / 8) for n in range(24 * 24)), ", ".join(str(n / 8) for n in range(24))
+    return load(onnx.parser.parse_model(text % numbers), dims={"B": 2, "T": 5})
+
+
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, execution=Execution.SIMT)], ids=["vectors", "threads"])
+def test_each_pass_keeps_symbols_and_updates(spec: VDeviceSpec) -> None:
+    """What the model calls its dimensions, and what could be made in place, as long as its tensors are there."""
+    graph = before = cache_step()
+    assert before.symbols and before.updates
+    carried = 0
+    for run in passes(spec):
+        last, graph = graph, run(graph)
+        carried += graph is not last and len(graph.updates)
+        assert graph.symbols == before.symbols
+        left = {t: u for t, u in last.updates.items() if graph.types.keys() >= {t, *u.inputs}}
+        assert graph.updates == left, run
+    assert carried >= 2
+    taken, in_place = update_in_place(before, {"new": "cache"})
+    assert in_place == {"new"} and taken.symbols == before.symbols

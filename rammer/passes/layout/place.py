@@ -23,23 +23,7 @@ def place(graph: Graph) -> Graph:
     for op in graph.operators:
         placer.visit(op)
     operators = placer.finish()
-    used = {t for op in operators for t in (*op.inputs, *op.outputs)} | {*graph.inputs, *graph.outputs}
-    views = {}
-    for tensor in list(used):
-        while (view := placer.views.get(tensor)) is not None and tensor not in views:
-            views[tensor] = view
-            tensor = view.base
-            used.add(tensor)
-    return Graph(
-        name=graph.name,
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        operators=operators,
-        types={t: kind for t, kind in placer.types.items() if t in used},
-        constants={t: value for t, value in graph.constants.items() if t in used},
-        interner=graph.interner,
-        views=views,
-    )
+    return graph.rewritten(operators, types=placer.types, constants=graph.constants, views=placer.views)
 
 
 class _Placer:
