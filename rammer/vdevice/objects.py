@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rammer import files
 from rammer.errors import ToolchainError
+from rammer.vdevice.sealed import SealedFile, Table
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS kernels (key TEXT PRIMARY KEY, object TEXT NOT NULL) WITHOUT ROWID"
+_KERNELS = Table("kernels", ("key TEXT", "object TEXT"), 1)
 
 
 class ObjectStore:
@@ -19,10 +19,12 @@ class ObjectStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._index = SealedFile(root / "index.sqlite", (_KERNELS,))
 
     def find(self, keys: Iterable[str]) -> dict[str, str]:
         """Content hashes of the objects that hold these kernels; keys without a sound object are left out."""
-        found = self._look_up(keys)
+        wanted = list(keys)
+        found: dict[str, str] = dict(self._index.use(lambda all: all.select(_KERNELS, (), wanted), self._unusable))
         sound = {name: self.read(name) is not None for name in set(found.values())}
         return {key: name for key, name in found.items() if sound[name]}
 
@@ -40,8 +42,7 @@ class ObjectStore:
         hint = "free some space, or set RAMMER_CACHE_DIR to another folder"
         with files.new_file(self._path(name), raises=ToolchainError, hint=hint, durable=False) as file:
             file.write(data)
-        with self._index() as index:
-            index.executemany("INSERT OR REPLACE INTO kernels VALUES (?, ?)", [(key, name) for key in keys])
+        self._index.use(lambda all: all.insert(_KERNELS, [(key, name) for key in keys]), self._unusable)
         return name
 
     def made(self, key: str, make: Callable[[], bytes]) -> bytes:
@@ -53,70 +54,20 @@ class ObjectStore:
             self.add([key], data)
         return data
 
-    def _look_up(self, keys: Iterable[str]) -> dict[str, str]:
-        wanted = list(keys)
-        found: dict[str, str] = {}
-        with self._index() as index:
-            for first in range(0, len(wanted), 500):  # SQLite's limit on variables
-                part = wanted[first : first + 500]
-                marks = ",".join("?" * len(part))
-                query = f"SELECT key, object FROM kernels WHERE key IN ({marks})"
-                found |= dict(index.execute(query, part).fetchall())
-        return found
-
     def stats(self) -> tuple[int, int, int]:
         """Kernels, objects, and bytes of objects."""
-        with self._index() as index:
-            (kernels,) = index.execute("SELECT COUNT(*) FROM kernels").fetchone()
+        kernels = self._index.use(lambda all: all.select(_KERNELS), self._unusable)
         sizes = [f.stat().st_size for f in self.root.glob("*.so")]
-        return int(kernels), len(sizes), sum(sizes)
+        return len(kernels), len(sizes), sum(sizes)
 
     def _path(self, name: str) -> Path:
         return self.root / f"{name}.so"
 
-    @contextmanager
-    def _index(self) -> Iterator[sqlite3.Connection]:
-        """A transaction on the index. A damaged index is replaced: it holds nothing that cannot be made again."""
-        path = self.root / "index.sqlite"
-        try:
-            connection = _open(path)
-        except sqlite3.OperationalError as error:  # locked for long, or no permission
-            raise _unusable(path, error) from error
-        except sqlite3.DatabaseError:
-            _remove(path)
-            connection = _open(path)
-        with closing(connection):
-            try:
-                with connection:
-                    yield connection
-            except sqlite3.OperationalError as error:
-                raise _unusable(path, error) from error
-            except sqlite3.DatabaseError as error:
-                _remove(path)
-                raise _unusable(path, error) from error
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=30)
-    try:
-        connection.execute("PRAGMA synchronous=OFF")  # a power cut may damage the index: then it is made anew
-        connection.execute(_SCHEMA)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.with_name(path.name + "-journal").unlink(missing_ok=True)  # it would be played back into a new index
-
-
-def _unusable(path: Path, error: Exception) -> ToolchainError:
-    return ToolchainError(
-        f"the kernel cache's index {path} cannot be used: {error}",
-        hint="`rammer cache --clear`, or set RAMMER_CACHE_DIR",
-    )
+    def _unusable(self, error: Exception) -> NoReturn:
+        raise ToolchainError(
+            f"the kernel cache's index {self._index.path} cannot be used: {error}",
+            hint="`rammer cache --clear`, or set RAMMER_CACHE_DIR",
+        ) from error
 
 
 def share(costs: Mapping[str, int], bins: int) -> list[list[str]]:

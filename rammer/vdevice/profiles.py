@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -22,25 +20,14 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
+from rammer.vdevice.sealed import SealedFile, Table, Transaction
 
 Answer = TypeVar("Answer")
 
-WAIT_S = 30.0  # how long to wait for another process that is writing
-_FORM = 1  # of the table; a file of another form is moved aside
-_BATCH = 500  # keys per query; SQLite allows 999 and more
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
-_VERDICTS = """
-CREATE TABLE IF NOT EXISTS verdict (
-    device TEXT NOT NULL, toolchain TEXT NOT NULL, kernel TEXT NOT NULL, wrong TEXT NOT NULL, stored_at REAL NOT NULL,
-    PRIMARY KEY (device, toolchain, kernel)
-) WITHOUT ROWID
-"""
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS rtask (
-    device TEXT NOT NULL, toolchain TEXT NOT NULL, kernel TEXT NOT NULL, us REAL NOT NULL, stored_at REAL NOT NULL,
-    PRIMARY KEY (device, toolchain, kernel)
-) WITHOUT ROWID
-"""
+EXPORTED = 1  # the form of exported files
+_KEY = ("device TEXT", "toolchain TEXT", "kernel TEXT")
+_TIMES = Table("rtask", (*_KEY, "us REAL", "stored_at REAL"), 3)
+_VERDICTS = Table("verdict", (*_KEY, "wrong TEXT", "stored_at REAL"), 3)
 
 
 def kernel_key(kernel: RKernel, text: str) -> str:
@@ -118,7 +105,7 @@ class Time(NamedTuple):
 def export_times(path: str | os.PathLike[str]) -> int:
     """Write all measured times of this user's cache into a file, for the caches of others; how many there are."""
     times = profile_store("", "").times()
-    files.write(path, json.dumps({"rammer times": _FORM, "times": times}))
+    files.write(path, json.dumps({"rammer times": EXPORTED, "times": times}))
     return len(times)
 
 
@@ -131,8 +118,8 @@ def import_times(path: str | os.PathLike[str]) -> tuple[int, int]:
     try:
         with files.open_plain(path) as file:
             content = json.loads(file.read())
-        if content["rammer times"] != _FORM:
-            raise ValueError(f"its form is {content['rammer times']!r}, not {_FORM}")
+        if content["rammer times"] != EXPORTED:
+            raise ValueError(f"its form is {content['rammer times']!r}, not {EXPORTED}")
         times = [_time(row) for row in content["times"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RammerError(
@@ -147,7 +134,7 @@ def _time(row: Any) -> Time:
     texts, numbers = time[:3], time[3:]
     if not all(type(t) is str for t in texts) or not all(type(n) in (int, float) and 0 <= n < inf for n in numbers):
         raise ValueError(f"{row!r} is no time")
-    return time
+    return Time(*texts, *map(float, numbers))
 
 
 def profile_store(device: str, toolchain: str) -> ProfileStore:
@@ -156,127 +143,61 @@ def profile_store(device: str, toolchain: str) -> ProfileStore:
 
 
 class ProfileStore:
-    """rTask times of one device and toolchain in an SQLite file, which many processes and threads may share.
+    """rTask times and verdicts of one device and toolchain in a file, which many processes and threads may share.
 
-    A damaged file is moved aside with a warning, and a new one begun. Times are a cache, and losing them costs only
-    measuring again: where the file cannot be used (a full or read-only disk), the store warns and knows nothing.
+    Where the file cannot be used (a full or read-only disk), the store warns and knows nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: str, toolchain: str) -> None:
-        self.path = Path(path)
         self.device, self.toolchain = device, toolchain
+        self._file = SealedFile(Path(path), (_TIMES, _VERDICTS))
 
     def get(self, kernels: Iterable[str]) -> dict[str, float]:
         """Microseconds of the kernels that are known, by their keys."""
-        return self._known("SELECT kernel, us FROM rtask", kernels)
+        return self._known(_TIMES, kernels)
 
     def verdicts(self, kernels: Iterable[str]) -> dict[str, str]:
         """What was found wrong with the kernels that are known, by their keys: nothing of those that are right."""
-        return self._known("SELECT kernel, wrong FROM verdict", kernels)
+        return self._known(_VERDICTS, kernels)
 
-    def _known(self, select: str, kernels: Iterable[str]) -> dict[str, Any]:
-        wanted = list(dict.fromkeys(kernels))
+    def _known(self, table: Table, kernels: Iterable[str]) -> dict[str, Any]:
+        wanted = list(kernels)
         if not wanted:
             return {}
-
-        def read(database: sqlite3.Connection) -> dict[str, Any]:
-            found: dict[str, Any] = {}
-            for start in range(0, len(wanted), _BATCH):
-                batch = wanted[start : start + _BATCH]
-                marks = ", ".join("?" * len(batch))
-                query = f"{select} WHERE device = ? AND toolchain = ? AND kernel IN ({marks})"
-                found.update(database.execute(query, (self.device, self.toolchain, *batch)))
-            return found
-
-        return self._use(read, {})
+        own = self.device, self.toolchain
+        return self._use(lambda all: {row[2]: row[3] for row in all.select(table, own, wanted)}, {})
 
     def put(self, times: Mapping[str, float]) -> None:
         """Store microseconds by kernel key; newer times replace older ones."""
-        self._store("rtask", {kernel: float(us) for kernel, us in times.items()})
+        self._store(_TIMES, {kernel: float(us) for kernel, us in times.items()})
 
     def times(self) -> list[Time]:
         """Every time in the file, of whatever device."""
-
-        def read(database: sqlite3.Connection) -> list[Time]:
-            rows = database.execute("SELECT device, toolchain, kernel, us, stored_at FROM rtask ORDER BY 1, 2, 3")
-            return [Time(*row) for row in rows]
-
-        return self._use(read, [])
+        return self._use(lambda all: sorted(Time(*row) for row in all.select(_TIMES)), [])
 
     def merge(self, times: Iterable[Time]) -> int:
         """Store times of any device, where they are younger than those that are known; how many were."""
 
-        def write(database: sqlite3.Connection) -> int:
-            before = database.total_changes
-            database.executemany(
-                "INSERT INTO rtask VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
-                "SET us = excluded.us, stored_at = excluded.stored_at WHERE excluded.stored_at > stored_at",
-                times,
-            )
-            return database.total_changes - before
+        def write(all: Transaction) -> int:
+            stored_at = {row[:3]: row[4] for row in all.select(_TIMES)}
+            younger = [time for time in times if time.stored_at > stored_at.get(time[:3], -inf)]
+            all.insert(_TIMES, younger)
+            return len(younger)
 
         return self._use(write, 0)
 
     def put_verdicts(self, wrong: Mapping[str, str]) -> None:
         """Store what was found wrong with kernels, by their keys."""
-        self._store("verdict", wrong)
+        self._store(_VERDICTS, wrong)
 
-    def _store(self, table: str, values: Mapping[str, float] | Mapping[str, str]) -> None:
+    def _store(self, table: Table, values: Mapping[str, float] | Mapping[str, str]) -> None:
         now = time.time()
-        rows = [(self.device, self.toolchain, kernel, value, now) for kernel, value in values.items()]
-        if not rows:
-            return
+        if rows := [(self.device, self.toolchain, kernel, value, now) for kernel, value in values.items()]:
+            self._use(lambda all: all.insert(table, rows), None)
 
-        def write(database: sqlite3.Connection) -> None:
-            database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?)", rows)
+    def _use(self, action: Callable[[Transaction], Answer], otherwise: Answer) -> Answer:
+        def unusable(error: Exception) -> Answer:
+            warnings.warn(f"the cache {self._file.path} is not usable: {error}", RuntimeWarning, stacklevel=5)
+            return otherwise
 
-        self._use(write, None)
-
-    def _use(self, action: Callable[[sqlite3.Connection], Answer], otherwise: Answer) -> Answer:
-        """Run one transaction. A damaged file is replaced once; `otherwise` is the answer of a file beyond use."""
-        for attempt in range(2):
-            try:
-                with closing(self._open()) as database, database:
-                    return action(database)
-            except sqlite3.DatabaseError as error:
-                if attempt or error.sqlite_errorcode not in _DAMAGED:
-                    warnings.warn(f"profile cache {self.path} is not usable: {error}", RuntimeWarning, stacklevel=3)
-                    break
-                self._move_aside(str(error))
-            except OSError as error:
-                warnings.warn(f"profile cache {self.path} is not usable: {error}", RuntimeWarning, stacklevel=3)
-                break
-        return otherwise
-
-    def _open(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(self.path, timeout=WAIT_S)
-        try:
-            database.execute("PRAGMA synchronous = OFF")  # a power cut may damage it: then a new one is begun
-            (form,) = database.execute("PRAGMA user_version").fetchone()
-            if form not in (0, _FORM):
-                error = sqlite3.DatabaseError(f"its form is {form}, not {_FORM}")
-                error.sqlite_errorcode = sqlite3.SQLITE_FORMAT
-                raise error
-            if form == 0:
-                database.execute("PRAGMA journal_mode = WAL")  # readers go on while one process writes
-                with database:
-                    database.execute(_SCHEMA)
-                    database.execute(f"PRAGMA user_version = {_FORM}")
-            database.execute(_VERDICTS)  # files of older versions of rammer lack it
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def _move_aside(self, why: str) -> None:
-        aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
-        for suffix in ("", "-wal", "-shm"):
-            part = self.path.with_name(self.path.name + suffix)
-            with suppress(FileNotFoundError):
-                part.replace(aside.with_name(aside.name + suffix))
-        warnings.warn(
-            f"profile cache {self.path} was damaged ({why}); moved to {aside.name}, beginning a new one",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        return self._file.use(action, unusable)

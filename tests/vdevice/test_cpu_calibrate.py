@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from math import exp
 from pathlib import Path
@@ -108,7 +109,8 @@ def test_numbers_are_kept_by_machine_and_specs_have_them() -> None:
 )
 def test_a_damaged_file_knows_nothing_and_is_replaced(text: str) -> None:
     (config.cache_dir() / CALIBRATIONS).write_text(text)
-    assert known_calibration("m") is None
+    with pytest.warns(RuntimeWarning, match="usual numbers count") if text != "[]" else nullcontext():
+        assert known_calibration("m") is None
     keep_calibration("m", FOUND)
     assert known_calibration("m") == FOUND
 
@@ -116,7 +118,7 @@ def test_a_damaged_file_knows_nothing_and_is_replaced(text: str) -> None:
 def test_who_was_calibrated_by_an_older_version_is_told() -> None:
     older = {name: value for name, value in asdict(FOUND).items() if name != "memory_once_gbps"}
     (config.cache_dir() / CALIBRATIONS).write_text(json.dumps({"m": older}))
-    with pytest.warns(RuntimeWarning, match="m was calibrated without memory_once_gbps"):
+    with pytest.warns(RuntimeWarning, match="m was calibrated without memory_once_gbps, seal"):
         assert known_calibration("m") is None
     assert known_calibration("another") is None
 

@@ -82,7 +82,7 @@ def test_another_form_is_moved_aside(tmp_path: Path) -> None:
         database.execute("PRAGMA user_version = 99")
     database.close()
     store = ProfileStore(path, "d", "t")
-    with pytest.warns(RuntimeWarning, match="its form is 99, not 1"):
+    with pytest.warns(RuntimeWarning, match="its form is 99, not 2"):
         assert store.get(["k"]) == {}
 
 

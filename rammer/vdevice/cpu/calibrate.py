@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import hashlib
 import json
 import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from math import inf, log
+from math import log
 
 import numpy as np
 
@@ -270,22 +271,29 @@ def calibrate(probe: Probe, caches: tuple[int, int, int], cores: int, progress: 
 
 
 def known_calibration(machine: str) -> Calibration | None:
-    """What was measured on this `machine` (a name of its CPU), if it was; None, too, for what no machine can do.
+    """What was measured on this `machine` (a name of its CPU), if it was.
 
-    A warning says where it was by a version that measured less.
+    A warning says where what was kept is damaged, or of a version that measured something else.
     """
+    path = config.cache_dir() / CALIBRATIONS
     try:
-        known = json.loads((config.cache_dir() / CALIBRATIONS).read_text())[machine]
-        lacking = {field.name for field in fields(Calibration)} - known.keys()
-        if lacking:
-            what = f"{machine} was calibrated without {', '.join(sorted(lacking))}: usual numbers count"
-            warnings.warn(f"{what}; run `rammer doctor --calibrate`", RuntimeWarning, stacklevel=2)
+        kept = dict(json.loads(path.read_text()))
+        known = dict(kept.get(machine, {}))
+        lacking = [name for name in (*(field.name for field in fields(Calibration)), "seal") if name not in known]
+        numbers = {field.name: known.get(field.name) for field in fields(Calibration)}  # others may know more
+        if machine not in kept:
             return None
-        found = Calibration(**{field.name: known[field.name] for field in fields(Calibration)})  # others may know more
-        sound = all(0 <= value < inf for value in asdict(found).values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or a file of another form
+        if not lacking and known["seal"] == _seal(machine, numbers):
+            return Calibration(**numbers)
+        why = f"was calibrated without {', '.join(lacking)}" if lacking else "has a calibration that is damaged"
+    except FileNotFoundError:
         return None
-    return found if sound else None
+    except (OSError, ValueError, TypeError, RecursionError) as error:  # a file of another form
+        why = f"has no calibration: {path} is damaged ({error})"
+    warnings.warn(
+        f"{machine} {why}: usual numbers count; run `rammer doctor --calibrate`", RuntimeWarning, stacklevel=2
+    )
+    return None
 
 
 def keep_calibration(machine: str, found: Calibration) -> None:
@@ -293,6 +301,13 @@ def keep_calibration(machine: str, found: Calibration) -> None:
     path = config.cache_dir() / CALIBRATIONS
     try:
         known = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         known = {}
-    files.write(path, json.dumps({**(known if isinstance(known, dict) else {}), machine: asdict(found)}, indent=1))
+    numbers = asdict(found)
+    kept = {**(known if isinstance(known, dict) else {}), machine: {**numbers, "seal": _seal(machine, numbers)}}
+    files.write(path, json.dumps(kept, indent=1))
+
+
+def _seal(machine: str, numbers: Mapping[str, object]) -> str:
+    """A hash of numbers, which damage or another type does not have."""
+    return hashlib.sha256(repr((machine, sorted(numbers.items()))).encode()).hexdigest()[:16]

@@ -1,0 +1,193 @@
+"""Caches in SQLite files that many processes share: every row carries a seal, and damaged files are begun anew."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+Answer = TypeVar("Answer")
+Row: TypeAlias = tuple[Any, ...]
+
+WAIT_S = 30.0  # how long to wait for another process that is writing
+FORM = 2  # of the files; older ones have no seals, and are begun anew
+BATCH = 500  # keys per query; SQLite allows 999 and more
+# Primary error codes that say nothing about the contents: the file may be sound, and is left alone.
+_ENVIRONMENT = (
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+)
+
+_checked: set[tuple[int, int] | None] = set()  # files that this process found whole
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its columns with their SQL types, of which the first `key` identify a row."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.split()[0] for column in self.columns)
+
+    @property
+    def schema(self) -> str:
+        columns = ", ".join(f"{column} NOT NULL" for column in (*self.columns, "seal TEXT"))
+        return f"CREATE TABLE {self.name} ({columns}, PRIMARY KEY ({', '.join(self.names[: self.key])})) WITHOUT ROWID"
+
+    def seal(self, row: Row) -> str:
+        """A hash of a row: damage, another type or another row's value does not have it."""
+        return hashlib.blake2b(repr((self.name, *row)).encode(errors="replace"), digest_size=8).hexdigest()
+
+
+class Transaction:
+    """What one transaction reads and writes. Raises sqlite3.DatabaseError where it meets damage."""
+
+    def __init__(self, database: sqlite3.Connection, is_checked: bool) -> None:
+        self._database, self.is_checked = database, is_checked
+
+    def select(self, table: Table, fixed: Row = (), last: Iterable[str] | None = None) -> list[Row]:
+        """Rows whose key begins with `fixed`, and goes on with one of `last` if that is given."""
+        where = [f"{name} = ?" for name in table.names[: len(fixed)]]
+        query = f"SELECT {', '.join(table.names)}, seal FROM {table.name}"
+        if last is None:
+            return self._rows(table, query + " WHERE " * bool(where) + " AND ".join(where), fixed)
+        found, wanted = [], list(dict.fromkeys(last))
+        for start in range(0, len(wanted), BATCH):
+            batch = wanted[start : start + BATCH]
+            among = f"{table.names[len(fixed)]} IN ({', '.join('?' * len(batch))})"
+            found += self._rows(table, f"{query} WHERE {' AND '.join([*where, among])}", (*fixed, *batch))
+        return found
+
+    def _rows(self, table: Table, query: str, arguments: Sequence[str]) -> list[Row]:
+        rows = []
+        for *values, seal in self._database.execute(query, arguments):
+            rows.append(tuple(values))
+            if table.seal(rows[-1]) != seal:
+                raise sqlite3.DatabaseError(f"a row of {table.name} has another content than it was stored with")
+        return rows
+
+    def insert(self, table: Table, rows: Iterable[Row]) -> None:
+        """Store rows; they replace those of the same key.
+
+        Where a process does so first, the whole file is checked: in a damaged one, stored rows may not be found.
+        """
+        if not self.is_checked and (found := self._database.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
+            raise sqlite3.DatabaseError(str(found))
+        self.is_checked = True
+        marks = ", ".join("?" * (len(table.columns) + 1))
+        statement = f"INSERT OR REPLACE INTO {table.name} VALUES ({marks})"
+        self._database.executemany(statement, [(*row, table.seal(row)) for row in rows])
+
+
+class SealedFile:
+    """Tables of a cache in one file. Losing them costs only computing again.
+
+    A damaged file, or one of a newer form, is moved aside with a warning, and a new one begun: where one row is
+    damaged, others may be lost or hidden.
+    """
+
+    def __init__(self, path: Path, tables: Sequence[Table]) -> None:
+        self.path = path
+        self._tables = tables
+
+    def use(self, action: Callable[[Transaction], Answer], otherwise: Callable[[Exception], Answer]) -> Answer:
+        """Run one transaction. `otherwise` answers where the file is beyond use: a full or read-only disk, a lock."""
+        for attempt in range(2):
+            opened = _identity(self.path)
+            try:
+                with closing(self._open()) as database, database:
+                    database.execute("BEGIN")
+                    transaction = Transaction(database, is_checked=opened in _checked)
+                    answer = action(transaction)
+            except (sqlite3.Error, UnicodeError, OSError, MemoryError) as error:
+                if attempt or not self._is_damage(error):
+                    return otherwise(error)
+                if opened == _identity(self.path):  # else another process has begun a new one
+                    self._move_aside(str(error))
+            else:
+                if transaction.is_checked:
+                    _checked.add(_identity(self.path))
+                return answer
+        raise AssertionError("unreachable")
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self.path, timeout=WAIT_S, isolation_level=None)
+        try:
+            database.text_factory = lambda data: data.decode(errors="replace")  # a seal does not hold for such a text
+            database.execute("PRAGMA synchronous = OFF")  # a power cut may damage it: then a new one is begun
+            database.execute("PRAGMA cell_size_check = ON")
+            if _form(database) != FORM:
+                self._begin(database)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _begin(self, database: sqlite3.Connection) -> None:
+        """Make the tables of a new file, or of one of an older form, whose rows have no seals."""
+        database.execute("PRAGMA journal_mode = WAL")  # readers go on while one process writes
+        with database:
+            database.execute("BEGIN IMMEDIATE")
+            form = _form(database)
+            if form > FORM:
+                raise sqlite3.DatabaseError(f"its form is {form}, not {FORM}")
+            if form < FORM:  # and no other process has been here
+                for table in self._tables:
+                    database.execute(f"DROP TABLE IF EXISTS {table.name}")
+                    database.execute(table.schema)
+                database.execute(f"PRAGMA user_version = {FORM}")
+
+    def _is_damage(self, error: Exception) -> bool:
+        """Whether an error says that the contents are wrong. Errors of Python's module itself have no code."""
+        if not isinstance(error, sqlite3.Error):
+            return isinstance(error, UnicodeError)
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        if code & 0xFF == sqlite3.SQLITE_READONLY:  # a damaged header may say so, too
+            return os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)
+        return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _ENVIRONMENT
+
+    def _move_aside(self, why: str) -> None:
+        aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+        for suffix in ("", "-wal", "-shm", "-journal"):  # they would be played back into a new file
+            part = self.path.with_name(self.path.name + suffix)
+            with suppress(FileNotFoundError):
+                part.replace(aside.with_name(aside.name + suffix))
+        warnings.warn(
+            f"the cache {self.path} was damaged ({why}); moved to {aside.name}, beginning a new one",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
+def _form(database: sqlite3.Connection) -> int:
+    (form,) = database.execute("PRAGMA user_version").fetchone()
+    return int(form)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file has this name now."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
