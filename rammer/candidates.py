@@ -75,10 +75,11 @@ class Prover:
     def settle(self, candidates: Candidates, used: Iterable[RKernel]) -> tuple[Kept, dict[RKernel, RKernel]] | None:
         """None if what is used may be used. Else the candidates to plan with again, and which stand for which.
 
-        One that breaks a rule is left out; one that reads too much or is not proven says so. Raises DeviceError if
-        none is left.
+        One that breaks a rule is left out; one that reads too much or is not proven says so. Nothing can be proven of
+        foreign text: all of its rTasks are tried out. Raises DeviceError if none is left.
         """
-        fresh = [k for k in dict.fromkeys(used) if isinstance(k.body, TileProgram) and k not in self._settled]
+        used = [k for k in dict.fromkeys(used) if k not in self._settled]
+        fresh, foreign = [k for k in used if isinstance(k.body, TileProgram)], [k for k in used if k.is_foreign]
         if self._ahead:
             made = self._ahead.results(frozenset(fresh))
             recipes = recipe_keys(list(made), self._vdevice.spec)
@@ -88,24 +89,31 @@ class Prover:
         wrong = {k: what for k, (verdict, _, what) in proofs.items() if verdict == BROKEN}
         unshown = {k: what for k, (verdict, _, what) in proofs.items() if verdict == UNSHOWN}
         self.notes += few([f"{k.name}: {what}" for k, what in unshown.items()], "rKernels are not proven")
+        untried: Mapping[RKernel, str] = dict.fromkeys(foreign, "")
         if self._check:
-            left = [k for k in fresh if k not in wrong]
-            every = frozenset(left if self._check > 1 else unshown)
+            left = [k for k in (*fresh, *foreign) if k not in wrong]
+            every = frozenset(left if self._check > 1 else (*unshown, *foreign))
             tried = self._vdevice.rkernels_wrong(left, every=every, progress=self._progress)
             wrong |= {k: f"tried out, {what}" for k, what in tried.items()}
             untried = self._vdevice.rkernels_untried(left, every=every)
             self.notes += few([f"{k.name}: {w}" for k, w in untried.items()], "rKernels are not tried out")
+        texts = {k: "not proven" if k in untried else "tried out and not proven" for k in foreign if k not in wrong}
+        self.notes += few([f"{_named(k)} is foreign text: {what}" for k, what in texts.items()], "rKernels are foreign")
         judged = {
             k: replace(k, overreads=more, unproven=k in unshown)
             for k, (_, more, _) in proofs.items()
             if (more or k in unshown) and k not in wrong
         }
-        self._settled |= {judged.get(k, k) for k in fresh}
+        self._settled |= {judged.get(k, k) for k in (*fresh, *foreign)}
         if not wrong and not judged:
             return None
         kept, notes = _without(candidates, wrong, self._vdevice, "is right")
         self.notes += notes
         return {operation: [judged.get(k, k) for k in options] for operation, options in kept.items()}, judged
+
+
+def _named(kernel: RKernel) -> str:
+    return f"{kernel.name} of plugin {kernel.origin}" if kernel.origin else kernel.name
 
 
 def as_unproven(candidates: Candidates) -> Kept:
@@ -172,13 +180,13 @@ def _without(
     kept = {operation: [k for k in options if k not in faults] for operation, options in candidates.items()}
     for operation, options in candidates.items():
         if options and not kept[operation]:
-            listed = "; ".join(f"{k.name}: {faults[k]}" for k in options)
+            listed = "; ".join(f"{_named(k)}: {faults[k]}" for k in options)
             raise DeviceError(
                 f"{operation.kind} {', '.join(map(str, operation.inputs))}: no rKernel for {vdevice.spec.arch} "
                 f"{virtue}: {listed}",
                 hint="please report it; a plugin's rammer_rkernels can offer others",
             )
-    return kept, few([f"{k.name} is no candidate: {what}" for k, what in faults.items()])
+    return kept, few([f"{_named(k)} is no candidate: {what}" for k, what in faults.items()])
 
 
 def few(notes: Sequence[str], what: str = "rKernels are no candidates") -> list[str]:

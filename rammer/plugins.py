@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,7 @@ class PluginRegistry:
 
     def __init__(self, *, third_party: bool = True) -> None:
         self.faults: list[PluginFault] = []
+        self._origins: dict[str, str] = {}  # of the rKernels of a plugin, by its name
         self._manager = pluggy.PluginManager("rammer")
         self._manager.add_hookspecs(hookspecs)
         self._trace = bool(config.get("RAMMER_TRACE_PLUGINS"))
@@ -86,12 +87,15 @@ class PluginRegistry:
         """Load one entry point; its failure must not take the others down."""
         distribution = entry.dist.name if entry.dist else "an unknown distribution"
         try:
-            self.register(entry.load(), entry.name)
+            self.register(entry.load(), entry.name, f"{distribution} {entry.dist.version}" if entry.dist else "")
         except Exception as error:  # a plugin may raise anything at import
             self.faults.append(PluginFault(entry.name, distribution, f"{type(error).__name__}: {error}"))
 
-    def register(self, plugin: object, name: str) -> None:
-        """Add a plugin object. Raises PluginError for a hook that does not exist or has other arguments."""
+    def register(self, plugin: object, name: str, version: str = "") -> None:
+        """Add a plugin object, of a `version` of its distribution.
+
+        Raises PluginError for a hook that does not exist or has other arguments.
+        """
         try:
             self._manager.register(plugin, name)
             self._manager.check_pending()
@@ -99,6 +103,9 @@ class PluginRegistry:
             if self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
             raise PluginError(f"plugin {name!r}: {error}", hint="compare the hook with docs/hooks.md") from error
+        self._origins[name] = (
+            "" if BUILTINS.get(name) == getattr(plugin, "__name__", "") else f"{name} {version}".strip()
+        )
 
     def _ask(self, hook: str, **arguments: object) -> Iterator[tuple[str, Any]]:
         """Every plugin's answer with its name; a hook that raises is a PluginError naming the plugin."""
@@ -201,8 +208,12 @@ class PluginRegistry:
         Policies prefer the first of equals: the generator's first choice. `search` and `finer`: see
         `hookspecs.rammer_rkernels`.
         """
-        answers = self._ask("rammer_rkernels", operation=operation, spec=spec, search=search, finer=finer)
-        return [kernel for _, kernels in answers for kernel in kernels]
+        found: list[RKernel] = []
+        for plugin, kernels in self._ask("rammer_rkernels", operation=operation, spec=spec, search=search, finer=finer):
+            origin = self._origins[plugin]
+            with _blamed(plugin, "rammer_rkernels"):
+                found += [replace(kernel, origin=origin) if origin else kernel for kernel in kernels]
+        return found
 
 
 class _Blamed:

@@ -42,7 +42,8 @@ class RKernel:
     the expression (whole vectors, boxes with gaps) and uses none of it; rTasks depend on that, too. With several
     `places`, vEUs run the body as a pipeline (`program`): proofs and dependencies are of the body itself. `unproven`:
     a rule cannot be shown, so that nothing may be built on it. `finer`: offered to who cuts operators into parts; for
-    others it is one more of which times are not certain.
+    others it is one more of which times are not certain. `origin`: the plugin that offers it, with the version of its
+    distribution; empty for rammer's own.
     """
 
     name: str
@@ -55,9 +56,15 @@ class RKernel:
     places: int = 1
     unproven: bool = False
     finer: bool = False
+    origin: str = ""
 
     def __repr__(self) -> str:
         return f"<RKernel {self.name} of {self.operation!r}: {self.num_rtasks} rTasks>"
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the body is a text that nothing can be proven of; one without text is run as its expression says."""
+        return isinstance(self.body, ForeignSource) and bool(self.body.text)
 
     @property
     def program(self) -> TileProgram | ForeignSource:

@@ -362,8 +362,8 @@ class VDevice(ABC):
     def rkernels_untried(
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset()
     ) -> Mapping[RKernel, str]:
-        """Why `rkernels_wrong` runs rKernels not, or not as asked; nothing where it runs none on principle."""
-        return {}
+        """Why `rkernels_wrong` does not run rKernels, or not as asked. Where it runs none, foreign texts say so."""
+        return {k: f"vDevice {self.spec.name!r} tries no rKernel out" for k in kernels if k.is_foreign}
 
     def plans_us(self, plans: Sequence[ExecutionPlan]) -> Sequence[float] | None:
         """Measured microseconds of plans that are to be compared, or None (of no plans, too) if it cannot tell."""

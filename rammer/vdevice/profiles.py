@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from rammer import config, files
 from rammer.errors import RammerError
 from rammer.ir.device import VDeviceSpec
-from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask
@@ -38,54 +38,49 @@ def kernel_key(kernel: RKernel, text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _generators() -> str:
-    """A fingerprint of the code that turns an operation and a schedule into text."""
+def _sources() -> str:
+    """A fingerprint of the code that proves rKernels, turns them into text, and runs them."""
     package = Path(__file__).parents[1]
     files = sorted(f for folder in ("ir", "kernels", "vdevice") for f in (package / folder).rglob("*.py"))
-    return hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()
+    return hashlib.sha256(b"\0".join(f.read_bytes() for f in (*files, package / "candidates.py"))).hexdigest()
 
 
-def recipe_keys(kernels: Sequence[RKernel], spec: VDeviceSpec) -> dict[RKernel, str]:
-    """Keys that stand for the texts of kernels and need no printing of them: what the texts are made from.
+def recipe_keys(kernels: Iterable[RKernel], spec: VDeviceSpec) -> dict[RKernel, str]:
+    """Keys of rKernels by their contents: equal ones compute the same by the same text.
 
-    An operation, a schedule, a spec and the generators' own code decide a text. Kernels with foreign texts have none.
+    The contents are operation, body, packing and form, rammer's own code and the plugin's version, and the spec.
+    Neither a name nor a schedule says what a kernel is: a plugin may keep both and change the body.
     """
-    common = f"{_generators()}\0{spec}"
+    common = f"{_sources()}\0{spec}"
     operations: dict[Operation, str] = {}
     found = {}
     for k in kernels:
-        if isinstance(k.body, ForeignSource):
-            continue
         if k.operation not in operations:
             operations[k.operation] = f"{k.operation.expr}\0{k.operation.static}"
-        parts = (common, operations[k.operation], k.name, k.schedule, str(k.packing))
-        found[k] = "recipe " + hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        contents = (str(part) for part in (k.body, k.packing, k.form, k.places, k.origin))
+        parts = (common, operations[k.operation], *contents)
+        found[k] = "recipe " + hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
     return found
 
 
-def comparison_keys(plans: Sequence[ExecutionPlan]) -> list[str] | None:
-    """What the times of plans, measured side by side, depend on: a key each. None if a kernel's text is foreign.
+def comparison_keys(plans: Sequence[ExecutionPlan]) -> list[str]:
+    """What the times of plans, measured side by side, depend on: a key each.
 
     Times of another comparison do not count: the machine may have been slower then.
     """
-    digests = [_digest(plan) for plan in plans]
-    if any(digest is None for digest in digests):
-        return None
-    together = hashlib.sha256(" ".join(map(str, digests)).encode()).hexdigest()
+    together = hashlib.sha256(" ".join(map(_digest, plans)).encode()).hexdigest()
     return [f"plan {n} of {together}" for n in range(len(plans))]
 
 
-def _digest(plan: ExecutionPlan) -> str | None:
+def _digest(plan: ExecutionPlan) -> str:
     """What a plan's time depends on: rKernels, operands, placement and order.
 
     Barriers follow from these, but for some that a plan has more once a proof finds wider reads: that is no other plan.
     """
-    recipes = recipe_keys(list(dict.fromkeys(plan.kernels)), plan.spec)
-    if any(k not in recipes for k in plan.kernels):
-        return None
+    recipes = recipe_keys(dict.fromkeys(plan.kernels), plan.spec)
     digest = hashlib.sha256()
     for op, kernel in zip(plan.graph.operators, plan.kernels, strict=True):
-        digest.update(f"{recipes[kernel]}\0{op.inputs}\0{op.outputs}\0".encode())
+        digest.update(f"{recipes[kernel]}\0{op.inputs}\0{op.outputs}\0".encode(errors="replace"))
     for program in plan.programs:
         for lane in program.lanes:
             digest.update(f"{[slot for slot in lane if isinstance(slot, RTask)]}\0".encode())

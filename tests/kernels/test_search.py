@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cpus import CPUS, MadeUp
 from kernel_harness import Runner, compare, compile_all, random_inputs
@@ -10,10 +12,11 @@ from rammer.cost.estimate import counted_us
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import TensorType
+from rammer.ir.tensor import Digit, Layout, TensorType
 from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates, contraction
 from rammer.kernels.problem import Problem
+from rammer.kernels.schedule import Loop, Schedule
 
 MOST = 4
 
@@ -69,3 +72,10 @@ def test_what_is_passed_on_is_right(kind: str) -> None:
     for kernel, symbol in built.kernels[kind][1]:
         (got,) = Runner(kernel, built.library, symbol, inputs).run()
         compare(got, want, 2e-5, kernel.name)
+
+
+def test_schedules_that_differ_have_different_texts() -> None:
+    """Their texts tell them apart, so what is packed in another way is another one."""
+    one = Schedule("one", (Loop("i", "i", 4),), packing=(("w", Layout((Digit(0, 16), Digit(1), Digit(0, 1, 16)))),))
+    other = replace(one, packing=(("w", Layout((Digit(0, 8), Digit(1), Digit(0, 1, 8)))),))
+    assert len({str(one), str(other), str(replace(one, packing=()))}) == 3

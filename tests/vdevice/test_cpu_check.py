@@ -151,7 +151,7 @@ def test_large_operations_are_tried_out(device: CpuVDevice, monkeypatch: pytest.
     assert set(device.rkernels_wrong([bad, good])) == {bad}
     assert not device.rkernels_untried([bad, good])
     monkeypatch.setattr(check, "MOST_MAPPED", 1 << 29)
-    other = broken(good, other_value, "other")
+    other = replace(bad, origin="another plugin")  # of which the cache knows nothing
     assert "0.8 GiB" in device.rkernels_untried([other])[other] and not device.rkernels_wrong([other])
 
 
@@ -171,7 +171,7 @@ def test_all_rtasks_are_run_where_they_may_write_so_much(device: CpuVDevice, mon
     monkeypatch.setattr(check, "MOST_WRITTEN", 512 << 10)
     assert not device.rkernels_untried([kernel])
     assert "only some" in device.rkernels_untried([kernel], every=every)[kernel]
-    again = replace(kernel, schedule="again")
+    again = replace(kernel, origin="another plugin")
     device.rkernels_wrong([again], every=frozenset([again]))
     assert counts == [kernel.num_rtasks, 1] and kernel.num_rtasks > 1
 

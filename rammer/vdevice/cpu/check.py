@@ -25,7 +25,7 @@ from rammer.ir.operator import Operation, flops
 from rammer.ir.tensor import Array, DType, TensorType
 from rammer.ir.tile import Apply, TileProgram, statements
 from rammer.vdevice.base import Progress
-from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.compile import KernelCompiler, in_c
 from rammer.vdevice.cpu.seeded import PERIOD, Numbers, Region, Seeded, Seeds, bytes_at, element, padded
 from rammer.vdevice.library import Library
 from rammer.vdevice.profiles import profile_store, recipe_keys
@@ -190,7 +190,7 @@ def check_kernels(
     kernels: Sequence[RKernel], compiler: KernelCompiler, machine: str, every: frozenset[RKernel], progress: Progress
 ) -> dict[RKernel, str]:
     """What is wrong with kernels in C, each tried out once on this `machine`; what was found is kept in the cache."""
-    tried = [k for k in dict.fromkeys(kernels) if isinstance(k.body, TileProgram)]
+    tried = in_c(kernels)
     store = profile_store(machine, compiler.toolchain)
     recipes = recipe_keys(tried, compiler.spec)
     keys = {k: f"{'every' if k in every else 'some'} {recipe}" for k, recipe in recipes.items()}
@@ -210,12 +210,11 @@ def check_kernels(
 def untried(kernels: Iterable[RKernel], every: frozenset[RKernel]) -> dict[RKernel, str]:
     """Why kernels in C are not tried out, or why only some rTasks of those in `every` are."""
     why = {}
-    for kernel in kernels:
-        if isinstance(kernel.body, TileProgram):
-            if what := _too_large(kernel):
-                why[kernel] = f"it is not tried out, as {what}"
-            elif kernel in every and not _all_fit(kernel):
-                why[kernel] = "only some of its rTasks are tried out, as all would write too much"
+    for kernel in in_c(kernels):
+        if what := _too_large(kernel):
+            why[kernel] = f"it is not tried out, as {what}"
+        elif kernel in every and not _all_fit(kernel):
+            why[kernel] = "only some of its rTasks are tried out, as all would write too much"
     return why
 
 

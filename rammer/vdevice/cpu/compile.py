@@ -272,6 +272,11 @@ class KernelCompiler:
         return data
 
 
+def in_c(kernels: Iterable[RKernel]) -> list[RKernel]:
+    """The distinct rKernels that this vDevice runs: tile programs, and foreign texts in C."""
+    return [k for k in dict.fromkeys(kernels) if not isinstance(k.body, ForeignSource) or k.body.language == "c"]
+
+
 def _only(batch: Sequence[Source]) -> str:
     """What an object of these kernels, in this order, and of no others is called."""
     return fingerprint("only", *(s.key for s in batch))

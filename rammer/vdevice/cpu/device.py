@@ -89,7 +89,7 @@ class CpuVDevice(VDevice):
         self, kernels: Sequence[RKernel], *, every: frozenset[RKernel] = frozenset()
     ) -> Mapping[RKernel, str]:
         """rKernels in C whose tensors are too large to be tried out; nothing for a CPU that is not this one."""
-        return untried(kernels, every) if self._is_here else {}
+        return untried(kernels, every) if self._is_here else super().rkernels_untried(kernels)
 
     def rkernels_refused(
         self, kernels: Sequence[RKernel], *, budget_s: float = 10.0, progress: Progress = silent

@@ -12,13 +12,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.kernel import RKernel
 from rammer.ir.memory import PAGE
 from rammer.ir.operator import Operation
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType
 from rammer.vdevice.base import Progress
-from rammer.vdevice.cpu.compile import MEASURE, KernelCompiler
+from rammer.vdevice.cpu.compile import MEASURE, KernelCompiler, in_c
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import allocate
@@ -52,7 +52,7 @@ def measure_kernels(
     once, so that its operands are "near"; or in turn once, after the core's own caches lost them to others and "shared"
     ones have them, or after all were brought "far".
     """
-    wanted = [k for k in dict.fromkeys(kernels) if not isinstance(k.body, ForeignSource) or k.body.language == "c"]
+    wanted = in_c(kernels)
     if not wanted:
         return {}
     store = profile_store(machine, compiler.toolchain)
@@ -67,7 +67,7 @@ def measure_kernels(
     keys = {k: state + kernel_key(k, key) for k, key in texts.items()}
     known = store.get(keys.values())
     found |= {k: known[key] for k, key in keys.items() if key in known}
-    store.put({recipes[k]: found[k] for k, key in keys.items() if key in known and k in recipes})
+    store.put({recipes[k]: found[k] for k, key in keys.items() if key in known})
     groups = _unknown(wanted, found)
     if not groups:
         return found
@@ -93,7 +93,7 @@ def measure_kernels(
         done += len(group)
         progress("profile", done, total)
     store.put({keys[k]: us for k, us in found.items() if k in keys and keys[k] not in known})
-    store.put({recipes[k]: us for k, us in found.items() if k in recipes})
+    store.put({recipes[k]: us for k, us in found.items()})
     return found
 
 
@@ -123,7 +123,7 @@ def refused_kernels(
     The cache keeps an endless time for these: they are not tried again. Raises ToolchainError where it takes none.
     """
     store = profile_store(machine, compiler.toolchain)
-    recipes = recipe_keys(list(dict.fromkeys(kernels)), compiler.spec)
+    recipes = recipe_keys((k for k in in_c(kernels) if not k.is_foreign), compiler.spec)
     known = store.get(recipes.values())
     before = {k: "the C compiler refused it before" for k, key in recipes.items() if known.get(key) == inf}
     missing = [k for k, key in recipes.items() if key not in known]
@@ -181,8 +181,6 @@ def known_plans_us(
 ) -> list[float]:
     """Microseconds of plans: from the cache if this `machine` compared the same ones before, else from `measure`."""
     keys = comparison_keys(plans)
-    if keys is None:
-        return measure()
     store = profile_store(machine, compiler.toolchain)
     known = store.get(keys)
     if any(key not in known for key in keys):
