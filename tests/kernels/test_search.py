@@ -76,6 +76,6 @@ def test_what_is_passed_on_is_right(kind: str) -> None:
 
 def test_schedules_that_differ_have_different_texts() -> None:
     """Their texts tell them apart, so what is packed in another way is another one."""
-    one = Schedule("one", (Loop("i", "i", 4),), packing=(("w", Layout((Digit(0, 16), Digit(1), Digit(0, 1, 16)))),))
+    one = Schedule("one", (Loop("i", 4),), packing=(("w", Layout((Digit(0, 16), Digit(1), Digit(0, 1, 16)))),))
     other = replace(one, packing=(("w", Layout((Digit(0, 8), Digit(1), Digit(0, 1, 8)))),))
     assert len({str(one), str(other), str(replace(one, packing=()))}) == 3
