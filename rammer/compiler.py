@@ -180,7 +180,7 @@ def compile(
     prover: Prover | None = None
     try:
         vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
-        budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
+        budget_s = config.number("RAMMER_TUNE_SECONDS", given=tune_seconds) or 0.0
         if not isinstance(model, Graph):
             require_compiler()  # it is said first
         if budget_s > 0:
@@ -198,7 +198,7 @@ def compile(
             verify_pass = _verify_pass(graph)
             watch = verify_pass if verify >= 2 else unwatched
             apart, finer = wishes_of(chosen, graph, vdevice.spec)
-            winograd = config.get("RAMMER_WINOGRAD") != "0"
+            winograd = bool(config.boolean("RAMMER_WINOGRAD"))
             graph = optimize(
                 graph, vdevice.spec, images_apart=apart, watch=watch, tell=widened.append, winograd=winograd
             )

@@ -15,20 +15,34 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from rammer.errors import RammerError, did_you_mean
 
 Number = TypeVar("Number", int, float)
 
 
+Kind = Literal["text", "names", "boolean", "integer", "number"]  # of a flag, and the function that reads it
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """An environment variable that rammer reads."""
+    """An environment variable that rammer reads: what its text is, and from where to where a number may go."""
 
     name: str
     default: str
     help: str
+    kind: Kind = "text"
+    low: float = 0
+    high: float = inf
+
+    @property
+    def values(self) -> str:
+        """What it takes, for people."""
+        if self.kind == "boolean":
+            return "one of 1, on, yes, true, 0, off, no, false"
+        what = "an integer" if self.kind == "integer" else "a number"
+        return f"{what} from {self.low:g}" + (f" to {self.high:g}" if self.high < inf else " on")
 
 
 FLAGS: dict[str, Flag] = {
@@ -46,22 +60,29 @@ FLAGS: dict[str, Flag] = {
             "",
             "HIP compiler for AMD GPUs instead of ziglang's clang: `/opt/rocm/bin/hipcc`, `clang-19`",
         ),
-        Flag("RAMMER_CODE_OBJECT", "5", "version of code objects for AMD GPUs: 4, 5 or 6"),
+        Flag(
+            "RAMMER_CODE_OBJECT", "5", "version of code objects for AMD GPUs: 4, 5 or 6", kind="integer", low=4, high=6
+        ),
         Flag("RAMMER_CACHE_DIR", "", "folder of compiled kernels and profiles; the platform's cache folder by default"),
         Flag(
             "RAMMER_DEBUG",
             "0",
             "stderr: 1 devices and plugins, 2 times, 3 choices, 4 source, 5 slots; each with those below",
+            kind="integer",
         ),
         Flag(
             "RAMMER_VERIFY",
             "1",
             "0 verify no plan (benchmarks), 1 graph and plan before it is built, 2 the graph after every pass as well",
+            kind="integer",
+            high=2,
         ),
         Flag(
             "RAMMER_CHECK",
             "1",
             "0 tries no rKernel out before it is used, 1 some rTasks of each, 2 all, and the whole program once",
+            kind="integer",
+            high=2,
         ),
         Flag(
             "RAMMER_DUMP_DIR", "", "folder that receives graph, plan, timeline, source and build log of every compile"
@@ -71,41 +92,88 @@ FLAGS: dict[str, Flag] = {
             "RAMMER_NUM_VEUS",
             "",
             "vEUs of the CPU; by default one per core that this process may use, within its quota",
+            kind="integer",
+            low=1,
+            high=1024,
         ),
-        Flag("RAMMER_VECTOR_LANES", "", "fp32 lanes of the CPU's vectors: 4, 8 or 16; by default what the CPU has"),
+        Flag(
+            "RAMMER_VECTOR_LANES",
+            "",
+            "fp32 lanes of the CPU's vectors: 4, 8 or 16; by default what the CPU has",
+            kind="integer",
+            low=1,
+        ),
         Flag(
             "RAMMER_MATRIX_UNIT",
             "1",
             "0 leaves AMX, AVX512-BF16 and AVX512-VNNI alone, and on NVIDIA GPUs tensor cores for float32 in parts",
+            kind="boolean",
         ),
         Flag(
             "RAMMER_DATA_AS_FLAG",
             "0",
             "1 hands small results over on NVIDIA GPUs by words that say themselves that they are there: no fence",
+            kind="boolean",
         ),
-        Flag("RAMMER_DISABLE_CPU_FEATURES", "", "features that count as missing in the CPU, e.g. `amx*,avx512*`"),
-        Flag("RAMMER_HAND_OVER", "1", "0 lets no vEU of the CPU that waits do parts of another one's rTask"),
-        Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores"),
-        Flag("RAMMER_SPIN_MS", "3", "milliseconds for which idle vEU threads of the CPU spin before they sleep"),
+        Flag(
+            "RAMMER_DISABLE_CPU_FEATURES",
+            "",
+            "features that count as missing in the CPU, e.g. `amx*,avx512*`",
+            kind="names",
+        ),
+        Flag(
+            "RAMMER_HAND_OVER",
+            "1",
+            "0 lets no vEU of the CPU that waits do parts of another one's rTask",
+            kind="boolean",
+        ),
+        Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores", kind="boolean"),
+        Flag(
+            "RAMMER_SPIN_MS",
+            "3",
+            "milliseconds for which idle vEU threads of the CPU spin before they sleep",
+            kind="number",
+            high=1e9,
+        ),
         Flag(
             "RAMMER_SUBNORMALS",
             "0",
             "1 computes with numbers below the normal ones on the CPU, at a fraction of the speed; else they are zero",
+            kind="boolean",
         ),
-        Flag("RAMMER_WATCHDOG_SECONDS", "60", "seconds without progress after which a waiting vEU stops the run"),
+        Flag(
+            "RAMMER_WATCHDOG_SECONDS",
+            "60",
+            "seconds without progress after which a waiting vEU stops the run",
+            kind="number",
+            low=0.001,
+            high=1e9,
+        ),
         Flag("RAMMER_PRECISION", "fp32", "what operands of products may be rounded to where none is named: tf32, bf16"),
         Flag(
             "RAMMER_GPU_GRAPH",
             "",
             "1 records the launches of a program on a GPU as one graph, 0 none; by default several on NVIDIA's",
+            kind="boolean",
         ),
-        Flag("RAMMER_TUNE_SECONDS", "20", "time budget for measuring candidate kernels in one compile"),
-        Flag("RAMMER_WINOGRAD", "1", "0 computes convolutions only directly, with smaller rounding errors"),
-        Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas"),
-        Flag("RAMMER_TRACE_PLUGINS", "", "1 prints every hook call and its answer"),
-        Flag("RAMMER_TEST_VDEVICES", "", "tests: the only vDevices to test, separated by commas"),
-        Flag("RAMMER_REQUIRE_VDEVICES", "", "tests: vDevices whose absence is a failure and no skip"),
-        Flag("RAMMER_SEED", "", "tests: seed that replays a random case"),
+        Flag(
+            "RAMMER_TUNE_SECONDS",
+            "20",
+            "time budget for measuring candidate kernels in one compile",
+            kind="number",
+            high=1e9,
+        ),
+        Flag(
+            "RAMMER_WINOGRAD",
+            "1",
+            "0 computes convolutions only directly, with smaller rounding errors",
+            kind="boolean",
+        ),
+        Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas", kind="names"),
+        Flag("RAMMER_TRACE_PLUGINS", "0", "1 prints every hook call and its answer", kind="boolean"),
+        Flag("RAMMER_TEST_VDEVICES", "", "tests: the only vDevices to test, separated by commas", kind="names"),
+        Flag("RAMMER_REQUIRE_VDEVICES", "", "tests: vDevices whose absence is a failure and no skip", kind="names"),
+        Flag("RAMMER_SEED", "", "tests: seed that replays a random case", kind="integer"),
     )
 }
 
@@ -116,8 +184,11 @@ _stand_ins: dict[Path, tuple[Path, str]] = {}  # for cache folders that cannot b
 _cache_lock = threading.Lock()  # compilers are called by several threads at once
 
 
+BOOLEANS = dict.fromkeys(("1", "on", "yes", "true"), True) | dict.fromkeys(("0", "off", "no", "false"), False)
+
+
 def get(name: str) -> str:
-    """The flag's value now, or its default. Unknown RAMMER_* variables are warned about, each once.
+    """The flag's text now, or its default. Unknown RAMMER_* variables are warned about, each once.
 
     Raises RammerError if a variable has the old name of a flag.
     """
@@ -125,23 +196,44 @@ def get(name: str) -> str:
     return os.environ.get(name) or FLAGS[name].default
 
 
-def integer(name: str, low: int = 0) -> int | None:
-    """A flag's value as an integer of at least `low`, or None if it is empty. Raises RammerError."""
-    return _parsed(name, int, lambda value: value >= low, f"integer of {low} or more")
-
-
-def number(name: str) -> float | None:
-    """A flag's value as a non-negative number, or None if it is empty. Raises RammerError."""
-    return _parsed(name, float, lambda value: 0 <= value < inf, "non-negative number")
-
-
-def _parsed(name: str, read: Callable[[str], Number], fits: Callable[[Number], bool], what: str) -> Number | None:
+def boolean(name: str) -> bool | None:
+    """Whether the flag is on, or None if it is empty. Raises RammerError for what is neither on nor off."""
     if not (text := get(name)):
         return None
-    with suppress(ValueError):
-        if fits(value := read(text)):
+    if (found := BOOLEANS.get(text.strip().lower())) is None:
+        raise _refused(name, f"{name}={text!r}")
+    return found
+
+
+def integer(name: str) -> int | None:
+    """The flag's value as an integer in its range, or None if it is empty. Raises RammerError."""
+    return _in_range(name, int)
+
+
+def number(name: str, given: float | None = None) -> float | None:
+    """The flag's value as a number in its range, or None if it is empty. Raises RammerError.
+
+    A value that is `given` as an argument (of the flag's name in small letters, without RAMMER_) takes its place.
+    """
+    return _in_range(name, float, given)
+
+
+def _in_range(name: str, read: Callable[[str], Number], given: Number | None = None) -> Number | None:
+    """A text, or what is given, within the flag's range."""
+    flag, text = FLAGS[name], get(name)
+    if given is None and not text:
+        return None
+    with suppress(ValueError, TypeError):
+        value = read(text) if given is None else given
+        if flag.low <= value <= flag.high and value < inf:
             return value
-    raise RammerError(f"{name}={text!r} is no {what}", hint=FLAGS[name].help)
+    own = name.removeprefix("RAMMER_").lower()
+    raise _refused(name, f"{name}={text!r}" if given is None else f"{own}={given!r}")
+
+
+def _refused(name: str, what: str) -> RammerError:
+    flag = FLAGS[name]
+    return RammerError(f"{what}: it should be {flag.values}", hint=f"{name}: {flag.help}")
 
 
 def names(name: str) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class RammerError(Exception):
@@ -16,6 +18,10 @@ class RammerError(Exception):
         self.what = what
         self.hint = hint
         super().__init__(f"{what}\n  hint: {hint}" if hint else what)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it is, not how it was made: subclasses have parameters of their own."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class ModelError(RammerError):

@@ -73,8 +73,8 @@ class PluginRegistry:
         self._origins: dict[str, str] = {}  # of the rKernels of a plugin, by its name
         self._manager = pluggy.PluginManager("rammer")
         self._manager.add_hookspecs(hookspecs)
-        self._trace = bool(config.get("RAMMER_TRACE_PLUGINS"))
-        blocked = {name.strip() for name in config.get("RAMMER_DISABLE_PLUGINS").split(",") if name.strip()}
+        self._trace = config.boolean("RAMMER_TRACE_PLUGINS")
+        blocked = config.names("RAMMER_DISABLE_PLUGINS")
         for name, module in BUILTINS.items():
             if name not in blocked:
                 self.register(importlib.import_module(module), name)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+import rammer
 from rammer import config
 from rammer.errors import RammerError
+from rammer.frontend.builder import GraphBuilder
+from rammer.vdevice.cpu.spec import choose_arch, host
+from rammer.vdevice.cuda.spec import _instructions as cuda_instructions
 
 
 def test_flags_are_read_at_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,15 +38,70 @@ def test_an_empty_variable_counts_as_unset() -> None:
 
 def test_numbers_are_checked() -> None:
     with config.override(RAMMER_NUM_VEUS="4", RAMMER_SPIN_MS="0.5"):
-        assert config.integer("RAMMER_NUM_VEUS", 1) == 4
+        assert config.integer("RAMMER_NUM_VEUS") == 4
         assert config.number("RAMMER_SPIN_MS") == 0.5
     for bad in ("four", "0", "-1", "4.5"):
         with config.override(RAMMER_NUM_VEUS=bad), pytest.raises(RammerError, match="RAMMER_NUM_VEUS") as caught:
-            config.integer("RAMMER_NUM_VEUS", 1)
+            config.integer("RAMMER_NUM_VEUS")
         assert "vEUs" in caught.value.hint
     for bad in ("soon", "-1", "inf", "nan"):
         with config.override(RAMMER_SPIN_MS=bad), pytest.raises(RammerError, match="RAMMER_SPIN_MS"):
             config.number("RAMMER_SPIN_MS")
+
+    for bad in ("abc", "-3"):
+        with config.override(RAMMER_TUNE_SECONDS=bad), pytest.raises(RammerError, match=f"RAMMER_TUNE_SECONDS='{bad}'"):
+            config.number("RAMMER_TUNE_SECONDS")
+    assert config.number("RAMMER_TUNE_SECONDS", given=0.5) == 0.5
+    for given in (-3, float("nan"), float("inf"), "soon"):
+        with pytest.raises(RammerError, match=r"tune_seconds=.*: it should be a number from 0 to"):
+            rammer.compile(GraphBuilder("empty").build(), tune_seconds=given)  # type: ignore[arg-type]
+
+
+BOOLEANS = [name for name, flag in config.FLAGS.items() if flag.kind == "boolean"]
+
+
+@pytest.mark.parametrize("name", BOOLEANS)
+def test_switches_take_the_usual_words_and_no_others(name: str) -> None:
+    for text in ("1", "on", "Yes", "TRUE", " true "):
+        with config.override(**{name: text}):
+            assert config.boolean(name) is True
+    for text in ("0", "off", "No", "FALSE"):
+        with config.override(**{name: text}):
+            assert config.boolean(name) is False
+    for text in ("2", "maybe", "none", "-1", " "):
+        with (
+            config.override(**{name: text}),
+            pytest.raises(RammerError, match=f"{name}='{text}': it "),
+        ):
+            config.boolean(name)
+    with config.override(**{name: None}):
+        assert config.boolean(name) in (True, False) or config.FLAGS[name].default == ""
+
+
+def test_every_flag_is_read_as_what_it_is() -> None:
+    """Nobody compares texts of flags, or converts them: that is for `config` to do, once."""
+    read, root = set(), Path(rammer.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            place = f"{file.name}:{getattr(node, 'lineno', 0)}"
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("config"), reader), [ast.Constant(str(name)), *_]):
+                    kind = config.FLAGS[name].kind
+                    assert reader == ("get" if kind == "text" else kind), f"{place} reads {name} by config.{reader}"
+                    read.add(name)
+                case ast.Call(ast.Name("int" | "float" | "bool"), [ast.Call(ast.Attribute(ast.Name("config"), "get"))]):
+                    pytest.fail(f"{place} converts the text of a flag")
+                case ast.Compare(ast.Call(ast.Attribute(ast.Name("config"), "get")), _, [ast.Constant(), *_]):
+                    pytest.fail(f"{place} compares the text of a flag")
+    assert len(read) > 20
+    assert {flag.kind for flag in config.FLAGS.values()} == {*get_args(config.Kind)}
+
+
+@pytest.mark.parametrize("text", ["off", "false", "0"])
+def test_the_matrix_unit_is_left_alone_everywhere_by_the_same_words(text: str) -> None:
+    with config.override(RAMMER_MATRIX_UNIT=text):
+        assert not any(i.precision == "fp32" and i.parts for i in cuda_instructions("sm_90"))
+        assert not choose_arch(None, host()).instructions
 
 
 def test_names_are_split() -> None:

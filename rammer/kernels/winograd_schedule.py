@@ -79,7 +79,7 @@ def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
     They need a cache for each vEU: the transformed planes are several times the size of what they stand for.
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
-    if not cached or len(problem.root.reduce) != 3 or config.get("RAMMER_WINOGRAD") == "0":
+    if not cached or len(problem.root.reduce) != 3 or not config.boolean("RAMMER_WINOGRAD"):
         return [], False
     apart = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
     conv = convolution(apart)

@@ -75,7 +75,7 @@ class VDeviceConformance(_Listed):
         answer = entry.probe()
         if not answer.ok and not cls.emulated:
             text = f"vDevice {cls.vdevice!r} is unavailable: {answer.reason} ({answer.hint})"
-            if cls.vdevice in config.get("RAMMER_REQUIRE_VDEVICES").split(","):
+            if cls.vdevice in config.names("RAMMER_REQUIRE_VDEVICES"):
                 pytest.fail(text)
             pytest.skip(text)
         vdevice = registry.open(cls.vdevice, arch=cls.arch, device=cls.device)

@@ -91,14 +91,14 @@ class CpuExecutable(HostRooms):
         """Put the program as runtime.c sees it into `_struct`; `_arrays` are what that refers to."""
         allowed = self._host.cpus
         enough = len(allowed) >= self._num_veus
-        pinned = allowed if self._num_veus > 1 and config.get("RAMMER_PIN") != "0" else ()
+        pinned = allowed if self._num_veus > 1 and config.boolean("RAMMER_PIN") else ()
         self._cpus = np.full(max(self._num_veus, len(pinned)), -1, np.int64)
         self._cpus[: len(pinned)] = pinned
         self._report = np.zeros(8, np.int64)
         spin_ms = config.number("RAMMER_SPIN_MS") or 0.0
         table = self._table
         slots = np.array(table.slots)
-        if config.get("RAMMER_HAND_OVER") == "0":
+        if not config.boolean("RAMMER_HAND_OVER"):
             slots[:, TICKETS] = 0
         self._arrays: tuple[Array, ...] = (
             np.ascontiguousarray(table.bounds),
@@ -132,7 +132,7 @@ class CpuExecutable(HostRooms):
             patience=4096 if enough else 32,
             times=times,
             report=report,
-            keeps_subnormals=int(config.get("RAMMER_SUBNORMALS") == "1" or bool(table.header.get("keeps_subnormals"))),
+            keeps_subnormals=int(bool(config.boolean("RAMMER_SUBNORMALS") or table.header.get("keeps_subnormals"))),
         )
         self._address = ctypes.addressof(struct)
 

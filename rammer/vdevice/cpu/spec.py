@@ -165,9 +165,9 @@ def choose_arch(name: str | None, here: Host) -> Arch:
             return find_arch(name)
         arch = find_arch(shape)
         return arch if here.runs(arch) else find_arch(f"{shape}@{choose_arch(None, here).name}")
-    lanes = config.integer("RAMMER_VECTOR_LANES", 1)
+    lanes = config.integer("RAMMER_VECTOR_LANES")
     for arch in ARCHES.values():  # widest first
-        wanted = not (arch.instructions and config.get("RAMMER_MATRIX_UNIT") == "0")
+        wanted = not (arch.instructions and not config.boolean("RAMMER_MATRIX_UNIT"))
         if here.runs(arch) and lanes in (None, arch.lanes) and wanted:
             return arch
     if lanes is None:
@@ -196,9 +196,7 @@ def default_num_veus(here: Host) -> tuple[int, str]:
     them for the rest of every period. Raises DeviceError.
     """
     cpus, cores, quota = len(here.cpus), here.num_cores, here.quota
-    if asked := config.integer("RAMMER_NUM_VEUS", 1):
-        if asked > MAX_VEUS:
-            raise DeviceError(f"RAMMER_NUM_VEUS={asked}: at most {MAX_VEUS} vEUs", hint="one per core is best")
+    if asked := config.integer("RAMMER_NUM_VEUS"):
         return asked, f"RAMMER_NUM_VEUS={asked}"
     how = f"the affinity mask has {_count(cpus, 'CPU')} on {_count(cores, 'core')}"
     if quota is None:

@@ -63,7 +63,7 @@ def _instructions(arch: str) -> tuple[Instruction, ...]:
         return ()
     own = SM_90, SM_90_FP32
     groups, exact = own if arch == "sm_90" else ((), ())
-    fp32 = (*exact, SM_80_FP32) if config.get("RAMMER_MATRIX_UNIT") == "1" else ()
+    fp32 = (*exact, SM_80_FP32) if config.boolean("RAMMER_MATRIX_UNIT") else ()
     return (*groups, *SM_80, *fp32, LATER)
 
 

@@ -118,7 +118,7 @@ def own_flags(arch: str) -> tuple[str, ...]:
 
 def code_object_flag() -> str:
     """The version of the file format, as clang is told it. Raises RammerError."""
-    return f"-mcode-object-version={config.integer('RAMMER_CODE_OBJECT', 4)}"
+    return f"-mcode-object-version={config.integer('RAMMER_CODE_OBJECT')}"
 
 
 def hip_compiler() -> HipCompiler:

@@ -107,7 +107,7 @@ class GpuVDevice(VDevice):
         if count is None:
             raise DeviceError(f"nobody reads machine code of {self.platform.brand} GPUs", hint="target='cuda' has hops")
         arch, room = self.gpu.arch, early_words(plan.spec.registers, plan.spec.lanes)
-        words = telling(plan) if config.get("RAMMER_DATA_AS_FLAG") == "1" and self.dialect.tells else None
+        words = telling(plan) if bool(config.boolean("RAMMER_DATA_AS_FLAG")) and self.dialect.tells else None
         taking = [n for n in range(len(plan.kernels)) if words and exchange_of(words, n).takes]
         return estimated(
             plan,
@@ -169,7 +169,7 @@ class GpuVDevice(VDevice):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, tables and packed constants. Raises ToolchainError, DeviceError."""
-        tells = config.get("RAMMER_DATA_AS_FLAG") == "1"
+        tells = bool(config.boolean("RAMMER_DATA_AS_FLAG"))
         program = make_program(plan, self.dialect, branches=self.form == "branches", tells=tells)
         progress("compile", 0, 1)
         code = self.machine_code(program.text)
@@ -214,7 +214,7 @@ class SimtEmulator(VDevice):
 
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Text, tables and packed constants. Raises ToolchainError, DeviceError."""
-        tells = config.get("RAMMER_DATA_AS_FLAG") == "1"
+        tells = bool(config.boolean("RAMMER_DATA_AS_FLAG"))
         program = make_program(plan, self._dialect, branches=self.form == "branches", tells=tells)
         progress("compile", 0, 1)
         compile_host(program.text)

@@ -77,8 +77,8 @@ class GpuExecutable:
         self._bindings = bound_in(image, self.streams)
         self._text = image.file(SOURCE).decode()
         self._driver, self._compile = driver, compile
-        asked = config.get("RAMMER_GPU_GRAPH")
-        default = asked == "1" if asked else driver.records and self.streams.num_programs > 1
+        asked = config.boolean("RAMMER_GPU_GRAPH")
+        default = driver.records and self.streams.num_programs > 1 if asked is None else asked
         self._recording = default if graph is None else graph
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
