@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import statistics
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from rich.table import Table
 import rammer
 from benchmarks.apart import PAUSE_S
 from benchmarks.report import wide_console
+from rammer.children import usable_cpus
 from rammer.demo import lstm_stack
 from rammer.measure import random_inputs
 
@@ -184,7 +184,7 @@ def table(results: dict[str, Any]) -> Table:
 def main(model: str | None, programs: str, rounds: int, seconds: float, peers: str, output: Path | None) -> None:
     """Call 1, 2, … programs of MODEL (by default a small LSTM) in turn and at once."""
     names = [p for p in peers.split(",") if importlib.util.find_spec(p)]
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = usable_cpus()
     with tempfile.TemporaryDirectory() as folder:
         if model is None:
             model = str(Path(folder, "lstm.onnx"))

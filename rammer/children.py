@@ -35,7 +35,7 @@ def computed(work: Callable[[Item], Made], items: Sequence[Item], processes: int
     Whoever is ready takes the next item, so what takes longest should come first. Results of children are pickled. What
     a child does not bring in time is computed here, so what `work` raises is raised here.
     """
-    count = max(min(processes or _cpus(), len(items) // FEWEST), 1) if hasattr(os, "fork") else 1
+    count = max(min(processes or usable_cpus(), len(items) // FEWEST), 1) if hasattr(os, "fork") else 1
     if count == 1:
         return [work(item) for item in items]
     began = time.monotonic()
@@ -65,7 +65,7 @@ class Ahead(Generic[Item, Made]):
     def __init__(self, work: Callable[[Item], Made], items: Sequence[Item]) -> None:
         self._work, self._items = work, items
         self._child: _Child[Made] | None = None
-        if items and hasattr(os, "fork") and _cpus() > 1:
+        if items and hasattr(os, "fork") and usable_cpus() > 1:
             self._tickets = _Tickets(len(items))
             self._child = _Child(work, items, self._tickets)
 
@@ -125,7 +125,8 @@ class _Tickets:
         os.close(self._pipe)
 
 
-def _cpus() -> int:
+def usable_cpus() -> int:
+    """How many CPUs this process may use; of a system without affinity masks, all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

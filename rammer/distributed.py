@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rammer
+from rammer.children import usable_cpus
 from rammer.errors import RammerError
 from rammer.ir.tensor import Array
 from rammer.program import Program
@@ -48,7 +49,7 @@ def connect(scheduler: str | None = None, *, workers: int | None = None) -> Iter
         with client:
             yield client
         return
-    count = workers or len(os.sched_getaffinity(0))
+    count = workers or usable_cpus()
     with (  # at any free port: there may be another cluster
         LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,

@@ -87,6 +87,11 @@ class InputError(RammerError):
     """Run-time inputs that do not match the program's signature."""
 
 
+def closed(what: str = "program", hint: str = "compile or load it again") -> InputError:
+    """The error of whoever uses a program or session that was closed."""
+    return InputError(f"the {what} is closed", hint=hint)
+
+
 class ArtifactError(RammerError):
     """A saved program that is damaged, unsafe, or made for something else."""
 

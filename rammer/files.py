@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -14,6 +16,8 @@ from typing import BinaryIO, TypeAlias
 from rammer.errors import RammerError
 
 Named: TypeAlias = "str | os.PathLike[str]"
+
+_RANDOM = re.compile("[0-9a-f]{16}")  # the end of a temporary file's name
 
 
 def open_plain(path: Named) -> BinaryIO:
@@ -76,9 +80,9 @@ def new_file(
     has changed.
     """
     target, old = check_new(path, sources=sources, raises=raises)
-    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        _remove_left(target)
+        part, descriptor = _part(target)
         try:
             with os.fdopen(descriptor, "w+b") as file:
                 yield file
@@ -89,13 +93,46 @@ def new_file(
                     with suppress(PermissionError):  # only root gives files away
                         os.fchown(descriptor, old.st_uid, old.st_gid)
                     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
-            os.replace(part, target)
+                os.replace(part, target)  # while it is locked
         except BaseException:
             with suppress(OSError):  # the first error is the one to see
                 os.unlink(part)
             raise
     except OSError as error:
         raise raises(f"{os.fspath(path)}: cannot be written: {_reason(error)}", hint=hint) from error
+
+
+def _part(target: Path) -> tuple[Path, int]:
+    """A new file beside `target`, and its descriptor, locked: it is not taken for one that was left."""
+    while True:
+        part = target.with_name(f"{_stem(target)}{secrets.token_hex(8)}")
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with suppress(OSError):  # file systems without locks keep what is left
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:
+            return part, descriptor
+        os.close(descriptor)  # another process removed it before it was locked
+
+
+def _remove_left(target: Path) -> None:
+    """Remove what writers of `target` left who were killed: nobody has a lock on it."""
+    stem, names = _stem(target), list[str]()
+    with suppress(OSError):  # the folder may be written to, and not read
+        names = [name for name in os.listdir(target.parent) if name.startswith(stem)]
+    for name in names:
+        if not _RANDOM.fullmatch(name, len(stem)):
+            continue
+        with suppress(OSError):
+            descriptor = os.open(target.with_name(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(target.with_name(name))
+            finally:
+                os.close(descriptor)
+
+
+def _stem(target: Path) -> str:
+    return f".{target.name[:100]}."
 
 
 def write(

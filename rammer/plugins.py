@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -74,7 +76,7 @@ class PluginRegistry:
         self._manager = pluggy.PluginManager("rammer")
         self._manager.add_hookspecs(hookspecs)
         self._trace = config.boolean("RAMMER_TRACE_PLUGINS")
-        blocked = config.names("RAMMER_DISABLE_PLUGINS")
+        self._blocked = blocked = config.names("RAMMER_DISABLE_PLUGINS")
         for name, module in BUILTINS.items():
             if name not in blocked:
                 self.register(importlib.import_module(module), name)
@@ -89,6 +91,8 @@ class PluginRegistry:
         try:
             self.register(entry.load(), entry.name, f"{distribution} {entry.dist.version}" if entry.dist else "")
         except Exception as error:  # a plugin may raise anything at import
+            if _by_signal(error, f"plugin {entry.name!r} was imported"):
+                raise
             self.faults.append(PluginFault(entry.name, distribution, f"{type(error).__name__}: {error}"))
 
     def register(self, plugin: object, name: str, version: str = "") -> None:
@@ -120,6 +124,8 @@ class PluginRegistry:
             except RammerError:
                 raise
             except Exception as error:
+                if _by_signal(error, f"{hook} of plugin {implementation.plugin_name!r} ran"):
+                    raise
                 raise PluginError(
                     f"plugin {implementation.plugin_name!r}: {hook} raised {type(error).__name__}: {error}",
                     hint=f"RAMMER_DISABLE_PLUGINS={implementation.plugin_name} runs without it",
@@ -152,7 +158,7 @@ class PluginRegistry:
         known = self.vdevices()
         if target not in known:
             raise RammerError(
-                f"no vDevice named {target!r}; registered: {', '.join(sorted(known))}",
+                f"no vDevice named {target!r}; registered: {', '.join(sorted(known))}{self._missing()}",
                 hint=_meant(target, [entry for _, entry in known.values()]),
             )
         plugin, entry = known[target]
@@ -165,7 +171,7 @@ class PluginRegistry:
         known = self._policies()
         if name not in known:
             raise PolicyError(
-                f"no policy named {name!r}; registered: {', '.join(sorted(known))}",
+                f"no policy named {name!r}; registered: {', '.join(sorted(known))}{self._missing()}",
                 hint=did_you_mean(name, known) or "policies come from plugins; see `rammer doctor`",
             )
         options = {} if options is None else options
@@ -178,6 +184,12 @@ class PluginRegistry:
             make = announced[name]
             check_options(name, make, {**given, **options})
             return _Blamed(plugin, name, make(**given, **options))
+
+    def _missing(self) -> str:
+        """Plugins that may have what is missed, and why they are not here."""
+        faults = [f"plugin {f.plugin!r} of {f.distribution} cannot be used: {f.reason}" for f in self.faults]
+        blocked = [f"plugin {name!r} is switched off by RAMMER_DISABLE_PLUGINS" for name in self._blocked]
+        return "".join(f"; {what}" for what in (*faults, *blocked))
 
     def policies(self) -> dict[str, Callable[..., Policy]]:
         """Scheduling policies by name."""
@@ -247,10 +259,29 @@ def _blamed(plugin: str, what: str) -> Iterator[None]:
     except RammerError:
         raise
     except Exception as error:  # a plugin may raise anything
+        if _by_signal(error, f"{what} of plugin {plugin!r} ran"):
+            raise
         raise PluginError(
             f"plugin {plugin!r}: {what} raised {type(error).__name__}: {error}",
             hint=f"report it to the plugin's author; RAMMER_DISABLE_PLUGINS={plugin} runs without it",
         ) from error
+
+
+def _by_signal(error: Exception, meanwhile: str) -> bool:
+    """Whether a signal handler of this process raised an error, which then says so: it is not the plugin's."""
+    handlers = {_code(signal.getsignal(number)): number for number in signal.valid_signals()}
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if number := handlers.get(frame.f_code):
+            error.add_note(f"raised by the handler of {signal.Signals(number).name} while {meanwhile}")
+            return True
+    return False
+
+
+def _code(handler: Any) -> object:
+    """The code of a handler: a function, a method, a partial, or an object that is called."""
+    handler = getattr(handler, "func", handler)
+    called = handler if hasattr(handler, "__code__") or hasattr(handler, "__func__") else type(handler).__call__
+    return getattr(getattr(called, "__func__", called), "__code__", None)
 
 
 def _meant(target: str, entries: Sequence[VDeviceEntry]) -> str:
@@ -265,5 +296,7 @@ def _probe(entry: VDeviceEntry) -> tuple[bool, str, str]:
     try:
         answer: Availability = entry.probe()
     except Exception as error:  # the contract says never; a plugin may break it
+        if _by_signal(error, "a vDevice was probed"):
+            raise
         return False, f"its probe raised {type(error).__name__}: {error}", "report this to the plugin's author"
     return answer.ok, answer.reason, answer.hint

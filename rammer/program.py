@@ -14,7 +14,7 @@ import numpy as np
 
 from rammer import artifact, files
 from rammer.calling import as_array, check_names, on_gpu
-from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.errors import ArtifactError, DeviceError, InputError, closed
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.outline import OUTLINE, pack, unpack
@@ -261,7 +261,7 @@ class Program(Stateful):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise InputError("the program is closed", hint="compile or load it again")
+            raise closed()
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """All outputs."""

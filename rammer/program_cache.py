@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rammer.errors import InputError
+from rammer.errors import closed
 from rammer.program import Program
 
 RequestT = TypeVar("RequestT")
@@ -97,7 +97,7 @@ class ProgramCache(Generic[RequestT, InfoT]):
     def _find(self, request: RequestT, ahead: bool) -> Kept[InfoT] | None:
         with self._lock:
             if self._closed:
-                raise InputError("the session is closed", hint="open another one")
+                raise closed("session", "open another one")
             key = self._key(request)
             kept = self._kept.get(key)
             if kept is not None:

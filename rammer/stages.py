@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from onnx import GraphProto, NodeProto, TypeProto, helper
 
-from rammer.errors import InputError, ModelError
+from rammer.errors import InputError, ModelError, closed
 from rammer.frontend.onnx import NotConstant, Source, Undecided
 from rammer.frontend.onnx.parts import Part, label_of
 from rammer.frontend.onnx.ports import type_of
@@ -99,7 +99,7 @@ class _Model:
 
     def open(self, part: Part, types: Mapping[str, TypeProto], pairs: Mapping[str, str], fixes: bool) -> Session:
         if self.is_closed:
-            raise InputError("the session is closed", hint="open another one")
+            raise closed("session", "open another one")
         return self._opener(self._source.part(self.cutter.graph(part, types)), pairs, fixes)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,9 +15,9 @@ import numpy as np
 import pytest
 
 import rammer
-from rammer import ForeignSource, RKernel, hookimpl
+from rammer import ForeignSource, RKernel, config, hookimpl
 from rammer.demo import lstm_stack
-from rammer.errors import PluginError
+from rammer.errors import PluginError, RammerError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.memory import plan_memory
 from rammer.plugins import PluginRegistry
@@ -136,6 +138,62 @@ def test_a_hook_that_raises_names_its_plugin() -> None:
         PluginError, match=r"plugin 'clumsy': rammer_policies raised ZeroDivisionError: oops\n.*DISABLE"
     ):
         registry.policies()
+
+
+class Late(Exception):
+    """What a handler of a signal raises."""
+
+
+def test_what_a_signal_handler_raises_is_not_the_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes as it was raised, and says when; a plugin's own is still the plugin's."""
+
+    class Waits:
+        name = "waits"
+
+        def schedule(self, problem: object) -> object:
+            signal.raise_signal(signal.SIGALRM)
+            raise AssertionError("unreachable")
+
+    def raising(message: str, *_: object) -> None:
+        raise Late(message)
+
+    registry = PluginRegistry(third_party=False)
+    registry.register(SimpleNamespace(rammer_policies=hookimpl(lambda: {"waits": Waits})), "vendor")
+    for handler in (
+        lambda *_: raising("too late"),
+        functools.partial(raising, "too late"),
+        Handler().handle,
+        Handler(),
+    ):
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            with pytest.raises(Late, match="too late") as caught:
+                rammer.compile(lstm_stack(1, 1, 4), "interpreter", policy="waits", registry=registry)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        notes = caught.value.__notes__
+        assert notes == ["raised by the handler of SIGALRM while policy 'waits' of plugin 'vendor' ran"]
+
+
+class Handler:
+    def handle(self, *_: object) -> None:
+        raise Late("too late")
+
+    __call__ = handle
+
+
+def test_a_fault_of_a_plugin_is_named_where_its_vdevice_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = SimpleNamespace(name="tpu", dist=SimpleNamespace(name="rammer-tpu", version="3"), load=lambda: 1 / 0)
+    monkeypatch.setattr("rammer.plugins.entry_points", lambda group: [entry])
+    registry = PluginRegistry()
+    for ask in (lambda: registry.open("tpu"), lambda: registry.policy("tpu")):
+        with pytest.raises(RammerError, match="plugin 'tpu' of rammer-tpu cannot be used: ZeroDivisionError: division"):
+            ask()
+    with (
+        config.override(RAMMER_DISABLE_PLUGINS="ipu"),
+        pytest.raises(RammerError, match="'ipu' is switched off by RAM"),
+    ):
+        PluginRegistry(third_party=False).open("ipu")
 
 
 class Wrong:

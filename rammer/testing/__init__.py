@@ -1,5 +1,19 @@
 """For plugin authors: the conformance kit, random graphs and plans."""
 
-from rammer.testing.conformance import PolicyConformance, VDeviceConformance
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rammer.testing.conformance import PolicyConformance, VDeviceConformance
 
 __all__ = ["PolicyConformance", "VDeviceConformance"]
+
+
+def __getattr__(name: str) -> Any:
+    """The kit, imported when it is asked for: it needs pytest, and commands of this package do not."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rammer.testing import conformance
+
+    return getattr(conformance, name)

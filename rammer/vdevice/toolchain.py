@@ -25,6 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from rammer import config, files
+from rammer.children import usable_cpus
 from rammer.errors import ToolchainError
 from rammer.vdevice.objects import ObjectStore
 
@@ -386,9 +387,8 @@ def ask(argv: Sequence[str], language: str, hint: str) -> str:
 
 def parallel_jobs() -> int:
     """Compilers to run at once: one per CPU of this process, and no more than memory holds (about 1 GB each)."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
-    return max(1, min(cpus, gigabytes))
+    return max(1, min(usable_cpus(), gigabytes))
 
 
 def fingerprint(*parts: str) -> str:

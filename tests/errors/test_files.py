@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,6 +131,33 @@ def test_a_block_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> None:
             raise error
         assert isinstance(caught.value, RammerError) == isinstance(error, OSError)
     assert (tmp_path / "f").read_text() == "old" and not leftovers(tmp_path)
+
+
+KILLED = """
+import os, signal, sys
+from rammer import files
+with files.new_file(sys.argv[1]) as file:
+    file.write(b"half of it")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> None:
+    """And nothing else: not of writers that live, not of other files."""
+    target = tmp_path / "program"
+    target.write_text("old")
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", KILLED, str(target)]).returncode == -signal.SIGKILL
+    others = [".program.0123", ".program.x123456789abcdef", ".program2.0123456789abcdef"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    assert target.read_text() == "old" and len(leftovers(tmp_path)) == 1 + len(others)
+    with files.new_file(target) as file:
+        file.write(b"living")
+        files.write(target, "new")
+        file.write(b", too")
+    assert target.read_text() == "living, too" and sorted(leftovers(tmp_path)) == sorted(others)
 
 
 def test_a_temporary_folder_goes_and_names_what_failed() -> None:

@@ -27,7 +27,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.scheduler.policy_options": ({"errors"}, set()),
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "config", "hookspecs"}, set()),
     "rammer.vdevice": ({"children", "vdevice", "ir", "kernels", "errors", "files", "config", "hookspecs"}, {"numpy"}),
-    "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "files", "config"}, {"numpy", "ziglang"}),
+    "rammer.vdevice.toolchain": (
+        {"children", "vdevice", "ir", "kernels", "errors", "files", "config"},
+        {"numpy", "ziglang"},
+    ),
     "rammer.vdevice.simt.legacy": (  # a record's steps are fused as a model's are
         {"vdevice", "passes", "ir", "kernels", "errors", "files", "config"},
         {"numpy"},
@@ -112,7 +115,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.trace": ({"viz", "scheduler.timeline", "ir", "errors", "config"}, set()),
     "rammer.measure": ({"program", "vdevice.base", "ir"}, {"numpy"}),
     "rammer.tables": ({"measure", "program", "report"}, {"rich"}),
-    "rammer.distributed": ({"", "program", "ir", "errors"}, {"dask"}),
+    "rammer.distributed": ({"", "children", "program", "ir", "errors"}, {"dask"}),
     "rammer.__main__": ({"compiler", "cli"}, set()),
     "rammer.cli": ({"*"}, {"click", "numpy", "rich"}),
     "rammer.cli.cache": ({"files", "vdevice.profiles", "vdevice.toolchain"}, {"click"}),

@@ -168,7 +168,9 @@ class FakeCupy:
 
         self.cuda = SimpleNamespace(
             Device=lambda n: nullcontext(),
-            alloc=self._alloc,
+            MemoryPool=lambda: SimpleNamespace(
+                malloc=self._alloc, free_all_blocks=lambda: self.note("free_all_blocks")
+            ),
             Stream=Stream,
             Module=Module,
             Event=lambda: SimpleNamespace(record=lambda stream: None, synchronize=lambda: None),
@@ -237,6 +239,3 @@ class FakeCupy:
     def from_dlpack(self, value: Any) -> Array:
         self.note("from_dlpack")
         return value.value
-
-    def get_default_memory_pool(self) -> Any:
-        return SimpleNamespace(free_all_blocks=lambda: self.note("free_all_blocks"))

@@ -35,7 +35,8 @@ MOST_FLOPS = 2e8  # of the elements that are computed in NumPy
 MOST_MAPPED = 1 << 34  # bytes of an rKernel's tensors, of which only what is written takes memory
 MOST_WRITTEN = 1 << 30  # bytes of them that are
 MOST_SUMMED = 1 << 26  # numbers that one element is a sum of
-PATIENCE_S = 30.0  # how long one rKernel may take
+PATIENCE_S = 30.0  # of computing, for one rKernel; others may take the CPU meanwhile
+PATIENCE = 20.0  # so many times as long may it take by the clock
 COARSE = 2.0**-6  # of the largest value, where numbers that an rKernel has computed are rounded to bf16
 MOVED, SLACK = 32, 8.0  # at most so many runs of rounded inputs; a value may be so many times farther off than it moves
 HEADER = 64  # bytes of the shared memory: which trial is on, and what a kernel says of itself
@@ -348,7 +349,7 @@ class _Results:
                 code = error.errno or code
             finally:
                 os._exit(code)
-        deadline, seen = time.monotonic() + PATIENCE_S, start
+        deadline, seen = time.monotonic() + PATIENCE * PATIENCE_S, start
         while True:
             done, status = os.waitpid(child, os.WNOHANG)
             now = int(self._progress[0])
@@ -359,18 +360,21 @@ class _Results:
                         f"rKernel {tried[now].kernel.name!r} cannot be tried out: {os.strerror(code)}",
                         hint="RAMMER_CHECK=0 tries none out",
                     )
+                if code == -signal.SIGPROF:
+                    return now, f"it did not come back within {PATIENCE_S:g} s of computing"
                 return now, f"it ended by {signal.Signals(-code).name}" if code else "it ended the process"
             if now != seen:
-                deadline, seen = time.monotonic() + PATIENCE_S, now
+                deadline, seen = time.monotonic() + PATIENCE * PATIENCE_S, now
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                return now, f"it did not come back within {PATIENCE_S:g} s"
+                return now, f"it did not come back within {PATIENCE * PATIENCE_S:g} s"
             time.sleep(0.0005)
 
     def _work(self, tried: Sequence[Trial], start: int) -> None:
         """In the child, which may crash: nobody wants to read how."""
         faulthandler.disable()
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # it ends the process
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)
         for n, trial in enumerate(tried[start:], start):
             kinds = trial.kernel.operation.outputs
@@ -382,6 +386,7 @@ class _Results:
             )
             arguments = np.array(region.starts[:-1], np.int64)
             run: Any = prototype(trial.address)
+            signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
             for rtask in trial.rtasks:
                 run(arguments.ctypes.data, region.starts[-1], rtask, self._status)
             for kind, start_of, result in zip(kinds, region.starts, self.outputs[n], strict=False):

@@ -221,9 +221,9 @@ class KernelCompiler:
         calls = -(-len(costs) // (BATCH * jobs)) * jobs  # as many for each job: none ends alone
         batches += [[by_key[k] for k in group] for group in share(costs, calls if len(costs) > jobs else len(costs))]
 
-        done = 0
+        done, total = 0, len(missing) + len(begun)
         if batches:
-            progress("compile", 0, len(missing))
+            progress("compile", 0, total)
         refused: dict[str, ToolchainError] = {}
         made_beside = self._results_of_begun() if begun else ()
         for batch, parts in chain(in_parallel(self._compile_apart, batches, jobs), made_beside):
@@ -236,7 +236,7 @@ class KernelCompiler:
                 name = store.add([*keys, *saved], made)
                 found |= {s.key: name for s in part}
             done += len(batch)
-            progress("compile", done, len(missing))
+            progress("compile", done, total)
         objects = {name: self._read(name) for name in set(found.values())}
         return {key: (name, objects[name]) for key, name in found.items()}, refused
 

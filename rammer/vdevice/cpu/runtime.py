@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rammer import config
-from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError
+from rammer.errors import ArtifactError, DeviceError, InputError, UnsuitableError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice import forks
 from rammer.vdevice.base import Image, SlotTimes
@@ -26,7 +28,17 @@ from rammer.vdevice.library import Library
 from rammer.vdevice.memory import HostRooms, Lender, allocate, gather, tensor_at
 from rammer.vdevice.placement import ALIGNMENT, aligned, bound_ports
 
+_LOG = logging.getLogger("rammer")
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
+
+
+@lru_cache(maxsize=64)  # each once
+def _warn_of_few(cpus: int, num_veus: int) -> None:
+    _LOG.warning(
+        "%d vEUs share the %d CPU%s that this process may use: they wait for each other's turns, and a run may take "
+        "a hundred times as long as with %d (device=, RAMMER_NUM_VEUS)",
+        *(num_veus, cpus, "s" * (cpus != 1), cpus),
+    )
 
 
 class CpuExecutable(HostRooms):
@@ -91,6 +103,8 @@ class CpuExecutable(HostRooms):
         """Put the program as runtime.c sees it into `_struct`; `_arrays` are what that refers to."""
         allowed = self._host.cpus
         enough = len(allowed) >= self._num_veus
+        if not enough:
+            _warn_of_few(len(allowed), self._num_veus)
         pinned = allowed if self._num_veus > 1 and config.boolean("RAMMER_PIN") else ()
         self._cpus = np.full(max(self._num_veus, len(pinned)), -1, np.int64)
         self._cpus[: len(pinned)] = pinned
@@ -278,7 +292,7 @@ class CpuExecutable(HostRooms):
         """Copy what is `read` to where the program has it, and execute it."""
         pool = self._pool
         if pool is None:
-            raise DeviceError("the program is closed", hint="compile or load it again")
+            raise closed()
         if self._stuck:
             raise self._failure(_STUCK)
         if self.poison:

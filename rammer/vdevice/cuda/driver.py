@@ -173,7 +173,7 @@ class CudaKernel:
 
 
 class CudaDriver:
-    """A GPU through cupy. Memory is of cupy's pool, and of this stream in it."""
+    """A GPU through cupy. Memory is of a pool of its own: the process's may be in use by others."""
 
     records = True  # one by one a launch took 16.6 us, most of them the host's; a node of a graph takes 1.1 (H200)
 
@@ -182,6 +182,7 @@ class CudaDriver:
         self._cupy = cupy = load_cupy()
         self._device = cupy.cuda.Device(number)
         self._held: list[Any] = []  # memory
+        self._pool = cupy.cuda.MemoryPool()
         with self.using("make a stream"):
             self._stream = cupy.cuda.Stream(non_blocking=True)
 
@@ -195,7 +196,7 @@ class CudaDriver:
 
     def allocate(self, nbytes: int, *, zeros: bool = False) -> int:
         with self._stream:
-            memory = self._cupy.cuda.alloc(max(nbytes, 1))
+            memory = self._pool.malloc(max(nbytes, 1))
         self._held.append(memory)
         if zeros:
             memory.memset_async(0, max(nbytes, 1), self._stream)
@@ -272,4 +273,4 @@ class CudaDriver:
 
     def close(self) -> None:
         self._held.clear()
-        self._cupy.get_default_memory_pool().free_all_blocks()
+        self._pool.free_all_blocks()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rammer.errors import ArtifactError, DeviceError
+from rammer.errors import ArtifactError, DeviceError, closed
 from rammer.files import temporary_error
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image
@@ -68,7 +68,7 @@ class IpuExecutable:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name. Raises DeviceError if Poplar fails, or an index that data chose is out of range."""
         if not self._handle:
-            raise DeviceError("the program is closed")
+            raise closed()
         given = [to_tile(inputs[p.name], p.type.dtype, f"input {p.name!r}") for p in self._image.inputs]
         made = [np.empty(p.type.shape, on_tile(p.type.dtype).numpy) for p in self._image.outputs]
         error = ctypes.create_string_buffer(ERROR_BYTES)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer import config
-from rammer.errors import ArtifactError, DeviceError, InputError
+from rammer.errors import ArtifactError, DeviceError, InputError, closed
 from rammer.ir.tensor import Array, TensorType
 from rammer.vdevice.base import Image, Port, Room, SlotTimes
 from rammer.vdevice.placement import ARENA, aligned
@@ -321,7 +321,7 @@ class GpuExecutable:
         """The program, for one thread at a time."""
         with self._lock:
             if self._loaded is None:
-                raise DeviceError("the program is closed", hint="compile or load it again")
+                raise closed()
             with self._driver.using(doing):
                 yield self._loaded
 

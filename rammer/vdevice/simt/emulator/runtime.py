@@ -10,7 +10,7 @@ from copy import copy
 import numpy as np
 
 from rammer import config
-from rammer.errors import DeviceError
+from rammer.errors import DeviceError, closed
 from rammer.ir.tensor import Array
 from rammer.vdevice.base import Image, SlotTimes
 from rammer.vdevice.library import Library
@@ -78,7 +78,7 @@ class EmulatorExecutable(HostRooms):
         """As `run`; of `rooms` those are copied whose ports share their memory with other tensors."""
         with self._lock:
             if self._closed:
-                raise DeviceError("the program is closed", hint="compile or load it again")
+                raise closed()
             direct = {name: room.ctypes.data for name, room in rooms.items() if name in self._bindings}
             given = {**inputs, **rooms}
             if self.poison:
@@ -104,7 +104,7 @@ class EmulatorExecutable(HostRooms):
         """A second program that shares all but text and state with this one."""
         with self._lock:
             if self._closed:
-                raise DeviceError("the program is closed", hint="compile or load it again")
+                raise closed()
             if self._clocked is None:
                 timed = copy(self)
                 timed._lock = threading.Lock()
