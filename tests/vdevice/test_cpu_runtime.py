@@ -202,7 +202,7 @@ def test_closing_twice_is_fine_and_running_after_it_is_an_error(load: Load) -> N
     executable = load(chain(1))
     executable.close()
     executable.close()
-    with pytest.raises(DeviceError, match="closed"):
+    with pytest.raises(InputError, match="closed"):
         executable.run({"x": vector()})
 
 

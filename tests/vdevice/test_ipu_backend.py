@@ -18,7 +18,7 @@ import rammer
 from rammer import viz
 from rammer.cli.commands import main
 from rammer.demo import lstm_stack
-from rammer.errors import ArtifactError, DeviceError, LoweringError
+from rammer.errors import ArtifactError, DeviceError, InputError, LoweringError
 from rammer.frontend.builder import GraphBuilder
 from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
@@ -335,7 +335,7 @@ def test_an_image_of_another_version(ipu: VDevice) -> None:
 def test_a_closed_program(ipu: VDevice) -> None:
     executable = ipu.load(ipu.build(chain(ipu, [(0, 0), (1, 1), (2, 2)])))
     executable.close()
-    with pytest.raises(DeviceError, match="the program is closed"):
+    with pytest.raises(InputError, match="the program is closed"):
         executable.run({})
 
 

@@ -8,7 +8,7 @@ from simt_plans import chain, image, load, mirror, placed, values
 
 import rammer
 from rammer.demo import lstm_stack
-from rammer.errors import DeviceError
+from rammer.errors import DeviceError, InputError
 from rammer.ir.program import BarrierRTask
 from rammer.vdevice.simt.clocks import profiled, slot_times
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
@@ -74,7 +74,7 @@ def test_a_deadlock_is_reported_in_a_timed_run_too() -> None:
         with pytest.raises(DeviceError, match="waited in vain"):
             loaded.run_timed(values())
     loaded.close()
-    with pytest.raises(DeviceError, match="closed"):
+    with pytest.raises(InputError, match="closed"):
         loaded.run_timed(values())
 
 

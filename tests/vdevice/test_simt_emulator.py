@@ -220,7 +220,7 @@ def test_damaged_images_are_refused() -> None:
 def test_a_closed_program_says_so() -> None:
     executable = load(placed(CHAIN, [mirror(CHAIN)] * 3, ACROSS))
     executable.close()
-    with pytest.raises(DeviceError, match="closed"):
+    with pytest.raises(InputError, match="closed"):
         executable.run(values())
 
 

@@ -44,7 +44,7 @@ def test_a_run(gpu: FakeGpu) -> None:
     assert isinstance(loaded, DeviceArrays) and isinstance(loaded, TimedExecutable)
     loaded.close()
     loaded.close()
-    with pytest.raises(DeviceError, match="closed"):
+    with pytest.raises(InputError, match="closed"):
         loaded.run(values())
 
 
@@ -120,7 +120,7 @@ def test_a_timed_run(gpu: FakeGpu) -> None:
     assert [o.tolist() for o in times.operators[0]] == [[0, -1, 2], [-1, 1]]
     assert all(np.all(slots[:, 0] <= slots[:, 1]) for slots in times.programs[0])
     loaded.close()
-    with pytest.raises(DeviceError, match="closed"):
+    with pytest.raises(InputError, match="closed"):
         loaded.run_timed(values())
 
 

@@ -350,7 +350,7 @@ class CpuExecutable(HostRooms):
         return float((now - ns) / 1000 / (self._runtime.ticks() - ticks))
 
     def close(self) -> None:
-        """Give up the threads, which end if no other program shares them; later runs raise DeviceError."""
+        """Give up the threads, which end if no other program shares them; later runs raise InputError."""
         with self._lock if self._forks == forks.count else nullcontext():
             self._use(None)
             self._inputs, self._outputs, self._weights, self._arrays = [], [], [], ()

@@ -326,7 +326,7 @@ class GpuExecutable:
                 yield self._loaded
 
     def close(self) -> None:
-        """Free the GPU's memory; later runs raise DeviceError."""
+        """Free the GPU's memory; later runs raise InputError."""
         with self._lock:
             self._loaded = None
             self._driver.close()

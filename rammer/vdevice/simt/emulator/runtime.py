@@ -154,7 +154,7 @@ class EmulatorExecutable(HostRooms):
             raise error
 
     def close(self) -> None:
-        """Free the memory; later runs raise DeviceError."""
+        """Free the memory; later runs raise InputError."""
         with self._lock:
             self._closed = True
             self._inputs, self._outputs, self._weights, self._clocked = [], [], [], None
