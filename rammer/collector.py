@@ -1,4 +1,7 @@
-"""Python's garbage collector, called less often: compiling makes very many objects, and hardly any cycles of them."""
+"""Memory while something is compiled: the garbage collector runs less often, and afterwards caches are emptied.
+
+Compiling makes very many objects, and hardly any cycles of them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
+
+from rammer.ir.remembered import forget
 
 YOUNG = 100_000  # objects that are made between two collections of the youngest; 700 or 2,000 are usual
 
@@ -16,7 +21,10 @@ _usual = (0, 0, 0)
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Let the collector run less often inside of it, in any thread; where it is off, it stays off."""
+    """Let the collector run less often inside of it, in any thread; where it is off, it stays off.
+
+    What was remembered of operations and rKernels is forgotten when the last thread is done.
+    """
     global _inside, _usual
     with _lock:
         if not _inside:
@@ -31,3 +39,4 @@ def seldom() -> Iterator[None]:
             _inside -= 1
             if not _inside:
                 gc.set_threshold(*_usual)
+                forget()

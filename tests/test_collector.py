@@ -1,4 +1,4 @@
-"""The garbage collector while something is compiled: seldom, and after it as before."""
+"""Memory while something is compiled: the garbage collector runs seldom, and after it all is as before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 
 import rammer
 from rammer.collector import YOUNG, seldom
+from rammer.demo import lstm_stack
 from rammer.frontend.builder import GraphBuilder
+from rammer.ir.kernel import RKernel
+from rammer.ir.operator import Operation
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +65,19 @@ def test_a_compilation_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     builder.output(builder.add("abs", builder.input("x", (4,))), "y")
     rammer.compile(builder.build(), "cpu").close()
     assert seen == [YOUNG] and gc.get_threshold() == (700, 10, 10)
+
+
+def test_what_was_found_of_kernels_goes_with_the_compilation() -> None:
+    """Nothing keeps the rKernels and operations of a program that was closed."""
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(o) in (RKernel, Operation) for o in gc.get_objects())
+
+    before = alive()
+    model = lstm_stack(1, 2, 16)
+    for _ in range(2):
+        with rammer.compile(model, "cpu", device=2, tune_seconds=0) as program:
+            assert alive() > before and program.plan.kernels
+            del program
+        assert alive() <= before

@@ -7,7 +7,6 @@ operation does: a roofline.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from math import prod
 
 from rammer.cost.functions import slots_of, slots_of_term
@@ -16,10 +15,11 @@ from rammer.cost.work import work
 from rammer.ir.device import Execution, VDeviceSpec
 from rammer.ir.expr import Stage
 from rammer.ir.kernel import RKernel
+from rammer.ir.remembered import remembered
 from rammer.ir.tile import TileProgram
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def estimated_us(kernel: RKernel, spec: VDeviceSpec) -> float:
     """Microseconds of one rTask on one vEU."""
     body = kernel.program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
 from math import inf, prod
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.memory import constant_key, memory_owners
 from rammer.ir.pieces import bases
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import Layout, TensorId, TensorType
 
 Numbers = NDArray[np.int64]
@@ -122,7 +123,7 @@ def touches(kernel: RKernel, addresses: Sequence[Address], in_use: Numbers) -> l
     return found
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def _operands(kernel: RKernel) -> tuple[tuple[tuple[int, ...], float], ...]:
     """Of inputs and then outputs: what each rTask uses, and how many elements all use together at most."""
     expr = kernel.operation.expr
@@ -131,7 +132,7 @@ def _operands(kernel: RKernel) -> tuple[tuple[tuple[int, ...], float], ...]:
     return tuple((_elements(kernel, n)[0].chosen, m) for n, m in enumerate(most))
 
 
-@lru_cache(maxsize=1 << 9)  # steps of a recurrent network touch the same places of tensors of their own
+@remembered(1 << 9)  # steps of a recurrent network touch the same places of tensors of their own
 def _part(kernel: RKernel, rtask: int, begins: tuple[int, ...], sizes: tuple[int, ...]) -> Part:
     """What an rTask touches of operands that begin so many bytes after the begin of a piece; pieces have `sizes`."""
     cuts = [
@@ -151,7 +152,7 @@ def _elements(kernel: RKernel, number: int) -> tuple[Elements, TensorType]:
     return read_elements(kernel, number), kernel.input_types()[number]
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def _cut(
     kernel: RKernel, number: int, chosen: tuple[int, ...], begin: int, size: int, most: float
 ) -> tuple[Numbers, Numbers]:

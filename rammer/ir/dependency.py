@@ -27,6 +27,7 @@ from rammer.ir.intervals import NOTHING, Intervals, expand, merged, sumset, unio
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
 from rammer.ir.program import TaskUid
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import Digit, TensorType
 from rammer.ir.tile import TileProgram
 
@@ -69,7 +70,7 @@ def writes(kernel: RKernel, position: int, rtask: int) -> Intervals:
     return written_elements(kernel, position)[rtask]
 
 
-@lru_cache(maxsize=1 << 13)
+@remembered(1 << 13)
 def read_elements(kernel: RKernel, position: int) -> Elements:
     """What every rTask reads of an input, through the layout that the kernel sees."""
     reader = BoxReader(kernel, position)
@@ -175,7 +176,7 @@ def _axes(found: list[tuple[AxisGroup, ...]]) -> Iterator[str]:
     return (a for groups in found for g in groups for a in g.axes)
 
 
-@lru_cache(maxsize=1 << 13)
+@remembered(1 << 13)
 def written_elements(kernel: RKernel, position: int) -> Elements:
     """What every rTask writes of an output. Blocks past the logical edge belong to the rTask at the edge.
 
@@ -229,7 +230,7 @@ def places_of(kind: TensorType, elements: NDArray[np.int64]) -> tuple[NDArray[np
     return places, held & (places < np.array(kind.shape, np.int64)).all(axis=1)
 
 
-@lru_cache(maxsize=1 << 13)
+@remembered(1 << 13)
 def writers(kernel: RKernel, position: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Starts, ends and rTasks of everything written to an output, by address. Raises if two rTasks overlap."""
     elements = written_elements(kernel, position)
@@ -247,7 +248,7 @@ def writers(kernel: RKernel, position: int) -> tuple[NDArray[np.int64], NDArray[
     return starts, ends, owner
 
 
-@lru_cache(maxsize=1 << 13)
+@remembered(1 << 13)
 def num_written(kernel: RKernel, position: int) -> int:
     """How many physical elements of an output all rTasks together write; of an update, at most."""
     expr = kernel.operation.expr
@@ -257,7 +258,7 @@ def num_written(kernel: RKernel, position: int) -> int:
     return int((ends - starts).sum())
 
 
-@lru_cache(maxsize=1 << 15)
+@remembered(1 << 15)
 def overlaps(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> Pairs:
     """Which rTask of `producer` writes something that which rTask of `consumer` reads.
 
@@ -293,13 +294,13 @@ def needed(pairs: Pairs, num_readers: int) -> Needed:
     return Needed(rtasks.tolist(), pairs[:, 0], which, len(pairs) == num_readers * len(rtasks))
 
 
-@lru_cache(maxsize=1 << 15)
+@remembered(1 << 15)
 def needed_by_all(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> Needed:
     """What all rTasks of `consumer` need, by `overlaps`."""
     return needed(overlaps(consumer, position, producer, output, shift), consumer.num_rtasks)
 
 
-@lru_cache(maxsize=1 << 15)
+@remembered(1 << 15)
 def surely_follows(consumer: RKernel, position: int, producer: RKernel, output: int, shift: int) -> bool:
     """Whether the first rTask of `consumer` is known to read what `producer` writes, without a look at the others.
 
@@ -314,7 +315,7 @@ def surely_follows(consumer: RKernel, position: int, producer: RKernel, output: 
     return reader.exact and bool(len(within(read, -shift, kind.span - shift)))  # all is written, padding included
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def followed_axes(operation: Operation) -> tuple[tuple[int | None, ...], ...]:
     """For every input, and each of its dimensions, the number of the root's axis that it moves with, also in strides,
     windows and parts; None where it moves with none, with several, or to and fro."""
@@ -421,7 +422,7 @@ def _per_box(
     return tuple(sets), tuple(chosen)
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def _accesses(
     operation: Operation, output: str | None, most_roles: int = 0
 ) -> tuple[dict[str, list[tuple[tuple[Index, ...], tuple[AxisGroup, ...], Role]]], dict[str, int]]:

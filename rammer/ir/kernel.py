@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.expr import TensorExpr
 from rammer.ir.operator import Operation
 from rammer.ir.pipeline import pipelined
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import Layout, TensorType
 from rammer.ir.tile import TaskDigit, TileProgram
 
@@ -111,7 +111,7 @@ class RKernel:
         return {a: (min(low[a], e), min(low[a] + step[a], e)) for a, e in extents.items()}
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def _pipeline(kernel: RKernel) -> TileProgram:
     assert isinstance(kernel.body, TileProgram)
     made = pipelined(kernel.body, kernel.places)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from rammer.ir.dependency import read_elements, written_elements
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, MemoryPlan
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
 
 WORTH_BYTES = 16 << 10  # of a piece: smaller ones save little
@@ -25,7 +25,7 @@ MOST_OF_TENSOR, MOST_OF_PLAN = 64, 1 << 12  # pieces: what planning costs grows 
 Hulls = NDArray[np.int64]  # [rTasks, 2] first element, and the end of the last one; both 0 of nothing
 
 
-@lru_cache(maxsize=1 << 13)
+@remembered(1 << 13)
 def hulls(kernel: RKernel, argument: int) -> Hulls:
     """Between which physical elements of an argument (outputs, then inputs) lies what each rTask touches."""
     outputs = len(kernel.operation.outputs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import product
 from math import prod
 
@@ -24,6 +24,7 @@ from rammer.ir.index import Index, bounds, evaluate, variables
 from rammer.ir.intervals import NOTHING, Intervals, missing, union, within
 from rammer.ir.kernel import RKernel
 from rammer.ir.reference import Reference
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import Layout, TensorType
 from rammer.ir.tile import NEXT, Apply, Body, For, If, Kind, Sync, TileProgram, block_syncs, children, meets
 
@@ -97,7 +98,7 @@ def settled(kernel: RKernel) -> tuple[RKernel, tuple[Finding, ...]]:
     return kernel, findings
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def prove(kernel: RKernel) -> tuple[Finding, ...]:
     """All that speaks against an rKernel: nothing, if each rule holds for all of its rTasks."""
     if not isinstance(kernel.body, TileProgram):

@@ -6,7 +6,6 @@ So an element's place is free when it is written, although other rTasks have yet
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import lru_cache
 
 import numpy as np
 
@@ -15,13 +14,14 @@ from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.order import HappensBefore, Slots
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import TaskUid
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
 from rammer.ir.tile import Apply, Store, TileProgram, statements
 
 WORTH_BYTES = 4096  # of a tensor: smaller ones find a place near enough
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def replaced(program: TileProgram) -> frozenset[str]:
     """Inputs of which each element is read only by the statement that stores the result with the same number.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from rammer.ir.expr import Iota, Load, Scalar, Select, Stage, TensorExpr, loads, nodes
 from rammer.ir.graph import Graph
 from rammer.ir.index import Index, var
 from rammer.ir.operator import Operation
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import DType, TensorId, TensorType
 
 GATE, GATE_MATMUL = "gate", "gate_matmul"
@@ -42,13 +41,13 @@ def known_tensors(graph: Graph) -> set[TensorId]:
     return known
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def is_pointwise(operation: Operation) -> bool:
     """No reduction in any stage."""
     return not any(s.reduce for s in operation.expr.stages)
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def is_elementwise(operation: Operation) -> bool:
     """One output, and every element depends only on the elements at its own (broadcast) position."""
     expr = operation.expr
@@ -78,7 +77,7 @@ def _has_position(body: Scalar) -> bool:
     return any(isinstance(part, Iota | Select) for part in nodes(body))
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def is_identity(operation: Operation) -> bool:
     """Whether the output equals the one input, element by element."""
     expr = operation.expr
@@ -95,7 +94,7 @@ def is_identity(operation: Operation) -> bool:
     )
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def weight(operation: Operation) -> int:
     """Scalar nodes of the operation's bodies: its size once substituted into a reader."""
     return sum(1 for s in operation.expr.stages for _ in nodes(s.body))

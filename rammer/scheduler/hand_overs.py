@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from rammer.ir.dependency import num_written
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import Position, RProgram, RTask, TaskUid
+from rammer.ir.remembered import remembered
 from rammer.scheduler.timeline import walk
 
 
@@ -91,7 +91,7 @@ def _written(plan: ExecutionPlan, program: RProgram, at: Position) -> int:
     return _bytes_of(plan.kernels[slot.uid.operator_id]) if isinstance(slot, RTask) else 0
 
 
-@lru_cache(maxsize=1 << 13)
+@remembered(1 << 13)
 def _bytes_of(kernel: RKernel) -> int:
     """Bytes that an rTask writes, on average."""
     kinds = kernel.operation.outputs

@@ -105,7 +105,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         | {"vdevice.base", "frontend", "passes", "ir", "errors", "config", "collector"},
         set(),
     ),
-    "rammer.collector": (set(), set()),
+    "rammer.collector": ({"ir"}, set()),
     "rammer.checking": ({"candidates", "compiler", "measure", "ir", "errors"}, {"onnx"}),
     "rammer.children": (set(), set()),
     "rammer.candidates": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from functools import lru_cache
 from math import prod
 
 from rammer.ir.device import Execution, VDeviceSpec
@@ -11,6 +10,7 @@ from rammer.ir.expr import Load, Stage, inline, loads
 from rammer.ir.graph import Graph
 from rammer.ir.index import Atom, Div, Index, Mod, var, variables
 from rammer.ir.operator import Operation, ROperator
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import DType, Layout, TensorId, TensorType, channel_blocked
 from rammer.passes.editor import Editor
 from rammer.passes.structure import is_pointwise
@@ -172,7 +172,7 @@ def _along_rows(operation: Operation, lanes: int) -> bool:
     return steps == {1} or (steps <= {1, 2} and 2 * extent > lanes)
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def channel_reads(operation: Operation, lanes: int) -> tuple[Channels, ...]:
     """How each input's dimension 1 is read; inputs of lower rank count as OTHER."""
     expr = operation.expr

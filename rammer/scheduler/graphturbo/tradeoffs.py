@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import constant_key
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
 from rammer.scheduler.locality import consumed_near
 from rammer.scheduler.policy import Problem
@@ -78,7 +78,7 @@ def _lives(graph: Graph, when: Mapping[int, int], num_waves: int) -> dict[Tensor
     return {t: span for t, span in found.items() if t not in graph.constants}
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def held_bytes(kernel: RKernel) -> int:
     """What is there for an rTask alone, at most: all that it touches, and its scratch; not weights that only it reads.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -13,6 +12,7 @@ from rammer.ir.intervals import Intervals
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import TensorId
 from rammer.vdevice.cpu.prefetch import LINE_BYTES
 
@@ -107,7 +107,7 @@ def _parts(plan: ExecutionPlan, task: TaskUid) -> Iterator[Part]:
         yield tensor, *_span(kernel, position, task.rtask_id)
 
 
-@lru_cache(maxsize=1 << 13)
+@remembered(1 << 13)
 def _span(kernel: RKernel, position: int, rtask_id: int) -> tuple[int, int]:
     """The bytes of an argument from the first that an rTask touches to the last; none if they lie scattered."""
     inputs = kernel.input_types()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import combinations, pairwise
 from math import prod
 from typing import NamedTuple, TypeAlias
@@ -24,6 +23,7 @@ from rammer.ir.footprint import footprint
 from rammer.ir.index import Index, substitute, var, variables
 from rammer.ir.intervals import Intervals, union, within
 from rammer.ir.kernel import RKernel
+from rammer.ir.remembered import remembered
 from rammer.ir.simplify import simplify_index
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import Body, For, If, Kind, Stmt, Store, TileProgram, rewrite_within, statements
@@ -89,7 +89,7 @@ class Vertices:
     patterns: tuple[tuple[Pattern, ...], ...]  # [rtask][argument], outputs first
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def accesses(kernel: RKernel) -> Vertices:
     """How every rTask of a kernel becomes a vertex. Raises LoweringError."""
     program = kernel.body
@@ -136,7 +136,7 @@ def accesses(kernel: RKernel) -> Vertices:
     return Vertices(made, tuple(chosen), patterns)
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def working_sets(kernel: RKernel) -> NDArray[np.int64]:
     """Bytes that every rTask touches, its scratch included."""
     sizes = [t.dtype.itemsize for t in (*kernel.operation.outputs, *kernel.operation.inputs)]

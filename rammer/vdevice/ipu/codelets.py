@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from rammer.ir.expr import loads
 from rammer.ir.index import Index, variables
 from rammer.ir.kernel import RKernel
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import DType
 from rammer.ir.tile import Body, Buffer, For, Kind, Store, TileProgram, statements, uses
 from rammer.vdevice import functions, minifloats
@@ -91,7 +91,7 @@ def codelets(kernel: RKernel) -> tuple[EmittedCodelet, ...]:
     return _codelets(kernel)
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def _codelets(kernel: RKernel) -> tuple[EmittedCodelet, ...]:
     return tuple(_emit(v, len(kernel.operation.outputs)) for v in accesses(kernel).variants)
 

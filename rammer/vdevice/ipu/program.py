@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import flops
 from rammer.ir.plan import ExecutionPlan
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import Array, DType, TensorId
 from rammer.vdevice.ipu.access import Levels, Pattern, accesses
 from rammer.vdevice.ipu.codelets import EmittedCodelet, codelets
@@ -147,7 +147,7 @@ class Placement:
             yield from table.classes
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def vertex_table(kernel: RKernel) -> VertexTable:
     """The vertices of a kernel's rTasks. Raises LoweringError."""
     table = accesses(kernel)

@@ -7,11 +7,11 @@ wait only what was waited for is loaded.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import prod
 
 from rammer.ir.expr import Load, Select, loads, nodes, rewrite
 from rammer.ir.index import Index, var, variables
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import DType
 from rammer.ir.tile import (
     Alloc,
@@ -52,7 +52,7 @@ def early_words(registers: int, lanes: int) -> int:
     return int(registers * lanes * SHARE)
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def loads_early(program: TileProgram, ready: frozenset[str], room: int) -> tuple[TileProgram, frozenset[str]] | None:
     """The program with what it reads of the arguments `ready` in registers, `room` words of a thread at most, before
     its own wait; and those arguments. None if that is not worth it, or if its threads meet in scratch.

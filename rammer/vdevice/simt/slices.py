@@ -14,6 +14,7 @@ from rammer.ir.access import Accesses
 from rammer.ir.expr import Load, rewrite
 from rammer.ir.index import Index, bounds, evaluate, variables
 from rammer.ir.kernel import RKernel
+from rammer.ir.remembered import remembered
 from rammer.ir.tensor import Array
 from rammer.ir.tile import Kind, Stmt, Store, TileProgram, rewrite_body
 
@@ -114,7 +115,7 @@ def _join(run: Run, row: Run) -> Run | None:
     return replace(run, count=run.count + 1, source_step=steps[0], target_step=steps[1])
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1 << 12)
 def slice_of(kernel: RKernel, position: int) -> Slice | None:
     """What rTasks read of input number `position`; None if that is not one part that moves with the rTask."""
     body = kernel.body
