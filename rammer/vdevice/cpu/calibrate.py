@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from math import log
+from typing import Any
 
 import numpy as np
 
@@ -280,7 +281,9 @@ def known_calibration(machine: str) -> Calibration | None:
         kept = dict(json.loads(path.read_text()))
         known = dict(kept.get(machine, {}))
         lacking = [name for name in (*(field.name for field in fields(Calibration)), "seal") if name not in known]
-        numbers = {field.name: known.get(field.name) for field in fields(Calibration)}  # others may know more
+        numbers: dict[str, Any] = {
+            field.name: known.get(field.name) for field in fields(Calibration)
+        }  # others may know more
         if machine not in kept:
             return None
         if not lacking and known["seal"] == _seal(machine, numbers):
