@@ -281,9 +281,7 @@ def known_calibration(machine: str) -> Calibration | None:
         kept = dict(json.loads(path.read_text()))
         known = dict(kept.get(machine, {}))
         lacking = [name for name in (*(field.name for field in fields(Calibration)), "seal") if name not in known]
-        numbers: dict[str, Any] = {
-            field.name: known.get(field.name) for field in fields(Calibration)
-        }  # others may know more
+        numbers: dict[str, Any] = {field.name: known.get(field.name) for field in fields(Calibration)}
         if machine not in kept:
             return None
         if not lacking and known["seal"] == _seal(machine, numbers):

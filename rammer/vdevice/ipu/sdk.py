@@ -14,7 +14,7 @@ from pathlib import Path
 from rammer.errors import DeviceError, ToolchainError
 from rammer.files import temporary_folder
 from rammer.vdevice.ipu.spec import Arch
-from rammer.vdevice.toolchain import MACHINE_CODE, c_compiler, fingerprint, object_store, read_made, run
+from rammer.vdevice.toolchain import MACHINE_CODE, ask, c_compiler, fingerprint, object_store, read_made, run
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "emulator" / "include"
@@ -104,6 +104,12 @@ def host_cxx() -> tuple[str, ...]:
     raise ToolchainError("no C++ compiler for the IPU emulator", hint="install g++, or set CXX")
 
 
+@lru_cache(maxsize=1)
+def _host_version() -> str:
+    """What the C++ compiler says of itself: another one under the same name makes other code."""
+    return ask((*host_cxx(), "--version"), "C++", "install g++, or set CXX")
+
+
 def build_emulated(files: dict[str, str]) -> bytes:
     """The host program and codelets over the emulator, as one shared library. Raises ToolchainError."""
     host = compile_emulated({"host.cpp": HOST.read_text(encoding="utf-8")}, "host.cpp", ("-c",))
@@ -113,7 +119,9 @@ def build_emulated(files: dict[str, str]) -> bytes:
 def compile_emulated(files: dict[str, str], main: str, mode: Sequence[str], linked: bytes = b"") -> bytes:
     """Compile `main`, and link an object with it; results are kept by content."""
     argv = [*host_cxx(), *EMULATOR_FLAGS, *mode]
-    key = fingerprint(platform.machine(), *argv, *files.values(), _headers(), linked.hex() if linked else "")
+    key = fingerprint(
+        platform.machine(), _host_version(), *argv, *files.values(), _headers(), linked.hex() if linked else ""
+    )
     return object_store().made(key, lambda: _emulated(argv, files, main, linked))
 
 
