@@ -119,9 +119,8 @@ def build_emulated(files: dict[str, str]) -> bytes:
 def compile_emulated(files: dict[str, str], main: str, mode: Sequence[str], linked: bytes = b"") -> bytes:
     """Compile `main`, and link an object with it; results are kept by content."""
     argv = [*host_cxx(), *EMULATOR_FLAGS, *mode]
-    key = fingerprint(
-        platform.machine(), _host_version(), *argv, *files.values(), _headers(), linked.hex() if linked else ""
-    )
+    own = platform.machine(), _host_version(), *argv
+    key = fingerprint(*own, *files.values(), _headers(), linked.hex() if linked else "")
     return object_store().made(key, lambda: _emulated(argv, files, main, linked))
 
 
