@@ -24,7 +24,7 @@ class ObjectStore:
     def find(self, keys: Iterable[str]) -> dict[str, str]:
         """Content hashes of the objects that hold these kernels; keys without a sound object are left out."""
         wanted = list(keys)
-        found: dict[str, str] = dict(self._index.use(lambda all: all.select(_KERNELS, (), wanted), self._unusable))
+        found: dict[str, str] = dict(self._index.read(lambda all: all.select(_KERNELS, (), wanted), self._unusable))
         sound = {name: self.read(name) is not None for name in set(found.values())}
         return {key: name for key, name in found.items() if sound[name]}
 
@@ -42,7 +42,7 @@ class ObjectStore:
         hint = "free some space, or set RAMMER_CACHE_DIR to another folder"
         with files.new_file(self._path(name), raises=ToolchainError, hint=hint, durable=False) as file:
             file.write(data)
-        self._index.use(lambda all: all.insert(_KERNELS, [(key, name) for key in keys]), self._unusable)
+        self._index.write(lambda all: all.insert(_KERNELS, [(key, name) for key in keys]), self._unusable)
         return name
 
     def made(self, key: str, make: Callable[[], bytes]) -> bytes:
@@ -56,7 +56,7 @@ class ObjectStore:
 
     def stats(self) -> tuple[int, int, int]:
         """Kernels, objects, and bytes of objects."""
-        kernels = self._index.use(lambda all: all.select(_KERNELS), self._unusable)
+        kernels = self._index.read(lambda all: all.select(_KERNELS), self._unusable)
         sizes = [f.stat().st_size for f in self.root.glob("*.so")]
         return len(kernels), len(sizes), sum(sizes)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from rammer import config, files
 from rammer.errors import RammerError
@@ -23,6 +23,7 @@ from rammer.ir.program import RTask
 from rammer.vdevice.sealed import SealedFile, Table, Transaction
 
 Answer = TypeVar("Answer")
+Use: TypeAlias = Callable[[Callable[[Transaction], Answer], Callable[[Exception], Answer]], Answer]
 
 EXPORTED = 1  # the form of exported files
 _KEY = ("device TEXT", "toolchain TEXT", "kernel TEXT")
@@ -160,7 +161,7 @@ class ProfileStore:
         if not wanted:
             return {}
         own = self.device, self.toolchain
-        return self._use(lambda all: {row[2]: row[3] for row in all.select(table, own, wanted)}, {})
+        return self._use(self._file.read, lambda all: {row[2]: row[3] for row in all.select(table, own, wanted)}, {})
 
     def put(self, times: Mapping[str, float]) -> None:
         """Store microseconds by kernel key; newer times replace older ones."""
@@ -168,7 +169,7 @@ class ProfileStore:
 
     def times(self) -> list[Time]:
         """Every time in the file, of whatever device."""
-        return self._use(lambda all: sorted(Time(*row) for row in all.select(_TIMES)), [])
+        return self._use(self._file.read, lambda all: sorted(Time(*row) for row in all.select(_TIMES)), [])
 
     def merge(self, times: Iterable[Time]) -> int:
         """Store times of any device, where they are younger than those that are known; how many were."""
@@ -179,7 +180,7 @@ class ProfileStore:
             all.insert(_TIMES, younger)
             return len(younger)
 
-        return self._use(write, 0)
+        return self._use(self._file.write, write, 0)
 
     def put_verdicts(self, wrong: Mapping[str, str]) -> None:
         """Store what was found wrong with kernels, by their keys."""
@@ -188,11 +189,11 @@ class ProfileStore:
     def _store(self, table: Table, values: Mapping[str, float] | Mapping[str, str]) -> None:
         now = time.time()
         if rows := [(self.device, self.toolchain, kernel, value, now) for kernel, value in values.items()]:
-            self._use(lambda all: all.insert(table, rows), None)
+            self._use(self._file.write, lambda all: all.insert(table, rows), None)
 
-    def _use(self, action: Callable[[Transaction], Answer], otherwise: Answer) -> Answer:
+    def _use(self, run: Use[Answer], action: Callable[[Transaction], Answer], otherwise: Answer) -> Answer:
         def unusable(error: Exception) -> Answer:
             warnings.warn(f"the cache {self._file.path} is not usable: {error}", RuntimeWarning, stacklevel=5)
             return otherwise
 
-        return self._file.use(action, unusable)
+        return run(action, unusable)

@@ -109,13 +109,25 @@ class SealedFile:
         self.path = path
         self._tables = tables
 
-    def use(self, action: Callable[[Transaction], Answer], otherwise: Callable[[Exception], Answer]) -> Answer:
-        """Run one transaction. `otherwise` answers where the file is beyond use: a full or read-only disk, a lock."""
+    def read(self, action: Callable[[Transaction], Answer], otherwise: Callable[[Exception], Answer]) -> Answer:
+        """Run a transaction that only selects.
+
+        `otherwise` answers where the file is beyond use: a full or read-only disk, a lock.
+        """
+        return self._use("BEGIN", action, otherwise)
+
+    def write(self, action: Callable[[Transaction], Answer], otherwise: Callable[[Exception], Answer]) -> Answer:
+        """Run a transaction that inserts, too: while no other process does. `otherwise` as for `read`."""
+        return self._use("BEGIN IMMEDIATE", action, otherwise)
+
+    def _use(
+        self, begin: str, action: Callable[[Transaction], Answer], otherwise: Callable[[Exception], Answer]
+    ) -> Answer:
         for attempt in range(2):
             opened = _identity(self.path)
             try:
                 with closing(self._open()) as database, database:
-                    database.execute("BEGIN")
+                    database.execute(begin)
                     transaction = Transaction(database, is_checked=opened in _checked)
                     answer = action(transaction)
             except (sqlite3.Error, UnicodeError, OSError, MemoryError) as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from rammer.errors import RammerError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
-from rammer.vdevice import toolchain
+from rammer.vdevice import sealed, toolchain
 from rammer.vdevice.profiles import ProfileStore, export_times, import_times, kernel_key, profile_store
 
 
@@ -164,3 +166,20 @@ def test_what_is_no_exported_file_changes_nothing(content: str, tmp_path: Path) 
         with pytest.raises(RammerError, match="no file of measured times"):
             import_times(file)
         assert [time.kernel for time in profile_store("", "").times()] == ["k"]
+
+
+def test_a_writer_waits_for_another_one(tmp_path: Path) -> None:
+    """A process that checks the file before it writes does not fail because another one has written meanwhile."""
+    store = ProfileStore(tmp_path / "p.db", "d", "t")
+    store.put({"k": 1.0})
+    sealed._checked.clear()
+    with closing(sqlite3.connect(tmp_path / "p.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("DELETE FROM rtask")
+        writer = threading.Thread(target=store.put, args=({"k2": 2.0},))
+        writer.start()
+        writer.join(0.3)
+        assert writer.is_alive()
+        other.execute("COMMIT")
+    writer.join(30)
+    assert store.get(["k", "k2"]) == {"k2": 2.0}

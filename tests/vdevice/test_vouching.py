@@ -92,9 +92,7 @@ def test_a_body_that_has_changed_is_tried_again(
             np.testing.assert_array_equal(program.run({"x": x})["y"], np.maximum(x, 0))
             notes = [note for note in program.plan.notes if "foreign" in note]
             assert notes == ["mine of plugin mine toys 1.0 is foreign text: tried out and not proven"] * foreign
-        with pytest.raises(
-            DeviceError, match=r"mine of plugin mine toys 1.0: tried out, .* should be"
-        ):
+        with pytest.raises(DeviceError, match=r"mine of plugin mine toys 1.0: tried out, .* should be"):
             compiled(Offers(True, foreign), monkeypatch, tune_seconds)
 
 
