@@ -60,7 +60,9 @@ class Summary:
 
 
 def _one_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:CAUSE]
+    """The line that says what happened: of a traceback the last one."""
+    lines = text.strip().splitlines() or [""]
+    return lines[-1 if lines[0].startswith("Traceback") else 0][:CAUSE]
 
 
 def _cells(*texts: str) -> list[str]:
@@ -69,8 +71,9 @@ def _cells(*texts: str) -> list[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as Markdown, the first one their heads; numbers to the right."""
+    """Rows as Markdown, the first one their heads; numbers to the right. Long texts at the end are not padded."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    widths[-1] = min(widths[-1], max(map(len, rows[0])))
     right = [all(row[n].isdigit() for row in rows[1:]) for n in range(len(widths))]
     columns = list(zip(widths, right, strict=True))
     rule = ["-" * (w - 1) + (":" if r else "-") for w, r in columns]

@@ -181,7 +181,8 @@ class Trial:
             if consult(self.case.model, self.case.inputs(0)) is None:
                 return Verdict(UNKNOWN, "no oracle takes the model", str(error))
             if self.case.lies and self._imports():
-                return Verdict(INTERNAL, f"refused for shapes that are declared: {_kind(error.what)}", str(error))
+                what = _kind(error.what.rpartition("': ")[2])
+                return Verdict(INTERNAL, f"refused for shapes that are declared: {what}", str(error))
             return Verdict(REFUSED, _kind(error.what), str(error))
         except ScheduleError as error:
             if self.device is not None and self.device.spec.sync is SyncModel.GLOBAL and SYNCHRONISATION in error.what:
@@ -339,9 +340,14 @@ def _unequal(first: Mapping[str, Array], second: Mapping[str, Array]) -> str:
 
 
 def _kind(text: str) -> str:
-    """A message without names and numbers: the same for faults of one kind."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]", "…", text.partition("\n")[0].partition("; ")[0])
-    return re.sub(r"(?<![A-Za-z\d])-?\d[\d.,×x]*", "N", text)[:110]
+    """A message without names, types and numbers: the same for faults of one kind."""
+    text = re.sub(
+        r"^.*: no rKernel for \S+ (is right|can be compiled): \S+: ", r"no rKernel \1: ", text.partition("\n")[0]
+    )
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]", "…", text.partition("; ")[0])
+    text = re.sub(r"\b(bool|u?int\d+|b?float\d+)\b", "T", text)
+    text = re.sub(r"\b(out|x|t|c)_?\d+\b", "…", text)
+    return re.sub(r"(?<![A-Za-z\d])-?\d[\d.,×x]*", "N", text)[:200]
 
 
 def _with_notes(error: BaseException) -> str:
