@@ -35,7 +35,7 @@ NUMPY: dict[int, Any] = {
     for code in (*FLOATS, *INTS, BOOL)
 }
 CONTRIB = "com.microsoft"
-SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, -3e38)
+SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e10, -1e10, 1e25, -1e25)
 _LIKE_INPUT = ("GroupNormalization", "MeanVarianceNormalization")  # functions that ONNX does not type
 
 
