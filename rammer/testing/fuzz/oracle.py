@@ -58,7 +58,7 @@ def onnxruntime(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
 
 
 def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
-    """As ONNX's reference evaluator computes it. Raises NotImplementedError where that is not what the standard says."""
+    """As ONNX's reference evaluator computes it. Raises NotImplementedError where it deviates from the standard."""
     if deviating := [node.op_type for node in model.graph.node if _deviates(node)]:
         raise NotImplementedError(f"the evaluator's {deviating[0]}")
     found = ReferenceEvaluator(model, new_ops=FORMULAS).run(None, dict(inputs))
@@ -66,7 +66,7 @@ def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
 
 
 def _deviates(node: NodeProto) -> bool:
-    """Whether ONNX's evaluator (1.23) computes a node otherwise: lengths of sequences, and signs in L1 norms, it skips."""
+    """Whether ONNX's evaluator (1.23) deviates: it ignores lengths of sequences, and takes L1 norms of signed numbers."""
     if node.op_type in ("LSTM", "GRU", "RNN"):
         return len(node.input) > 4 and bool(node.input[4])
     return node.op_type == "LpNormalization" and any(a.name == "p" and a.i == 1 for a in node.attribute)
