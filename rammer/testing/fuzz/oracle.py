@@ -66,7 +66,7 @@ def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
 
 
 def _deviates(node: NodeProto) -> bool:
-    """Whether ONNX's evaluator (1.23) deviates: it ignores lengths of sequences, and takes L1 norms of signed numbers."""
+    """Whether ONNX's evaluator (1.23) deviates: it ignores lengths of sequences, and takes L1 norms with signs."""
     if node.op_type in ("LSTM", "GRU", "RNN"):
         return len(node.input) > 4 and bool(node.input[4])
     return node.op_type == "LpNormalization" and any(a.name == "p" and a.i == 1 for a in node.attribute)
