@@ -66,10 +66,22 @@ def evaluator(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
 
 
 def _deviates(node: NodeProto) -> bool:
-    """Whether ONNX's evaluator (1.23) deviates: it ignores lengths of sequences, and takes L1 norms with signs."""
-    if node.op_type in ("LSTM", "GRU", "RNN"):
-        return len(node.input) > 4 and bool(node.input[4])
-    return node.op_type == "LpNormalization" and any(a.name == "p" and a.i == 1 for a in node.attribute)
+    """Whether ONNX's evaluator (1.23) deviates from the standard.
+
+    It ignores lengths of sequences, takes L1 norms with signs, ends Loops that have no condition early, and resizes to
+    one element at another place.
+    """
+    given = {a.name: a.s.decode() if a.s else a.i for a in node.attribute}
+    match node.op_type:
+        case "LSTM" | "GRU" | "RNN":
+            return len(node.input) > 4 and bool(node.input[4])
+        case "LpNormalization":
+            return given.get("p") == 1
+        case "Loop":
+            return not node.input[1]
+        case "Resize":
+            return given.get("coordinate_transformation_mode") == "pytorch_half_pixel"
+    return False
 
 
 def interpreter(model: ModelProto, inputs: Mapping[str, Array]) -> Outputs:
