@@ -244,9 +244,9 @@ def test_one_fault_is_one_cause_whatever_it_is_met_in() -> None:
     assert causes == {"no rKernel is right: R203 written: elements of …"}
 
 
-def test_two_cases_of_each_family_are_right() -> None:
+def test_a_case_of_each_family_is_right() -> None:
     """On the CPU, as the command runs them."""
-    names = [f"{family}:{seed}" for family in FAMILIES for seed in (0, 2)]
+    names = [f"{family}:2" for family in FAMILIES]
     pool = Pool(Choices("cpu", POLICIES), LIMITS)
     found = dict(pool.run(names, time.monotonic() + 60))
     assert set(found) == set(names)
