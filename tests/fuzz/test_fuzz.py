@@ -23,7 +23,7 @@ from rammer.testing.fuzz.families import windows
 from rammer.testing.fuzz.families.declared import Lie
 from rammer.testing.fuzz.oracle import beyond_numbers, compare, consult, evaluator, oracles, rounds_once, tolerance
 from rammer.testing.fuzz.shrink import shrink
-from rammer.testing.fuzz.sketch import BFLOAT, FLOAT, HALF, I32, NUMPY, Unfit
+from rammer.testing.fuzz.sketch import BFLOAT, FLOAT, HALF, I32, NUMPY, U8, Unfit
 from rammer.testing.fuzz.summary import Summary
 from rammer.testing.fuzz.trial import CRASHED, HUNG, ILL, INTERNAL, REFUSED, RIGHT, WRONG, Verdict, internal
 from rammer.testing.fuzz.worker import Pool
@@ -322,6 +322,17 @@ def test_formulas_say_what_onnx_runtime_says() -> None:
             limit = 1.0 if value.dtype.kind in "iu" else 1e-5 * max(float(np.abs(value).max()), 1.0)
             assert off.max() <= limit and (off > limit / 2).mean() < 0.01, case.text()
     assert compared > 10
+
+
+def test_a_vector_of_zero_points_belongs_to_rows_on_the_left_and_to_columns_on_the_right() -> None:
+    """As many rows as columns and terms: any other axis would do for shapes."""
+    s = Sketch("made:8")
+    x, w = s.input((7, 7), U8, 0, 255), s.numpy.integers(-127, 128, (7, 7)).astype(np.int8)
+    rows, columns = np.arange(7, dtype=np.uint8), np.arange(-3, 4, dtype=np.int8)
+    y = s.node("MatMulInteger", x, s.constant(w), s.constant(rows), s.constant(columns))
+    inputs = {x: s.inputs[x].draw(s.numpy)}
+    wanted = (inputs[x].astype(int) - rows[:, None].astype(int)) @ (w.astype(int) - columns.astype(int))
+    assert np.array_equal(evaluator(s.model([y]), inputs)[y], wanted)
 
 
 def test_what_is_declared_may_be_false_and_runs_elsewhere() -> None:
