@@ -34,7 +34,9 @@ EPSILON: dict[int, float] = {
     TensorProto.BFLOAT16: 2.0**-7,
 }
 ROUNDED = {"fp32": 0.0, "tf32": 2.0**-10, "bf16": 2.0**-7}  # operands of products, by precision
-_STASHED = ("LayerNormalization", "GroupNormalization", "RMSNormalization")  # float32 inside, of doubles, too
+_STASHED = (  # float32 inside, of doubles, too: its numbers, or a constant
+    *("LayerNormalization", "GroupNormalization", "RMSNormalization", "HardSwish"),
+)
 _ONCE = (  # operators that round each element once: their results of 16 bits are known to the last bit
     *("Add", "Sub", "Mul", "Max", "Min", "Neg", "Abs", "Relu", "Sqrt", "Identity", "Cast", "Where", "Reshape", "Slice"),
     *("Transpose", "Concat", "Split", "Squeeze", "Unsqueeze", "Expand", "Gather", "Less", "Greater", "GreaterOrEqual"),
