@@ -486,7 +486,7 @@ BAD |= {
         ("QGemm", 6, {"transA": 1}, "matmul|broadcast|scale"),
         ("DynamicQuantizeMatMul", 3, {}, "floating-point"),
         ("DynamicQuantizeLSTM", 12, {"hidden_size": 2}, "both need rank 3"),
-        ("QLinearWhere", 9, {}, "does not fit"),
+        ("QLinearWhere", 9, {}, "is not one number"),
     )
 }
 
