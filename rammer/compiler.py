@@ -43,7 +43,7 @@ from rammer.passes.in_place import update_in_place
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
 from rammer.report import Report, make_report
-from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy import Policy, Problem
 from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.searched import SearchedPolicy
@@ -135,6 +135,29 @@ def require_compiler() -> None:
         )
 
 
+def opened(
+    registry: PluginRegistry,
+    target: str,
+    policy: str | None,
+    options: Mapping[str, str] | None,
+    arch: str | None,
+    device: str | int | None,
+    precision: str | None,
+    form: str = "table",
+) -> tuple[Policy, VDevice]:
+    """Find a policy and open a device, as the arguments of `compile` say. The caller closes the device.
+
+    Raises PolicyError or DeviceError for what does not exist, is not available, or is not offered.
+    """
+    chosen = registry.policy(policy or config.get("RAMMER_POLICY"), options)
+    vdevice = registry.open(target, arch=arch, device=device)
+    try:
+        return chosen, vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
+    except BaseException:
+        vdevice.close()
+        raise
+
+
 @seldom()
 def compile(
     model: Model,
@@ -172,14 +195,12 @@ def compile(
     trace = Trace()
     clock = _Clock(trace)
     target = target or config.get("RAMMER_VDEVICE")
-    chosen = registry.policy(policy or config.get("RAMMER_POLICY"), options)
-    vdevice = registry.open(target, arch=arch, device=device)
+    chosen, vdevice = opened(registry, target, policy, options, arch, device, precision, form)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
     prover: Prover | None = None
     try:
-        vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
         budget_s = float(config.get("RAMMER_TUNE_SECONDS")) if tune_seconds is None else tune_seconds
         if not isinstance(model, Graph):
             require_compiler()  # it is said first
