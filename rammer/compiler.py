@@ -27,7 +27,15 @@ from rammer.candidates import (
 )
 from rammer.collector import seldom
 from rammer.cost.price import fit
-from rammer.errors import ArtifactError, DeviceError, ModelError, RammerError, UnsuitableError, VerificationError
+from rammer.errors import (
+    ArtifactError,
+    DeviceError,
+    ModelError,
+    RammerError,
+    UnsuitableError,
+    VerificationError,
+    from_checkout,
+)
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -96,7 +104,7 @@ def from_torch(
     try:
         from rammer.frontend.torch import from_module
     except ModuleNotFoundError as error:
-        raise ModelError(f"{error.name} is not installed", hint="pip install rammer[torch]") from None
+        raise ModelError(f"{error.name} is not installed", hint=from_checkout("torch")) from None
     return from_module(module, example)
 
 
@@ -131,7 +139,7 @@ def require_compiler() -> None:
     if missing := [name for name in COMPILING if find_spec(name) is None]:
         raise RammerError(
             f"compiling a model needs the package {missing[0]}, which is not installed",
-            hint="pip install rammer; rammer-run only runs saved programs",
+            hint=f"{from_checkout()}; rammer-run only runs saved programs",
         )
 
 

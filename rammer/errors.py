@@ -137,6 +137,12 @@ class PluginError(RammerError):
     """A plugin that failed to load or broke its contract."""
 
 
+def from_checkout(extra: str = "") -> str:
+    """Say how rammer is installed, with an extra: on the public package index its name belongs to another package."""
+    what = f"'.[{extra}]'" if extra else "."
+    return f"pip install {what} in a checkout of rammer"
+
+
 def did_you_mean(name: str, known: Iterable[str], *, closeness: float = 0.6) -> str:
     """The closest known name as a question, or an empty string. `closeness`: how much must be alike, up to 1."""
     lowered = {k.lower(): k for k in known}

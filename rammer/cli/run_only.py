@@ -11,10 +11,10 @@ import rammer
 from rammer.artifact import is_archive
 from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
 from rammer.compiler import require_compiler
-from rammer.errors import RammerError
+from rammer.errors import RammerError, from_checkout
 
 ELSEWHERE = ("bench", "cache", "check", "compile", "convert", "demo", "doctor", "kernels", "show")
-WHOLE = f"`pip install rammer` has {', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]}, too."
+WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} are in the whole package: {from_checkout()}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
