@@ -127,7 +127,7 @@ def _moved(exact: Operation, padded: Operation, operands: Sequence[Embedding]) -
             if any(e[:axis] + e[axis + 1 :] != operands[0][:axis] + operands[0][axis + 1 :] for e in operands):
                 return None
             joined = _joined([e[axis] for e in operands])
-            return joined and (*operands[0][:axis], joined, *operands[0][axis + 1 :])
+            return None if joined is None else (*operands[0][:axis], joined, *operands[0][axis + 1 :])
     return None
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from rammer import config
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.compiler import compile, opened, require_compiler
-from rammer.errors import InputError, ModelError
+from rammer.errors import InputError, ModelError, message
 from rammer.given import Inputs, Request, SessionPort, is_flag, is_small
 from rammer.growing import Fit, Growing, Grown
 from rammer.inference_session import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
@@ -543,7 +543,7 @@ class Session(Stateful, InferenceSession):
             return ", ".join(f"{p.name}: {p.type}{'' if p.shape is None else p.shape}" for p in items)
 
         signature = f"({ports(self.get_inputs())}) -> ({ports(self.get_outputs())})"
-        return f"<Session: {signature}, {len(self._cache.kept())} programs>"
+        return message(f"<Session: {signature}, {len(self._cache.kept())} programs>")
 
 
 def _fixed(port: Declared) -> list[int | None] | None:

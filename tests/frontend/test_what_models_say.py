@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
+from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import model, node
+from rich.markup import escape
 
 import rammer
+from rammer.cli.console import Plain
 from rammer.errors import InputError, ModelError, ModelWarning, RammerError
 from rammer.frontend.onnx import Source, load, tensors
 
@@ -75,6 +78,21 @@ def test_names_are_escaped_and_shortened_in_errors(place: str, name: str) -> Non
     shown = str(caught.value)
     assert all(c.isprintable() for c in shown.replace("\n", "")) and len(shown) < 40_000
     assert len(shown.splitlines()) <= 3  # what, its hint
+
+
+def test_names_are_escaped_wherever_they_are_printed() -> None:
+    name = "\x1b[31mred\x00\x07"
+    made = model([node("Relu", [name], ["y"], name)], {name: ("float32", ("n" + name, 3))})
+    with rammer.Session(made, "interpreter") as s:
+        s.run(None, {name: W})
+        texts = [repr(s), str(s.report())]
+    with rammer.compile(made, "interpreter", shapes={name: (2, 3)}) as program:
+        texts += [repr(program), str(program.report())]
+    shown = StringIO()
+    Plain(file=shown, force_terminal=True).print(escape(f"{name} {name}"), style="bold", highlight=False)
+    assert shown.getvalue().startswith("\x1b[1m\\x1b[31mred\\x00")  # the style is ours
+    for text in [*texts, shown.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")]:
+        assert all(c.isprintable() or c == "\n" for c in text)
 
 
 def test_a_tensor_beyond_memory_is_an_error_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.growing": ({"ir", "errors", "padding", "state"}, {"numpy"}),
     "rammer.given": ({"calling", "frontend", "ir", "errors", "padding", "vdevice.base"}, {"numpy"}),
     "rammer.inference_session": ({"calling", "ir", "errors", "plugins"}, {"numpy"}),
-    "rammer.session_report": (set(), set()),
+    "rammer.session_report": ({"errors"}, set()),
     "rammer.stages": ({"given", "state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
         {
