@@ -13,7 +13,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
 from onnx_models import external, model, node, tensor, with_weight
 
 from rammer.errors import ModelError
-from rammer.frontend.onnx import Limits, load
+from rammer.frontend.onnx import Limits, load, parts
 
 F32 = np.float32
 W = np.ones((2, 3), F32)
@@ -608,3 +608,22 @@ def test_all_unsupported_operators_are_listed_at_once() -> None:
     text = str(caught.value)
     assert "2 unsupported operators" in text
     assert all(name in text for name in ("ImageDecoder", "RandomNormalLike", "'first'", "'second'", "'third'"))
+
+
+def test_nodes_in_any_order_are_cut_with_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def counted(one: NodeProto, depth: int) -> Any:
+        nonlocal looks
+        looks += 1
+        return real(one, depth)
+
+    real = parts.reads
+    monkeypatch.setattr(parts, "reads", counted)
+    count = 300
+    chain = [node("Relu", [f"a{n}"], [f"a{n + 1}"]) for n in range(count)]
+    made = model(chain[::-1], {"a0": (2,)}, [f"a{count}"])
+    cutter = parts.Cutter(made.graph, 32)
+    first, at, last = cutter.split(cutter.whole(), "a100")
+    assert [len(first.nodes), at.output[0], len(last.nodes)] == [99, "a100", 200] and last.outputs == (f"a{count}",)
+    assert looks < 10 * count
