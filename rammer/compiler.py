@@ -522,6 +522,9 @@ class _Clock:
         except RammerError as error:
             error.add_note(f"while compiling: {phase}")
             raise
+        except MemoryError as error:
+            hint = "the model needs more memory than this process can get"
+            raise RammerError(f"memory ran out while compiling: {phase}", hint=hint) from error
         self.seconds[phase] = time.perf_counter() - start
         self._trace.say(TIMES, f"{phase} {self.seconds[phase]:.3f} s")
 

@@ -15,6 +15,7 @@ from onnx_models import model, node
 from rich.markup import escape
 
 import rammer
+from rammer import compiler
 from rammer.cli.console import Plain
 from rammer.errors import InputError, ModelError, ModelWarning, RammerError
 from rammer.frontend.onnx import Source, load, tensors
@@ -93,6 +94,15 @@ def test_names_are_escaped_wherever_they_are_printed() -> None:
     assert shown.getvalue().startswith("\x1b[1m\\x1b[31mred\\x00")  # the style is ours
     for text in [*texts, shown.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")]:
         assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_a_compilation_beyond_memory_names_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(compiler, "optimize", fails)
+    with pytest.raises(RammerError, match="memory ran out while compiling: passes"):
+        rammer.compile(model([node("Relu")], {"x": (2,)}), "interpreter")
 
 
 def test_a_tensor_beyond_memory_is_an_error_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
