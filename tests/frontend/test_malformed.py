@@ -596,6 +596,21 @@ def test_limits_are_configurable() -> None:
         load(many.SerializeToString(), limits=Limits(file_bytes=10))
 
 
+def test_loops_with_nothing_in_them_are_counted() -> None:
+    """Loops of loops of 50 steps, of which the innermost has no node at all."""
+
+    def body(depth: int) -> Any:
+        again = [helper.make_node("Loop", ["trips", "go"], [], body=body(depth - 1))] if depth else []
+        step = helper.make_tensor_value_info(f"step{depth}", TensorProto.INT64, [])
+        going = helper.make_tensor_value_info(f"going{depth}", TensorProto.BOOL, [])
+        return helper.make_graph(again, "body", [step, going], [going])
+
+    loop = helper.make_node("Loop", ["trips", "go"], [], body=body(2))
+    made = model([loop, node("Relu")], {"x": (2,)}, constants={"trips": np.array(50), "go": np.array(True)})
+    with pytest.raises(ModelError, match="more than 5000 nodes"):
+        load(made, limits=Limits(nodes=5000))
+
+
 def test_all_unsupported_operators_are_listed_at_once() -> None:
     nodes = [
         node("ImageDecoder", ["x"], ["a"], "first"),

@@ -247,7 +247,7 @@ class Importer:
     # nodes
 
     def _nodes(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
-        self.num_nodes += len(nodes)
+        self.num_nodes += max(len(nodes), 1)  # also of empty bodies, which a Loop may repeat very often
         if self.num_nodes > self.limits.nodes:
             raise ModelError(f"the model has more than {self.limits.nodes} nodes", hint="raise Limits.nodes")
         for node in self._sorted(nodes, scope):
