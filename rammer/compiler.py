@@ -27,7 +27,15 @@ from rammer.candidates import (
 )
 from rammer.collector import seldom
 from rammer.cost.price import fit
-from rammer.errors import ArtifactError, DeviceError, ModelError, RammerError, UnsuitableError, VerificationError
+from rammer.errors import (
+    ArtifactError,
+    DeviceError,
+    ModelError,
+    RammerError,
+    UnsuitableError,
+    VerificationError,
+    from_checkout,
+)
 from rammer.ir.dependency import Dependencies
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
@@ -43,7 +51,7 @@ from rammer.passes.in_place import update_in_place
 from rammer.plugins import DeviceInfo, PluginRegistry
 from rammer.program import Program
 from rammer.report import Report, make_report
-from rammer.scheduler.policy import Problem
+from rammer.scheduler.policy import Policy, Problem
 from rammer.scheduler.policy_options import wishes_of
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.searched import SearchedPolicy
@@ -96,7 +104,7 @@ def from_torch(
     try:
         from rammer.frontend.torch import from_module
     except ModuleNotFoundError as error:
-        raise ModelError(f"{error.name} is not installed", hint="pip install rammer[torch]") from None
+        raise ModelError(f"{error.name} is not installed", hint=from_checkout("torch")) from None
     return from_module(module, example)
 
 
@@ -131,8 +139,31 @@ def require_compiler() -> None:
     if missing := [name for name in COMPILING if find_spec(name) is None]:
         raise RammerError(
             f"compiling a model needs the package {missing[0]}, which is not installed",
-            hint="pip install rammer; rammer-run only runs saved programs",
+            hint=f"{from_checkout()}; rammer-run only runs saved programs",
         )
+
+
+def opened(
+    registry: PluginRegistry,
+    target: str,
+    policy: str | None,
+    options: Mapping[str, str] | None,
+    arch: str | None,
+    device: str | int | None,
+    precision: str | None,
+    form: str = "table",
+) -> tuple[Policy, VDevice]:
+    """Find a policy and open a device, as the arguments of `compile` say. The caller closes the device.
+
+    Raises PolicyError or DeviceError for what does not exist, is not available, or is not offered.
+    """
+    chosen = registry.policy(policy or config.get("RAMMER_POLICY"), options)
+    vdevice = registry.open(target, arch=arch, device=device)
+    try:
+        return chosen, vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
+    except BaseException:
+        vdevice.close()
+        raise
 
 
 @seldom()
@@ -172,14 +203,12 @@ def compile(
     trace = Trace()
     clock = _Clock(trace)
     target = target or config.get("RAMMER_VDEVICE")
-    chosen = registry.policy(policy or config.get("RAMMER_POLICY"), options)
-    vdevice = registry.open(target, arch=arch, device=device)
+    chosen, vdevice = opened(registry, target, policy, options, arch, device, precision, form)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
     prover: Prover | None = None
     try:
-        vdevice = vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
         budget_s = config.number("RAMMER_TUNE_SECONDS", given=tune_seconds) or 0.0
         if not isinstance(model, Graph):
             require_compiler()  # it is said first
@@ -488,6 +517,9 @@ class _Clock:
         except RammerError as error:
             error.add_note(f"while compiling: {phase}")
             raise
+        except MemoryError as error:
+            hint = "the model needs more memory than this process can get"
+            raise RammerError(f"memory ran out while compiling: {phase}", hint=hint) from error
         self.seconds[phase] = time.perf_counter() - start
         self._trace.say(TIMES, f"{phase} {self.seconds[phase]:.3f} s")
 

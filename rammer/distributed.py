@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import rammer
 from rammer.children import usable_cpus
-from rammer.errors import RammerError
+from rammer.errors import RammerError, from_checkout
 from rammer.ir.tensor import Array
 from rammer.program import Program
 
@@ -40,7 +40,7 @@ def connect(scheduler: str | None = None, *, workers: int | None = None) -> Iter
     try:
         from dask.distributed import Client, LocalCluster
     except ImportError as error:
-        raise RammerError("Dask is not installed", hint="pip install 'rammer[distributed]'") from error
+        raise RammerError("Dask is not installed", hint=from_checkout("distributed")) from error
     if scheduler is not None:
         try:
             client = Client(scheduler)

@@ -4,20 +4,59 @@ from __future__ import annotations
 
 import copyreg
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
+
+NAME_LENGTH = 400  # characters of a name, or of anything else without a space, that a message shows
+MESSAGE_LENGTH = 1 << 14  # characters of a message
+_LONG = re.compile(rf"\S{{{NAME_LENGTH + 1},}}")
+
+
+def shown(name: str | bytes) -> str:
+    """Return a name from a model or a file as messages show it: on one line, escaped, at most NAME_LENGTH long."""
+    return _shortened(_escaped(text_of(name), keep=""), NAME_LENGTH)
+
+
+def text_of(name: str | bytes) -> str:
+    """Return a string of protobuf as text; bytes that are not UTF-8 are escaped."""
+    return name.decode(errors="backslashreplace") if isinstance(name, bytes) else name
+
+
+def message(text: str) -> str:
+    """Return a text that may have names of models in it without control characters, and with long names shortened.
+
+    Line breaks and tabs stay. Every RammerError does this to `what` and `hint`; warnings call it.
+    """
+    words = _LONG.sub(lambda word: _shortened(word[0], NAME_LENGTH), _escaped(text, keep="\n\t"))
+    return _shortened(words, MESSAGE_LENGTH)
+
+
+def _escaped(text: str, *, keep: str) -> str:
+    """Escape what does not print, as repr does: control and bidirectional characters, and lone surrogates."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+
+
+def _shortened(text: str, length: int) -> str:
+    """Replace the middle of a text that is longer than `length`."""
+    if len(text) <= length:
+        return text
+    kept = length // 2 - 16
+    return f"{text[:kept]}…({len(text)} characters)…{text[-kept:]}"
 
 
 class RammerError(Exception):
     """Base of every error that rammer raises on purpose.
 
-    `what` names the object and the failure; `hint` says what to do.
+    `what` names the object and the failure; `hint` says what to do. Both are made printable: names come from models.
     """
 
     def __init__(self, what: str, *, hint: str = "") -> None:
-        self.what = what
-        self.hint = hint
-        super().__init__(f"{what}\n  hint: {hint}" if hint else what)
+        self.what = message(what)
+        self.hint = message(hint)
+        super().__init__(f"{self.what}\n  hint: {self.hint}" if hint else self.what)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it is, not how it was made: subclasses have parameters of their own."""
@@ -33,7 +72,7 @@ class ModelError(RammerError):
     def __init__(self, what: str, *, node: str = "", op: str = "", path: str = "", hint: str = "") -> None:
         super().__init__(what, hint=hint)
         self.node = self.op = self.path = ""
-        self._problem = what
+        self._problem = self.what
         self.locate(node=node, op=op, path=path)
 
     def locate(self, *, node: str = "", op: str = "", path: str = "") -> ModelError:
@@ -41,10 +80,15 @@ class ModelError(RammerError):
         if not (self.node or self.op):
             self.node, self.op = node, op
         self.path = self.path or path
-        place = f"{self.op or 'node'} {self.node!r}: " if self.node else f"{self.op}: " if self.op else ""
-        self.what = f"{self.path}: {place}{self._problem}" if self.path else f"{place}{self._problem}"
+        op, node, path = shown(self.op), _shortened(self.node, NAME_LENGTH), shown(self.path)
+        place = f"{op or 'node'} {node!r}: " if node else f"{op}: " if op else ""
+        self.what = f"{path}: {place}{self._problem}" if path else f"{place}{self._problem}"
         self.args = (f"{self.what}\n  hint: {self.hint}" if self.hint else self.what,)
         return self
+
+
+class ModelWarning(UserWarning):
+    """A model declares what does not hold; the text names it, and what was computed is used."""
 
 
 class FallbackWarning(UserWarning):
@@ -102,6 +146,12 @@ class UnsuitableError(ArtifactError):
 
 class PluginError(RammerError):
     """A plugin that failed to load or broke its contract."""
+
+
+def from_checkout(extra: str = "") -> str:
+    """Say how rammer is installed, with an extra: on the public package index its name belongs to another package."""
+    what = f"'.[{extra}]'" if extra else "."
+    return f"pip install {what} in a checkout of rammer"
 
 
 def did_you_mean(name: str, known: Iterable[str], *, closeness: float = 0.6) -> str:

@@ -30,7 +30,7 @@ class SessionPort:
     """
 
     name: str
-    shape: list[int | str | None] | None
+    shape: list[int | str | None] | None = field(hash=False)  # a list, as in ONNX Runtime
     type: str
 
 

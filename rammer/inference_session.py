@@ -47,7 +47,7 @@ class ModelMetadata:
     description: str = ""
     graph_description: str = ""
     version: int = 0
-    custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
+    custom_metadata_map: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class OrtValue:

@@ -1,7 +1,8 @@
 """Whether a graph for larger extents computes, in its first elements, what the graph for smaller ones does.
 
 Both are imported from one model. They are compared operator by operator: where each element of the smaller result is
-the same formula of the same elements in both, what lies behind them cannot matter. A sum over a padded dimension is
+the same formula of the same elements in both, what lies behind them cannot matter. Which elements are the same,
+`embedding.py` says: they may lie apart in a dimension that two others were joined to. A sum over a padded dimension is
 another formula, and so is what counts from such a dimension's end. A sum, softmax or product whose operands are masked
 is the same again: behind the true extent, then an input of the graph, they have the value that changes nothing.
 """
@@ -18,11 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from rammer.calling import on_gpu
+from rammer.embedding import Different, Embedding, is_prefix, prefix, results
 from rammer.errors import InputError, ModelError, did_you_mean
 from rammer.frontend.builder import GraphBuilder
-from rammer.ir.expr import Call, Cast, Const, Dynamic, Iota, Load, Range, Scalar, Select, Stage, Table
 from rammer.ir.graph import Graph
-from rammer.ir.index import Bounds, Index, bounds, simplify, substitute
 from rammer.ir.operator import Operation, ROperator
 from rammer.ir.tensor import Array, DType, Shape, TensorId
 
@@ -124,6 +124,7 @@ def require_prefix(
     """
     masks: list[Need] = []
     same: dict[TensorId, TensorId] = dict(zip(exact.inputs, padded.inputs, strict=True))
+    inside: dict[TensorId, Embedding] = {}  # of tensors that are not simply the first elements
     for n, (small, large) in enumerate(zip(exact.operators, padded.operators, strict=False)):
         if small.kind != large.kind or len(small.inputs) != len(large.inputs):
             raise _refusal(small, "it becomes another operator")
@@ -140,9 +141,14 @@ def require_prefix(
         if set(small.outputs) & set(appended):
             same |= zip(small.outputs, large.outputs, strict=True)
             continue
-        needed = _masks(n, small.operation, large.operation, filled or {})
-        if why := _differs(small.operation, large.operation, masked=bool(needed)):
-            raise _refusal(small, why)
+        kinds = zip(small.operation.inputs, large.operation.inputs, strict=True)
+        operands = [inside.get(t) or prefix(a.shape, b.shape) for t, (a, b) in zip(small.inputs, kinds, strict=True)]
+        needed = _masks(n, small.operation, large.operation, filled or {}) if all(map(is_prefix, operands)) else ()
+        try:
+            found = results(small.operation, large.operation, operands, masked=bool(needed))
+        except Different as error:
+            raise _refusal(small, str(error)) from None
+        inside |= {t: e for t, e in zip(small.outputs, found, strict=True) if not is_prefix(e)}
         masks += needed
         same |= zip(small.outputs, large.outputs, strict=True)
     if len(exact.operators) != len(padded.operators):
@@ -151,6 +157,10 @@ def require_prefix(
     for output in exact.outputs:
         if same.get(output) != output:
             raise ModelError(f"output {output!r} cannot be padded: another operator computes it")
+        if output in inside:
+            raise _refusal(
+                exact.operators[exact.producers[output]], "a dimension of its result is joined of padded ones"
+            )
     return tuple(masks)
 
 
@@ -347,67 +357,3 @@ def _begins(small: Array, large: Array) -> bool:
     """Whether one constant is the first elements of the other."""
     fits = small.ndim == large.ndim and all(a <= b for a, b in zip(small.shape, large.shape, strict=True))
     return fits and small.dtype == large.dtype and cut(large, small.shape).tobytes() == small.tobytes()
-
-
-def _differs(small: Operation, large: Operation, *, masked: bool = False) -> str:
-    """Why an element of the smaller result is not the same formula in both; empty if it is.
-
-    With `masked` operands what a reduction has more of changes nothing.
-    """
-    if len(small.expr.stages) != len(large.expr.stages):
-        return "it has other stages"
-    for a, b in zip(small.expr.stages, large.expr.stages, strict=True):
-        if (a.name, a.combine, a.dtype) != (b.name, b.combine, b.dtype):
-            return "it has other stages"
-        if [n for n, _ in (*a.axes, *a.reduce)] != [n for n, _ in (*b.axes, *b.reduce)]:
-            return "it has other dimensions"
-        if a.reduce != b.reduce and not masked:
-            return "it reduces a padded dimension"
-        if any(e > f for (_, e), (_, f) in zip((*a.axes, *a.reduce), (*b.axes, *b.reduce), strict=True)):
-            return "it has a smaller result"
-        if _Canonical(a).scalar(a.body) != _Canonical(a).scalar(b.body):
-            return "elements are computed from others"
-    return ""
-
-
-class _Canonical:
-    """Bodies over the axes of a stage, in a form in which equal ones compare equal."""
-
-    def __init__(self, stage: Stage) -> None:
-        axes = (*stage.axes, *stage.reduce)
-        self._bounds: Bounds = {name: (0, extent - 1) for name, extent in axes}
-        self._fixed: Mapping[str, Index] = {name: Index() for name, extent in axes if extent == 1}
-
-    def index(self, index: Index) -> Index:
-        return simplify(substitute(index, self._fixed), self._bounds)
-
-    def scalar(self, value: Scalar) -> Scalar:
-        match value:
-            case Const():
-                return Const(repr(value.value), value.dtype)  # type: ignore[arg-type]  # NaN equals itself, 0 not -0
-            case Iota(index):
-                return Iota(self.index(index))
-            case Table(values, index):
-                return Table(values, self.index(index))
-            case Load(tensor, index, dynamic):
-                moved = tuple(Dynamic(d.dim, self.scalar(d.value), d.extent, d.stride) for d in dynamic)
-                return Load(tensor, tuple(map(self.index, index)), moved)
-            case Call(fn, args):
-                return Call(fn, tuple(map(self.scalar, args)))
-            case Cast(arg, dtype):
-                return Cast(self.scalar(arg), dtype)
-            case Select(where, then, other):
-                return self._select(where, then, other)
-        raise TypeError(f"not a scalar expression: {value!r}")
-
-    def _select(self, where: tuple[Range, ...], then: Scalar, other: Scalar) -> Scalar:
-        """Without conditions that the bounds decide."""
-        undecided = []
-        for condition in where:
-            index = self.index(condition.index)
-            low, high = bounds(index, self._bounds)
-            if high < condition.low or low >= condition.high:
-                return self.scalar(other)
-            if low < condition.low or high >= condition.high:
-                undecided.append(Range(index, condition.low, condition.high))
-        return Select(tuple(undecided), self.scalar(then), self.scalar(other)) if undecided else self.scalar(then)

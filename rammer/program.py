@@ -14,7 +14,7 @@ import numpy as np
 
 from rammer import artifact, files
 from rammer.calling import as_array, check_names, on_gpu
-from rammer.errors import ArtifactError, DeviceError, InputError, closed
+from rammer.errors import ArtifactError, DeviceError, InputError, closed, message
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array
 from rammer.outline import OUTLINE, pack, unpack
@@ -360,7 +360,7 @@ class Program(Stateful):
             return ", ".join(map(str, items))
 
         state = "".join(f", {output} → {taker}" for output, taker in self.image.state.items())
-        return f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)}){state}>"
+        return message(f"<Program for {self.target}: ({ports(self.inputs)}) -> ({ports(self.outputs)}){state}>")
 
 
 class Again:

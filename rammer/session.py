@@ -17,8 +17,8 @@ import numpy as np
 
 from rammer import config
 from rammer.calling import as_array, check_names, on_gpu
-from rammer.compiler import compile, require_compiler
-from rammer.errors import InputError, ModelError
+from rammer.compiler import compile, opened, require_compiler
+from rammer.errors import InputError, ModelError, message
 from rammer.given import Inputs, Request, SessionPort, is_flag, is_small
 from rammer.growing import Fit, Growing, Grown
 from rammer.inference_session import InferenceSession, ModelMetadata, Provider, chosen_target, threads_of
@@ -107,6 +107,8 @@ class Session(Stateful, InferenceSession):
         self._target = target or str(config.get("RAMMER_VDEVICE"))
         if sess_options is not None and device is None and self._target == "cpu":
             device = threads_of(sess_options)
+        registry = registry or PluginRegistry()
+        opened(registry, self._target, policy, options, arch, device, precision)[1].close()  # errors are said here
         self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
@@ -541,7 +543,7 @@ class Session(Stateful, InferenceSession):
             return ", ".join(f"{p.name}: {p.type}{'' if p.shape is None else p.shape}" for p in items)
 
         signature = f"({ports(self.get_inputs())}) -> ({ports(self.get_outputs())})"
-        return f"<Session: {signature}, {len(self._cache.kept())} programs>"
+        return message(f"<Session: {signature}, {len(self._cache.kept())} programs>")
 
 
 def _fixed(port: Declared) -> list[int | None] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rammer.errors import message
+
 
 @dataclass(frozen=True)
 class SessionReport:
@@ -35,4 +37,4 @@ class SessionReport:
             f"{self.compile_s:.1f} s of compilation; {self.padding:.0%} of inputs are padding"
         ]
         lines += [f"  {text}: {runs} runs, {seconds:.1f} s" for text, runs, seconds in self.programs]
-        return "\n".join(lines)
+        return message("\n".join(lines))

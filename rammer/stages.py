@@ -19,6 +19,7 @@ from onnx import GraphProto, NodeProto, TypeProto, helper
 
 from rammer.errors import InputError, ModelError, closed
 from rammer.frontend.onnx import NotConstant, Source, Undecided
+from rammer.frontend.onnx.handlers.control import scan_ways
 from rammer.frontend.onnx.parts import Part, label_of
 from rammer.frontend.onnx.ports import type_of
 from rammer.given import Request
@@ -340,10 +341,7 @@ class _Scan(_Control):
     def _ways(self, side: str) -> list[tuple[int, int]]:
         """Axis and direction of every scanned input, or collected output."""
         number = self._num_scanned if side == "input" else len(self.node.output) - self._num_states
-        axes, directions = (self.attributes.get(f"scan_{side}_{what}", [0] * number) for what in ("axes", "directions"))
-        if not len(axes) == len(directions) == number:
-            raise self.fail(f"axes and directions do not fit {number} scanned {side}s")
-        return list(zip(axes, directions, strict=True))
+        return scan_ways(self.attributes, side, number, self.fail)
 
     def _axis(self, axis: int, rank: int) -> int:
         if not -rank <= axis < rank:

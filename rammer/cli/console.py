@@ -15,12 +15,22 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 
-from rammer.errors import RammerError
+from rammer.errors import RammerError, message
 from rammer.vdevice.base import Progress as ProgressCallback
 
-out = Console(width=None if sys.stdout.isatty() else 120)
-err = Console(stderr=True)
+
+class Plain(Console):
+    """Prints no control characters but its own: names come from models, which are not trusted."""
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(message(part.text), part.style)
+
+
+out = Plain(width=None if sys.stdout.isatty() else 120)
+err = Plain(stderr=True)
 
 INTERRUPTED = 130  # the shell's status for a command that Ctrl-C ended
 AGAIN_S = 0.01  # after which a signal that went unheard comes again

@@ -11,10 +11,10 @@ import rammer
 from rammer.artifact import is_archive
 from rammer.cli.running import COLUMNS, check_folder, described, inputs_of, save
 from rammer.compiler import require_compiler
-from rammer.errors import RammerError
+from rammer.errors import RammerError, from_checkout, message
 
 ELSEWHERE = ("bench", "cache", "check", "compile", "convert", "demo", "doctor", "kernels", "show")
-WHOLE = f"`pip install rammer` has {', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]}, too."
+WHOLE = f"{', '.join(ELSEWHERE[:-1])} and {ELSEWHERE[-1]} are in the whole package: {from_checkout()}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.run:
         parser.print_help()
         return 0
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    warnings.showwarning = lambda text, *_, **__: print(f"warning: {message(str(text))}", file=sys.stderr)
     try:
         _run(given)
         return 0
@@ -79,7 +79,7 @@ def _run(given: argparse.Namespace) -> None:
     rows = [COLUMNS, *described(outputs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(message("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
 
 
 def _pair(text: str) -> tuple[str, str]:

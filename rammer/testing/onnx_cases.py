@@ -25,13 +25,30 @@ from rammer.frontend.onnx.tensors import ELEMENT_TYPES
 KIND_NAMES = ("node", "pytorch-converted", "pytorch-operator", "simple", "real")
 SUFFIX = "_cpu"  # that BackendTest gives names
 
-# Held against float64, the suite's values are 4.9e-4 off and rammer's 4.0e-4, which sums float16 in float32: two units
-# in the last place lie between them, and the suite allows one.
-TOLERANCES = {
-    name: {"rtol": 2**-9} for name in ("test_attention_4d_causal_fp16", "test_attention_4d_causal_fp16_expanded")
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A case that rammer misses by more than the suite's tolerance, though by no more than this one."""
+
+    reason: str
+    rtol: float | None = None  # None: the suite's own
+    atol: float | None = None
+
+
+_HALF = (
+    "float16 sums in float32: 4.0e-4 from float64, the suite's values are 4.9e-4 from it; two units in the last place"
+)
+_ZEROS = "the result is 0; the suite's values are 1.9e-7, rammer's 3e-15, and the suite allows 1e-7"
+DIFFERENCES = {
+    "test_attention_4d_causal_fp16": Difference(_HALF, rtol=2**-9),
+    "test_attention_4d_causal_fp16_expanded": Difference(_HALF, rtol=2**-9),
+    "test_dft_inverse": Difference(_ZEROS, atol=2.5e-7),
+    "test_dft_inverse_opset19": Difference(_ZEROS, atol=2.5e-7),
 }
-# The suite's zeros are 1.9e-7, rammer's 3e-15, and the suite allows 1e-7.
-TOLERANCES |= {name: {"atol": 2.5e-7} for name in ("test_dft_inverse", "test_dft_inverse_opset19")}
+
+
+class _Differs(Exception):
+    """A case of DIFFERENCES is as far from the suite's values as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +76,12 @@ class Directed(RammerBackend):
 
 
 class Suite(BackendTest):
-    """BackendTest, which compares a list's tensors as if they were lists of numbers, and fails for those of rank 0."""
+    """BackendTest with its own tolerances, but for one thing: it compares tensors of a list as lists of numbers.
+
+    So it raises TypeError for elements of rank 0, whatever they are (test_loop16_seq_none, of ONNX's evaluator, too).
+    """
+
+    known: Difference | None = None  # of the case that runs
 
     @classmethod
     def assert_similar_outputs(
@@ -75,7 +97,15 @@ class Suite(BackendTest):
         for n, (want, value) in enumerate(zip(wanted, found, strict=True)):
             assert (want is None) == (value is None), f"output {n} is {value} instead of {want}"
         tensors = [(w, v) for w, v in zip(wanted, found, strict=True) if w is not None]
-        super().assert_similar_outputs([w for w, _ in tensors], [v for _, v in tensors], rtol, atol, model_dir)
+        flat_outputs = [w for w, _ in tensors], [v for _, v in tensors]
+        try:
+            super().assert_similar_outputs(*flat_outputs, rtol, atol, model_dir)
+        except AssertionError as error:
+            if cls.known is None:
+                raise
+            rtol, atol = cls.known.rtol or rtol, cls.known.atol or atol
+            super().assert_similar_outputs(*flat_outputs, rtol, atol, model_dir)
+            raise _Differs from error
 
 
 def _read() -> tuple[dict[str, Callable[[], Any]], dict[str, tuple[str, TestCase]]]:
@@ -83,7 +113,7 @@ def _read() -> tuple[dict[str, Callable[[], Any]], dict[str, tuple[str, TestCase
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # the suite's own arithmetic
         data = {case.name: (kind, case) for kind in KIND_NAMES for case in load_model_tests(kind=kind)}
-        classes = Suite(Directed, __name__, TOLERANCES).test_cases.values()
+        classes = Suite(Directed, __name__).test_cases.values()
     tests = {
         name.removesuffix(SUFFIX): getattr(kind(name), name)
         for kind in classes
@@ -134,6 +164,7 @@ def _operators(graph: onnx.GraphProto) -> Iterator[str]:
 def run_case(name: str, device: str = "CPU") -> Result:
     """Run a case in this process; the device is one of `rammer.backend`: "CPU", "cuda:emulator:2"."""
     Directed.device = device
+    Suite.known = DIFFERENCES.get(name)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -142,6 +173,8 @@ def run_case(name: str, device: str = "CPU") -> Result:
         return Result(name, "refused", "it has operators that rammer has not")
     except RammerError as error:
         return Result(name, "refused", _line(error.what))
+    except _Differs:
+        return Result(name, "differs", DIFFERENCES[name].reason)
     except AssertionError as error:
         return Result(name, "wrong", _line(str(error)))
     except Exception as error:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-torch = pytest.importorskip("torch", reason="the models are torch modules: pip install 'rammer[bench]'")
+torch = pytest.importorskip("torch", reason="the models are torch modules: pip install '.[bench]'")
 
 from benchmarks.floors import Work, count, floor  # noqa: E402
 from benchmarks.limits import Level, Limits  # noqa: E402

@@ -98,7 +98,7 @@ def test_what_older_commits_made_is_made_again(counter: Counter) -> None:
 
 
 def test_workers_make_what_is_not_measured(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
-    dask = pytest.importorskip("dask.distributed", reason="Dask is not installed: pip install 'rammer[distributed]'")
+    dask = pytest.importorskip("dask.distributed", reason="Dask is not installed: pip install '.[distributed]'")
 
     @contextmanager
     def connect(scheduler: str | None, *, workers: int) -> Iterator[Any]:

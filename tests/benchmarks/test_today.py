@@ -7,8 +7,8 @@ from typing import Any
 import onnx
 import pytest
 
-torch = pytest.importorskip("torch", reason="the models are torch modules: pip install 'rammer[bench]'")
-pytest.importorskip("onnxscript", reason="torch's exporter needs it: pip install 'rammer[bench]'")
+torch = pytest.importorskip("torch", reason="the models are torch modules: pip install '.[bench]'")
+pytest.importorskip("onnxscript", reason="torch's exporter needs it: pip install '.[bench]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the comparison needs onnxruntime: pip install onnxruntime")
 
 import rammer  # noqa: E402

@@ -21,7 +21,7 @@ from rammer.errors import RammerError
 if TYPE_CHECKING:
     from dask.distributed import Client
 
-dask = pytest.importorskip("dask.distributed", reason="Dask is not installed: pip install 'rammer[distributed]'")
+dask = pytest.importorskip("dask.distributed", reason="Dask is not installed: pip install '.[distributed]'")
 
 ROWS, WIDTH = 75, 200
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import rammer
-from rammer.errors import InputError
+from rammer.errors import DeviceError, InputError, RammerError
 
 F32 = np.float32
 TEXT = """<ir_version: 10, opset_import: ["" : 18], producer_name: "me", domain: "mine", model_version: 7,
@@ -158,3 +158,39 @@ def test_options_of_onnx_runtime() -> None:
             rammer.Session(data(), **changes)
     with both()[0] as s, pytest.raises(InputError, match="a run has no options"):
         s.run(None, feeds(1), onnxruntime.RunOptions())  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "nosuch"}, "no vDevice named 'nosuch'"),
+        ({"target": "cpu", "policy": "nosuch"}, "no policy named 'nosuch'"),
+        ({"target": "cpu", "policy": "wavefront:nosuch=1"}, "has no option 'nosuch'"),
+        ({"target": "cpu", "arch": "nosuch"}, "no arch 'nosuch'"),
+        ({"target": "interpreter", "precision": "fp4"}, "does not compute in 'fp4'"),
+    ],
+)
+def test_what_does_not_exist_is_said_when_a_session_is_opened(options: dict[str, str], message: str) -> None:
+    with pytest.raises(RammerError, match=message):
+        rammer.Session(data(), **options)
+
+
+def test_a_device_that_is_not_here_is_said_when_a_session_is_opened() -> None:
+    class Absent:
+        @rammer.hookimpl
+        def rammer_vdevices(self) -> list[rammer.VDeviceEntry]:
+            def refuse(**_: Any) -> Any:
+                raise DeviceError("this machine has none")
+
+            return [rammer.VDeviceEntry("absent", open=refuse)]
+
+    registry = rammer.PluginRegistry(third_party=False)
+    registry.register(Absent(), "absent")
+    with pytest.raises(DeviceError, match="this machine has none"):
+        rammer.Session(data(), "absent", registry=registry)
+
+
+def test_what_describes_a_model_can_be_a_key() -> None:
+    with rammer.Session(data(), "interpreter") as s, rammer.Session(data(), "interpreter") as other:
+        assert {*s.get_inputs(), *s.get_outputs()} == {*other.get_inputs(), *other.get_outputs()}
+        assert len({s.get_modelmeta(), other.get_modelmeta()}) == 1

@@ -62,7 +62,7 @@ def test_running_a_saved_program_takes_little(saved: tuple[str, str, np.ndarray]
     assert float(first) == pytest.approx(float(saved[2][0].sum()), rel=1e-6)
     assert errors == 3 * [
         "compiling a model needs the package onnx, which is not installed",
-        "  hint: pip install rammer; rammer-run only runs saved programs",
+        "  hint: pip install . in a checkout of rammer; rammer-run only runs saved programs",
     ]
 
 
@@ -78,7 +78,11 @@ def test_the_command_line_of_an_install_that_only_runs(saved: tuple[str, str, np
 
     for asked in ([], ["--help"]):
         text = call(*asked)
-        assert "one command, `run`" in text and all(name in text for name in ELSEWHERE) and "pip install rammer" in text
+        assert (
+            "one command, `run`" in text
+            and all(name in text for name in ELSEWHERE)
+            and "pip install . in a checkout" in text
+        )
     assert rammer.__version__ in call("--version")
     assert "policy wavefront" in call("-v", "run", program, "--input", f"x={x}", "--save", str(tmp_path / "out"))
     np.testing.assert_allclose(np.load(tmp_path / "out/0.npy"), wanted, rtol=1e-6)
@@ -86,7 +90,7 @@ def test_the_command_line_of_an_install_that_only_runs(saved: tuple[str, str, np
     assert header.split() == ["output", "shape", "dtype", "min", "mean", "max"] and row.split()[1] == "3×1×16"
     for name in ELSEWHERE:
         text = call(name, "model.onnx", "-o", "x", "--help", code=1)
-        assert f"no `rammer {name}` here" in text and "pip install rammer" in text
+        assert f"no `rammer {name}` here" in text and "pip install . in a checkout" in text
     for arguments, message in (
         (["model.onnx"], "compiling a model needs the package onnx, which is not installed"),
         ([str(tmp_path / "none.rammer")], "none.rammer"),
@@ -154,5 +158,5 @@ def test_without_the_extra_a_model_of_tensorflow_is_refused_with_it(
     (tmp_path / "m.tflite").write_bytes(b"\x1c\0\0\0TFL3")
     (tmp_path / "m.pb").write_bytes(b"\n\x05")
     for name in ("saved", "m.tflite", "m.pb"):
-        with pytest.raises(ModelError, match=r"needs the package tensorflow(.|\n)*rammer\[tf\]"):
+        with pytest.raises(ModelError, match=r"needs the package tensorflow(.|\n)*\.\[tf\]' in a checkout"):
             rammer.load(tmp_path / name)

@@ -471,6 +471,29 @@ def test_buckets_fill_a_dimension_up() -> None:
         session(dense(), buckets={"batch": []})
 
 
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_buckets_fill_the_batch_of_a_recurrent_network(op: str, gates: int) -> None:
+    """Rows of a batch never meet; the number of steps is another network, which is refused with the reason."""
+    rng, hidden = np.random.default_rng(4), 24
+    shapes = {"w": (1, gates * hidden, 10), "r": (1, gates * hidden, hidden), "v": (hidden, 3)}
+    weights = {name: (rng.standard_normal(shape) / 5).astype(F32) for name, shape in shapes.items()}
+    nodes = [node(op, "x w r", "h", hidden_size=hidden), node("MatMul", "h v", "y")]
+    ports = {"x": (TensorProto.FLOAT, ["seq", "batch", 10])}
+    model = network(nodes, ports, {"y": (TensorProto.FLOAT, None)}, **weights)
+    model.graph.output[0].type.ClearField("sequence_type")
+    meaning = ReferenceEvaluator(model)
+    with rammer.Session(model, "interpreter", buckets={"batch": [4]}) as s:
+        for batch in (1, 3, 4):
+            x = rng.standard_normal((5, batch, 10)).astype(F32)
+            np.testing.assert_allclose(s.run(None, {"x": x})[0], meaning.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
+        assert s.report().misses == 1
+    with (
+        rammer.Session(model, "interpreter", buckets={"seq": [8]}) as s,
+        pytest.raises(ModelError, match="its results would depend on padding"),
+    ):
+        s.run(None, {"x": x})
+
+
 def test_buckets_are_refused_where_padding_matters() -> None:
     kind = (TensorProto.FLOAT, ["n"])
     model = network([helper.make_node("ReduceMean", ["x"], ["y"], name="middle")], {"x": kind}, {"y": kind})

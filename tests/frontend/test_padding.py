@@ -72,6 +72,47 @@ EXACT = {
     ),
     "slice from the front": made("Slice x b e a -> y", "n 6", b=np.array([1]), e=np.array([3]), a=ONE),
     "another dimension": made("Concat x x -> y axis=1", "n 3"),
+    "merged and taken apart": made(
+        "Reshape x f -> r; MatMul r w -> m; Relu m -> a; Reshape a b -> y",
+        "3 n 4",
+        f=np.array([-1, 4]),
+        w=weight(4, 2),
+        b=np.array([3, -1, 2]),
+    ),
+    "joined, and one of them": made("Concat x x x -> t axis=0; Tanh t -> u; Split u -> a y b axis=0", "n 3"),
+    **{
+        f"{op}{' ' + more if more else ''}": made(
+            f"{op} x w r b -> {outputs} hidden_size=3 {more}",
+            shape,
+            w=weight(ways, gates * 3, 2),
+            r=weight(ways, gates * 3, 3),
+            b=weight(ways, gates * 6),
+        )
+        for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))
+        for more, ways, shape, outputs in (
+            ("", 1, "4 n 2", "_ y"),
+            ("direction='bidirectional'", 2, "4 n 2", "y"),
+            ("layout=1", 1, "n 4 2", "y"),
+        )
+    },
+    "layers of steps": made(
+        "LSTM x w r -> a hidden_size=3; Squeeze a one -> s; GRU s v q -> _ h hidden_size=3; Squeeze h zero -> y",
+        "4 n 2",
+        w=weight(1, 12, 2),
+        r=weight(1, 12, 3),
+        v=weight(1, 9, 3),
+        q=weight(1, 9, 3),
+        one=ONE,
+        zero=np.array([0]),
+    ),
+    "sequences of all lengths": made(
+        "ReduceSum x a -> l keepdims=0; Abs l -> p; Min p m -> k; Cast k -> i to=6; LSTM x w r _ i -> y hidden_size=3",
+        "4 n 2",
+        a=np.array([0, 2]),
+        m=F32(4),
+        w=weight(1, 12, 2),
+        r=weight(1, 12, 3),
+    ),
     "attention over a fixed length": made(
         "Transpose x -> t perm=[0,2,1]; MatMul x t -> m; Softmax m -> s axis=-1; MatMul s x -> y", "n 5 4"
     ),
@@ -79,7 +120,35 @@ EXACT = {
 REFUSED = {  # with the output of the node that is named
     "mean": (made("ReduceMean x -> y axes=[0]", "n 5"), "y"),
     "norm along it": (made("LayerNormalization x s -> y axis=0", "n", s=weight(1)), "y"),
-    "a sum over what two of them became": (made("Concat x x -> t axis=0; ReduceSum t -> y", "n 5"), "t"),
+    "a sum over what two of them became": (made("Concat x x -> t axis=0; ReduceSum t -> y", "n 5"), "y"),
+    **{
+        f"{what} over what was merged": (
+            made(
+                f"Reshape x f -> t; {nodes}",
+                "3 n 4",
+                f=np.array([-1, 4]),
+                zero=np.array(0),
+                one=ONE,
+                four=np.array([4]),
+                two=np.array([2, -1]),
+                o=np.array(1),
+                w=weight(96, 4),
+            ),
+            output,
+        )
+        for what, nodes, output in (
+            ("softmax", "Softmax t -> y axis=0", "y"),
+            ("a running sum", "CumSum t zero -> y", "y"),
+            ("a slice", "Slice t one four -> s; Relu s -> y", "s"),
+            ("another shape", "Reshape t two -> y", "y"),
+            ("windows", "Transpose t -> u; Unsqueeze u one -> v; MaxPool v -> y kernel_shape=[2]", "y"),
+            (
+                "places",
+                "Shape t -> s; Gather s zero -> e; Range zero e o -> r; Gather w r -> p; Add t p -> a; Relu a -> y",
+                "a",
+            ),
+        )
+    },
     "convolution along it": (made("Conv x w -> y pads=[1,1,1,1]", "1 3 n 5", w=weight(2, 3, 3, 3)), "y"),
     "two of them": (made("Concat x x -> y axis=0", "n 3"), "y"),
     "its end": (made("Slice x b e -> y", "n 3", b=np.array([-1]), e=np.array([1000])), "y"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,3 +139,13 @@ def numbers(folder: Path) -> Iterator[str]:
                 case ast.Assign([ast.Name(name)], value) if re.fullmatch(r"[A-Z][A-Z_]+", name):
                     if any(isinstance(n, ast.Constant) and type(n.value) in (int, float) for n in ast.walk(value)):
                         yield name
+
+
+def test_nobody_is_told_to_install_the_package_of_somebody_else() -> None:
+    """On the public package index the name belongs to another package: what installs ours is a checkout."""
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "rammer").rglob("*.py")]
+    texts += [p for folder in ("benchmarks", "examples", "tests") for p in (ROOT / folder).rglob("*.py")]
+    told = [p.name for p in texts if re.search(r"pip install\s+(-\S+\s+)*['\"]?rammer\b(?!-)", p.read_text())]
+    assert not told
+    projects = [tomllib.loads(p.read_text())["project"] for p in ROOT.glob("tests/examples/*/pyproject.toml")]
+    assert projects and not any(d.startswith("rammer") for p in projects for d in p["dependencies"])

@@ -49,12 +49,13 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.outline": ({"report", "scheduler.timeline", "vdevice.tables", "ir", "errors"}, {"numpy"}),
     "rammer.calling": ({"ir", "errors"}, {"numpy"}),
     "rammer.state": ({"calling", "ir", "errors"}, set()),
-    "rammer.padding": ({"calling", "frontend.builder", "ir", "errors"}, {"numpy"}),
+    "rammer.embedding": ({"ir"}, set()),
+    "rammer.padding": ({"calling", "embedding", "frontend.builder", "ir", "errors"}, {"numpy"}),
     "rammer.program_cache": ({"program", "errors"}, set()),
     "rammer.growing": ({"ir", "errors", "padding", "state"}, {"numpy"}),
     "rammer.given": ({"calling", "frontend", "ir", "errors", "padding", "vdevice.base"}, {"numpy"}),
     "rammer.inference_session": ({"calling", "ir", "errors", "plugins"}, {"numpy"}),
-    "rammer.session_report": (set(), set()),
+    "rammer.session_report": ({"errors"}, set()),
     "rammer.stages": ({"given", "state", "frontend", "ir", "errors"}, {"numpy", "onnx"}),
     "rammer.session": (
         {

@@ -16,7 +16,7 @@ from rammer.vdevice.rocm.spec import FAMILIES
 from rammer.vdevice.simt.emulator.runtime import EmulatorExecutable
 from rammer.vdevice.simt.image import RESOURCES
 
-pytest.importorskip("torch", reason="the models are torch modules: pip install 'rammer[bench]'")
+pytest.importorskip("torch", reason="the models are torch modules: pip install '.[bench]'")
 
 from benchmarks.models import build
 from benchmarks.store import BuiltModel, Scale

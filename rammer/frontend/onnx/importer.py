@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, cast
@@ -16,12 +17,12 @@ from onnx import (
     NodeProto,
     TypeProto,
     ValueInfoProto,
-    defs,
 )
 
-from rammer.errors import ModelError, RammerError, did_you_mean
+from rammer.errors import ModelError, ModelWarning, RammerError, did_you_mean, message
 from rammer.frontend.builder import GraphBuilder
 from rammer.frontend.onnx import handlers as _handlers  # noqa: F401  (registers them)
+from rammer.frontend.onnx.functions import Functions, Opsets, domain_of, opsets_of
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.node import Node, NotConstant, handler_for
 from rammer.frontend.onnx.parts import label_of, reads
@@ -34,11 +35,10 @@ from rammer.frontend.onnx.ports import (
     declared,
     element_names,
     elements,
+    extent_of,
     fixed_type,
 )
 from rammer.frontend.onnx.signature import (
-    NEWEST_OPSET,
-    OLDEST_OPSET,
     Signature,
     attribute_values,
     schema_function,
@@ -47,9 +47,6 @@ from rammer.frontend.onnx.signature import (
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES, ExternalData, decode
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import DType, Shape, Symbols, TensorId, TensorType
-
-Opsets = Mapping[str, int]
-FunctionKey = tuple[str, str, str]  # domain, name, overload
 
 
 @dataclass
@@ -92,7 +89,8 @@ class Importer:
         self.shapes, self.dims, self.constants = shapes, dims, constants
         self.inputs: dict[str, Place] = {}
         self.outputs: dict[str, Place] = {}
-        self.functions: dict[FunctionKey, FunctionProto] = {}
+        self.functions = Functions(model.functions, limits)
+        self.lies: dict[str, str] = {}  # what the model declares that does not hold, by name of the value
         self.num_nodes = 0
         self.builder = GraphBuilder(
             model.graph.name or "graph",
@@ -102,14 +100,10 @@ class Importer:
         )
 
     def check(self) -> Scope:
-        """Raise ModelError for operators that nobody can import; the outermost scope."""
-        for function in self.model.functions:
-            key = (_domain(function.domain), function.name, function.overload)
-            if key in self.functions:
-                raise ModelError(f"function {_qualified(*key)} is defined twice")
-            self.functions[key] = function
-        scope = Scope(_opsets(self.model.opset_import, "the model"))
-        self._report_unsupported(self.model.graph.node, scope.opsets)
+        """Return the outermost scope. Raises ModelError for unsupported operators, and for too many nodes."""
+        scope = Scope(opsets_of(self.model.opset_import, "the model"))
+        self.functions.require_small(self.model.graph.node)
+        self.functions.require_supported(self.model.graph.node, scope.opsets)
         return scope
 
     def run(self) -> Graph:
@@ -128,8 +122,18 @@ class Importer:
         self._nodes(graph.node, scope)
         for value in graph.output:
             self.outputs[value.name] = self._output(value.name, scope)
+        self._warn()
         built = self.builder.build()
         return replace(built, symbols=_symbols(built, [*ports, *map(declared, graph.output)]))
+
+    def _warn(self) -> None:
+        """Warn of declared shapes that do not hold; ONNX Runtime runs such models with a warning, too."""
+        if self.lies:
+            more = f"; and {len(self.lies) - 5} more" * (len(self.lies) > 5)
+            said = "; ".join([*self.lies.values()][:5])
+            warnings.warn(
+                message(f"the model declares shapes that do not hold: {said}{more}"), ModelWarning, stacklevel=2
+            )
 
     def _check_given(self, ports: Sequence[Declared]) -> None:
         """Raise ModelError for a name in `shapes`, `constants` or `dims` that the model does not have."""
@@ -211,21 +215,29 @@ class Importer:
                 self._check_declared(value, scope.values[value.name])
         return names
 
-    def _check_declared(self, value: ValueInfoProto, tensor: Value | None, node: Node | None = None) -> None:
-        """Compare a tensor's declaration with what was inferred; symbolic dimensions agree with anything."""
+    def _check_declared(self, value: ValueInfoProto, tensor: Value | None, *, computed: bool = False) -> None:
+        """Compare a tensor's declaration with what it is; symbolic dimensions agree with anything.
+
+        Raises ModelError for another element type, and for another shape; of a tensor that a node computed, another
+        shape is only noted: exporters declare wrong ones, and what is computed decides.
+        """
         if tensor is None or isinstance(tensor, TensorList) or not value.type.HasField("tensor_type"):
             return
         kind, declared = self.builder.types[tensor], value.type.tensor_type
-        where = {"node": node.label, "op": node.op} if node else {}
         if declared.elem_type and ELEMENT_TYPES.get(declared.elem_type) is not kind.dtype:
             said = ELEMENT_TYPES.get(declared.elem_type)
             name = said.value if said else f"element type {declared.elem_type}"
-            raise ModelError(f"{value.name!r} is declared as {name} but is {kind}", **where)
+            raise ModelError(f"{value.name!r} is declared as {name} but is {kind}")
         if declared.HasField("shape"):
-            dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
-            if len(dims) != kind.rank or any(d not in (None, e) for d, e in zip(dims, kind.shape, strict=True)):
+            dims = [extent_of(d) for d in declared.shape.dim]
+            if len(dims) != kind.rank or any(
+                isinstance(d, int) and d != e for d, e in zip(dims, kind.shape, strict=False)
+            ):
                 said_dims = ", ".join("?" if d is None else str(d) for d in dims)
-                raise ModelError(f"{value.name!r} is declared with shape [{said_dims}] but is {kind}", **where)
+                lie = f"{value.name!r} is declared with shape [{said_dims}] but is {kind}"
+                if not computed:
+                    raise ModelError(lie)
+                self.lies[value.name] = lie
 
     def _result(self, name: str, scope: Scope, what: str) -> Value | None:
         if not scope.knows(name):
@@ -234,50 +246,8 @@ class Importer:
 
     # nodes
 
-    def _report_unsupported(self, nodes: Iterable[NodeProto], opsets: Opsets) -> None:
-        """Raise one error that lists every operator nobody can import, with the nodes that use it."""
-        missing: dict[str, list[str]] = {}
-        for node, op in self._missing(nodes, opsets, frozenset()):
-            missing.setdefault(op, []).append(label_of(node))
-        if missing:
-            lines = [
-                f"{op} (node {', '.join(repr(n) for n in names[:5])}{f' and {len(names) - 5} more' * (len(names) > 5)})"
-                for op, names in sorted(missing.items())
-            ]
-            raise ModelError(
-                f"{len(lines)} unsupported operator{'s' * (len(lines) > 1)}: {'; '.join(lines)}",
-                op=next(iter(sorted(missing))) if len(missing) == 1 else "",
-                hint="export the model without them, or register a handler (rammer.frontend.onnx.handles)",
-            )
-
-    def _missing(
-        self, nodes: Iterable[NodeProto], opsets: Opsets, inside: frozenset[FunctionKey]
-    ) -> Iterator[tuple[NodeProto, str]]:
-        for node in nodes:
-            domain = _domain(node.domain)
-            key = (domain, node.op_type, node.overload)
-            if (function := self.functions.get(key)) is not None:
-                if key not in inside:  # recursion is reported when the call is inlined
-                    if len(inside) >= self.limits.depth:
-                        raise ModelError(f"functions are nested deeper than {self.limits.depth}", node=label_of(node))
-                    inner = _opsets(function.opset_import, f"function {_qualified(*key)}")
-                    yield from self._missing(function.node, inner, inside | {key})
-                continue
-            if domain not in opsets:
-                yield node, f"{node.op_type} of the domain {domain!r}, which the model does not import,"
-                continue
-            found = signature(node.op_type, opsets[domain], domain)
-            name = _qualified(*key)
-            if found is None or found.deprecated:
-                own = handler_for(domain, node.op_type, opsets[domain])
-                if found is None and own is not None and (domain or not defs.has(node.op_type)):
-                    continue
-                yield node, f"{name} (not in opset {opsets[domain]})"
-            elif handler_for(domain, node.op_type, opsets[domain]) is None and not found.is_function:
-                yield node, name
-
     def _nodes(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
-        self.num_nodes += len(nodes)
+        self.num_nodes += max(len(nodes), 1)  # also of empty bodies, which a Loop may repeat very often
         if self.num_nodes > self.limits.nodes:
             raise ModelError(f"the model has more than {self.limits.nodes} nodes", hint="raise Limits.nodes")
         for node in self._sorted(nodes, scope):
@@ -339,10 +309,9 @@ class Importer:
             ) from None
 
     def _node(self, node: NodeProto, label: str, scope: Scope) -> None:
-        domain = _domain(node.domain)
+        domain = domain_of(node.domain)
         inputs = tuple(scope.find(name) if name else None for name in node.input)
-        key = (domain, node.op_type, node.overload)
-        if (function := self.functions.get(key)) is not None:
+        if (function := self.functions.called(node)) is not None:
             defaults = {a.name: a for a in function.attribute_proto}
             given = {a.name: a for a in self._resolved(node, scope)}
             if unknown := set(given) - {*function.attribute, *defaults}:
@@ -356,7 +325,7 @@ class Importer:
             if name:
                 scope.values[name] = tensor
                 if (declared := scope.declared.get(name)) is not None:
-                    self._check_declared(declared, tensor)
+                    self._check_declared(declared, tensor, computed=True)
 
     def _resolved(self, node: NodeProto, scope: Scope) -> list[AttributeProto]:
         """The node's attributes, with references to the attributes of the enclosing function replaced."""
@@ -447,7 +416,7 @@ class Importer:
             raise ModelError(f"the subgraph has {len(graph.input)} inputs instead of {len(inputs)}")
         scope.values.update((v.name, t) for v, t in zip(graph.input, inputs, strict=True))
         scope.attributes = outer.attributes
-        self._report_unsupported(graph.node, scope.opsets)
+        self.functions.require_supported(graph.node, scope.opsets)
         self._declare(graph, scope)
         self._initializers(graph, scope)
         self._nodes(graph.node, scope)
@@ -464,7 +433,7 @@ class Importer:
         """The outputs of a function body at a call."""
         if len(inputs) > len(function.input):
             raise ModelError(f"function {function.name!r} takes {len(function.input)} inputs, not {len(inputs)}")
-        scope = self._nested(outer, _opsets(function.opset_import, f"function {function.name!r}"), parent=None)
+        scope = self._nested(outer, opsets_of(function.opset_import, f"function {function.name!r}"), parent=None)
         scope.attributes = attributes
         for n, name in enumerate(function.input):
             scope.values[name] = inputs[n] if n < len(inputs) else None
@@ -485,7 +454,7 @@ class Importer:
         scope: Scope,
     ) -> Sequence[Value | None]:
         """The outputs of an operator that the standard defines by other operators."""
-        domain = _domain(node.domain)
+        domain = domain_of(node.domain)
         resolved = NodeProto()
         resolved.CopyFrom(node)
         del resolved.attribute[:]
@@ -494,11 +463,11 @@ class Importer:
         function = schema_function(resolved, found, scope.opsets[domain], types)
         if function is None:
             raise ModelError("is not supported, and has no function body for these operands")
-        inner = {_domain(i.domain) for i in function.opset_import}
+        inner = {domain_of(i.domain) for i in function.opset_import}
         for other, opset in scope.opsets.items():  # what the body leaves open is that of its call
             if other not in inner:
                 function.opset_import.add(domain=other, version=opset)
-        self._report_unsupported(function.node, {_domain(i.domain): i.version for i in function.opset_import})
+        self.functions.require_supported(function.node, {domain_of(i.domain): i.version for i in function.opset_import})
         defaults = {name: default for name, default in found.defaults if name not in {a.name for a in attributes}}
         return self._inline(function, inputs, node.output, {**defaults, **{a.name: a for a in attributes}}, scope)
 
@@ -513,32 +482,6 @@ class Importer:
         elif value.dtype:
             proto.sequence_type.elem_type.tensor_type.elem_type = _CODES[value.dtype]
         return proto
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
-def _qualified(domain: str, name: str, overload: str = "") -> str:
-    return f"{domain + '.' if domain else ''}{name}{':' + overload if overload else ''}"
-
-
-def _opsets(imports: Iterable[Any], what: str) -> dict[str, int]:
-    """Opset by domain. Raises ModelError for one that is unknown or named twice."""
-    opsets: dict[str, int] = {}
-    for entry in imports:
-        domain = _domain(entry.domain)
-        if domain in opsets and opsets[domain] != entry.version:
-            raise ModelError(f"{what} imports domain {domain or 'ai.onnx'!r} twice")
-        opsets[domain] = entry.version
-        if not domain and not OLDEST_OPSET <= entry.version <= NEWEST_OPSET:
-            raise ModelError(
-                f"{what} uses opset {entry.version}; supported are {OLDEST_OPSET}…{NEWEST_OPSET}",
-                hint="convert the model, for example with onnx.version_converter",
-            )
-    if not opsets:
-        raise ModelError(f"{what} imports no operator set")
-    return opsets
 
 
 _CODES: dict[DType, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
 
@@ -18,7 +19,7 @@ _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 @dataclass(frozen=True)
 class Part:
-    """Nodes, the values that they take from elsewhere, and those that others take of them."""
+    """Nodes in order, the values that they take from elsewhere, and those that others take of them."""
 
     nodes: tuple[NodeProto, ...]
     inputs: tuple[str, ...]
@@ -56,32 +57,36 @@ def captures(graph: GraphProto, depth: int) -> Iterator[str]:
     yield from (v.name for v in graph.output if v.name not in inner)
 
 
+def in_order(nodes: Sequence[NodeProto], depth: int) -> Sequence[NodeProto]:
+    """Sort nodes, so that each comes after those whose results it reads. They have no cycle."""
+    makers = {name: n for n, node in enumerate(nodes) for name in node.output if name}
+    needs = {n: [makers[name] for name in reads(node, depth) if name in makers] for n, node in enumerate(nodes)}
+    if all(maker < n for n, those in needs.items() for maker in those):
+        return nodes
+    return [nodes[n] for n in TopologicalSorter(needs).static_order()]
+
+
 class Cutter:
     """Cuts one graph."""
 
     def __init__(self, graph: GraphProto, depth: int) -> None:
         self._graph, self._depth = graph, depth
+        self._nodes = in_order(graph.node, depth)
         self._weights = {t.name: t for t in graph.initializer}
         self._free = self._independent()
 
     def _independent(self) -> dict[str, NodeProto]:
         """What depends on no input, by its outputs; loops and branches are cut, whatever they depend on."""
         known: dict[str, NodeProto] = {}
-        left, before = list(self._graph.node), -1
-        while len(left) != before:  # nodes may come in any order
-            before, waiting = len(left), []
-            for node in left:
-                operands = filter(None, node.input)
-                if not any(subgraphs(node)) and all(name in known or name in self._weights for name in operands):
-                    known |= {name: node for name in node.output if name}
-                else:
-                    waiting.append(node)
-            left = waiting
+        for node in self._nodes:
+            operands = filter(None, node.input)
+            if not any(subgraphs(node)) and all(name in known or name in self._weights for name in operands):
+                known |= {name: node for name in node.output if name}
         return known
 
     def whole(self) -> Part:
         """All of the graph."""
-        nodes = [n for n in self._graph.node if not any(name in self._free for name in n.output)]
+        nodes = [n for n in self._nodes if not any(name in self._free for name in n.output)]
         return self._part(nodes, [v.name for v in self._graph.output])
 
     def split(self, part: Part, at: str, *, operands: bool = True) -> tuple[Part, NodeProto, Part]:
@@ -92,13 +97,10 @@ class Cutter:
         (node,) = (n for n in part.nodes if at in n.output)
         late = set(filter(None, node.output))
         after: set[int] = set()
-        before = -1
-        while len(after) != before:
-            before = len(after)
-            for n, other in enumerate(part.nodes):
-                if n not in after and other is not node and not late.isdisjoint(reads(other, self._depth)):
-                    after.add(n)
-                    late.update(filter(None, other.output))
+        for n, other in enumerate(part.nodes):
+            if other is not node and not late.isdisjoint(reads(other, self._depth)):
+                after.add(n)
+                late.update(filter(None, other.output))
         later = [other for n, other in enumerate(part.nodes) if n in after]
         sooner = [other for n, other in enumerate(part.nodes) if n not in after and other is not node]
         asked = {*part.outputs, *(name for other in (node, *later) for name in reads(other, self._depth))}
@@ -135,7 +137,7 @@ class Cutter:
                 copies.append(NodeProto(op_type="Identity", input=[value.name], output=[name]))
             outputs.append(name)
         outer = [n for n in dict.fromkeys(captures(graph, self._depth)) if n not in self._weights.keys() | self._free]
-        nodes = (*graph.node, *copies)
+        nodes = (*in_order(graph.node, self._depth), *copies)
         return Part(nodes, (*formal, *outer), tuple(outputs), tuple(graph.initializer), len(formal))
 
     def graph(self, part: Part, types: Mapping[str, TypeProto]) -> GraphProto:

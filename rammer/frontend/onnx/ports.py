@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,6 +17,9 @@ from rammer.ir.tensor import DType, Shape, TensorId, TensorType
 Extent: TypeAlias = int | str | None  # known, known by a name, or unknown
 Given: TypeAlias = "Shape | tuple[Shape, ...] | None"  # a tensor's shape, those of a list, or an optional without value
 Place: TypeAlias = "TensorId | tuple[TensorId, ...] | None"  # what a port is in a graph
+
+
+_SAYS_NOTHING = re.compile(r"\??|-1|None|unk__\d+")  # names of dimensions; the last one is tf2onnx's
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,16 @@ class Declared:
         return element_type(self.element, self.what)
 
 
+def extent_of(dimension: Any) -> Extent:
+    """Return a declared extent: a number, a symbol, or None where it is open.
+
+    Exporters write -1 for an open extent, and names that say nothing: two dimensions with the same one may differ.
+    """
+    if dimension.HasField("dim_value"):
+        return None if dimension.dim_value == -1 else int(dimension.dim_value)
+    return None if _SAYS_NOTHING.fullmatch(dimension.dim_param) else dimension.dim_param
+
+
 def declared(value: ValueInfoProto) -> Declared:
     """What a model says about an input or output. Raises ModelError for maps, sparse tensors and deeper nestings."""
     if not value.name:
@@ -74,7 +88,7 @@ def declared(value: ValueInfoProto) -> Declared:
     tensor = kind.tensor_type
     shape = None
     if tensor.HasField("shape"):
-        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
+        shape = tuple(map(extent_of, tensor.shape.dim))
     return Declared(value.name, tensor.elem_type, shape, is_list, optional)
 
 

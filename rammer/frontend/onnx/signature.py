@@ -13,7 +13,14 @@ from rammer.errors import ModelError, did_you_mean
 from rammer.frontend.onnx.tensors import ELEMENT_TYPES
 from rammer.ir.tensor import DType
 
-OLDEST_OPSET, NEWEST_OPSET = 1, 28
+NEWEST_OPSET = 28
+# the standard's domains -> the oldest and the newest opset of each
+OPSETS = {
+    "": (1, NEWEST_OPSET),
+    "ai.onnx.ml": (1, 5),
+    "ai.onnx.preview": (1, 1),
+    "ai.onnx.preview.training": (1, 1),
+}
 
 # the standard's name of a type -> the element type
 _TYPE_NAMES = {f"tensor({TensorProto.DataType.Name(code).lower()})": dtype for code, dtype in ELEMENT_TYPES.items()}

@@ -13,12 +13,13 @@ from onnx import GraphProto, ModelProto
 from onnx.inliner import inline_local_functions
 
 from rammer import files
-from rammer.errors import ModelError
+from rammer.errors import ModelError, text_of
 from rammer.frontend import tensorflow
 from rammer.frontend.onnx.importer import Importer
 from rammer.frontend.onnx.limits import Limits
 from rammer.frontend.onnx.parts import Cutter
 from rammer.frontend.onnx.ports import Declared, Given, Place, declared
+from rammer.frontend.onnx.strings import require_utf8
 from rammer.frontend.onnx.tensors import ExternalData
 from rammer.frontend.onnx.wire import take_weights
 from rammer.ir.graph import Graph
@@ -70,9 +71,12 @@ class Source:
             if self.path and (kind := tensorflow.kind_of(self.path)):
                 source = tensorflow.to_onnx(self.path, kind)
             parsed = (source, weights or {}) if isinstance(source, ModelProto) else _parse(source, self._limits)
+            require_utf8(parsed[0])
         except ModelError as error:
             error.locate(path=self.path)
             raise
+        except MemoryError:
+            raise _too_large(self.path) from None
         self._model, self._weights = parsed
 
     @property
@@ -95,13 +99,13 @@ class Source:
         """What the model says about itself, in ONNX Runtime's words."""
         model = self._model
         return {
-            "producer_name": model.producer_name,
+            "producer_name": text_of(model.producer_name),
             "graph_name": model.graph.name,
             "domain": model.domain,
-            "description": model.doc_string,
-            "graph_description": model.graph.doc_string,
+            "description": text_of(model.doc_string),
+            "graph_description": text_of(model.graph.doc_string),
             "version": model.model_version,
-            "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props},
+            "custom_metadata_map": {text_of(entry.key): text_of(entry.value) for entry in model.metadata_props},
         }
 
     @property
@@ -160,7 +164,13 @@ class Source:
             raise
         except RecursionError:
             raise ModelError("the model is nested too deeply", path=self.path) from None
+        except MemoryError:
+            raise _too_large(self.path) from None
         return Imported(graph, importer.inputs, importer.outputs, ((self.path,) if self.path else ()) + external.files)
+
+
+def _too_large(path: str) -> ModelError:
+    return ModelError("the model needs more memory than this process can get", path=path, hint="see Limits for bounds")
 
 
 def _by_name(keyword: str, given: Any, example: str) -> Mapping[str, Any]:

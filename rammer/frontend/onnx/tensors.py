@@ -180,11 +180,22 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def decode(tensor: TensorProto, external: ExternalData, taken: memoryview | None = None) -> Array:
-    """The array of a TensorProto, read-only; `taken` is its raw data, if that was taken out of it.
+    """Decode a TensorProto into a read-only array; `taken` is its raw data, if that was taken out of it.
 
-    Raises ModelError for anything that does not fit together.
+    Every initializer and attribute is decoded here. Raises ModelError for anything that does not fit together, and
+    for a tensor that needs more memory than there is.
     """
     what = f"tensor {tensor.name!r}"
+    try:
+        return _decode(tensor, external, taken, what)
+    except MemoryError:
+        raise ModelError(
+            f"{what} of {list(tensor.dims)} elements needs more memory than this process can get",
+            hint="give the process more memory, or lower Limits.tensor_bytes to refuse such models early",
+        ) from None
+
+
+def _decode(tensor: TensorProto, external: ExternalData, taken: memoryview | None, what: str) -> Array:
     dtype = element_type(tensor.data_type, what)
     shape = tuple(tensor.dims)
     limits = external.limits

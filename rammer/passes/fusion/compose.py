@@ -23,8 +23,12 @@ class Member:
 
 
 def fused_kind(members: tuple[Member, ...]) -> str:
-    """The kinds of the members, each once, in order: conv+add+relu."""
-    return "+".join(dict.fromkeys(part for m in members for part in m.operation.kind.split("+")))
+    """Name the kinds of the members, each once, in order: conv+add+relu.
+
+    A fused operation has no attributes, so it must not have the kind of one that has: two slices are slice+slice.
+    """
+    kinds = list(dict.fromkeys(part for m in members for part in m.operation.kind.split("+")))
+    return "+".join(kinds * 2 if len(kinds) == 1 else kinds)
 
 
 def compose(members: tuple[Member, ...], outputs: tuple[Ref, ...]) -> TensorExpr:

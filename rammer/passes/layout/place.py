@@ -16,6 +16,8 @@ from rammer.ir.index import Index, substitute
 from rammer.ir.operator import Operation, ROperator
 from rammer.ir.tensor import Digit, TensorId, TensorType, row_major
 
+_COPIES = frozenset({"copy", "convert"})  # that something is moved is what they are for
+
 
 def place(graph: Graph) -> Graph:
     """Replace operators that only renumber or gather memory by views; graph inputs and outputs own their memory."""
@@ -39,7 +41,7 @@ class _Placer:
     def visit(self, op: ROperator) -> None:
         if op.kind == "concat" and self._gather(op):
             return
-        if op.kind == "slice" and self._cut(op):
+        if self._cut(op):
             return
         offset = None if {*op.inputs} & self.pitched.keys() else view_offset(op.operation)
         if op.operation.expr.into:  # its result is the memory of what it updates
@@ -139,14 +141,14 @@ class _Placer:
 def view_offset(operation: Operation) -> int | None:
     """First physical element of the output inside the input, if it is a contiguous piece of it."""
     expr = operation.expr
-    if len(expr.inputs) != 1 or len(expr.stages) != 1 or operation.kind in ("copy", "convert"):
+    if len(expr.inputs) != 1 or len(expr.stages) != 1 or operation.kind in _COPIES:
         return None
     source, target = expr.inputs[0][1], expr.outputs[0][1]
     stage = expr.stages[0]
     if source.dtype != target.dtype or not isinstance(stage.body, Load) or stage.body.dynamic or stage.reduce:
         return None
     if source.layout or target.layout:
-        return _piece_offset(operation) if operation.kind == "slice" else None
+        return _piece_offset(operation)
     if operation.kind == "reshape":
         return 0
     ones = {a: Index(0) for a, e in stage.axes if e == 1}
@@ -183,10 +185,12 @@ def _piece_offset(operation: Operation, *, pitched: bool = False) -> int | None:
 
     With `pitched`, if there is one such piece in each image: blocks of channels.
     """
+    starts = _starts(operation)
     source, target = operation.inputs[0], operation.outputs[0]
-    starts = operation.attr("starts")
+    if starts is None or source.layout != target.layout:
+        return None
     cut = [axis for axis, extent in enumerate(source.shape) if target.shape[axis] != extent]
-    if source.layout != target.layout or set(operation.attr("steps")) != {1} or len(cut) != 1:
+    if len(cut) != 1:
         return None
     unit = _unit(source, cut[0], pitched)
     start = starts[cut[0]]
@@ -194,6 +198,25 @@ def _piece_offset(operation: Operation, *, pitched: bool = False) -> int | None:
     if unit is None or start % unit[0] or (end % unit[0] and end != source.shape[cut[0]]):
         return None
     return int(start // unit[0] * unit[1])
+
+
+def _starts(operation: Operation) -> tuple[int, ...] | None:
+    """Where the result begins in its operand, if it is a box of it with step 1; None for anything else.
+
+    The expression says so, for slices, slices of slices, and whatever else is fused to one.
+    """
+    body, axes = operation.expr.root.body, operation.expr.root.axes
+    if len(operation.expr.stages) != 1 or len(operation.inputs) != 1 or operation.kind in _COPIES:
+        return None
+    if not isinstance(body, Load) or body.dynamic or len(body.index) != len(axes):
+        return None
+    if operation.inputs[0].dtype != operation.outputs[0].dtype or operation.expr.root.reduce:
+        return None
+    one_step = all(
+        dict(index.terms) == {axis: 1} or (extent == 1 and not index.terms)
+        for index, (axis, extent) in zip(body.index, axes, strict=True)
+    )
+    return tuple(index.const for index in body.index) if one_step else None
 
 
 def _unit(kind: TensorType, axis: int, pitched: bool = False) -> tuple[int, int] | None:

@@ -7,9 +7,9 @@ from math import prod
 from typing import Any
 
 from rammer.frontend.onnx.handlers.contrib import contrib
-from rammer.frontend.onnx.handlers.contrib_quantized import real
+from rammer.frontend.onnx.handlers.contrib_quantized import quantized, real, require_numbers
 from rammer.frontend.onnx.handlers.neural import average_pool, conv
-from rammer.frontend.onnx.handlers.quantized import quantize, shifted
+from rammer.frontend.onnx.handlers.quantized import quantize, shifted, spread
 from rammer.frontend.onnx.node import Handler, Node
 from rammer.ir.tensor import DType, TensorId
 
@@ -37,19 +37,20 @@ def qlinear_softmax(n: Node) -> TensorId:
         found = n.reshape(n.add("softmax", flat, axis=axis), shape)
     else:
         found = n.add("softmax", x, axis=axis)
-    return quantize(n, found, n.tensor(3), n.optional(4), 0, n.dtype())
+    return quantized(n, found, 3, n.dtype())
 
 
 @contrib("QLinearWhere", inputs=(9, 9))
 def qlinear_where(n: Node) -> TensorId:
     found = n.add("where", n.tensor(0), real(n, 1), real(n, 4))
-    return quantize(n, found, n.tensor(7), n.optional(8), 0, n.dtype(1))
+    return quantized(n, found, 7, n.dtype(1))
 
 
 @contrib("QLinearAveragePool", inputs=(4, 5), **WINDOW, ceil_mode=0, channels_last=0, count_include_pad=0)
 def qlinear_average_pool(n: Node) -> TensorId:
     if n.attrs["channels_last"] or n.attrs["kernel_shape"] is None:
         raise n.fail("needs kernel_shape, and channels in dimension 1")
+    require_numbers(n, 3)
     dtype, scale, zero, x = n.dtype(), n.tensor(3), n.optional(4), real(n, 0)
     return quantize(n, _standard(average_pool, n, x), scale, zero, 0, dtype)
 
@@ -80,13 +81,16 @@ def fused_conv(n: Node) -> TensorId:
 @contrib("QGemm", inputs=(6, 9), alpha=1.0, transA=0, transB=0)
 def q_gemm(n: Node) -> TensorId:
     """(a - za) (b - zb) + c in int32, and the numbers that this stands for, quantized if there is a scale for it."""
-    a, b = shifted(n, n.tensor(0), n.optional(2), -2), shifted(n, n.tensor(3), n.optional(5), -1)
-    total = n.add("matmul", a, b, trans_a=bool(n.attrs["transA"]), trans_b=bool(n.attrs["transB"]))
+    trans_a, trans_b = bool(n.attrs["transA"]), bool(n.attrs["transB"])
+    a = shifted(n, n.tensor(0), n.optional(2), -1 if trans_a else -2)
+    b = shifted(n, n.tensor(3), n.optional(5), -2 if trans_b else -1)
+    total = n.add("matmul", a, b, trans_a=trans_a, trans_b=trans_b)
     if n.has(6):
         total = n.add("add", total, n.tensor(6))
-    scale = n.add("mul", n.add("mul", n.tensor(1), n.tensor(4)), n.like(n.attrs["alpha"], n.tensor(1)))
+    scale = n.add("mul", spread(n, n.tensor(1), total, -2), spread(n, n.tensor(4), total, -1))
+    scale = n.add("mul", scale, n.like(n.attrs["alpha"], scale))
     found = n.add("mul", n.cast(total, DType.F32), scale)
-    return quantize(n, found, n.tensor(7), n.optional(8), 0, n.dtype()) if n.has(7) else found
+    return quantized(n, found, 7, n.dtype()) if n.has(7) else found
 
 
 @contrib("DynamicQuantizeMatMul", inputs=(3, 5))
@@ -94,7 +98,7 @@ def dynamic_quantize_matmul(n: Node) -> TensorId:
     """A product with quantized weights; the other operand is quantized by its own range, which has 0 in it."""
     bytes_of_x, scale, begin = bytes_by_range(n, n.tensor(0))
     total = n.product(shifted(n, bytes_of_x, begin, -2), shifted(n, n.tensor(1), n.optional(3), -1))
-    found = n.add("mul", n.cast(total, n.dtype()), n.add("mul", scale, n.tensor(2)))
+    found = n.add("mul", n.cast(total, n.dtype()), n.add("mul", scale, spread(n, n.tensor(2), total, -1)))
     return n.add("add", found, n.tensor(4)) if n.has(4) else found
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from rammer.frontend.onnx.handlers.contrib import contrib
 from rammer.frontend.onnx.handlers.indexing import check_indices
-from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, shifted
+from rammer.frontend.onnx.handlers.quantized import dequantize, quantize, scaled, shifted
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
@@ -18,27 +18,37 @@ _FEW = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 
 def real(n: Node, position: int) -> TensorId:
     """The number that three operands from `position` on stand for: a quantized one, its scale, and its zero point."""
+    require_numbers(n, position + 1)
     return dequantize(n, n.tensor(position), n.tensor(position + 1), n.optional(position + 2), 0)
 
 
-def _quantized(n: Node, value: TensorId, scale: int, dtype: DType) -> TensorId:
+def require_numbers(n: Node, position: int) -> None:
+    """Raise ModelError for a scale, or a zero point behind it, that is not one number: the domain has no others."""
+    for tensor in (n.tensor(position), n.optional(position + 1)):
+        if tensor is not None and n.type(tensor).size != 1:
+            raise n.fail(f"scale or zero point {n.type(tensor)} is not one number")
+
+
+def quantized(n: Node, value: TensorId, scale: int, dtype: DType) -> TensorId:
+    """Quantize with the scale that is operand `scale`, and the zero point behind it."""
+    require_numbers(n, scale)
     return quantize(n, value, n.tensor(scale), n.optional(scale + 1), 0, dtype)
 
 
 @contrib("QLinearAdd", "QLinearMul", inputs=(7, 8))
 def qlinear_binary(n: Node) -> TensorId:
     found = n.add("add" if n.op == "QLinearAdd" else "mul", real(n, 0), real(n, 3))
-    return _quantized(n, found, 6, n.dtype())
+    return quantized(n, found, 6, n.dtype())
 
 
 @contrib("QLinearSigmoid", inputs=(4, 5))
 def qlinear_sigmoid(n: Node) -> TensorId:
-    return _quantized(n, n.add("sigmoid", real(n, 0)), 3, n.dtype())
+    return quantized(n, n.add("sigmoid", real(n, 0)), 3, n.dtype())
 
 
 @contrib("QLinearLeakyRelu", inputs=(4, 5), alpha=0.01)
 def qlinear_leaky_relu(n: Node) -> TensorId:
-    return _quantized(n, n.add("leaky_relu", real(n, 0), alpha=n.attrs["alpha"]), 3, n.dtype())
+    return quantized(n, n.add("leaky_relu", real(n, 0), alpha=n.attrs["alpha"]), 3, n.dtype())
 
 
 @contrib("QLinearGlobalAveragePool", inputs=(5, 5), channels_last=0)
@@ -46,7 +56,7 @@ def qlinear_global_average_pool(n: Node) -> TensorId:
     if n.attrs["channels_last"] or len(n.shape()) < 3:
         raise n.fail(f"{n.type(n.tensor(0))} with channels_last={n.attrs['channels_last']} is not supported")
     mean = n.reduce(real(n, 0), "mean", tuple(range(2, len(n.shape()))))
-    return _quantized(n, mean, 3, n.dtype())
+    return quantized(n, mean, 3, n.dtype())
 
 
 @contrib("QLinearConcat", inputs=(5, 1 << 20), axis=int)
@@ -55,7 +65,7 @@ def qlinear_concat(n: Node) -> TensorId:
         raise n.fail(f"axis {n.attrs['axis']} of {len(n.inputs)} inputs", hint="a scale, a zero point, and triples")
     parts = [real(n, position) for position in range(2, len(n.inputs), 3)]
     joined = n.concat(parts, n.axis(n.attrs["axis"], n.type(parts[0]).rank))
-    return _quantized(n, joined, 0, n.dtype(2))
+    return quantized(n, joined, 0, n.dtype(2))
 
 
 @contrib("QuantizeLinear", inputs=(2, 3), axis=1, block_size=0)
@@ -71,9 +81,7 @@ def dequantize_linear(n: Node) -> TensorId:
 @contrib("MatMulIntegerToFloat", inputs=(4, 7))
 def matmul_integer_to_float(n: Node) -> TensorId:
     total = n.product(shifted(n, n.tensor(0), n.optional(4), -2), shifted(n, n.tensor(1), n.optional(5), -1))
-    found = n.cast(total, n.dtype(2))
-    for position in (2, 3):
-        found = n.add("mul", found, n.tensor(position))
+    found = scaled(n, total, (n.tensor(2), -2), (n.tensor(3), -1), dtype=n.dtype(2))
     return n.add("add", found, n.tensor(6)) if n.has(6) else found
 
 

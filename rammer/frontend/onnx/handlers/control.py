@@ -5,10 +5,12 @@ Where that cannot be, Undecided says so: a session then runs bodies as programs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from rammer.errors import ModelError
 from rammer.frontend.onnx.node import Node, Undecided, handles
 from rammer.frontend.onnx.ports import Value
 from rammer.ir.tensor import DType, TensorId
@@ -90,12 +92,12 @@ def scan_batch(n: Node) -> list[TensorId]:
     if len(batches) != 1 or batches & {(), (0,)}:
         raise n.fail(f"states and scanned inputs have batches {sorted(batches)}")
     ((batch,),) = batches
-    directions = n.attrs["directions"] or (0,) * len(scanned)
+    ways = scan_ways({"scan_input_directions": n.attrs["directions"]}, "input", len(scanned), n.fail)
     rows = []
     for b in range(batch):
         first = [_element(n, t, 0, b) for t in states]
         parts = [_element(n, t, 0, b) for t in scanned]
-        last, collected = _steps(n, first, parts, [0] * len(parts), directions, len(n.outputs) - len(states))
+        last, collected = _steps(n, first, parts, ways, len(n.outputs) - len(states))
         rows.append([*last, *(n.stack(part, 0) for part in collected)])
     return [n.stack(column, 0) for column in zip(*rows, strict=True)]
 
@@ -103,19 +105,30 @@ def scan_batch(n: Node) -> list[TensorId]:
 @handles("Scan", since=9)
 def scan(n: Node) -> list[TensorId]:
     """One copy of the body per element of the scanned axes."""
-    a = n.attrs
     states, scanned = _operands(n)
     num_collected = len(n.outputs) - len(states)
-    in_axes, in_back = (a[f"scan_input_{what}"] or (0,) * len(scanned) for what in ("axes", "directions"))
-    out_axes, out_back = (a[f"scan_output_{what}"] or (0,) * num_collected for what in ("axes", "directions"))
-    if not len(out_axes) == len(out_back) == num_collected:
-        raise n.fail("axes and directions do not fit the scanned outputs")
-    states, collected = _steps(n, states, scanned, in_axes, in_back, num_collected)
+    ways = scan_ways(n.attrs, "output", num_collected, n.fail)
+    states, collected = _steps(n, states, scanned, scan_ways(n.attrs, "input", len(scanned), n.fail), num_collected)
     joined = []
-    for part, axis, back in zip(collected, out_axes, out_back, strict=True):
+    for part, (axis, back) in zip(collected, ways, strict=True):
         place = n.axis(axis, n.type(part[0]).rank + 1)
         joined.append(n.stack(part[::-1] if back else part, place))
     return [*states, *joined]
+
+
+def scan_ways(
+    attributes: Mapping[str, Any], side: str, number: int, fail: Callable[[str], ModelError]
+) -> list[tuple[int, int]]:
+    """Return axis and direction (1: backwards) of each of the `number` scanned inputs or outputs, which `side` says.
+
+    Raises `fail(…)` for attributes that do not fit them.
+    """
+    axes, directions = (attributes.get(f"scan_{side}_{what}") or (0,) * number for what in ("axes", "directions"))
+    if not len(axes) == len(directions) == number:
+        raise fail(f"axes and directions do not fit {number} scanned {side}s")
+    if unknown := set(directions) - {0, 1}:
+        raise fail(f"scan_{side}_directions has {min(unknown)}, a direction is 0 or 1")
+    return list(zip(axes, directions, strict=True))
 
 
 def _operands(n: Node, first: int = 0) -> tuple[list[TensorId], list[TensorId]]:
@@ -131,14 +144,11 @@ def _steps(
     n: Node,
     states: list[TensorId],
     scanned: list[TensorId],
-    in_axes: Sequence[int],
-    in_back: Sequence[int],
+    ways: Sequence[tuple[int, int]],
     num_collected: int,
 ) -> tuple[list[TensorId], list[list[TensorId]]]:
     """The last states, and every step's part of each scanned output."""
-    if not len(in_axes) == len(in_back) == len(scanned):
-        raise n.fail("axes and directions do not fit the scanned inputs")
-    places = [n.axis(axis, n.type(t).rank) for axis, t in zip(in_axes, scanned, strict=True)]
+    places = [n.axis(axis, n.type(t).rank) for (axis, _), t in zip(ways, scanned, strict=True)]
     extents = {n.type(t).shape[axis] for axis, t in zip(places, scanned, strict=True)}
     if len(extents) != 1 or 0 in extents:
         raise n.fail(f"scanned inputs have {sorted(extents)} elements")
@@ -148,7 +158,7 @@ def _steps(
         _require_few(n, step)
         parts = [
             _element(n, t, axis, steps - 1 - step if back else step)
-            for t, axis, back in zip(scanned, places, in_back, strict=True)
+            for t, axis, (_, back) in zip(scanned, places, ways, strict=True)
         ]
         results = [
             n.only_tensor(value, "a result of the body") for value in n.subgraph(n.attrs["body"], (*states, *parts))

@@ -17,26 +17,41 @@ _FEW_BITS = frozenset(d for d in _INTEGERS if d.bits <= 8)
 _FLOATS = frozenset((DType.F16, DType.BF16, DType.F32))  # what the standard computes quantisation in
 
 
-def _along(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
-    """A scale or zero point as something that broadcasts against x: one number, one per axis, or one per block."""
+def spread(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
+    """Make a scale or zero point broadcast against x: one number, a vector along `axis`, or as many dimensions as x.
+
+    Raises ModelError for one that does not fit: its extents must be 1 or those of x.
+    """
     kind, shape = n.type(parameter), n.type(x).shape
     if kind.size == 1 and kind.rank <= 1:
         return n.reshape(parameter, ())
-    block = n.attrs.get("block_size") or 0
-    if kind.rank == 1 and not block:
+    if kind.rank == 1:
         axis = n.axis(axis, len(shape))
-        return n.reshape(parameter, _at(shape, axis, kind.shape[0]))
+        found = [kind.shape[0] if d == axis else 1 for d in range(len(shape))]
+    else:
+        found = [1] * (len(shape) - kind.rank) + list(kind.shape)
+    if len(found) != len(shape) or any(e not in (1, whole) for e, whole in zip(found, shape, strict=True)):
+        raise n.fail(f"scale or zero point {kind} does not fit {n.type(x)} along axis {axis}")
+    return n.reshape(parameter, found)
+
+
+def _along(n: Node, parameter: TensorId, x: TensorId, axis: int) -> TensorId:
+    """The same of an operator whose parameters may be one for each block of numbers along `axis`."""
+    kind, shape = n.type(parameter), n.type(x).shape
+    block = n.attrs.get("block_size") or 0
+    if not block or (kind.size == 1 and kind.rank <= 1):
+        return spread(n, parameter, x, axis)
     axis = n.axis(axis, len(shape))
-    if kind.rank != len(shape) or not block or kind.shape[axis] * block < shape[axis]:
+    if (
+        kind.rank != len(shape)
+        or kind.shape[axis] * block < shape[axis]
+        or any(a not in (1, b) for d, (a, b) in enumerate(zip(kind.shape, shape, strict=True)) if d != axis)
+    ):
         raise n.fail(f"{kind} does not fit {n.type(x)} along axis {axis} in blocks of {block}")
-    spread = n.reshape(parameter, (*kind.shape[: axis + 1], 1, *kind.shape[axis + 1 :]))
-    spread = n.expand(spread, (*kind.shape[: axis + 1], block, *kind.shape[axis + 1 :]))
-    spread = n.reshape(spread, (*kind.shape[:axis], kind.shape[axis] * block, *kind.shape[axis + 1 :]))
-    return n.slice(spread, (0,) * len(shape), (*kind.shape[:axis], shape[axis], *kind.shape[axis + 1 :]))
-
-
-def _at(shape: Sequence[int], axis: int, extent: int) -> list[int]:
-    return [extent if d == axis else 1 for d in range(len(shape))]
+    blocks = n.reshape(parameter, (*kind.shape[: axis + 1], 1, *kind.shape[axis + 1 :]))
+    blocks = n.expand(blocks, (*kind.shape[: axis + 1], block, *kind.shape[axis + 1 :]))
+    blocks = n.reshape(blocks, (*kind.shape[:axis], kind.shape[axis] * block, *kind.shape[axis + 1 :]))
+    return n.slice(blocks, (0,) * len(shape), (*kind.shape[:axis], shape[axis], *kind.shape[axis + 1 :]))
 
 
 def dequantize(
@@ -83,8 +98,8 @@ def quantize(
 ) -> TensorId:
     """x / scale + zero, rounded and kept inside the type; divided in `precision`, or else in the type of x."""
     precision = precision or n.type(x).dtype
-    scaled = n.add("div", n.cast(x, precision), n.cast(_along(n, scale, x, axis), precision))
-    wide = n.cast(scaled if dtype.is_float else n.add("round", scaled), DType.F32)
+    steps = n.add("div", n.cast(x, precision), n.cast(_along(n, scale, x, axis), precision))
+    wide = n.cast(steps if dtype.is_float else n.add("round", steps), DType.F32)
     if zero is not None and not (dtype.is_float and _is_zero(n, zero)):
         wide = n.add("add", wide, n.cast(_along(n, zero, x, axis), DType.F32))
     if dtype.is_float:
@@ -132,14 +147,9 @@ def _named(n: Node, attribute: str) -> DType | None:
 
 
 def shifted(n: Node, tensor: TensorId, zero: TensorId | None, axis: int) -> TensorId:
-    """tensor - zero as int32; a vector of zero points lies along `axis`."""
+    """Compute tensor - zero as int32; a vector of zero points lies along `axis`."""
     wide = n.cast(tensor, DType.I32)
-    if zero is None:
-        return wide
-    kind, rank = n.type(zero), n.type(tensor).rank
-    if kind.rank <= 1:
-        zero = n.reshape(zero, () if kind.size == 1 else _at((0,) * rank, n.axis(axis, rank), kind.size))
-    return n.add("sub", wide, n.cast(zero, DType.I32))
+    return wide if zero is None else n.add("sub", wide, n.cast(spread(n, zero, tensor, axis), DType.I32))
 
 
 @handles("MatMulInteger")
@@ -147,19 +157,20 @@ def matmul_integer(n: Node) -> TensorId:
     return n.product(shifted(n, n.tensor(0), n.optional(2), -2), shifted(n, n.tensor(1), n.optional(3), -1))
 
 
-def _requantized(n: Node, total: TensorId, scales: Sequence[TensorId], zero: TensorId, axis: int) -> TensorId:
-    """An int32 result times the operands' scales, quantized with the result's own."""
-    value = n.cast(total, DType.F32)
-    for scale in scales[:2]:
-        value = n.add("mul", value, n.cast(_along(n, scale, total, axis), DType.F32))
-    return quantize(n, value, scales[2], zero, axis, n.type(zero).dtype)
+def scaled(n: Node, total: TensorId, *scales: tuple[TensorId, int], dtype: DType = DType.F32) -> TensorId:
+    """Multiply an int32 result by its operands' scales, each with the axis of the result along which a vector lies."""
+    value = n.cast(total, dtype)
+    for scale, axis in scales:
+        value = n.add("mul", value, n.cast(spread(n, scale, total, axis), dtype))
+    return value
 
 
 @handles("QLinearMatMul")
 def qlinear_matmul(n: Node) -> TensorId:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (n.tensor(p) for p in range(8))
     total = n.product(shifted(n, a, a_zero, -2), shifted(n, b, b_zero, -1))
-    return _requantized(n, total, (a_scale, b_scale, y_scale), y_zero, -1)
+    value = scaled(n, total, (a_scale, -2), (b_scale, -1))
+    return quantize(n, value, y_scale, y_zero, -2, n.type(y_zero).dtype)
 
 
 @handles("ConvInteger")
@@ -177,4 +188,5 @@ def qlinear_conv(n: Node) -> TensorId:
     operands = [shifted(n, x, x_zero, 1), shifted(n, weight, w_zero, 0), *([n.tensor(8)] if n.has(8) else [])]
     attrs = {"strides": w.strides, "pads": w.pads, "dilations": w.dilations}
     total = n.add("conv", *operands, group=n.attrs["group"], **attrs)
-    return _requantized(n, total, (x_scale, w_scale, y_scale), y_zero, 1)
+    value = scaled(n, total, (x_scale, 1), (w_scale, 1))
+    return quantize(n, value, y_scale, y_zero, 1, n.type(y_zero).dtype)

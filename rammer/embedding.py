@@ -1,0 +1,237 @@
+"""How a tensor of an exact graph lies in the same tensor of a padded graph, and how an operator's results do.
+
+Usually a tensor is the first elements in every dimension. A recurrent layer, though, multiplies all steps of a batch at
+once: [T, B, I] becomes [T * B, I], and element t * B + b of its rows lies at t * B' + b. So a dimension is a number of
+digits, each with its extent here and there: ((T, T), (B, B')). What computes element by element along such a dimension
+keeps it, and reshapes, slices and concatenations split and join its digits. Everything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from rammer.ir.expr import Call, Cast, Const, Dynamic, Iota, Load, Range, Scalar, Select, Stage, Table, nodes
+from rammer.ir.index import Bounds, Index, bounds, simplify, substitute, var, variables
+from rammer.ir.operator import Operation
+from rammer.ir.tensor import Shape
+
+Digit: TypeAlias = tuple[int, int]  # extent in the exact tensor, and in the padded one
+Dimension: TypeAlias = tuple[Digit, ...]  # the most significant digit first
+Embedding: TypeAlias = tuple[Dimension, ...]
+
+
+class Different(Exception):
+    """Elements of a result would not be what they are in the exact graph; the text says why."""
+
+
+def prefix(exact: Shape, padded: Shape) -> Embedding:
+    """Embed a tensor as the first elements in every dimension."""
+    return tuple((digit,) for digit in zip(exact, padded, strict=True))
+
+
+def is_prefix(embedding: Embedding) -> bool:
+    """Whether it is the first elements in every dimension."""
+    return all(len(digits) == 1 for digits in embedding)
+
+
+def results(
+    exact: Operation, padded: Operation, operands: Sequence[Embedding], *, masked: bool = False
+) -> list[Embedding]:
+    """Embed the results of an operator, given its operands. Raises Different.
+
+    With `masked` operands what a reduction has more of changes nothing.
+    """
+    try:
+        _require_same(exact, padded, masked=masked)
+        return _along(exact, padded, operands)
+    except Different:
+        found = _moved(exact, padded, operands)
+        if found is None:
+            raise
+        return [found]
+
+
+def _require_same(exact: Operation, padded: Operation, *, masked: bool) -> None:
+    """Raise Different unless an element of the exact result is the same formula of elements in both."""
+    if len(exact.expr.stages) != len(padded.expr.stages):
+        raise Different("it has other stages")
+    for a, b in zip(exact.expr.stages, padded.expr.stages, strict=True):
+        if (a.name, a.combine, a.dtype) != (b.name, b.combine, b.dtype):
+            raise Different("it has other stages")
+        if [n for n, _ in (*a.axes, *a.reduce)] != [n for n, _ in (*b.axes, *b.reduce)]:
+            raise Different("it has other dimensions")
+        if a.reduce != b.reduce and not masked:
+            raise Different("it reduces a padded dimension")
+        if any(e > f for (_, e), (_, f) in zip((*a.axes, *a.reduce), (*b.axes, *b.reduce), strict=True)):
+            raise Different("it has a smaller result")
+        canonical = _Canonical(a)
+        if canonical.scalar(a.body) != canonical.scalar(b.body):
+            raise Different("elements are computed from others")
+
+
+def _along(exact: Operation, padded: Operation, operands: Sequence[Embedding]) -> list[Embedding]:
+    """Embed the results of the same formula: dimensions of several digits must be its axes, and nothing else."""
+    known = dict(zip((name for name, _ in exact.expr.inputs), operands, strict=True))
+    for a, b in zip(exact.expr.stages, padded.expr.stages, strict=True):
+        axes = _joint_axes(a, known)
+        extents = {name: (e, f) for (name, e), (_, f) in zip(a.axes, b.axes, strict=True)}
+        for name, digits in axes.items():
+            if name not in extents or _extents(digits) != extents[name]:
+                raise Different("it sums, or takes a part of, a dimension that is joined of padded ones")
+        known[a.name] = tuple(axes.get(name) or (extents[name],) for name, _ in a.axes)
+    return [known[name] for name, _ in exact.expr.outputs]
+
+
+def _joint_axes(stage: Stage, known: Mapping[str, Embedding]) -> dict[str, Dimension]:
+    """Find the axes that have several digits, as what they load has them there. Raises Different."""
+    if all(is_prefix(known[node.tensor]) for node in nodes(stage.body) if isinstance(node, Load)):
+        return {}
+    canonical = _Canonical(stage)
+    axes: dict[str, Dimension] = {}
+    others: set[str] = set()  # axes with any other use
+    for node in nodes(canonical.scalar(stage.body)):
+        match node:
+            case Load(tensor, index, dynamic):
+                moved = {d.dim for d in dynamic}
+                for dim, (place, digits) in enumerate(zip(index, known[tensor], strict=True)):
+                    name = next(iter(variables(place)), "")
+                    if len(digits) == 1:
+                        others |= variables(place)
+                    elif place != var(name) or dim in moved or axes.setdefault(name, digits) != digits:
+                        raise Different("it takes a dimension apart that is joined of padded ones")
+            case Iota(index) | Table(_, index):
+                others |= variables(index)
+            case Select(where):
+                others |= {name for condition in where for name in variables(condition.index)}
+    if not others.isdisjoint(axes):
+        raise Different("it counts along a dimension that is joined of padded ones")
+    return axes
+
+
+def _moved(exact: Operation, padded: Operation, operands: Sequence[Embedding]) -> Embedding | None:
+    """Embed the result of what only moves elements, and splits or joins digits; None if it does something else."""
+    shapes = exact.outputs[0].shape, padded.outputs[0].shape
+    if not (exact.kind == padded.kind and all(map(all, shapes))):
+        return None
+    match exact.kind:
+        case "reshape":
+            return _reshaped([digit for digits in operands[0] for digit in digits], *shapes)
+        case "slice":
+            values = [[op.attr(name) for name in ("starts", "steps", "shape")] for op in (exact, padded)]
+            boxes = [list(zip(*value, strict=True)) for value in values]
+            parts = [_cut(*part) for part in zip(operands[0], *boxes, strict=True)]
+            return tuple(p for p in parts if p is not None) if None not in parts else None
+        case "concat" if exact.attr("axis") == padded.attr("axis"):
+            axis = exact.attr("axis") % len(shapes[0])
+            if any(e[:axis] + e[axis + 1 :] != operands[0][:axis] + operands[0][axis + 1 :] for e in operands):
+                return None
+            joined = _joined([e[axis] for e in operands])
+            return None if joined is None else (*operands[0][:axis], joined, *operands[0][axis + 1 :])
+    return None
+
+
+def _reshaped(digits: list[Digit], exact: Shape, padded: Shape) -> Embedding | None:
+    """Deal the digits of a tensor, in order, out to the dimensions of another shape."""
+    left = digits[::-1]
+    found: list[Dimension] = []
+    for extent, larger in zip(exact, padded, strict=True):
+        own: list[Digit] = []
+        while (rest := (extent, larger)) != (1, 1):
+            if not left:
+                return None
+            e, f = left.pop()
+            if not (extent % e or larger % f):
+                extent, larger = extent // e, larger // f
+                own.append((e, f))
+            elif e % extent == 0 and f % larger == 0 and e // extent == f // larger:
+                own.append(rest)
+                left.append((e // extent, f // larger))
+                extent = larger = 1
+            else:
+                return None
+        found.append(_normal(own))
+    return tuple(found) if all(digit == (1, 1) for digit in left) else None
+
+
+def _cut(digits: Dimension, exact: tuple[int, int, int], padded: tuple[int, int, int]) -> Dimension | None:
+    """Cut a dimension, from (start, step, count) of both: whole places of its first digit, or the same elements."""
+    (start, step, count), (at, by, many) = exact, padded
+    if len(digits) == 1:
+        return ((count, many),) if (start, step) == (at, by) and count <= many else None
+    inner, wide = _extents(digits[1:])
+    if step != 1 or by != 1 or start % inner or count % inner or at % wide or many % wide:
+        return None
+    first = count // inner, many // wide
+    return _normal([first, *digits[1:]]) if start // inner == at // wide and first[0] <= first[1] else None
+
+
+def _joined(parts: Sequence[Dimension]) -> Dimension | None:
+    """Join dimensions one behind the other: how many times the digits that all of them end with."""
+    number, tails = 0, set()
+    for digits in parts:
+        whole = len(digits) > 1 and digits[0][0] == digits[0][1]
+        number += digits[0][0] if whole else 1
+        tails.add(digits[1:] if whole else digits)
+    return _normal([(number, number), *tails.pop()]) if len(tails) == 1 else None
+
+
+def _normal(digits: Sequence[Digit]) -> Dimension:
+    """Write digits as few ones: one that is not padded belongs to the digit before it."""
+    found: list[Digit] = []
+    for e, f in digits:
+        if found and e == f:
+            found[-1] = (found[-1][0] * e, found[-1][1] * f)
+        elif (e, f) != (1, 1):
+            found.append((e, f))
+    return tuple(found) or ((1, 1),)
+
+
+def _extents(digits: Dimension) -> Digit:
+    exact = padded = 1
+    for e, f in digits:
+        exact, padded = exact * e, padded * f
+    return exact, padded
+
+
+class _Canonical:
+    """Bodies over the axes of a stage, in a form in which equal ones compare equal."""
+
+    def __init__(self, stage: Stage) -> None:
+        axes = (*stage.axes, *stage.reduce)
+        self._bounds: Bounds = {name: (0, extent - 1) for name, extent in axes}
+        self._fixed: Mapping[str, Index] = {name: Index() for name, extent in axes if extent == 1}
+
+    def index(self, index: Index) -> Index:
+        return simplify(substitute(index, self._fixed), self._bounds)
+
+    def scalar(self, value: Scalar) -> Scalar:
+        match value:
+            case Const():
+                return Const(repr(value.value), value.dtype)  # type: ignore[arg-type]  # NaN equals itself, 0 not -0
+            case Iota(index):
+                return Iota(self.index(index))
+            case Table(values, index):
+                return Table(values, self.index(index))
+            case Load(tensor, index, dynamic):
+                moved = tuple(Dynamic(d.dim, self.scalar(d.value), d.extent, d.stride) for d in dynamic)
+                return Load(tensor, tuple(map(self.index, index)), moved)
+            case Call(fn, args):
+                return Call(fn, tuple(map(self.scalar, args)))
+            case Cast(arg, dtype):
+                return Cast(self.scalar(arg), dtype)
+            case Select(where, then, other):
+                return self._select(where, then, other)
+        raise TypeError(f"not a scalar expression: {value!r}")
+
+    def _select(self, where: tuple[Range, ...], then: Scalar, other: Scalar) -> Scalar:
+        """Without conditions that the bounds decide."""
+        undecided = []
+        for condition in where:
+            index = self.index(condition.index)
+            low, high = bounds(index, self._bounds)
+            if high < condition.low or low >= condition.high:
+                return self.scalar(other)
+            if low < condition.low or high >= condition.high:
+                undecided.append(Range(index, condition.low, condition.high))
+        return Select(tuple(undecided), self.scalar(then), self.scalar(other)) if undecided else self.scalar(then)

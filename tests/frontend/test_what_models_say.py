@@ -1,0 +1,163 @@
+"""What a model says of itself is not trusted: names are escaped, and declared shapes are compared with real ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import nullcontext
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx_models import model, node
+from rich.markup import escape
+
+import rammer
+from rammer import compiler
+from rammer.cli.console import Plain
+from rammer.errors import InputError, ModelError, ModelWarning, RammerError
+from rammer.frontend.onnx import Source, load, tensors
+
+F32 = np.float32
+W = np.ones((2, 3), F32)
+
+STRINGS = {
+    "graph.node[0].op_type": b"Relu",
+    "graph.node[0].output[0]": b"outp",
+    "graph.node[0].name": b"nnnn",
+    "graph.node[0].attribute[0].name": b"attr",
+    "graph.initializer[0].name": b"weig",
+    "graph.input[0].type.tensor_type.shape.dim[0].dim_param": b"symb",
+    "functions[0].name": b"func",
+    "opset_import[0].domain": b"doma",
+}
+
+
+@pytest.mark.parametrize("place", STRINGS)
+def test_a_string_that_is_not_utf8_is_refused_by_its_field(place: str) -> None:
+    made = model([node("Relu", ["x"], ["outp"], name="nnnn", attr=1.0)], {"x": ("symb",)}, ["y"], {"weig": W})
+    opsets = [helper.make_opsetid("", 21)]
+    made.functions.append(
+        helper.make_function("own", "func", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], opsets)
+    )
+    made.opset_import.insert(0, helper.make_opsetid("doma", 1))
+    made.graph.doc_string = made.producer_name = "what only describes may be anything"
+    data = made.SerializeToString().replace(b"anything", b"\xff" * 8)
+    Source(data)  # descriptions that are not UTF-8
+    with pytest.raises(ModelError, match=re.escape(place) + r" is not UTF-8: '\\xffxx\\xfe'"):
+        load(data.replace(STRINGS[place], b"\xffxx\xfe"))
+
+
+NAMES = {
+    "escape": "\x1b[2J\x1b]0;title\x07",
+    "zero": "a\0b",
+    "line": "a\nhint: b",
+    "long": "n" * 300_000,
+    "words": "n " * 150_000,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("place", ["operator", "node", "input", "attribute", "list", "domain", "function", "run"])
+def test_names_are_escaped_and_shortened_in_errors(place: str, name: str) -> None:
+    """A name comes from a model: it must not write on the terminal, begin lines, or fill the screen."""
+    text = NAMES[name]
+    made = {
+        "operator": lambda: model([node(text)], {"x": (2,)}),
+        "node": lambda: model([node("Concat", name=text)], {"x": (2,)}),
+        "input": lambda: model([node("Relu", [text])], {"x": (2,)}),
+        "attribute": lambda: model([node("Relu", **{text: 1})], {"x": (2,)}),
+        "list": lambda: model([node("Relu", [text])], {text: ("int64", (2,))}, opset=13),
+        "domain": lambda: model([node("Relu", domain=text)], {"x": (2,)}),
+        "function": lambda: model([node(text, domain="own")], {"x": (2,)}, domains={"own": 1}),
+        "run": lambda: model([node("Relu", [text])], {text: (2,)}),
+    }[place]()
+    with pytest.raises(RammerError) as caught:
+        rammer.Session(made, "interpreter").run(None, {"y": W})
+    shown = str(caught.value)
+    assert all(c.isprintable() for c in shown.replace("\n", "")) and len(shown) < 40_000
+    assert len(shown.splitlines()) <= 3  # what, its hint
+
+
+def test_names_are_escaped_wherever_they_are_printed() -> None:
+    name = "\x1b[31mred\x00\x07"
+    made = model([node("Relu", [name], ["y"], name)], {name: ("float32", ("n" + name, 3))})
+    with rammer.Session(made, "interpreter") as s:
+        s.run(None, {name: W})
+        texts = [repr(s), str(s.report())]
+    with rammer.compile(made, "interpreter", shapes={name: (2, 3)}) as program:
+        texts += [repr(program), str(program.report())]
+    shown = StringIO()
+    Plain(file=shown, force_terminal=True).print(escape(f"{name} {name}"), style="bold", highlight=False)
+    assert shown.getvalue().startswith("\x1b[1m\\x1b[31mred\\x00")  # the style is ours
+    for text in [*texts, shown.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")]:
+        assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_a_compilation_beyond_memory_names_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(compiler, "optimize", fails)
+    with pytest.raises(RammerError, match="memory ran out while compiling: passes"):
+        rammer.compile(model([node("Relu")], {"x": (2,)}), "interpreter")
+
+
+def test_a_tensor_beyond_memory_is_an_error_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an initializer and of an attribute: all are decoded in one place."""
+
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(tensors, "_from_bytes", fails)
+    value = numpy_helper.from_array(W, "w")
+    for made in (
+        model([node("Relu", ["w"])], {}, constants={"w": W}),
+        model([node("Constant", [], value=value)], {}),
+    ):
+        with pytest.raises(ModelError, match=r"tensor 'w' of \[\d.*\] elements needs more memory"):
+            load(made)
+
+
+def declares(said: list[Any] | None, *, between: list[Any] | None = None, given: Sequence[Any] = (2, 3)) -> ModelProto:
+    """A model that says this of its output, of a value between, and of its input."""
+    made = model([node("Relu", ["x"], ["t"]), node("Neg", ["t"], ["y"])], {"x": tuple(given)})
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, said))
+    made.graph.value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, between))
+    return made
+
+
+@pytest.mark.parametrize("how", ["compile", "session"])
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (declares([7, 3]), r"'y' is declared with shape \[7, 3\] but is float32\[2×3\]"),
+        (declares([]), r"'y' is declared with shape \[\] but is float32"),
+        (declares(None, between=[2, 3, 1]), r"'t' is declared with shape \[2, 3, 1\] but is"),
+        (declares([-1, 3], between=["?", "unk__7"]), ""),
+        (declares([2, 3], given=[-1, 3]), ""),
+        (declares([2, 3], given=["?", "?"]), ""),
+        (declares(["n", "n"], given=["unk__1", "unk__1"]), ""),
+        (declares(["n", "n"], given=["", None]), ""),
+    ],
+)
+def test_what_is_computed_decides_and_not_what_is_declared(made: ModelProto, said: str, how: str) -> None:
+    x = np.random.default_rng(1).standard_normal((2, 3), F32)
+    with pytest.warns(ModelWarning, match=said) if said else nullcontext():
+        if how == "compile":
+            found = rammer.compile(made, "interpreter", shapes={"x": (2, 3)}).run({"x": x})["y"]
+        else:
+            (found,) = rammer.Session(made, "interpreter").run(None, {"x": x})
+    assert np.array_equal(found, -np.maximum(x, 0))
+
+
+def test_a_declared_input_binds_its_caller() -> None:
+    """Shapes of inputs are no claims about what is computed; negative extents but -1 mean nothing."""
+    with pytest.raises(InputError, match="dimension 1 is 4"):
+        rammer.Session(declares(None, given=[-1, 3]), "interpreter").run(None, {"x": np.zeros((2, 4), F32)})
+    with pytest.raises(InputError, match=r"dimension 1 is 4, .* where 'n' is 2"):
+        rammer.Session(declares(None, given=["n", "n"]), "interpreter").run(None, {"x": np.zeros((2, 4), F32)})
+    with pytest.raises(ModelError, match="input 'x' has extent -2"):
+        load(declares(None, given=[-2, 3]))
