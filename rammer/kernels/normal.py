@@ -17,6 +17,7 @@ from rammer.ir.expr import (
     Stage,
     Table,
     TensorExpr,
+    held,
     inline,
     loads,
     nodes,
@@ -64,6 +65,8 @@ def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
         values = {a: ix for (a, _), ix in zip(first.axes, load.index, strict=True)} | fresh
         reduce = tuple((a if a not in own else f"{a}_r", e) for a, e in first.reduce)
         body = substitute_axes(first.body, values)
+        sums = {first.name: first.dtype.accumulator}
+        epilogue = rewrite(stage.body, lambda ld: held(ld, first.dtype, sums) if ld.tensor == first.name else ld)
         done.append(
             replace(
                 first,
@@ -71,7 +74,7 @@ def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
                 axes=stage.axes,
                 body=body,
                 reduce=reduce,
-                epilogue=stage.body,
+                epilogue=epilogue,
                 dtype=stage.dtype,
             )
         )
