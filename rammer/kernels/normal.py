@@ -65,8 +65,6 @@ def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
         values = {a: ix for (a, _), ix in zip(first.axes, load.index, strict=True)} | fresh
         reduce = tuple((a if a not in own else f"{a}_r", e) for a, e in first.reduce)
         body = substitute_axes(first.body, values)
-        sums = {first.name: first.dtype.accumulator}
-        epilogue = rewrite(stage.body, lambda ld: held(ld, first.dtype, sums) if ld.tensor == first.name else ld)
         done.append(
             replace(
                 first,
@@ -74,11 +72,17 @@ def _fuse_epilogues(stages: list[Stage], keep: set[str]) -> list[Stage]:
                 axes=stage.axes,
                 body=body,
                 reduce=reduce,
-                epilogue=epilogue,
+                epilogue=_of_result(stage.body, first),
                 dtype=stage.dtype,
             )
         )
     return done
+
+
+def _of_result(body: Scalar, reduction: Stage) -> Scalar:
+    """A body that reads the result of a reduction, from where it is summed up: rounded as the result is."""
+    sums = {reduction.name: reduction.dtype.accumulator}
+    return rewrite(body, lambda ld: held(ld, reduction.dtype, sums) if ld.tensor == reduction.name else ld)
 
 
 def _at_own_position(load: Load, stage: Stage) -> bool:

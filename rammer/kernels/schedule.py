@@ -82,8 +82,7 @@ class At:
         loops = " ".join(map(str, self.loops))
         rest = f"{self.scope.value} {self.order} {self.gap} {self.pad} {_name(self.instruction)}"
         if self.layout:
-            digits = " ".join(f"{d.dim}/{d.div}%{d.mod}" for d in self.layout.digits)
-            rest += f"({digits}) {self.layout.encoding or ''}"
+            rest += _lies(self.layout)
         return f"{self.stage} in {self.inside or 'root'}[{self.depth}]: {loops}, {rest}"
 
 
@@ -99,13 +98,20 @@ class Schedule:
     instruction: Instruction | None = None  # that computes the root
 
     def __str__(self) -> str:
-        """All of it but the packing: schedules that differ have different texts."""
-        more = [*map(str, self.stages), _name(self.instruction)]
+        """All of it but the name: schedules that differ have different texts."""
+        packing = (f"{name} packed {_lies(layout)}" for name, layout in self.packing)
+        more = [*map(str, self.stages), _name(self.instruction), *packing]
         return "; ".join([" ".join(map(str, self.loops)), *filter(None, more), f"threads {self.threads}"])
 
 
 def _name(instruction: Instruction | None) -> str:
     return instruction.name if instruction else ""
+
+
+def _lies(layout: Layout) -> str:
+    """The digits of a layout, and its encoding."""
+    digits = (f"{d.dim}/{d.div}%{d.mod}{f'~{d.pitch}' if d.pitch else ''}" for d in layout.digits)
+    return f"({' '.join(digits)}) {layout.encoding or ''}".rstrip()
 
 
 def distinct(found: Iterable[Schedule | None]) -> Iterator[Schedule]:
