@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log2, prod
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import evaluate_at, stored_at
+from rammer.ir.evaluate import evaluate_at, evaluate_defined, stored_at
 from rammer.ir.expr import Cast, Load, TensorExpr, free_axes, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
@@ -51,6 +52,7 @@ class Sample:
     places: Places
     stored: list[NDArray[np.int64]]  # where they are in memory's terms, an array for each dimension
     wanted: tuple[Array, ...]  # by output, a value for each place
+    defined: tuple[NDArray[np.bool_], ...]  # and whether it can be compared
     allowed: tuple[float, ...]  # by output: how far a value may be off, by rounding
 
 
@@ -66,10 +68,17 @@ def sample(
     for positive in (False, True):  # some functions have no value below 0: most of a sample must be numbers
         inputs = _inputs(operation, kinds, seeds, positive, narrow)
         with np.errstate(all="ignore"):
-            wanted = tuple(evaluate_at(expr, inputs, places))
-        if all(2 * np.isfinite(_numbers(w)).sum() >= len(w) for w in wanted):
+            values, known = evaluate_defined(partial(_values_at, expr, inputs, places))
+        wanted, defined = tuple(values.values()), tuple(known.values())
+        if all(2 * (np.isfinite(_numbers(w)) & d).sum() >= len(w) for w, d in zip(wanted, defined, strict=True)):
             break
-    return Sample(inputs, places, stored_at(expr, inputs, places), wanted, tuple(_allowance(expr, w) for w in wanted))
+    allowed = tuple(_allowance(expr, w) for w in wanted)
+    return Sample(inputs, places, stored_at(expr, inputs, places), wanted, defined, allowed)
+
+
+def _values_at(expr: TensorExpr, inputs: Mapping[str, Seeded], places: Places) -> dict[int, Array]:
+    """By output, its values at the places."""
+    return dict(enumerate(evaluate_at(expr, inputs, places)))
 
 
 def _numbers(values: Array) -> Array:
@@ -156,6 +165,7 @@ def _off(got: Array, number: int, expr: TensorExpr, sample: Sample, coarse: bool
         allowed = np.fmax(allowed, COARSE * finite[np.isfinite(finite)].max(initial=0.0))
     with np.errstate(all="ignore"):
         off: NDArray[np.bool_] = ~((got == wanted) | ((got != got) & (wanted != wanted) & ~_unwritten(got)))
+        off &= sample.defined[number]
         found, still = _numbers(got), _numbers(wanted)
         off &= ~((allowed > 0) & (np.abs(found - still) <= allowed))  # whole numbers are equal or wrong
         random = np.random.default_rng(0)
