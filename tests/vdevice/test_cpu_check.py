@@ -129,7 +129,7 @@ def test_one_vector_out_of_bounds_is_enough(device: CpuVDevice, change: Any) -> 
 
 def test_what_is_not_written_is_no_nan(device: CpuVDevice) -> None:
     (good, *_) = kernels_of(device, "log", F((64,)))
-    sample = check.Sample({}, np.zeros((2, 1), np.int64), [], (np.array([np.nan, np.nan], np.float32),), (1e-3,))
+    sample = check.Sample({}, np.zeros((2, 1), np.int64), [], (np.array([np.nan, np.nan], np.float32),), (np.ones(2, bool),), (np.full(2, 1e-3),))
     computed, left = np.float32(np.nan), np.array(-1, np.int32).view(np.float32)
     off = check._off(np.array([computed, left]), 0, good.operation.expr, replace(sample, inputs=inputs_of(good)))
     assert off.tolist() == [False, True]
