@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.children import Ahead, computed
 from rammer.errors import DeviceError, VerificationError
-from rammer.ir.evaluate import evaluate_defined, evaluate_graph
+from rammer.ir.evaluate import Mask, evaluate_defined, evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation
@@ -236,7 +235,7 @@ def compare_with_meaning(program: Program, graph: Graph) -> None:
             raise VerificationError("R211", f"output {name!r}: {what}", hint="`rammer check` finds the operator")
 
 
-def difference(got: Array, want: Array, defined: NDArray[np.bool_] | None = None) -> str:
+def difference(got: Array, want: Array, defined: Mask | None = None) -> str:
     """How far an array is off where it is `defined`, if by more than rounding explains; else nothing."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"it is {got.dtype}{list(got.shape)} and should be {want.dtype}{list(want.shape)}"

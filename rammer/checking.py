@@ -6,20 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rammer import measure
 from rammer.candidates import difference
 from rammer.compiler import Model, load
 from rammer.compiler import compile as compile_model
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import evaluate_defined, evaluate_graph
+from rammer.ir.evaluate import Mask, evaluate_defined, evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array
 
 Values = Mapping[str, Array]
-Defined = Mapping[str, NDArray[np.bool_]]  # which elements can be compared
+Defined = Mapping[str, Mask]  # which elements can be compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isfinite, prod
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut alon
 MOST_SCATTERED = 1 << 20  # of single places, whose inputs are looked up one by one
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
+Mask: TypeAlias = NDArray[np.bool_]
 
 
 class Elements(Protocol):
@@ -74,7 +75,7 @@ _OTHERS = (0, 1, 1 << 62)  # what devices make of NaN and of what is too large: 
 
 def evaluate_defined(
     compute: Callable[[], Mapping[Key, Array]],
-) -> tuple[Mapping[Key, Array], dict[Key, NDArray[np.bool_]]]:
+) -> tuple[Mapping[Key, Array], dict[Key, Mask]]:
     """What `compute` evaluates, and which of its elements are defined: these can be compared.
 
     A float that an integer type does not hold becomes some integer. Where that happens, `compute` runs again with

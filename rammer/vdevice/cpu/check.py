@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rammer.errors import DeviceError
-from rammer.ir.evaluate import evaluate_at, evaluate_defined, evaluate_moved, stored_at
+from rammer.ir.evaluate import Mask, evaluate_at, evaluate_defined, evaluate_moved, stored_at
 from rammer.ir.expr import Cast, Load, TensorExpr, free_axes, loads, nodes
 from rammer.ir.kernel import RKernel
 from rammer.ir.operator import Operation, flops
@@ -52,7 +52,7 @@ class Sample:
     places: Places
     stored: list[NDArray[np.int64]]  # where they are in memory's terms, an array for each dimension
     wanted: tuple[Array, ...]  # by output, a value for each place
-    defined: tuple[NDArray[np.bool_], ...]  # and whether it can be compared
+    defined: tuple[Mask, ...]  # and whether it can be compared
     allowed: tuple[NDArray[np.float64], ...]  # by output: how far each value may be off, by rounding
 
 
