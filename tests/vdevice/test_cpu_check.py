@@ -145,7 +145,7 @@ def test_integers_that_hold_no_such_number_are_not_compared(device: CpuVDevice, 
     registry = PluginRegistry(third_party=False)
     for kind, scale in (("sqrt", 3.0), ("log", 1e12), ("identity", 3.0 * np.iinfo(dtype).max)):
         builder = GraphBuilder("floats")
-        x = builder.input("x", (75, 64))
+        x = builder.add("max", builder.input("x", (75, 64)), builder.input("w", (75, 64)))  # negative: one in four
         y = builder.add("mul", x if kind == "identity" else builder.add(kind, x), builder.constant(np.float32(scale)))
         builder.output(builder.add("cast", y, dtype=rammer.ir.tensor.DType(dtype)), "y")
         graph = builder.build()
@@ -153,7 +153,7 @@ def test_integers_that_hold_no_such_number_are_not_compared(device: CpuVDevice, 
         assert not device.rkernels_wrong(kernels, every=frozenset(kernels))
         bad = [broken(k, lambda s: replace(s, value=Call("add", (s.value, Const(1)))), "bad") for k in kernels]
         assert set(device.rkernels_wrong(bad)) == set(bad)
-        given = {"x": np.linspace(-1.0, 1.0, 75 * 64, dtype=np.float32).reshape(75, 64)}
+        given = dict.fromkeys("xw", np.linspace(-1.0, 1.0, 75 * 64, dtype=np.float32).reshape(75, 64))
         values, defined = evaluate_defined(lambda: evaluate_graph(graph, given))  # noqa: B023
         assert 0 < defined["y"].sum() < 75 * 64
         other = np.where(defined["y"], values["y"], values["y"] + 1)
