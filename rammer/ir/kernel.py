@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -38,12 +37,12 @@ class RKernel:
     """One implementation of an operation: a tiling into homogeneous rTasks and their body. Paper: §3.1.
 
     `packing` lists (input name, layout) for static inputs that the kernel wants repacked at compile time.
-    `schedule` is the text of the schedule it was lowered from: for people, and part of what identifies the rKernel.
-    `form` is the expression that was lowered, where it is the operation's in another form (Winograd's). `overreads`:
-    the body reads more than the expression (whole vectors, boxes with gaps) and uses none of it; rTasks depend on that,
-    too. With several `places`, vEUs run the body as a pipeline (`program`): proofs and dependencies are of the body
-    itself. `unproven`: a rule cannot be shown, so that nothing may be built on it. `finer`: offered to who cuts
-    operators into parts; for others it is one more of which times are not certain.
+    `schedule` is the text of the schedule it was lowered from: for people, and for cache keys. `form` is the expression
+    that was lowered, where it is the operation's in another form (Winograd's). `overreads`: the body reads more than
+    the expression (whole vectors, boxes with gaps) and uses none of it; rTasks depend on that, too. With several
+    `places`, vEUs run the body as a pipeline (`program`): proofs and dependencies are of the body itself. `unproven`:
+    a rule cannot be shown, so that nothing may be built on it. `finer`: offered to who cuts operators into parts; for
+    others it is one more of which times are not certain.
     """
 
     name: str
@@ -61,7 +60,7 @@ class RKernel:
         return f"<RKernel {self.name} of {self.operation!r}: {self.num_rtasks} rTasks>"
 
     @property
-    def identity(self) -> tuple[Hashable, ...]:
+    def identity(self) -> tuple[object, ...]:
         """What tells it from others of its operation: equal ones have equal bodies."""
         return self.schedule or self.body, self.packing, self.form, self.places
 

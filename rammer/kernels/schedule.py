@@ -82,7 +82,7 @@ class At:
         loops = " ".join(map(str, self.loops))
         rest = f"{self.scope.value} {self.order} {self.gap} {self.pad} {_name(self.instruction)}"
         if self.layout:
-            rest += _lies(self.layout)
+            rest += _lie(self.layout)
         return f"{self.stage} in {self.inside or 'root'}[{self.depth}]: {loops}, {rest}"
 
 
@@ -98,20 +98,20 @@ class Schedule:
     instruction: Instruction | None = None  # that computes the root
 
     def __str__(self) -> str:
-        """All of it but the name: schedules that differ have different texts."""
-        packing = (f"{name} packed {_lies(layout)}" for name, layout in self.packing)
-        more = [*map(str, self.stages), _name(self.instruction), *packing]
+        """All of it: schedules that differ have different texts."""
+        packed = " ".join(f"{tensor}{_lie(layout)}" for tensor, layout in self.packing)
+        more = [*map(str, self.stages), _name(self.instruction), packed and f"packs {packed}"]
         return "; ".join([" ".join(map(str, self.loops)), *filter(None, more), f"threads {self.threads}"])
+
+
+def _lie(layout: Layout) -> str:
+    """How elements lie, as text."""
+    digits = " ".join(f"{d.dim}/{d.div}%{d.mod}" + f"@{d.pitch}" * bool(d.pitch) for d in layout.digits)
+    return f"({digits}) {layout.encoding or ''}".rstrip()
 
 
 def _name(instruction: Instruction | None) -> str:
     return instruction.name if instruction else ""
-
-
-def _lies(layout: Layout) -> str:
-    """The digits of a layout, and its encoding."""
-    digits = (f"{d.dim}/{d.div}%{d.mod}{f'~{d.pitch}' if d.pitch else ''}" for d in layout.digits)
-    return f"({' '.join(digits)}) {layout.encoding or ''}".rstrip()
 
 
 def distinct(found: Iterable[Schedule | None]) -> Iterator[Schedule]:

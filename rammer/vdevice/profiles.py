@@ -61,8 +61,7 @@ def _generators() -> str:
 def recipe_keys(kernels: Sequence[RKernel], spec: VDeviceSpec) -> dict[RKernel, str]:
     """Keys that stand for the texts of kernels and need no printing of them: what the texts are made from.
 
-    An operation, what identifies a kernel of it, a spec and the generators' own code decide a text. Kernels with
-    foreign texts have none.
+    An operation, a schedule, a spec and the generators' own code decide a text. Kernels with foreign texts have none.
     """
     common = f"{_generators()}\0{spec}"
     operations: dict[Operation, str] = {}
@@ -72,7 +71,7 @@ def recipe_keys(kernels: Sequence[RKernel], spec: VDeviceSpec) -> dict[RKernel, 
             continue
         if k.operation not in operations:
             operations[k.operation] = f"{k.operation.expr}\0{k.operation.static}"
-        parts = (common, operations[k.operation], k.name, *map(str, k.identity))
+        parts = (common, operations[k.operation], k.name, k.schedule, str(k.packing))
         found[k] = "recipe " + hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return found
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from cpus import CPUS, MadeUp
 from kernel_harness import Runner, compare, compile_all, random_inputs
@@ -12,12 +10,10 @@ from rammer.cost.estimate import counted_us
 from rammer.ir.evaluate import evaluate_expr
 from rammer.ir.operator import Operation, Operations, attributes
 from rammer.ir.ops import OPS
-from rammer.ir.tensor import Digit, Layout, TensorType
+from rammer.ir.tensor import TensorType
 from rammer.ir.tile import TileProgram
 from rammer.kernels import candidates, contraction
 from rammer.kernels.problem import Problem
-from rammer.kernels.schedule import At, Loop, Schedule
-from rammer.vdevice.profiles import recipe_keys
 
 MOST = 4
 
@@ -51,29 +47,6 @@ def test_the_cheapest_of_many_are_passed_on(kind: str, cpu: MadeUp) -> None:
     assert 0 < len(more) < MOST
     dearest = max(considered[s] for s in more)
     assert all(us >= dearest for s, us in considered.items() if s not in known | more)
-
-
-def test_rkernels_that_differ_are_told_apart() -> None:
-    """By packing, by the order of a box in scratch, and by the form that was lowered."""
-    panels = [("w", Layout((Digit(0), Digit(1, n), Digit(1, 1, n)))) for n in (16, 32)]
-    nests = [
-        Schedule("any", (Loop("i"),), (At("w", 0, layout=layout),), (panel,))
-        for panel in panels
-        for _, layout in panels
-    ]
-    assert len({str(schedule) for schedule in nests}) == 4
-    for cpu in CPUS[:3]:
-        usual = candidates(product("conv"), cpu.spec, search=MOST)
-        bodies = {k.identity: k.body for k in usual}
-        assert len(bodies) == len(usual) == len({str(body) for body in bodies.values()})
-    (kernel, *_) = usual
-    others = (
-        replace(kernel, packing=(panels[0],)),
-        replace(kernel, form=kernel.operation.expr),
-        replace(kernel, schedule=""),
-    )
-    assert len({k.identity for k in (kernel, *others)}) == 4
-    assert len(set(recipe_keys([kernel, *others], cpu.spec).values())) == 4
 
 
 @pytest.mark.parametrize("cpu", CPUS[:3], ids=str)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 from rammer.errors import LoweringError
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.kernel import RKernel
@@ -50,7 +48,7 @@ def kernels(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
 
 def traded(operation: Operation, spec: VDeviceSpec) -> list[RKernel]:
     """Candidates of larger rTasks and of smaller ones, each within its part of a tile, down to what has room anyway."""
-    found: dict[Hashable, RKernel] = {}
+    found: dict[object, RKernel] = {}
     least = _tile_bytes(spec)
     for finer, part in TRADED:
         if least <= ROOMY * _tile_bytes(spec):
