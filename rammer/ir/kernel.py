@@ -60,14 +60,14 @@ class RKernel:
         return f"<RKernel {self.name} of {self.operation!r}: {self.num_rtasks} rTasks>"
 
     @property
-    def identity(self) -> tuple[object, ...]:
-        """What tells it from others of its operation: equal ones have equal bodies."""
-        return self.schedule or self.body, self.packing, self.form, self.places
-
-    @property
     def program(self) -> TileProgram | ForeignSource:
         """The body as vEUs run it."""
         return self.body if self.places == 1 else _pipeline(self)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells it from others of its operation: equal ones have equal bodies."""
+        return self.schedule or self.body, self.packing, self.form, self.places
 
     @property
     def num_rtasks(self) -> int:
