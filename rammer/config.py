@@ -100,6 +100,7 @@ FLAGS: dict[str, Flag] = {
             "1 records the launches of a program on a GPU as one graph, 0 none; by default several on NVIDIA's",
         ),
         Flag("RAMMER_TUNE_SECONDS", "20", "time budget for measuring candidate kernels in one compile"),
+        Flag("RAMMER_NUMERICS", "fast", "strict takes only rKernels that spread no NaN and round as direct sums do"),
         Flag("RAMMER_WINOGRAD", "1", "0 computes convolutions only directly, with smaller rounding errors"),
         Flag("RAMMER_DISABLE_PLUGINS", "", "names of plugins not to load, separated by commas"),
         Flag("RAMMER_TRACE_PLUGINS", "", "1 prints every hook call and its answer"),

@@ -88,6 +88,7 @@ class Session(Stateful, InferenceSession):
         arch: str | None = None,
         device: str | int | None = None,
         precision: str | None = None,
+        numerics: str | None = None,
         tune_seconds: float | None = None,
         registry: PluginRegistry | None = None,
     ) -> None:
@@ -117,6 +118,7 @@ class Session(Stateful, InferenceSession):
             "arch": arch,
             "device": device,
             "precision": precision,
+            "numerics": numerics,
             "tune_seconds": tune_seconds,
             "registry": registry,
         }

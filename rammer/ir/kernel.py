@@ -11,7 +11,7 @@ from rammer.ir.expr import TensorExpr
 from rammer.ir.operator import Operation
 from rammer.ir.pipeline import pipelined
 from rammer.ir.tensor import Layout, TensorType
-from rammer.ir.tile import TaskDigit, TileProgram
+from rammer.ir.tile import Apply, TaskDigit, TileProgram, statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,18 @@ class RKernel:
     def program(self) -> TileProgram | ForeignSource:
         """The body as vEUs run it."""
         return self.body if self.places == 1 else _pipeline(self)
+
+    @property
+    def faithful(self) -> bool:
+        """Whether each element is a function of just the terms that the operation's expression has for it.
+
+        An infinity or NaN then reaches the elements that the formula gives it to, and rounding errors are those of
+        sums in the type of the stage. That follows from how the rKernel was made: it lowers the operation's own
+        expression, not another `form` of it, and no instruction splits operands. Nothing is known of foreign text.
+        """
+        if not isinstance(self.body, TileProgram) or self.form is not None:
+            return False
+        return not any(s.instruction.splits for s in statements(self.body.body) if isinstance(s, Apply))
 
     @property
     def num_rtasks(self) -> int:

@@ -17,6 +17,7 @@ from rammer.ir.evaluate import evaluate_graph
 from rammer.ir.graph import Graph
 from rammer.ir.tensor import Array, DType
 from rammer.ir.toom_cook import POINTS, matrices
+from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.passes.clean.large_filters import transform_large_filters
 
@@ -115,7 +116,10 @@ def test_who_does_not_want_it() -> None:
     one = replace(CACHED, lanes=1)
     threads = replace(CACHED, execution=Execution.SIMT, max_threads=32)
     assert all(kinds(graph, spec) == ["conv"] for spec in (SPEC, one, threads))
-    assert "input_transform" not in {op.kind for op in optimize(graph, CACHED, winograd=False).operators}
+    direct = replace(CACHED, direct=True)
+    operations = {part: op.operation for op in optimize(graph, direct).operators for part in op.kind.split("+")}
+    assert "input_transform" not in operations
+    assert {k.form for k in candidates(operations["conv"], direct)} == {None}  # none is in Winograd's form
     weights = model(lambda b, x: b.add("conv", x, b.input("w", (32, 32, 9, 9))), (1, 32, 40, 40))
     assert kinds(weights) == ["conv"]
 

@@ -31,7 +31,7 @@ def transform_large_filters(graph: Graph, spec: VDeviceSpec) -> Graph:
     Rounding errors are larger, some 1e-5 of the largest result.
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in spec.memory)
-    if not cached or spec.execution is not Execution.SIMD or spec.lanes < 2:
+    if not cached or spec.direct or spec.execution is not Execution.SIMD or spec.lanes < 2:
         return graph
     editor = Editor(graph)
     for n in list(editor.operators):
