@@ -55,6 +55,12 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "axes": FEW,
         "keepdims": st.booleans(),
     },
+    "accumulate": {
+        **AXIS,
+        **dict.fromkeys(("count", "step", "skipped"), st.integers(-1, 4)),
+        "fn": st.sampled_from(("sum", "prod", "max")),
+        "reverse": st.booleans(),
+    },
     **{
         kind: {**AXIS, "keepdims": st.booleans(), "select_last_index": st.booleans()} for kind in ("arg_max", "arg_min")
     },
