@@ -286,6 +286,11 @@ def cases(lanes: int) -> dict[str, Operation]:
     for mode in ["constant", "reflect", "edge", "wrap"]:
         add(f"pad-{mode}", "pad", t(5, 40), pads=(1, 3, 2, 4), mode=mode)
     add("gather", "gather", t(9, 40), t(4, 3, dtype=DType.I64), axis=0)
+    taps = t(70, 4), t(70, 4, dtype=DType.I64)
+    for name, x, axis in (("rows", t(3, 9, 40), 1), ("inner", t(3, 40), 1)):
+        add(f"resample-{name}", "resample", x, *taps, static=("weights", "places"), axis=axis)
+    wide = {"static": ("weights", "places"), "axis": 2, "out_layout": block}
+    add("resample-blocked", "resample", t(1, 32, 9, 6, layout=block), *taps, **wide)
     add("gather-inner", "gather", t(9, 40), t(4, dtype=DType.I32), axis=1)
     add("expand", "expand", t(3, 1), shape=(2, 3, 40))
     add("lstm_cell", "lstm_cell", t(1, 4, 40), t(1, 40), t(1, 40), t(4, 40, 40), static=("r",))
