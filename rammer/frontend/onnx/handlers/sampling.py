@@ -207,7 +207,7 @@ def _weighted(
     for axis, extent in enumerate(spatial):
         at = n.reshape(places[axis], (images, points, *(1,) * rank))
         edges = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
-        if padding != "zeros":
+        if padding != "zeros" and mode != "cubic":  # of which taps are brought back, and weights are those of the point
             at = _kept(n, at, extent, padding, edges)
         steps = np.array(offsets).reshape([-1 if d == axis else 1 for d in range(rank)])
         taps = n.add("add", n.add("floor", at), n.like_array(steps, at))
