@@ -102,6 +102,12 @@ def cases() -> Iterator[tuple[str, Case]]:
     yield "LRN", one("LRN", 1, 40, 5, 6, size=5)._replace(values=("nan",))
     yield "ReduceSum", one("ReduceSum", 3, 28, 20, a=np.array([1]))
     yield "GlobalAveragePool", one("GlobalAveragePool", 2, 20, 7, 7)
+    few = {"K": 128, "N": 40, "bits": 4, "block_size": 32}
+    words = np.random.default_rng(2).integers(0, 256, (40, 4, 16), np.uint8)
+    zeros = np.random.default_rng(3).integers(0, 256, 80, np.uint8)
+    for name, more in (("even", {}), ("uneven", {"z": zeros})):
+        few |= {"domain": "com.microsoft", "q": words, "s": np.abs(weights(160)), **more}
+        yield f"MatMulNBits, {name}", one("MatMulNBits", 3, 128, **few)
     yield "Softmax", one("Softmax", 5, 75)
     yield "LayerNormalization", one("LayerNormalization", 5, 75, s=weights(75), b=weights(75))
     yield "InstanceNormalization", one("InstanceNormalization", 2, 20, 7, 7, s=weights(20), b=weights(20))
@@ -156,7 +162,7 @@ CASES = dict(cases())
 @pytest.mark.parametrize("name", CASES)
 def test_what_they_reach(name: str) -> None:
     case = CASES[name]
-    made = model(case.nodes, {"x": case.shape}, ["y"], case.constants, opset=18)
+    made = model(case.nodes, {"x": case.shape}, ["y"], case.constants, opset=18, domains={"com.microsoft": 1})
     for n, each in enumerate(made.graph.node):
         each.name = f"{each.op_type}{n}"
     session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
