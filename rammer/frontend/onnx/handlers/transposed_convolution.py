@@ -59,12 +59,12 @@ def conv_transpose(n: Node) -> TensorId:
     parts = list(product(*sides))
     apart = len(parts) > 1  # phases are the outer channels then, so that results lie side by side; else the inner ones
     for part in parts:
-        several = prod(p.count for p in part)
-        channels = (group, several, outs) if apart else (group, outs, several)
+        several = prod(p.several for p in part)
+        layout = (group, several, outs) if apart else (group, outs, several)
         bias = n.reshape(n.tensor(2) if n.has(2) else n.like_array(np.zeros(group * outs), x), (group, outs))
         bias = n.reshape(
-            n.expand(n.reshape(bias, tuple(1 if d == 2 - apart else e for d, e in enumerate(channels))), channels),
-            (prod(channels),),
+            n.expand(n.reshape(bias, tuple(1 if d == 2 - apart else e for d, e in enumerate(layout))), layout),
+            (prod(layout),),
         )
         if all(p.taps for p in part):
             begin = [p.reach - at for p, at in zip(part, first, strict=True)]
@@ -73,9 +73,9 @@ def conv_transpose(n: Node) -> TensorId:
             dilated = tuple(p.step for p in part)
             y = n.add("conv", *operands, pads=(*begin, *end), dilations=dilated, group=group)
         else:  # no tap is for these phases
-            y = n.expand(n.reshape(bias, (prod(channels), *(1,) * rank)), (batch, prod(channels), *counts))
+            y = n.expand(n.reshape(bias, (prod(layout), *(1,) * rank)), (batch, prod(layout), *counts))
         made.append(n.reshape(y, (batch, group, several * outs, *counts)) if group > 1 else y)
-        phases = product(*(range(p.phase, p.phase + p.count) for p in part))
+        phases = product(*(range(p.phase, p.phase + p.several) for p in part))
         order += [int(np.ravel_multi_index(at, strides)) for at in phases]
     y = n.concat(made, 1 + (group > 1))
     if order != sorted(order):
@@ -99,7 +99,7 @@ class _Phases(NamedTuple):
     """
 
     phase: int
-    count: int
+    several: int
     taps: int
     first: int
     step: int  # between places of x that are read
@@ -144,7 +144,7 @@ def _folded(n: Node, group: int, strides: Shape, dilations: Shape) -> TensorId:
 def _filters(n: Node, folded: TensorId, part: Sequence[_Phases], phases_first: bool) -> TensorId:
     """The weight of a convolution whose channels are those of the output in some phases: their taps, turned around."""
     rank, (group, *_), (outs, depth) = len(part), n.type(folded).shape, n.type(folded).shape[1 + len(part) :][:2]
-    shape = (group, *(p.count for p in part), outs, depth, *(p.taps for p in part))
+    shape = (group, *(p.several for p in part), outs, depth, *(p.taps for p in part))
     starts = (0, *(p.phase for p in part), 0, 0, *(p.row + (p.taps - 1) * p.rows for p in part))
     steps = (*(1,) * (3 + rank), *(-p.rows for p in part))
     w = n.add("slice", folded, starts=starts, steps=steps, shape=shape)
