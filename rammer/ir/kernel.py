@@ -70,9 +70,12 @@ class RKernel:
 
         An infinity or NaN then reaches the elements that the formula gives it to, and rounding errors are those of
         sums in the type of the stage. That follows from how the rKernel was made: it lowers the operation's own
-        expression, not another `form` of it, and no instruction splits operands. Nothing is known of foreign text.
+        expression, not another `form` of it, and no instruction splits operands. Nothing is known of foreign text;
+        a source without text is the expression, which the interpreter evaluates.
         """
-        if not isinstance(self.body, TileProgram) or self.form is not None:
+        if isinstance(self.body, ForeignSource):
+            return not self.body.text
+        if self.form is not None:
             return False
         return not any(s.instruction.splits for s in statements(self.body.body) if isinstance(s, Apply))
 

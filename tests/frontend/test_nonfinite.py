@@ -231,5 +231,7 @@ def test_numerics_are_checked_and_foreign_text_is_not_taken() -> None:
         (kernel,) = program.plan.kernels
         foreign = ForeignSource("c", "f", "void f() {}", kernel.body.digits)
         assert kernel.faithful and not replace(kernel, body=foreign).faithful
+    with rammer.compile(made, "interpreter", numerics="strict") as program:
+        assert all(kernel.faithful for kernel in program.plan.kernels)
     with rammer.Session(made, "cpu", tune_seconds=0, numerics="strict") as session:
         assert np.isnan(session.run(None, {"x": np.full((3, 5), np.nan, np.float32)})[0]).all()
