@@ -151,6 +151,7 @@ def opened(
     arch: str | None,
     device: str | int | None,
     precision: str | None,
+    numerics: str | None,
     form: str = "table",
 ) -> tuple[Policy, VDevice]:
     """Find a policy and open a device, as the arguments of `compile` say. The caller closes the device.
@@ -160,7 +161,11 @@ def opened(
     chosen = registry.policy(policy or config.get("RAMMER_POLICY"), options)
     vdevice = registry.open(target, arch=arch, device=device)
     try:
-        return chosen, vdevice.adapted(precision=precision or config.get("RAMMER_PRECISION"), form=form)
+        return chosen, vdevice.adapted(
+            precision=precision or config.get("RAMMER_PRECISION"),
+            numerics=numerics or config.get("RAMMER_NUMERICS"),
+            form=form,
+        )
     except BaseException:
         vdevice.close()
         raise
@@ -181,6 +186,7 @@ def compile(
     state: Mapping[str, str] | bool | None = None,
     example: Any = None,
     precision: str | None = None,
+    numerics: str | None = None,
     form: str = "table",
     tune_seconds: float | None = None,
     progress: Progress = silent,
@@ -196,14 +202,16 @@ def compile(
     devices of a target; for "cpu" it is the number of vEUs. `tune_seconds` bounds the time spent measuring rKernels,
     and once more for operators that a policy makes.
     `precision` is what products of float32 may be rounded to: "fp32" (the default: exact), or where the vDevice offers
-    them "tf32" and "bf16", for its matrix units. `form`: a GPU's program may also be written out as "branches", one per
-    vEU, if it is small (the paper's Figure 9).
+    them "tf32" and "bf16", for its matrix units. `numerics="strict"` takes only rKernels in which an infinity or NaN
+    reaches the elements that the formula gives it to and no others, with the rounding errors of direct sums; "fast"
+    (the default) takes Winograd's forms and matrix units, too. `form`: a GPU's program may also be written out as
+    "branches", one per vEU, if it is small (the paper's Figure 9).
     """
     registry = registry or PluginRegistry()
     trace = Trace()
     clock = _Clock(trace)
     target = target or config.get("RAMMER_VDEVICE")
-    chosen, vdevice = opened(registry, target, policy, options, arch, device, precision, form)
+    chosen, vdevice = opened(registry, target, policy, options, arch, device, precision, numerics, form)
     trace.say(DEVICES, f"vDevice {target!r}, {vdevice.spec.arch}, {vdevice.spec.num_veus} vEUs; policy {chosen.name!r}")
     for fault in registry.faults:
         trace.say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
@@ -227,10 +235,7 @@ def compile(
             verify_pass = _verify_pass(graph)
             watch = verify_pass if verify >= 2 else unwatched
             apart, finer = wishes_of(chosen, graph, vdevice.spec)
-            winograd = bool(config.boolean("RAMMER_WINOGRAD"))
-            graph = optimize(
-                graph, vdevice.spec, images_apart=apart, watch=watch, tell=widened.append, winograd=winograd
-            )
+            graph = optimize(graph, vdevice.spec, images_apart=apart, watch=watch, tell=widened.append)
             if verify:
                 verify_pass("", graph)
         for note in widened:
@@ -333,11 +338,14 @@ def find_candidates(
     operations = list(dict.fromkeys(op.operation for op in graph.operators if op.operation not in known))
     spec = replace(vdevice.spec, num_veus=num_veus or vdevice.spec.num_veus)
     found = generated(operations, lambda operation: registry.rkernels(operation, spec, search, finer))
+    if spec.numerics == "strict":
+        found = {operation: [k for k in kernels if k.faithful] for operation, kernels in found.items()}
     nobody = {operation.kind: names[operation] for operation, kernels in reversed(found.items()) if not kernels}
     if nobody:
         listed = ", ".join(f"{kind} (node {name!r})" for kind, name in sorted(nobody.items()))
+        strict = ", with numerics='strict'," if spec.numerics == "strict" else ""
         raise DeviceError(
-            f"vDevice {vdevice.spec.name!r} has no rKernel for: {listed}",
+            f"vDevice {vdevice.spec.name!r}{strict} has no rKernel for: {listed}",
             hint=f"a plugin's rammer_rkernels can offer some in {' or '.join(vdevice.spec.languages)}",
         )
     return found

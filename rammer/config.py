@@ -163,6 +163,7 @@ FLAGS: dict[str, Flag] = {
             kind="number",
             high=1e9,
         ),
+        Flag("RAMMER_NUMERICS", "fast", "strict takes only rKernels that spread no NaN and round as direct sums do"),
         Flag(
             "RAMMER_WINOGRAD",
             "1",

@@ -24,7 +24,7 @@ from rammer.errors import FallbackWarning, InputError, ModelError, RammerError, 
 from rammer.frontend.torch import decompositions, import_nodes, reason_against, replace_layers, to_array, to_tensor
 from rammer.program import Program
 
-OPTIONS = ("target", "policy", "options", "arch", "device", "precision", "tune_seconds")
+OPTIONS = ("target", "policy", "options", "arch", "device", "precision", "numerics", "tune_seconds")
 MAX_SIGNATURES = 8
 
 torch._dynamo.config.allow_rnn = True  # else every recurrent module breaks the graph

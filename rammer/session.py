@@ -88,6 +88,7 @@ class Session(Stateful, InferenceSession):
         arch: str | None = None,
         device: str | int | None = None,
         precision: str | None = None,
+        numerics: str | None = None,
         tune_seconds: float | None = None,
         registry: PluginRegistry | None = None,
     ) -> None:
@@ -108,7 +109,9 @@ class Session(Stateful, InferenceSession):
         if sess_options is not None and device is None and self._target == "cpu":
             device = threads_of(sess_options)
         registry = registry or PluginRegistry()
-        opened(registry, self._target, policy, options, arch, device, precision)[1].close()  # errors are said here
+        opened(registry, self._target, policy, options, arch, device, precision, numerics)[
+            1
+        ].close()  # errors are said here
         self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}
@@ -119,6 +122,7 @@ class Session(Stateful, InferenceSession):
             "arch": arch,
             "device": device,
             "precision": precision,
+            "numerics": numerics,
             "tune_seconds": tune_seconds,
             "registry": registry,
         }

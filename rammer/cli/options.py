@@ -62,6 +62,11 @@ def compile_options(command: Any) -> Any:
         ),
         click.option("--precision", help="Round operands of products, for matrix units: tf32, bf16.  [default: fp32]"),
         click.option(
+            "--numerics",
+            help="strict: no rKernel spreads infinities or NaN beyond the formula, or rounds more than direct sums.  "
+            "[default: RAMMER_NUMERICS or fast]",
+        ),
+        click.option(
             "--policy",
             help="Scheduling policy, maybe with options: wavefront:selection=fastest,beyond=off. `rammer doctor` lists "
             "them.  [default: RAMMER_POLICY or auto]",

@@ -8,6 +8,8 @@ from enum import Enum
 from rammer.errors import DeviceError
 from rammer.ir.instruction import Instruction
 
+NUMERICS = ("fast", "strict")
+
 
 class SyncModel(Enum):
     """FINE: an rTask can wait for single rTasks of other vEUs. GLOBAL: only for all of them at once (BSP)."""
@@ -121,6 +123,8 @@ class VDeviceSpec:
     reads_once: bool = False  # asking for lines as read once (caches drop them first) costs no time
     updates: bool = True  # whether rTasks can store where data say: state is then changed in place
     precision: str = "fp32"  # that kernels may use: "tf32" and "bf16" round operands of products
+    numerics: str = "fast"  # "strict": only kernels that are `RKernel.faithful`
+    direct: bool = False  # no sum of products is computed from sums that cancel, as in Winograd's form
 
     def __post_init__(self) -> None:
         if self.max_threads > 1 and self.execution is Execution.SIMD:
@@ -189,8 +193,9 @@ class VDeviceSpec:
 
     @property
     def multipliers(self) -> list[Instruction]:
-        """Instructions for products of the precision that kernels may use, the fastest first."""
+        """Instructions for products of the precision and numerics that kernels may use, the fastest first."""
         allowed = [i for i in self.instructions if i.multiplies and i.precision in ("fp32", self.precision)]
+        allowed = [i for i in allowed if self.numerics != "strict" or not i.splits]
         return sorted(allowed, key=lambda i: -i.gain)
 
     @property

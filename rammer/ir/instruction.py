@@ -73,6 +73,15 @@ class Instruction:
         layout = self.meaning.inputs[0][1].layout
         return layout.encoding if layout else None
 
+    @property
+    def splits(self) -> bool:
+        """Whether it computes with parts of its operands, or with operands that it rounds.
+
+        The parts of an infinity are the infinity and a NaN, so that products of it are NaN.
+        """
+        encoded = (kind.layout.encoding for _, kind in self.tensors if kind.layout)
+        return bool(self.parts) or self.precision != "fp32" or any(e is not None for e in encoded)
+
     def lines(self, columns: bool) -> Layout | None:
         """How the rows of a product lie, or its columns, as if these came before their terms."""
         layout = self.meaning.inputs[int(columns)][1].layout

@@ -11,7 +11,7 @@ from rammer.ir.operator import Operation
 from rammer.ir.pipeline import pipelined
 from rammer.ir.remembered import remembered
 from rammer.ir.tensor import Layout, TensorType
-from rammer.ir.tile import TaskDigit, TileProgram
+from rammer.ir.tile import Apply, TaskDigit, TileProgram, statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,21 @@ class RKernel:
     def identity(self) -> tuple[object, ...]:
         """What tells it from others of its operation: equal ones have equal bodies."""
         return self.schedule or self.body, self.packing, self.form, self.places
+
+    @property
+    def faithful(self) -> bool:
+        """Whether each element is a function of just the terms that the operation's expression has for it.
+
+        An infinity or NaN then reaches the elements that the formula gives it to, and rounding errors are those of
+        sums in the type of the stage. That follows from how the rKernel was made: it lowers the operation's own
+        expression, not another `form` of it, and no instruction splits operands. Nothing is known of foreign text;
+        a source without text is the expression, which the interpreter evaluates.
+        """
+        if isinstance(self.body, ForeignSource):
+            return not self.body.text
+        if self.form is not None:
+            return False
+        return not any(s.instruction.splits for s in statements(self.body.body) if isinstance(s, Apply))
 
     @property
     def num_rtasks(self) -> int:

@@ -5,18 +5,21 @@ Paper: Lavin and Gray 2015, arXiv:1509.09308. With `m` outputs of `r` taps, y = 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from math import prod
 from typing import NamedTuple
 
-# By how many there are, but for the one at infinity: those that keep the error small.
-POINTS: dict[int, tuple[Fraction | int, ...]] = {
-    2: (0, -1),
-    3: (0, 1, -1),
-    4: (0, 1, -1, 2),
-    5: (0, 1, -1, Fraction(1, 2), -2),
-    6: (0, 1, -1, 2, -2, Fraction(-1, 2)),
+# In sixteenths, by how many there are, but for the one at infinity. These keep errors small: the mean of
+# |A|² |B|² |G|² along the products, and measured sums. B' has fewer numbers where points come in pairs, and where 0 is
+# one of them: so it is of the 5 that kernels look up (`kernels.winograd`).
+POINTS = {
+    2: (10, -10),
+    3: (0, 16, -16),
+    4: (6, -6, 20, -20),
+    5: (0, 11, -11, 24, -24),
+    6: (4, -4, 14, -14, 28, -28),
 }
 
 
@@ -32,9 +35,9 @@ class Matrices(NamedTuple):
 def matrices(outputs: int, taps: int) -> Matrices:
     """Those of F(outputs, taps). Raises KeyError where no points are known."""
     size = outputs + taps - 1
-    points = [Fraction(p) for p in POINTS[size - 1]]
+    points = [Fraction(p, 16) for p in POINTS[size - 1]]
 
-    def polynomial(roots: list[Fraction]) -> list[Fraction]:
+    def polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
         c = [Fraction(1)]
         for q in roots:
             c = [(c[i - 1] if i else Fraction(0)) - q * (c[i] if i < len(c) else 0) for i in range(len(c) + 1)]

@@ -9,7 +9,6 @@ from functools import cache
 from math import inf, prod
 from typing import NamedTuple
 
-from rammer import config
 from rammer.ir.expr import TensorExpr
 from rammer.ir.index import var
 from rammer.ir.kernel import RKernel
@@ -73,13 +72,13 @@ class Form(NamedTuple):
 def kernels(problem: Problem, search: int = 0) -> tuple[list[RKernel], bool]:
     """A few rKernels, as many as are searched, fastest first, and one of a single rTask where cutting costs much.
 
-    None where the direct form is no dearer, or tiny, or if RAMMER_WINOGRAD=0. Second: whether the direct form need not
+    None where the direct form is no dearer, or tiny, or the only one allowed. Second: whether the direct form need not
     be tried.
 
     They need a cache for each vEU: the transformed planes are several times the size of what they stand for.
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in problem.spec.memory)
-    if not cached or len(problem.root.reduce) != 3 or not config.boolean("RAMMER_WINOGRAD"):
+    if not cached or len(problem.root.reduce) != 3 or problem.spec.direct:
         return [], False
     apart = Problem.of(problem.operation, problem.spec, flat=False, wanted=problem.wanted)
     conv = convolution(apart)

@@ -53,9 +53,7 @@ def untold(note: str) -> None:
     """Nobody listens."""
 
 
-def passes(
-    spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold, winograd: bool = True
-) -> tuple[Pass, ...]:
+def passes(spec: VDeviceSpec, images_apart: bool = False, tell: Callable[[str], None] = untold) -> tuple[Pass, ...]:
     """The passes for a vDevice, in order."""
     many = spec.massively_parallel
 
@@ -105,7 +103,7 @@ def passes(
         eliminate_common,
         # one operator instead of two, but the work of a cell is shared by fewer vEUs than that of a product
         *only(not many, join_projections),
-        *only(winograd, given(transform_large_filters, spec)),
+        given(transform_large_filters, spec),
         dequantize_apart,
         given(fuse, spec.num_veus * spec.lanes),
         given(fuse_chains, spec),
@@ -122,15 +120,13 @@ def optimize(
     images_apart: bool = False,
     watch: Watch = silent,
     tell: Callable[[str], None] = untold,
-    winograd: bool = True,
 ) -> Graph:
     """Fold, clean, fuse, choose layouts and place tensors. The result has the same inputs, outputs and meaning.
 
     `images_apart`: what belongs to an image of a batch shall lie together, for policies that take image by image.
-    `tell` is called with what a user should know. `winograd`: large filters may be computed with less arithmetic and
-    larger rounding errors.
+    `tell` is called with what a user should know.
     """
-    for run in passes(spec, images_apart, tell, winograd):
+    for run in passes(spec, images_apart, tell):
         graph = run(graph)
         watch(getattr(run, "__name__", "pass"), graph)
     return graph

@@ -12,8 +12,9 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rammer import config
 from rammer.errors import ArtifactError, DeviceError, InputError, did_you_mean
-from rammer.ir.device import VDeviceSpec
+from rammer.ir.device import NUMERICS, VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
@@ -298,8 +299,8 @@ class VDevice(ABC):
     forms: tuple[str, ...] = ("table",)  # in which it can emit a program, the default first
     form: str = "table"
 
-    def adapted(self, *, precision: str, form: str) -> Self:
-        """This device with kernels that round their operands, and programs in a form; itself if nothing changes.
+    def adapted(self, *, precision: str, form: str, numerics: str = "fast") -> Self:
+        """This device with kernels of a precision and numerics, and programs in a form; itself if nothing changes.
 
         The original stays as it is. Both share what they hold, so only one is to be closed; override this where some
         of that depends on the spec. Raises DeviceError for what the device does not offer.
@@ -316,10 +317,21 @@ class VDevice(ABC):
                 f"vDevice {spec.name!r} emits no program as {form!r}, but as {' or '.join(self.forms)}",
                 hint=did_you_mean(form, self.forms),
             )
-        if (precision, form) == (spec.precision, self.form):
+        if numerics not in NUMERICS:
+            raise DeviceError(
+                f"numerics is {numerics!r}, and not {' or '.join(NUMERICS)}", hint=did_you_mean(numerics, NUMERICS)
+            )
+        if numerics == "strict" and precision != "fp32":
+            raise DeviceError(
+                f"numerics='strict' rounds no operands, and precision={precision!r} does",
+                hint="leave one of them out; RAMMER_NUMERICS and RAMMER_PRECISION count, too",
+            )
+        direct = spec.direct or numerics == "strict" or not config.boolean("RAMMER_WINOGRAD")
+        made = replace(spec, precision=precision, numerics=numerics, direct=direct)
+        if (made, form) == (spec, self.form):
             return self
         adapted = copy(self)
-        adapted.spec, adapted.form = replace(spec, precision=precision), form
+        adapted.spec, adapted.form = made, form
         return adapted
 
     def rkernels_us(

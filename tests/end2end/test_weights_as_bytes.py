@@ -24,7 +24,7 @@ FILTERS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "depthwise": ("Conv", (1, 640, 7, 9), (640, 1, 3, 3), {"group": 640, "pads": [1] * 4}),
     "in one dimension": ("Conv", (3, 33, 75), (130, 33, 5), {"pads": [4, 0]}),
     "transposed": ("ConvTranspose", (1, 96, 25), (96, 33, 4), {"strides": [2], "pads": [1, 1]}),
-    "transposed, by odd phases": ("ConvTranspose", (1, 33, 7, 9), (33, 48, 3, 3), {"strides": [2, 2]}),
+    "transposed, by odd phases": ("ConvTranspose", (1, 96, 7, 9), (96, 48, 3, 3), {"strides": [2, 2]}),
     "transposed groups": ("ConvTranspose", (1, 64, 9, 5), (64, 24, 4, 4), {"strides": [2, 2], "group": 4}),
 }
 

@@ -150,15 +150,13 @@ def test_boxes_that_overlap_are_dropped(centred: int) -> None:
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_images_are_sampled_anywhere(mode: str, padding: str, corners: int) -> None:
-    """Also far outside, and in images of one row."""
-    for shape in ((2, 3, 5, 7), (1, 1, 1, 4)):
+    """Also far outside, and in images of one row. ONNX's evaluator keeps points at the border, and not each tap."""
+    for shape in ((2, 3, 5, 7), (1, 1, 1, 4), (1, 2, 2, 2), (1, 1, 3, 1)):
         grid = np.random.default_rng(5).uniform(-2.7, 2.7, (shape[0], 4, 3, 2)).astype(np.float32)
-        if padding == "reflection" and 1 in shape[2:]:
-            continue  # the reference divides by zero
         attrs = {"mode": mode, "padding_mode": padding, "align_corners": corners}
         made = model([node("GridSample", ["x", "g"], **attrs)], {"x": shape, "g": grid.shape}, opset=20)
         values = {"x": draw(*shape), "g": grid}
-        compare(made, values, by_reference(made, values), cpu=(mode, corners) == ("linear", 0))
+        compare(made, values, by_runtime(made, values), cpu=(mode, corners) == ("linear", 0))
 
 
 def test_volumes_are_sampled_and_nan_is_nowhere() -> None:

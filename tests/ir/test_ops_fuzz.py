@@ -27,7 +27,7 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     **dict.fromkeys(("sub", "div", "mod", "fmod", "pow", "prelu", "matmul", "gather"), (2, 2)),
     **dict.fromkeys(("equal", "less", "less_equal", "greater", "greater_equal"), (2, 2)),
     **dict.fromkeys(("conv", "layer_norm"), (2, 3)),
-    **dict.fromkeys(("where", "update", "input_transform", "output_transform"), (3, 3)),
+    **dict.fromkeys(("where", "update", "input_transform", "output_transform", "resample"), (3, 3)),
     "batch_norm": (5, 5),
     "lstm_cell": (4, 6),
     "gru_cell": (3, 5),
@@ -49,11 +49,18 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "unfold": {**WINDOW, "kernel": FEW, "value": st.integers(0, 1)},
     "input_transform": dict.fromkeys(("tile", "strides", "pads", "positions"), FEW),
     "output_transform": {"shape": FEW},
+    "resample": AXIS,
     "lrn": {"size": st.integers(-1, 5)},
     "reduce": {
         "fn": st.sampled_from(("sum", "mean", "max", "min", "prod", "sum_square", "l1", "l2", "log_sum_exp", "x")),
         "axes": FEW,
         "keepdims": st.booleans(),
+    },
+    "accumulate": {
+        **AXIS,
+        **dict.fromkeys(("count", "step", "skipped"), st.integers(-1, 4)),
+        "fn": st.sampled_from(("sum", "prod", "max")),
+        "reverse": st.booleans(),
     },
     **{
         kind: {**AXIS, "keepdims": st.booleans(), "select_last_index": st.booleans()} for kind in ("arg_max", "arg_min")

@@ -234,6 +234,9 @@ def cases(lanes: int) -> dict[str, Operation]:
     for fn in ["sum", "mean", "max", "min", "prod", "sum_square", "l1", "l2", "log_sum_exp"]:
         add(f"reduce-{fn}", "reduce", t(3, 4, 70), fn=fn, axes=(2,), keepdims=True)
         add(f"reduce-{fn}-middle", "reduce", t(3, 21, 20), fn=fn, axes=(1,), keepdims=False)
+    for step, reverse in ((1, False), (5, True)):
+        add(f"accumulate-{step}", "accumulate", t(3, 70), fn="sum", axis=1, count=5, step=step, reverse=reverse)
+    add("accumulate-rows", "accumulate", t(3, 21, 20), fn="prod", axis=1, count=4, skipped=1)
     add("reduce-all", "reduce", t(3, 4, 20), fn="sum", axes=(0, 1, 2), keepdims=False)
     add("reduce-none", "reduce", t(3, 0, 20), fn="sum", axes=(1,), keepdims=False)
     add("reduce-int", "reduce", t(3, 40, dtype=DType.I64), fn="max", axes=(1,), keepdims=False)
@@ -283,6 +286,11 @@ def cases(lanes: int) -> dict[str, Operation]:
     for mode in ["constant", "reflect", "edge", "wrap"]:
         add(f"pad-{mode}", "pad", t(5, 40), pads=(1, 3, 2, 4), mode=mode)
     add("gather", "gather", t(9, 40), t(4, 3, dtype=DType.I64), axis=0)
+    taps = t(70, 4), t(70, 4, dtype=DType.I64)
+    for name, x, axis in (("rows", t(3, 9, 40), 1), ("inner", t(3, 40), 1)):
+        add(f"resample-{name}", "resample", x, *taps, static=("weights", "places"), axis=axis)
+    wide = {"static": ("weights", "places"), "axis": 2, "out_layout": block}
+    add("resample-blocked", "resample", t(1, 32, 9, 6, layout=block), *taps, **wide)
     add("gather-inner", "gather", t(9, 40), t(4, dtype=DType.I32), axis=1)
     add("expand", "expand", t(3, 1), shape=(2, 3, 40))
     add("lstm_cell", "lstm_cell", t(1, 4, 40), t(1, 40), t(1, 40), t(4, 40, 40), static=("r",))

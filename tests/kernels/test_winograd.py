@@ -17,7 +17,6 @@ from kernel_harness import (
     random_inputs,
 )
 
-from rammer import config
 from rammer.ir.dependency import reads
 from rammer.ir.device import VDeviceSpec
 from rammer.ir.evaluate import evaluate_expr
@@ -181,11 +180,10 @@ def test_offered_where_it_pays_alone_where_that_is_certain() -> None:
     assert kinds(large) == {"winograd"}
     assert kinds(conv(112, 224, 13, 13)) == {"winograd", "conv"}
     assert kinds(conv(64, 64, 4, 4)) == {"conv"}
-    with config.override(RAMMER_WINOGRAD="0"):
-        assert not any(k.name.startswith("winograd") for k in candidates(large, SPEC))
     scratch_only = replace(SPEC, memory=tuple(replace(level, managed="scratch") for level in SPEC.memory))
-    for op, spec in ((conv(64, 64, 4, 4), SPEC), (large, scratch_only)):
-        assert not any(k.name.startswith("winograd") for k in candidates(op, spec))
+    direct = replace(SPEC, direct=True)
+    for op, spec in ((conv(64, 64, 4, 4), SPEC), (large, scratch_only), (large, direct)):
+        assert {k.form for k in candidates(op, spec)} == {None}
 
 
 @pytest.mark.parametrize("room", [256 << 10, 1 << 20])

@@ -118,6 +118,8 @@ def images(x: Any, n: Any) -> Any:
     )
     yield F.interpolate(y, scale_factor=1.5, mode="bicubic", align_corners=False)
     yield F.interpolate(y, size=(16, 20), mode="bilinear", align_corners=True)
+    yield F.interpolate(y, size=(5, 13), mode="bilinear", antialias=True)
+    yield F.interpolate(y, scale_factor=0.6, mode="bicubic", antialias=True)
     yield from (
         F.group_norm(y, 3),
         F.layer_norm(y, (10,)),
@@ -126,6 +128,8 @@ def images(x: Any, n: Any) -> Any:
     )
     yield from (
         F.grid_sample(y, y.view(2, 8, 10, 6)[..., :2].tanh(), align_corners=False),
+        F.grid_sample(y, y.view(2, 8, 10, 6)[..., :2], "bicubic", "border", align_corners=True),
+        F.grid_sample(y, y.view(2, 8, 10, 6)[..., :2], "bicubic", "reflection", align_corners=False),
         F.unfold(y, 3),
         F.scaled_dot_product_attention(y, y, y, is_causal=True),
     )

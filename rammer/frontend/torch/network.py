@@ -143,9 +143,17 @@ def interpolated(w: Writer, x: fx.Node, _: Any, align_corners: bool, *factors: A
     return _resize(w, x, factors, coordinate_transformation_mode=mode, cubic_coeff_a=coefficient)
 
 
+@handles(*(f"_upsample_{kind}2d_aa.{form}" for kind in ("bilinear", "bicubic") for form in ("default", "vec")))
+def antialiased(w: Writer, x: fx.Node, _: Any, align_corners: bool, *factors: Any) -> str:
+    """Over all places that an output covers; PyTorch's cubic has another coefficient then, and leaves out the edges."""
+    if align_corners:
+        raise Unsupported("antialias with align_corners")  # its places are at half pixels, its scale that of corners
+    return _resize(w, x, factors, antialias=1, exclude_outside=1, cubic_coeff_a=-0.5)
+
+
 def _resize(w: Writer, x: fx.Node, factors: Sequence[Any], **attributes: Any) -> str:
     """By factors, a list of them or one for each axis, where the caller gave some."""
-    mode = w.target.removeprefix("upsample_")[:-2]
+    mode = w.target.removesuffix("_aa").lstrip("_").removeprefix("upsample_")[:-2]
     listed = factors[0] if isinstance(factors[0], list | tuple) else factors
     scales = None if None in listed else np.asarray([1, 1, *listed], np.float32)
     sizes = list(w.out.shape) if scales is None else None

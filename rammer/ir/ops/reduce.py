@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from rammer.ir.expr import Axes, Cast, Const, Iota, Load, Scalar, Stage, TensorExpr
+from rammer.ir.expr import REDUCERS, Axes, Cast, Const, Iota, Load, Range, Scalar, Select, Stage, TensorExpr
 from rammer.ir.index import Index, var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import (
@@ -15,6 +15,7 @@ from rammer.ir.ops.operands import (
     normal_axis,
     number,
     numbers_only,
+    point_axes,
     require,
     summed,
     variables_of,
@@ -71,6 +72,26 @@ def _reduce(x: TensorType, *, fn: str, axes: tuple[int, ...], keepdims: bool = T
     return expression("reduce", inputs, [*stages, Stage("out", points, narrowed(done, dtype), dtype=dtype)])
 
 
+def _accumulate(
+    x: TensorType, *, fn: str, axis: int, count: int, step: int = 1, skipped: int = 0, reverse: bool = False
+) -> TensorExpr:
+    """out[…, i, …] = x[…, i - skipped - k step, …] combined over k in [0, count), where that lies inside x.
+
+    `reverse`: those after i. With one step after the other of 1, `count`, `count`², … all before i are combined.
+    """
+    require(fn in ("sum", "prod"), f"accumulate: fn={fn!r} of {x}", "sum or prod")
+    dtype = numbers_only("accumulate", [x])
+    p = normal_axis("accumulate", axis, x.rank)
+    given = f"accumulate: {count} of {x}, {step} apart, {skipped} skipped"
+    require(count > 0 and step > 0 and skipped >= 0, given, "count and step are positive, skipped is not negative")
+    points = point_axes(x.shape)
+    back = var("k") * step + skipped
+    at = tuple(var(a) + (back if reverse else back * -1) * (d == p) for d, (a, _) in enumerate(points))
+    neutral = number(REDUCERS[fn][1], dtype)
+    body = widened(Select((Range(at[p], 0, x.shape[p]),), Load("x", at), neutral), dtype)
+    return expression("accumulate", [("x", x)], summed(points, body, (("k", count),), dtype, fn))
+
+
 def _arg(kind: str, combine: str) -> OpDef:
     def express(x: TensorType, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False) -> TensorExpr:
         """The place of the extreme element along `axis`: the first one, or the last one; NaN counts as extreme."""
@@ -99,4 +120,9 @@ def _arg(kind: str, combine: str) -> OpDef:
     return OpDef(kind, express)
 
 
-DEFINITIONS = (OpDef("reduce", _reduce), _arg("arg_max", "max"), _arg("arg_min", "min"))
+DEFINITIONS = (
+    OpDef("reduce", _reduce),
+    OpDef("accumulate", _accumulate),
+    _arg("arg_max", "max"),
+    _arg("arg_min", "min"),
+)

@@ -28,10 +28,10 @@ WORTH = 1.1  # products of the convolution of 3x3, over those of the large filte
 def transform_large_filters(graph: Graph, spec: VDeviceSpec) -> Graph:
     """conv = output_transform(conv of 3x3(input_transform)), for float32 and constant weights, where vEUs have caches.
 
-    Rounding errors are larger, some 1e-5 of the largest result.
+    Rounding errors are larger: up to 2e-5 of the largest result (`tests/passes/test_large_filters.py` holds that).
     """
     cached = any(level.owner == "veu" and level.managed == "cache" for level in spec.memory)
-    if not cached or spec.execution is not Execution.SIMD or spec.lanes < 2:
+    if not cached or spec.direct or spec.execution is not Execution.SIMD or spec.lanes < 2:
         return graph
     editor = Editor(graph)
     for n in list(editor.operators):

@@ -18,7 +18,7 @@ from rammer.passes.structure import is_pointwise
 # Operators that are faster with blocked channels whatever lies around them; and with those, operators with reductions
 # that profit from them. Every other one is row-major.
 _CONVOLVING = frozenset({"conv", "input_transform", "output_transform"})
-_BLOCKED_CORES = _CONVOLVING | {"max_pool", "average_pool", "reduce", "lrn"}
+_BLOCKED_CORES = _CONVOLVING | {"max_pool", "average_pool", "reduce", "lrn", "resample"}
 _WINDOWS = frozenset({"lrn"})  # over neighbouring channels: `kernels.channel_window` copies these side by side
 _BLOCKED_TYPES = frozenset(
     {DType.F32, DType.I32, DType.U8, DType.I8}

@@ -34,19 +34,24 @@ def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
         if w not in known or w in editor.constants or x in known or attrs.get("trans_a") or editor.types[w].rank != 2:
             continue
         weights = dequantised(editor, w)
-        made = _product(editor, op, weights, multiplies_bytes(spec)) if weights else None
+        strict = spec.numerics == "strict"
+        made = _product(editor, op, weights, multiplies_bytes(spec), strict) if weights else None
         if made is not None:
             editor.remove(n)
             editor.replace_result(op.outputs[0], made)
     return editor.finish()
 
 
-def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool) -> TensorId | None:
+def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool, strict: bool) -> TensorId | None:
+    """The product by blocks. If `strict`, none whose zero points are subtracted after sums: inf - inf would be NaN."""
     numbers, zero, scale = (x.T if op.operation.keywords.get("trans_b") else x for x in weights[:3])
     bits, (depth, columns) = weights.bits, numbers.shape
     rounded = editor.maker(op.inputs[0], "round_blocks") if narrow else None
     whole = rounded.operation.attr("block") if rounded else 0
     block = _block(bits, zero, scale, whole)
+    middle = 1 << (bits - 1)
+    if strict and not rounded and (zero != middle).any():
+        return None
     if block is None or (zero < 0).any() or (zero >= 1 << bits).any():
         return None
     count = -(-depth // block)
@@ -61,7 +66,7 @@ def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool) 
         editor.constant(np.ascontiguousarray(scale[::block]), op.inputs[1]),
     ]
     zeros = zero[::block].astype(np.uint8)
-    if (zeros != 1 << (bits - 1)).any():
+    if (zeros != middle).any():
         operands.append(editor.constant(bytes_of(zeros, bits), op.inputs[1]))
     return editor.define(op.name, "block_matmul", x, *operands, bits=bits, block=block, narrow=rounded is not None)
 

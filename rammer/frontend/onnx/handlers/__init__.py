@@ -31,6 +31,7 @@ from rammer.frontend.onnx.handlers import (
     signal,
     sort,
     training,
+    transposed_convolution,
     trees,
 )
 
@@ -63,5 +64,6 @@ __all__ = [
     "signal",
     "sort",
     "training",
+    "transposed_convolution",
     "trees",
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
+MOST_AT_ONCE = 32  # elements that a stage of a cumulative sum combines
 _FUNCTIONS = {
     "ReduceSum": "sum",
     "ReduceMean": "mean",
@@ -68,42 +71,21 @@ def _softmax(n: Node, x: TensorId, axis: int) -> TensorId:
     return n.add("softmax" if n.op == "Softmax" else "log_softmax", x, axis=axis)
 
 
-@handles("CumSum")
-def cum_sum(n: Node) -> TensorId:
-    """A product with a triangular matrix of ones along the axis."""
-    x, shape = n.tensor(0), n.shape()
+@handles("CumSum", "CumProd")
+def accumulated(n: Node) -> TensorId:
+    """All elements up to each one, combined in a few stages: of neighbours first, then of what these have combined.
+
+    Elements that are left out are not multiplied by zero, which would spread an infinity.
+    """
+    x, shape = n.cast(n.tensor(0), n.dtype().accumulator), n.shape()
     axis = n.axis(int(n.scalar(1, "axis")), len(shape))
-    extent = shape[axis]
-    if extent > 4096:
-        raise n.fail(f"axis {axis} has {extent} elements", hint="CumSum is supported up to 4096")
-    i, j = np.ogrid[:extent, :extent]
-    if n.attrs["reverse"]:
-        i, j = -i, -j
-    matrix = (i < j) if n.attrs["exclusive"] else (i <= j)
-    last = len(shape) - 1
-    perm = [*(d for d in range(len(shape)) if d != axis), axis]
-    product = n.add("matmul", n.transpose(x, perm), n.constant(matrix, n.type(x).dtype))
-    return n.transpose(product, [perm.index(d) for d in range(last + 1)])
-
-
-@handles("CumProd")
-def cum_prod(n: Node) -> TensorId:
-    """Products of 1, 2, 4, … elements in turn: each is that of half as many, times its neighbour's."""
-    x, shape = n.tensor(0), n.shape()
-    axis = n.axis(int(n.scalar(1, "axis")), len(shape))
-    extent, back = shape[axis], bool(n.attrs["reverse"])
-    if n.attrs["exclusive"] and extent:
-        x = _moved_along(n, x, axis, 1, back)
-    step = 1
-    while step < extent:
-        x = n.add("mul", x, _moved_along(n, x, axis, step, back))
-        step *= 2
-    return x
-
-
-def _moved_along(n: Node, x: TensorId, axis: int, step: int, back: bool) -> TensorId:
-    """The elements `step` places before along an axis (after, if `back`), and ones where there are none."""
-    rank = n.type(x).rank
-    amount = [step if d == axis else 0 for d in range(rank)]
-    less = [-a for a in amount]
-    return n.add("pad", x, pads=tuple(less + amount if back else amount + less), mode="constant", value=1)
+    skipped, extent = int(n.attrs["exclusive"]), shape[axis]
+    stages = 1
+    while MOST_AT_ONCE**stages < extent:
+        stages += 1
+    count = ceil(extent ** (1 / stages)) if extent else 1
+    count += count**stages < extent  # powers of float64 round
+    how = {"fn": "sum" if n.op == "CumSum" else "prod", "axis": axis, "reverse": bool(n.attrs["reverse"])}
+    for stage in range(stages):
+        x = n.add("accumulate", x, count=count, step=count**stage, skipped=skipped * (stage == 0), **how)
+    return n.cast(x, n.dtype())

@@ -135,20 +135,21 @@ class _Rule:
                 raise self.n.fail(f"nearest_mode {other!r} is not supported")
         return np.clip(index, 0, extent - 1).astype(np.int64)
 
-    def matrix(self, positions: Array, extent: int, scale: float) -> Array:
-        """[outputs, extent] weights, each row summing to 1."""
+    def taps(self, positions: Array, extent: int, scale: float) -> tuple[Array, Array]:
+        """[outputs, taps] weights, each row summing to 1, and the places that they are for.
+
+        Nothing else is read: a place far away would be multiplied by zero, which makes NaN of an infinity.
+        """
         stretch = min(scale, 1.0) if self.antialias else 1.0
         reach = (2 if self.mode == "cubic" else 1) / stretch
-        weights = np.zeros((len(positions), extent))
-        for row, position in enumerate(positions):
-            first = floor(position - reach) + 1
-            taps = np.arange(first, floor(position + reach) + 1 + (position == floor(position)))
-            value = self.kernel((taps - position) * stretch)
-            if self.exclude_outside:
-                value = np.where((taps >= 0) & (taps < extent), value, 0.0)
-            value = value / (value.sum() or 1.0)
-            np.add.at(weights[row], np.clip(taps, 0, extent - 1), value)
-        return weights
+        first = np.floor(positions - reach) + 1
+        count = int((np.floor(positions + reach) - first).max()) + 1
+        places = first[:, None] + np.arange(count)
+        weights = self.kernel((places - positions[:, None]) * stretch)
+        if self.exclude_outside:
+            weights = np.where((places >= 0) & (places < extent), weights, 0.0)
+        total = weights.sum(axis=1, keepdims=True)
+        return _without_zeros(weights / np.where(total == 0, 1.0, total), np.clip(places, 0, extent - 1))
 
     def kernel(self, distance: Array) -> Array:
         d, a = np.abs(distance), self.cubic_a
@@ -190,24 +191,23 @@ def _resize(
         if rule.mode == "nearest":
             x = n.add("gather", x, n.constant(rule.nearest_index(positions, extent)), axis=axis)
         else:
-            x = _along(
-                n, n.cast(x, DType.F32 if not dtype.is_float else dtype), rule.matrix(positions, extent, scale), axis
-            )
+            x = n.cast(x, DType.F32 if not dtype.is_float else dtype)
+            weights, places = rule.taps(positions, extent, scale)
+            x = n.add("resample", x, n.like_array(weights, x), n.constant(places), axis=axis)
     if outside is not None and outside.any():
         there = np.array([rule.extrapolation, 0.0][: 1 + n.dtype().is_complex])
         x = n.add("where", n.constant(outside), n.like_array(there, x), x)
     return whole(n, x if n.type(x).dtype is dtype else _back(n, x, dtype), n.dtype())
 
 
-def _along(n: Node, x: TensorId, matrix: Array, axis: int) -> TensorId:
-    """The product of the matrix with every line along the axis."""
-    shape = n.type(x).shape
-    rank = len(shape)
-    if axis == rank - 1 and rank > 1:
-        return n.product(x, n.like_array(matrix.T, x))
-    perm = [*(d for d in range(rank) if d != axis), axis]
-    product = n.product(n.transpose(x, perm), n.like_array(matrix.T, x))
-    return n.transpose(product, [perm.index(d) for d in range(rank)])
+def _without_zeros(weights: Array, places: Array) -> tuple[Array, Array]:
+    """The same sums with no weight of zero: that tap takes an equal share of the row's largest one."""
+    zero, rows = weights == 0, np.arange(len(weights))
+    largest = np.abs(weights).argmax(axis=1)
+    share = weights[rows, largest] / (1 + zero.sum(axis=1))
+    shared = zero | (np.arange(weights.shape[1]) == largest[:, None])
+    places = np.where(zero, places[rows, largest][:, None], places)
+    return np.where(shared, share[:, None], weights), places.astype(np.int64)
 
 
 def _back(n: Node, x: TensorId, dtype: DType) -> TensorId:

@@ -80,12 +80,13 @@ def roi_align(n: Node) -> TensorId:
         places.append(n.add("clip", full, low=0.0, high=float(extent - 1)))
         inside += [n.add("less_equal", n.like(-1, full), full), n.add("less_equal", full, n.like(extent, full))]
     first = n.add("mul", n.cast(n.tensor(2), DType.I64), n.constant(rows * columns))
-    taps = _weighted(n, _rows(n, n.tensor(0)), (rows, columns), first, places, "linear", "border", True)
+    summed, image = a["mode"] == "avg", _rows(n, n.tensor(0))
+    taps = _weighted(n, image, (rows, columns), first, places, "linear", "border", True, summed)
     valid = reduce(lambda p, q: n.add("and", p, q), inside)
     taps = n.add("where", n.reshape(valid, (regions, prod(counts), 1, 1)), taps, n.like(0, taps))
     taps = n.reshape(taps, (regions, *counts, 4, shape[1]))
-    found = n.reduce(taps, "max" if a["mode"] == "max" else "sum", (2, 4, 5), keepdims=False)
-    if a["mode"] == "avg":
+    found = n.reduce(taps, "sum" if summed else "max", (2, 4, 5), keepdims=False)
+    if summed:
         found = n.add("mul", found, n.like(1 / ratio**2, found))
     return n.transpose(found, (0, 3, 1, 2))
 
@@ -194,10 +195,12 @@ def _weighted(
     mode: str,
     padding: str,
     corners: bool,
+    summed: bool = True,
 ) -> TensorId:
     """The taps of every point times their weights: [images, points, taps, channels].
 
-    `places` has for each axis [images, points] coordinates, `first` for each image its first row.
+    `places` has for each axis [images, points] coordinates, `first` for each image its first row. `summed`: only the
+    sum over a point's taps counts.
     """
     (images, points), rank = n.type(places[0]).shape, len(spatial)
     offsets, polynomial = _TAPS[mode]
@@ -207,15 +210,20 @@ def _weighted(
     for axis, extent in enumerate(spatial):
         at = n.reshape(places[axis], (images, points, *(1,) * rank))
         edges = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
-        if padding != "zeros":
+        if padding != "zeros" and mode != "cubic":  # of which taps are brought back, and weights are those of the point
             at = _kept(n, at, extent, padding, edges)
         steps = np.array(offsets).reshape([-1 if d == axis else 1 for d in range(rank)])
-        taps = n.add("add", n.add("floor", at), n.like_array(steps, at))
+        before = n.add("floor", at)
+        taps = n.add("add", before, n.like_array(steps, at))
         distance = n.add("abs", n.add("sub", at, taps))
         weight = n.like_array(np.array(polynomial[0]).reshape(steps.shape), at)
         for column in polynomial[1:]:
             more = n.like_array(np.array(column).reshape(steps.shape), at)
             weight = n.add("add", n.add("mul", weight, distance), more)
+        if mode == "linear":  # a point on a pixel reads it twice: its neighbour times zero could be NaN
+            whole = n.add("equal", at, before)
+            taps = n.add("where", whole, before, taps)
+            weight = n.add("where", whole, n.like(0.5, weight), weight) if summed else weight
         weights.append(weight)
         taps = taps if padding == "zeros" else _kept(n, taps, extent, padding, edges)
         low, high = n.like(0, taps), n.like(extent - 1, taps)
