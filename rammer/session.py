@@ -109,9 +109,9 @@ class Session(Stateful, InferenceSession):
         if sess_options is not None and device is None and self._target == "cpu":
             device = threads_of(sess_options)
         registry = registry or PluginRegistry()
-        opened(registry, self._target, policy, options, arch, device, precision, numerics)[
-            1
-        ].close()  # errors are said here
+        # What does not exist, or is not available, is an error here and not of the first run.
+        _, vdevice = opened(registry, self._target, policy, options, arch, device, precision, numerics)
+        vdevice.close()
         self._source = model if isinstance(model, Source) else Source(model)
         self._inputs = Inputs({port.name: port for port in self._source.inputs}, dict(dims or {}))
         self._outputs = {port.name: port for port in self._source.outputs}

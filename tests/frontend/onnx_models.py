@@ -75,3 +75,14 @@ def external(**entries: str) -> ModelProto:
     for key, value in entries.items():
         weight.external_data.add(key=key, value=value)
     return with_weight(weight)
+
+
+def nested_ifs(depth: int) -> ModelProto:
+    result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
+    plain = helper.make_node("Identity", ["x"], ["y"])
+    other = helper.make_graph([plain], "else", [], result)
+    inner = plain
+    for _ in range(depth):
+        then = helper.make_graph([inner], "then", [], result)
+        inner = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    return model([inner], {"x": (2,)}, constants={"c": np.array(True)})

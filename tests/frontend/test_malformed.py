@@ -13,7 +13,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
 from onnx_models import external, model, node, tensor, with_weight
 
 from rammer.errors import ModelError
-from rammer.frontend.onnx import Limits, load, parts
+from rammer.frontend.onnx import Limits, load
 
 F32 = np.float32
 W = np.ones((2, 3), F32)
@@ -76,17 +76,6 @@ def runs(**attrs: Any) -> ModelProto:
     }
     lengths = {"min_gram_length": 1, "max_gram_length": 2}
     return model([node("TfIdfVectorizer", **(same | lengths | attrs))], {"x": ("int64", (4,))})
-
-
-def nested_ifs(depth: int) -> ModelProto:
-    result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
-    plain = helper.make_node("Identity", ["x"], ["y"])
-    other = helper.make_graph([plain], "else", [], result)
-    inner = plain
-    for _ in range(depth):
-        then = helper.make_graph([inner], "then", [], result)
-        inner = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
-    return model([inner], {"x": (2,)}, constants={"c": np.array(True)})
 
 
 def recursive_function() -> ModelProto:
@@ -579,38 +568,6 @@ def test_every_prefix_of_a_model_is_refused_or_imported() -> None:
             continue
 
 
-def test_limits_are_configurable() -> None:
-    many = model([node("Relu", ["x" if n == 0 else f"t{n}"], [f"t{n + 1}"]) for n in range(20)], {"x": (2,)}, ["t20"])
-    load(many)
-    for limits, message in (
-        (Limits(nodes=10), "more than 10 nodes"),
-        (Limits(operators=10), "beyond 10 operators"),
-        (Limits(tensor_bytes=4), "limit of 4"),
-    ):
-        with pytest.raises(ModelError, match=message):
-            load(many, limits=limits)
-    load(nested_ifs(10))
-    with pytest.raises(ModelError, match="nested"):
-        load(nested_ifs(10), limits=Limits(depth=5))
-    with pytest.raises(ModelError, match="the limit is 10"):
-        load(many.SerializeToString(), limits=Limits(file_bytes=10))
-
-
-def test_loops_with_nothing_in_them_are_counted() -> None:
-    """Loops of loops of 50 steps, of which the innermost has no node at all."""
-
-    def body(depth: int) -> Any:
-        again = [helper.make_node("Loop", ["trips", "go"], [], body=body(depth - 1))] if depth else []
-        step = helper.make_tensor_value_info(f"step{depth}", TensorProto.INT64, [])
-        going = helper.make_tensor_value_info(f"going{depth}", TensorProto.BOOL, [])
-        return helper.make_graph(again, "body", [step, going], [going])
-
-    loop = helper.make_node("Loop", ["trips", "go"], [], body=body(2))
-    made = model([loop, node("Relu")], {"x": (2,)}, constants={"trips": np.array(50), "go": np.array(True)})
-    with pytest.raises(ModelError, match="more than 5000 nodes"):
-        load(made, limits=Limits(nodes=5000))
-
-
 def test_all_unsupported_operators_are_listed_at_once() -> None:
     nodes = [
         node("ImageDecoder", ["x"], ["a"], "first"),
@@ -623,22 +580,3 @@ def test_all_unsupported_operators_are_listed_at_once() -> None:
     text = str(caught.value)
     assert "2 unsupported operators" in text
     assert all(name in text for name in ("ImageDecoder", "RandomNormalLike", "'first'", "'second'", "'third'"))
-
-
-def test_nodes_in_any_order_are_cut_with_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
-
-    def counted(one: NodeProto, depth: int) -> Any:
-        nonlocal looks
-        looks += 1
-        return real(one, depth)
-
-    real = parts.reads
-    monkeypatch.setattr(parts, "reads", counted)
-    count = 300
-    chain = [node("Relu", [f"a{n}"], [f"a{n + 1}"]) for n in range(count)]
-    made = model(chain[::-1], {"a0": (2,)}, [f"a{count}"])
-    cutter = parts.Cutter(made.graph, 32)
-    first, at, last = cutter.split(cutter.whole(), "a100")
-    assert [len(first.nodes), at.output[0], len(last.nodes)] == [99, "a100", 200] and last.outputs == (f"a{count}",)
-    assert looks < 10 * count
