@@ -50,6 +50,7 @@ from rammer.scheduler.searched import SearchedPolicy
 from rammer.state import checked_pairs, same_types
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Image, Progress, VDevice, ports_of, silent
+from rammer.vdevice.proof.verify import verify_image
 
 if TYPE_CHECKING:
     import onnx
@@ -275,6 +276,10 @@ def compile(
             for some in (image.inputs, image.outputs)
         )
         image = replace(image, inputs=inputs, outputs=outputs, state=pairs, in_place=in_place)
+        with clock("image"):
+            if verify and (unknown := verify_image(image, image.plan or plan, vdevice)):
+                trace.say(CHOICES, unknown)
+                image = replace(image, plan=_noted(image.plan or plan, unknown))
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
         program = Program(image, vdevice, report, sources=sources)
@@ -465,6 +470,10 @@ def _verify_pass(before: Graph) -> Watch:
             raise
 
     return check
+
+
+def _noted(plan: ExecutionPlan, note: str) -> ExecutionPlan:
+    return replace(plan, notes=(*plan.notes, note))
 
 
 def _imported(plan: ExecutionPlan) -> list[str]:

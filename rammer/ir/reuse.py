@@ -88,7 +88,7 @@ def _ranges(plan: ExecutionPlan, slots: Sequence[Slots], places: dict[TensorId, 
             if len(places[root].firsts) == 1:
                 mine, here = np.full(len(slots[n]), start[root]), slots[n]
             else:
-                first = _first_touched(plan.kernels[n], argument) + shift
+                first = first_touched(plan.kernels[n], argument) + shift
                 touching = first >= shift
                 here = slots[n][touching]
                 mine = start[root] + np.searchsorted(places[root].firsts, first[touching], "right") - 1
@@ -101,7 +101,7 @@ def _ranges(plan: ExecutionPlan, slots: Sequence[Slots], places: dict[TensorId, 
     )
 
 
-def _first_touched(kernel: RKernel, argument: int) -> Numbers:
+def first_touched(kernel: RKernel, argument: int) -> Numbers:
     """The first element of an argument (outputs, then inputs) that each rTask touches; -1 of none. R111 asks for the
     last one."""
     count = len(kernel.operation.outputs)

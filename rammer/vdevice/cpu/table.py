@@ -15,7 +15,7 @@ from rammer.ir.tensor import Array
 from rammer.vdevice.placement import ARENA
 from rammer.vdevice.tables import INT32, INT64, TableFile
 
-ABI = 8  # of runtime.c, call.c, the table and the kernels; changes with any of them
+ABI = 9  # of runtime.c, call.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
 TICKETS = 5  # the column of a slot that says how many parts of its rTask others may do
 MAX_VEUS = 1024
@@ -41,7 +41,7 @@ class Table(TableFile):
         """Raise ValueError if an index points outside of its array."""
         header = self.header
         num_veus, num_programs = header["num_veus"], header["num_programs"]
-        numbers = (num_veus, num_programs, header["arena_bytes"], header["scratch_bytes"])
+        numbers = (num_veus, num_programs, header["arena_bytes"], header["scratch_bytes"], header["scratch_stride"])
         if not all(type(n) is int and 0 <= n < 1 << 50 for n in numbers):
             raise ValueError("a size is no size")
         kernel, rtask, args, _, ahead, tickets = self.slots.astype(np.int64).T  # sums of int32 might wrap
@@ -49,6 +49,7 @@ class Table(TableFile):
         arity = np.array([k[2] for k in header["kernels"]] or [0])
         sound = (
             1 <= num_veus <= MAX_VEUS
+            and header["scratch_bytes"] <= header["scratch_stride"]
             and len(self.bounds) == num_programs * num_veus + 1
             and self.bounds[0] == 0
             and self.bounds[-1] == len(self.slots) == len(self.operators)
