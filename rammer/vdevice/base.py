@@ -383,13 +383,13 @@ class VDevice(ABC):
         """Emit and compile. The default keeps the plan for `load` and cannot be saved."""
         return Image(self.spec.name, self.spec.arch, *ports_of(plan.graph), plan=plan)
 
-    def decode(self, image: Image) -> DecodedImage | None:
+    def decode(self, image: Image) -> DecodedImage | str:
         """What an image says that the device does, read back by code of its own: nothing that `build` calls.
 
-        It is compared with the plan before the program is handed out. The default: None, and the program's notes say
-        that its image is not verified. May raise ValueError, KeyError or ArtifactError for what cannot be read.
+        It is compared with the plan before the program is handed out. Or why it cannot be read, as the default says:
+        the program's notes say that then. May raise ValueError, KeyError or ArtifactError for a damaged image.
         """
-        return None
+        return f"vDevice {self.spec.name!r} has no decoder"
 
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
         """The image to save: equal for equal plans, whatever else was compiled. May compile; the default need not."""

@@ -27,13 +27,13 @@ DAMAGE = (ValueError, KeyError, IndexError, TypeError, ArtifactError)
 
 
 def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice) -> str:
-    """Check all rules of an image. Returns a note if its backend has no decoder. Raises VerificationError."""
+    """Check all rules of an image; a note if its backend cannot read it back. Raises VerificationError."""
     try:
         decoded = vdevice.decode(image)
     except DAMAGE as error:
         raise VerificationError("R301", f"the image cannot be read back: {error}", hint=HINT) from error
-    if decoded is None:
-        return f"image not verified: vDevice {vdevice.spec.name!r} has no decoder"
+    if isinstance(decoded, str):
+        return f"image not verified: {decoded}"
     verify_decoded(decoded, plan, image)
     return ""
 
@@ -77,6 +77,17 @@ class Evidence:
     def tasks(self) -> Numbers:
         """The slots of rTasks."""
         return np.flatnonzero(self.wanted[0][:, 3] >= 0)
+
+    @cached_property
+    def _by_operator(self) -> tuple[Numbers, Numbers]:
+        operators = self.wanted[0][self.tasks, 3]
+        by = np.argsort(operators, kind="stable")
+        return self.tasks[by], np.searchsorted(operators[by], np.arange(len(self.plan.kernels) + 1))
+
+    def tasks_of(self, operator: int) -> Numbers:
+        """The slots of an operator's rTasks."""
+        tasks, starts = self._by_operator
+        return tasks[starts[operator] : starts[operator + 1]]
 
     @cached_property
     def operands(self) -> tuple[list[tuple[int, int, TensorId, TensorType]], Numbers]:
@@ -306,7 +317,7 @@ def _in_pieces(evidence: Evidence, row: int, apart: Mapping[TensorId, Pieces]) -
     n, argument, tensor, kind = arguments[row]
     root, shift = graph.storage(tensor)
     pieces = apart[root]
-    tasks = evidence.tasks[evidence.wanted[0][evidence.tasks, 3] == n]
+    tasks = evidence.tasks_of(n)
     first = first_touched(evidence.plan.kernels[n], argument)[evidence.decoded.slots.rtask[tasks]]
     tasks, first = tasks[first >= 0], first[first >= 0]
     at = np.searchsorted(pieces.firsts, first + shift, "right") - 1
@@ -369,7 +380,7 @@ def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tup
     reads: dict[tuple[int, int, int, TensorId, RKernel, int, Hashable], CopyReads] = {}
     for row in np.flatnonzero(constants).tolist() if decoded.copy_place else ():
         n, argument, tensor, kind = arguments[row]
-        tasks = evidence.tasks[rows[evidence.tasks, 3] == n]
+        tasks = evidence.tasks_of(n)
         operand = decoded.operands[decoded.slots.first_operand[tasks] + argument]
         position = argument - len(kernels[n].operation.outputs)
         chosen = read_elements(kernels[n], position).chosen
@@ -492,7 +503,7 @@ def _hints(evidence: Evidence) -> None:
         kernel = plan.kernels[n]
         parts = decoded.parts.get(kernel, ())
         if plan.spec.num_veus > 1 and len(parts) and not isinstance(kernel.body, ForeignSource) and not kernel.unproven:
-            mine = tasks[rows[tasks, 3] == n]
+            mine = evidence.tasks_of(n)
             may[mine] = np.array(parts, np.int64)[rows[mine, 4]]
     if (bad := np.flatnonzero((said > may) | (said < 0))).size:
         raise VerificationError(
