@@ -21,6 +21,7 @@ from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
 
 if TYPE_CHECKING:
     from rammer.vdevice.proof.decoded import DecodedImage
+    from rammer.vdevice.proof.flow import DecodedFlow
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
@@ -383,7 +384,7 @@ class VDevice(ABC):
         """Emit and compile. The default keeps the plan for `load` and cannot be saved."""
         return Image(self.spec.name, self.spec.arch, *ports_of(plan.graph), plan=plan)
 
-    def decode(self, image: Image) -> DecodedImage | str:
+    def decode(self, image: Image) -> DecodedImage | DecodedFlow | str:
         """What an image says that the device does, read back by code of its own: nothing that `build` calls.
 
         It is compared with the plan before the program is handed out. Or why it cannot be read, as the default says:

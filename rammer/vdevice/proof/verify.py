@@ -20,6 +20,7 @@ from rammer.ir.tensor import Array, TensorId, TensorType
 from rammer.vdevice.base import Image, VDevice
 from rammer.vdevice.proof.copies import CopyReads, sources
 from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, Numbers
+from rammer.vdevice.proof.flow import DecodedFlow, verify_flow
 from rammer.vdevice.proof.packed import difference, value_of
 
 HINT = "the backend built another program than the plan: please report it, with the model"
@@ -34,7 +35,10 @@ def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice) -> str:
         raise VerificationError("R301", f"the image cannot be read back: {error}", hint=HINT) from error
     if isinstance(decoded, str):
         return f"image not verified: {decoded}"
-    verify_decoded(decoded, plan, image)
+    if isinstance(decoded, DecodedFlow):
+        verify_flow(decoded, plan)
+    else:
+        verify_decoded(decoded, plan, image)
     return ""
 
 
