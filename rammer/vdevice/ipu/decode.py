@@ -141,7 +141,7 @@ def _steps(tokens: _Tokens) -> tuple[FlowStep, ...]:
 
 
 def _copy(tokens: _Tokens, *, into: bool) -> CopyPieces:
-    """Elements [begin, end) behind each row, run by run, and one variable that holds them all: copied into it, or out."""
+    """Elements [begin, end) behind each row, run by run, and one variable that holds all: into it, or out."""
     variable = tokens.number()
     rows = tokens.numbers(2 * tokens.number()).reshape(-1, 2).tolist()
     pieces, at = [], 0

@@ -411,10 +411,8 @@ class _Walk:
         for argument in range(len(group.arguments)) if fresh else ():
             touched, known = _touched(kernel, argument), set[tuple[int, int, int]]()
             for r in fresh:
-                c, key = (
-                    int(table.classes[r]),
-                    (int(table.classes[r]), touched.chosen[r], int(table.starts[r, argument])),
-                )
+                c, start = int(table.classes[r]), int(table.starts[r, argument])
+                key = c, touched.chosen[r], start
                 if key in known:
                     continue
                 known.add(key)
