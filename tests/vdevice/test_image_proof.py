@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -18,8 +17,14 @@ from rammer.program import Program
 from rammer.vdevice.base import Image
 from rammer.vdevice.cpu.build import TABLE
 from rammer.vdevice.cpu.table import PUBLISH, TICKETS, Table
-from rammer.vdevice.proof.packed import difference
+from rammer.vdevice.ipu.build import TABLES, emit
+from rammer.vdevice.ipu.program import Execute, Gather, Repeat
+from rammer.vdevice.ipu.spec import parse_arch
+from rammer.vdevice.ipu.tables import plan_text
+from rammer.vdevice.proof.decoded import SCRATCH
 from rammer.vdevice.proof.verify import RULES, verify_image
+from rammer.vdevice.simt.decode import COPIES
+from rammer.vdevice.simt.table import Streams
 
 NETWORKS: dict[str, Callable[[], Graph]] = {
     "LSTM": lambda: recurrent("LSTM", 4, 28, 1, 75, 96, 1),
@@ -30,18 +35,13 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
 KERNEL, RTASK, ARGS, FLAGS, AHEAD = range(5)
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
-def program(request: pytest.FixtureRequest) -> Iterator[Program]:
-    """A network for two vEUs with a matrix unit, which is emulated where it is missing."""
-    with closing(
-        rammer.compile(NETWORKS[request.param](), "cpu", device=2, arch="x86-64-amx@here", tune_seconds=0)
-    ) as found:
-        yield found
+def compiled(name: str, target: str, **options: object) -> Program:
+    return rammer.compile(NETWORKS[name](), target, tune_seconds=0, **options)
 
 
-def changed(image: Image, **fields: object) -> Image:
+def changed(image: Image, of: type[Table] | type[Streams] = Table, **fields: object) -> Image:
     """An image with other arrays or header entries in its table."""
-    table = Table.from_bytes(image.files[TABLE])
+    table = of.from_bytes(image.files[TABLE])
     arrays = {k: v for k, v in fields.items() if isinstance(v, np.ndarray)}
     header = {**table.header, **{k: v for k, v in fields.items() if k not in arrays}}
     return replace(image, files={**image.files, TABLE: replace(table, header=header, **arrays).to_bytes()})
@@ -102,15 +102,7 @@ def faults(image: Image) -> Iterator[tuple[str, str, Image]]:
     yield "asked for beyond the arena", "R310", changed(image, aheads=aheads, slots=slot)
     yield "arena too small", "R306", changed(image, arena_bytes=header["arena_bytes"] - 64)
     yield "table cut off", "R301", replace(image, files={**image.files, TABLE: image.files[TABLE][:-64]})
-    for name, weight in image.weights.items():
-        for what, made in (("an element changed", weight.copy()), ("weights permuted", weight.copy())):
-            flat = made.reshape(-1).view(np.uint8)
-            if what == "weights permuted":
-                flat[:] = np.roll(flat, 64)
-            else:
-                flat[int(rng.integers(len(flat)))] ^= 1
-            if not np.array_equal(flat, weight.reshape(-1).view(np.uint8)):
-                yield what, "R307", replace(image, weights={**image.weights, name: made})
+    yield from weight_faults(image)
 
 
 def _program(table: Table, slot: int) -> int:
@@ -128,10 +120,166 @@ def rule_of(image: Image, program: Program) -> str:
     return ""
 
 
-def test_every_fault_in_a_table_is_stopped(program: Program) -> None:
+def gpu_faults(image: Image) -> Iterator[tuple[str, str, Image]]:
+    """The same of a GPU's program."""
+    table = Streams.from_bytes(image.files[TABLE])
+    rows, waits, header = table.instructions, table.waits, table.header
+    rng = np.random.default_rng(0)
+    tasks, waiting = np.flatnonzero(rows[:, 0] >= 0), np.flatnonzero(rows[:, 5] > 0)
+    functions = len(set(rows[tasks, 0].tolist()))
+
+    def with_row(n: int, column: int, value: int) -> Image:
+        made = rows.copy()
+        made[n, column] = value
+        return changed(image, Streams, instructions=made)
+
+    used = {int(rows[n, 2]) + k for n in tasks for k in range(rows[n, 3])}
+    for n in rng.permutation(sorted(used))[:12].tolist():
+        offsets = table.arg_offset.copy()
+        offsets[n] += 64
+        rule = {-1: "R306", SCRATCH: "R307"}.get(int(table.arg_base[n]), "R307")
+        yield "operand + 64", rule, changed(image, Streams, arg_offset=offsets)
+    for n in rng.permutation(tasks)[:5].tolist():
+        yield "rTask + 1", "R302", with_row(n, 1, int(rows[n, 1]) + 1)
+        if functions > 1:
+            yield "another kernel", "R303", with_row(n, 0, (int(rows[n, 0]) + 1) % functions)
+        m = int(rng.choice(tasks[tasks != n]))
+        made, operators = rows.copy(), table.operators.copy()
+        made[np.ix_([n, m], [0, 1, 2, 3])] = made[np.ix_([m, n], [0, 1, 2, 3])]
+        operators[[n, m]] = operators[[m, n]]
+        if (made != rows).any():
+            yield "slots exchanged", "R302", changed(image, Streams, instructions=made, operators=operators)
+    for n in rng.permutation(waiting)[:5].tolist():
+        yield "waits dropped", "R304", with_row(n, 5, 0)
+        first, count = int(rows[n, 4]), int(rows[n, 5])
+        veu = (int(np.searchsorted(table.bounds, n, "right")) - 1) % header["num_veus"]
+        other = first + int(np.argmax(waits[first : first + count, 0] != veu))
+        if waits[other, 1]:
+            less = waits.copy()
+            less[other, 1] -= 1
+            yield "a wait one slot less far", "R304", changed(image, Streams, waits=less)
+        lanes = (int(np.searchsorted(table.bounds, n, "right")) - 1) // header["num_veus"] * header["num_veus"]
+        begin, end = table.bounds[lanes + waits[other, 0]], table.bounds[lanes + waits[other, 0] + 1]
+        on = begin + int(np.argmax(rows[begin:end, 7] >= waits[other, 1]))
+        yield "nothing published", "R305", with_row(on, 6, 0)
+        yield "published too early", "R305", with_row(on, 6, int(rows[on, 6]) + 1)
+    if header["scratch_bytes"]:
+        yield "little shared memory", "R309", changed(image, Streams, shared_bytes=1024)
+    for copying in np.flatnonzero(rows[:, 0] == COPIES)[:3].tolist():
+        for k, what in ((0, "copied from elsewhere"), (1, "copied to elsewhere"), (2, "half copied")):
+            offsets = table.arg_offset.copy()
+            at = int(rows[copying, 2]) + k
+            offsets[at] = offsets[at] // 2 if k == 2 else offsets[at] + 64
+            yield what, "R307", changed(image, Streams, arg_offset=offsets)
+    base, offset = header["outputs"][0]
+    yield "port moved", "R308", changed(image, Streams, outputs=[[base, offset + 64]])
+    yield from weight_faults(image)
+
+
+def weight_faults(image: Image) -> Iterator[tuple[str, str, Image]]:
+    rng = np.random.default_rng(0)
+    for name, weight in image.weights.items():
+        for what, made in (("an element changed", weight.copy()), ("weights permuted", weight.copy())):
+            flat = made.reshape(-1).view(np.uint8)
+            if what == "weights permuted":
+                flat[:] = np.roll(flat, 64)
+            else:
+                flat[int(rng.integers(len(flat)))] ^= 1
+            if not np.array_equal(flat, weight.reshape(-1).view(np.uint8)):
+                yield what, "R307", replace(image, weights={**image.weights, name: made})
+
+
+def tile_faults(image: Image, arch: str) -> Iterator[tuple[str, str, Image]]:
+    """The same of an IPU's program: what is placed is changed, and written again."""
+    assert image.plan is not None
+    placed, _ = emit(image.plan, parse_arch(arch))
+    rng = np.random.default_rng(0)
+
+    def written(**changes: object) -> Image:
+        return replace(image, files={**image.files, TABLES: plan_text(replace(placed, **changes)).encode()})
+
+    def with_group(n: int, **changes: object) -> Image:
+        groups = list(placed.groups)
+        groups[n] = replace(groups[n], **changes)
+        return written(groups=tuple(groups))
+
+    assert written().files == image.files
+    for n in rng.permutation(len(placed.groups))[:6].tolist():
+        group = placed.groups[n]
+        if group.kind in ("take", "put", "reset"):
+            continue
+        for k, (variable, base) in enumerate(group.arguments):
+            some = list(group.arguments)
+            some[k] = variable, base + 16
+            where = "R303 R304 R306 R307 R308"  # as far as it takes until somebody misses something
+            yield "operand + 16 elements", where, with_group(n, arguments=tuple(some))
+        yield "a vertex on another tile", "R302", with_group(n, tiles=(group.tiles + 1) % placed.arch.tiles)
+        if placed.num_sets > 1:
+            sets = np.where(group.sets == 0, placed.num_sets - 1, 0)
+            yield "another compute set", "R302 R303 R304 R306", with_group(n, sets=sets)
+        other = next((g.table for g in placed.groups if g.table is not group.table), None)
+        if other and len(other.chosen) == len(group.table.chosen):
+            yield "another kernel", "R303 R306", with_group(n, table=other)
+    plain = [n for n, s in enumerate(placed.steps) if isinstance(s, Execute)]
+    for n in (plain[0], plain[-1]):
+        yield "a step dropped", "R302 R303 R304", written(steps=placed.steps[:n] + placed.steps[n + 1 :])
+    for n, step in enumerate(placed.steps):
+        if isinstance(step, Repeat):
+            fewer = replace(step, rounds=step.rounds - 1)
+            yield (
+                "a round dropped",
+                "R302 R306 R304 R303",
+                written(steps=(*placed.steps[:n], fewer, *placed.steps[n + 1 :])),
+            )
+        if isinstance(step, Gather) and len(set(step.rows)) > 1:
+            rows = (step.rows[-1], *step.rows[:-1])
+            turned = replace(step, rows=rows)
+            yield "rows exchanged", "R303 R306 R304", written(steps=(*placed.steps[:n], turned, *placed.steps[n + 1 :]))
+    for tensor in image.plan.graph.outputs:
+        variable, base = placed.ports[tensor]
+        yield "port moved", "R308", written(ports={**placed.ports, tensor: (variable, base + 1)})
+    yield from weight_faults(image)
+
+
+def all_stopped(program: Program, found: Iterator[tuple[str, str, Image]], kinds: int) -> None:
     assert not rule_of(program.image, program)
     seen = set()
-    for what, rule, image in faults(program.image):
+    for what, rule, image in found:
         assert rule_of(image, program) in rule.split(), what
         seen.add(what)
-    assert len(seen) >= 13
+    assert len(seen) >= kinds, seen
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_fault_in_a_table_is_stopped(name: str) -> None:
+    """For two vEUs with a matrix unit, which is emulated where it is missing."""
+    with closing(compiled(name, "cpu", device=2, arch="x86-64-amx@here")) as program:
+        all_stopped(program, faults(program.image), 13)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_fault_in_streams_is_stopped(name: str) -> None:
+    with closing(compiled(name, "cuda", device="emulator:4")) as program:
+        all_stopped(program, gpu_faults(program.image), 9)
+
+
+@pytest.mark.parametrize("form", ["table", "branches"])
+def test_copies_in_shared_memory_are_checked(form: str) -> None:
+    """Weights that stay on their vEUs: what is copied, from where and to where."""
+    graph = recurrent("LSTM", 4, 6, 1, 75, 96, 1)
+    with closing(
+        rammer.compile(graph, "cuda", device="emulator:4", policy="stationary", form=form, tune_seconds=0)
+    ) as program:
+        kinds = {what: rule for what, rule, _ in gpu_faults(program.image)}
+        assert "copied from elsewhere" in kinds
+        if form == "table":
+            all_stopped(program, gpu_faults(program.image), 12)
+        else:  # its text says what the table says
+            assert not rule_of(program.image, program)
+            assert all(rule_of(image, program) for _, _, image in gpu_faults(program.image))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_fault_on_tiles_is_stopped(name: str) -> None:
+    with closing(compiled(name, "ipu", device="emulator", arch="gc2:16")) as program:
+        all_stopped(program, tile_faults(program.image, "gc2:16"), 6)

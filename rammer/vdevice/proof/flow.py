@@ -19,7 +19,7 @@ from rammer.ir.dependency import Elements, read_elements, written_elements
 from rammer.ir.intervals import Intervals, expand, merged, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
-from rammer.ir.tensor import Array, DType, TensorId
+from rammer.ir.tensor import Array, DType, TensorId, TensorType
 from rammer.vdevice.proof.decoded import Numbers
 from rammer.vdevice.proof.packed import difference, value_of
 
@@ -156,7 +156,7 @@ class _Walk:
         self.left: dict[int, int] = {}  # rTasks of operators that have begun and are not complete
         self.done: set[int] = set()
         self.of_group: dict[int, int] = {}  # the operator that a group is computing
-        self._constants: dict[tuple[TensorId, RKernel, int, int, int], str] = {}
+        self._constants: dict[tuple[TensorId, TensorType, int, int], str] = {}
         self._unions: dict[tuple[RKernel, int, bytes], Intervals] = {}
         self._covered: set[tuple[int, int, RKernel]] = set()
         self._values: dict[TensorId, Array] = {}
@@ -191,14 +191,9 @@ class _Walk:
 
     def run(self) -> None:
         graph = self.graph
-        for name, tensors, ports in (
-            ("input", graph.inputs, self.flow.inputs),
-            ("output", graph.outputs, self.flow.outputs),
-        ):
-            if len(tensors) != len(ports) or any(
-                graph.types[t].size != p[2] for t, p in zip(tensors, ports, strict=True)
-            ):
-                raise VerificationError("R308", f"the image has other {name}s than the graph", hint=HINT)
+        for tensors, ports in ((graph.inputs, self.flow.inputs), (graph.outputs, self.flow.outputs)):
+            if [graph.types[t].size for t in tensors] != [count for _, _, count in ports]:
+                raise VerificationError("R308", "the image has other inputs or outputs than the graph", hint=HINT)
         for tensor, (variable, base, count) in zip(graph.inputs, self.flow.inputs, strict=True):
             self.write(variable, base + np.arange(count), self.name(tensor) + np.arange(count))
         self.steps(self.flow.steps)
@@ -206,8 +201,9 @@ class _Walk:
             raise VerificationError("R302", f"the image computes not all of {self.called(lost[0])}", hint=HINT)
         for tensor, (variable, base, count) in zip(graph.outputs, self.flow.outputs, strict=True):
             if self.is_constant(tensor):
-                continue
-            if not self.holds(variable, base, np.array([[0, count]]), self.name(tensor)):
+                if wrong := self.stored(tensor, graph.types[tensor], variable, base):
+                    raise VerificationError("R307", f"output {tensor!r}: {wrong}", hint=HINT)
+            elif not self.holds(variable, base, np.array([[0, count]]), self.name(tensor)):
                 raise VerificationError("R308", f"output {tensor!r} is not where the image reads it", hint=HINT)
 
     def steps(self, steps: Sequence[FlowStep]) -> None:
@@ -392,16 +388,20 @@ class _Walk:
     def constant(self, n: int, argument: int, variable: int, base: int) -> str:
         """What differs between a constant and what lies in a variable."""
         op, kernel = self.graph.operators[n], self.plan.kernels[n]
-        tensor, kind = op.inputs[argument - len(op.outputs)], kernel.argument_types()[argument]
-        key = (tensor, kernel, argument, variable, base)
+        position = argument - len(op.outputs)
+        return self.stored(op.inputs[position], kernel.input_types()[position], variable, base)
+
+    def stored(self, tensor: TensorId, kind: TensorType, variable: int, base: int) -> str:
+        """The same of a constant that is read in a type."""
+        key = (tensor, kind, variable, base)
         if key not in self._constants:
             if tensor not in self._values:
                 self._values[tensor] = value_of(self.graph, tensor)
             held = replace(kind, dtype=self.flow.narrowed.get(kind.dtype, kind.dtype))
-            stored = self.flow.constants.get(variable, np.zeros(0, np.uint8)).reshape(-1).view(np.uint8)
-            stored = stored[base * held.element_bytes :]
-            wrong = "" if len(stored) >= held.nbytes and base >= 0 else f"{len(stored)} bytes are too few"
-            self._constants[key] = wrong or difference(held, stored, self._values[tensor].astype(held.dtype.numpy))
+            there = self.flow.constants.get(variable, np.zeros(0, np.uint8)).reshape(-1).view(np.uint8)
+            there = there[base * held.element_bytes :]
+            wrong = "" if len(there) >= held.nbytes and base >= 0 else f"{len(there)} bytes are too few"
+            self._constants[key] = wrong or difference(held, there, self._values[tensor].astype(held.dtype.numpy))
         return self._constants[key]
 
     def check_fields(self, group: VertexGroup, n: int, rtasks: Numbers) -> None:

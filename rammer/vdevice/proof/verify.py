@@ -30,15 +30,15 @@ DAMAGE = (ValueError, KeyError, IndexError, TypeError, ArtifactError)
 def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice) -> str:
     """Check all rules of an image; a note if its backend cannot read it back. Raises VerificationError."""
     try:
-        decoded = vdevice.decode(image)
+        match decoded := vdevice.decode(image):
+            case DecodedImage():
+                verify_decoded(decoded, plan, image)
+            case DecodedFlow():
+                verify_flow(decoded, plan)
+            case reason:
+                return f"image not verified: {reason}"
     except DAMAGE as error:
         raise VerificationError("R301", f"the image cannot be read back: {error}", hint=HINT) from error
-    if isinstance(decoded, str):
-        return f"image not verified: {decoded}"
-    if isinstance(decoded, DecodedFlow):
-        verify_flow(decoded, plan)
-    else:
-        verify_decoded(decoded, plan, image)
     return ""
 
 
