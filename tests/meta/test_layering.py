@@ -27,6 +27,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rammer.scheduler.policy_options": ({"errors"}, set()),
     "rammer.scheduler.plugin": ({"scheduler", "ir", "errors", "config", "hookspecs"}, set()),
     "rammer.vdevice": ({"children", "vdevice", "ir", "kernels", "errors", "files", "config", "hookspecs"}, {"numpy"}),
+    # what proves an image imports nothing that writes one
+    "rammer.vdevice.proof": ({"vdevice.base", "vdevice.proof", "ir", "errors"}, {"numpy"}),
+    "rammer.vdevice.cpu.decode": ({"vdevice.base", "vdevice.proof", "ir"}, {"numpy"}),
+    "rammer.vdevice.simt.decode": ({"vdevice.base", "vdevice.proof", "vdevice.simt.slices", "ir"}, {"numpy"}),
+    "rammer.vdevice.ipu.decode": ({"vdevice.base", "vdevice.proof", "ir"}, {"numpy"}),
     "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "files", "config"}, {"numpy", "ziglang"}),
     "rammer.vdevice.simt.legacy": (  # a record's steps are fused as a model's are
         {"vdevice", "passes", "ir", "kernels", "errors", "files", "config"},
@@ -91,6 +96,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "vdevice.base",
             "vdevice.hops",
             "vdevice.forks",
+            "vdevice.proof",
             "ir",
             "errors",
             "config",
@@ -99,7 +105,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "rammer.compiler": (
         {"artifact", "program", "state", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
-        | {"vdevice.base", "frontend", "passes", "ir", "errors", "config", "collector"},
+        | {"vdevice.base", "vdevice.proof", "frontend", "passes", "ir", "errors", "config", "collector"},
         set(),
     ),
     "rammer.collector": (set(), set()),

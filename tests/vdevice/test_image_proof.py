@@ -8,15 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from layers import attention, conv, quantised, recurrent
+from layers import attention, conv, matmul, quantised, recurrent
 
 import rammer
 from rammer.errors import VerificationError
 from rammer.ir.graph import Graph
 from rammer.program import Program
+from rammer.vdevice import placement
 from rammer.vdevice.base import Image
 from rammer.vdevice.cpu.build import TABLE
 from rammer.vdevice.cpu.table import PUBLISH, TICKETS, Table
+from rammer.vdevice.ipu import placement as ipu_placement
 from rammer.vdevice.ipu.build import TABLES, emit
 from rammer.vdevice.ipu.program import Execute, Gather, Repeat
 from rammer.vdevice.ipu.spec import parse_arch
@@ -260,7 +262,7 @@ def test_every_fault_in_a_table_is_stopped(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_fault_in_streams_is_stopped(name: str) -> None:
     with closing(compiled(name, "cuda", device="emulator:4")) as program:
-        all_stopped(program, gpu_faults(program.image), 9)
+        all_stopped(program, gpu_faults(program.image), 8)
 
 
 @pytest.mark.parametrize("form", ["table", "branches"])
@@ -283,3 +285,37 @@ def test_copies_in_shared_memory_are_checked(form: str) -> None:
 def test_every_fault_on_tiles_is_stopped(name: str) -> None:
     with closing(compiled(name, "ipu", device="emulator", arch="gc2:16")) as program:
         all_stopped(program, tile_faults(program.image, "gc2:16"), 6)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda", "ipu"])
+def test_a_writer_that_errs_is_stopped(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that are permuted as they are packed, and operands 64 bytes off, end the compilation."""
+    options = {"cuda": {"device": "emulator:2"}, "ipu": {"device": "emulator", "arch": "gc2:8"}}.get(
+        target, {"device": 2}
+    )
+    graph = matmul(1, 20, 48, columns=75)
+    monkeypatch.setenv("RAMMER_CHECK", "0")  # trials would see some of it, as long as kernels are tried out
+
+    def stopped(rule: str) -> None:
+        with pytest.raises(VerificationError) as caught:
+            rammer.compile(graph, target, tune_seconds=0, **options).close()
+        assert caught.value.rule in rule.split()
+
+    arrange = placement.arrange
+    with monkeypatch.context() as patched:
+        if target == "ipu":
+            patched.setattr(ipu_placement, "constant_value", lambda g, t: np.roll(placement.constant_value(g, t), 1))
+        else:
+            patched.setattr(placement, "arrange", lambda array, layout, out: arrange(np.roll(array, 1), layout, out))
+        stopped("R307")
+    finder = ipu_placement._Finder if target == "ipu" else placement.Places
+    find = finder.find
+    with monkeypatch.context() as patched:
+        patched.setattr(finder, "find", lambda self, *of: (find(self, *of)[0], find(self, *of)[1] + 64))
+        stopped("R306 R307 R308 R301")
+
+
+def test_what_cannot_be_read_back_is_said() -> None:
+    with closing(rammer.compile(matmul(1, 4, 8, columns=3), "interpreter", tune_seconds=0)) as program:
+        assert "image not verified: vDevice 'interpreter' has no decoder" in program.plan.notes
+        assert "image not verified" in str(program.report())
