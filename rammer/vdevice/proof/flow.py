@@ -16,7 +16,7 @@ import numpy as np
 
 from rammer.errors import VerificationError
 from rammer.ir.dependency import Elements, read_elements, written_elements
-from rammer.ir.intervals import Intervals, expand, merged, missing, union
+from rammer.ir.intervals import NOTHING, Intervals, expand, merged, missing, union
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.ir.tensor import Array, DType, TensorId, TensorType
@@ -158,7 +158,8 @@ class _Walk:
         self.of_group: dict[int, int] = {}  # the operator that a group is computing
         self._constants: dict[tuple[TensorId, TensorType, int, int], str] = {}
         self._unions: dict[tuple[RKernel, int, bytes], Intervals] = {}
-        self._covered: set[tuple[int, int, RKernel]] = set()
+        self._looked_at: set[tuple[int, int, RKernel]] = set()  # rTasks of tables whose fields were looked at
+        self._covered: set[tuple[Levels, bytes]] = set()  # elements behind a vertex's first one that its field holds
         self._values: dict[TensorId, Array] = {}
 
     @cached_property
@@ -407,25 +408,29 @@ class _Walk:
     def check_fields(self, group: VertexGroup, n: int, rtasks: Numbers) -> None:
         """R306: the fields of vertices hold all that their rTasks touch."""
         kernel, table = self.plan.kernels[n], self.flow.kernels[group.kernel]
-        fresh = [r for r in rtasks.tolist() if (group.kernel, r, kernel) not in self._covered]
+        fresh = [r for r in rtasks.tolist() if (group.kernel, r, kernel) not in self._looked_at]
+        self._looked_at.update((group.kernel, r, kernel) for r in fresh)
+        classes = table.classes.tolist()
         for argument in range(len(group.arguments)) if fresh else ():
-            touched, known = _touched(kernel, argument), set[tuple[int, int, int]]()
+            touched, starts = _touched(kernel, argument), table.starts[:, argument].tolist()
+            known = set[tuple[int, int, int]]()
             for r in fresh:
-                c, start = int(table.classes[r]), int(table.starts[r, argument])
-                key = c, touched.chosen[r], start
-                if key in known:
+                c, key = classes[r], (classes[r], touched.chosen[r], starts[r])
+                wanted = touched.sets[key[1]]
+                if key in known or not len(wanted) or (c < 0 and argument >= len(kernel.operation.outputs)):
                     continue
                 known.add(key)
-                wanted = touched.sets[touched.chosen[r]]
-                have = _pieces(start, self.flow.classes[c].levels[argument]) if c >= 0 else wanted[:0]
-                idle = c < 0 and (argument >= len(kernel.operation.outputs) or not len(wanted))
-                if not idle and len(missing(wanted, have)):
+                levels = self.flow.classes[c].levels[argument] if c >= 0 else ((1, 0),)
+                moved = wanted - starts[r]
+                if (levels, moved.tobytes()) in self._covered:
+                    continue
+                if len(missing(moved, _pieces(levels))):
                     raise VerificationError(
                         "R306",
                         f"the vertex of rTask {n}.{r} of {self.called(n)} has not all of its operand {argument}",
                         hint=HINT,
                     )
-        self._covered.update((group.kernel, r, kernel) for r in fresh)
+                self._covered.add((levels, moved.tobytes()))
 
 
 def _touched(kernel: RKernel, argument: int) -> Elements:
@@ -433,10 +438,10 @@ def _touched(kernel: RKernel, argument: int) -> Elements:
     return written_elements(kernel, argument) if argument < outputs else read_elements(kernel, argument - outputs)
 
 
-def _pieces(start: int, levels: Levels) -> Intervals:
-    """The elements start + sum of digit * distance, for all digits below their counts."""
-    starts = np.array([start])
+def _pieces(levels: Levels) -> Intervals:
+    """The sums of digit * distance, for all digits below their counts."""
+    starts = np.zeros(1, np.int64)
     for distance, count in levels[:-1]:
         starts = (starts[:, None] + np.arange(count) * distance).reshape(-1)
     starts.sort()
-    return merged(starts, starts + levels[-1][1])
+    return merged(starts, starts + levels[-1][1]) if levels[-1][1] else NOTHING
