@@ -30,7 +30,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # what proves an image imports nothing that writes one
     "rammer.vdevice.proof": ({"vdevice.base", "vdevice.proof", "ir", "errors"}, {"numpy"}),
     "rammer.vdevice.cpu.decode": ({"vdevice.base", "vdevice.proof", "ir"}, {"numpy"}),
-    "rammer.vdevice.simt.decode": ({"vdevice.base", "vdevice.proof", "vdevice.simt.slices", "ir"}, {"numpy"}),
+    "rammer.vdevice.simt.decode": (
+        {"vdevice.base", "vdevice.proof", "vdevice.simt.slices", "vdevice.simt.prelude", "vdevice.simt.variants", "ir"},
+        {"numpy"},
+    ),
     "rammer.vdevice.ipu.decode": ({"vdevice.base", "vdevice.proof", "ir"}, {"numpy"}),
     "rammer.vdevice.toolchain": ({"vdevice", "ir", "kernels", "errors", "files", "config"}, {"numpy", "ziglang"}),
     "rammer.vdevice.simt.legacy": (  # a record's steps are fused as a model's are

@@ -7,7 +7,6 @@ written where it lies.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,11 +29,17 @@ class CopyReads:
     slots: list[int] = field(default_factory=list)
 
 
-def sources(
-    decoded: DecodedImage, rows: Numbers, reads: CopyReads, scratch: Callable[[int], int]
-) -> list[tuple[int, int] | str]:
+def by_lane(decoded: DecodedImage, rows: Numbers) -> dict[tuple[int, int], Numbers]:
+    """The copies of each lane (rProgram, vEU), in order; `rows` are the plan's slots."""
+    lanes = rows[decoded.copies[:, 0], :2]
+    distinct, which = np.unique(lanes, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    return {(p, veu): decoded.copies[which == n] for n, (p, veu) in enumerate(distinct.tolist())}
+
+
+def sources(decoded: DecodedImage, copies: Numbers, reads: CopyReads, scratch: Numbers) -> list[tuple[int, int] | str]:
     """For each state of memory in which an operand is read, where its element 0 lies: (constant, byte); or what is
-    wrong. `rows` are the plan's slots, `scratch` says how many bytes a slot's rTask uses itself.
+    wrong. `copies` are those of its lane, `scratch` is how many bytes each slot's rTask uses itself.
     """
     assert decoded.copy_place is not None
     elements = expand(read_elements(reads.kernel, reads.position)[reads.rtask])
@@ -42,10 +47,8 @@ def sources(
     if not len(at):
         return []
     low, high = int(at.min()), int(at.max()) + reads.itemsize
-    lane = tuple(rows[reads.slots[0], :2].tolist())
-    mine = _of_lane(decoded, rows, lane)
-    last = mine[:, 3] + (mine[:, 5] - 1) * mine[:, 7] + mine[:, 4]
-    mine = mine[(mine[:, 3] < high) & (last > low)]
+    last = copies[:, 3] + (copies[:, 5] - 1) * copies[:, 7] + copies[:, 4]
+    mine = copies[(copies[:, 3] < high) & (last > low)]
     when = np.unique(mine[:, 0])
     found: list[tuple[int, int] | str] = []
     states: dict[int, list[int]] = defaultdict(list)  # number of times that something was copied there -> who reads
@@ -70,12 +73,6 @@ def sources(
             found.append(f"element {elements[int(np.argmax(wrong))]} was not copied to where it is read")
             continue
         since = int(when[count - 1])
-        used = max(scratch(slot) for slot in range(since, max(slots) + 1))
+        used = int(scratch[since : max(slots) + 1].max())
         found.append("an rTask between uses that scratch itself" if used > low else (int(whose[0]), int(begins[0])))
     return found
-
-
-def _of_lane(decoded: DecodedImage, rows: Numbers, lane: tuple[int, ...]) -> Numbers:
-    """The copies of a lane, in order."""
-    here = (rows[decoded.copies[:, 0], :2] == np.array(lane)).all(axis=1)
-    return decoded.copies[here]

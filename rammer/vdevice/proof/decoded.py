@@ -46,8 +46,9 @@ class DecodedSlots:
 class DecodedImage:
     """What a device does with an image. Places are (base, byte offset); a base is ARENA, SCRATCH or a constant.
 
-    `names`: what the function of an rKernel must be called, if the decoder knows that. `parts`: of how many parts of
-    each of its rTasks an rKernel lets others do some; an rKernel that is not listed lets nobody.
+    `early`: of an rKernel, the places of its operands and a function, the inputs that the function reads before it
+    waits; None if it is not the rKernel's function. `parts`: of how many parts of each of its rTasks an rKernel lets
+    others do some; an rKernel that is not listed lets nobody.
     """
 
     num_veus: int
@@ -63,7 +64,7 @@ class DecodedImage:
     inputs: Sequence[tuple[int, int]]
     outputs: Sequence[tuple[int, int]]
     alone: frozenset[str]  # ports that may lie elsewhere: operands in their bytes are moved with them
-    names: Mapping[RKernel, str] | None = None
+    early: Callable[[RKernel, Numbers, str], frozenset[int] | None]
     parts: Mapping[RKernel, Sequence[int]] = field(default_factory=dict)
     # [n, 8] slot before whose rTask it runs, constant, source, target (bytes of it and of the scratch), bytes of a row,
     # rows, distance of rows in both

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain
 
 import numpy as np
 
 from rammer.errors import ArtifactError, VerificationError
-from rammer.ir.dependency import read_elements
+from rammer.ir.dependency import overlaps, read_elements
 from rammer.ir.kernel import ForeignSource, RKernel
-from rammer.ir.order import PlanPosition
+from rammer.ir.order import HappensBefore, PlanPosition
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
-from rammer.ir.program import RTask
+from rammer.ir.program import RTask, TaskUid
 from rammer.ir.reuse import first_touched
 from rammer.ir.tensor import Array, TensorId, TensorType
 from rammer.vdevice.base import Image, VDevice
-from rammer.vdevice.proof.copies import CopyReads, sources
+from rammer.vdevice.proof.copies import CopyReads, by_lane, sources
 from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, Numbers
 from rammer.vdevice.proof.flow import DecodedFlow, verify_flow
 from rammer.vdevice.proof.packed import difference, value_of
@@ -60,6 +60,7 @@ class Evidence:
     plan: ExecutionPlan
     memory: MemoryPlan
     image: Image
+    _early: dict[tuple[int, int], frozenset[int] | None] = field(default_factory=dict)
 
     @cached_property
     def wanted(self) -> tuple[Numbers, Numbers]:
@@ -118,6 +119,16 @@ class Evidence:
         at = np.repeat(slots.first_operand[some], count) + step
         argument = np.repeat(starts[rows[some, 3]], count) + step
         return np.column_stack((np.repeat(some, count), argument, self.decoded.operands[at]))
+
+    def early(self, operator: int, function: int, slot: int) -> frozenset[int] | None:
+        """The inputs that a function, called by a slot, reads before it waits; None if it is not the operator's."""
+        key = operator, function
+        if key not in self._early:
+            first, (_, starts) = int(self.decoded.slots.first_operand[slot]), self.operands
+            places = self.decoded.operands[first : first + int(starts[operator + 1] - starts[operator])]
+            kernel, called = self.plan.kernels[operator], self.decoded.functions[function]
+            self._early[key] = self.decoded.early(kernel, places, called)
+        return self._early[key]
 
     def at(self, slot: int) -> str:
         """A slot of the plan, for people."""
@@ -195,23 +206,41 @@ def _right_functions(evidence: Evidence) -> None:
             f"{decoded.slots.num_operands[tasks[at]]} operands, and has {arity[at]}",
             hint=HINT,
         )
-    bodies: dict[str, RKernel] = {}  # by function, whose it is
     for n, function, slot in _distinct(operators, functions, tasks):
-        kernel, called = plan.kernels[n], decoded.functions[function]
-        if decoded.names is not None:
-            wrong = decoded.names.get(kernel) != called
-        else:
-            wrong = not _alike(bodies.setdefault(called, kernel), kernel)
-        if wrong:
+        if evidence.early(n, function, slot) is None:
             raise VerificationError(
                 "R303",
-                f"{evidence.at(slot)} calls {called!r}, which is not rKernel {kernel.name!r}",
+                f"{evidence.at(slot)} calls {decoded.functions[function]!r}, which is not rKernel "
+                f"{plan.kernels[n].name!r} with these operands",
                 hint=HINT,
             )
 
 
-def _alike(one: RKernel, other: RKernel) -> bool:
-    return one is other or one.body is other.body or one.program == other.program
+def _ready(evidence: Evidence) -> None:
+    """R311: what a function reads before it waits is there without that wait."""
+    decoded, plan, graph = evidence.decoded, evidence.plan, evidence.plan.graph
+    rows, _ = evidence.wanted
+    tasks = evidence.tasks
+    order: HappensBefore | None = None
+    for n, function, slot in _distinct(rows[tasks, 3], decoded.slots.function[tasks], tasks):
+        for position in sorted(evidence.early(n, function, slot) or ()):
+            mine = evidence.tasks_of(n)
+            mine = rows[mine[decoded.slots.function[mine] == function], 4]
+            for producer, output, start in graph.writers(graph.operators[n].inputs[position]):
+                shift = graph.storage(graph.operators[n].inputs[position]).offset - start
+                pairs = overlaps(plan.kernels[n], position, plan.kernels[producer], output, shift)
+                pairs = pairs[np.isin(pairs[:, 0], mine)]
+                order = order or HappensBefore(plan.programs)
+                readers = order.slots(*(TaskUid(n, r) for r in pairs[:, 0].tolist()))
+                writers = order.slots(*(TaskUid(producer, r) for r in pairs[:, 1].tolist()))
+                if not (ready := order.before_waits(writers, readers)).all():
+                    who = evidence.at(int(evidence.tasks_of(n)[0]))
+                    raise VerificationError(
+                        "R311",
+                        f"{who} or one of its kind reads input {position} before it waits, and rTask {producer}."
+                        f"{pairs[int(np.argmin(ready)), 1]} may not have written that",
+                        hint=HINT,
+                    )
 
 
 def _distinct(first: Numbers, second: Numbers, slots: Numbers) -> Iterator[tuple[int, int, int]]:
@@ -225,7 +254,7 @@ def _same_waits(evidence: Evidence) -> None:
     _, wanted = evidence.wanted
     found = evidence.decoded.waits
     lost, more = _only(wanted, found), _only(found, wanted)
-    if len(lost) or len(more):
+    if len(lost) or len(more) or len(wanted) != len(found):
         slot, veu, order = (lost if len(lost) else more)[0].tolist()
         verb = "does not wait" if len(lost) else "waits"
         raise VerificationError(
@@ -237,12 +266,15 @@ def _same_waits(evidence: Evidence) -> None:
 
 
 def _only(some: Numbers, others: Numbers) -> Numbers:
-    """Rows that are not among others; those of one slot ascend in neither."""
-    if some.shape == others.shape and np.array_equal(some, others):
+    """Rows that are not among others."""
+    rows = np.concatenate([some, others])
+    code = np.zeros(len(rows), np.int64)
+    for column in rows.T:  # rows as numbers of several digits: sorted far faster than rows
+        code = code * (int(column.max(initial=0)) + 2) + column + 1
+    mine, theirs = code[: len(some)], code[len(some) :]
+    if np.array_equal(mine, theirs) or np.array_equal(np.sort(mine), np.sort(theirs)):
         return some[:0]
-    both = np.concatenate([some, others])
-    _, number = np.unique(both, axis=0, return_inverse=True)
-    return some[~np.isin(number[: len(some)], number[len(some) :])]
+    return some[~np.isin(mine, theirs)]
 
 
 def _published(evidence: Evidence) -> None:
@@ -394,12 +426,11 @@ def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tup
             known = CopyReads(kernels[n], position, rtask, kind.element_bytes, offset)
             reads.setdefault(key, known).slots.append(slot)
 
-    def scratch(slot: int) -> int:
-        return kernels[int(rows[slot, 3])].scratch_bytes if rows[slot, 3] >= 0 else 0
-
-    for (_, _, offset, tensor, kernel, position, _), some in reads.items():
+    sizes = np.array([*(k.scratch_bytes for k in kernels), 0], np.int64)
+    scratch, copies = sizes[rows[:, 3]], by_lane(decoded, rows)  # of a barrier-rTask, -1, none
+    for (p, veu, offset, tensor, kernel, position, _), some in reads.items():
         who = f"operand {len(kernel.operation.outputs) + position} of {evidence.at(some.slots[0])}"
-        for place in sources(decoded, rows, some, scratch):
+        for place in sources(decoded, copies.get((p, veu), decoded.copies[:0]), some, scratch):
             if isinstance(place, str):
                 raise VerificationError(
                     "R307", f"{who} finds a copy of {tensor!r} at {_place(SCRATCH, offset)}: {place}", hint=HINT
@@ -528,4 +559,5 @@ RULES: dict[str, Rule] = {
     "R308": Rule("ports", _ports),
     "R309": Rule("scratch", _scratch),
     "R310": Rule("hints", _hints),
+    "R311": Rule("ready", _ready),
 }

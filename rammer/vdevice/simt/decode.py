@@ -13,7 +13,9 @@ import numpy as np
 from rammer.ir.kernel import RKernel
 from rammer.vdevice.base import Image
 from rammer.vdevice.proof.decoded import SCRATCH, DecodedImage, DecodedSlots, Numbers, read_table
+from rammer.vdevice.simt.prelude import Dialect
 from rammer.vdevice.simt.slices import slice_of
+from rammer.vdevice.simt.variants import Variants
 
 FILE, TEXT = "table.bin", "program.cu"
 ARRAYS = {
@@ -36,8 +38,8 @@ LINE = re.compile(
 )
 
 
-def decode(image: Image) -> DecodedImage | str:
-    """The lanes of a program; why not, of one that hands over results by words (RAMMER_DATA_AS_FLAG).
+def decode(image: Image, dialect: Dialect) -> DecodedImage | str:
+    """The lanes of a program in a dialect; why not, of one that hands over results by words (RAMMER_DATA_AS_FLAG).
 
     Raises ValueError or KeyError for what cannot be read.
     """
@@ -118,7 +120,13 @@ def decode(image: Image) -> DecodedImage | str:
         alone=frozenset(header["alone"]),
         copies=copies,
         copy_place=_copy_place,
+        early=Variants(dialect, int(header["threads"]), int(header["early_words"]), _waiting(text).__contains__).early,
     )
+
+
+def _waiting(text: str) -> set[str]:
+    """Functions that wait by themselves: they are given the number of their instruction."""
+    return set(re.findall(r"(\w+)\(argv, scratch, [^;]*, pc\);", text))
 
 
 def _cases(text: str) -> list[str]:

@@ -186,7 +186,7 @@ class GpuVDevice(VDevice):
 
     def decode(self, image: Image) -> DecodedImage | str:
         """The streams and the text of an image. Raises ValueError, KeyError."""
-        return decode(image)
+        return decode(image, self.dialect)
 
     def load(self, image: Image) -> Executable:
         """The image ready to run; without a GPU for it, one that says so when it is run."""
@@ -229,7 +229,7 @@ class SimtEmulator(VDevice):
 
     def decode(self, image: Image) -> DecodedImage | str:
         """The streams and the text of an image. Raises ValueError, KeyError."""
-        return decode(image)
+        return decode(image, self._dialect)
 
     def load(self, image: Image) -> Executable:
         """The image ready to run on the host; also one that was compiled for a GPU."""
