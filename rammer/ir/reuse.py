@@ -10,7 +10,7 @@ writes, while one walks through the arena from its first byte to the last.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +62,7 @@ def check_reuse(
         _check_scratch(plan, memory, order, _ranges(plan, slots, memory.near), name)
 
 
-def _ranges(plan: ExecutionPlan, slots: Sequence[Slots], places: dict[TensorId, Pieces]) -> Ranges:
+def _ranges(plan: ExecutionPlan, slots: Sequence[Slots], places: Mapping[TensorId, Pieces]) -> Ranges:
     graph = plan.graph
     rows = [
         (owner, first, offset, offset + (end - first) * kind.element_bytes)
@@ -95,9 +95,15 @@ def _ranges(plan: ExecutionPlan, slots: Sequence[Slots], places: dict[TensorId, 
             which.append(mine)
             found.append(here)
             writes.append(np.full(len(here), writing))
-    numbers = np.array([row[1:] for row in rows], np.int64).reshape(-1, 3).T
+    first, begin, end = np.array([row[1:] for row in rows], np.int64).reshape(-1, 3).T
     return Ranges(
-        [row[0] for row in rows], *numbers, np.concatenate(which), np.concatenate(found), np.concatenate(writes)
+        [row[0] for row in rows],
+        first,
+        begin,
+        end,
+        np.concatenate(which),
+        np.concatenate(found),
+        np.concatenate(writes),
     )
 
 

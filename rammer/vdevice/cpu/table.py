@@ -13,7 +13,7 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice.placement import ARENA
-from rammer.vdevice.tables import INT32, INT64, TableFile
+from rammer.vdevice.tables import INT32, INT64, TableFile, rows_of
 
 ABI = 9  # of runtime.c, call.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
@@ -30,12 +30,14 @@ class Table(TableFile):
     """
 
     bounds: NDArray[np.int64] = field(metadata=INT64)  # [programs * veus + 1] first slot of every lane
-    slots: Ints = field(metadata=INT32)  # [slots, 6]
-    waits: Ints = field(metadata=INT32)  # [waits, 2]
+    slots: Ints = field(metadata=rows_of(INT32, 6))  # [slots, 6]
+    waits: Ints = field(metadata=rows_of(INT32, 2))  # [waits, 2]
     operators: Ints = field(metadata=INT32)  # [slots] operator of the slot's rTask, -1 for barriers
     arg_base: Ints = field(metadata=INT32)  # [args] ARENA, or the number of a constant
     arg_offset: NDArray[np.int64] = field(metadata=INT64)  # [args] bytes
-    aheads: NDArray[np.int64] = field(metadata=INT64)  # [aheads, 3] base, offset, lines; the first is nothing
+    aheads: NDArray[np.int64] = field(
+        metadata=rows_of(INT64, 3)
+    )  # [aheads, 3] place, lines; the first is nothing
 
     def check(self) -> None:
         """Raise ValueError if an index points outside of its array."""

@@ -97,7 +97,7 @@ def decode(image: Image, names: Mapping[RKernel, Sequence[str]]) -> DecodedFlow:
     weights = sorted(image.weights, key=lambda name: int(name[1:]))
     constants = {v: image.weights[name] for v, name in zip(sent, weights, strict=True)}
     inputs, outputs = (
-        [tuple(row) for row in tokens.numbers(3 * tokens.section(name)).reshape(-1, 3).tolist()]
+        [(v, base, count) for v, base, count in tokens.numbers(3 * tokens.section(name)).reshape(-1, 3).tolist()]
         for name in ("inputs", "outputs")
     )
     steps = _steps(tokens)
