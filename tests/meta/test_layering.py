@@ -138,6 +138,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "scheduler",
             "vdevice.base",
             "vdevice.interpreter",
+            "vdevice.proof",
             "frontend.builder",
             "plugins",
             "errors",

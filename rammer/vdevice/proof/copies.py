@@ -37,9 +37,12 @@ def by_lane(decoded: DecodedImage, rows: Numbers) -> dict[tuple[int, int], Numbe
     return {(p, veu): decoded.copies[which == n] for n, (p, veu) in enumerate(distinct.tolist())}
 
 
-def sources(decoded: DecodedImage, copies: Numbers, reads: CopyReads, scratch: Numbers) -> list[tuple[int, int] | str]:
+def sources(
+    decoded: DecodedImage, copies: Numbers, reads: CopyReads, scratch: Numbers, near: Numbers
+) -> list[tuple[int, int] | str]:
     """For each state of memory in which an operand is read, where its element 0 lies: (constant, byte); or what is
-    wrong. `copies` are those of its lane, `scratch` is how many bytes each slot's rTask uses itself.
+    wrong. `copies` are those of its lane, `scratch` is how many bytes each slot's rTask uses itself, `near` has the
+    bytes of results that stay in scratch, by slots that touch them: [n, 3] slot, begin, end.
     """
     assert decoded.copy_place is not None
     elements = expand(read_elements(reads.kernel, reads.position)[reads.rtask])
@@ -74,5 +77,7 @@ def sources(decoded: DecodedImage, copies: Numbers, reads: CopyReads, scratch: N
             continue
         since = int(when[count - 1])
         used = int(scratch[since : max(slots) + 1].max())
-        found.append("an rTask between uses that scratch itself" if used > low else (int(whose[0]), int(begins[0])))
+        there = near[(near[:, 0] >= since) & (near[:, 0] <= max(slots)) & (near[:, 1] < high) & (near[:, 2] > low)]
+        taken = used > low or len(there) > 0
+        found.append("something else uses those bytes meanwhile" if taken else (int(whose[0]), int(begins[0])))
     return found

@@ -428,14 +428,31 @@ def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tup
 
     sizes = np.array([*(k.scratch_bytes for k in kernels), 0], np.int64)
     scratch, copies = sizes[rows[:, 3]], by_lane(decoded, rows)  # of a barrier-rTask, -1, none
+    near = _near(evidence) if reads else np.zeros((0, 3), np.int64)
     for (p, veu, offset, tensor, kernel, position, _), some in reads.items():
         who = f"operand {len(kernel.operation.outputs) + position} of {evidence.at(some.slots[0])}"
-        for place in sources(decoded, copies.get((p, veu), decoded.copies[:0]), some, scratch):
+        beside = near[(rows[near[:, 0], :2] == (p, veu)).all(axis=1)] if len(near) else near
+        for place in sources(decoded, copies.get((p, veu), decoded.copies[:0]), some, scratch, beside):
             if isinstance(place, str):
                 raise VerificationError(
                     "R307", f"{who} finds a copy of {tensor!r} at {_place(SCRATCH, offset)}: {place}", hint=HINT
                 )
             yield tensor, kernel.input_types()[position], who, place
+
+
+def _near(evidence: Evidence) -> Numbers:
+    """[n, 3]: slots that touch results which stay in scratch, and the bytes of the piece that they touch."""
+    graph, held, found = evidence.plan.graph, evidence.memory.near, [np.zeros((0, 3), np.int64)]
+    for n, argument, tensor, kind in evidence.operands[0] if held else ():
+        root, shift = graph.storage(tensor)
+        if root in held:
+            tasks, firsts = evidence.tasks_of(n), np.array(held[root].firsts)
+            first = first_touched(evidence.plan.kernels[n], argument)[evidence.wanted[0][tasks, 4]]
+            at = np.searchsorted(firsts, first[first >= 0] + shift, "right") - 1
+            begins = np.array(held[root].offsets)
+            ends = begins + np.diff(np.append(firsts, graph.types[root].span)) * kind.element_bytes
+            found.append(np.column_stack((tasks[first >= 0], begins[at], ends[at])))
+    return np.concatenate(found)
 
 
 def _ports(evidence: Evidence) -> None:
