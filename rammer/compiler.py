@@ -33,6 +33,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import direct_ports, plan_memory
 from rammer.ir.operator import Operation
+from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
@@ -262,11 +263,12 @@ def compile(
             trace.say(CHOICES, note)
         timeline = problem.timelines.of(plan)
         trace.plan(plan, timeline)
+        order: HappensBefore | None = None
         with clock("verify"):
             if verify:
                 if plan.graph is not graph:
                     verify_pass("", plan.graph)
-                verify_plan(plan)
+                order = verify_plan(plan)
         with clock("build"):
             image = vdevice.build(plan, progress=progress)
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
@@ -277,7 +279,7 @@ def compile(
         )
         image = replace(image, inputs=inputs, outputs=outputs, state=pairs, in_place=in_place)
         with clock("image"):
-            if verify and (unknown := verify_image(image, image.plan or plan, vdevice)):
+            if verify and (unknown := verify_image(image, image.plan or plan, vdevice, order)):
                 trace.say(CHOICES, unknown)
                 image = replace(image, plan=_noted(image.plan or plan, unknown))
         weight_bytes = sum(a.nbytes for a in image.weights.values())

@@ -27,12 +27,15 @@ HINT = "the backend built another program than the plan: please report it, with 
 DAMAGE = (ValueError, KeyError, IndexError, TypeError, ArtifactError)
 
 
-def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice) -> str:
-    """Check all rules of an image; a note if its backend cannot read it back. Raises VerificationError."""
+def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice, order: HappensBefore | None = None) -> str:
+    """Check all rules of an image; a note if its backend cannot read it back. Raises VerificationError.
+
+    `order` is the plan's, if it is known already.
+    """
     try:
         match decoded := vdevice.decode(image):
             case DecodedImage():
-                verify_decoded(decoded, plan, image)
+                verify_decoded(decoded, plan, image, order)
             case DecodedFlow():
                 verify_flow(decoded, plan)
             case reason:
@@ -42,12 +45,14 @@ def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice) -> str:
     return ""
 
 
-def verify_decoded(decoded: DecodedImage, plan: ExecutionPlan, image: Image) -> None:
+def verify_decoded(
+    decoded: DecodedImage, plan: ExecutionPlan, image: Image, order: HappensBefore | None = None
+) -> None:
     """Check all rules of what a decoder found. Raises VerificationError at the first one broken."""
     memory = plan.memory
     if memory is None:
         raise VerificationError("R301", "the plan has no memory")
-    evidence = Evidence(decoded, plan, memory, image)
+    evidence = Evidence(decoded, plan, memory, image, order)
     for rule in RULES.values():
         rule.check(evidence)
 
@@ -60,7 +65,12 @@ class Evidence:
     plan: ExecutionPlan
     memory: MemoryPlan
     image: Image
+    known_order: HappensBefore | None = None
     _early: dict[tuple[int, int], frozenset[int] | None] = field(default_factory=dict)
+
+    @cached_property
+    def order(self) -> HappensBefore:
+        return self.known_order or HappensBefore(self.plan.programs)
 
     @cached_property
     def wanted(self) -> tuple[Numbers, Numbers]:
@@ -110,10 +120,7 @@ class Evidence:
         """[n, 4] of distinct uses of operands: slot (any), argument (a row of `operands`), place."""
         rows, _ = self.wanted
         slots, (_, starts) = self.decoded.slots, self.operands
-        _, first = np.unique(
-            np.stack([rows[self.tasks, 3], slots.first_operand[self.tasks]]), axis=1, return_index=True
-        )
-        some = self.tasks[first]
+        some = self.tasks[_firsts(rows[self.tasks, 3], slots.first_operand[self.tasks])]
         count = np.diff(starts)[rows[some, 3]]
         step = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         at = np.repeat(slots.first_operand[some], count) + step
@@ -221,7 +228,6 @@ def _ready(evidence: Evidence) -> None:
     decoded, plan, graph = evidence.decoded, evidence.plan, evidence.plan.graph
     rows, _ = evidence.wanted
     tasks = evidence.tasks
-    order: HappensBefore | None = None
     for n, function, slot in _distinct(rows[tasks, 3], decoded.slots.function[tasks], tasks):
         for position in sorted(evidence.early(n, function, slot) or ()):
             mine = evidence.tasks_of(n)
@@ -230,7 +236,7 @@ def _ready(evidence: Evidence) -> None:
                 shift = graph.storage(graph.operators[n].inputs[position]).offset - start
                 pairs = overlaps(plan.kernels[n], position, plan.kernels[producer], output, shift)
                 pairs = pairs[np.isin(pairs[:, 0], mine)]
-                order = order or HappensBefore(plan.programs)
+                order = evidence.order
                 readers = order.slots(*(TaskUid(n, r) for r in pairs[:, 0].tolist()))
                 writers = order.slots(*(TaskUid(producer, r) for r in pairs[:, 1].tolist()))
                 if not (ready := order.before_waits(writers, readers)).all():
@@ -243,9 +249,15 @@ def _ready(evidence: Evidence) -> None:
                     )
 
 
+def _firsts(first: Numbers, second: Numbers) -> Numbers:
+    """Where distinct pairs of numbers, none negative, come first."""
+    found: Numbers = np.unique(first * (int(second.max(initial=0)) + 1) + second, return_index=True)[1]
+    return found
+
+
 def _distinct(first: Numbers, second: Numbers, slots: Numbers) -> Iterator[tuple[int, int, int]]:
     """Distinct pairs of numbers, each with one of the slots that have it."""
-    _, at = np.unique(np.stack([first, second]), axis=1, return_index=True)
+    at = _firsts(first, second)
     yield from zip(first[at].tolist(), second[at].tolist(), slots[at].tolist(), strict=True)
 
 
