@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain
@@ -14,7 +14,7 @@ from rammer.ir.dependency import overlaps, read_elements
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.order import HappensBefore, PlanPosition
 from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
-from rammer.ir.program import RTask, TaskUid
+from rammer.ir.program import Position, RTask, TaskUid
 from rammer.ir.reuse import first_touched
 from rammer.ir.tensor import Array, TensorId, TensorType
 from rammer.vdevice.base import Image, VDevice
@@ -76,17 +76,20 @@ class Evidence:
     def wanted(self) -> tuple[Numbers, Numbers]:
         """[slots, 5] of the plan: program, vEU, order, operator (-1 of a barrier-rTask), rTask; [n, 3] of its waits."""
         rows: list[tuple[int, int, int, int, int]] = []
-        waits: list[Numbers] = [np.zeros((0, 3), np.int64)]
+        barriers: list[tuple[int, Sequence[Position]]] = []
         for p, program in enumerate(self.plan.programs):
             for veu, lane in enumerate(program.lanes):
                 for order, slot in enumerate(lane):
                     if isinstance(slot, RTask):
                         rows.append((p, veu, order, *slot.uid))
                         continue
-                    flat = np.fromiter(chain.from_iterable(slot.waits), np.int64, 2 * len(slot.waits)).reshape(-1, 2)
-                    waits.append(np.column_stack((np.full(len(flat), len(rows)), flat)))
+                    barriers.append((len(rows), slot.waits))
                     rows.append((p, veu, order, -1, -1))
-        return np.array(rows, np.int64).reshape(-1, 5), np.concatenate(waits)
+        flat = chain.from_iterable(chain.from_iterable(waits for _, waits in barriers))
+        on = np.fromiter(flat, np.int64).reshape(-1, 2)
+        counts = np.array([len(waits) for _, waits in barriers], np.int64)
+        who = np.repeat(np.array([row for row, _ in barriers], np.int64), counts)
+        return np.array(rows, np.int64).reshape(-1, 5), np.column_stack((who, on))
 
     @cached_property
     def tasks(self) -> Numbers:
