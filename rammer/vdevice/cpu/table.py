@@ -35,9 +35,7 @@ class Table(TableFile):
     operators: Ints = field(metadata=INT32)  # [slots] operator of the slot's rTask, -1 for barriers
     arg_base: Ints = field(metadata=INT32)  # [args] ARENA, or the number of a constant
     arg_offset: NDArray[np.int64] = field(metadata=INT64)  # [args] bytes
-    aheads: NDArray[np.int64] = field(
-        metadata=rows_of(INT64, 3)
-    )  # [aheads, 3] place, lines; the first is nothing
+    aheads: NDArray[np.int64] = field(metadata=rows_of(INT64, 3))  # [aheads, 3] place, lines; the first is nothing
 
     def check(self) -> None:
         """Raise ValueError if an index points outside of its array."""
