@@ -41,6 +41,7 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import ForeignSource, RKernel
 from rammer.ir.memory import direct_ports, plan_memory
 from rammer.ir.operator import Operation
+from rammer.ir.order import HappensBefore
 from rammer.ir.plan import ExecutionPlan, Price
 from rammer.ir.tensor import Array, TensorId
 from rammer.ir.verify import verify_graph, verify_plan
@@ -58,6 +59,7 @@ from rammer.scheduler.searched import SearchedPolicy
 from rammer.state import checked_pairs, same_types
 from rammer.trace import CHOICES, DEVICES, TIMES, Trace
 from rammer.vdevice.base import Image, Progress, VDevice, ports_of, silent
+from rammer.vdevice.proof.verify import verify_image
 
 if TYPE_CHECKING:
     import onnx
@@ -295,16 +297,21 @@ def compile(
             trace.say(CHOICES, note)
         timeline = problem.timelines.of(plan)
         trace.plan(plan, timeline)
+        order: HappensBefore | None = None
         with clock("verify"):
             if verify:
                 if plan.graph is not graph:
                     verify_pass("", plan.graph)
-                verify_plan(plan)
+                order = verify_plan(plan)
         with clock("build"):
             image = vdevice.build(plan, progress=progress)
         if graph.inputs != whole.inputs or graph.outputs != whole.outputs:
             image = replace(image, signature=ports_of(whole))
         image = replace(image, state=pairs, in_place=in_place)
+        with clock("image"):
+            if verify and (unknown := verify_image(image, image.plan or plan, vdevice, order)):
+                trace.say(CHOICES, unknown)
+                image = replace(image, plan=_noted(image.plan or plan, unknown))
         weight_bytes = sum(a.nbytes for a in image.weights.values())
         report = make_report(image.plan or plan, timeline, weight_bytes, clock.seconds)
         program = Program(image, vdevice, report, sources=sources)
@@ -497,6 +504,10 @@ def _verify_pass(before: Graph) -> Watch:
             raise
 
     return check
+
+
+def _noted(plan: ExecutionPlan, note: str) -> ExecutionPlan:
+    return replace(plan, notes=(*plan.notes, note))
 
 
 def _imported(plan: ExecutionPlan) -> list[str]:

@@ -73,7 +73,7 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RAMMER_VERIFY",
             "1",
-            "0 verify no plan (benchmarks), 1 graph and plan before it is built, 2 the graph after every pass as well",
+            "0 verify nothing (benchmarks), 1 graph, plan and image before they are used, 2 the graph after every pass",
             kind="integer",
             high=2,
         ),

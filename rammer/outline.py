@@ -21,7 +21,7 @@ from rammer.ir.program import BarrierRTask, Position, RProgram, RTask, Slot, Tas
 from rammer.ir.tile import TaskDigit
 from rammer.report import OperatorRow, Report
 from rammer.scheduler.timeline import Timeline, simulate, timed
-from rammer.vdevice.tables import INT32, INT64, TableFile
+from rammer.vdevice.tables import INT32, INT64, TableFile, rows_of
 
 OUTLINE = "outline.bin"  # its name among an image's files
 
@@ -31,8 +31,8 @@ class Outline(TableFile):
     """Slots of all lanes are int32 [operator, rtask]; a barrier has operator -1 and its number of waits."""
 
     bounds: NDArray[np.int64] = field(metadata=INT64)  # [programs * veus + 1] first slot of every lane
-    slots: NDArray[np.int32] = field(metadata=INT32)  # [slots, 2]
-    waits: NDArray[np.int32] = field(metadata=INT32)  # [waits, 2] of barriers, in order: veu, order
+    slots: NDArray[np.int32] = field(metadata=rows_of(INT32, 2))  # [slots, 2]
+    waits: NDArray[np.int32] = field(metadata=rows_of(INT32, 2))  # [waits, 2] of barriers, in order: veu, order
     rtask_us: NDArray[np.float64] = field(metadata={"dtype": "<f8"})  # [slots] 0 for barriers
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from rammer import artifact, files
+from rammer import artifact, config, files
 from rammer.calling import as_array, check_names, on_gpu
 from rammer.errors import ArtifactError, DeviceError, InputError, closed, message
 from rammer.ir.plan import ExecutionPlan
@@ -39,6 +39,7 @@ from rammer.vdevice.base import (
     VDevice,
     silent,
 )
+from rammer.vdevice.proof.verify import verify_image
 
 if TYPE_CHECKING:
     from rammer.vdevice.hops import HopCosts, Hops
@@ -337,6 +338,8 @@ class Program(Stateful):
         """
         files.check_new(path, sources=self._sources, raises=ArtifactError)
         sealed = self._vdevice.seal(self.image, progress=progress)
+        if self.image.plan is not None and config.integer("RAMMER_VERIFY"):
+            verify_image(sealed, self.image.plan, self._vdevice)
         if sealed.files and self.image.plan is not None:
             sealed = replace(sealed, files={**sealed.files, OUTLINE: pack(self.image.plan)})
         artifact.save(sealed, path, self._report.to_save(), sources=self._sources)

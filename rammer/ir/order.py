@@ -59,6 +59,7 @@ class HappensBefore:
         self._is_barrier = np.concatenate([np.zeros(0, bool), *kinds])
         self._known = np.concatenate([np.zeros(0, np.int64), *known])
         self._clocks: NDArray[np.int32] = np.concatenate(clocks)
+        self._counts = self._clocks.sum(axis=1, dtype=np.int64)
 
     def position(self, slot: int) -> PlanPosition:
         return PlanPosition(int(self.program[slot]), int(self.veu[slot]), int(self.order[slot]))
@@ -85,6 +86,12 @@ class HappensBefore:
         seen = ~lane & (self._clocks[row, self.veu[first]] > self.order[first])
         result: NDArray[np.bool_] = earlier | (same & (in_lane | seen))
         return result
+
+    def rank(self, slots: Slots) -> NDArray[np.int64]:
+        """Numbers that grow along every chain of slots of one rProgram: how many slots each knows to be complete."""
+        row, veu = self._known[slots], self.veu[slots]
+        known: NDArray[np.int64] = self._counts[row] - self._clocks[row, veu] + self.order[slots]
+        return known
 
     def known(self, slots: Slots) -> NDArray[np.int32]:
         """[n, num_veus]: how many slots of each vEU are complete when slot slots[i] starts (of its own rProgram)."""

@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rammer.errors import RammerError, VerificationError
 from rammer.ir.dependency import (
@@ -21,14 +20,14 @@ from rammer.ir.dependency import (
 from rammer.ir.device import SyncModel
 from rammer.ir.graph import Graph
 from rammer.ir.intervals import NOTHING, Intervals, missing, union
-from rammer.ir.memory import Lifetimes, extents, memory_owners
-from rammer.ir.near import Lane, Stay, accesses, must_be_seen, own_scratch, stays
+from rammer.ir.memory import memory_owners
+from rammer.ir.near import accesses, must_be_seen
 from rammer.ir.operator import ROperator
 from rammer.ir.order import HappensBefore, PlanPosition, Slots
 from rammer.ir.pieces import arguments
-from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
+from rammer.ir.plan import ExecutionPlan, Pieces
 from rammer.ir.program import BarrierRTask, Position, RTask, Slot, TaskUid
-from rammer.ir.succession import successions
+from rammer.ir.reuse import check_reuse
 from rammer.ir.tensor import TensorId, TensorType
 
 __all__ = ["RULES", "HappensBefore", "Rule", "verify_graph", "verify_plan"]
@@ -53,28 +52,6 @@ class Evidence:
             for n, kernel in enumerate(self.plan.kernels)
         ]
 
-    @cached_property
-    def successors(self) -> dict[TensorId, list[TensorId]]:
-        """Of an owner of memory: results that may lie where it lies, as far as their operator and its readers go."""
-        found: dict[TensorId, list[TensorId]] = {}
-        for operand, result in successions(self.plan, self.order):
-            found.setdefault(operand, []).append(result)
-        return found
-
-    def succeeds(self, memory: MemoryPlan, first: TensorId, last: TensorId) -> bool:
-        """Whether one owner took over another one's place, maybe through others that lie there, too."""
-        place, line = memory.offsets.get(first), [first]
-        while line and place is not None:
-            line = [t for owner in line for t in self.successors.get(owner, ()) if memory.offsets.get(t) == place]
-            if last in line:
-                return True
-        return False
-
-    @cached_property
-    def stays(self) -> list[Stay]:
-        """What lies in scratch from rTask to rTask."""
-        return stays(self.plan, self.order)
-
     def task(self, uid: TaskUid) -> str:
         """An rTask, for people: its operator's name, its number, its slot."""
         op = self.plan.graph.operators[uid.operator_id]
@@ -89,11 +66,15 @@ class Rule:
     check: Callable[[Evidence], None]
 
 
-def verify_plan(plan: ExecutionPlan) -> None:
-    """Check every rule, in the order of `RULES`. Raises VerificationError at the first one broken."""
+def verify_plan(plan: ExecutionPlan) -> HappensBefore:
+    """Check every rule, in the order of `RULES`; returns the plan's order, which is costly to make.
+
+    Raises VerificationError at the first rule broken.
+    """
     evidence = Evidence(plan)
     for rule in RULES.values():
         rule.check(evidence)
+    return evidence.order
 
 
 def _right_kernels(evidence: Evidence) -> None:
@@ -275,82 +256,7 @@ def _ran(lane: Sequence[Slot], barrier: int) -> bool:
 
 
 def _covers_reuse(evidence: Evidence) -> None:
-    memory = evidence.plan.memory
-    if memory is None:
-        return
-    graph = evidence.plan.graph
-    _covers_reuse_of_scratch(evidence)
-    lifetimes = Lifetimes(evidence.plan, evidence.order, {t: p.firsts for t, p in memory.pieces.items()}, memory.near)
-    spans = extents(graph, lifetimes.owners, lifetimes.firsts)
-    starts = _offsets(memory, lifetimes)
-    ends = starts + spans[:, 1] - spans[:, 0]
-    by_address = np.argsort(starts, kind="stable")
-    sorted_starts = starts[by_address]
-    for n in by_address.tolist():
-        others = by_address[: np.searchsorted(sorted_starts, ends[n], "left")]
-        others = others[(ends[others] > starts[n]) & (others > n)]
-        if not others.size:
-            continue
-        apart = lifetimes.precedes(n, others) | lifetimes.precedes(others, n)
-        for k in np.flatnonzero(~apart & (starts[others] == starts[n])).tolist():
-            pair = lifetimes.owners[n], lifetimes.owners[int(others[k])]
-            apart[k] = evidence.succeeds(memory, *pair) or evidence.succeeds(memory, *reversed(pair))
-        if not apart.all():
-            other = int(others[np.argmin(apart)])
-            raise VerificationError(
-                "R107",
-                f"{_piece(memory, lifetimes, n)} at [{starts[n]}, {ends[n]}) and {_piece(memory, lifetimes, other)} at "
-                f"[{starts[other]}, {ends[other]}) share arena bytes, but the plan may use both at once",
-                hint="share memory only if all accesses of one happen before all writes of the other, or one is read "
-                "only where the other one is stored",
-            )
-
-
-def _covers_reuse_of_scratch(evidence: Evidence) -> None:
-    """What stays in scratch overlaps with nothing that is used there meanwhile: lane order alone counts."""
-    plan = evidence.plan
-    by_lane: dict[Lane, list[Stay]] = {}
-    for stay in evidence.stays:
-        by_lane.setdefault(stay.lane, []).append(stay)
-    for lane, there in by_lane.items():
-        where = f"the scratch of vEU {lane.veu}"
-        used = own_scratch(plan, lane)
-        there.sort(key=lambda s: s.begin)
-        for n, stay in enumerate(there):
-            span = used[stay.first : stay.last + 1]
-            if int(span.max()) > stay.begin:
-                slot = plan.programs[lane.program].lanes[lane.veu][stay.first + int(span.argmax())]
-                assert isinstance(slot, RTask)
-                raise VerificationError(
-                    "R107",
-                    f"{stay.owner!r} lies at [{stay.begin}, {stay.end}) of {where}, and {evidence.task(slot.uid)}, "
-                    f"which runs meanwhile, uses {int(span.max())} bytes of it",
-                    hint="what stays lies behind the scratch of all rTasks that run before it was read",
-                )
-            for other in there[n + 1 :]:
-                if other.begin >= stay.end:
-                    break
-                if stay.meets(other):
-                    raise VerificationError(
-                        "R107",
-                        f"{stay.owner!r} at [{stay.begin}, {stay.end}) and {other.owner!r} at [{other.begin}, "
-                        f"{other.end}) share bytes of {where}, and are needed at the same time",
-                        hint="share scratch only if one is read before the other is written, on the same vEU",
-                    )
-
-
-def _piece(memory: MemoryPlan, lifetimes: Lifetimes, n: int) -> str:
-    """An owner, or a piece of one, for people."""
-    owner = lifetimes.owners[n]
-    return f"{owner!r}{f' from element {lifetimes.firsts[n]} on' if owner in memory.pieces else ''}"
-
-
-def _offsets(memory: MemoryPlan, lifetimes: Lifetimes) -> NDArray[np.int64]:
-    """Where every owner, or every piece, begins in the arena."""
-    found: list[int] = []
-    for owner in dict.fromkeys(lifetimes.owners):
-        found += memory.pieces[owner].offsets if owner in memory.pieces else [_offset(memory.offsets, owner)]
-    return np.array(found, np.int64)
+    check_reuse(evidence.plan, evidence.order, evidence.slots, evidence.task)
 
 
 def _one_place(evidence: Evidence) -> None:

@@ -30,6 +30,7 @@ from rammer.scheduler.profiler import EstimatingProfiler
 from rammer.testing.generate import random_graph, random_inputs, random_plan
 from rammer.testing.plans import Net, place
 from rammer.vdevice.base import VDevice
+from rammer.vdevice.proof.verify import verify_image
 
 SPIN = 100_000  # rounds of the slow probe: long enough that a missing wait shows, short enough for NumPy
 
@@ -87,10 +88,12 @@ class VDeviceConformance(_Listed):
         return Net(registry, opened.spec)
 
     def check(self, vdevice: VDevice, plan: ExecutionPlan, seeds: tuple[int, ...] = (0,)) -> None:
-        """Build, load and run a plan on fresh inputs, several times; every output must equal the graph's meaning."""
+        """Build, read back, load and run a plan on fresh inputs, several times; every output must equal the meaning."""
         plan = replace(plan, memory=plan_memory(plan))
         verify_plan(plan)
-        executable = vdevice.load(vdevice.build(plan))
+        image = vdevice.build(plan)
+        verify_image(image, image.plan or plan, vdevice)
+        executable = vdevice.load(image)
         try:
             for seed in seeds:
                 inputs = random_inputs(plan.graph, seed)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from rammer.ir.graph import Graph
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan, States
 from rammer.ir.tensor import Array, DType, Shape, Symbols, TensorType
+
+if TYPE_CHECKING:
+    from rammer.vdevice.proof.decoded import DecodedImage
+    from rammer.vdevice.proof.flow import DecodedFlow
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
@@ -391,6 +395,14 @@ class VDevice(ABC):
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Emit and compile. The default keeps the plan for `load` and cannot be saved."""
         return Image(self.spec.name, self.spec.arch, *ports_of(plan.graph), plan=plan)
+
+    def decode(self, image: Image) -> DecodedImage | DecodedFlow | str:
+        """What an image says that the device does, read back by code of its own: nothing that `build` calls.
+
+        It is compared with the plan before the program is handed out. Or why it cannot be read, as the default says:
+        the program's notes say that then. May raise ValueError, KeyError or ArtifactError for a damaged image.
+        """
+        return f"vDevice {self.spec.name!r} has no decoder"
 
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
         """The image to save: equal for equal plans, whatever else was compiled. May compile; the default need not."""

@@ -15,7 +15,13 @@ from rammer.ir.tensor import Array
 
 ALIGNMENT = 64
 INT32, INT64 = {"dtype": "<i4"}, {"dtype": "<i8"}  # metadata of fields that are arrays in the file
+
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, OverflowError, AttributeError, RecursionError)
+
+
+def rows_of(dtype: dict[str, str], columns: int) -> dict[str, Any]:
+    """Metadata of a field that is an array of rows."""
+    return {**dtype, "columns": columns}
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,11 @@ class TableFile(ABC):
             text = json.loads(data[8 : 8 + size])
             at = 8 + size
             arrays: dict[str, Array] = {}
+            columns = {f.name: f.metadata.get("columns") for f in fields(cls) if f.metadata}
             for name, wanted in cls._dtypes().items():
                 dtype, shape = text["arrays"][name]
+                if shape[1:] != ([columns[name]] if columns[name] else []):
+                    raise ValueError(f"{name} has shape {shape}")
                 if dtype != np.dtype(wanted).str:
                     raise ValueError(f"{name} has type {dtype}")
                 at += -at % ALIGNMENT

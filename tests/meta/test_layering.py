@@ -31,6 +31,14 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"children", "vdevice", "ir", "kernels", "errors", "files", "config"},
         {"numpy", "ziglang"},
     ),
+    # what proves an image imports nothing that writes one
+    "rammer.vdevice.proof": ({"vdevice.base", "vdevice.proof", "ir", "errors"}, {"numpy"}),
+    "rammer.vdevice.cpu.decode": ({"vdevice.base", "vdevice.proof", "ir"}, {"numpy"}),
+    "rammer.vdevice.simt.decode": (
+        {"vdevice.base", "vdevice.proof", "vdevice.simt.slices", "vdevice.simt.prelude", "vdevice.simt.variants", "ir"},
+        {"numpy"},
+    ),
+    "rammer.vdevice.ipu.decode": ({"vdevice.base", "vdevice.proof", "ir"}, {"numpy"}),
     "rammer.vdevice.simt.legacy": (  # a record's steps are fused as a model's are
         {"vdevice", "passes", "ir", "kernels", "errors", "files", "config"},
         {"numpy"},
@@ -95,6 +103,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "vdevice.base",
             "vdevice.hops",
             "vdevice.forks",
+            "vdevice.proof",
             "ir",
             "errors",
             "config",
@@ -103,7 +112,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     ),
     "rammer.compiler": (
         {"artifact", "program", "state", "report", "plugins", "scheduler", "cost", "candidates", "trace"}
-        | {"vdevice.base", "frontend", "passes", "ir", "errors", "config", "collector"},
+        | {"vdevice.base", "vdevice.proof", "frontend", "passes", "ir", "errors", "config", "collector"},
         set(),
     ),
     "rammer.collector": ({"ir"}, set()),
@@ -133,6 +142,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "scheduler",
             "vdevice.base",
             "vdevice.interpreter",
+            "vdevice.proof",
             "frontend.builder",
             "plugins",
             "errors",

@@ -20,7 +20,7 @@ from rammer.vdevice.cpu.ahead import aheads
 from rammer.vdevice.cpu.compile import CompiledKernels, KernelCompiler
 from rammer.vdevice.cpu.table import ABI, Table, lanes_of
 from rammer.vdevice.memory import allocate
-from rammer.vdevice.placement import ARENA, Places, ports_alone
+from rammer.vdevice.placement import ALIGNMENT, ARENA, Places, aligned, ports_alone
 
 RUNTIME = "runtime.so"
 TABLE = "table.bin"
@@ -59,13 +59,16 @@ def build_image(plan: ExecutionPlan, compiler: KernelCompiler, progress: Progres
         asked.append((where, start + a.first, a.lines))
 
     alone = ports_alone(graph, plan.memory)
+    scratch = max((k.scratch_bytes for k in kernels), default=0)
     header = {
         "abi": ABI,
         "arch": spec.arch,
         "num_veus": spec.num_veus,
         "num_programs": len(plan.programs),
         "arena_bytes": plan.memory.arena_bytes,
-        "scratch_bytes": max((k.scratch_bytes for k in kernels), default=0),
+        # of a vEU, and from one to the next: no two share a line, nor begin in the same sets of a cache
+        "scratch_bytes": scratch,
+        "scratch_stride": aligned(scratch) + ALIGNMENT,
         "kernels": _addresses(kernels, compiled),
         "inputs": [places.find(t, None) for t in graph.inputs],
         "outputs": [places.find(t, None) for t in graph.outputs],

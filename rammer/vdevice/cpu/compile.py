@@ -131,6 +131,14 @@ class KernelCompiler:
         """What identifies each kernel's machine code: its text, the compiler and its flags."""
         return {k: source.key for k, source in self._emitted(kernels).items()}
 
+    def symbols(self, kernels: Sequence[RKernel]) -> dict[RKernel, str]:
+        """What each kernel's function is called."""
+        return {k: source.symbol for k, source in self._emitted(kernels).items()}
+
+    def parts(self, kernels: Sequence[RKernel]) -> dict[RKernel, tuple[int, ...]]:
+        """How many parts of each of a kernel's rTasks others may do, as its text says."""
+        return {k: source.emitted.tickets for k, source in self._emitted(kernels).items() if source.emitted}
+
     def forget(self, but: Iterable[RKernel]) -> None:
         """Drop the texts of all other kernels."""
         self._sources = {k: self._sources[k] for k in but if k in self._sources}

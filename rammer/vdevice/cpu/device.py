@@ -13,9 +13,11 @@ from rammer.vdevice.cpu.build import build_image, seal_image
 from rammer.vdevice.cpu.calibrate import Probe, calibrate, keep_calibration, known_calibration
 from rammer.vdevice.cpu.check import check_kernels, untried
 from rammer.vdevice.cpu.compile import KernelCompiler
+from rammer.vdevice.cpu.decode import decode
 from rammer.vdevice.cpu.profile import known_plans_us, measure_kernels, measure_plans, refused_kernels
 from rammer.vdevice.cpu.runtime import CpuExecutable
 from rammer.vdevice.cpu.spec import HERE, choose_arch, choose_num_veus, host, make_spec, usual_numbers
+from rammer.vdevice.proof.decoded import DecodedImage
 
 
 class CpuVDevice(VDevice):
@@ -120,6 +122,11 @@ class CpuVDevice(VDevice):
     def build(self, plan: ExecutionPlan, *, progress: Progress = silent) -> Image:
         """Machine code, table and packed constants of a plan. Raises ToolchainError, DeviceError."""
         return build_image(plan, self._compiler, progress)
+
+    def decode(self, image: Image) -> DecodedImage:
+        """The table of an image, its constants, and what rKernels are called. Raises ValueError, KeyError."""
+        kernels = list(dict.fromkeys(image.plan.kernels)) if image.plan else []
+        return decode(image, self._compiler.symbols(kernels), self._compiler.parts(kernels))
 
     def seal(self, image: Image, *, progress: Progress = silent) -> Image:
         """With objects of just the plan's rKernels. Raises ToolchainError."""

@@ -26,7 +26,7 @@ from rammer.vdevice.cpu.spec import Host, known_arch
 from rammer.vdevice.cpu.table import ABI, TICKETS, Table
 from rammer.vdevice.library import Library
 from rammer.vdevice.memory import HostRooms, Lender, allocate, gather, tensor_at
-from rammer.vdevice.placement import ALIGNMENT, aligned, bound_ports
+from rammer.vdevice.placement import bound_ports
 
 _LOG = logging.getLogger("rammer")
 _DONE, _BAD_INDEX, _STALLED, _STUCK, _LOST, _CLOSED = range(6)
@@ -63,7 +63,7 @@ class CpuExecutable(HostRooms):
         self._kernels = np.array([self._kernel(name, symbol) for name, symbol, _ in header["kernels"]], np.uint64)
         self._weights = gather([image.weight(name) for name in header["weights"]])
         self._arena = allocate(int(header["arena_bytes"]))
-        self._stride = aligned(int(header["scratch_bytes"])) + ALIGNMENT
+        self._stride = int(header["scratch_stride"])
         self._scratch = allocate(self._stride * self._num_veus)
         bases = np.array([*(w.ctypes.data for w in self._weights), self._arena.ctypes.data], np.int64)
         sizes = np.array([*(w.nbytes for w in self._weights), self._arena.nbytes], np.int64)

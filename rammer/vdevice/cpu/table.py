@@ -13,9 +13,9 @@ from rammer.ir.plan import ExecutionPlan
 from rammer.ir.program import RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice.placement import ARENA
-from rammer.vdevice.tables import INT32, INT64, TableFile
+from rammer.vdevice.tables import INT32, INT64, TableFile, rows_of
 
-ABI = 8  # of runtime.c, call.c, the table and the kernels; changes with any of them
+ABI = 9  # of runtime.c, call.c, the table and the kernels; changes with any of them
 PUBLISH = 1  # slot flag: another vEU waits for this slot
 TICKETS = 5  # the column of a slot that says how many parts of its rTask others may do
 MAX_VEUS = 1024
@@ -30,18 +30,18 @@ class Table(TableFile):
     """
 
     bounds: NDArray[np.int64] = field(metadata=INT64)  # [programs * veus + 1] first slot of every lane
-    slots: Ints = field(metadata=INT32)  # [slots, 6]
-    waits: Ints = field(metadata=INT32)  # [waits, 2]
+    slots: Ints = field(metadata=rows_of(INT32, 6))  # [slots, 6]
+    waits: Ints = field(metadata=rows_of(INT32, 2))  # [waits, 2]
     operators: Ints = field(metadata=INT32)  # [slots] operator of the slot's rTask, -1 for barriers
     arg_base: Ints = field(metadata=INT32)  # [args] ARENA, or the number of a constant
     arg_offset: NDArray[np.int64] = field(metadata=INT64)  # [args] bytes
-    aheads: NDArray[np.int64] = field(metadata=INT64)  # [aheads, 3] base, offset, lines; the first is nothing
+    aheads: NDArray[np.int64] = field(metadata=rows_of(INT64, 3))  # [aheads, 3] place, lines; the first is nothing
 
     def check(self) -> None:
         """Raise ValueError if an index points outside of its array."""
         header = self.header
         num_veus, num_programs = header["num_veus"], header["num_programs"]
-        numbers = (num_veus, num_programs, header["arena_bytes"], header["scratch_bytes"])
+        numbers = (num_veus, num_programs, header["arena_bytes"], header["scratch_bytes"], header["scratch_stride"])
         if not all(type(n) is int and 0 <= n < 1 << 50 for n in numbers):
             raise ValueError("a size is no size")
         kernel, rtask, args, _, ahead, tickets = self.slots.astype(np.int64).T  # sums of int32 might wrap
@@ -49,6 +49,7 @@ class Table(TableFile):
         arity = np.array([k[2] for k in header["kernels"]] or [0])
         sound = (
             1 <= num_veus <= MAX_VEUS
+            and header["scratch_bytes"] <= header["scratch_stride"]
             and len(self.bounds) == num_programs * num_veus + 1
             and self.bounds[0] == 0
             and self.bounds[-1] == len(self.slots) == len(self.operators)

@@ -11,10 +11,12 @@ from rammer.vdevice.base import Image, Progress, VDevice, silent
 from rammer.vdevice.ipu.access import accesses
 from rammer.vdevice.ipu.build import DEVICES, EMULATOR, HARDWARE, MODEL, build_image, has_room
 from rammer.vdevice.ipu.codelets import codelets
+from rammer.vdevice.ipu.decode import decode
 from rammer.vdevice.ipu.hardware import find_hardware, require_hardware
 from rammer.vdevice.ipu.runtime import IpuExecutable
 from rammer.vdevice.ipu.sdk import find_sdk, require_sdk
 from rammer.vdevice.ipu.spec import EXCHANGE_BYTES_PER_CYCLE, make_spec, parse_arch
+from rammer.vdevice.proof.flow import DecodedFlow
 
 
 class IpuVDevice(VDevice):
@@ -68,9 +70,22 @@ class IpuVDevice(VDevice):
         """C++ of a plan, compiled. Raises LoweringError, DeviceError, ToolchainError."""
         return build_image(plan, self.arch, self.device, progress)
 
+    def decode(self, image: Image) -> DecodedFlow | str:
+        """The tables of an image; its codelets are those of the plan's rKernels. Raises ValueError, KeyError."""
+        plan = image.plan
+        if plan is None or any(op.operation.expr.into for op in plan.graph.operators):
+            return "what changes an input in place is in no decoder"
+        return decode(image, {kernel: _names(kernel) for kernel in dict.fromkeys(plan.kernels)})
+
     def load(self, image: Image) -> IpuExecutable:
         """An image ready to run. Raises ArtifactError, DeviceError."""
         return IpuExecutable(image)
+
+
+def _names(kernel: RKernel) -> list[str]:
+    """What the class of each rTask's vertex is called."""
+    classes = codelets(kernel)
+    return [classes[c].name if c >= 0 else "" for c in accesses(kernel).chosen]
 
 
 def _default_device() -> str:

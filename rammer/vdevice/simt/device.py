@@ -16,6 +16,8 @@ from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.base import Availability, CompiledOnly, Executable, Image, Progress, Registers, VDevice, silent
 from rammer.vdevice.hops import HopCosts, Hops
+from rammer.vdevice.proof.decoded import DecodedImage
+from rammer.vdevice.simt.decode import decode
 from rammer.vdevice.simt.driver import Driver
 from rammer.vdevice.simt.early import early_words
 from rammer.vdevice.simt.emulator.compile import compile_host
@@ -182,6 +184,10 @@ class GpuVDevice(VDevice):
         needs = json.dumps(asdict(code.resources), sort_keys=True).encode()
         return make_image(plan, program, {self.platform.code_file: code.data, RESOURCES: needs})
 
+    def decode(self, image: Image) -> DecodedImage | str:
+        """The streams and the text of an image. Raises ValueError, KeyError."""
+        return decode(image, self.dialect)
+
     def load(self, image: Image) -> Executable:
         """The image ready to run; without a GPU for it, one that says so when it is run."""
         if self.missing:
@@ -220,6 +226,10 @@ class SimtEmulator(VDevice):
         compile_host(program.text)
         progress("compile", 1, 1)
         return make_image(plan, program, {})
+
+    def decode(self, image: Image) -> DecodedImage | str:
+        """The streams and the text of an image. Raises ValueError, KeyError."""
+        return decode(image, self._dialect)
 
     def load(self, image: Image) -> Executable:
         """The image ready to run on the host; also one that was compiled for a GPU."""

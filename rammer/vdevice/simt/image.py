@@ -124,6 +124,7 @@ def make_program(
         "num_kernels": len(calls.kernels),
         "threads": block,
         "max_args": max_args,
+        "early_words": room,
         "scratch_bytes": scratch,
         "resident_bytes": kept.nbytes,
         "shared_bytes": header_bytes(0 if branches else max_args) + aligned(end),

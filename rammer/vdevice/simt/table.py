@@ -13,7 +13,7 @@ from rammer.ir.program import BarrierRTask, Position, RTask, TaskUid
 from rammer.ir.tensor import Array
 from rammer.vdevice.placement import ARENA, SCRATCH
 from rammer.vdevice.simt.waits import WaitLists
-from rammer.vdevice.tables import INT32, INT64, TableFile
+from rammer.vdevice.tables import INT32, INT64, TableFile, rows_of
 
 ABI = 3  # of the megakernel, the streams and the state; changes with any of them
 LINE = 32  # words of a cache line: each vEU's counter has its own
@@ -35,8 +35,8 @@ class Streams(TableFile):
     """
 
     bounds: Ints = field(metadata=INT32)  # [programs * veus + 1] first instruction of every lane
-    instructions: Ints = field(metadata=INT32)  # [instructions, 8]
-    waits: Ints = field(metadata=INT32)  # [waits, 2] vEU, order
+    instructions: Ints = field(metadata=rows_of(INT32, 8))  # [instructions, 8]
+    waits: Ints = field(metadata=rows_of(INT32, 2))  # [waits, 2] vEU, order
     operators: Ints = field(metadata=INT32)  # [instructions] operator of the rTask, or -1
     arg_base: Ints = field(metadata=INT32)  # [args] placement.ARENA, NUMBER, or the number of a constant
     arg_offset: NDArray[np.int64] = field(metadata=INT64)  # [args] bytes; the value of a NUMBER

@@ -1,0 +1,83 @@
+"""Constants that a vEU copies into its own memory and reads there: each element that an rTask reads is where it looks.
+
+Part of R307. A copy is made before some rTask of a lane, and read by that one and later ones, until something else is
+written where it lies.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rammer.ir.dependency import read_elements
+from rammer.ir.intervals import expand
+from rammer.ir.kernel import RKernel
+from rammer.vdevice.proof.decoded import DecodedImage, Numbers
+
+
+@dataclass(slots=True)
+class CopyReads:
+    """Who reads a copy: slots of one lane whose operand has the same rKernel, begin and elements."""
+
+    kernel: RKernel
+    position: int  # of its inputs
+    rtask: int  # any of them
+    itemsize: int
+    offset: int  # of the operand, in bytes of scratch
+    slots: list[int] = field(default_factory=list)
+
+
+def by_lane(decoded: DecodedImage, rows: Numbers) -> dict[tuple[int, int], Numbers]:
+    """The copies of each lane (rProgram, vEU), in order; `rows` are the plan's slots."""
+    lanes = rows[decoded.copies[:, 0], :2]
+    distinct, which = np.unique(lanes, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    return {(p, veu): decoded.copies[which == n] for n, (p, veu) in enumerate(distinct.tolist())}
+
+
+def sources(
+    decoded: DecodedImage, copies: Numbers, reads: CopyReads, scratch: Numbers, near: Numbers
+) -> list[tuple[int, int] | str]:
+    """For each state of memory in which an operand is read, where its element 0 lies: (constant, byte); or what is
+    wrong. `copies` are those of its lane, `scratch` is how many bytes each slot's rTask uses itself, `near` has the
+    bytes of results that stay in scratch, by slots that touch them: [n, 3] slot, begin, end.
+    """
+    assert decoded.copy_place is not None
+    elements = expand(read_elements(reads.kernel, reads.position)[reads.rtask])
+    at = reads.offset + decoded.copy_place(reads.kernel, reads.position, reads.rtask, elements) * reads.itemsize
+    if not len(at):
+        return []
+    low, high = int(at.min()), int(at.max()) + reads.itemsize
+    last = copies[:, 3] + (copies[:, 5] - 1) * copies[:, 7] + copies[:, 4]
+    mine = copies[(copies[:, 3] < high) & (last > low)]
+    when = np.unique(mine[:, 0])
+    found: list[tuple[int, int] | str] = []
+    states: dict[int, list[int]] = defaultdict(list)  # number of times that something was copied there -> who reads
+    for slot in reads.slots:
+        states[int(np.searchsorted(when, slot, "right"))].append(slot)
+    for count, slots in states.items():
+        constant = np.full(high - low, -1, np.int32)
+        source = np.zeros(high - low, np.int64)
+        done = mine[mine[:, 0] <= when[count - 1]] if count else mine[:0]
+        for number, begin, target, nbytes, repeats, step, distance in done[:, 1:].tolist():
+            for n in range(repeats):
+                at_row = target + n * distance
+                first, stop = max(at_row, low), min(at_row + nbytes, high)
+                if first < stop:
+                    constant[first - low : stop - low] = number
+                    source[first - low : stop - low] = begin + n * step + np.arange(first, stop) - at_row
+        begins = source[at - low] - elements * reads.itemsize
+        ends = source[at - low + reads.itemsize - 1] - elements * reads.itemsize - reads.itemsize + 1
+        whose = constant[at - low]
+        if (whose < 0).any() or (whose != whose[0]).any() or (begins != begins[0]).any() or (ends != begins[0]).any():
+            wrong = (whose < 0) | (begins != begins[0]) | (ends != begins[0]) | (whose != whose[0])
+            found.append(f"element {elements[int(np.argmax(wrong))]} was not copied to where it is read")
+            continue
+        since = int(when[count - 1])
+        used = int(scratch[since : max(slots) + 1].max())
+        there = near[(near[:, 0] >= since) & (near[:, 0] <= max(slots)) & (near[:, 1] < high) & (near[:, 2] > low)]
+        taken = used > low or len(there) > 0
+        found.append("something else uses those bytes meanwhile" if taken else (int(whose[0]), int(begins[0])))
+    return found

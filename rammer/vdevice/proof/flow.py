@@ -1,0 +1,447 @@
+"""What an image says whose device has no shared memory: vertices on tiles, in compute sets, and copies between them.
+
+Such a program has variables of its own, and may repeat steps. So it is run on paper: each element of memory holds the
+name of the element of the plan's tensors that lies there. A vertex is an rTask of the operator whose operands it finds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from rammer.errors import VerificationError
+from rammer.ir.dependency import Elements, read_elements, written_elements
+from rammer.ir.intervals import NOTHING, Intervals, expand, merged, missing, union
+from rammer.ir.kernel import RKernel
+from rammer.ir.plan import ExecutionPlan
+from rammer.ir.tensor import Array, DType, TensorId, TensorType
+from rammer.vdevice.proof.decoded import Numbers
+from rammer.vdevice.proof.packed import difference, value_of
+
+HINT = "the backend built another program than the plan: please report it, with the model"
+FIRST = 1 << 36  # names of elements: the number of an owner of memory times this, and the element
+NOBODY = -1  # the name of what was never written
+TAKE, PUT, RESET = "Take", "Put", "Reset"  # vertices that move a round's part of an array, and that begin again
+
+Place: TypeAlias = tuple[int, int]  # variable, first element
+Levels: TypeAlias = tuple[tuple[int, int], ...]  # (distance, count), outermost first
+
+
+@dataclass(frozen=True)
+class VertexClass:
+    """A class of vertices: its name, the levels of its fields (outputs first), and the scratch that it takes."""
+
+    name: str
+    levels: tuple[Levels, ...]
+    scratch: tuple[tuple[int, int], ...]  # variable, elements
+
+
+@dataclass(frozen=True, eq=False)
+class VertexKernel:
+    """The vertices of an rKernel: by rTask the class (-1: no vertex), and the first element of each argument."""
+
+    classes: Numbers
+    starts: Numbers  # [rTasks, arguments]
+
+
+@dataclass(frozen=True, eq=False)
+class VertexGroup:
+    """Vertices of one operator: where their arguments are, and of each rTask the compute set and the tile."""
+
+    kernel: int
+    arguments: tuple[Place, ...]
+    sets: Numbers
+    tiles: Numbers
+
+
+@dataclass(frozen=True)
+class ExecuteSet:
+    """Run a compute set: all vertices read before any writes."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class CopyPieces:
+    """Copy pieces: (variable, first element, variable, first element, elements)."""
+
+    pieces: tuple[tuple[int, int, int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Forget:
+    """A variable holds nothing any more."""
+
+    variable: int
+
+
+@dataclass(frozen=True)
+class RepeatSteps:
+    """Run steps several times."""
+
+    rounds: int
+    body: tuple[FlowStep, ...]
+
+
+FlowStep: TypeAlias = ExecuteSet | CopyPieces | Forget | RepeatSteps
+
+
+@dataclass(frozen=True)
+class DecodedFlow:
+    """A program of compute sets. `names`: what the class of each rTask of an rKernel must be called ("": no vertex).
+    `narrowed`: types of tensors that the device holds in another type."""
+
+    tiles: int
+    counts: Sequence[int]  # elements of each variable
+    constants: Mapping[int, Array]  # by variable
+    classes: Sequence[VertexClass]
+    kernels: Sequence[VertexKernel]
+    groups: Sequence[VertexGroup]
+    steps: tuple[FlowStep, ...]
+    inputs: Sequence[tuple[int, int, int]]  # variable, first element, elements
+    outputs: Sequence[tuple[int, int, int]]
+    scratch: Mapping[int, Numbers]  # of a variable of scratch, where each tile's begins, and the end
+    names: Mapping[RKernel, Sequence[str]]
+    narrowed: Mapping[DType, DType]
+
+
+def verify_flow(flow: DecodedFlow, plan: ExecutionPlan) -> None:
+    """Check all rules. Raises VerificationError."""
+    _check_scratch(flow)
+    _Walk(flow, plan).run()
+
+
+def _check_scratch(flow: DecodedFlow) -> None:
+    used: dict[tuple[int, int, int], int] = defaultdict(int)  # (variable, set, tile) -> elements
+    for group in flow.groups:
+        classes = flow.kernels[group.kernel].classes
+        if not any(flow.classes[c].scratch for c in set(classes.tolist()) if c >= 0):
+            continue
+        for c, step, tile in zip(classes.tolist(), group.sets.tolist(), group.tiles.tolist(), strict=True):
+            for variable, size in flow.classes[c].scratch if c >= 0 else ():
+                used[variable, step, tile] += size
+    for (variable, _, tile), size in used.items():
+        starts = flow.scratch[variable]
+        if starts[tile] + size > starts[tile + 1] or (np.diff(starts) < 0).any() or starts[-1] > flow.counts[variable]:
+            raise VerificationError(
+                "R309",
+                f"vertices of tile {tile} take {size} elements of scratch, and have {starts[tile + 1] - starts[tile]}",
+                hint=HINT,
+            )
+
+
+class _Walk:
+    """One run of the program, on names of elements."""
+
+    def __init__(self, flow: DecodedFlow, plan: ExecutionPlan) -> None:
+        self.flow, self.plan, self.graph = flow, plan, plan.graph
+        self.memory = [np.full(count, NOBODY, np.int64) for count in flow.counts]
+        self.whole: dict[int, int | None] = {}  # of a variable that holds neighbours in order: the name of the first
+        self.counters: dict[int, Numbers] = {}
+        self.owner = {
+            root: n for n, root in enumerate(dict.fromkeys(self.graph.storage(t).root for t in self.graph.types), 1)
+        }
+        self.in_set: dict[int, list[tuple[int, Numbers]]] = defaultdict(list)  # groups with vertices there, and rTasks
+        for g, group in enumerate(flow.groups):
+            count = len(flow.kernels[group.kernel].classes)
+            if len(group.sets) != count or len(group.tiles) != count:
+                raise VerificationError("R301", f"group {g} has {len(group.sets)} rTasks, and not {count}", hint=HINT)
+            for number in np.unique(group.sets).tolist():
+                self.in_set[number].append((g, np.flatnonzero(group.sets == number)))
+        self.left: dict[int, int] = {}  # rTasks of operators that have begun and are not complete
+        self.done: set[int] = set()
+        self.of_group: dict[int, int] = {}  # the operator that a group is computing
+        self._constants: dict[tuple[TensorId, TensorType, int, int], str] = {}
+        self._unions: dict[tuple[RKernel, int, bytes], Intervals] = {}
+        self._looked_at: set[tuple[int, int, RKernel]] = set()  # rTasks of tables whose fields were looked at
+        self._covered: set[tuple[Levels, bytes]] = set()  # elements behind a vertex's first one that its field holds
+        self._values: dict[TensorId, Array] = {}
+
+    @cached_property
+    def veus(self) -> dict[int, Numbers]:
+        """By operator, the vEU of each rTask."""
+        found = {n: np.full(k.num_rtasks, -1, np.int64) for n, k in enumerate(self.plan.kernels)}
+        for program in self.plan.programs:
+            for position, uid in program.tasks():
+                found[uid.operator_id][uid.rtask_id] = position.veu
+        return found
+
+    @cached_property
+    def waiting(self) -> dict[tuple[str, ...], list[int]]:
+        """Operators, by what the classes of their rKernels' vertices are called."""
+        found: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for n, kernel in enumerate(self.plan.kernels):
+            found[tuple(self.flow.names[kernel])].append(n)
+        return found
+
+    def is_constant(self, tensor: TensorId) -> bool:
+        return self.graph.storage(tensor).root in self.graph.constants
+
+    def name(self, tensor: TensorId) -> int:
+        """The name of a tensor's first element."""
+        root, offset = self.graph.storage(tensor)
+        return self.owner[root] * FIRST + offset
+
+    def called(self, n: int) -> str:
+        return f"{self.graph.operators[n].kind} {self.graph.operators[n].name!r}"
+
+    def run(self) -> None:
+        graph = self.graph
+        for tensors, ports in ((graph.inputs, self.flow.inputs), (graph.outputs, self.flow.outputs)):
+            if [graph.types[t].size for t in tensors] != [count for _, _, count in ports]:
+                raise VerificationError("R308", "the image has other inputs or outputs than the graph", hint=HINT)
+        for tensor, (variable, base, count) in zip(graph.inputs, self.flow.inputs, strict=True):
+            self.write(variable, base + np.arange(count), self.name(tensor) + np.arange(count))
+        self.steps(self.flow.steps)
+        if lost := sorted(set(range(len(graph.operators))) - self.done):
+            raise VerificationError("R302", f"the image computes not all of {self.called(lost[0])}", hint=HINT)
+        for tensor, (variable, base, count) in zip(graph.outputs, self.flow.outputs, strict=True):
+            if self.is_constant(tensor):
+                if wrong := self.stored(tensor, graph.types[tensor], variable, base):
+                    raise VerificationError("R307", f"output {tensor!r}: {wrong}", hint=HINT)
+            elif not self.holds(variable, base, np.array([[0, count]]), self.name(tensor)):
+                raise VerificationError("R308", f"output {tensor!r} is not where the image reads it", hint=HINT)
+
+    def steps(self, steps: Sequence[FlowStep]) -> None:
+        for step in steps:
+            match step:
+                case ExecuteSet(number):
+                    self.execute(number)
+                case CopyPieces(pieces):
+                    taken = [self.memory[v][at : at + n].copy() for v, at, _, _, n in pieces]
+                    for (_, _, into, to, n), names in zip(pieces, taken, strict=True):
+                        self.memory[into][to : to + n] = names
+                        self.whole.pop(into, None)
+                case Forget(variable):
+                    self.memory[variable][:] = NOBODY
+                    self.whole.pop(variable, None)
+                case RepeatSteps(rounds, body):
+                    for _ in range(rounds):
+                        self.steps(body)
+
+    def write(self, variable: int, at: Numbers, names: Numbers) -> None:
+        self.memory[variable][at] = names
+        self.whole.pop(variable, None)
+
+    def holds(self, variable: int, base: int, elements: Intervals, name: int) -> bool:
+        """Whether elements, counted from `base`, are those that follow the one with a name."""
+        memory = self.memory[variable]
+        if variable not in self.whole:
+            same = len(memory) > 0 and bool((memory - memory[0] == np.arange(len(memory))).all())
+            self.whole[variable] = int(memory[0]) if same else None
+        if not len(elements):
+            return True
+        if base + elements[0, 0] < 0 or base + elements[-1, 1] > len(memory):
+            return False
+        if (first := self.whole[variable]) is not None:
+            return first + base == name
+        at = expand(elements)
+        return bool((memory[base + at] == name + at).all())
+
+    def execute(self, number: int) -> None:
+        """A compute set: all reads, then all writes."""
+        writes: list[tuple[int, Numbers, Numbers]] = []
+        for g, rtasks in self.in_set[number]:
+            group = self.flow.groups[g]
+            classes = self.flow.kernels[group.kernel].classes
+            moving = {self.flow.classes[c].name.split("_")[0] for c in set(classes[rtasks].tolist()) if c >= 0}
+            if moving & {TAKE, PUT, RESET}:
+                writes += self.moved(group, rtasks)
+            else:
+                writes += self.computed(g, group, rtasks)
+        for variable, at, names in writes:
+            self.write(variable, at, names)
+
+    def moved(self, group: VertexGroup, rtasks: Numbers) -> list[tuple[int, Numbers, Numbers]]:
+        """What vertices of a loop's bookkeeping write: a round's part of an array, or the first round."""
+        kernel, found = self.flow.kernels[group.kernel], []
+        for c in set(kernel.classes[rtasks].tolist()):
+            mine, kind = rtasks[kernel.classes[rtasks] == c], self.flow.classes[c]
+            what, names = kind.name.split("_")[0], {TAKE: "now step all", PUT: "all step now", RESET: "step"}
+            at = {
+                name: (v, base + kernel.starts[mine, k])
+                for k, (name, (v, base)) in enumerate(zip(names[what].split(), group.arguments, strict=True))
+            }
+            steps, which = at["step"]
+            counter = self.counters.setdefault(steps, np.full(self.flow.counts[steps], NOBODY, np.int64))
+            if what == RESET:
+                counter[which] = 0
+                continue
+            count = int(kind.name.rsplit("_", 1)[1])
+            if (counter[which] < 0).any():
+                raise VerificationError("R304", "a loop begins before its rounds are counted", hint=HINT)
+            inner = np.arange(count)
+            now = at["now"][1][:, None] + inner
+            part = at["all"][1][:, None] + counter[which][:, None] * count + inner
+            if part.max(initial=0) >= self.flow.counts[at["all"][0]]:
+                raise VerificationError("R306", "a loop has more rounds than its arrays", hint=HINT)
+            counter[which] += 1
+            source, target = (("all", part), ("now", now)) if what == TAKE else (("now", now), ("all", part))
+            found.append((at[target[0]][0], target[1], self.memory[at[source[0]][0]][source[1]]))
+        return found
+
+    def computed(self, g: int, group: VertexGroup, rtasks: Numbers) -> list[tuple[int, Numbers, Numbers]]:
+        """What an operator's rTasks write, if they find their operands."""
+        n = self.of_group.get(g, -1)
+        if n < 0 or n not in self.left:
+            n = self.of_group[g] = self.operator_of(g, group, rtasks)
+            self.left[n] = self.plan.kernels[n].num_rtasks
+        op, kernel, outputs = self.graph.operators[n], self.plan.kernels[n], len(self.graph.operators[n].outputs)
+        wrong = np.flatnonzero(group.tiles[rtasks] != self.veus[n][rtasks] % self.flow.tiles)
+        if len(wrong):
+            r = int(rtasks[wrong[0]])
+            raise VerificationError(
+                "R302",
+                f"rTask {n}.{r} of {self.called(n)} is on tile {group.tiles[r]}, and its vEU is {self.veus[n][r]}",
+                hint=HINT,
+            )
+        for position, tensor in enumerate(op.inputs):
+            argument = outputs + position
+            variable, base = group.arguments[argument]
+            elements = self.elements(kernel, argument, rtasks)
+            if self.is_constant(tensor):
+                self.check_constant(n, argument, variable, base)
+            elif not self.holds(variable, base, elements, self.name(tensor)):
+                at = base + expand(elements)
+                at = at[(at >= 0) & (at < self.flow.counts[variable])]
+                early = bool((self.memory[variable][at] == NOBODY).any())
+                raise VerificationError(
+                    "R304" if early else "R306",
+                    f"operand {argument} ({tensor!r}) of {self.called(n)} is "
+                    + ("read before it is written" if early else f"not in variable {variable} from {base} on"),
+                    hint=HINT,
+                )
+        self.check_fields(group, n, rtasks)
+        self.left[n] -= len(rtasks)
+        if not self.left[n]:
+            del self.left[n]
+            self.done.add(n)
+        found = []
+        for position, tensor in enumerate(op.outputs):
+            variable, base = group.arguments[position]
+            at = expand(self.elements(kernel, position, rtasks))
+            if len(at) and (base + at[0] < 0 or base + at[-1] >= self.flow.counts[variable]):
+                raise VerificationError(
+                    "R306", f"{self.called(n)} writes {tensor!r} beyond variable {variable}", hint=HINT
+                )
+            if variable in self.flow.constants:
+                raise VerificationError("R306", f"{self.called(n)} writes {tensor!r} into a constant", hint=HINT)
+            found.append((variable, base + at, self.name(tensor) + at))
+        return found
+
+    def operator_of(self, g: int, group: VertexGroup, rtasks: Numbers) -> int:
+        """The operator whose rTasks these vertices are: of its rKernel, with its operands."""
+        kernel = self.flow.kernels[group.kernel]
+        names = tuple(self.flow.classes[c].name if c >= 0 else "" for c in kernel.classes.tolist())
+        best, reason = "R303", f"vertices {next((x for x in names if x), '')!r} are of no rKernel that is to run"
+        for n in self.waiting.get(names, ()):
+            if not (found := self.mismatch(n, group, rtasks)):
+                self.waiting[names].remove(n)
+                return n
+            best, reason = max((best, reason), (found, f"vertices of {self.called(n)} do not find its operands"))
+        raise VerificationError(best, reason, hint=HINT)
+
+    def mismatch(self, n: int, group: VertexGroup, rtasks: Numbers) -> str:
+        """The rule for what differs between vertices' operands and an operator's, by each one's first element."""
+        op, kernel = self.graph.operators[n], self.plan.kernels[n]
+        outputs, constants = len(op.outputs), []
+        if len(group.arguments) != outputs + len(op.inputs):
+            return "R303"
+        for argument, tensor in enumerate(op.inputs, outputs):
+            variable, base = group.arguments[argument]
+            if self.is_constant(tensor):
+                constants.append((argument, variable, base))
+                continue
+            elements = self.elements(kernel, argument, rtasks)
+            if len(elements):
+                at = base + int(elements[0, 0])
+                if not 0 <= at < self.flow.counts[variable]:
+                    return "R306"
+                if self.memory[variable][at] != self.name(tensor) + elements[0, 0]:
+                    return "R304" if self.memory[variable][at] == NOBODY else "R306"
+        return "R307" if any(self.constant(n, *found) for found in constants) else ""
+
+    def elements(self, kernel: RKernel, argument: int, rtasks: Numbers) -> Intervals:
+        """What some rTasks touch of an argument, by the plan."""
+        key = (kernel, argument, rtasks.tobytes())
+        if key not in self._unions:
+            touched = _touched(kernel, argument)
+            self._unions[key] = union(
+                [touched.sets[c] for c in dict.fromkeys(touched.chosen[r] for r in rtasks.tolist())]
+            )
+        return self._unions[key]
+
+    def check_constant(self, n: int, argument: int, variable: int, base: int) -> None:
+        if wrong := self.constant(n, argument, variable, base):
+            op = self.graph.operators[n]
+            tensor = op.inputs[argument - len(op.outputs)]
+            raise VerificationError(
+                "R307",
+                f"operand {argument} ({tensor!r}) of {self.called(n)}, in variable {variable}: {wrong}",
+                hint=HINT,
+            )
+
+    def constant(self, n: int, argument: int, variable: int, base: int) -> str:
+        """What differs between a constant and what lies in a variable."""
+        op, kernel = self.graph.operators[n], self.plan.kernels[n]
+        position = argument - len(op.outputs)
+        return self.stored(op.inputs[position], kernel.input_types()[position], variable, base)
+
+    def stored(self, tensor: TensorId, kind: TensorType, variable: int, base: int) -> str:
+        """The same of a constant that is read in a type."""
+        key = (tensor, kind, variable, base)
+        if key not in self._constants:
+            if tensor not in self._values:
+                self._values[tensor] = value_of(self.graph, tensor)
+            held = replace(kind, dtype=self.flow.narrowed.get(kind.dtype, kind.dtype))
+            there = self.flow.constants.get(variable, np.zeros(0, np.uint8)).reshape(-1).view(np.uint8)
+            there = there[base * held.element_bytes :]
+            wrong = "" if len(there) >= held.nbytes and base >= 0 else f"{len(there)} bytes are too few"
+            self._constants[key] = wrong or difference(held, there, self._values[tensor].astype(held.dtype.numpy))
+        return self._constants[key]
+
+    def check_fields(self, group: VertexGroup, n: int, rtasks: Numbers) -> None:
+        """R306: the fields of vertices hold all that their rTasks touch."""
+        kernel, table = self.plan.kernels[n], self.flow.kernels[group.kernel]
+        fresh = [r for r in rtasks.tolist() if (group.kernel, r, kernel) not in self._looked_at]
+        self._looked_at.update((group.kernel, r, kernel) for r in fresh)
+        classes = table.classes.tolist()
+        for argument in range(len(group.arguments)) if fresh else ():
+            touched, starts = _touched(kernel, argument), table.starts[:, argument].tolist()
+            known = set[tuple[int, int, int]]()
+            for r in fresh:
+                c, key = classes[r], (classes[r], touched.chosen[r], starts[r])
+                wanted = touched.sets[key[1]]
+                if key in known or not len(wanted) or (c < 0 and argument >= len(kernel.operation.outputs)):
+                    continue
+                known.add(key)
+                levels = self.flow.classes[c].levels[argument] if c >= 0 else ((1, 0),)
+                moved = wanted - starts[r]
+                if (levels, moved.tobytes()) in self._covered:
+                    continue
+                if len(missing(moved, _pieces(levels))):
+                    raise VerificationError(
+                        "R306",
+                        f"the vertex of rTask {n}.{r} of {self.called(n)} has not all of its operand {argument}",
+                        hint=HINT,
+                    )
+                self._covered.add((levels, moved.tobytes()))
+
+
+def _touched(kernel: RKernel, argument: int) -> Elements:
+    outputs = len(kernel.operation.outputs)
+    return written_elements(kernel, argument) if argument < outputs else read_elements(kernel, argument - outputs)
+
+
+def _pieces(levels: Levels) -> Intervals:
+    """The sums of digit * distance, for all digits below their counts."""
+    starts = np.zeros(1, np.int64)
+    for distance, count in levels[:-1]:
+        starts = (starts[:, None] + np.arange(count) * distance).reshape(-1)
+    starts.sort()
+    return merged(starts, starts + levels[-1][1]) if levels[-1][1] else NOTHING

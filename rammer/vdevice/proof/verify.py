@@ -1,0 +1,595 @@
+"""The proof of an image against its plan: rules R301 and on of docs/semantics.md, the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+
+from rammer.errors import ArtifactError, VerificationError
+from rammer.ir.dependency import overlaps, read_elements
+from rammer.ir.kernel import ForeignSource, RKernel
+from rammer.ir.order import HappensBefore, PlanPosition
+from rammer.ir.plan import ExecutionPlan, MemoryPlan, Pieces
+from rammer.ir.program import Position, RTask, TaskUid
+from rammer.ir.reuse import first_touched
+from rammer.ir.tensor import Array, TensorId, TensorType
+from rammer.vdevice.base import Image, VDevice
+from rammer.vdevice.proof.copies import CopyReads, by_lane, sources
+from rammer.vdevice.proof.decoded import ARENA, SCRATCH, DecodedImage, Numbers
+from rammer.vdevice.proof.flow import DecodedFlow, verify_flow
+from rammer.vdevice.proof.packed import difference, value_of
+
+HINT = "the backend built another program than the plan: please report it, with the model"
+DAMAGE = (ValueError, KeyError, IndexError, TypeError, ArtifactError)
+
+
+def verify_image(image: Image, plan: ExecutionPlan, vdevice: VDevice, order: HappensBefore | None = None) -> str:
+    """Check all rules of an image; a note if its backend cannot read it back. Raises VerificationError.
+
+    `order` is the plan's, if it is known already.
+    """
+    try:
+        match decoded := vdevice.decode(image):
+            case DecodedImage():
+                verify_decoded(decoded, plan, image, order)
+            case DecodedFlow():
+                verify_flow(decoded, plan)
+            case reason:
+                return f"image not verified: {reason}"
+    except DAMAGE as error:
+        raise VerificationError("R301", f"the image cannot be read back: {error}", hint=HINT) from error
+    return ""
+
+
+def verify_decoded(
+    decoded: DecodedImage, plan: ExecutionPlan, image: Image, order: HappensBefore | None = None
+) -> None:
+    """Check all rules of what a decoder found. Raises VerificationError at the first one broken."""
+    memory = plan.memory
+    if memory is None:
+        raise VerificationError("R301", "the plan has no memory")
+    evidence = Evidence(decoded, plan, memory, image, order)
+    for rule in RULES.values():
+        rule.check(evidence)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rules look at."""
+
+    decoded: DecodedImage
+    plan: ExecutionPlan
+    memory: MemoryPlan
+    image: Image
+    known_order: HappensBefore | None = None
+    _early: dict[tuple[int, int], frozenset[int] | None] = field(default_factory=dict)
+
+    @cached_property
+    def order(self) -> HappensBefore:
+        return self.known_order or HappensBefore(self.plan.programs)
+
+    @cached_property
+    def wanted(self) -> tuple[Numbers, Numbers]:
+        """[slots, 5] of the plan: program, vEU, order, operator (-1 of a barrier-rTask), rTask; [n, 3] of its waits."""
+        rows: list[tuple[int, int, int, int, int]] = []
+        barriers: list[tuple[int, Sequence[Position]]] = []
+        for p, program in enumerate(self.plan.programs):
+            for veu, lane in enumerate(program.lanes):
+                for order, slot in enumerate(lane):
+                    if isinstance(slot, RTask):
+                        rows.append((p, veu, order, *slot.uid))
+                        continue
+                    barriers.append((len(rows), slot.waits))
+                    rows.append((p, veu, order, -1, -1))
+        flat = chain.from_iterable(chain.from_iterable(waits for _, waits in barriers))
+        on = np.fromiter(flat, np.int64).reshape(-1, 2)
+        counts = np.array([len(waits) for _, waits in barriers], np.int64)
+        who = np.repeat(np.array([row for row, _ in barriers], np.int64), counts)
+        return np.array(rows, np.int64).reshape(-1, 5), np.column_stack((who, on))
+
+    @cached_property
+    def tasks(self) -> Numbers:
+        """The slots of rTasks."""
+        return np.flatnonzero(self.wanted[0][:, 3] >= 0)
+
+    @cached_property
+    def _by_operator(self) -> tuple[Numbers, Numbers]:
+        operators = self.wanted[0][self.tasks, 3]
+        by = np.argsort(operators, kind="stable")
+        return self.tasks[by], np.searchsorted(operators[by], np.arange(len(self.plan.kernels) + 1))
+
+    def tasks_of(self, operator: int) -> Numbers:
+        """The slots of an operator's rTasks."""
+        tasks, starts = self._by_operator
+        return tasks[starts[operator] : starts[operator + 1]]
+
+    @cached_property
+    def operands(self) -> tuple[list[tuple[int, int, TensorId, TensorType]], Numbers]:
+        """(operator, argument, tensor, type as rKernels read it) of all of the plan; where each operator's begin."""
+        found = [
+            (n, k, tensor, kind)
+            for n, (op, kernel) in enumerate(zip(self.plan.graph.operators, self.plan.kernels, strict=True))
+            for k, (tensor, kind) in enumerate(zip((*op.outputs, *op.inputs), kernel.argument_types(), strict=True))
+        ]
+        counts = [len(op.outputs) + len(op.inputs) for op in self.plan.graph.operators]
+        return found, np.append(0, np.cumsum(counts)).astype(np.int64)
+
+    @cached_property
+    def used(self) -> Numbers:
+        """[n, 4] of distinct uses of operands: slot (any), argument (a row of `operands`), place."""
+        rows, _ = self.wanted
+        slots, (_, starts) = self.decoded.slots, self.operands
+        some = self.tasks[_firsts(rows[self.tasks, 3], slots.first_operand[self.tasks])]
+        count = np.diff(starts)[rows[some, 3]]
+        step = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        at = np.repeat(slots.first_operand[some], count) + step
+        argument = np.repeat(starts[rows[some, 3]], count) + step
+        return np.column_stack((np.repeat(some, count), argument, self.decoded.operands[at]))
+
+    def early(self, operator: int, function: int, slot: int) -> frozenset[int] | None:
+        """The inputs that a function, called by a slot, reads before it waits; None if it is not the operator's."""
+        key = operator, function
+        if key not in self._early:
+            first, (_, starts) = int(self.decoded.slots.first_operand[slot]), self.operands
+            places = self.decoded.operands[first : first + int(starts[operator + 1] - starts[operator])]
+            kernel, called = self.plan.kernels[operator], self.decoded.functions[function]
+            self._early[key] = self.decoded.early(kernel, places, called)
+        return self._early[key]
+
+    def at(self, slot: int) -> str:
+        """A slot of the plan, for people."""
+        rows, _ = self.wanted
+        p, veu, order, n, rtask = rows[slot].tolist()
+        what = f"rTask {n}.{rtask} of {self.operator(n)}" if n >= 0 else "a barrier-rTask"
+        return f"{what} in {PlanPosition(p, veu, order)}"
+
+    def operator(self, n: int) -> str:
+        op = self.plan.graph.operators[n]
+        return f"{op.kind} {op.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: `check` raises VerificationError with the rule's id."""
+
+    name: str
+    check: Callable[[Evidence], None]
+
+
+def _readable(evidence: Evidence) -> None:
+    """R301: numbers in the image name what is there."""
+    decoded = evidence.decoded
+    slots, columns = decoded.slots, [getattr(decoded.slots, f.name) for f in fields(decoded.slots)]
+    shapes = decoded.operands.shape[1:], decoded.waits.shape[1:], decoded.scratch.shape[1:]
+    if any(len(c) != len(slots) for c in columns) or shapes != ((2,), (3,), (2,)):
+        raise VerificationError("R301", "the image has tables of other sizes than it says", hint=HINT)
+    for table in (decoded.waits, decoded.hints, decoded.copies):
+        if np.any((table[:, 0] < 0) | (table[:, 0] >= len(slots))):
+            raise VerificationError("R301", "a row of the image belongs to no slot", hint=HINT)
+
+
+def _same_slots(evidence: Evidence) -> None:
+    """R302: each lane holds the plan's slots, in its order."""
+    decoded, plan = evidence.decoded, evidence.plan
+    wanted, _ = evidence.wanted
+    if (decoded.num_veus, decoded.num_programs) != (plan.spec.num_veus, len(plan.programs)):
+        raise VerificationError(
+            "R302",
+            f"the image has {decoded.num_programs} rPrograms of {decoded.num_veus} vEUs, the plan has "
+            f"{len(plan.programs)} of {plan.spec.num_veus}",
+            hint=HINT,
+        )
+    slots = decoded.slots
+    rtask = np.where(slots.function < 0, -1, slots.rtask)
+    found = np.column_stack((slots.program, slots.veu, slots.order, slots.operator, rtask))
+    count = min(len(found), len(wanted))
+    wrong = np.flatnonzero((found[:count] != wanted[:count]).any(axis=1))
+    if len(wrong):
+        n = int(wrong[0])
+        p, veu, order, operator, task = found[n].tolist()
+        where = f"rTask {operator}.{task}" if operator >= 0 else "a barrier-rTask"
+        raise VerificationError(
+            "R302", f"the image has {where} in {PlanPosition(p, veu, order)}, the plan has {evidence.at(n)}", hint=HINT
+        )
+    if len(found) != len(wanted):
+        raise VerificationError("R302", f"the image has {len(found)} slots, the plan has {len(wanted)}", hint=HINT)
+
+
+def _right_functions(evidence: Evidence) -> None:
+    """R303: a slot calls the function of its operator's rKernel, with all operands."""
+    decoded, plan = evidence.decoded, evidence.plan
+    rows, _ = evidence.wanted
+    tasks = evidence.tasks
+    operators, functions = rows[tasks, 3], decoded.slots.function[tasks]
+    unknown = (functions < 0) | (functions >= len(decoded.functions))
+    arity = np.diff(evidence.operands[1])[operators]
+    few = decoded.slots.num_operands[tasks] < arity
+    if (bad := np.flatnonzero(unknown | few)).size:
+        at = int(bad[0])
+        raise VerificationError(
+            "R303",
+            f"{evidence.at(int(tasks[at]))} calls function {functions[at]} of {len(decoded.functions)} with "
+            f"{decoded.slots.num_operands[tasks[at]]} operands, and has {arity[at]}",
+            hint=HINT,
+        )
+    for n, function, slot in _distinct(operators, functions, tasks):
+        if evidence.early(n, function, slot) is None:
+            raise VerificationError(
+                "R303",
+                f"{evidence.at(slot)} calls {decoded.functions[function]!r}, which is not rKernel "
+                f"{plan.kernels[n].name!r} with these operands",
+                hint=HINT,
+            )
+
+
+def _ready(evidence: Evidence) -> None:
+    """R311: what a function reads before it waits is there without that wait."""
+    decoded, plan, graph = evidence.decoded, evidence.plan, evidence.plan.graph
+    rows, _ = evidence.wanted
+    tasks = evidence.tasks
+    for n, function, slot in _distinct(rows[tasks, 3], decoded.slots.function[tasks], tasks):
+        for position in sorted(evidence.early(n, function, slot) or ()):
+            mine = evidence.tasks_of(n)
+            mine = rows[mine[decoded.slots.function[mine] == function], 4]
+            for producer, output, start in graph.writers(graph.operators[n].inputs[position]):
+                shift = graph.storage(graph.operators[n].inputs[position]).offset - start
+                pairs = overlaps(plan.kernels[n], position, plan.kernels[producer], output, shift)
+                pairs = pairs[np.isin(pairs[:, 0], mine)]
+                order = evidence.order
+                readers = order.slots(*(TaskUid(n, r) for r in pairs[:, 0].tolist()))
+                writers = order.slots(*(TaskUid(producer, r) for r in pairs[:, 1].tolist()))
+                if not (ready := order.before_waits(writers, readers)).all():
+                    who = evidence.at(int(evidence.tasks_of(n)[0]))
+                    raise VerificationError(
+                        "R311",
+                        f"{who} or one of its kind reads input {position} before it waits, and rTask {producer}."
+                        f"{pairs[int(np.argmin(ready)), 1]} may not have written that",
+                        hint=HINT,
+                    )
+
+
+def _firsts(first: Numbers, second: Numbers) -> Numbers:
+    """Where distinct pairs of numbers, none negative, come first."""
+    found: Numbers = np.unique(first * (int(second.max(initial=0)) + 1) + second, return_index=True)[1]
+    return found
+
+
+def _distinct(first: Numbers, second: Numbers, slots: Numbers) -> Iterator[tuple[int, int, int]]:
+    """Distinct pairs of numbers, each with one of the slots that have it."""
+    at = _firsts(first, second)
+    yield from zip(first[at].tolist(), second[at].tolist(), slots[at].tolist(), strict=True)
+
+
+def _same_waits(evidence: Evidence) -> None:
+    """R304: a barrier waits for just what the plan says."""
+    _, wanted = evidence.wanted
+    found = evidence.decoded.waits
+    lost, more = _only(wanted, found), _only(found, wanted)
+    if len(lost) or len(more) or len(wanted) != len(found):
+        slot, veu, order = (lost if len(lost) else more)[0].tolist()
+        verb = "does not wait" if len(lost) else "waits"
+        raise VerificationError(
+            "R304",
+            f"in the image {evidence.at(slot)} {verb} for prog[{veu}][{order}]"
+            + ("" if len(lost) else ", which the plan does not ask for"),
+            hint=HINT,
+        )
+
+
+def _only(some: Numbers, others: Numbers) -> Numbers:
+    """Rows that are not among others."""
+    rows = np.concatenate([some, others])
+    code = np.zeros(len(rows), np.int64)
+    for column in rows.T:  # rows as numbers of several digits: sorted far faster than rows
+        code = code * (int(column.max(initial=0)) + 2) + column + 1
+    mine, theirs = code[: len(some)], code[len(some) :]
+    if np.array_equal(mine, theirs) or np.array_equal(np.sort(mine), np.sort(theirs)):
+        return some[:0]
+    return some[~np.isin(mine, theirs)]
+
+
+def _published(evidence: Evidence) -> None:
+    """R305: a slot that somebody waits for says when it is complete, and no slot says more than that."""
+    rows, waits = evidence.wanted
+    slots = evidence.decoded.slots
+    said = slots.published
+    if (bad := np.flatnonzero((said != 0) & (said != slots.order + 1))).size:
+        raise VerificationError(
+            "R305",
+            f"{evidence.at(int(bad[0]))} says that {said[bad[0]]} slots of its lane are complete",
+            hint=HINT,
+        )
+    lane = rows[:, 0] * evidence.plan.spec.num_veus + rows[:, 1]
+    program = rows[waits[:, 0], 0]
+    on = np.searchsorted(lane, program * evidence.plan.spec.num_veus + waits[:, 1]) + waits[:, 2]
+    if (bad := np.flatnonzero(said[on] == 0)).size:
+        slot = int(waits[bad[0], 0])
+        raise VerificationError(
+            "R305",
+            f"{evidence.at(int(on[bad[0]]))} does not say that it is complete, and {evidence.at(slot)} waits for it",
+            hint=HINT,
+        )
+
+
+def _operands(evidence: Evidence) -> None:
+    """R306: each operand is the address range of its tensor, inside the arena, its vEU's scratch or a constant."""
+    decoded, memory, graph = evidence.decoded, evidence.memory, evidence.plan.graph
+    if decoded.arena_bytes < memory.arena_bytes:
+        raise VerificationError(
+            "R306", f"the arena has {decoded.arena_bytes} bytes, the plan takes {memory.arena_bytes}", hint=HINT
+        )
+    apart = {**memory.pieces, **memory.near}
+    slots, tasks = decoded.slots, evidence.tasks
+    first, end = slots.first_operand[tasks], (slots.first_operand + slots.num_operands)[tasks]
+    if (bad := np.flatnonzero((first < 0) | (end > len(decoded.operands)))).size:
+        where = evidence.at(int(tasks[bad[0]]))
+        raise VerificationError("R306", f"operands of {where} lie outside of the image's table", hint=HINT)
+    arguments, _ = evidence.operands
+    offset = np.zeros(len(arguments), np.int64)
+    kind_of = np.zeros(len(arguments), np.int8)  # 0: whole in the arena; 1: a constant; 2: in pieces
+    for row, (_, _, tensor, _) in enumerate(arguments):
+        root, shift = graph.storage(tensor)
+        if root in graph.constants:
+            kind_of[row] = 1
+        elif root in apart:
+            kind_of[row] = 2
+        else:
+            offset[row] = memory.offsets[root] + shift * graph.types[tensor].element_bytes
+    used = evidence.used
+    whole = kind_of[used[:, 1]] == 0
+    wrong = whole & ((used[:, 2] != ARENA) | (used[:, 3] != offset[used[:, 1]]))
+    if (bad := np.flatnonzero(wrong)).size:
+        slot, row, found, at = used[bad[0]].tolist()
+        _misplaced(evidence, slot, row, (found, at), (ARENA, int(offset[row])))
+    for row in np.flatnonzero(kind_of == 2).tolist():
+        _in_pieces(evidence, row, apart)
+
+
+def _misplaced(evidence: Evidence, slot: int, row: int, found: tuple[int, int], wanted: tuple[int, int] | None) -> None:
+    _, argument, tensor, _ = evidence.operands[0][row]
+    said = f", and it lies at {_place(*wanted)}" if wanted else ", which is no place of it"
+    raise VerificationError(
+        "R306", f"operand {argument} ({tensor!r}) of {evidence.at(slot)} is at {_place(*found)}{said}", hint=HINT
+    )
+
+
+def _place(base: int, offset: int) -> str:
+    where = {ARENA: "of the arena", SCRATCH: "of its vEU's scratch"}.get(base, f"of constant {base}")
+    return f"byte {offset} {where}"
+
+
+def _in_pieces(evidence: Evidence, row: int, apart: Mapping[TensorId, Pieces]) -> None:
+    """Of an argument that lies in pieces, or near: each rTask finds the elements that it touches in their piece."""
+    graph, (arguments, _) = evidence.plan.graph, evidence.operands
+    n, argument, tensor, kind = arguments[row]
+    root, shift = graph.storage(tensor)
+    pieces = apart[root]
+    tasks = evidence.tasks_of(n)
+    first = first_touched(evidence.plan.kernels[n], argument)[evidence.decoded.slots.rtask[tasks]]
+    tasks, first = tasks[first >= 0], first[first >= 0]
+    at = np.searchsorted(pieces.firsts, first + shift, "right") - 1
+    begin = np.array(pieces.offsets)[at] + (first + shift - np.array(pieces.firsts)[at]) * kind.element_bytes
+    wanted = begin - first * kind.element_bytes
+    found = evidence.decoded.operands[evidence.decoded.slots.first_operand[tasks] + argument]
+    base = SCRATCH if root in evidence.memory.near else ARENA
+    if (bad := np.flatnonzero((found[:, 0] != base) | (found[:, 1] != wanted))).size:
+        b = int(bad[0])
+        _misplaced(evidence, int(tasks[b]), row, (int(found[b, 0]), int(found[b, 1])), (base, int(wanted[b])))
+
+
+def _constants(evidence: Evidence) -> None:
+    """R307: what an rTask reads of a constant is that constant, in the layout that its rKernel reads, bit for bit."""
+    decoded, graph = evidence.decoded, evidence.plan.graph
+    arguments, _ = evidence.operands
+    known: dict[tuple[TensorId, TensorType, int, int], str] = {}
+    stored = [np.ascontiguousarray(c).reshape(-1).view(np.uint8) for c in decoded.constants]
+    values: dict[TensorId, Array] = {}
+
+    def check(tensor: TensorId, kind: TensorType, place: tuple[int, int], who: str) -> None:
+        key = (tensor, kind, *place)
+        if key not in known:
+            if tensor not in values:
+                values[tensor] = value_of(graph, tensor)
+            known[key] = _of_constant(stored, kind, place, values[tensor])
+        if known[key]:
+            raise VerificationError(
+                "R307", f"{who} finds {tensor!r} at {_place(*place)}, and there {known[key]}", hint=HINT
+            )
+
+    for slot, row, base, offset in evidence.used.tolist():
+        _, argument, tensor, kind = arguments[row]
+        if graph.storage(tensor).root not in graph.constants:
+            continue
+        if base != SCRATCH:
+            check(tensor, kind, (base, offset), f"operand {argument} of {evidence.at(slot)}")
+    for tensor, kind, who, place in _copied(evidence):
+        check(tensor, kind, place, who)
+    for tensor, place in zip(graph.outputs, decoded.outputs, strict=True):
+        if graph.storage(tensor).root in graph.constants:
+            check(tensor, graph.types[tensor], place, "the caller")
+
+
+def _of_constant(stored: list[Array], kind: TensorType, place: tuple[int, int], value: Array) -> str:
+    base, offset = place
+    if not 0 <= base < len(stored):
+        return "is no constant"
+    if offset < 0 or offset + kind.nbytes > len(stored[base]):
+        return f"are {len(stored[base])} bytes, of which {kind.nbytes} from {offset} on are read"
+    return difference(kind, stored[base][offset:], value)
+
+
+def _copied(evidence: Evidence) -> Iterator[tuple[TensorId, TensorType, str, tuple[int, int]]]:
+    """Of constants that rTasks read in copies: (tensor, type, who reads it, where the copy came from)."""
+    decoded, graph, kernels = evidence.decoded, evidence.plan.graph, evidence.plan.kernels
+    rows, _ = evidence.wanted
+    arguments, _ = evidence.operands
+    constants = np.array([graph.storage(t).root in graph.constants for _, _, t, _ in arguments], bool)
+    reads: dict[tuple[int, int, int, TensorId, RKernel, int, Hashable], CopyReads] = {}
+    for row in np.flatnonzero(constants).tolist() if decoded.copy_place else ():
+        n, argument, tensor, kind = arguments[row]
+        tasks = evidence.tasks_of(n)
+        operand = decoded.operands[decoded.slots.first_operand[tasks] + argument]
+        position = argument - len(kernels[n].operation.outputs)
+        chosen = read_elements(kernels[n], position).chosen
+        for slot, offset in zip(*(x[operand[:, 0] == SCRATCH].tolist() for x in (tasks, operand[:, 1])), strict=True):
+            rtask = int(rows[slot, 4])
+            key = (int(rows[slot, 0]), int(rows[slot, 1]), offset, tensor, kernels[n], position, chosen[rtask])
+            known = CopyReads(kernels[n], position, rtask, kind.element_bytes, offset)
+            reads.setdefault(key, known).slots.append(slot)
+
+    sizes = np.array([*(k.scratch_bytes for k in kernels), 0], np.int64)
+    scratch, copies = sizes[rows[:, 3]], by_lane(decoded, rows)  # of a barrier-rTask, -1, none
+    near = _near(evidence) if reads else np.zeros((0, 3), np.int64)
+    for (p, veu, offset, tensor, kernel, position, _), some in reads.items():
+        who = f"operand {len(kernel.operation.outputs) + position} of {evidence.at(some.slots[0])}"
+        beside = near[(rows[near[:, 0], :2] == (p, veu)).all(axis=1)] if len(near) else near
+        for place in sources(decoded, copies.get((p, veu), decoded.copies[:0]), some, scratch, beside):
+            if isinstance(place, str):
+                raise VerificationError(
+                    "R307", f"{who} finds a copy of {tensor!r} at {_place(SCRATCH, offset)}: {place}", hint=HINT
+                )
+            yield tensor, kernel.input_types()[position], who, place
+
+
+def _near(evidence: Evidence) -> Numbers:
+    """[n, 3]: slots that touch results which stay in scratch, and the bytes of the piece that they touch."""
+    graph, held, found = evidence.plan.graph, evidence.memory.near, [np.zeros((0, 3), np.int64)]
+    for n, argument, tensor, kind in evidence.operands[0] if held else ():
+        root, shift = graph.storage(tensor)
+        if root in held:
+            tasks, firsts = evidence.tasks_of(n), np.array(held[root].firsts)
+            first = first_touched(evidence.plan.kernels[n], argument)[evidence.wanted[0][tasks, 4]]
+            at = np.searchsorted(firsts, first[first >= 0] + shift, "right") - 1
+            begins = np.array(held[root].offsets)
+            ends = begins + np.diff(np.append(firsts, graph.types[root].span)) * kind.element_bytes
+            found.append(np.column_stack((tasks[first >= 0], begins[at], ends[at])))
+    return np.concatenate(found)
+
+
+def _ports(evidence: Evidence) -> None:
+    """R308: inputs, outputs and state lie where the plan says, and what may lie elsewhere shares no byte."""
+    decoded, plan, memory, graph = evidence.decoded, evidence.plan, evidence.memory, evidence.plan.graph
+    found = [*zip(graph.inputs, decoded.inputs, strict=False), *zip(graph.outputs, decoded.outputs, strict=False)]
+    if len(found) != len(graph.inputs) + len(graph.outputs):
+        raise VerificationError("R308", f"the image has {len(found)} ports, the graph has others", hint=HINT)
+    for tensor, place in found:
+        root, shift = graph.storage(tensor)
+        if root in graph.constants:
+            continue
+        wanted = ARENA, memory.offsets[root] + shift * graph.types[tensor].element_bytes
+        if tuple(place) != wanted:
+            raise VerificationError(
+                "R308", f"port {tensor!r} is at {_place(*place)}, and it lies at {_place(*wanted)}", hint=HINT
+            )
+    ports = dict(found)
+    for out, into in evidence.image.state.items():
+        if out in ports and into in ports and (out in evidence.image.in_place) != (ports[out] == ports[into]):
+            raise VerificationError(
+                "R308",
+                f"state {out!r} lies at {_place(*ports[out])}, and {into!r} at {_place(*ports[into])}",
+                hint=HINT,
+            )
+    spans = sorted(_spans(plan, memory))
+    reach, whose = 0, ""
+    for begin, end, owner in spans:
+        for tensor in {owner, whose} & decoded.alone if begin < reach else ():
+            raise VerificationError(
+                "R308", f"port {tensor!r} may lie elsewhere, and shares bytes with {owner!r} or {whose!r}", hint=HINT
+            )
+        if end > reach:
+            reach, whose = end, owner
+
+
+def _spans(plan: ExecutionPlan, memory: MemoryPlan) -> Iterator[tuple[int, int, TensorId]]:
+    """The bytes of owners in the arena; of pieces, from where all of their owner would begin to where it would end."""
+    for owner, offset in memory.offsets.items():
+        yield offset, offset + plan.graph.types[owner].nbytes, owner
+    for owner, pieces in memory.pieces.items():
+        kind = plan.graph.types[owner]
+        for first, end, offset in zip(pieces.firsts, (*pieces.firsts[1:], kind.span), pieces.offsets, strict=True):
+            yield offset - first * kind.element_bytes, offset + (end - first) * kind.element_bytes, owner
+
+
+def _scratch(evidence: Evidence) -> None:
+    """R309: each vEU has scratch of its own, large enough for every rTask that it may do, and for what stays there."""
+    decoded, plan, memory = evidence.decoded, evidence.plan, evidence.memory
+    own = decoded.scratch
+    need = np.zeros(decoded.num_veus, np.int64)
+    rows, _ = evidence.wanted
+    sizes = np.array([k.scratch_bytes for k in plan.kernels] or [0], np.int64)
+    tasks = evidence.tasks
+    np.maximum.at(need, rows[tasks, 1], sizes[rows[tasks, 3]])
+    helped = tasks[decoded.slots.parts[tasks] > 0]
+    need = np.maximum(need, sizes[rows[helped, 3]].max(initial=0))  # anybody may do parts of these
+    for owner, pieces in memory.near.items():
+        kind = plan.graph.types[owner]
+        ends = (*pieces.firsts[1:], kind.span)
+        for first, end, at, veu in zip(pieces.firsts, ends, pieces.offsets, pieces.veus, strict=True):
+            need[veu] = max(need[veu], at + (end - first) * kind.element_bytes)
+    if len(own) != decoded.num_veus or (small := np.flatnonzero(own[:, 1] - own[:, 0] < need)).size:
+        veu = int(small[0]) if len(own) == decoded.num_veus else len(own)
+        raise VerificationError(
+            "R309",
+            f"vEU {veu} has {own[veu].tolist() if veu < len(own) else 'no'} scratch, and needs {need[veu]} bytes",
+            hint=HINT,
+        )
+    by = np.argsort(own[:, 0], kind="stable")
+    over = np.flatnonzero((own[by[1:], 0] < own[by[:-1], 1]) & (need[by[1:]] > 0) & (need[by[:-1]] > 0))
+    if decoded.scratch_shared and over.size:
+        raise VerificationError(
+            "R309",
+            f"vEUs {by[over[0]]} and {by[over[0] + 1]} share bytes of scratch: {own[by[over[0]]].tolist()} and "
+            f"{own[by[over[0] + 1]].tolist()}",
+            hint=HINT,
+        )
+
+
+def _hints(evidence: Evidence) -> None:
+    """R310: what is asked for ahead lies in its memory; others do parts only of what an rKernel lets them."""
+    decoded, plan = evidence.decoded, evidence.plan
+    sizes = np.array([*(c.nbytes for c in decoded.constants), decoded.arena_bytes], np.int64)  # ARENA is the last
+    slot, base, offset, nbytes = decoded.hints.T
+    known = (base >= ARENA) & (base < len(decoded.constants))
+    inside = known & (offset >= 0) & (nbytes >= 0) & (offset + nbytes <= sizes[np.where(known, base, ARENA)])
+    if not inside.all():
+        at = int(np.argmin(inside))
+        raise VerificationError(
+            "R310",
+            f"{evidence.at(int(slot[at]))} asks for {nbytes[at]} bytes from {_place(int(base[at]), int(offset[at]))}"
+            " on, which are not there",
+            hint=HINT,
+        )
+    rows, _ = evidence.wanted
+    tasks = evidence.tasks
+    said, may = decoded.slots.parts, np.zeros(len(rows), np.int64)
+    for n in np.unique(rows[tasks, 3]).tolist():
+        kernel = plan.kernels[n]
+        parts = decoded.parts.get(kernel, ())
+        if plan.spec.num_veus > 1 and len(parts) and not isinstance(kernel.body, ForeignSource) and not kernel.unproven:
+            mine = evidence.tasks_of(n)
+            may[mine] = np.array(parts, np.int64)[rows[mine, 4]]
+    if (bad := np.flatnonzero((said > may) | (said < 0))).size:
+        raise VerificationError(
+            "R310",
+            f"{said[bad[0]]} parts of {evidence.at(int(bad[0]))} may be done by others, of {may[bad[0]]}",
+            hint=HINT,
+        )
+
+
+RULES: dict[str, Rule] = {
+    "R301": Rule("readable", _readable),
+    "R302": Rule("same-slots", _same_slots),
+    "R303": Rule("right-functions", _right_functions),
+    "R304": Rule("same-waits", _same_waits),
+    "R305": Rule("published", _published),
+    "R306": Rule("operands", _operands),
+    "R307": Rule("constants", _constants),
+    "R308": Rule("ports", _ports),
+    "R309": Rule("scratch", _scratch),
+    "R310": Rule("hints", _hints),
+    "R311": Rule("ready", _ready),
+}
