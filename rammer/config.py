@@ -83,6 +83,11 @@ FLAGS: dict[str, Flag] = {
             "0",
             "1 hands small results over on NVIDIA GPUs by words that say themselves that they are there: no fence",
         ),
+        Flag(
+            "RAMMER_EARLY_WORDS",
+            "",
+            "words of a thread that GPUs' rTasks load before they wait, whatever spills; empty: as many as fit",
+        ),
         Flag("RAMMER_DISABLE_CPU_FEATURES", "", "features that count as missing in the CPU, e.g. `amx*,avx512*`"),
         Flag("RAMMER_HAND_OVER", "1", "0 lets no vEU of the CPU that waits do parts of another one's rTask"),
         Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from rammer import config
 from rammer.ir.kernel import RKernel
 from rammer.ir.plan import ExecutionPlan
 from rammer.vdevice.simt.early import early_words
@@ -20,7 +21,6 @@ from rammer.vdevice.toolchain import in_parallel, parallel_jobs
 
 LEAST_EARLY = 16  # words of a thread that are worth a text of their own
 TRIES = 2  # programs compiled with less and less room: some seconds each
-SLACK_BYTES = 0  # of a thread, that a program may spill for what it loads early
 
 
 class Alone(NamedTuple):
@@ -54,11 +54,11 @@ def compiled(
         code = compile(program.text)
         return program, code, code.resources.spill_bytes
 
-    program, code, spilled = made(None)
-    if not (spilled and program.early):
+    asked = config.integer("RAMMER_EARLY_WORDS")
+    program, code, spilled = made(None if asked is None else dict.fromkeys(plan.kernels, asked))
+    if asked is not None or not (spilled and program.early):
         return program, code
     bare, bare_code, allowed = made({})
-    allowed += SLACK_BYTES
     early = sorted(program.early, key=lambda k: k.name) if spilled > allowed else []
 
     def alone(rooms: Mapping[RKernel, int]) -> dict[RKernel, Alone]:
