@@ -122,7 +122,7 @@ class Ours:
         report = self.program.report()
         usage = self.program.profile(self.inputs, seconds=0.2)
         if self.slots is not None:
-            save_slots(self.program.executable, self.inputs, self.slots)
+            save_slots(self.program, self.inputs, self.slots)
         return {
             "rprograms": report.num_rprograms,
             "rtasks": report.num_rtasks,
@@ -134,10 +134,11 @@ class Ours:
         }
 
 
-def save_slots(executable: Any, inputs: Arrays, path: Path) -> None:
+def save_slots(program: Any, inputs: Arrays, path: Path) -> None:
     """The times of every slot in the fastest of some runs: `times` [slots, 2] in us and `operators` of all lanes behind
-    each other, of which `lengths` says how long each is.
+    each other, of which `lengths` says how long each is. By operator: `kinds`, `rkernels`, estimated us of an rTask.
     """
+    executable, report = program.executable, program.report()
     run = min((executable.run_timed(inputs)[1] for _ in range(SLOT_RUNS)), key=lambda r: r.total_us)
     lanes = [lane for program in run.programs for lane in program]
     operators = [lane for program in run.operators for lane in program]
@@ -148,6 +149,10 @@ def save_slots(executable: Any, inputs: Arrays, path: Path) -> None:
         "lengths": np.array([len(lane) for lane in lanes]),
         "programs": np.array(len(run.programs)),
         "total_us": np.array(run.total_us),
+        "kinds": np.array([row.kind for row in report.operators]),
+        "rkernels": np.array([row.rkernel for row in report.operators]),
+        "rtask_us": np.array([row.rtask_us for row in report.operators]),
+        "estimated_us": np.array(report.estimated_us),
     }
     np.savez_compressed(path, allow_pickle=False, **arrays)
 

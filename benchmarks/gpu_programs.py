@@ -63,7 +63,7 @@ class Build(NamedTuple):
 
 
 def build_of(peer: str) -> Build | None:
-    """What a peer's program is compiled with; None of a peer that is not ours. Raises RammerError for an unknown flag."""
+    """What a peer's program is compiled with; None if it is not ours. Raises RammerError for an unknown flag."""
     base, *flags = peer.split("@")
     if unknown := next((f for f in flags if f not in FLAGS), None):
         known = ", ".join(f"@{name} ({what})" for name, what in FLAGS.items())

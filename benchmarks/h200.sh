@@ -74,10 +74,10 @@ if [ -n "$dry" ]; then models=alexnet closest=alexnet; fi
       --seconds "$2" --models "$3" --peers "$4" --runs "$5" --slots "$results/.slots" --json "$results/$1.json" $dry
   }
   measure lstm 150 $lstm "$variants" 100
-  step slots 20 "$python" -m benchmarks.slots "$results/.slots" --programs "$programs" --json "$results/slots-lstm.json"
+  step slots 20 "$python" -m benchmarks.slots "$results/.slots"
   rest=$(($(left) - 110))
   measure models "$rest" "$models" "$peers" 40
-  step slots 20 "$python" -m benchmarks.slots "$results/.slots" --programs "$programs" --json "$results/slots.json"
+  step slots 20 "$python" -m benchmarks.slots "$results/.slots" --json "$results/slots.json"
   measure max "$(($(left) - 30))" "$closest" torch-max,torch-max-tf32,rammer,rammer@tf32 40
   kill $preparing 2>/dev/null
 } | tee "$results/log.txt"
