@@ -23,6 +23,7 @@ import numpy as np
 from benchmarks import gpu_micro_driver
 from benchmarks.gpu_micro_results import Micro
 from benchmarks.gpu_micro_texts import (
+    ALONE,
     CHASED,
     CLUSTER,
     CLUSTERED,
@@ -49,13 +50,14 @@ def measure(number: int, arch: str, num_sms: int) -> list[Micro]:
     cupy = load_cupy()
     found = []
     steps: dict[str, Callable[[Any, str, int], list[Micro]]] = {
-        **{f"barrier: {kind}": _barrier(kind) for kind in KINDS},
+        **{f"barrier: {kind}": _barrier(kind) for kind in ALONE},
         "L2": _chase,
         "launch": _launches,
+        "copy": _copies,
+        "slots": gpu_micro_driver.slots,
         "clusters": gpu_micro_driver.clusters,
         "programmatic launches": gpu_micro_driver.following,
-        "slots": gpu_micro_driver.slots,
-        "copy": _copies,
+        **{f"barrier: {kind}": _barrier(kind) for kind in CLUSTERED},  # last: a fault would end this process's CUDA
     }
     for what, step in steps.items():
         try:

@@ -55,30 +55,32 @@ variants=$variants,rammer-stationary@early0,rammer-stationary@x2@early32,torch-g
 [ -z "$before" ] || variants=$variants,rammer-stationary@before,rammer-stationary@x2@before
 models=${MODELS:-seq2seq_lstm,deepspeech2_lstm,resnext29_grouped,today_vit_tiny:4,today_minilm_128,today_resnet50,today_vit_tiny,today_mobilenet_v2,today_minilm_128:4,today_resnet50:4,nasnet_cifar,today_whisper_encoder,today_llama_256,resnext29_grouped:4,today_mobilenet_v2:4,today_swin_tiny,today_gpt2_64,today_conformer_chunk,today_efficientnet_b0,today_crnn}
 peers=rammer,rammer@tf32,rammer-sequential-graph,torch-graph,torch-graph-tf32
-closest=${CLOSEST:-today_vit_tiny:4,today_minilm_128:4,today_resnet50:4}
+closest=${CLOSEST:-today_vit_tiny:4,today_resnet50}
 if [ -n "$dry" ]; then models=alexnet closest=alexnet; fi
 
 {
-  step state 20 sh -c "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE | head -60; $python -m rammer doctor"
+  step state 20 sh -c "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE | head -60; $python -m rammer doctor | head -20"
   # The GPU is hidden from what compiles: plans are for the spec of an H200, whichever of the two is here.
-  cores=$(nproc); jobs=$((cores > 4 ? cores - 3 : 2))
+  cores=$(nproc); jobs=$((cores > 4 ? cores - 4 : 2))
   compile() {
-    CUDA_VISIBLE_DEVICES='' nice -n 5 "$python" -m benchmarks.gpu --prepare h200 --programs "$programs" --jobs "$1" \
+    CUDA_VISIBLE_DEVICES='' timeout "$(left)" nice -n 5 "$python" -m benchmarks.gpu --prepare h200 --programs "$programs" --jobs "$1" \
       --models "$2" --peers "$3" ${before:+--before "$before"} $dry
   }
-  { compile "$jobs" $lstm "$variants"; compile "$jobs" "$models" "$peers"; } >"$results/prepare.log" 2>&1 &
+  # The LSTM's come first; what they leave of the cores begins with the others.
+  { compile "$jobs" $lstm "$variants" & sleep 10; compile "$jobs" "$models" "$peers"; wait; } >"$results/prepare.log" 2>&1 &
   preparing=$!
   step microbenchmarks 60 "$python" -m benchmarks.gpu_micro --json "$results/micro.json" $dry
-  measure() {  # NAME SECONDS MODELS PEERS RUNS
-    step "$1" $(($2 + 15)) "$python" -m benchmarks.gpu --no-micro --programs "$programs" --load-timeout 40 --await 120 \
-      --seconds "$2" --models "$3" --peers "$4" --runs "$5" --slots "$results/.slots" --json "$results/$1.json" $dry
+  measure() {  # NAME SECONDS MODELS PEERS RUNS SECONDS-TO-LOAD
+    step "$1" $(($2 + 15)) "$python" -m benchmarks.gpu --no-micro --programs "$programs" --load-timeout "$6" \
+      --await 90 --seconds "$2" --models "$3" --peers "$4" --runs "$5" --slots "$results/.slots" \
+      --json "$results/$1.json" $dry
   }
-  measure lstm 150 $lstm "$variants" 100
+  measure lstm 150 $lstm "$variants" 100 40
   step slots 20 "$python" -m benchmarks.slots "$results/.slots"
   rest=$(($(left) - 110))
-  measure models "$rest" "$models" "$peers" 40
+  measure models "$rest" "$models" "$peers" 40 40
   step slots 20 "$python" -m benchmarks.slots "$results/.slots" --json "$results/slots.json"
-  measure max "$(($(left) - 30))" "$closest" torch-max,torch-max-tf32,rammer,rammer@tf32 40
+  measure max "$(($(left) - 20))" "$closest" torch-max,rammer 40 90
   kill $preparing 2>/dev/null
 } | tee "$results/log.txt"
 tar -czf "$results/slots.tar.gz" -C "$results" .slots 2>/dev/null
