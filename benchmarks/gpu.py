@@ -30,14 +30,15 @@ from rich.table import Table
 
 from benchmarks import catalog, gpu_micro, gpu_programs
 from benchmarks.catalog import Entry
-from benchmarks.gpu_micro import Micro
+from benchmarks.gpu_micro_results import Micro
 from benchmarks.gpu_peers import PEERS, Results, Task, Worker, peer_of
 from benchmarks.gpu_programs import build_of, builds_of, mark_of
 from benchmarks.store import Arrays, Scale
 from rammer import files
 from rammer.errors import DeviceError, RammerError, did_you_mean
 from rammer.vdevice.cuda.driver import find_gpu, probe
-from rammer.vdevice.cuda.spec import Gpu, choose_gpu
+from rammer.vdevice.cuda.spec import choose_gpu
+from rammer.vdevice.simt.gpu import Gpu
 
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = 4  # visits of each peer, in turns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import statistics
 from contextlib import closing
 from typing import Any
@@ -23,8 +24,7 @@ SHARED_BYTES = 200 << 10  # of a block with resident weights
 
 def clusters(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
     """How many clusters of 8 and of 16 blocks the GPU holds at once, a block on each multiprocessor."""
-    from cuda.bindings import driver
-
+    driver = _driver()
     function, keep = _function(cupy, EMPTY, arch)
     attributes = driver.CUfunction_attribute
     _checked(
@@ -50,8 +50,7 @@ def clusters(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
 
 def following(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
     """A node of a graph whose blocks begin while those of the node before end."""
-    from cuda.bindings import driver
-
+    driver = _driver()
     function, keep = _function(cupy, FOLLOWING, arch)
     stream = cupy.cuda.Stream(non_blocking=True)
     config = driver.CUlaunchConfig()
@@ -101,14 +100,17 @@ def slots(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
     return found
 
 
+def _driver() -> Any:
+    """The bindings of CUDA's driver. Raises ImportError."""
+    return importlib.import_module("cuda.bindings.driver")
+
+
 def _function(cupy: Any, text: str, arch: str) -> tuple[Any, Any]:
     """A kernel as the driver has it, and what keeps it loaded."""
-    from cuda.bindings import driver
-
     module = cupy.cuda.Module()
     module.load(compile_cubin(text, arch).data)
     function = module.get_function("micro")
-    return driver.CUfunction(function.ptr), (module, function)
+    return _driver().CUfunction(function.ptr), (module, function)
 
 
 def _checked(*statuses: tuple[Any, ...]) -> None:

@@ -67,7 +67,7 @@ if [ -n "$dry" ]; then models=alexnet closest=alexnet; fi
       --models "$2" --peers "$3" ${before:+--before "$before"} $dry
   }
   # The LSTM's come first; what they leave of the cores begins with the others.
-  { compile "$jobs" $lstm "$variants" & sleep 10; compile "$jobs" "$models" "$peers"; wait; } >"$results/prepare.log" 2>&1 &
+  { compile "$jobs" $lstm "$variants" & sleep 10; compile $((jobs / 2)) "$models" "$peers"; wait; } >"$results/prepare.log" 2>&1 &
   preparing=$!
   step microbenchmarks 60 "$python" -m benchmarks.gpu_micro --json "$results/micro.json" $dry
   measure() {  # NAME SECONDS MODELS PEERS RUNS SECONDS-TO-LOAD

@@ -20,10 +20,11 @@ from fake_cupy import CUDADriverError, FakeCupy
 
 from benchmarks import gpu, gpu_micro, gpu_peers, gpu_programs, store
 from rammer.demo import lstm_stack
-from rammer.errors import RammerError
+from rammer.errors import RammerError, ToolchainError
 from rammer.vdevice.cuda import device, driver
-from rammer.vdevice.cuda.build import Cubin, Resources
+from rammer.vdevice.cuda.build import Cubin, Resources, compile_cubin
 from rammer.vdevice.cuda.driver import probe
+from rammer.vdevice.cuda.sass import disassembled, listings
 
 SCRIPT = Path(gpu.__file__).with_name("h200.sh")
 CODE = Resources(64, 0, 0, 1, "NVRTC 13.5")
@@ -91,6 +92,20 @@ def test_micro_kernels_compile() -> None:
     assert [m.what for m in gpu_micro.compiled("sm_80") if "compiled" not in m.failed] == [
         f"barrier: {kind}" for kind in gpu_micro.CLUSTERED
     ]
+
+
+@pytest.mark.parametrize("kind", gpu_micro.KINDS)
+def test_a_round_reads_global_memory_only_to_poll(kind: str) -> None:
+    """By machine code: one poll before the spin's loop and one in it, an acquire of a counter, nothing else."""
+    try:
+        code = compile_cubin(gpu_micro.barrier_text(kind), "sm_90").data
+        loops = (listing := listings(disassembled(code))["micro"]).loops()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    first, last = loops[0]
+    polls = [i.opcode for i in listing.code[first : last + 1] if i.kind in ("LDG", "LD", "LDL", "ATOMG")]
+    wanted = 0 if "cluster" in kind or kind == "two block syncs" else 3 if kind.startswith("counter") else 2
+    assert len(polls) <= wanted + (kind == "whole grid") * 2, polls
 
 
 @pytest.fixture
