@@ -5,7 +5,7 @@
 #   benchmarks/h200.sh RESULTS [--seconds 560] [--before DIR] [--programs DIR] [--dry-run]
 #
 # RESULTS is a folder: each step writes there when it is done, the models after each. --before has a checkout of
-# another commit for peers @before; --programs keeps what is compiled (beside the measurements, on all cores but two).
+# another commit for peers @before; --programs keeps what is compiled, beside the measurements.
 # A step that fails or takes too long does not stop the next. Nothing is installed, and nothing of the GPU is set.
 set -u
 cd "$(dirname "$0")/.."
@@ -35,7 +35,8 @@ print(*[n for n in named if find_spec(n.partition(".")[0]) is None])
 PY
 )
 [ -z "$missing" ] || echo "$python lacks: $missing; steps that need them fail" >&2
-programs=${programs:-$results/.programs}
+programs=${programs:-$(mktemp -d)}
+slots=$programs/slots  # not among the results: those are few files
 export RAMMER_WATCHDOG_SECONDS=2 PYTHONUNBUFFERED=1
 begin=$(date +%s)
 left() { echo $((seconds - $(date +%s) + begin)); }
@@ -72,17 +73,16 @@ if [ -n "$dry" ]; then models=alexnet closest=alexnet; fi
   step microbenchmarks 60 "$python" -m benchmarks.gpu_micro --json "$results/micro.json" $dry
   measure() {  # NAME SECONDS MODELS PEERS RUNS SECONDS-TO-LOAD
     step "$1" $(($2 + 15)) "$python" -m benchmarks.gpu --no-micro --programs "$programs" --load-timeout "$6" \
-      --await 90 --seconds "$2" --models "$3" --peers "$4" --runs "$5" --slots "$results/.slots" \
+      --await 90 --seconds "$2" --models "$3" --peers "$4" --runs "$5" --slots "$slots" \
       --json "$results/$1.json" $dry
   }
   measure lstm 150 $lstm "$variants" 100 40
-  step slots 20 "$python" -m benchmarks.slots "$results/.slots"
+  step slots 20 "$python" -m benchmarks.slots "$slots"
   rest=$(($(left) - 110))
   measure models "$rest" "$models" "$peers" 40 40
-  step slots 20 "$python" -m benchmarks.slots "$results/.slots" --json "$results/slots.json"
+  step slots 20 "$python" -m benchmarks.slots "$slots" --json "$results/slots.json"
   measure max "$(($(left) - 20))" "$closest" torch-max,rammer 40 90
   kill $preparing 2>/dev/null
 } | tee "$results/log.txt"
-tar -czf "$results/slots.tar.gz" -C "$results" .slots 2>/dev/null
-rm -rf "$results/.slots" "$results/.programs"
+[ ! -d "$slots" ] || tar -czf "$results/slots.tar.gz" -C "$programs" slots
 ls -l "$results"
