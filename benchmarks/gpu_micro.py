@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -47,8 +47,12 @@ BYTES = 1 << 30  # of a copy that no cache holds
 
 def measure(number: int, arch: str, num_sms: int) -> list[Micro]:
     """All microbenchmarks on a GPU; one that fails does not stop the others. Raises DeviceError without a GPU."""
+    return [micro for some in _measured(number, arch, num_sms) for micro in some]
+
+
+def _measured(number: int, arch: str, num_sms: int) -> Iterator[list[Micro]]:
+    """Step by step, so that what was found is kept if a later one ends the process."""
     cupy = load_cupy()
-    found = []
     steps: dict[str, Callable[[Any, str, int], list[Micro]]] = {
         **{f"barrier: {kind}": _barrier(kind) for kind in ALONE},
         "L2": _chase,
@@ -62,12 +66,11 @@ def measure(number: int, arch: str, num_sms: int) -> list[Micro]:
     for what, step in steps.items():
         try:
             with device_errors(cupy, f"measure {what}"), cupy.cuda.Device(number):
-                found += step(cupy, arch, num_sms)
+                yield step(cupy, arch, num_sms)
         except RammerError as error:
-            found.append(Micro(what, failed=error.what))
+            yield [Micro(what, failed=error.what)]
         except (RuntimeError, ImportError, AttributeError, TypeError, ValueError) as error:  # of bindings
-            found.append(Micro(what, failed=f"{type(error).__name__}: {error}"[:300]))
-    return found
+            yield [Micro(what, failed=f"{type(error).__name__}: {error}"[:300])]
 
 
 def hop_costs(found: list[Micro]) -> dict[str, float]:
@@ -203,16 +206,16 @@ def compiled(arch: str) -> list[Micro]:
 def main(number: int, dry: bool, output: Path | None) -> None:
     """Measure and print; costs of hand-overs are for `rammer show --hops --hop-costs`."""
     gpu = None if dry else find_gpu(number)
-    micro = measure(number, gpu.arch, gpu.num_multiprocessors) if gpu else compiled("sm_90")
-    for m in micro:
-        shown = (
-            f"{m.median:10.3f} {m.least:10.3f} {m.unit}" if m.median is not None and m.least is not None else m.failed
-        )
-        click.echo(f"{m.what:60} {shown}")
-    if output:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        content = {"gpu": asdict(gpu) if gpu else None, "micro": [asdict(m) for m in micro]}
-        files.write(output, json.dumps({**content, "hop_costs": hop_costs(micro)}, indent=1))
+    steps = _measured(number, gpu.arch, gpu.num_multiprocessors) if gpu else iter([compiled("sm_90")])
+    found: list[Micro] = []
+    for some in steps:
+        found += some
+        for m in some:
+            click.echo(f"{m.what:60} {m.failed or f'{m.median:10.3f} {m.least:10.3f} {m.unit}'}")
+        if output:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            content = {"gpu": asdict(gpu) if gpu else None, "micro": [asdict(m) for m in found]}
+            files.write(output, json.dumps({**content, "hop_costs": hop_costs(found)}, indent=1))
 
 
 if __name__ == "__main__":

@@ -53,16 +53,17 @@ def following(cupy: Any, arch: str, num_sms: int) -> list[Micro]:
     driver = _driver()
     function, keep = _function(cupy, FOLLOWING, arch)
     stream = cupy.cuda.Stream(non_blocking=True)
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = num_sms, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = THREADS, 1, 1
-    config.hStream = driver.CUstream(stream.ptr)
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
     found = []
     for what, count in (("node of a graph of the same kernels", 0), ("programmatic node of a graph", 1)):
-        config.attrs, config.numAttrs = [attribute][:count], count
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = num_sms, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = THREADS, 1, 1
+        config.hStream = driver.CUstream(stream.ptr)
+        if count:  # a list that is emptied is freed twice by the bindings
+            config.attrs, config.numAttrs = [attribute], count
         with stream:
             stream.begin_capture()
             try:
